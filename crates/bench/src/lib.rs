@@ -1,0 +1,1 @@
+//! Load generator on public clients only, and its reports.

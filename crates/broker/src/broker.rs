@@ -1,0 +1,140 @@
+//! The broker: what it holds, and how it starts.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engine::limits::WRITER_LANES_MAX;
+use engine::{Error, Pattern, Result, TopicName};
+use parking_lot::{Mutex, RwLock};
+use prometheus_client::collector::Collector;
+use prometheus_client::registry::Registry;
+use tokio::runtime::Handle;
+
+use crate::admission::LogBudget;
+use crate::lanes::Lanes;
+use crate::metrics::{Collect, Exposition, Metrics};
+use crate::settings::Settings;
+use crate::subscriber::Subscriber;
+use crate::timers;
+use crate::topics::Topic;
+
+/// A subscriber of a pattern, and its queue group.
+type PatternSubscriber = (Pattern, Option<String>, Arc<Subscriber>);
+
+pub struct Broker {
+    settings: Arc<Settings>,
+    metrics: Arc<Metrics>,
+    lanes: Lanes,
+    budget: LogBudget,
+    pub(crate) topics: RwLock<HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>>,
+    /// Held by whoever creates or deletes a topic or subscribes to a pattern, so that none of them
+    /// misses another. Taken before `topics`.
+    pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
+    subscriber_ids: AtomicU64,
+    registry: RwLock<Registry>,
+    instance: u64,
+}
+
+impl Broker {
+    /// Starts a broker whose tasks run on these threads.
+    pub fn start(settings: Settings, threads: &[Handle]) -> Result<Arc<Self>> {
+        let Some(first) = threads.first() else {
+            return Err(Error::invalid("a broker needs at least one thread"));
+        };
+        let lanes = Lanes::start(settings.writer_lanes.clamp(1, WRITER_LANES_MAX), settings.lane_policy, threads);
+        let broker = Arc::new(Self {
+            budget: LogBudget::new(settings.log_bytes_max),
+            settings: Arc::new(settings),
+            metrics: Arc::default(),
+            lanes,
+            topics: RwLock::default(),
+            patterns: Mutex::default(),
+            subscriber_ids: AtomicU64::new(1),
+            registry: RwLock::default(),
+            // A new hasher is keyed at random; that is all the randomness that is needed here.
+            instance: RandomState::new().hash_one(timers::now_ms()),
+        });
+        let weak = Arc::downgrade(&broker);
+        broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| match weak.upgrade() {
+            Some(broker) => broker.expose(out),
+            None => Ok(()),
+        })));
+        first.spawn(timers::sweep_retention(Arc::downgrade(&broker)));
+        Ok(broker)
+    }
+
+    pub fn settings(&self) -> &Arc<Settings> {
+        &self.settings
+    }
+
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// Differs after every start.
+    pub fn instance(&self) -> u64 {
+        self.instance
+    }
+
+    pub(crate) fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    pub(crate) fn log_budget(&self) -> &LogBudget {
+        &self.budget
+    }
+
+    pub(crate) fn next_subscriber_id(&self) -> u64 {
+        self.subscriber_ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Adds metrics of another part of the process to what [`Broker::stats`] shows.
+    pub fn register(&self, collector: Box<dyn Collector>) {
+        self.registry.write().register_collector(collector);
+    }
+
+    /// All metrics, as Prometheus reads them (OpenMetrics 1.0).
+    pub fn stats(&self) -> Result<String> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry.read())
+            .map_err(|error| Error::new(engine::ErrorKind::Internal, format!("cannot write the metrics: {error}")))?;
+        Ok(text)
+    }
+
+    fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        self.metrics.expose(out)?;
+        out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
+        out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
+        out.gauge("thalweg_topics", "Topics, inboxes included", self.topics.read().len() as u64)?;
+        let rows = |value: &dyn Fn(&crate::lanes::LaneLoad) -> u64| -> Vec<(String, u64)> {
+            self.lanes.loads().map(|(lane, load)| (lane.to_string(), value(load))).collect()
+        };
+        out.gauges(
+            "thalweg_lane_subscribers",
+            "Subscribers pinned to a lane",
+            "lane",
+            &rows(&|load| load.subscribers.load(Ordering::Relaxed) as u64),
+        )?;
+        out.gauges(
+            "thalweg_lane_queued",
+            "Batches that wait in a lane",
+            "lane",
+            &rows(&|load| load.queued.load(Ordering::Relaxed) as u64),
+        )?;
+        out.gauges(
+            "thalweg_lane_queued_high_water",
+            "The most batches that ever waited in a lane",
+            "lane",
+            &rows(&|load| load.queued_high_water.load(Ordering::Relaxed)),
+        )?;
+        out.gauge(
+            "thalweg_lane_queue_depth",
+            "Batches that may wait in a lane",
+            self.settings.lane_queue_depth as u64,
+        )?;
+        out.counters("thalweg_lane_enqueued", "Batches that were queued in a lane", "lane", &rows(&|load| load.enqueued.get()))?;
+        out.counters("thalweg_lane_dropped", "Records that were dropped in a lane", "lane", &rows(&|load| load.dropped.get()))
+    }
+}

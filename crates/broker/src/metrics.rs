@@ -1,0 +1,252 @@
+//! Counters, gauges and histograms that cost a few nanoseconds, and how Prometheus reads them.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// Cells of one counter. Threads share a cell only when there are more of them.
+const CELLS: usize = 8;
+
+thread_local! {
+    static CELL: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+fn cell() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    CELL.with(|cell| {
+        if cell.get() == usize::MAX {
+            cell.set(NEXT.fetch_add(1, Ordering::Relaxed) % CELLS);
+        }
+        cell.get()
+    })
+}
+
+#[repr(align(64))]
+#[derive(Default)]
+struct Padded(AtomicU64);
+
+/// A count that only rises. Each thread adds to a cache line of its own.
+#[derive(Default)]
+pub struct Counter([Padded; CELLS]);
+
+impl Counter {
+    pub fn add(&self, n: u64) {
+        self.0[cell()].0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.iter().map(|cell| cell.0.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// Buckets up to 2^36 ns (69 s), four to each power of two: at most 19 % off.
+const BUCKETS: usize = 36 * 4;
+/// What Prometheus is shown: one bucket for each power of two from 1 us to 17 s.
+const SHOWN_POWERS: std::ops::RangeInclusive<u32> = 10..=34;
+
+/// Durations, counted in buckets of relative width.
+pub struct Histogram {
+    buckets: Box<[AtomicU64]>,
+    sum_ns: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(), sum_ns: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    pub fn record(&self, duration: Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).max(4);
+        let power = ns.ilog2();
+        let quarter = (ns >> (power - 2)) & 3;
+        let bucket = ((power as usize) * 4 + quarter as usize).min(BUCKETS - 1);
+        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Cumulative counts up to each shown bound in seconds, the count of all, and their sum in seconds.
+    fn shown(&self) -> (Vec<(f64, u64)>, u64, f64) {
+        let mut total = 0;
+        let mut bounds = Vec::new();
+        for (i, bucket) in self.buckets.iter().enumerate() {
+            total += bucket.load(Ordering::Relaxed);
+            let power = (i / 4) as u32 + 1;
+            if i % 4 == 3 && SHOWN_POWERS.contains(&power) {
+                bounds.push(((1u64 << power) as f64 / 1e9, total));
+            }
+        }
+        (bounds, total, self.sum_ns.load(Ordering::Relaxed) as f64 / 1e9)
+    }
+}
+
+/// What a broker counts. Lanes and topics keep their own.
+#[derive(Default)]
+pub struct Metrics {
+    pub published_batches: Counter,
+    pub published_records: Counter,
+    pub published_bytes: Counter,
+    pub publish_errors: Counter,
+    /// Publishes without acknowledgement that failed: nobody was told.
+    pub publish_lost: Counter,
+    /// Publishes that had to wait for a subscriber whose policy is to block.
+    pub publish_waits: Counter,
+    pub delivered_batches: Counter,
+    pub delivered_records: Counter,
+    pub delivered_bytes: Counter,
+    /// Records that a subscriber misses because its queue was full or retention removed them.
+    pub dropped_records: Counter,
+    /// Times that a subscriber's queue overflowed.
+    pub slow_subscribers: Counter,
+    pub subscribers: AtomicUsize,
+    /// The most batches that ever waited in one subscriber's queue.
+    pub queue_high_water: AtomicU64,
+    /// From the call of publish to its place in the log.
+    pub publish_seconds: Histogram,
+    /// From the log to the subscriber's connection.
+    pub delivery_wait_seconds: Histogram,
+}
+
+/// Writes metrics one after the other, each with its help.
+pub struct Exposition<'a>(pub DescriptorEncoder<'a>);
+
+impl Exposition<'_> {
+    pub fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        ConstCounter::new(value).encode(encoder)
+    }
+
+    pub fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(value as i64).encode(encoder)
+    }
+
+    pub fn gauge_f64(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        let encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(value).encode(encoder)
+    }
+
+    pub fn counter_f64(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        let encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        ConstCounter::new(value).encode(encoder)
+    }
+
+    /// One counter with a label, a row a value of the label.
+    pub fn counters(&mut self, name: &str, help: &str, label: &str, rows: &[(String, u64)]) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (value, n) in rows {
+            let labels = [(label, value.as_str())];
+            ConstCounter::new(*n).encode(encoder.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    /// The same for gauges.
+    pub fn gauges(&mut self, name: &str, help: &str, label: &str, rows: &[(String, u64)]) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (value, n) in rows {
+            let labels = [(label, value.as_str())];
+            ConstGauge::new(*n as i64).encode(encoder.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> fmt::Result {
+        let (bounds, count, sum) = histogram.shown();
+        // The encoder wants the count of each bucket by itself.
+        let mut before = 0;
+        let mut buckets: Vec<(f64, u64)> = bounds
+            .into_iter()
+            .map(|(bound, total)| (bound, total - std::mem::replace(&mut before, total)))
+            .collect();
+        buckets.push((f64::MAX, count - before));
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        encoder.encode_histogram::<prometheus_client::encoding::NoLabelSet>(sum, count, &buckets, None)
+    }
+}
+
+/// A collector made of a function.
+pub struct Collect<F>(pub F);
+
+impl<F> fmt::Debug for Collect<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Collect")
+    }
+}
+
+impl<F> Collector for Collect<F>
+where
+    F: Fn(&mut Exposition<'_>) -> fmt::Result + Send + Sync + 'static,
+{
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        (self.0)(&mut Exposition(encoder))
+    }
+}
+
+impl Metrics {
+    pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let load = |n: &AtomicUsize| n.load(Ordering::Relaxed) as u64;
+        out.counter("thalweg_published_batches", "Record batches taken in", self.published_batches.get())?;
+        out.counter("thalweg_published_records", "Records taken in", self.published_records.get())?;
+        out.counter("thalweg_published_bytes", "Bytes of the batches taken in", self.published_bytes.get())?;
+        out.counter("thalweg_publish_errors", "Publishes that were refused", self.publish_errors.get())?;
+        out.counter("thalweg_publish_lost", "Refused publishes that asked for no answer", self.publish_lost.get())?;
+        out.counter("thalweg_publish_waits", "Publishes that waited for a blocking subscriber", self.publish_waits.get())?;
+        out.counter("thalweg_delivered_batches", "Record batches handed to connections", self.delivered_batches.get())?;
+        out.counter("thalweg_delivered_records", "Records handed to connections", self.delivered_records.get())?;
+        out.counter("thalweg_delivered_bytes", "Bytes of the batches handed to connections", self.delivered_bytes.get())?;
+        out.counter("thalweg_dropped_records", "Records that a subscriber misses", self.dropped_records.get())?;
+        out.counter("thalweg_slow_subscribers", "Times that a subscriber's queue overflowed", self.slow_subscribers.get())?;
+        out.gauge("thalweg_subscribers", "Subscriptions that are open", load(&self.subscribers))?;
+        out.gauge(
+            "thalweg_subscriber_queue_high_water",
+            "The most batches that ever waited in one subscriber's queue",
+            self.queue_high_water.load(Ordering::Relaxed),
+        )?;
+        out.histogram("thalweg_publish_seconds", "From publish to its place in the log", &self.publish_seconds)?;
+        out.histogram(
+            "thalweg_delivery_wait_seconds",
+            "From the log to the subscriber's connection",
+            &self.delivery_wait_seconds,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_counts_where_durations_belong() {
+        let histogram = Histogram::default();
+        for us in [1u64, 10, 10, 100_000] {
+            histogram.record(Duration::from_micros(us));
+        }
+        histogram.record(Duration::from_secs(1000));
+        let (bounds, count, sum) = histogram.shown();
+        assert_eq!(count, 5);
+        assert!(sum > 1000.0);
+        let below = |seconds: f64| bounds.iter().rfind(|(bound, _)| *bound <= seconds).map(|(_, n)| *n);
+        assert_eq!(below(20e-6), Some(3));
+        assert_eq!(below(0.2), Some(4));
+    }
+
+    #[test]
+    fn a_counter_sums_its_threads() {
+        let counter = Counter::default();
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| counter.add(3));
+            }
+        });
+        assert_eq!(counter.get(), 48);
+    }
+}

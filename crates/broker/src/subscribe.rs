@@ -1,0 +1,246 @@
+//! A subscription from its request to its end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use engine::limits::{SUBSCRIBER_QUEUE_BATCHES_MAX, SUBSCRIPTIONS_MAX};
+use engine::{
+    Delivery, Error, Feed, FeedLimits, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start, TopicName,
+    TopicSettings,
+};
+
+use crate::broker::Broker;
+use crate::partition::PartitionCell;
+use crate::subscriber::{Direct, Next, Subscriber};
+use crate::timers;
+
+/// What a door asks for.
+pub struct Subscribe {
+    pub pattern: Pattern,
+    /// One partition, or all.
+    pub partition: Option<PartitionId>,
+    pub start: Start,
+    pub overflow: Overflow,
+    /// Queue size in batches; `None` for the broker's default.
+    pub queue_batches: Option<usize>,
+    pub group: Option<String>,
+    /// Bytes that may be delivered before the first grant.
+    pub credit: u64,
+    pub origin: Origin,
+    /// Where deliveries may go without waking a task.
+    pub direct: Option<Box<dyn Direct>>,
+}
+
+/// Where a subscription comes from: decides its lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Origin {
+    pub connection: u64,
+    /// The thread that owns the connection, counted as the broker's threads are.
+    pub thread: Option<usize>,
+}
+
+/// A partition that a subscription reads, and where it began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceStart {
+    pub topic: TopicName,
+    pub partition: PartitionId,
+    pub start: Offset,
+    pub end: Offset,
+}
+
+/// An open subscription. Dropping it ends it.
+pub struct Subscription {
+    broker: Arc<Broker>,
+    subscriber: Arc<Subscriber>,
+    pub lane: usize,
+    pub starts: Vec<SourceStart>,
+    is_pattern: bool,
+    /// Whether the last turn took more than one batch.
+    had_company: bool,
+}
+
+impl Broker {
+    pub fn subscribe(self: &Arc<Self>, request: Subscribe) -> Result<Subscription> {
+        if self.metrics().subscribers.load(Ordering::Relaxed) >= SUBSCRIPTIONS_MAX {
+            return Err(Error::busy(format!("this broker has {SUBSCRIPTIONS_MAX} subscriptions open")));
+        }
+        let is_wildcard = matches!(request.pattern, Pattern::Wildcard(_));
+        if is_wildcard && request.start != Start::Live {
+            return Err(Error::invalid("a subscription to a pattern starts live; name one topic to read its history"));
+        }
+        if request.group.is_some() && request.start != Start::Live {
+            return Err(Error::invalid("a queue group starts live: its members share what is published from now on"));
+        }
+        let defaults = self.settings().subscriber_queue;
+        let limits = FeedLimits {
+            batches_max: request.queue_batches.unwrap_or(defaults.batches_max).clamp(1, SUBSCRIBER_QUEUE_BATCHES_MAX),
+            bytes_max: defaults.bytes_max,
+        };
+        let overflow = match (request.overflow, &request.group) {
+            // A member of a group cannot read the log again: the others' share is in it.
+            (Overflow::Replay, Some(_)) => Overflow::DropOld,
+            (overflow, _) => overflow,
+        };
+        let feed = Feed::new(limits, overflow, i64::try_from(request.credit).unwrap_or(i64::MAX), request.group.is_some());
+        let id = self.next_subscriber_id();
+        let lane = self.lanes().choose(id, request.origin.connection, request.origin.thread);
+        let subscriber = Arc::new(Subscriber::new(
+            id,
+            is_wildcard,
+            feed,
+            request.direct,
+            self.lanes().load(lane),
+            self.settings(),
+            self.metrics(),
+        ));
+        let mut subscription = Subscription {
+            broker: self.clone(),
+            subscriber,
+            lane,
+            starts: Vec::new(),
+            is_pattern: is_wildcard,
+            had_company: false,
+        };
+        match request.pattern {
+            Pattern::Topic(name) => {
+                subscription.join_topic(&name, request.partition, &request.start, request.group.as_deref())?;
+            }
+            Pattern::Wildcard(_) => subscription.join_pattern(request.pattern, request.group)?,
+        }
+        Ok(subscription)
+    }
+
+    /// Runs what drains a subscription on its lane.
+    pub fn run_on_lane(&self, lane: usize, drain: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        self.lanes().run(lane, drain)
+    }
+}
+
+impl Subscription {
+    fn join_topic(
+        &mut self,
+        name: &TopicName,
+        partition: Option<PartitionId>,
+        start: &Start,
+        group: Option<&str>,
+    ) -> Result<()> {
+        let topic = if name.is_inbox() {
+            let settings = TopicSettings { partitions: 1, ..self.broker.settings().topic_defaults };
+            self.broker.create(name.clone(), settings)?
+        } else {
+            self.broker.topic_or_create(name.as_str())?
+        };
+        match partition {
+            Some(partition) => self.join(&topic.partition(partition)?, start, group),
+            None => topic.partitions().iter().try_for_each(|cell| self.join(cell, start, group)),
+        }
+    }
+
+    fn join_pattern(&mut self, pattern: Pattern, group: Option<String>) -> Result<()> {
+        let broker = self.broker.clone();
+        let mut patterns = broker.patterns.lock();
+        for topic in broker.topics_matching(&pattern) {
+            for cell in topic.partitions() {
+                self.join(cell, &Start::Live, group.as_deref())?;
+            }
+        }
+        patterns.push((pattern, group, self.subscriber.clone()));
+        Ok(())
+    }
+
+    fn join(&mut self, cell: &Arc<PartitionCell>, start: &Start, group: Option<&str>) -> Result<()> {
+        if let Some((start, end)) = cell.join(&self.subscriber, start, cell, group)? {
+            self.starts.push(SourceStart { topic: cell.topic.clone(), partition: cell.id, start, end });
+        }
+        Ok(())
+    }
+
+    /// Whether deliveries have to name their topics.
+    pub fn is_pattern(&self) -> bool {
+        self.is_pattern
+    }
+
+    pub fn handle(&self) -> SubscriptionHandle {
+        SubscriptionHandle { subscriber: self.subscriber.clone() }
+    }
+
+    /// What comes next, at least one delivery; what the broker's batch limits let go out together. The
+    /// subscription's end is its error.
+    pub async fn next(&mut self, out: &mut Vec<Delivery>) -> Result<()> {
+        out.clear();
+        loop {
+            match self.subscriber.next(out) {
+                Next::Deliveries => {
+                    self.wait_for_company(out).await;
+                    return Ok(());
+                }
+                Next::Behind(cell, source, from) => {
+                    cell.backfill(&self.subscriber, source, from);
+                    // History comes in long runs: let others have the thread in between.
+                    tokio::task::consume_budget().await;
+                }
+                Next::Wait => self.subscriber.ready().await,
+                Next::Ended(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A lone batch goes at once. After a turn with company a short wait pays: more is likely to come.
+    async fn wait_for_company(&mut self, out: &mut Vec<Delivery>) {
+        let settings = self.broker.settings().clone();
+        let records = |out: &[Delivery]| -> usize {
+            out.iter().map(|d| if let Delivery::Batch { batch, .. } = d { batch.count() as usize } else { 0 }).sum()
+        };
+        let bytes = |out: &[Delivery]| -> usize {
+            out.iter().map(|d| if let Delivery::Batch { batch, .. } = d { batch.len() } else { 0 }).sum()
+        };
+        let is_full = records(out) >= settings.event_batch_max_events || bytes(out) >= settings.event_batch_max_bytes;
+        if self.had_company && !is_full && !settings.event_batch_max_delay.is_zero() {
+            timers::delay(settings.event_batch_max_delay).await;
+            self.subscriber.take_more(out);
+        }
+        self.had_company = out.len() > 1;
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if self.is_pattern {
+            self.broker.patterns.lock().retain(|(_, _, subscriber)| !Arc::ptr_eq(subscriber, &self.subscriber));
+        }
+        self.subscriber.end(Error::not_found("the subscription was closed"));
+        for cell in self.subscriber.sources() {
+            cell.leave(&self.subscriber);
+            if cell.topic.is_inbox() && cell.extent().subscribers == 0 {
+                // An inbox lives as long as its subscriber; somebody else may have removed it already.
+                self.broker.delete_topic(cell.topic.as_str()).unwrap_or_default();
+            }
+        }
+    }
+}
+
+/// What a door may do to a subscription that is drained elsewhere.
+#[derive(Clone)]
+pub struct SubscriptionHandle {
+    subscriber: Arc<Subscriber>,
+}
+
+impl SubscriptionHandle {
+    pub fn add_credit(&self, bytes: u64) {
+        self.subscriber.add_credit(bytes);
+    }
+
+    /// Ends the subscription: its drain gets this error after what was queued.
+    pub fn end(&self, error: Error) {
+        self.subscriber.end(error);
+    }
+
+    pub fn is_drained(&self) -> bool {
+        self.subscriber.is_drained() || self.subscriber.has_ended()
+    }
+
+    /// The topic and partition of a source.
+    pub fn source(&self, source: SourceId) -> (TopicName, PartitionId) {
+        self.subscriber.source_name(source)
+    }
+}

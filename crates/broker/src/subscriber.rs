@@ -1,0 +1,369 @@
+//! A subscriber at work: its feed, and who may drain it at a moment.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use engine::{Delivery, Error, ErrorKind, Feed, Offer, Offset, Overflow, PartitionId, RecordBatch, SourceId, TopicName};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::lanes::LaneLoad;
+use crate::metrics::Metrics;
+use crate::partition::PartitionCell;
+use crate::settings::Settings;
+
+/// A connection that takes deliveries on the publisher's own thread, without a task being woken.
+pub trait Direct: Send + Sync {
+    fn has_room(&self) -> bool;
+    /// Takes the deliveries, in order, and empties the list. `source` tells what a source is.
+    fn deliver(&self, deliveries: &mut Vec<Delivery>, source: &dyn Fn(SourceId) -> (TopicName, PartitionId));
+    /// Sends what was taken.
+    fn flush(&self);
+}
+
+pub(crate) struct Subscriber {
+    pub id: u64,
+    is_pattern: bool,
+    overflow: Overflow,
+    state: Mutex<State>,
+    /// The drain has something to do.
+    ready: Notify,
+    /// Publishers that wait may try again.
+    room: Notify,
+    direct: Option<Box<dyn Direct>>,
+    lane: Arc<LaneLoad>,
+    lane_queue_depth: usize,
+    metrics: Arc<Metrics>,
+    settings: Arc<Settings>,
+    /// The same as in the state, readable without its lock.
+    has_ended: AtomicBool,
+}
+
+struct State {
+    feed: Feed,
+    sources: Vec<Arc<PartitionCell>>,
+    /// Who holds deliveries that are taken and not yet handed over: nobody else may take more.
+    taker: Option<Taker>,
+    ended: Option<Error>,
+    /// When the queue last became non-empty, where timings are on.
+    waiting_since: Option<Instant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taker {
+    /// The drain on its lane.
+    Drain,
+    /// A publisher's thread.
+    Publisher,
+}
+
+/// What a drain finds when it looks.
+pub(crate) enum Next {
+    Deliveries,
+    /// Read history first.
+    Behind(Arc<PartitionCell>, SourceId, Offset),
+    Wait,
+    Ended(Error),
+}
+
+impl Subscriber {
+    pub(crate) fn new(
+        id: u64,
+        is_pattern: bool,
+        feed: Feed,
+        direct: Option<Box<dyn Direct>>,
+        lane: Arc<LaneLoad>,
+        settings: &Arc<Settings>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        lane.subscribers.fetch_add(1, Ordering::Relaxed);
+        metrics.subscribers.fetch_add(1, Ordering::Relaxed);
+        Self {
+            id,
+            is_pattern,
+            overflow: feed.overflow(),
+            state: Mutex::new(State {
+                feed,
+                sources: Vec::new(),
+                taker: None,
+                ended: None,
+                waiting_since: None,
+            }),
+            ready: Notify::new(),
+            room: Notify::new(),
+            direct,
+            lane,
+            lane_queue_depth: settings.lane_queue_depth,
+            metrics: metrics.clone(),
+            settings: settings.clone(),
+            has_ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Adds a partition, unless the subscriber reads it already.
+    pub(crate) fn add_source(&self, cell: &Arc<PartitionCell>, next: Offset, is_live: bool) -> Option<SourceId> {
+        let mut state = self.state.lock();
+        if state.sources.iter().any(|source| Arc::ptr_eq(source, cell)) {
+            return None;
+        }
+        state.sources.push(cell.clone());
+        Some(state.feed.add_source(next, is_live))
+    }
+
+    /// A partition was deleted. A subscription of its topic ends, one of a pattern goes on without it.
+    pub(crate) fn lose_source(&self, source: SourceId, error: Error) {
+        self.state.lock().feed.remove_source(source);
+        if !self.is_pattern {
+            self.end(error);
+        }
+    }
+
+    pub(crate) fn sources(&self) -> Vec<Arc<PartitionCell>> {
+        self.state.lock().sources.clone()
+    }
+
+    /// The topic and the partition that a source is.
+    pub(crate) fn source_name(&self, source: SourceId) -> (TopicName, PartitionId) {
+        let state = self.state.lock();
+        let cell = &state.sources[source as usize];
+        (cell.topic.clone(), cell.id)
+    }
+
+    /// Whether a publisher has to wait for this subscriber.
+    pub(crate) fn blocks(&self, source: SourceId, bytes: usize) -> bool {
+        self.overflow == Overflow::Block
+            && !self.has_ended.load(Ordering::Relaxed)
+            && (self.is_lane_full() || self.state.lock().feed.blocks(source, bytes))
+    }
+
+    /// The same for a publisher that knows the partition only.
+    pub(crate) fn is_blocking(&self, cell: &Arc<PartitionCell>, bytes: usize) -> bool {
+        let source = self.state.lock().sources.iter().position(|source| Arc::ptr_eq(source, cell));
+        source.is_some_and(|source| self.blocks(source as SourceId, bytes))
+    }
+
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.state.lock().feed.has_room(bytes)
+    }
+
+    fn is_lane_full(&self) -> bool {
+        self.lane.queued.load(Ordering::Relaxed) >= self.lane_queue_depth
+    }
+
+    /// Waits until a blocked publisher may try again.
+    pub(crate) fn room(&self) -> tokio::sync::futures::Notified<'_> {
+        self.room.notified()
+    }
+
+    /// Offers an append. `true` where the subscriber has to be woken.
+    pub(crate) fn offer(&self, source: SourceId, batch: &RecordBatch) -> bool {
+        let mut state = self.state.lock();
+        if state.ended.is_some() {
+            return false;
+        }
+        let queued_before = state.feed.queued_batches();
+        let offer = state.feed.offer(source, batch);
+        let queued = state.feed.queued_batches();
+        self.count_queued(queued_before, queued);
+        match offer {
+            Offer::Queued { first } => {
+                self.lane.enqueued.add(1);
+                self.metrics.queue_high_water.fetch_max(queued as u64, Ordering::Relaxed);
+                if first && self.settings.timings {
+                    state.waiting_since = Some(Instant::now());
+                }
+                first
+            }
+            Offer::Dropped { records } => {
+                self.lane.dropped.add(records);
+                self.metrics.dropped_records.add(records);
+                self.metrics.slow_subscribers.add(1);
+                false
+            }
+            Offer::Behind => false,
+            Offer::FellBehind => {
+                self.metrics.slow_subscribers.add(1);
+                true
+            }
+            Offer::Disconnect => {
+                self.metrics.slow_subscribers.add(1);
+                self.end_locked(
+                    &mut state,
+                    Error::new(
+                        ErrorKind::SlowSubscriber,
+                        format!("the subscriber's queue of {queued} batches was full; read faster or choose another overflow policy"),
+                    ),
+                );
+                true
+            }
+        }
+    }
+
+    /// Wakes the drain, or does its work here and now where the connection allows it.
+    pub(crate) fn wake(&self) {
+        match &self.direct {
+            Some(direct) => self.drain_direct(&**direct),
+            None => self.ready.notify_one(),
+        }
+    }
+
+    /// Sends what [`Subscriber::wake`] handed over.
+    pub(crate) fn flush(&self) {
+        if let Some(direct) = &self.direct {
+            direct.flush();
+        }
+    }
+
+    fn drain_direct(&self, direct: &dyn Direct) {
+        let mut deliveries = Vec::new();
+        let mut state = self.state.lock();
+        loop {
+            if state.taker.is_some() {
+                // Whoever holds deliveries looks again when it has handed them over.
+                return;
+            }
+            if state.ended.is_some() || !state.feed.is_ready() || !direct.has_room() {
+                break;
+            }
+            self.take(&mut state, &mut deliveries);
+            state.taker = Some(Taker::Publisher);
+            drop(state);
+            direct.deliver(&mut deliveries, &|source| self.source_name(source));
+            state = self.state.lock();
+            state.taker = None;
+        }
+        if state.feed.queued_batches() > 0 || state.feed.has_behind() || state.ended.is_some() {
+            drop(state);
+            self.ready.notify_one();
+        }
+    }
+
+    /// The drain's step: takes what is next. What was taken before counts as handed over.
+    pub(crate) fn next(&self, out: &mut Vec<Delivery>) -> Next {
+        let mut state = self.state.lock();
+        match state.taker {
+            // It wakes this drain if it leaves anything.
+            Some(Taker::Publisher) => return Next::Wait,
+            Some(Taker::Drain) | None => state.taker = None,
+        }
+        if state.feed.is_ready() {
+            self.take(&mut state, out);
+            state.taker = Some(Taker::Drain);
+            return Next::Deliveries;
+        }
+        if let Some(error) = &state.ended {
+            return Next::Ended(error.clone());
+        }
+        match state.feed.behind() {
+            Some((source, from)) if state.feed.has_credit() => {
+                Next::Behind(state.sources[source as usize].clone(), source, from)
+            }
+            _ => Next::Wait,
+        }
+    }
+
+    /// Takes more of what is queued, for a drain that already holds deliveries.
+    pub(crate) fn take_more(&self, out: &mut Vec<Delivery>) {
+        let mut state = self.state.lock();
+        if state.feed.is_ready() {
+            self.take(&mut state, out);
+        }
+    }
+
+    pub(crate) fn ready(&self) -> tokio::sync::futures::Notified<'_> {
+        self.ready.notified()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, state: &mut State, out: &mut Vec<Delivery>) {
+        let had = out.len();
+        let queued_before = state.feed.queued_batches();
+        state.feed.take(self.settings.event_batch_max_events, self.settings.event_batch_max_bytes, out);
+        let queued = state.feed.queued_batches();
+        self.count_queued(queued_before, queued);
+        let (mut batches, mut records, mut bytes) = (0u64, 0u64, 0u64);
+        for delivery in &out[had..] {
+            match delivery {
+                Delivery::Batch { batch, .. } => {
+                    batches += 1;
+                    records += u64::from(batch.count());
+                    bytes += batch.len() as u64;
+                }
+                Delivery::Gap { .. } => {}
+            }
+        }
+        self.metrics.delivered_batches.add(batches);
+        self.metrics.delivered_records.add(records);
+        self.metrics.delivered_bytes.add(bytes);
+        if let Some(since) = state.waiting_since.take() {
+            self.metrics.delivery_wait_seconds.record(since.elapsed());
+            if queued > 0 {
+                state.waiting_since = Some(Instant::now());
+            }
+        }
+        if self.overflow == Overflow::Block && queued_before > queued {
+            self.room.notify_waiters();
+        }
+    }
+
+    fn count_queued(&self, before: usize, after: usize) {
+        if after > before {
+            let queued = self.lane.queued.fetch_add(after - before, Ordering::Relaxed) + after - before;
+            self.lane.queued_high_water.fetch_max(queued as u64, Ordering::Relaxed);
+        } else if before > after {
+            self.lane.queued.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn backfill(&self, source: SourceId, batches: Vec<RecordBatch>) {
+        let mut state = self.state.lock();
+        let (queued, dropped) = (state.feed.queued_batches(), state.feed.dropped_records());
+        state.feed.backfill(source, batches);
+        self.count_queued(queued, state.feed.queued_batches());
+        self.metrics.dropped_records.add(state.feed.dropped_records() - dropped);
+    }
+
+    pub(crate) fn catch_up(&self, source: SourceId, end: Offset) {
+        let mut state = self.state.lock();
+        let dropped = state.feed.dropped_records();
+        state.feed.catch_up(source, end);
+        self.metrics.dropped_records.add(state.feed.dropped_records() - dropped);
+    }
+
+    pub(crate) fn add_credit(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        state.feed.add_credit(bytes);
+        drop(state);
+        self.ready.notify_one();
+    }
+
+    /// Whether everything that was queued has been taken and handed over.
+    pub(crate) fn is_drained(&self) -> bool {
+        let state = self.state.lock();
+        state.feed.queued_batches() == 0 && state.taker.is_none()
+    }
+
+    pub(crate) fn end(&self, error: Error) {
+        self.end_locked(&mut self.state.lock(), error);
+        self.ready.notify_one();
+    }
+
+    fn end_locked(&self, state: &mut State, error: Error) {
+        state.ended.get_or_insert(error);
+        self.has_ended.store(true, Ordering::Relaxed);
+        self.room.notify_waiters();
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let queued = self.state.get_mut().feed.queued_batches();
+        self.lane.queued.fetch_sub(queued, Ordering::Relaxed);
+        self.lane.subscribers.fetch_sub(1, Ordering::Relaxed);
+        self.metrics.subscribers.fetch_sub(1, Ordering::Relaxed);
+    }
+}

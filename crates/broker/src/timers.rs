@@ -1,0 +1,136 @@
+//! Time for the broker: the clock, the retention sweep, and delays shorter than the runtime's timers.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::oneshot;
+
+use crate::broker::Broker;
+
+/// How often logs are searched for batches whose time has passed.
+const RETENTION_INTERVAL: Duration = Duration::from_secs(1);
+/// The runtime's timers round up to this; shorter delays have a thread of their own.
+const RUNTIME_TICK: Duration = Duration::from_millis(2);
+
+/// Milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// Applies retention by time for as long as the broker lives.
+pub async fn sweep_retention(broker: Weak<Broker>) {
+    let mut interval = tokio::time::interval(RETENTION_INTERVAL);
+    loop {
+        interval.tick().await;
+        match broker.upgrade() {
+            Some(broker) => broker.trim_logs(now_ms()),
+            None => return,
+        }
+    }
+}
+
+/// Waits this long, to a few tens of microseconds.
+pub async fn delay(duration: Duration) {
+    if duration >= RUNTIME_TICK {
+        tokio::time::sleep(duration).await;
+        return;
+    }
+    let (wake, woken) = oneshot::channel();
+    short_delays().add(Instant::now() + duration, wake);
+    // The thread only ends with the process; an error could only mean that, and is a wake-up too.
+    woken.await.unwrap_or_default();
+}
+
+/// A thread that sleeps until the next of many short delays is over.
+#[derive(Default)]
+struct ShortDelays {
+    queue: Mutex<BinaryHeap<Reverse<Due>>>,
+    changed: Condvar,
+}
+
+struct Due {
+    at: Instant,
+    wake: oneshot::Sender<()>,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
+fn short_delays() -> &'static ShortDelays {
+    static SHORT_DELAYS: OnceLock<Arc<ShortDelays>> = OnceLock::new();
+    SHORT_DELAYS.get_or_init(|| {
+        let delays = Arc::new(ShortDelays::default());
+        let thread = delays.clone();
+        std::thread::Builder::new()
+            .name("short-delays".into())
+            .spawn(move || thread.run())
+            .expect("invariant: the process may start a thread");
+        delays
+    })
+}
+
+impl ShortDelays {
+    /// Bounded by the subscribers: each lane turn of one waits for at most one delay.
+    fn add(&self, at: Instant, wake: oneshot::Sender<()>) {
+        let mut queue = self.queue.lock();
+        let is_first = queue.peek().is_none_or(|Reverse(due)| at < due.at);
+        queue.push(Reverse(Due { at, wake }));
+        if is_first {
+            self.changed.notify_one();
+        }
+    }
+
+    fn run(&self) {
+        let mut queue = self.queue.lock();
+        loop {
+            let Some(Reverse(due)) = queue.peek() else {
+                self.changed.wait(&mut queue);
+                continue;
+            };
+            let at = due.at;
+            if at > Instant::now() {
+                self.changed.wait_until(&mut queue, at);
+                continue;
+            }
+            if let Some(Reverse(due)) = queue.pop() {
+                // A waiter that gave up needs no waking.
+                due.wake.send(()).unwrap_or_default();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_delay_is_never_shorter_than_asked() {
+        let begin = Instant::now();
+        let delays = [300u64, 100, 200].map(|us| async move {
+            delay(Duration::from_micros(us)).await;
+            assert!(begin.elapsed() >= Duration::from_micros(us));
+        });
+        futures_util::future::join_all(delays).await;
+    }
+}

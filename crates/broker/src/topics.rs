@@ -1,0 +1,173 @@
+//! Topics: created, found, described, deleted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use engine::ids::is_inbox;
+use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
+use engine::{Error, ErrorKind, PartitionId, Pattern, Result, Start, TopicName, TopicSettings};
+
+use crate::broker::Broker;
+use crate::partition::{Extent, PartitionCell};
+
+pub(crate) struct Topic {
+    pub name: TopicName,
+    pub settings: TopicSettings,
+    partitions: Box<[Arc<PartitionCell>]>,
+    turn: AtomicU32,
+}
+
+#[derive(Clone, Debug)]
+pub struct TopicStatus {
+    pub name: TopicName,
+    pub settings: TopicSettings,
+    pub partitions: Vec<PartitionStatus>,
+}
+
+pub type PartitionStatus = Extent;
+
+impl Topic {
+    fn new(name: TopicName, settings: TopicSettings) -> Self {
+        let partitions =
+            (0..settings.partitions).map(|id| Arc::new(PartitionCell::new(name.clone(), id))).collect();
+        Self { name, settings, partitions, turn: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {
+        &self.partitions
+    }
+
+    pub(crate) fn partition(&self, id: PartitionId) -> Result<Arc<PartitionCell>> {
+        self.partitions.get(id as usize).cloned().ok_or_else(|| {
+            Error::not_found(format!("topic {} has partitions 0 to {}, not {id}", self.name, self.partitions.len() - 1))
+        })
+    }
+
+    /// Batches without a partition take turns.
+    pub(crate) fn next_partition(&self) -> Arc<PartitionCell> {
+        let turn = match self.partitions.len() {
+            1 => 0,
+            _ => self.turn.fetch_add(1, Ordering::Relaxed) as usize,
+        };
+        self.partitions[turn % self.partitions.len()].clone()
+    }
+
+    fn status(&self) -> TopicStatus {
+        TopicStatus {
+            name: self.name.clone(),
+            settings: self.settings,
+            partitions: self.partitions.iter().map(|cell| cell.extent()).collect(),
+        }
+    }
+}
+
+impl Broker {
+    /// Creates a topic. One that is there already with the same settings is fine.
+    pub fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
+        let name = TopicName::parse(name)?;
+        settings.validate()?;
+        if let Some(topic) = self.topics.read().get(&name) {
+            if topic.settings == settings {
+                return Ok(topic.status());
+            }
+            return Err(Error::new(ErrorKind::AlreadyExists, format!("topic {name} exists with other settings")));
+        }
+        self.create(name, settings).map(|topic| topic.status())
+    }
+
+    pub fn describe_topic(&self, name: &str) -> Result<TopicStatus> {
+        Ok(self.topic(name)?.status())
+    }
+
+    /// Topics in the order of their names, after this one. Inboxes are not listed.
+    pub fn list_topics(&self, after: &str, count_max: usize) -> (Vec<TopicStatus>, bool) {
+        let topics = self.topics.read();
+        let mut found: Vec<&Arc<Topic>> =
+            topics.values().filter(|topic| topic.name.as_str() > after && !topic.name.is_inbox()).collect();
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let is_last = found.len() <= count_max;
+        (found.into_iter().take(count_max).map(|topic| topic.status()).collect(), is_last)
+    }
+
+    /// Removes a topic with all it holds. Its subscriptions end.
+    pub fn delete_topic(&self, name: &str) -> Result<()> {
+        let _control = self.patterns.lock();
+        let topic = self.topics.write().remove(name).ok_or_else(|| no_such_topic(name))?;
+        for cell in &topic.partitions {
+            let (members, freed) = cell.delete();
+            self.log_budget().release(freed);
+            for (subscriber, source) in members {
+                subscriber.lose_source(source, Error::not_found(format!("topic {name} was deleted")));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn topic(&self, name: &str) -> Result<Arc<Topic>> {
+        self.topics.read().get(name).cloned().ok_or_else(|| no_such_topic(name))
+    }
+
+    pub(crate) fn topic_or_create(&self, name: &str) -> Result<Arc<Topic>> {
+        if let Some(topic) = self.topics.read().get(name) {
+            return Ok(topic.clone());
+        }
+        if is_inbox(name) {
+            return Err(Error::not_found(format!("nobody waits for an answer at {name} any more")));
+        }
+        if !self.settings().auto_create_topics {
+            TopicName::parse(name)?;
+            return Err(no_such_topic(name));
+        }
+        self.create(TopicName::parse(name)?, self.settings().topic_defaults)
+    }
+
+    /// Creates a topic, or returns the one that somebody else created at the same moment.
+    pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<Arc<Topic>> {
+        let patterns = self.patterns.lock();
+        let (count, partitions) = {
+            let topics = self.topics.read();
+            if let Some(topic) = topics.get(&name) {
+                return Ok(topic.clone());
+            }
+            (topics.len(), topics.values().map(|topic| topic.partitions.len()).sum::<usize>())
+        };
+        if count >= TOPICS_MAX || partitions + settings.partitions as usize > PARTITIONS_TOTAL_MAX {
+            return Err(Error::busy(format!(
+                "this broker holds {count} topics with {partitions} partitions; delete some first"
+            )));
+        }
+        let topic = Arc::new(Topic::new(name.clone(), settings));
+        if !name.is_inbox() {
+            // Before anyone can publish to it, whoever subscribed to a pattern that matches is there.
+            for (pattern, group, subscriber) in patterns.iter() {
+                if pattern.matches(&name) {
+                    for cell in &topic.partitions {
+                        cell.join(subscriber, &Start::Live, cell, group.as_deref())?;
+                    }
+                }
+            }
+        }
+        self.topics.write().insert(name, topic.clone());
+        Ok(topic)
+    }
+
+    /// Topics that a pattern means now.
+    pub(crate) fn topics_matching(&self, pattern: &Pattern) -> Vec<Arc<Topic>> {
+        let topics = self.topics.read();
+        topics.values().filter(|topic| !topic.name.is_inbox() && pattern.matches(&topic.name)).cloned().collect()
+    }
+
+    pub(crate) fn trim_logs(&self, now_ms: u64) {
+        let topics: Vec<Arc<Topic>> = self.topics.read().values().cloned().collect();
+        for topic in topics {
+            for cell in &topic.partitions {
+                let settings = &topic.settings;
+                self.log_budget().release(cell.trim(settings.retention_bytes, settings.retention_ms, now_ms));
+            }
+        }
+    }
+}
+
+fn no_such_topic(name: &str) -> Error {
+    Error::not_found(format!("there is no topic '{name}'; create it, or list those that exist"))
+}

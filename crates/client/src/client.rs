@@ -1,0 +1,180 @@
+//! The client: what a program holds, and where publishers, subscriptions and requests come from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{Acks, Record, Result, TopicSettings};
+use wire::{Request, Response, TopicInfo};
+
+use crate::address::Address;
+use crate::connection::{Connection, Dialer};
+use crate::link::unexpected;
+use crate::pool::Pool;
+use crate::publisher::{Publisher, PublisherBuilder, publish_once};
+use crate::request::Requester;
+use crate::settings::ClientSettings;
+use crate::subscription::SubscriptionBuilder;
+use wire::response::Published;
+
+/// A client of one broker. Cloning it shares its connections.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub dialer: Arc<Dialer>,
+    pub publish: Pool,
+    pub events: Pool,
+    pub requester: Requester,
+}
+
+impl Client {
+    /// Connects to `[scheme://]host[:port]` with default settings; without a scheme it is QUIC.
+    pub async fn connect(address: &str) -> Result<Self> {
+        Self::connect_with(Address::parse(address)?, ClientSettings::default()).await
+    }
+
+    pub async fn connect_with(address: Address, settings: ClientSettings) -> Result<Self> {
+        let client = Self::lazy(address, settings);
+        client.shared.publish.connection(0).await?;
+        Ok(client)
+    }
+
+    /// A client that connects with its first request.
+    pub fn lazy(address: Address, settings: ClientSettings) -> Self {
+        Self::over(Arc::new(Dialer::new(address, settings)))
+    }
+
+    /// A client of the same broker with connections of its own.
+    pub(crate) fn sibling(&self) -> Self {
+        Self::over(self.shared.dialer.clone())
+    }
+
+    fn over(dialer: Arc<Dialer>) -> Self {
+        let settings = &dialer.settings;
+        Self {
+            shared: Arc::new(Shared {
+                publish: Pool::new(dialer.clone(), settings.pub_conn_pool, settings.pub_streams_per_conn.max(1)),
+                events: Pool::new(dialer.clone(), settings.event_conn_pool, 0),
+                requester: Requester::default(),
+                dialer,
+            }),
+        }
+    }
+
+    pub fn settings(&self) -> &ClientSettings {
+        &self.shared.dialer.settings
+    }
+
+    /// Publishes one record and waits for its acknowledgement. For many, use a [`Publisher`].
+    pub async fn publish(&self, topic: &str, record: Record) -> Result<Published> {
+        publish_once(&self.shared, topic, record, Acks::Default).await
+    }
+
+    /// Begins a publisher: it gathers records into batches and keeps many on the way.
+    pub fn publisher(&self, topic: &str) -> PublisherBuilder {
+        Publisher::builder(self.clone(), topic)
+    }
+
+    /// Begins a subscription to a topic, or to a pattern: `orders.*`, `orders.>`.
+    pub fn subscribe(&self, topic: &str) -> SubscriptionBuilder {
+        SubscriptionBuilder::new(self.clone(), topic)
+    }
+
+    /// Publishes a record and waits for somebody's answer, at most this long. Nobody there to answer
+    /// is an error at once.
+    pub async fn request(&self, topic: &str, record: Record, timeout: Duration) -> Result<Record> {
+        self.shared.requester.request(self, topic, record, timeout).await
+    }
+
+    /// Answers a request that came as a message.
+    pub async fn reply(&self, request: &Record, answer: Record) -> Result<()> {
+        crate::request::reply(self, request, answer).await
+    }
+
+    pub async fn create_topic(&self, topic: &str, settings: TopicSettings) -> Result<TopicInfo> {
+        match self.call(&Request::TopicCreate { topic: topic.to_owned(), settings }).await? {
+            Response::TopicCreated(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub async fn delete_topic(&self, topic: &str) -> Result<()> {
+        match self.call(&Request::TopicDelete { topic: topic.to_owned() }).await? {
+            Response::TopicDeleted => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub async fn describe_topic(&self, topic: &str) -> Result<TopicInfo> {
+        match self.call(&Request::TopicDescribe { topic: topic.to_owned() }).await? {
+            Response::TopicDescribed(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// All topics in the order of their names.
+    pub async fn list_topics(&self) -> Result<Vec<TopicInfo>> {
+        let mut found: Vec<TopicInfo> = Vec::new();
+        loop {
+            let after = found.last().map_or(String::new(), |topic| topic.topic.clone());
+            match self.call(&Request::TopicList { after, count_max: 500 }).await? {
+                Response::Topics { topics, is_last } => {
+                    found.extend(topics);
+                    if is_last {
+                        return Ok(found);
+                    }
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// The broker's metrics, as Prometheus reads them.
+    pub async fn stats(&self) -> Result<String> {
+        match self.call(&Request::Stats).await? {
+            Response::Stats(text) => Ok(text),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks the broker for a sign of life.
+    pub async fn ping(&self) -> Result<()> {
+        match self.call(&Request::Ping).await? {
+            Response::Pong => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The batches of a partition from an offset on, with the log's start and end. At the end of the log it
+    /// waits this long for more.
+    pub async fn fetch(
+        &self,
+        topic: &str,
+        partition: u32,
+        offset: u64,
+        wait: Duration,
+    ) -> Result<(u64, u64, Vec<engine::RecordBatch>)> {
+        let request = Request::Fetch {
+            topic: topic.to_owned(),
+            partition,
+            offset,
+            bytes_max: 4 << 20,
+            wait_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX),
+        };
+        let connection = self.control().await?;
+        match connection.control.request(&request, self.settings().request_timeout + wait).await? {
+            Response::Fetched { start, end, batches } => Ok((start, end, batches)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn call(&self, request: &Request) -> Result<Response> {
+        self.control().await?.control.request(request, self.settings().request_timeout).await
+    }
+
+    async fn control(&self) -> Result<Arc<Connection>> {
+        self.shared.publish.connection(0).await
+    }
+}

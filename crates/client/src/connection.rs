@@ -1,0 +1,285 @@
+//! A connection to the broker: one stream over TCP, many over QUIC.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use engine::{Error, Result};
+use net::quic::{self, Windows};
+use net::read::Input;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio_rustls::TlsConnector;
+use wire::frame::BODY_BYTES_MAX;
+use wire::{Assembler, Frame, HelloOk, Push};
+
+use crate::address::Address;
+use crate::link::{Incoming, Link, disconnected};
+use crate::settings::ClientSettings;
+use crate::tls;
+
+/// Streams that a broker may open on one connection: one for each subscription.
+const STREAMS_FROM_BROKER_MAX: u32 = 16_384;
+
+pub(crate) struct Connection {
+    /// The stream that said hello; over TCP the only one.
+    pub control: Arc<Link>,
+    pub hello: HelloOk,
+    /// Streams for publishing.
+    pub publish: Vec<Arc<Link>>,
+    subscription_ids: AtomicU32,
+    quic: Option<Quic>,
+}
+
+struct Quic {
+    connection: quinn::Connection,
+    /// Subscriptions whose stream has not come yet.
+    expected: Arc<Mutex<HashMap<u32, oneshot::Sender<EventStream>>>>,
+}
+
+/// The stream of one subscription over QUIC, which its subscription reads by itself.
+pub(crate) struct EventStream {
+    receive: quinn::RecvStream,
+    assembler: Assembler,
+    frames: Vec<Frame>,
+}
+
+/// Where the deliveries of a subscription come from.
+pub(crate) enum Events {
+    Shared(Arc<crate::link::Inbox>),
+    Expected(oneshot::Receiver<EventStream>),
+    Own(Box<EventStream>),
+}
+
+/// What connections of one client share.
+pub(crate) struct Dialer {
+    pub address: Address,
+    pub settings: ClientSettings,
+    endpoints: Mutex<HashMap<bool, quinn::Endpoint>>,
+}
+
+impl Dialer {
+    pub(crate) fn new(address: Address, settings: ClientSettings) -> Self {
+        Self { address, settings, endpoints: Mutex::default() }
+    }
+
+    /// Connects and says hello, within the connect timeout. `streams` are for publishing.
+    pub(crate) async fn connect(&self, streams: usize) -> Result<Connection> {
+        let timeout = self.settings.connect_timeout;
+        tokio::time::timeout(timeout, self.connect_now(streams)).await.map_err(|_| {
+            disconnected(&format!("no connection to {} within {} ms", self.address, timeout.as_millis()))
+        })?
+    }
+
+    async fn connect_now(&self, streams: usize) -> Result<Connection> {
+        match &self.address {
+            Address::Tcp { .. } => self.over(Link::over_socket(self.socket().await?)).await,
+            Address::Tls { .. } => {
+                let socket = self.socket().await?;
+                let is_loopback = socket.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
+                let config = tls::client_config(self.settings.ca_file.as_deref(), is_loopback)?;
+                let name = rustls::pki_types::ServerName::try_from(self.address.host().to_owned())
+                    .map_err(|e| Error::invalid(format!("'{}' is no name for TLS: {e}", self.address.host())))?;
+                let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
+                let stream = stream.map_err(|e| self.unreachable(&e))?;
+                let (input, output) = tokio::io::split(stream);
+                self.over(Link::over_stream(input, output)).await
+            }
+            Address::Pipe(pipes) => {
+                let (input, output) = tokio::io::split(pipes());
+                self.over(Link::over_stream(input, output)).await
+            }
+            Address::Quic { .. } => self.over_quic(streams).await,
+        }
+    }
+
+    async fn socket(&self) -> Result<TcpStream> {
+        let address = self.address.resolve().await?;
+        let socket = TcpStream::connect(address).await.map_err(|e| self.unreachable(&e))?;
+        socket.set_nodelay(true).map_err(|e| self.unreachable(&e))?;
+        Ok(socket)
+    }
+
+    async fn over(&self, link: Arc<Link>) -> Result<Connection> {
+        let hello = link.hello(&self.settings.name, self.settings.connect_timeout).await?;
+        Ok(Connection {
+            publish: vec![link.clone()],
+            control: link,
+            hello,
+            subscription_ids: AtomicU32::new(1),
+            quic: None,
+        })
+    }
+
+    async fn over_quic(&self, streams: usize) -> Result<Connection> {
+        let peer = self.address.resolve().await?;
+        let config = tls::client_config(self.settings.ca_file.as_deref(), peer.ip().is_loopback())?;
+        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config)
+            .map_err(|e| Error::new(engine::ErrorKind::Internal, format!("TLS is not usable for QUIC: {e}")))?;
+        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+        config.transport_config(quic::transport(self.windows(), peer));
+        let endpoint = self.endpoint(peer)?;
+        let connecting =
+            endpoint.connect_with(config, peer, self.address.host()).map_err(|e| self.unreachable(&e))?;
+        let connection = connecting.await.map_err(|e| self.unreachable(&e))?;
+        let open = || async {
+            let (send, receive) = connection.open_bi().await.map_err(|e| self.unreachable(&e))?;
+            Ok::<_, Error>(Link::over_quic(send, receive))
+        };
+        let control = open().await?;
+        let hello = control.hello(&self.settings.name, self.settings.connect_timeout).await?;
+        let mut publish = Vec::new();
+        for _ in 0..streams {
+            publish.push(open().await?);
+        }
+        let expected = Arc::default();
+        tokio::spawn(route_streams(connection.clone(), Arc::clone(&expected)));
+        Ok(Connection {
+            control,
+            hello,
+            publish,
+            subscription_ids: AtomicU32::new(1),
+            quic: Some(Quic { connection, expected }),
+        })
+    }
+
+    fn windows(&self) -> Windows {
+        Windows {
+            connection_receive: self.settings.event_conn_recv_window,
+            stream_receive: self.settings.event_stream_recv_window,
+            send: self.settings.event_send_window,
+            // The broker opens none.
+            bidirectional_streams: 0,
+            unidirectional_streams: STREAMS_FROM_BROKER_MAX,
+        }
+    }
+
+    /// The UDP socket for peers of this kind of address, made at first use.
+    fn endpoint(&self, peer: SocketAddr) -> Result<quinn::Endpoint> {
+        let mut endpoints = self.endpoints.lock();
+        if let Some(endpoint) = endpoints.get(&peer.is_ipv6()) {
+            return Ok(endpoint.clone());
+        }
+        let local: SocketAddr = match (peer.is_ipv6(), peer.ip().is_loopback()) {
+            (false, true) => (Ipv4Addr::LOCALHOST, 0).into(),
+            (false, false) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            (true, true) => (Ipv6Addr::LOCALHOST, 0).into(),
+            (true, false) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let made = quic::bind_socket(local, false).and_then(|socket| {
+            quinn::Endpoint::new(quic::endpoint_config()?, None, socket, Arc::new(quinn::TokioRuntime))
+        });
+        let endpoint = made.map_err(|e| self.unreachable(&e))?;
+        endpoints.insert(peer.is_ipv6(), endpoint.clone());
+        Ok(endpoint)
+    }
+
+    fn unreachable(&self, error: &dyn std::error::Error) -> Error {
+        disconnected(&format!("cannot reach a broker at {}: {error}; is `thalweg serve` running there?", self.address))
+    }
+}
+
+impl Connection {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.control.is_closed()
+    }
+
+    pub(crate) fn next_subscription(&self) -> u32 {
+        self.subscription_ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// To be called before the subscription is asked for.
+    pub(crate) fn expect_events(&self, subscription: u32) -> Result<Events> {
+        match &self.quic {
+            None => Ok(Events::Shared(self.control.open_inbox(subscription)?)),
+            Some(quic) => {
+                let (sender, receiver) = oneshot::channel();
+                quic.expected.lock().insert(subscription, sender);
+                Ok(Events::Expected(receiver))
+            }
+        }
+    }
+
+    pub(crate) fn forget_events(&self, subscription: u32) {
+        match &self.quic {
+            None => self.control.close_inbox(subscription),
+            Some(quic) => drop(quic.expected.lock().remove(&subscription)),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.control.close();
+        for link in &self.publish {
+            link.close();
+        }
+        if let Some(quic) = &self.quic {
+            quic.connection.close(0u32.into(), b"done");
+        }
+    }
+}
+
+impl Events {
+    pub(crate) async fn next(&mut self) -> Result<Push> {
+        loop {
+            match self {
+                Self::Shared(inbox) => return inbox.next().await,
+                Self::Own(stream) => return stream.next().await,
+                Self::Expected(stream) => {
+                    let stream = stream.await.map_err(|_| disconnected("the connection was closed"))?;
+                    *self = Self::Own(Box::new(stream));
+                }
+            }
+        }
+    }
+}
+
+impl EventStream {
+    async fn next(&mut self) -> Result<Push> {
+        // Frames are kept newest first, so that the next one is at the end.
+        while self.frames.is_empty() {
+            self.read().await?;
+        }
+        let frame = self.frames.pop().ok_or_else(|| disconnected("the stream ended"))?;
+        Push::decode(frame)
+    }
+
+    async fn read(&mut self) -> Result<()> {
+        let mut incoming = Incoming { assembler: &mut self.assembler, frames: &mut self.frames };
+        let read = net::read::read(&mut Input::Stream(&mut self.receive), &mut incoming).await;
+        self.frames.reverse();
+        match read {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(disconnected("the broker closed the stream")),
+            Err(net::read::ReadError::Io(error)) => Err(disconnected(&format!("the connection broke: {error}"))),
+            Err(net::read::ReadError::Refused(error)) => Err(error),
+        }
+    }
+}
+
+/// Hands each stream that the broker opens to the subscription that its first frame names.
+async fn route_streams(
+    connection: quinn::Connection,
+    expected: Arc<Mutex<HashMap<u32, oneshot::Sender<EventStream>>>>,
+) {
+    while let Ok(receive) = connection.accept_uni().await {
+        let expected = expected.clone();
+        tokio::spawn(async move {
+            let mut stream = EventStream { receive, assembler: Assembler::new(BODY_BYTES_MAX), frames: Vec::new() };
+            while stream.frames.is_empty() {
+                if stream.read().await.is_err() {
+                    return;
+                }
+            }
+            let id = stream.frames.last().and_then(|frame| frame.body.first_chunk().copied().map(u32::from_be_bytes));
+            if let Some(sender) = id.and_then(|id| expected.lock().remove(&id)) {
+                // A subscription that was dropped meanwhile drops its stream too.
+                drop(sender.send(stream));
+            }
+        });
+    }
+    expected.lock().clear();
+}

@@ -1,0 +1,39 @@
+//! The Rust client: publish, subscribe, ask and answer, over QUIC, TCP or inside one process.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), client::Error> {
+//! use client::{Client, Record, Start};
+//!
+//! let client = Client::connect("127.0.0.1:7400").await?;
+//! let mut orders = client.subscribe("orders").start(Start::Earliest).open().await?;
+//! client.publish("orders", Record::new("one coffee").with_key("table-7")).await?;
+//! let message = orders.next().await?;
+//! assert_eq!(message.record.value(), b"one coffee");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Units are in the names: `_bytes`, `_ms`. Every error has a kind, which says whether to try again.
+
+mod address;
+mod settings;
+mod client;
+mod publisher;
+mod subscription;
+mod request;
+mod pool;
+mod connection;
+mod link;
+mod backoff;
+mod tls;
+
+pub use address::{Address, Pipes};
+pub use client::Client;
+pub use engine::{
+    Acks, BatchBuilder, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch, RecordView, Result,
+    RetryClass, Start, TopicSettings,
+};
+pub use publisher::{Publisher, PublisherBuilder};
+pub use settings::ClientSettings;
+pub use subscription::{Batch, Event, Message, Subscription, SubscriptionBuilder};
+pub use wire::response::{Level, PartitionInfo, Published, SourceInfo, TopicInfo};

@@ -1,0 +1,337 @@
+//! One stream of frames to the broker: requests out, answers and pushes back.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::buf::Limit;
+use bytes::{Bytes, BytesMut};
+use engine::{Error, ErrorKind, Result};
+use net::Outbox;
+use net::read::{Input, ReadError, Reassemble};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, oneshot};
+use wire::frame::BODY_BYTES_MAX;
+use wire::negotiate::{Features, VERSION};
+use wire::{Assembler, Frame, HelloOk, Push, Request, Response};
+
+/// Bytes that wait for the broker before publishers pause.
+const OUTBOX_BYTES_MAX: usize = 4 << 20;
+
+/// Who waits for an answer.
+pub(crate) enum Waiter {
+    One(oneshot::Sender<Result<Response>>),
+    /// A publisher that counts its acknowledgements.
+    Publisher(Arc<dyn OnAck>),
+}
+
+pub(crate) trait OnAck: Send + Sync {
+    fn acked(&self, answer: Result<Response>);
+}
+
+pub(crate) struct Link {
+    outbox: Arc<Outbox>,
+    correlation: AtomicU32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: HashMap<u32, Waiter, foldhash::fast::RandomState>,
+    inboxes: HashMap<u32, Arc<Inbox>>,
+    /// Why nothing comes any more.
+    closed: Option<Error>,
+}
+
+/// What came for one subscription and is not yet read. The subscription's credit bounds it.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    queue: Mutex<VecDeque<Result<Push>>>,
+    arrived: Notify,
+}
+
+impl Inbox {
+    fn push(&self, push: Result<Push>) {
+        self.queue.lock().push_back(push);
+        self.arrived.notify_one();
+    }
+
+    pub(crate) async fn next(&self) -> Result<Push> {
+        loop {
+            if let Some(push) = self.queue.lock().pop_front() {
+                return push;
+            }
+            self.arrived.notified().await;
+        }
+    }
+}
+
+impl Link {
+    pub(crate) fn over_socket(socket: TcpStream) -> Arc<Self> {
+        let socket = Arc::new(socket);
+        let outbox = Arc::new(Outbox::to_socket(socket.clone(), OUTBOX_BYTES_MAX));
+        let (link, writer) = (Self::new(outbox.clone()), outbox);
+        let reader = link.clone();
+        tokio::spawn(async move {
+            reader.run(Input::Socket(&socket), writer.run_socket()).await;
+        });
+        link
+    }
+
+    pub(crate) fn over_stream(
+        mut input: impl AsyncRead + Send + Unpin + 'static,
+        output: impl AsyncWrite + Send + Unpin + 'static,
+    ) -> Arc<Self> {
+        let outbox = Arc::new(Outbox::to_writer(OUTBOX_BYTES_MAX));
+        let (link, writer) = (Self::new(outbox.clone()), outbox);
+        let reader = link.clone();
+        tokio::spawn(async move {
+            let mut output = net::outbox::StreamWriter(output);
+            reader.run(Input::Stream(&mut input), writer.run_writer(&mut output)).await;
+        });
+        link
+    }
+
+    pub(crate) fn over_quic(mut send: quinn::SendStream, mut receive: quinn::RecvStream) -> Arc<Self> {
+        let outbox = Arc::new(Outbox::to_writer(OUTBOX_BYTES_MAX));
+        let (link, writer) = (Self::new(outbox.clone()), outbox);
+        let reader = link.clone();
+        tokio::spawn(async move {
+            reader.run(Input::Stream(&mut receive), writer.run_writer(&mut send)).await;
+            // A finish only fails where the stream is closed already.
+            send.finish().unwrap_or_default();
+        });
+        link
+    }
+
+    fn new(outbox: Arc<Outbox>) -> Arc<Self> {
+        Arc::new(Self { outbox, correlation: AtomicU32::new(1), state: Mutex::default() })
+    }
+
+    pub(crate) async fn hello(&self, name: &str, timeout: Duration) -> Result<HelloOk> {
+        let hello = Request::Hello {
+            version: VERSION,
+            required: Features::default(),
+            offered: Features::KNOWN,
+            client: name.to_owned(),
+        };
+        match self.request(&hello, timeout).await? {
+            Response::Hello(hello) => Ok(hello),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sends a request and waits for its answer. An error answer is an error.
+    pub(crate) async fn request(&self, request: &Request, timeout: Duration) -> Result<Response> {
+        let correlation = self.next_correlation();
+        let mut buf = BytesMut::new();
+        request.encode(correlation, &mut buf);
+        let answer = self.call(correlation, [buf.freeze()])?;
+        match tokio::time::timeout(timeout, answer).await {
+            Ok(answer) => answer.unwrap_or_else(|_| Err(self.closed_error())),
+            Err(_) => {
+                self.state.lock().waiting.remove(&correlation);
+                Err(Error::new(ErrorKind::Timeout, format!("no answer within {} ms", timeout.as_millis())))
+            }
+        }
+    }
+
+    pub(crate) fn next_correlation(&self) -> u32 {
+        self.correlation.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sends a request that is encoded already.
+    pub(crate) fn call(
+        &self,
+        correlation: u32,
+        chunks: impl IntoIterator<Item = Bytes>,
+    ) -> Result<oneshot::Receiver<Result<Response>>> {
+        let (sender, receiver) = oneshot::channel();
+        self.call_with(correlation, chunks, Waiter::One(sender))?;
+        Ok(receiver)
+    }
+
+    pub(crate) fn call_with(
+        &self,
+        correlation: u32,
+        chunks: impl IntoIterator<Item = Bytes>,
+        waiter: Waiter,
+    ) -> Result<()> {
+        {
+            let mut state = self.state.lock();
+            if let Some(error) = &state.closed {
+                return Err(error.clone());
+            }
+            state.waiting.insert(correlation, waiter);
+        }
+        self.tell(chunks)
+    }
+
+    /// Sends what has no answer.
+    pub(crate) fn tell(&self, chunks: impl IntoIterator<Item = Bytes>) -> Result<()> {
+        if !self.outbox.push(chunks) {
+            return Err(self.closed_error());
+        }
+        self.outbox.flush();
+        Ok(())
+    }
+
+    /// Waits until the broker has taken enough of what was sent.
+    pub(crate) async fn room(&self) {
+        self.outbox.room().await;
+    }
+
+    /// Waits until everything was handed to the network.
+    pub(crate) async fn drained(&self) {
+        self.outbox.drained().await;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.lock().closed.is_some()
+    }
+
+    pub(crate) fn close(&self) {
+        self.outbox.close();
+    }
+
+    /// Where deliveries of a subscription go, when they share this stream.
+    pub(crate) fn open_inbox(&self, subscription: u32) -> Result<Arc<Inbox>> {
+        let inbox = Arc::new(Inbox::default());
+        let mut state = self.state.lock();
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        state.inboxes.insert(subscription, inbox.clone());
+        Ok(inbox)
+    }
+
+    pub(crate) fn close_inbox(&self, subscription: u32) {
+        self.state.lock().inboxes.remove(&subscription);
+    }
+
+    async fn run(&self, mut input: Input<'_>, writer: impl Future<Output = io::Result<()>>) {
+        let error = tokio::select! {
+            error = self.read(&mut input) => error,
+            written = writer => match written {
+                Ok(()) => disconnected("the connection was closed"),
+                Err(error) => disconnected(&format!("cannot write to the broker: {error}")),
+            },
+        };
+        self.outbox.close();
+        let state = {
+            let mut state = self.state.lock();
+            let closed = state.closed.get_or_insert(error).clone();
+            std::mem::replace(&mut *state, State { closed: Some(closed), ..State::default() })
+        };
+        let error = state.closed.unwrap_or_else(|| disconnected("the connection was closed"));
+        for waiter in state.waiting.into_values() {
+            waiter.answer(Err(error.clone()));
+        }
+        for inbox in state.inboxes.into_values() {
+            inbox.push(Err(error.clone()));
+        }
+    }
+
+    async fn read(&self, input: &mut Input<'_>) -> Error {
+        let mut assembler = Assembler::new(BODY_BYTES_MAX);
+        let mut frames = Vec::new();
+        loop {
+            let mut incoming = Incoming { assembler: &mut assembler, frames: &mut frames };
+            match net::read::read(input, &mut incoming).await {
+                Ok(true) => {}
+                Ok(false) => return disconnected("the broker closed the connection"),
+                Err(ReadError::Io(error)) => return disconnected(&format!("the connection broke: {error}")),
+                Err(ReadError::Refused(error)) => return error,
+            }
+            for frame in frames.drain(..) {
+                if let Err(error) = self.take(frame) {
+                    return error;
+                }
+            }
+        }
+    }
+
+    fn take(&self, frame: Frame) -> Result<()> {
+        if Push::is_push(frame.kind) {
+            return self.take_push(Push::decode(frame)?);
+        }
+        let correlation = frame.correlation;
+        let response = Response::decode(frame)?;
+        if let (0, Response::Error(error)) = (correlation, &response) {
+            // The broker's last words before it closes the connection.
+            return Err(error.clone());
+        }
+        let waiter = self.state.lock().waiting.remove(&correlation);
+        if let Some(waiter) = waiter {
+            waiter.answer(match response {
+                Response::Error(error) => Err(error),
+                response => Ok(response),
+            });
+        }
+        Ok(())
+    }
+
+    fn take_push(&self, push: Push) -> Result<()> {
+        let subscription = match &push {
+            Push::Deliver { subscription, .. } | Push::Gap { subscription, .. } | Push::Ended { subscription, .. } => {
+                *subscription
+            }
+            // The broker finishes what it has and closes; that is when it matters.
+            Push::GoAway { .. } => return Ok(()),
+        };
+        // One that was closed a moment ago is nobody's loss.
+        if let Some(inbox) = self.state.lock().inboxes.get(&subscription) {
+            inbox.push(Ok(push));
+        }
+        Ok(())
+    }
+
+    fn closed_error(&self) -> Error {
+        self.state.lock().closed.clone().unwrap_or_else(|| disconnected("the connection was closed"))
+    }
+}
+
+impl Waiter {
+    fn answer(self, answer: Result<Response>) {
+        match self {
+            // One that gave up does not need it any more.
+            Self::One(sender) => drop(sender.send(answer)),
+            Self::Publisher(publisher) => publisher.acked(answer),
+        }
+    }
+}
+
+/// The frames that come in on a stream.
+pub(crate) struct Incoming<'a> {
+    pub assembler: &'a mut Assembler,
+    pub frames: &'a mut Vec<Frame>,
+}
+
+impl Reassemble for Incoming<'_> {
+    type Error = Error;
+
+    fn feed(&mut self, bytes: &[u8]) -> Result<()> {
+        self.assembler.feed(bytes, self.frames)
+    }
+
+    fn rest(&mut self) -> Option<Limit<&mut BytesMut>> {
+        self.assembler.large_rest()
+    }
+
+    fn rest_filled(&mut self) {
+        self.assembler.close_frame(self.frames);
+    }
+}
+
+pub(crate) fn disconnected(message: &str) -> Error {
+    Error::new(ErrorKind::Disconnected, message)
+}
+
+pub(crate) fn unexpected(response: &Response) -> Error {
+    Error::malformed(format!("the broker answered with something else: {response:?}"))
+}

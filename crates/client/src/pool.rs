@@ -1,0 +1,77 @@
+//! Connections that are made when they are needed, kept, and made again when they break.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use engine::{Error, ErrorKind, Result};
+use tokio::sync::Mutex;
+
+use crate::backoff::Backoff;
+use crate::connection::{Connection, Dialer};
+use crate::link::Link;
+
+pub(crate) struct Pool {
+    dialer: Arc<Dialer>,
+    slots: Vec<Mutex<Option<Arc<Connection>>>>,
+    /// Publish streams of each connection.
+    streams: usize,
+    turn: AtomicUsize,
+}
+
+impl Pool {
+    pub(crate) fn new(dialer: Arc<Dialer>, size: usize, streams: usize) -> Self {
+        Self {
+            dialer,
+            slots: (0..size.max(1)).map(|_| Mutex::default()).collect(),
+            streams,
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    /// A slot for something new: they take turns.
+    pub(crate) fn next_turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The connection of a turn. One that broke is made again: several times, with growing pauses,
+    /// for as long as a request may take.
+    pub(crate) async fn connection(&self, turn: usize) -> Result<Arc<Connection>> {
+        let mut slot = self.slots[turn % self.slots.len()].lock().await;
+        if let Some(connection) = slot.as_ref().filter(|connection| !connection.is_closed()) {
+            return Ok(connection.clone());
+        }
+        let was_connected = slot.take().is_some();
+        let deadline = tokio::time::Instant::now() + self.dialer.settings.request_timeout;
+        let mut backoff = Backoff::new();
+        loop {
+            match self.dialer.connect(self.streams).await {
+                Ok(connection) => {
+                    let connection = Arc::new(connection);
+                    *slot = Some(connection.clone());
+                    return Ok(connection);
+                }
+                // A first connection that fails is most likely a wrong address: say so at once.
+                Err(error) if !was_connected || !is_transient(&error) => return Err(error),
+                Err(error) => {
+                    let wait = backoff.next();
+                    if tokio::time::Instant::now() + wait >= deadline {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    /// The publish stream of a turn.
+    pub(crate) async fn link(&self, turn: usize) -> Result<Arc<Link>> {
+        let connection = self.connection(turn).await?;
+        let stream = turn / self.slots.len() % connection.publish.len().max(1);
+        Ok(connection.publish.get(stream).unwrap_or(&connection.control).clone())
+    }
+}
+
+/// Whether a new connection may help.
+pub(crate) fn is_transient(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::Disconnected | ErrorKind::ShuttingDown | ErrorKind::Timeout | ErrorKind::Busy)
+}

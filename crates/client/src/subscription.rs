@@ -1,0 +1,354 @@
+//! Subscriptions that go on after a broken connection where they were.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use engine::{
+    Offset, Overflow, PartitionId, Record, RecordBatch, RecordView, Result, Start,
+};
+use wire::{Push, Request, Response, SourceInfo, Subscribe};
+
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::connection::{Connection, Events};
+use crate::link::unexpected;
+use crate::pool::is_transient;
+
+pub struct SubscriptionBuilder {
+    client: Client,
+    request: Subscribe,
+}
+
+/// An open subscription. Dropping it closes it.
+pub struct Subscription {
+    client: Client,
+    /// What was asked for; its start is only that of the first time.
+    request: Subscribe,
+    turn: usize,
+    open: Open,
+    /// Where each partition goes on, in the order in which they were met.
+    next: Vec<Position>,
+    /// Bytes that were read since the broker was last granted credit.
+    unreported_bytes: u64,
+    /// Messages of the batch that [`Subscription::next`] is in.
+    messages: VecDeque<Message>,
+    /// Events that have to come before what the broker sends.
+    pending: VecDeque<Event>,
+}
+
+struct Open {
+    connection: Arc<Connection>,
+    events: Events,
+    id: u32,
+    sources: Vec<SourceInfo>,
+}
+
+struct Position {
+    topic: Arc<str>,
+    partition: PartitionId,
+    next: Offset,
+}
+
+/// What a subscription gets.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Batch(Batch),
+    /// Records from `from` up to, not including, `to` do not come: they were dropped, or retention
+    /// removed them first.
+    Gap { topic: Arc<str>, partition: PartitionId, from: Offset, to: Offset },
+    /// The broker was started anew. Topics in memory began again at offset 0.
+    Restarted,
+}
+
+/// Records as they were published together.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub topic: Arc<str>,
+    pub partition: PartitionId,
+    pub batch: RecordBatch,
+    /// The first record that was asked for; a batch may begin before it.
+    first: Offset,
+}
+
+/// One record, with where it comes from.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub topic: Arc<str>,
+    pub partition: PartitionId,
+    pub record: Record,
+}
+
+impl Batch {
+    /// The records in their order, in place.
+    pub fn records(&self) -> Result<impl Iterator<Item = Result<RecordView<'_>>>> {
+        let first = self.first;
+        Ok(self.batch.records()?.filter(move |record| record.as_ref().map_or(true, |r| r.offset >= first)))
+    }
+
+    /// How many records [`Batch::records`] yields.
+    pub fn len(&self) -> usize {
+        let skipped = self.first.saturating_sub(self.batch.base_offset());
+        (self.batch.count() as usize).saturating_sub(skipped as usize)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl SubscriptionBuilder {
+    pub(crate) fn new(client: Client, topic: &str) -> Self {
+        let credit = client.settings().event_stream_recv_window;
+        let request = Subscribe {
+            subscription: 0,
+            topic: topic.to_owned(),
+            partition: None,
+            start: Start::Live,
+            overflow: Overflow::default(),
+            queue_batches: 0,
+            group: String::new(),
+            credit,
+        };
+        Self { client, request }
+    }
+
+    /// Where to begin; by default with what is published from now on.
+    pub fn start(mut self, start: Start) -> Self {
+        self.request.start = start;
+        self
+    }
+
+    /// Only this partition.
+    pub fn partition(mut self, partition: Option<PartitionId>) -> Self {
+        self.request.partition = partition;
+        self
+    }
+
+    /// What happens when this subscriber reads too slowly; by default it reads on from the log.
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.request.overflow = overflow;
+        self
+    }
+
+    /// Batches that the broker queues for this subscriber; 0 for its default.
+    pub fn queue_batches(mut self, batches: u32) -> Self {
+        self.request.queue_batches = batches;
+        self
+    }
+
+    /// Shares the topic with the other members of this queue group: each batch goes to one of them.
+    pub fn group(mut self, group: &str) -> Self {
+        group.clone_into(&mut self.request.group);
+        self
+    }
+
+    pub async fn open(self) -> Result<Subscription> {
+        let turn = self.client.shared.events.next_turn();
+        let open = Open::new(&self.client, turn, &self.request).await?;
+        let mut subscription = Subscription {
+            client: self.client,
+            request: self.request,
+            turn,
+            next: Vec::new(),
+            open,
+            unreported_bytes: 0,
+            messages: VecDeque::new(),
+            pending: VecDeque::new(),
+        };
+        subscription.next = subscription.first_positions();
+        Ok(subscription)
+    }
+}
+
+impl Subscription {
+    /// The partitions that this subscription reads, with where it began and where they ended then.
+    pub fn sources(&self) -> &[SourceInfo] {
+        &self.open.sources
+    }
+
+    /// The next record. Gaps and restarts are passed over; [`Subscription::next_event`] tells them.
+    pub async fn next(&mut self) -> Result<Message> {
+        loop {
+            if let Some(message) = self.messages.pop_front() {
+                return Ok(message);
+            }
+            if let Event::Batch(batch) = self.next_event().await? {
+                for view in batch.records()? {
+                    let record = batch.batch.own(&view?);
+                    self.messages.push_back(Message {
+                        topic: batch.topic.clone(),
+                        partition: batch.partition,
+                        record,
+                    });
+                }
+            }
+        }
+    }
+
+    /// The next batch, gap or restart. A broken connection is made again, and the subscription goes on
+    /// after the last record that was returned.
+    pub async fn next_event(&mut self) -> Result<Event> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return Ok(event);
+            }
+            match self.open.events.next().await {
+                Ok(push) => {
+                    if let Some(event) = self.take(push).await? {
+                        return Ok(event);
+                    }
+                }
+                Err(error) if is_transient(&error) => self.resume().await?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn take(&mut self, push: Push) -> Result<Option<Event>> {
+        match push {
+            Push::Deliver { partition, topic, batch, .. } => {
+                let bytes = batch.len() as u64;
+                let batch = RecordBatch::parse(batch)?;
+                let position = self.position(&topic, partition, batch.base_offset());
+                let first = position.next;
+                // Seen before a broken connection.
+                if batch.next_offset() <= first {
+                    self.grant(bytes);
+                    return Ok(None);
+                }
+                position.next = batch.next_offset();
+                let topic = position.topic.clone();
+                self.grant(bytes);
+                Ok(Some(Event::Batch(Batch { topic, partition, batch, first })))
+            }
+            Push::Gap { partition, topic, from, to, .. } => {
+                let position = self.position(&topic, partition, from);
+                position.next = position.next.max(to);
+                let topic = position.topic.clone();
+                Ok(Some(Event::Gap { topic, partition, from, to }))
+            }
+            Push::Ended { error, .. } if is_transient(&error) => {
+                self.resume().await?;
+                Ok(None)
+            }
+            Push::Ended { error, .. } => Err(error),
+            Push::GoAway { .. } => Ok(None),
+        }
+    }
+
+    /// The position of a partition; one that was not met before begins here.
+    fn position(&mut self, topic: &str, partition: PartitionId, begin: Offset) -> &mut Position {
+        let topic = if topic.is_empty() { &self.request.topic } else { topic };
+        let found =
+            self.next.iter().position(|known| known.partition == partition && &*known.topic == topic);
+        let at = found.unwrap_or_else(|| {
+            self.next.push(Position { topic: topic.into(), partition, next: begin });
+            self.next.len() - 1
+        });
+        &mut self.next[at]
+    }
+
+    /// Lets the broker send on, once half of the credit is used up.
+    fn grant(&mut self, bytes: u64) {
+        self.unreported_bytes += bytes;
+        if self.unreported_bytes * 2 >= self.request.credit {
+            let grant = Request::Credit { subscription: self.open.id, bytes: self.unreported_bytes };
+            self.unreported_bytes = 0;
+            let mut buf = BytesMut::new();
+            grant.encode(0, &mut buf);
+            // Where the connection is gone, the next read says so.
+            self.open.connection.control.tell([buf.freeze()]).unwrap_or_default();
+        }
+    }
+
+    async fn resume(&mut self) -> Result<()> {
+        let deadline = tokio::time::Instant::now() + self.client.settings().request_timeout;
+        let instance = self.open.connection.hello.instance;
+        let mut backoff = Backoff::new();
+        loop {
+            let mut request = self.request.clone();
+            if !self.is_pattern() && request.group.is_empty() {
+                request.start = Start::Offsets(self.next.iter().map(|p| (p.partition, p.next)).collect());
+            } else {
+                request.start = Start::Live;
+            }
+            let result = self.reopen(&request, instance).await;
+            match result {
+                Ok(()) => return Ok(()),
+                Err(error) if is_transient(&error) => {
+                    let wait = backoff.next();
+                    if tokio::time::Instant::now() + wait >= deadline {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(wait).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn reopen(&mut self, request: &Subscribe, instance: u64) -> Result<()> {
+        let connection = self.client.shared.events.connection(self.turn).await?;
+        let is_restarted = connection.hello.instance != instance;
+        let mut request = request.clone();
+        if is_restarted && matches!(request.start, Start::Offsets(_)) {
+            // What the new broker has is all new.
+            request.start = Start::Earliest;
+        }
+        self.open = Open::new(&self.client, self.turn, &request).await?;
+        self.unreported_bytes = 0;
+        if is_restarted {
+            self.next = self.first_positions();
+            self.pending.push_back(Event::Restarted);
+        }
+        Ok(())
+    }
+
+    fn first_positions(&self) -> Vec<Position> {
+        let sources = self.open.sources.iter();
+        sources
+            .map(|source| {
+                // A gap notice comes for what is asked for and gone.
+                let asked = match &self.request.start {
+                    Start::Offset(offset) => (*offset).min(source.end),
+                    _ => source.start,
+                };
+                Position { topic: source.topic.as_str().into(), partition: source.partition, next: asked }
+            })
+            .collect()
+    }
+
+    fn is_pattern(&self) -> bool {
+        self.request.topic.contains(['*', '>'])
+    }
+}
+
+impl Open {
+    async fn new(client: &Client, turn: usize, request: &Subscribe) -> Result<Self> {
+        let connection = client.shared.events.connection(turn).await?;
+        let id = connection.next_subscription();
+        let events = connection.expect_events(id)?;
+        let request = Request::Subscribe(Subscribe { subscription: id, ..request.clone() });
+        let answer = connection.control.request(&request, client.settings().request_timeout).await;
+        match answer {
+            Ok(Response::Subscribed { sources, .. }) => Ok(Self { connection, events, id, sources }),
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) => {
+                connection.forget_events(id);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.connection.forget_events(self.id);
+        let mut buf = BytesMut::new();
+        let control = &self.connection.control;
+        Request::Unsubscribe { subscription: self.id }.encode(control.next_correlation(), &mut buf);
+        // Where the connection is gone, so is the subscription.
+        control.tell([buf.freeze()]).unwrap_or_default();
+    }
+}

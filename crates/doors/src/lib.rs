@@ -1,0 +1,5 @@
+//! One folder for each protocol that reaches the broker, all built alike: `mod.rs` serves, `codec.rs`
+//! turns bytes into requests, `map.rs` turns requests into calls of the broker, `errors.rs` turns
+//! kinds of error into what the protocol calls them. A foreign word stays inside its door.
+
+pub mod native;

@@ -1,0 +1,32 @@
+//! The native protocol's errors are the broker's own; what is decided here is who must hang up.
+
+use engine::{Error, ErrorKind};
+
+/// What to do with a connection after an error in what it sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The request is answered with the error; the next one may be fine.
+    Answer,
+    /// The stream of bytes cannot be trusted any more: say why and close it.
+    Close,
+}
+
+/// Errors of one request, whose frame was whole.
+pub(super) fn of_request(error: &Error) -> Verdict {
+    match error.kind {
+        ErrorKind::Malformed
+        | ErrorKind::Corrupt
+        | ErrorKind::TooLarge
+        | ErrorKind::Unsupported
+        | ErrorKind::Invalid
+        | ErrorKind::NotFound
+        | ErrorKind::AlreadyExists
+        | ErrorKind::OutOfRange
+        | ErrorKind::Busy
+        | ErrorKind::Timeout
+        | ErrorKind::NoResponders
+        | ErrorKind::SlowSubscriber
+        | ErrorKind::Internal => Verdict::Answer,
+        ErrorKind::Denied | ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
+    }
+}

@@ -1,0 +1,92 @@
+//! Requests into calls of the broker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{Broker, TopicStatus, Wakes};
+use bytes::BytesMut;
+use engine::{Acks, Error, PartitionId, Pattern, Result};
+use wire::response::{Level, PartitionInfo, Published, Response, TopicInfo};
+use wire::Subscribe;
+
+use super::codec;
+
+/// Topics in one answer to a list.
+const LIST_COUNT_MAX: u32 = 1000;
+/// How long a fetch may wait for records.
+const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
+
+pub(super) async fn publish(
+    broker: &Broker,
+    wakes: &mut Wakes,
+    topic: &str,
+    partition: Option<PartitionId>,
+    batch: BytesMut,
+) -> Result<Response> {
+    let batch = codec::parse_batch(batch)?;
+    let published = broker.publish(topic, partition, batch, wakes).await?;
+    Ok(Response::Published(Published {
+        partition: published.partition,
+        base_offset: published.base_offset,
+        // Every topic lives in memory: there is no higher level to wait for.
+        level: Level::Accepted,
+        receivers: published.receivers,
+    }))
+}
+
+/// Counts a publish that failed and asked for no answer.
+pub(super) fn publish_lost(broker: &Broker, topic: &str, error: &Error) {
+    broker.metrics().publish_lost.add(1);
+    tracing::debug!(topic, %error, "a publish without acknowledgement failed");
+}
+
+pub(super) fn wants_answer(acks: Acks) -> bool {
+    acks != Acks::None
+}
+
+/// What the broker is asked for a subscription, without the parts that the connection adds.
+pub(super) fn subscribe(request: Subscribe) -> Result<broker::Subscribe> {
+    Ok(broker::Subscribe {
+        pattern: Pattern::parse(&request.topic)?,
+        partition: request.partition,
+        start: request.start,
+        overflow: request.overflow,
+        queue_batches: (request.queue_batches > 0).then_some(request.queue_batches as usize),
+        group: (!request.group.is_empty()).then_some(request.group),
+        credit: request.credit,
+        origin: broker::Origin::default(),
+        direct: None,
+    })
+}
+
+pub(super) async fn fetch(
+    broker: Arc<Broker>,
+    topic: String,
+    partition: PartitionId,
+    offset: u64,
+    bytes_max: u32,
+    wait_ms: u32,
+) -> Result<Response> {
+    let wait = Duration::from_millis(wait_ms.into()).min(FETCH_WAIT_MAX);
+    let fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, wait).await?;
+    Ok(Response::Fetched { start: fetched.start, end: fetched.end, batches: fetched.batches })
+}
+
+pub(super) fn list(broker: &Broker, after: &str, count_max: u32) -> Response {
+    let (topics, is_last) = broker.list_topics(after, count_max.clamp(1, LIST_COUNT_MAX) as usize);
+    Response::Topics { topics: topics.iter().map(topic_info).collect(), is_last }
+}
+
+pub(super) fn topic_info(status: &TopicStatus) -> TopicInfo {
+    let partition = |extent: &broker::PartitionStatus| PartitionInfo {
+        start: extent.start,
+        end: extent.end,
+        bytes: extent.bytes as u64,
+        subscribers: extent.subscribers as u32,
+    };
+    TopicInfo {
+        topic: status.name.to_string(),
+        settings: status.settings,
+        partitions: status.partitions.iter().map(partition).collect(),
+    }
+}

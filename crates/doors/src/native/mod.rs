@@ -1,0 +1,200 @@
+//! The native door: QUIC and TCP on one port number, the same frames over both.
+
+mod codec;
+mod connection;
+mod errors;
+mod map;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use broker::Broker;
+use net::quic::{self, Windows};
+use net::shards::Place;
+use net::tls::Identity;
+use net::{Acceptor, ConnectionLimit, ConnectionPermit, Drain, Shards};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use connection::Connection;
+
+/// The first byte of a TLS handshake; a hello of this protocol begins with another.
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// How the door is set up.
+pub struct Settings {
+    pub address: SocketAddr,
+    /// How long a connection may take for its handshake and its hello.
+    pub hello_timeout: Duration,
+    /// Whether a peer that is not on this machine may speak without TLS.
+    pub allow_plain: bool,
+    /// QUIC endpoints side by side on the port; each is one task.
+    pub quic_endpoints: usize,
+    pub windows: Windows,
+}
+
+/// What all connections of the door share.
+pub struct Native {
+    broker: Arc<Broker>,
+    hello_timeout: Duration,
+    allow_plain: bool,
+    connection_ids: AtomicU64,
+}
+
+impl Native {
+    pub fn new(broker: Arc<Broker>, hello_timeout: Duration, allow_plain: bool) -> Arc<Self> {
+        Arc::new(Self { broker, hello_timeout, allow_plain, connection_ids: AtomicU64::new(1) })
+    }
+
+    fn next_connection_id(&self) -> u64 {
+        self.connection_ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Serves one byte stream that is neither a socket nor QUIC: a pipe in memory, for a program that
+    /// has the broker inside.
+    pub async fn serve_pipe(self: Arc<Self>, pipe: impl AsyncRead + AsyncWrite + Send + Unpin, drain: Drain) {
+        let (input, output) = tokio::io::split(pipe);
+        Connection::new(self, None, None).serve_stream(input, output, drain).await;
+    }
+}
+
+/// Opens the door. It serves until the drain begins. The address is the bound one.
+pub async fn open(
+    settings: &Settings,
+    broker: Arc<Broker>,
+    identity: &Identity,
+    limit: Arc<ConnectionLimit>,
+    shards: &Arc<Shards>,
+    drain: Drain,
+) -> io::Result<SocketAddr> {
+    let native = Native::new(broker, settings.hello_timeout, settings.allow_plain);
+    let tls = identity.server_config(&[wire::negotiate::ALPN])?;
+    let acceptor = Acceptor::bind(settings.address)?;
+    let address = acceptor.local_addr()?;
+    let is_shared = settings.quic_endpoints > 1;
+    for i in 0..settings.quic_endpoints {
+        let shard = i % shards.len();
+        let _runtime = shards.handle(shard).enter();
+        let config = quic::server_config(tls.clone())?;
+        let endpoint = quic::bind_server(address, config.clone(), is_shared)?;
+        let accept = accept_quic(endpoint, config, settings.windows, native.clone(), limit.clone(), shard, drain.clone());
+        shards.handle(shard).spawn(accept);
+    }
+    tokio::spawn(accept_tcp(acceptor, TlsAcceptor::from(tls), native, limit, shards.clone(), drain));
+    Ok(address)
+}
+
+async fn accept_tcp(
+    mut acceptor: Acceptor,
+    tls: TlsAcceptor,
+    native: Arc<Native>,
+    limit: Arc<ConnectionLimit>,
+    shards: Arc<Shards>,
+    mut drain: Drain,
+) {
+    loop {
+        let (socket, peer) = tokio::select! {
+            accepted = acceptor.accept() => accepted,
+            () = drain.begun() => return,
+        };
+        let Some(permit) = limit.acquire() else {
+            tracing::warn!(%peer, max = limit.max(), "refused a connection: connections_max is reached");
+            continue;
+        };
+        let place = shards.place();
+        // The socket moves to the runtime of its shard.
+        let socket = match socket.into_std() {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "connection lost while it was placed");
+                continue;
+            }
+        };
+        let handle = shards.handle(place.shard).clone();
+        let (native, tls, drain) = (native.clone(), tls.clone(), drain.clone());
+        handle.spawn(async move {
+            match TcpStream::from_std(socket) {
+                Ok(socket) => serve_tcp(socket, peer, tls, native, permit, place, drain).await,
+                Err(error) => tracing::warn!(%peer, %error, "cannot place a connection"),
+            }
+        });
+    }
+}
+
+async fn serve_tcp(
+    socket: TcpStream,
+    peer: SocketAddr,
+    tls: TlsAcceptor,
+    native: Arc<Native>,
+    _permit: ConnectionPermit,
+    place: Place,
+    drain: Drain,
+) {
+    let mut first = [0];
+    match tokio::time::timeout(native.hello_timeout, socket.peek(&mut first)).await {
+        Ok(Ok(1)) => {}
+        _ => return,
+    }
+    let connection = Connection::new(native.clone(), Some(place.shard), None);
+    if first[0] != TLS_HANDSHAKE {
+        if peer.ip().is_loopback() || native.allow_plain {
+            connection.serve_socket(socket, drain).await;
+        } else {
+            tracing::warn!(%peer, "refused a connection without TLS from another machine");
+        }
+        return;
+    }
+    // Boxed: a connection without TLS does not pay for the handshake's state.
+    let handshake = Box::pin(tokio::time::timeout(native.hello_timeout, tls.accept(socket)));
+    match handshake.await {
+        Ok(Ok(stream)) => {
+            let (input, output) = tokio::io::split(stream);
+            Box::pin(connection.serve_stream(input, output, drain)).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
+    }
+}
+
+async fn accept_quic(
+    endpoint: quinn::Endpoint,
+    config: quinn::ServerConfig,
+    windows: Windows,
+    native: Arc<Native>,
+    limit: Arc<ConnectionLimit>,
+    shard: usize,
+    mut drain: Drain,
+) {
+    loop {
+        let incoming = tokio::select! {
+            incoming = endpoint.accept() => incoming,
+            () = drain.begun() => None,
+        };
+        let Some(incoming) = incoming else {
+            break;
+        };
+        let peer = incoming.remote_address();
+        let Some(permit) = limit.acquire() else {
+            tracing::warn!(%peer, max = limit.max(), "refused a connection: connections_max is reached");
+            incoming.refuse();
+            continue;
+        };
+        let mut config = config.clone();
+        config.transport_config(quic::transport(windows, peer));
+        let (native, drain) = (native.clone(), drain.clone());
+        tokio::spawn(async move {
+            let _permit = permit;
+            let handshake = async { incoming.accept_with(Arc::new(config))?.await };
+            match tokio::time::timeout(native.hello_timeout, handshake).await {
+                Ok(Ok(quic)) => Connection::new(native, Some(shard), Some(quic)).serve_quic(drain).await,
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "QUIC handshake failed"),
+                Err(_) => tracing::debug!(%peer, "QUIC handshake took too long"),
+            }
+        });
+    }
+    endpoint.wait_idle().await;
+}

@@ -1,0 +1,478 @@
+//! View 1: what each live subscriber of a partition may still receive.
+//!
+//! A [`Feed`] is one subscription's bounded queue with its credit and its overflow policy. Each of
+//! its sources (a partition) is either *live*, fed by every append, or *behind*, reading the log until
+//! it meets the end. A [`Fanout`] is the list of who gets an append of one partition.
+
+use std::collections::VecDeque;
+
+use crate::error::{Error, Result};
+use crate::ids::{Offset, SourceId};
+use crate::record::RecordBatch;
+
+/// What happens when a subscriber's queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Overflow {
+    /// The queue is emptied and the subscriber reads on from the log: it misses only what retention removed.
+    #[default]
+    Replay = 0,
+    /// The publisher waits, at most as long as the broker lets it.
+    Block = 1,
+    /// What comes is not queued.
+    DropNew = 2,
+    /// The oldest in the queue makes room.
+    DropOld = 3,
+    /// The subscription ends with `slow_subscriber`.
+    DisconnectSlow = 4,
+}
+
+impl Overflow {
+    pub const ALL: [Self; 5] = [Self::Replay, Self::Block, Self::DropNew, Self::DropOld, Self::DisconnectSlow];
+
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| *policy as u8 == code)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Replay => "replay",
+            Self::Block => "block",
+            Self::DropNew => "drop_new",
+            Self::DropOld => "drop_old",
+            Self::DisconnectSlow => "disconnect_slow",
+        }
+    }
+}
+
+impl std::str::FromStr for Overflow {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| {
+            Error::invalid(format!(
+                "overflow is replay, block, drop_new, drop_old or disconnect_slow, not '{text}'"
+            ))
+        })
+    }
+}
+
+/// How much a feed holds before its overflow policy decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeedLimits {
+    pub batches_max: usize,
+    pub bytes_max: usize,
+}
+
+/// What a subscriber gets next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    Batch { source: SourceId, batch: RecordBatch },
+    /// The records from `from` up to, not including, `to` do not come.
+    Gap { source: SourceId, from: Offset, to: Offset },
+}
+
+/// What became of a batch that was offered to a feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// In the queue. `first` where the queue was empty: someone has to be woken.
+    Queued { first: bool },
+    /// This many records were dropped, older ones or these.
+    Dropped { records: u64 },
+    /// The source is behind and reads it from the log later.
+    Behind,
+    /// The queue overflowed and the source went behind.
+    FellBehind,
+    /// The subscription has to end.
+    Disconnect,
+}
+
+#[derive(Debug)]
+struct Source {
+    /// The offset that the feed expects next from this source.
+    next: Offset,
+    is_live: bool,
+    is_removed: bool,
+}
+
+/// The bounded queue of one subscription.
+#[derive(Debug)]
+pub struct Feed {
+    sources: Vec<Source>,
+    queue: VecDeque<Delivery>,
+    /// Batches at the front of `queue` that were read from a log. Only an empty queue takes history, one
+    /// step of it, so it needs no limit and takes no room from what is live.
+    history_batches: usize,
+    /// Live batches in `queue`; notices of gaps do not count, they merge with their neighbours.
+    batches: usize,
+    /// Bytes of the live batches in `queue`.
+    bytes: usize,
+    /// Bytes that may still be taken. A batch may overdraw it once.
+    credit: i64,
+    limits: FeedLimits,
+    overflow: Overflow,
+    /// A member of a queue group: it gets a share of each source, so that an offset that does not come
+    /// means nothing, and reading a log again would bring the others' share.
+    is_shared: bool,
+    dropped_records: u64,
+    /// The behind source that reads next, so that each has its turn.
+    turn: usize,
+}
+
+impl Feed {
+    pub fn new(limits: FeedLimits, overflow: Overflow, credit: i64, is_shared: bool) -> Self {
+        Self {
+            sources: Vec::new(),
+            queue: VecDeque::new(),
+            history_batches: 0,
+            batches: 0,
+            bytes: 0,
+            credit,
+            limits,
+            overflow,
+            is_shared,
+            dropped_records: 0,
+            turn: 0,
+        }
+    }
+
+    /// Adds a source that starts at `next`. A source that starts at the end of its log is live at once.
+    pub fn add_source(&mut self, next: Offset, is_live: bool) -> SourceId {
+        self.sources.push(Source { next, is_live, is_removed: false });
+        (self.sources.len() - 1) as SourceId
+    }
+
+    /// The partition is gone; what is queued from it still comes.
+    pub fn remove_source(&mut self, source: SourceId) {
+        let source = &mut self.sources[source as usize];
+        source.is_removed = true;
+        source.is_live = true;
+    }
+
+    pub fn overflow(&self) -> Overflow {
+        self.overflow
+    }
+
+    pub fn queued_batches(&self) -> usize {
+        self.history_batches + self.batches
+    }
+
+    pub fn dropped_records(&self) -> u64 {
+        self.dropped_records
+    }
+
+    /// Whether a live batch of `bytes` fits without the overflow policy. An empty queue takes any batch.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.batches == 0 || (self.batches < self.limits.batches_max && self.bytes + bytes <= self.limits.bytes_max)
+    }
+
+    /// Whether a publisher has to wait for this feed.
+    pub fn blocks(&self, source: SourceId, bytes: usize) -> bool {
+        self.overflow == Overflow::Block && self.sources[source as usize].is_live && !self.has_room(bytes)
+    }
+
+    pub fn add_credit(&mut self, bytes: u64) {
+        self.credit = self.credit.saturating_add_unsigned(bytes);
+    }
+
+    pub fn has_credit(&self) -> bool {
+        self.credit > 0
+    }
+
+    /// Whether `take` would return something.
+    pub fn is_ready(&self) -> bool {
+        !self.queue.is_empty() && self.has_credit()
+    }
+
+    /// An append of a live source, in offset order.
+    pub fn offer(&mut self, source: SourceId, batch: &RecordBatch) -> Offer {
+        let state = &mut self.sources[source as usize];
+        if !state.is_live {
+            return Offer::Behind;
+        }
+        let first = self.queue.is_empty();
+        if self.has_room(batch.len()) {
+            self.push_live(source, batch.clone());
+            return Offer::Queued { first };
+        }
+        let before = self.dropped_records;
+        match self.overflow {
+            // A blocking feed was asked before the append; should it be full all the same, the log has it.
+            Overflow::Replay | Overflow::Block if !self.is_shared => {
+                self.fall_behind();
+                return Offer::FellBehind;
+            }
+            Overflow::Replay | Overflow::Block | Overflow::DropNew => {
+                self.note_gap_back(source, batch.base_offset(), batch.next_offset());
+                self.dropped_records += u64::from(batch.count());
+            }
+            Overflow::DropOld => {
+                while !self.has_room(batch.len()) {
+                    self.drop_oldest();
+                }
+                self.push_live(source, batch.clone());
+            }
+            Overflow::DisconnectSlow => return Offer::Disconnect,
+        }
+        Offer::Dropped { records: self.dropped_records - before }
+    }
+
+    /// Takes what goes out together: at most this many records and bytes, but always at least one
+    /// delivery where there is one and credit for it.
+    pub fn take(&mut self, records_max: usize, bytes_max: usize, out: &mut Vec<Delivery>) {
+        let (mut records, mut bytes) = (0usize, 0usize);
+        while self.has_credit() {
+            match self.queue.front() {
+                None => break,
+                Some(Delivery::Gap { .. }) => {}
+                Some(Delivery::Batch { batch, .. }) => {
+                    let is_over = records + batch.count() as usize > records_max || bytes + batch.len() > bytes_max;
+                    if records > 0 && is_over {
+                        break;
+                    }
+                    records += batch.count() as usize;
+                    bytes += batch.len();
+                    self.credit -= batch.len() as i64;
+                    if self.history_batches > 0 {
+                        self.history_batches -= 1;
+                    } else {
+                        self.batches -= 1;
+                        self.bytes -= batch.len();
+                    }
+                }
+            }
+            out.extend(self.queue.pop_front());
+        }
+    }
+
+    /// Whether a source reads its log.
+    pub fn has_behind(&self) -> bool {
+        self.sources.iter().any(|source| !source.is_live)
+    }
+
+    /// A source that has to read its log now, and from where. Only an empty queue takes history.
+    pub fn behind(&mut self) -> Option<(SourceId, Offset)> {
+        if !self.queue.is_empty() {
+            return None;
+        }
+        let count = self.sources.len();
+        let found = (0..count).map(|i| (self.turn + i) % count).find(|i| !self.sources[*i].is_live)?;
+        self.turn = found + 1;
+        Some((found as SourceId, self.sources[found].next))
+    }
+
+    /// History of a source that is behind, read from its log at the offset that `behind` gave.
+    pub fn backfill(&mut self, source: SourceId, batches: impl IntoIterator<Item = RecordBatch>) {
+        for batch in batches {
+            let next = self.sources[source as usize].next;
+            if batch.base_offset() > next {
+                self.note_gap_back(source, next, batch.base_offset());
+                self.dropped_records += batch.base_offset() - next;
+            }
+            self.sources[source as usize].next = batch.next_offset();
+            self.history_batches += 1;
+            self.queue.push_back(Delivery::Batch { source, batch });
+        }
+    }
+
+    /// A source has read its whole log. The caller holds the partition, so that no append slips between.
+    pub fn catch_up(&mut self, source: SourceId, end: Offset) {
+        let state = &mut self.sources[source as usize];
+        if state.next < end {
+            // Retention removed the rest of the log.
+            let from = state.next;
+            self.note_gap_back(source, from, end);
+            self.dropped_records += end - from;
+        }
+        let state = &mut self.sources[source as usize];
+        state.next = end;
+        state.is_live = true;
+    }
+
+    fn push_live(&mut self, source: SourceId, batch: RecordBatch) {
+        self.sources[source as usize].next = batch.next_offset();
+        self.batches += 1;
+        self.bytes += batch.len();
+        self.queue.push_back(Delivery::Batch { source, batch });
+    }
+
+    /// Forgets what the log has as well; each source reads on from its first batch that was forgotten.
+    /// Gaps before that batch are still told, and a partition that is gone has no log to read.
+    fn fall_behind(&mut self) {
+        let mut is_forgotten = vec![false; self.sources.len()];
+        let (mut history_left, mut history_batches, mut batches, mut bytes) = (self.history_batches, 0, 0, 0);
+        let sources = &mut self.sources;
+        self.queue.retain(|delivery| {
+            let (Delivery::Batch { source, .. } | Delivery::Gap { source, .. }) = delivery;
+            let at = *source as usize;
+            let is_batch = matches!(delivery, Delivery::Batch { .. });
+            let is_history = is_batch && history_left > 0;
+            history_left -= usize::from(is_history);
+            match delivery {
+                Delivery::Batch { .. } if sources[at].is_removed && is_history => {
+                    history_batches += 1;
+                    true
+                }
+                Delivery::Batch { batch, .. } if sources[at].is_removed => {
+                    batches += 1;
+                    bytes += batch.len();
+                    true
+                }
+                Delivery::Batch { batch, .. } => {
+                    if !is_forgotten[at] {
+                        is_forgotten[at] = true;
+                        sources[at].next = batch.base_offset();
+                    }
+                    false
+                }
+                Delivery::Gap { .. } => !is_forgotten[at],
+            }
+        });
+        for source in &mut self.sources {
+            source.is_live = source.is_removed;
+        }
+        self.history_batches = history_batches;
+        self.batches = batches;
+        self.bytes = bytes;
+    }
+
+    fn drop_oldest(&mut self) {
+        // History takes no room, so dropping it makes none.
+        let live = self.queue.iter().enumerate().filter(|(_, delivery)| matches!(delivery, Delivery::Batch { .. }));
+        let Some(at) = live.map(|(at, _)| at).nth(self.history_batches) else {
+            return;
+        };
+        let Some(Delivery::Batch { source, batch }) = self.queue.remove(at) else {
+            return;
+        };
+        self.batches -= 1;
+        self.bytes -= batch.len();
+        self.dropped_records += u64::from(batch.count());
+        let (from, to) = (batch.base_offset(), batch.next_offset());
+        let before = self.queue.iter_mut().take(at).rev();
+        if !self.is_shared && !merge_gap(before, source, from, to) {
+            self.queue.insert(at, Delivery::Gap { source, from, to });
+        }
+    }
+
+    fn note_gap_back(&mut self, source: SourceId, from: Offset, to: Offset) {
+        self.sources[source as usize].next = to;
+        if !self.is_shared && !merge_gap(self.queue.iter_mut().rev(), source, from, to) {
+            self.queue.push_back(Delivery::Gap { source, from, to });
+        }
+    }
+}
+
+/// Extends a gap of the same source among the neighbouring gaps, nearest first. They are at most one
+/// a source, which bounds the notices.
+fn merge_gap<'a>(near: impl Iterator<Item = &'a mut Delivery>, source: SourceId, from: Offset, to: Offset) -> bool {
+    for delivery in near {
+        match delivery {
+            Delivery::Gap { source: s, to: end, .. } if *s == source && *end == from => {
+                *end = to;
+                return true;
+            }
+            Delivery::Gap { .. } => {}
+            Delivery::Batch { .. } => return false,
+        }
+    }
+    false
+}
+
+/// Who gets the appends of one partition. `H` is the caller's handle of a subscriber.
+#[derive(Debug)]
+pub struct Fanout<H> {
+    each: Vec<Member<H>>,
+    groups: Vec<Group<H>>,
+}
+
+/// A subscriber of the partition, and which of its sources the partition is.
+#[derive(Clone, Debug)]
+pub struct Member<H> {
+    pub handle: H,
+    pub source: SourceId,
+}
+
+#[derive(Debug)]
+struct Group<H> {
+    name: Box<str>,
+    members: Vec<Member<H>>,
+    turn: usize,
+}
+
+impl<H> Default for Fanout<H> {
+    fn default() -> Self {
+        Self { each: Vec::new(), groups: Vec::new() }
+    }
+}
+
+impl<H> Fanout<H> {
+    pub fn is_empty(&self) -> bool {
+        self.each.is_empty() && self.groups.is_empty()
+    }
+
+    /// Adds a subscriber; with a group's name it shares the partition with the group's other members.
+    pub fn join(&mut self, member: Member<H>, group: Option<&str>) {
+        let Some(name) = group else {
+            self.each.push(member);
+            return;
+        };
+        match self.groups.iter_mut().find(|group| &*group.name == name) {
+            Some(group) => group.members.push(member),
+            None => self.groups.push(Group { name: name.into(), members: vec![member], turn: 0 }),
+        }
+    }
+
+    pub fn leave(&mut self, is_leaving: impl Fn(&H) -> bool) {
+        self.each.retain(|member| !is_leaving(&member.handle));
+        for group in &mut self.groups {
+            group.members.retain(|member| !is_leaving(&member.handle));
+        }
+        self.groups.retain(|group| !group.members.is_empty());
+    }
+
+    pub fn members(&self) -> impl Iterator<Item = &Member<H>> {
+        self.each.iter().chain(self.groups.iter().flat_map(|group| &group.members))
+    }
+
+    /// How many will get an append: every plain subscriber and one of each group.
+    pub fn receivers(&self) -> usize {
+        self.each.len() + self.groups.len()
+    }
+
+    /// Whether every receiver passes; of a group one member has to.
+    pub fn all_accept(&self, accepts: impl Fn(&Member<H>) -> bool) -> Result<(), &Member<H>> {
+        for member in &self.each {
+            if !accepts(member) {
+                return Err(member);
+            }
+        }
+        for group in &self.groups {
+            if !group.members.iter().any(&accepts) {
+                return Err(&group.members[group.turn % group.members.len()]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands an append to every receiver. Of a group it is the next in turn that accepts, or the next
+    /// in turn where none does: then its policy decides.
+    pub fn deliver(&mut self, accepts: impl Fn(&Member<H>) -> bool, mut deliver: impl FnMut(&Member<H>)) {
+        for member in &self.each {
+            deliver(member);
+        }
+        for group in &mut self.groups {
+            let count = group.members.len();
+            let chosen = (0..count)
+                .map(|i| (group.turn + i) % count)
+                .find(|i| accepts(&group.members[*i]))
+                .unwrap_or(group.turn % count);
+            group.turn = (chosen + 1) % count;
+            deliver(&group.members[chosen]);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "fanout_tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+//! Names and numbers of things: parsed once, at the edge, and valid ever after.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::limits::TOPIC_NAME_BYTES_MAX;
+
+/// The place of a record in its partition, counted from 0 without holes.
+pub type Offset = u64;
+
+/// A partition of a topic, counted from 0.
+pub type PartitionId = u32;
+
+/// The place of a partition among the partitions that one subscription reads.
+pub type SourceId = u32;
+
+/// Where a subscription begins in each partition.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Start {
+    /// With what is published from now on.
+    #[default]
+    Live,
+    /// With the oldest record that is still there.
+    Earliest,
+    /// With this offset.
+    Offset(Offset),
+    /// With the first batch that has a record at or after this time, ms since 1970.
+    Time(i64),
+    /// Each partition with its own offset, those that are not named live: how a subscription resumes.
+    Offsets(Vec<(PartitionId, Offset)>),
+}
+
+/// The name of a topic: 1 to 249 of `A-Z a-z 0-9 . _ -`, neither `.` nor `..` (Kafka's rule).
+/// Dots split it into the tokens that wildcards match, so no token is empty.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TopicName(Arc<str>);
+
+impl TopicName {
+    pub fn parse(name: &str) -> Result<Self> {
+        check_topic_name(name)?;
+        Ok(Self(Arc::from(name)))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Inboxes carry the answers of request/reply. They live as long as their subscriber.
+    pub fn is_inbox(&self) -> bool {
+        is_inbox(&self.0)
+    }
+}
+
+/// Whether a name is that of an inbox, which only its owner's subscription creates.
+pub fn is_inbox(name: &str) -> bool {
+    name.starts_with(INBOX_PREFIX)
+}
+
+/// How the name of every inbox begins.
+pub const INBOX_PREFIX: &str = "_inbox.";
+
+fn check_topic_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > TOPIC_NAME_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "a topic name has 1 to {TOPIC_NAME_BYTES_MAX} characters, this one has {}",
+            name.len()
+        )));
+    }
+    if let Some(bad) = name.chars().find(|c| !is_name_char(*c)) {
+        return Err(Error::invalid(format!(
+            "topic name '{name}' holds '{bad}'; use letters, digits, '.', '_' and '-'"
+        )));
+    }
+    if name.split('.').any(str::is_empty) {
+        return Err(Error::invalid(format!(
+            "topic name '{name}' has an empty part between dots"
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+}
+
+impl fmt::Display for TopicName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TopicName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+impl std::borrow::Borrow<str> for TopicName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_kafka_names_without_empty_tokens() {
+        for good in ["a", "orders.eu-west.2024_11", "_inbox.x", &"x".repeat(249)] {
+            assert!(TopicName::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", "a..b", ".a", "a.", "a b", "a*", "ä", "a/b", &"x".repeat(250)] {
+            assert!(TopicName::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What a topic is: pure state machines, without clock, socket, file or task.
+//!
+//! Time and identities come in as arguments and decisions go out as values, so that a script, a
+//! property test or a simulation can drive them as well as a broker. Read the modules in this order.
+
+pub mod ids;
+pub mod limits;
+pub mod error;
+pub mod record;
+pub mod partitioner;
+pub mod pattern;
+pub mod catalog;
+pub mod partition;
+pub mod fanout;
+
+pub use catalog::TopicSettings;
+pub use error::{Error, ErrorKind, Result, RetryClass};
+pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
+pub use ids::{Offset, PartitionId, SourceId, Start, TopicName};
+pub use partition::Partition;
+pub use pattern::Pattern;
+pub use record::{Acks, BatchBuilder, DraftBatch, Record, RecordBatch, RecordView};

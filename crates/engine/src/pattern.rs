@@ -1,0 +1,103 @@
+//! Which topics a subscription means: one name, or a pattern with `*` and `>`.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::ids::{TopicName, is_name_char};
+use crate::limits::TOPIC_NAME_BYTES_MAX;
+
+/// `orders.*` matches one token, `orders.>` one or more to the end; without a wildcard it is a name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Pattern {
+    Topic(TopicName),
+    Wildcard(Box<str>),
+}
+
+impl Pattern {
+    pub fn parse(text: &str) -> Result<Self> {
+        if !text.contains(['*', '>']) {
+            return TopicName::parse(text).map(Self::Topic);
+        }
+        if text.len() > TOPIC_NAME_BYTES_MAX {
+            return Err(Error::invalid(format!("a pattern has at most {TOPIC_NAME_BYTES_MAX} characters")));
+        }
+        let tokens: Vec<&str> = text.split('.').collect();
+        for (i, token) in tokens.iter().enumerate() {
+            let is_last = i + 1 == tokens.len();
+            let is_valid = match *token {
+                "*" => true,
+                ">" => is_last,
+                word => !word.is_empty() && word.chars().all(is_name_char),
+            };
+            if !is_valid {
+                return Err(Error::invalid(format!(
+                    "pattern '{text}': '*' stands for one whole part between dots, '>' for the rest and only at the end"
+                )));
+            }
+        }
+        Ok(Self::Wildcard(text.into()))
+    }
+
+    pub fn matches(&self, topic: &TopicName) -> bool {
+        match self {
+            Self::Topic(name) => name == topic,
+            Self::Wildcard(pattern) => wildcard_matches(pattern, topic.as_str()),
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Topic(name) => name.as_str(),
+            Self::Wildcard(pattern) => pattern,
+        }
+    }
+}
+
+fn wildcard_matches(pattern: &str, topic: &str) -> bool {
+    let mut tokens = topic.split('.');
+    for want in pattern.split('.') {
+        match (want, tokens.next()) {
+            (">", Some(_)) => return true,
+            ("*", Some(_)) => {}
+            (word, Some(token)) if word == token => {}
+            _ => return false,
+        }
+    }
+    tokens.next().is_none()
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_match_tokens() {
+        let cases = [
+            ("orders", "orders", true),
+            ("orders.*", "orders.eu", true),
+            ("orders.*", "orders", false),
+            ("orders.*", "orders.eu.west", false),
+            ("orders.>", "orders.eu.west", true),
+            ("orders.>", "orders", false),
+            ("*.eu", "orders.eu", true),
+            ("*.eu", "orders.us", false),
+            (">", "anything.at.all", true),
+            ("*", "one", true),
+            ("*", "one.two", false),
+        ];
+        for (pattern, topic, expected) in cases {
+            let pattern = Pattern::parse(pattern).expect("valid pattern");
+            let topic = TopicName::parse(topic).expect("valid name");
+            assert_eq!(pattern.matches(&topic), expected, "{pattern} {topic}");
+        }
+        for bad in ["a*", "a.>.b", "a..*", ">.a", "*.", "a b.*"] {
+            assert!(Pattern::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

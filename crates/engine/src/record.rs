@@ -1,0 +1,579 @@
+//! Records, and the one layout in which they are published, kept, replicated and delivered:
+//! Kafka's record batch, version 2 (<https://kafka.apache.org/documentation/#recordbatch>).
+//!
+//! All integers are big-endian:
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | base offset: the offset of the first record (outside the checksum) |
+//! | 8 | 4 | length of everything after this field |
+//! | 12 | 4 | leader epoch (outside the checksum) |
+//! | 16 | 1 | magic, 2 |
+//! | 17 | 4 | CRC-32C of everything after this field |
+//! | 21 | 2 | attributes: bits 0 to 2 are the codec, bit 3 log append time, 4 transactional, 5 control |
+//! | 23 | 4 | last offset delta |
+//! | 27 | 8 | base timestamp, ms |
+//! | 35 | 8 | largest timestamp, ms |
+//! | 43 | 8 | producer id, -1 for none |
+//! | 51 | 2 | producer epoch |
+//! | 53 | 4 | base sequence |
+//! | 57 | 4 | number of records |
+//! | 61 | | the records, compressed as a whole where the codec says so |
+//!
+//! A record is: length (varint), attributes (1 byte), timestamp delta (varint), offset delta
+//! (varint), key, value, number of headers (varint), headers. A key, a value or a header's value is a
+//! length (varint, -1 for null) and its bytes; a header's key is never null. Varints are zigzag.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::Offset;
+use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX};
+
+/// Bytes of a batch before its records.
+pub const BATCH_HEADER_BYTES: usize = 61;
+
+const AT_LENGTH: usize = 8;
+const AT_MAGIC: usize = 16;
+const AT_CRC: usize = 17;
+const AT_ATTRIBUTES: usize = 21;
+const AT_LAST_OFFSET_DELTA: usize = 23;
+const AT_BASE_TIMESTAMP: usize = 27;
+const AT_MAX_TIMESTAMP: usize = 35;
+const AT_PRODUCER_ID: usize = 43;
+const AT_RECORD_COUNT: usize = 57;
+const MAGIC: u8 = 2;
+/// The length field counts from after itself.
+const LENGTH_OVERHEAD: usize = 12;
+
+/// What an acknowledgement of a publish shall mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Acks {
+    /// No answer at all.
+    None = 0,
+    /// The broker has it in memory and gave it an offset.
+    Accepted = 1,
+    /// It is as safe as its topic can make it: for a memory topic the same as accepted.
+    Committed = 2,
+    /// What the broker is set to (`ack_on_commit`).
+    #[default]
+    Default = 3,
+}
+
+impl Acks {
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::None, Self::Accepted, Self::Committed, Self::Default].into_iter().find(|acks| *acks as u8 == code)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Accepted => "accepted",
+            Self::Committed => "committed",
+            Self::Default => "default",
+        }
+    }
+}
+
+impl std::str::FromStr for Acks {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [Self::None, Self::Accepted, Self::Committed, Self::Default]
+            .into_iter()
+            .find(|acks| acks.name() == text)
+            .ok_or_else(|| Error::invalid(format!("acks is none, accepted, committed or default, not '{text}'")))
+    }
+}
+
+/// A record that owns its bytes: what a publisher gives and a subscriber gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    pub offset: Offset,
+    /// Milliseconds since 1970, as the publisher says. 0 on the way in asks the client for the present.
+    pub timestamp_ms: i64,
+    pub key: Option<Bytes>,
+    pub value: Option<Bytes>,
+    pub headers: Vec<(Bytes, Option<Bytes>)>,
+}
+
+impl Record {
+    pub fn new(value: impl Into<Bytes>) -> Self {
+        Self { value: Some(value.into()), ..Self::default() }
+    }
+
+    pub fn with_key(mut self, key: impl Into<Bytes>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    pub fn with_header(mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
+        self.headers.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// The value, empty where it is null.
+    pub fn value(&self) -> &[u8] {
+        self.value.as_deref().unwrap_or_default()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&Bytes> {
+        self.headers.iter().find(|(key, _)| key == name.as_bytes()).and_then(|(_, value)| value.as_ref())
+    }
+}
+
+/// A record in place, inside its batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordView<'a> {
+    pub offset: Offset,
+    pub timestamp_ms: i64,
+    pub key: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
+    headers: &'a [u8],
+    header_count: usize,
+}
+
+/// A header: its name and its value.
+pub type HeaderView<'a> = (&'a [u8], Option<&'a [u8]>);
+
+impl<'a> RecordView<'a> {
+    /// The headers in their order. They were checked when the record was read.
+    pub fn headers(&self) -> impl Iterator<Item = HeaderView<'a>> + use<'a> {
+        let mut rest = self.headers;
+        (0..self.header_count).map_while(move |_| read_header(&mut rest).ok())
+    }
+}
+
+/// Writes records one after the other into a batch that nobody has placed yet.
+#[derive(Debug)]
+pub struct BatchBuilder {
+    buf: BytesMut,
+    count: u32,
+    base_timestamp: i64,
+    max_timestamp: i64,
+}
+
+impl Default for BatchBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl BatchBuilder {
+    pub fn new() -> Self {
+        Self { buf: BytesMut::new(), count: 0, base_timestamp: 0, max_timestamp: i64::MIN }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Bytes of the batch so far, its header included.
+    pub fn len(&self) -> usize {
+        self.buf.len().max(BATCH_HEADER_BYTES)
+    }
+
+    pub fn push_record(&mut self, record: &Record, now_ms: i64) -> Result<()> {
+        let timestamp_ms = if record.timestamp_ms == 0 { now_ms } else { record.timestamp_ms };
+        let mut buffer = [(&[][..], None); 8];
+        if record.headers.len() <= buffer.len() {
+            for (slot, (name, value)) in buffer.iter_mut().zip(&record.headers) {
+                *slot = (name, value.as_deref());
+            }
+            let headers = &buffer[..record.headers.len()];
+            return self.push(timestamp_ms, record.key.as_deref(), record.value.as_deref(), headers);
+        }
+        let headers: Vec<HeaderView<'_>> =
+            record.headers.iter().map(|(name, value)| (&name[..], value.as_deref())).collect();
+        self.push(timestamp_ms, record.key.as_deref(), record.value.as_deref(), &headers)
+    }
+
+    /// Adds a record. On an error the batch is as it was before.
+    pub fn push(
+        &mut self,
+        timestamp_ms: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[HeaderView<'_>],
+    ) -> Result<()> {
+        if headers.len() > HEADERS_MAX {
+            return Err(Error::too_large(format!("a record has at most {HEADERS_MAX} headers, not {}", headers.len())));
+        }
+        if self.count as usize >= BATCH_RECORDS_MAX {
+            return Err(Error::too_large(format!("a batch has at most {BATCH_RECORDS_MAX} records")));
+        }
+        let base_timestamp = if self.count == 0 { timestamp_ms } else { self.base_timestamp };
+        let timestamp_delta = timestamp_ms.wrapping_sub(base_timestamp);
+        let offset_delta = i64::from(self.count);
+        let body = 1
+            + varint_len(timestamp_delta)
+            + varint_len(offset_delta)
+            + nullable_len(key)
+            + nullable_len(value)
+            + varint_len(headers.len() as i64)
+            + headers.iter().map(|(name, value)| nullable_len(Some(name)) + nullable_len(*value)).sum::<usize>();
+        if self.len() + body + 5 > BATCH_BYTES_MAX {
+            return Err(Error::too_large(format!(
+                "a batch has at most {BATCH_BYTES_MAX} bytes; this record of {body} bytes does not fit"
+            )));
+        }
+        if self.buf.is_empty() {
+            self.buf.reserve(BATCH_HEADER_BYTES + body + 5);
+            self.buf.put_bytes(0, BATCH_HEADER_BYTES);
+            self.base_timestamp = timestamp_ms;
+        }
+        self.buf.reserve(body + 5);
+        put_varint(&mut self.buf, body as i64);
+        self.buf.put_u8(0);
+        put_varint(&mut self.buf, timestamp_delta);
+        put_varint(&mut self.buf, offset_delta);
+        put_nullable(&mut self.buf, key);
+        put_nullable(&mut self.buf, value);
+        put_varint(&mut self.buf, headers.len() as i64);
+        for (name, value) in headers {
+            put_nullable(&mut self.buf, Some(name));
+            put_nullable(&mut self.buf, *value);
+        }
+        self.count += 1;
+        self.max_timestamp = self.max_timestamp.max(timestamp_ms);
+        Ok(())
+    }
+
+    /// Closes the batch and leaves the builder empty for the next one. `None` without records.
+    pub fn finish(&mut self) -> Option<DraftBatch> {
+        if self.count == 0 {
+            return None;
+        }
+        let count = std::mem::take(&mut self.count) as i32;
+        let capacity = self.buf.len();
+        let mut buf = std::mem::replace(&mut self.buf, BytesMut::with_capacity(capacity));
+        let length = (buf.len() - LENGTH_OVERHEAD) as i32;
+        put_at(&mut buf, AT_LENGTH, &length.to_be_bytes());
+        buf[AT_MAGIC] = MAGIC;
+        put_at(&mut buf, AT_LAST_OFFSET_DELTA, &(count - 1).to_be_bytes());
+        put_at(&mut buf, AT_BASE_TIMESTAMP, &self.base_timestamp.to_be_bytes());
+        put_at(&mut buf, AT_MAX_TIMESTAMP, &self.max_timestamp.to_be_bytes());
+        // Producer id, epoch and sequence: -1 is "none".
+        buf[AT_PRODUCER_ID..AT_RECORD_COUNT].fill(0xff);
+        put_at(&mut buf, AT_RECORD_COUNT, &count.to_be_bytes());
+        let crc = checksum(&buf);
+        put_at(&mut buf, AT_CRC, &crc.to_be_bytes());
+        self.max_timestamp = i64::MIN;
+        Some(DraftBatch { bytes: buf })
+    }
+}
+
+/// A checked batch that has no place in a log yet.
+#[derive(Debug)]
+pub struct DraftBatch {
+    bytes: BytesMut,
+}
+
+impl DraftBatch {
+    /// Takes one whole batch, checks its frame and its checksum, and looks at no record.
+    pub fn parse(bytes: BytesMut) -> Result<Self> {
+        check(&bytes)?;
+        Ok(Self { bytes })
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    pub fn count(&self) -> u32 {
+        u32_at(&self.bytes, AT_RECORD_COUNT)
+    }
+
+    /// The bytes as they go over a wire before a broker has given them offsets.
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes.freeze()
+    }
+
+    /// Gives the batch its place. The checksum does not cover the field.
+    pub fn stamp(mut self, base_offset: Offset) -> RecordBatch {
+        put_at(&mut self.bytes, 0, &base_offset.to_be_bytes());
+        RecordBatch { bytes: self.bytes.freeze() }
+    }
+}
+
+/// A checked batch in its place. Cloning it shares its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordBatch {
+    bytes: Bytes,
+}
+
+impl RecordBatch {
+    pub fn parse(bytes: Bytes) -> Result<Self> {
+        check(&bytes)?;
+        // Offsets are signed where other systems read them, and so the last one still has a next.
+        if u64_at(&bytes, 0) > i64::MAX as u64 - BATCH_RECORDS_MAX as u64 {
+            return Err(Error::malformed(format!("a batch begins at offset {}", u64_at(&bytes, 0))));
+        }
+        Ok(Self { bytes })
+    }
+
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    pub fn base_offset(&self) -> Offset {
+        u64_at(&self.bytes, 0)
+    }
+
+    pub fn count(&self) -> u32 {
+        u32_at(&self.bytes, AT_RECORD_COUNT)
+    }
+
+    /// The offset after the last record.
+    pub fn next_offset(&self) -> Offset {
+        self.base_offset() + u64::from(u32_at(&self.bytes, AT_LAST_OFFSET_DELTA)) + 1
+    }
+
+    pub fn base_timestamp_ms(&self) -> i64 {
+        u64_at(&self.bytes, AT_BASE_TIMESTAMP) as i64
+    }
+
+    pub fn max_timestamp_ms(&self) -> i64 {
+        u64_at(&self.bytes, AT_MAX_TIMESTAMP) as i64
+    }
+
+    /// The records in their order. A record that does not decode ends the iteration with its error.
+    pub fn records(&self) -> Result<Records<'_>> {
+        let codec = self.bytes[AT_ATTRIBUTES + 1] & 0x07;
+        if codec != 0 {
+            let name = ["none", "gzip", "snappy", "lz4", "zstd"].get(usize::from(codec)).unwrap_or(&"unknown");
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("this batch is compressed with {name}, which this reader does not decode"),
+            ));
+        }
+        Ok(Records {
+            rest: &self.bytes[BATCH_HEADER_BYTES..],
+            left: self.count(),
+            base_offset: self.base_offset(),
+            base_timestamp: self.base_timestamp_ms(),
+        })
+    }
+
+    /// A record of this batch that shares its bytes.
+    pub fn own(&self, view: &RecordView<'_>) -> Record {
+        let share = |part: &[u8]| self.bytes.slice_ref(part);
+        Record {
+            offset: view.offset,
+            timestamp_ms: view.timestamp_ms,
+            key: view.key.map(share),
+            value: view.value.map(share),
+            headers: view.headers().map(|(name, value)| (share(name), value.map(share))).collect(),
+        }
+    }
+}
+
+/// The records of a batch.
+pub struct Records<'a> {
+    rest: &'a [u8],
+    left: u32,
+    base_offset: Offset,
+    base_timestamp: i64,
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<RecordView<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        let record = read_record(&mut self.rest, self.base_offset, self.base_timestamp);
+        if record.is_err() {
+            self.left = 0;
+        } else if self.left == 0 && !self.rest.is_empty() {
+            return Some(Err(Error::malformed("a batch is longer than its records")));
+        }
+        Some(record)
+    }
+}
+
+fn read_record<'a>(rest: &mut &'a [u8], base_offset: Offset, base_timestamp: i64) -> Result<RecordView<'a>> {
+    let length = read_length(rest)?.ok_or_else(|| Error::malformed("a record has no length"))?;
+    let mut body = take(rest, length)?;
+    take(&mut body, 1)?;
+    let timestamp_delta = read_varint(&mut body)?;
+    let offset_delta = u32::try_from(read_varint(&mut body)?)
+        .map_err(|e| Error::malformed(format!("a record's offset delta is out of range: {e}")))?;
+    let key = read_nullable(&mut body)?;
+    let value = read_nullable(&mut body)?;
+    let header_count = read_length(&mut body)?.unwrap_or(0);
+    if header_count > HEADERS_MAX {
+        return Err(Error::too_large(format!("a record has at most {HEADERS_MAX} headers, not {header_count}")));
+    }
+    let headers = body;
+    for _ in 0..header_count {
+        read_header(&mut body)?;
+    }
+    if !body.is_empty() {
+        return Err(Error::malformed("a record is longer than its fields"));
+    }
+    Ok(RecordView {
+        offset: base_offset + u64::from(offset_delta),
+        timestamp_ms: base_timestamp.wrapping_add(timestamp_delta),
+        key,
+        value,
+        headers,
+        header_count,
+    })
+}
+
+fn read_header<'a>(rest: &mut &'a [u8]) -> Result<HeaderView<'a>> {
+    let name = read_nullable(rest)?.ok_or_else(|| Error::malformed("a record header has no name"))?;
+    Ok((name, read_nullable(rest)?))
+}
+
+fn check(bytes: &[u8]) -> Result<()> {
+    if bytes.len() < BATCH_HEADER_BYTES {
+        return Err(Error::malformed(format!(
+            "a record batch has at least {BATCH_HEADER_BYTES} bytes, not {}",
+            bytes.len()
+        )));
+    }
+    if bytes.len() > BATCH_BYTES_MAX {
+        return Err(Error::too_large(format!(
+            "a record batch has at most {BATCH_BYTES_MAX} bytes, not {}",
+            bytes.len()
+        )));
+    }
+    if bytes[AT_MAGIC] != MAGIC {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("record batches have magic {MAGIC}, not {}", bytes[AT_MAGIC]),
+        ));
+    }
+    let length = u32_at(bytes, AT_LENGTH) as usize;
+    if length + LENGTH_OVERHEAD != bytes.len() {
+        return Err(Error::malformed(format!(
+            "the batch says it has {length} bytes after its length, it has {}",
+            bytes.len() - LENGTH_OVERHEAD
+        )));
+    }
+    let count = u32_at(bytes, AT_RECORD_COUNT) as usize;
+    let last_offset_delta = u32_at(bytes, AT_LAST_OFFSET_DELTA) as usize;
+    if count == 0 || count > BATCH_RECORDS_MAX || last_offset_delta != count - 1 {
+        return Err(Error::malformed(format!(
+            "the batch has {count} records and a last offset delta of {last_offset_delta}"
+        )));
+    }
+    let crc = u32_at(bytes, AT_CRC);
+    let actual = checksum(bytes);
+    if crc != actual {
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("the batch's checksum is {crc:#010x}, its bytes have {actual:#010x}"),
+        ));
+    }
+    Ok(())
+}
+
+fn checksum(batch: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(&batch[AT_ATTRIBUTES..])
+}
+
+fn put_at(buf: &mut [u8], at: usize, bytes: &[u8]) {
+    buf[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("invariant: four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(bytes[at..at + 8].try_into().expect("invariant: eight bytes"))
+}
+
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+fn varint_len(value: i64) -> usize {
+    let bits = 64 - (zigzag(value) | 1).leading_zeros() as usize;
+    bits.div_ceil(7)
+}
+
+fn put_varint(buf: &mut BytesMut, value: i64) {
+    let mut rest = zigzag(value);
+    while rest >= 0x80 {
+        buf.put_u8(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    buf.put_u8(rest as u8);
+}
+
+fn nullable_len(bytes: Option<&[u8]>) -> usize {
+    bytes.map_or(1, |bytes| varint_len(bytes.len() as i64) + bytes.len())
+}
+
+fn put_nullable(buf: &mut BytesMut, bytes: Option<&[u8]>) {
+    match bytes {
+        None => put_varint(buf, -1),
+        Some(bytes) => {
+            put_varint(buf, bytes.len() as i64);
+            buf.put_slice(bytes);
+        }
+    }
+}
+
+fn read_varint(rest: &mut &[u8]) -> Result<i64> {
+    let mut value = 0u64;
+    for (i, byte) in rest.iter().enumerate().take(10) {
+        value |= u64::from(byte & 0x7f) << (7 * i);
+        if byte & 0x80 == 0 {
+            *rest = &rest[i + 1..];
+            return Ok((value >> 1) as i64 ^ -((value & 1) as i64));
+        }
+    }
+    Err(Error::malformed("a number in a record is cut short or too long"))
+}
+
+/// A length: `None` for -1.
+fn read_length(rest: &mut &[u8]) -> Result<Option<usize>> {
+    match read_varint(rest)? {
+        -1 => Ok(None),
+        length => usize::try_from(length)
+            .map(Some)
+            .map_err(|e| Error::malformed(format!("a length in a record is negative: {e}"))),
+    }
+}
+
+fn read_nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>> {
+    match read_length(rest)? {
+        None => Ok(None),
+        Some(length) => take(rest, length).map(Some),
+    }
+}
+
+fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8]> {
+    let (head, tail) =
+        rest.split_at_checked(length).ok_or_else(|| Error::malformed("a record is cut short"))?;
+    *rest = tail;
+    Ok(head)
+}
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

@@ -1,0 +1,340 @@
+//! Batches: what is written is read back, and what is damaged is refused.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn record(timestamp_ms: i64, key: Option<&'static [u8]>, value: Option<&'static [u8]>) -> Record {
+    let (key, value) = (key.map(Bytes::from_static), value.map(Bytes::from_static));
+    Record { offset: 0, timestamp_ms, key, value, headers: Vec::new() }
+}
+
+fn builder_of(records: &[Record]) -> BatchBuilder {
+    let mut builder = BatchBuilder::new();
+    for record in records {
+        let headers: Vec<HeaderView<'_>> =
+            record.headers.iter().map(|(name, value)| (&name[..], value.as_deref())).collect();
+        builder
+            .push(record.timestamp_ms, record.key.as_deref(), record.value.as_deref(), &headers)
+            .expect("the record fits");
+    }
+    builder
+}
+
+fn batch_of(records: &[Record], base_offset: Offset) -> RecordBatch {
+    builder_of(records).finish().expect("records").stamp(base_offset)
+}
+
+fn owned(batch: &RecordBatch) -> Result<Vec<Record>> {
+    batch.records()?.map(|view| Ok(batch.own(&view?))).collect()
+}
+
+fn small() -> RecordBatch {
+    let with_header = record(1_700_000_000_000, Some(b"k"), Some(b"value")).with_header("h", "x");
+    batch_of(&[with_header, record(1_699_999_999_999, None, None)], 7)
+}
+
+/// The batch after a change, with the length and the checksum that its bytes now ask for.
+fn resealed(batch: &RecordBatch, change: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+    let mut bytes = batch.bytes().to_vec();
+    change(&mut bytes);
+    let length = (bytes.len() - LENGTH_OVERHEAD) as u32;
+    put_at(&mut bytes, AT_LENGTH, &length.to_be_bytes());
+    let crc = checksum(&bytes);
+    put_at(&mut bytes, AT_CRC, &crc.to_be_bytes());
+    bytes.into()
+}
+
+/// What both ways to take a batch from elsewhere say about it.
+fn parse(bytes: &[u8]) -> Result<RecordBatch, ErrorKind> {
+    let batch = RecordBatch::parse(Bytes::copy_from_slice(bytes)).map_err(|e| e.kind);
+    let draft = DraftBatch::parse(BytesMut::from(bytes)).map(|draft| draft.count()).map_err(|e| e.kind);
+    assert_eq!(draft, batch.as_ref().map(RecordBatch::count).map_err(|kind| *kind));
+    batch
+}
+
+fn assert_round_trip(mut records: Vec<Record>, base_offset: Offset) {
+    let batch = batch_of(&records, base_offset);
+    for (i, record) in records.iter_mut().enumerate() {
+        record.offset = base_offset + i as u64;
+    }
+    assert_eq!(owned(&batch).expect("valid records"), records);
+    assert_eq!(parse(batch.bytes()), Ok(batch.clone()));
+    assert_eq!((batch.base_offset(), batch.count() as usize), (base_offset, records.len()));
+    assert_eq!(batch.next_offset(), base_offset + records.len() as u64);
+    assert_eq!(batch.base_timestamp_ms(), records[0].timestamp_ms);
+    assert_eq!(Some(batch.max_timestamp_ms()), records.iter().map(|record| record.timestamp_ms).max());
+}
+
+#[test]
+fn records_come_back_as_they_went_in() {
+    let times = [5, 0, -1, i64::MAX, i64::MIN, 1 << 40, -(1 << 40)];
+    let long: &'static [u8] = &[7; 70_000];
+    let mut headers = record(1, Some(b"k"), Some(b"v")).with_header("twice", "1").with_header("twice", "2");
+    headers.headers.push((Bytes::from_static(b"null"), None));
+    headers.headers.push((Bytes::new(), Some(Bytes::new())));
+    let cases = [
+        vec![record(0, None, None)],
+        vec![record(0, Some(b""), Some(b""))],
+        vec![record(0, Some(b"key"), None), record(0, None, Some(b"value"))],
+        vec![record(0, Some(long), Some(long)), record(0, None, Some(&[0xff; 64]))],
+        times.map(|timestamp_ms| record(timestamp_ms, None, Some(b"t"))).to_vec(),
+        times.map(|timestamp_ms| record(timestamp_ms, None, Some(b"t"))).into_iter().rev().collect(),
+        vec![headers],
+        vec![record(3, None, Some(b"x")); 300],
+    ];
+    for records in cases {
+        assert_round_trip(records.clone(), 0);
+        assert_round_trip(records, 1 << 40);
+    }
+}
+
+#[test]
+fn a_builder_counts_and_starts_anew_after_each_batch() {
+    let mut builder = BatchBuilder::new();
+    assert!(builder.is_empty() && builder.finish().is_none());
+    assert_eq!(builder.len(), BATCH_HEADER_BYTES);
+    for timestamp_ms in [9, -3] {
+        builder.push(timestamp_ms, None, Some(b"v"), &[]).expect("a small record");
+        let (count, len) = (builder.count(), builder.len());
+        let draft = builder.finish().expect("a record");
+        assert_eq!((draft.count(), draft.len()), (count, len));
+        assert!(builder.is_empty() && builder.finish().is_none());
+        assert_eq!(draft.stamp(0), batch_of(&[record(timestamp_ms, None, Some(b"v"))], 0));
+    }
+}
+
+#[test]
+fn a_record_without_time_gets_the_present_and_may_have_many_headers() {
+    for count in [0, 8, 9, HEADERS_MAX] {
+        let mut given = Record::new("v").with_key("k");
+        for i in 0..count {
+            given = given.with_header(format!("h{i}"), "x");
+        }
+        let mut builder = BatchBuilder::new();
+        builder.push_record(&given, 77).expect("a small record");
+        builder.push_record(&Record { timestamp_ms: 5, ..given.clone() }, 77).expect("a small record");
+        let read = owned(&builder.finish().expect("records").stamp(0)).expect("valid records");
+        assert_eq!(read[0], Record { timestamp_ms: 77, ..given.clone() });
+        assert_eq!(read[1], Record { timestamp_ms: 5, offset: 1, ..given.clone() });
+        assert_eq!(given.header("h7").is_some(), count > 7);
+        assert_eq!((given.value(), Record::default().value()), (&b"v"[..], &b""[..]));
+    }
+}
+
+#[test]
+fn a_batch_cut_at_any_byte_is_refused() {
+    let whole = small();
+    for length in 0..whole.len() {
+        assert_eq!(parse(&whole.bytes()[..length]), Err(ErrorKind::Malformed), "{length} bytes");
+    }
+    let longer = [whole.bytes(), &[0][..]].concat();
+    assert_eq!(parse(&longer), Err(ErrorKind::Malformed));
+    // Records that miss their end under a checksum that is right.
+    for length in BATCH_HEADER_BYTES..whole.len() {
+        let cut = parse(&resealed(&whole, |bytes| bytes.truncate(length))).expect("the frame is whole");
+        assert_eq!(owned(&cut).map_err(|e| e.kind), Err(ErrorKind::Malformed), "{length} bytes");
+    }
+}
+
+#[test]
+fn a_record_that_does_not_follow_the_layout_is_refused() {
+    let mut shortest = record(0, None, None);
+    shortest.headers.push((Bytes::new(), None));
+    let batch = batch_of(&[shortest], 0);
+    // Length 8, attributes, both deltas, no key, no value, one header, its name, no value.
+    assert_eq!(batch.bytes()[BATCH_HEADER_BYTES..], [16, 0, 0, 0, 1, 1, 2, 0, 1]);
+    let wrong: [&[u8]; 9] = [
+        &[18, 0, 0, 0, 1, 1, 2, 0, 1, 0],
+        &[14, 0, 0, 0, 1, 1, 2, 0, 1],
+        &[1, 0, 0, 0, 1, 1, 2, 0, 1],
+        &[16, 0, 0, 1, 1, 1, 2, 0, 1],
+        &[16, 0, 0, 0, 3, 1, 2, 0, 1],
+        &[16, 0, 0, 0, 1, 2, 2, 0, 1],
+        &[16, 0, 0, 0, 1, 1, 4, 0, 1],
+        &[16, 0, 0, 0, 1, 1, 3, 0, 1],
+        &[16, 0, 0, 0, 1, 1, 2, 1, 1],
+    ];
+    for record in wrong {
+        let bytes =
+            resealed(&batch, |bytes| bytes.splice(BATCH_HEADER_BYTES.., record.to_vec()).for_each(drop));
+        let batch = parse(&bytes).expect("the frame is right");
+        assert_eq!(owned(&batch).map_err(|e| e.kind), Err(ErrorKind::Malformed), "{record:?}");
+    }
+    let many_headers = resealed(&batch, |bytes| bytes.truncate(BATCH_HEADER_BYTES + 6));
+    let many_headers = [&many_headers[..], &[0x82, 0x10], &[0; 2 * (HEADERS_MAX + 1)]].concat();
+    let bytes = resealed(&RecordBatch { bytes: many_headers.into() }, |bytes| {
+        let length = bytes.len() - BATCH_HEADER_BYTES - 1;
+        let mut prefix = BytesMut::new();
+        put_varint(&mut prefix, length as i64);
+        bytes.splice(BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + 1, prefix).for_each(drop);
+    });
+    let batch = parse(&bytes).expect("the frame is right");
+    assert_eq!(owned(&batch).map_err(|e| e.kind), Err(ErrorKind::TooLarge));
+}
+
+#[test]
+fn a_single_flipped_bit_is_found_wherever_the_checksum_reaches() {
+    let whole = small();
+    for bit in 0..whole.len() * 8 {
+        let mut bytes = whole.bytes().to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let parsed = parse(&bytes);
+        match bit / 8 {
+            // The base offset and the leader epoch: a broker sets them without a new checksum.
+            0..8 => assert_ne!(parsed.expect("outside the checksum").base_offset(), 7),
+            12..16 => assert_eq!(owned(&parsed.expect("outside the checksum")), owned(&whole)),
+            _ => assert!(parsed.is_err(), "bit {bit}"),
+        }
+    }
+}
+
+#[test]
+fn a_wrong_header_is_refused_under_a_checksum_that_is_right() {
+    let whole = small();
+    let parse_with = |at: usize, field: &[u8]| parse(&resealed(&whole, |bytes| put_at(bytes, at, field)));
+    for magic in [0, 1, 3, 0xff] {
+        assert_eq!(parse_with(AT_MAGIC, &[magic]), Err(ErrorKind::Unsupported));
+    }
+    for count in [0u32, 1, 3, 1 << 31, u32::MAX] {
+        assert_eq!(parse_with(AT_RECORD_COUNT, &count.to_be_bytes()), Err(ErrorKind::Malformed), "{count}");
+        let last = count.wrapping_sub(1).to_be_bytes();
+        assert_eq!(parse_with(AT_LAST_OFFSET_DELTA, &last), Err(ErrorKind::Malformed), "{count}");
+    }
+    let counted = |count: u32| {
+        resealed(&whole, |bytes| {
+            put_at(bytes, AT_RECORD_COUNT, &count.to_be_bytes());
+            put_at(bytes, AT_LAST_OFFSET_DELTA, &(count - 1).to_be_bytes());
+        })
+    };
+    assert_eq!(parse(&counted(BATCH_RECORDS_MAX as u32 + 1)), Err(ErrorKind::Malformed));
+    // More records than there are: only who reads them sees it.
+    let batch = parse(&counted(3)).expect("the frame is right");
+    let read: Vec<_> = batch.records().expect("not compressed").map(|record| record.is_ok()).collect();
+    assert_eq!(read, [true, true, false]);
+}
+
+#[test]
+fn a_wrong_checksum_says_to_send_again() {
+    let mut bytes = small().bytes().to_vec();
+    bytes[AT_CRC] ^= 1;
+    assert_eq!(parse(&bytes), Err(ErrorKind::Corrupt));
+}
+
+#[test]
+fn a_compressed_batch_passes_through_but_is_not_read_here() {
+    for (codec, name) in [(1, "gzip"), (2, "snappy"), (3, "lz4"), (4, "zstd"), (5, "unknown"), (7, "unknown")]
+    {
+        let batch =
+            parse(&resealed(&small(), |bytes| bytes[AT_ATTRIBUTES + 1] = codec)).expect("the frame is right");
+        assert_eq!(batch.count(), 2);
+        let refused = batch.records().map(|_| ()).expect_err("compressed");
+        assert_eq!(refused.kind, ErrorKind::Unsupported);
+        assert!(refused.message.contains(name), "{refused}");
+    }
+}
+
+#[test]
+fn a_push_that_fails_leaves_the_batch_as_it_was() {
+    let first = record(5, Some(b"k"), Some(b"v"));
+    let expected = batch_of(std::slice::from_ref(&first), 0);
+    let large = vec![0; BATCH_BYTES_MAX];
+    let headers = vec![(&b"h"[..], None); HEADERS_MAX + 1];
+
+    let mut builder = builder_of(&[first]);
+    for (value, headers) in [(Some(&large[..]), &[][..]), (None, &headers[..])] {
+        let refused = builder.push(99, None, value, headers);
+        assert_eq!(refused.map_err(|e| e.kind), Err(ErrorKind::TooLarge));
+        let refused = BatchBuilder::new().push(99, None, value, headers);
+        assert_eq!(refused.map_err(|e| e.kind), Err(ErrorKind::TooLarge));
+    }
+    assert_eq!((builder.count(), builder.len()), (1, expected.len()));
+    assert_eq!(builder.finish().expect("a record").stamp(0), expected);
+
+    let mut full = BatchBuilder { count: BATCH_RECORDS_MAX as u32, ..BatchBuilder::new() };
+    assert_eq!(full.push(0, None, None, &[]).map_err(|e| e.kind), Err(ErrorKind::TooLarge));
+}
+
+#[test]
+fn the_largest_batch_that_can_be_written_can_be_read() {
+    let value = vec![0; BATCH_BYTES_MAX];
+    let mut builder = BatchBuilder::new();
+    let fits = (0..200).find(|less| builder.push(0, None, Some(&value[*less..]), &[]).is_ok());
+    assert!(fits.is_some_and(|less| less > 0), "{fits:?}");
+    let batch = builder.finish().expect("a record").stamp(0);
+    assert!(batch.len() <= BATCH_BYTES_MAX && batch.len() + 16 > BATCH_BYTES_MAX);
+    assert_eq!(parse(batch.bytes()), Ok(batch));
+    assert_eq!(parse(&[0; BATCH_BYTES_MAX + 1]), Err(ErrorKind::TooLarge));
+}
+
+#[test]
+fn numbers_have_the_size_they_say() {
+    for value in [0, -1, 1, 63, -64, 64, -65, 8191, 8192, i64::MAX, i64::MIN] {
+        let mut buf = BytesMut::new();
+        put_varint(&mut buf, value);
+        assert_eq!(buf.len(), varint_len(value), "{value}");
+        let mut rest = &buf[..];
+        assert_eq!(read_varint(&mut rest), Ok(value));
+        assert!(rest.is_empty());
+        for length in 0..buf.len() {
+            assert!(read_varint(&mut &buf[..length]).is_err(), "{value} in {length} bytes");
+        }
+    }
+    assert!(read_varint(&mut &[0x80; 11][..]).is_err());
+}
+
+#[test]
+#[ignore = "defect: RecordBatch::parse takes a base offset whose next offset does not fit in 64 bits"]
+fn an_offset_past_the_last_is_refused_or_at_least_survived() {
+    let mut bytes = small().bytes().to_vec();
+    put_at(&mut bytes, 0, &u64::MAX.to_be_bytes());
+    if let Ok(batch) = parse(&bytes) {
+        assert!(batch.next_offset() >= batch.base_offset());
+        assert!(owned(&batch).is_ok());
+    }
+}
+
+fn some_bytes() -> impl Strategy<Value = Option<Bytes>> {
+    prop::option::of(prop::collection::vec(any::<u8>(), 0..80).prop_map(Bytes::from))
+}
+
+fn a_record() -> impl Strategy<Value = Record> {
+    let header = (prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from), some_bytes());
+    let timestamp_ms = prop_oneof![any::<i64>(), 0i64..2_000_000_000_000];
+    (timestamp_ms, some_bytes(), some_bytes(), prop::collection::vec(header, 0..4)).prop_map(
+        |(timestamp_ms, key, value, headers)| Record { offset: 0, timestamp_ms, key, value, headers },
+    )
+}
+
+proptest! {
+    #[test]
+    fn any_records_come_back(
+        records in prop::collection::vec(a_record(), 1..20),
+        base_offset in 0..1u64 << 62,
+    ) {
+        assert_round_trip(records, base_offset);
+    }
+
+    /// Whatever stands in a batch under a right checksum: reading it ends, and gives parts of the batch.
+    #[test]
+    fn nonsense_in_records_is_survived(
+        records in prop::collection::vec(a_record(), 1..5),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
+    ) {
+        let bytes = resealed(&batch_of(&records, 0), |bytes| {
+            for (at, byte) in changes {
+                let at = BATCH_HEADER_BYTES + at.index(bytes.len() - BATCH_HEADER_BYTES);
+                bytes[at] = byte;
+            }
+        });
+        let batch = parse(&bytes).expect("the frame is right");
+        let read: Vec<_> = batch.records().expect("not compressed").collect();
+        prop_assert!(read.len() <= records.len());
+        for (i, view) in read.iter().enumerate() {
+            match view {
+                Ok(view) => prop_assert_eq!(batch.own(view).headers.len(), view.headers().count()),
+                Err(_) => prop_assert_eq!(i + 1, read.len(), "nothing comes after an error"),
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! What can be tested from outside of the crate.
+
+mod batches;
+mod golden;

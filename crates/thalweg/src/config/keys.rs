@@ -1,0 +1,129 @@
+//! Every key of the configuration: its name, whose it is, what it may be, its value in each profile.
+//!
+//! A key is here because two workloads want different values of it. Everything else is a constant
+//! beside the code that it concerns.
+
+/// Who reads a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The broker; at the top of the file.
+    Broker,
+    /// Clients, those of the command line included; under `[client]`.
+    Client,
+}
+
+/// What a value may be.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// A whole number in a range.
+    Count { min: u64, max: u64 },
+    /// A number of bytes, also as `64KiB`, `16MiB`, `1GiB`.
+    Bytes { min: u64, max: u64 },
+    Bool,
+    Choice(&'static [&'static str]),
+    /// `host:port`, or `off`.
+    Address,
+    /// Any text, also none.
+    Text,
+}
+
+pub struct Key {
+    pub name: &'static str,
+    pub scope: Scope,
+    pub kind: Kind,
+    /// The values in the profiles balanced, latency and throughput.
+    pub profiles: [&'static str; 3],
+    /// The values for the sizes small, medium and large, where the size decides.
+    pub sizes: Option<[&'static str; 3]>,
+    pub help: &'static str,
+}
+
+pub const PROFILES: [&str; 3] = ["balanced", "latency", "throughput"];
+pub const SIZES: [&str; 4] = ["none", "small", "medium", "large"];
+pub const LANE_POLICIES: [&str; 4] = ["auto", "subscriber_id_hash", "connection_id_hash", "round_robin_pin"];
+pub const LOG_FORMATS: [&str; 2] = ["text", "json"];
+
+const fn key(name: &'static str, scope: Scope, kind: Kind, default: &'static str, help: &'static str) -> Key {
+    Key { name, scope, kind, profiles: [default; 3], sizes: None, help }
+}
+
+const fn tuned(
+    name: &'static str,
+    scope: Scope,
+    kind: Kind,
+    profiles: [&'static str; 3],
+    sizes: Option<[&'static str; 3]>,
+    help: &'static str,
+) -> Key {
+    Key { name, scope, kind, profiles, sizes, help }
+}
+
+const fn count(min: u64, max: u64) -> Kind {
+    Kind::Count { min, max }
+}
+
+const fn bytes(min: u64, max: u64) -> Kind {
+    Kind::Bytes { min, max }
+}
+
+const MILLIS: Kind = count(1, 86_400_000);
+const WINDOW: Kind = bytes(64 << 10, 16 << 30);
+
+use Scope::{Broker, Client};
+
+#[rustfmt::skip]
+pub const KEYS: &[Key] = &[
+    key("profile", Broker, Kind::Choice(&PROFILES), "balanced", "Which column of defaults to start from"),
+    key("size", Broker, Kind::Choice(&SIZES), "none", "Defaults for a load: small < 10 k msg/s, medium < 100 k, large < 500 k"),
+    // Where to listen, and who may come.
+    key("native", Broker, Kind::Address, "127.0.0.1:7400", "The native protocol, over QUIC and TCP"),
+    key("http", Broker, Kind::Address, "127.0.0.1:7401", "HTTP: records, SSE, WebSocket, metrics, health"),
+    key("tls_cert", Broker, Kind::Text, "", "Certificate chain, PEM; made on the spot where none is named"),
+    key("tls_key", Broker, Kind::Text, "", "The key of tls_cert, PEM"),
+    key("insecure", Broker, Kind::Bool, "false", "Allow other machines without TLS or with a certificate made on the spot"),
+    key("connections_max", Broker, count(1, 1_000_000), "65536", "Open connections of each door"),
+    key("hello_timeout_ms", Broker, MILLIS, "5000", "How long a connection may take for its handshake"),
+    key("shutdown_timeout_ms", Broker, MILLIS, "10000", "How long to finish what is begun when stopped"),
+    key("shards", Broker, count(0, 1024), "0", "Threads that serve connections; 0 is one a core"),
+    key("quic_endpoints", Broker, count(0, 64), "0", "QUIC sockets on the port; 0 is one for two cores, at most 4"),
+    key("http_body_max_bytes", Broker, bytes(1 << 10, 8 << 20), "4MiB", "The largest body of an HTTP request"),
+    // What topics keep.
+    key("memory_max", Broker, bytes(1 << 20, 1 << 44), "1GiB", "Bytes that all logs in memory hold together"),
+    key("auto_create_topics", Broker, Kind::Bool, "true", "Create a topic when someone publishes or subscribes to it"),
+    key("default_partitions", Broker, count(1, 1024), "1", "Partitions of a topic that names none"),
+    key("retention_bytes", Broker, bytes(0, 1 << 44), "64MiB", "Bytes that a partition keeps; 0 is no limit of its own"),
+    key("retention_ms", Broker, count(0, u64::MAX), "3600000", "How long a batch stays; 0 is no limit"),
+    // Publishing.
+    tuned("ack_on_commit", Broker, Kind::Bool, ["false", "true", "false"], None, "Whether a publish that names no acks is acknowledged when committed"),
+    tuned("pub_queue_depth", Broker, count(1, 65_536), ["1024", "512", "4096"], Some(["512", "1024", "2048"]), "Publishes of a connection before the first is answered"),
+    key("pub_workers_per_conn", Broker, count(1, 64), "4", "Publish streams of a QUIC connection that are served side by side"),
+    key("publish_queue_wait_timeout_ms", Broker, MILLIS, "2000", "How long a publish waits for subscribers that block"),
+    // Fanout.
+    tuned("fanout_batch_size", Broker, count(1, 65_536), ["64", "8", "256"], None, "Publishes that are handed to subscribers together"),
+    tuned("event_batch_max_events", Broker, count(1, 1_048_576), ["64", "8", "256"], Some(["32", "64", "128"]), "Records in one write to a subscriber"),
+    tuned("event_batch_max_bytes", Broker, bytes(1, 8 << 20), ["65536", "32768", "1048576"], None, "Bytes in one write to a subscriber; a larger batch goes alone"),
+    tuned("event_batch_max_delay_us", Broker, count(0, 10_000_000), ["250", "100", "2000"], None, "How long a lane waits for company, once batches have had company"),
+    tuned("subscriber_queue_capacity", Broker, count(1, 65_536), ["128", "64", "256"], Some(["64", "128", "256"]), "Batches that wait for one subscriber"),
+    key("subscriber_queue_max_bytes", Broker, bytes(1 << 10, 1 << 34), "64MiB", "Bytes that wait for one subscriber"),
+    tuned("subscriber_writer_lanes", Broker, count(1, 64), ["4", "2", "8"], Some(["2", "4", "8"]), "Tasks that write to subscribers"),
+    key("max_subscriber_writer_lanes", Broker, count(1, 64), "8", "Never more lanes than this"),
+    key("subscriber_lane_queue_depth", Broker, count(1, 1_048_576), "8192", "Batches that wait in one lane"),
+    key("subscriber_lane_shard", Broker, Kind::Choice(&LANE_POLICIES), "auto", "How a subscriber gets its lane"),
+    // Telemetry.
+    key("disable_timings", Broker, Kind::Bool, "false", "Leave out the latency histograms"),
+    key("log", Broker, Kind::Text, "info", "What is logged: a level, or target=level,..."),
+    key("log_format", Broker, Kind::Choice(&LOG_FORMATS), "text", "How the log is written"),
+    // Clients.
+    key("server", Client, Kind::Text, "127.0.0.1:7400", "The broker: [quic://|tcp://|tls://]host[:port]"),
+    key("ca_file", Client, Kind::Text, "", "Certificates to trust, PEM; none trusts the system's"),
+    tuned("pub_conn_pool", Client, count(1, 256), ["4", "2", "8"], Some(["2", "4", "8"]), "Connections for publishing"),
+    tuned("pub_streams_per_conn", Client, count(1, 64), ["2", "1", "4"], None, "Publish streams of each of them, over QUIC"),
+    tuned("event_conn_pool", Client, count(1, 256), ["8", "4", "16"], Some(["4", "8", "16"]), "Connections for subscriptions"),
+    tuned("event_conn_recv_window", Client, WINDOW, ["256MiB", "64MiB", "512MiB"], None, "Bytes on the way to one connection"),
+    tuned("event_stream_recv_window", Client, WINDOW, ["64MiB", "16MiB", "128MiB"], None, "Bytes on the way to one subscription"),
+    tuned("event_send_window", Client, WINDOW, ["256MiB", "64MiB", "512MiB"], None, "Bytes on the way from one connection"),
+    tuned("publish_chunk_bytes", Client, bytes(1, 8 << 20), ["16384", "16384", "32768"], None, "Records that a publisher gathers before it sends them"),
+    key("publishes_in_flight_max", Client, count(1, 65_536), "256", "Batches of a publisher that wait for their acknowledgement"),
+    key("connect_timeout_ms", Client, MILLIS, "5000", "How long connecting may take"),
+    key("request_timeout_ms", Client, MILLIS, "30000", "How long a request may take, with all its tries"),
+];

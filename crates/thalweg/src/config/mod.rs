@@ -1,0 +1,391 @@
+//! The configuration: what the user wrote, checked as a whole, and where each value comes from.
+//!
+//! A value is taken from a flag, else from a `THALWEG_*` variable, else from the file, else from the
+//! size, else from the profile.
+
+pub mod keys;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use broker::LanePolicy;
+use client::ClientSettings;
+use engine::{FeedLimits, TopicSettings};
+
+use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
+
+/// How the name of an environment variable begins.
+const ENV_PREFIX: &str = "THALWEG_";
+/// Variables of that prefix that are no keys.
+const ENV_OTHERS: [&str; 2] = ["THALWEG_CONFIG", "THALWEG_JSON"];
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Profile(&'static str),
+    Size(&'static str),
+    File(PathBuf),
+    Env(String),
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Profile(name) => write!(f, "profile {name}"),
+            Self::Size(name) => write!(f, "size {name}"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Env(name) => write!(f, "${name}"),
+            Self::Flag(name) => write!(f, "--{name}"),
+        }
+    }
+}
+
+/// What is wrong with a configuration, and what to do.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ConfigError(pub String);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+type Result<T> = std::result::Result<T, ConfigError>;
+
+/// Every key with its value and its origin. Invariant: each value was checked against its kind.
+#[derive(Clone, Debug)]
+pub struct Config {
+    values: BTreeMap<&'static str, (String, Origin)>,
+}
+
+/// What a user wrote, by source, unchecked.
+#[derive(Default)]
+pub struct Sources {
+    pub file: Option<PathBuf>,
+    pub env: Vec<(String, String)>,
+    /// Flags by the name of their key.
+    pub flags: Vec<(&'static str, String)>,
+}
+
+impl Sources {
+    /// The variables of this process.
+    pub fn with_env(mut self) -> Self {
+        self.env = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(name, _)| name.starts_with(ENV_PREFIX) && !ENV_OTHERS.contains(&name.as_str()))
+            .collect();
+        self
+    }
+}
+
+impl Config {
+    pub fn load(sources: &Sources) -> Result<Self> {
+        let mut written: Vec<(&'static Key, String, Origin)> = Vec::new();
+        if let Some(path) = &sources.file {
+            written.extend(read_file(path)?.into_iter().map(|(key, value)| (key, value, Origin::File(path.clone()))));
+        }
+        for (name, value) in &sources.env {
+            let key = find(&name[ENV_PREFIX.len()..].to_lowercase(), &format!("${name}"))?;
+            written.push((key, value.clone(), Origin::Env(name.clone())));
+        }
+        for (name, value) in &sources.flags {
+            let key = find(name, &format!("--{name}"))?;
+            written.push((key, value.clone(), Origin::Flag(name.replace('_', "-"))));
+        }
+        for (key, value, origin) in &mut written {
+            *value = check(key, value).map_err(|e| ConfigError(format!("{} ({origin}): {e}", key.name)))?;
+        }
+        let chosen = |name: &str, among: &[&'static str]| -> usize {
+            let value = written.iter().rev().find(|(key, ..)| key.name == name).map(|(_, value, _)| value.as_str());
+            among.iter().position(|choice| Some(*choice) == value).unwrap_or(0)
+        };
+        let (profile, size) = (chosen("profile", &PROFILES), chosen("size", &SIZES));
+        let mut values = BTreeMap::new();
+        for key in KEYS {
+            let default = match (key.sizes, size) {
+                (Some(sizes), 1..) => (sizes[size - 1], Origin::Size(SIZES[size])),
+                _ => (key.profiles[profile], Origin::Profile(PROFILES[profile])),
+            };
+            let value = check(key, default.0).map_err(|e| ConfigError(format!("{}: {e}", key.name)))?;
+            values.insert(key.name, (value, default.1));
+        }
+        for (key, value, origin) in written {
+            values.insert(key.name, (value, origin));
+        }
+        let config = Self { values };
+        config.check_whole()?;
+        Ok(config)
+    }
+
+    /// The defaults of the profile `balanced`.
+    pub fn defaults() -> Self {
+        Self::load(&Sources::default()).unwrap_or_else(|e| unreachable!("invariant: the defaults are valid: {e}"))
+    }
+
+    /// Every key in the order of the table, with its value and where that comes from.
+    pub fn entries(&self) -> impl Iterator<Item = (&'static Key, &str, &Origin)> {
+        KEYS.iter().filter_map(|key| self.values.get(key.name).map(|(value, origin)| (key, value.as_str(), origin)))
+    }
+
+    /// What no single key can show to be wrong.
+    fn check_whole(&self) -> Result<()> {
+        if self.text("tls_cert").is_empty() != self.text("tls_key").is_empty() {
+            return Err(ConfigError("tls_cert and tls_key belong together: name both or none".into()));
+        }
+        if self.bytes("event_stream_recv_window") > self.bytes("event_conn_recv_window") {
+            return Err(ConfigError(
+                "event_stream_recv_window is larger than event_conn_recv_window, which bounds it".into(),
+            ));
+        }
+        for door in ["native", "http"] {
+            let Some(address) = self.address(door)? else {
+                continue;
+            };
+            let is_safe = address.ip().is_loopback() || self.bool("insecure");
+            if !is_safe && (door == "http" || self.text("tls_cert").is_empty()) {
+                return Err(ConfigError(format!(
+                    "{door} = {address} can be reached from other machines without {}; bind it to 127.0.0.1, {}or say --insecure",
+                    if door == "http" { "TLS" } else { "a certificate that they can trust" },
+                    if door == "http" { "" } else { "name tls_cert and tls_key, " },
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn text(&self, name: &str) -> &str {
+        &self.values.get(name).unwrap_or_else(|| unreachable!("invariant: {name} is a key")).0
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap_or_else(|e| unreachable!("invariant: {name} was checked: {e}"))
+    }
+
+    fn size(&self, name: &str) -> usize {
+        usize::try_from(self.count(name)).unwrap_or(usize::MAX)
+    }
+
+    /// Checked values of bytes are plain numbers.
+    fn bytes(&self, name: &str) -> u64 {
+        self.count(name)
+    }
+
+    fn bool(&self, name: &str) -> bool {
+        self.text(name) == "true"
+    }
+
+    fn millis(&self, name: &str) -> Duration {
+        Duration::from_millis(self.count(name))
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        Some(self.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
+    }
+
+    /// The address of a door; `None` where it is off.
+    pub fn address(&self, name: &str) -> Result<Option<SocketAddr>> {
+        let text = self.text(name);
+        if text == "off" {
+            return Ok(None);
+        }
+        let mut found = text
+            .to_socket_addrs()
+            .map_err(|e| ConfigError(format!("{name} = {text}: {e}; write host:port, or off")))?;
+        found.next().map(Some).ok_or_else(|| ConfigError(format!("{name} = {text}: this name has no address")))
+    }
+
+    pub fn broker(&self) -> broker::Settings {
+        let policy = self.text("subscriber_lane_shard");
+        let lanes = self.size("subscriber_writer_lanes").min(self.size("max_subscriber_writer_lanes"));
+        broker::Settings {
+            auto_create_topics: self.bool("auto_create_topics"),
+            topic_defaults: TopicSettings {
+                partitions: self.count("default_partitions") as u32,
+                retention_bytes: self.bytes("retention_bytes"),
+                retention_ms: self.count("retention_ms"),
+            },
+            log_bytes_max: self.size("memory_max"),
+            ack_on_commit: self.bool("ack_on_commit"),
+            pub_queue_depth: self.size("pub_queue_depth"),
+            pub_workers_per_conn: self.size("pub_workers_per_conn"),
+            subscriber_queue: FeedLimits {
+                batches_max: self.size("subscriber_queue_capacity"),
+                bytes_max: self.size("subscriber_queue_max_bytes"),
+            },
+            event_batch_max_events: self.size("event_batch_max_events"),
+            event_batch_max_bytes: self.size("event_batch_max_bytes"),
+            event_batch_max_delay: Duration::from_micros(self.count("event_batch_max_delay_us")),
+            fanout_batch_size: self.size("fanout_batch_size"),
+            writer_lanes: lanes,
+            lane_queue_depth: self.size("subscriber_lane_queue_depth"),
+            lane_policy: LanePolicy::ALL
+                .into_iter()
+                .find(|(name, _)| *name == policy)
+                .map_or(LanePolicy::Auto, |(_, policy)| policy),
+            publish_wait: self.millis("publish_queue_wait_timeout_ms"),
+            timings: !self.bool("disable_timings"),
+        }
+    }
+
+    pub fn client(&self) -> ClientSettings {
+        ClientSettings {
+            pub_conn_pool: self.size("pub_conn_pool"),
+            pub_streams_per_conn: self.size("pub_streams_per_conn"),
+            event_conn_pool: self.size("event_conn_pool"),
+            event_conn_recv_window: self.bytes("event_conn_recv_window"),
+            event_stream_recv_window: self.bytes("event_stream_recv_window"),
+            event_send_window: self.bytes("event_send_window"),
+            publish_chunk_bytes: self.size("publish_chunk_bytes"),
+            publishes_in_flight_max: self.size("publishes_in_flight_max"),
+            connect_timeout: self.millis("connect_timeout_ms"),
+            request_timeout: self.millis("request_timeout_ms"),
+            ca_file: self.path("ca_file"),
+            name: format!("thalweg-cli/{}", env!("CARGO_PKG_VERSION")),
+        }
+    }
+
+    pub fn server(&self) -> crate::server::ServerSettings {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let or = |value: usize, default: usize| if value == 0 { default } else { value };
+        crate::server::ServerSettings {
+            shards: or(self.size("shards"), cores),
+            quic_endpoints: or(self.size("quic_endpoints"), (cores / 2).clamp(1, 4)),
+            connections_max: self.size("connections_max"),
+            hello_timeout: self.millis("hello_timeout_ms"),
+            shutdown_timeout: self.millis("shutdown_timeout_ms"),
+            http_body_bytes_max: self.size("http_body_max_bytes"),
+            identity: self.path("tls_cert").zip(self.path("tls_key")),
+            allow_plain: self.bool("insecure"),
+        }
+    }
+
+    /// What is logged, and whether as JSON.
+    pub fn log(&self) -> (&str, bool) {
+        (self.text("log"), self.text("log_format") == "json")
+    }
+
+    /// The broker that commands talk to.
+    pub fn server_address(&self) -> &str {
+        self.text("server")
+    }
+
+    pub fn profile(&self) -> &str {
+        self.text("profile")
+    }
+}
+
+/// The keys of a file: those of the broker at its top, those of clients under `[client]`.
+fn read_file(path: &Path) -> Result<Vec<(&'static Key, String)>> {
+    let text = std::fs::read_to_string(path).map_err(|e| ConfigError(format!("{}: {e}", path.display())))?;
+    let table: toml::Table = text.parse().map_err(|e| ConfigError(format!("{}: {e}", path.display())))?;
+    let mut found = Vec::new();
+    for (name, value) in &table {
+        match (name.as_str(), value) {
+            ("client", toml::Value::Table(client)) => {
+                for (name, value) in client {
+                    found.push(file_entry(path, name, value, Scope::Client)?);
+                }
+            }
+            _ => found.push(file_entry(path, name, value, Scope::Broker)?),
+        }
+    }
+    Ok(found)
+}
+
+fn file_entry(path: &Path, name: &str, value: &toml::Value, scope: Scope) -> Result<(&'static Key, String)> {
+    let place = path.display().to_string();
+    let key = find(name, &place)?;
+    if key.scope != scope {
+        let home = match key.scope {
+            Scope::Broker => "at the top of the file",
+            Scope::Client => "under [client]",
+        };
+        return Err(ConfigError(format!("{place}: {name} belongs {home}")));
+    }
+    match value {
+        toml::Value::String(text) => Ok((key, text.clone())),
+        toml::Value::Integer(n) => Ok((key, n.to_string())),
+        toml::Value::Boolean(b) => Ok((key, b.to_string())),
+        other => Err(ConfigError(format!("{place}: {name} is a text, a number or a bool, not {other}"))),
+    }
+}
+
+/// The key of this name; an unknown one is refused with the nearest that is known.
+fn find(name: &str, place: &str) -> Result<&'static Key> {
+    KEYS.iter().find(|key| key.name == name).ok_or_else(|| {
+        let nearest = KEYS.iter().map(|key| (distance(name, key.name), key.name)).min();
+        let hint = match nearest {
+            Some((distance, nearest)) if distance <= 2 + nearest.len() / 4 => format!("; did you mean {nearest}?"),
+            _ => "; `thalweg config show` lists all keys".to_owned(),
+        };
+        ConfigError(format!("{place}: there is no key {name}{hint}"))
+    })
+}
+
+/// Levenshtein's distance.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let substituted = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// Checks a value and writes it in its plain form.
+fn check(key: &Key, value: &str) -> std::result::Result<String, String> {
+    let range = |n: u64, min: u64, max: u64| -> std::result::Result<String, String> {
+        if n < min || n > max {
+            return Err(format!("{value} is not within {min} to {max}"));
+        }
+        Ok(n.to_string())
+    };
+    match key.kind {
+        Kind::Count { min, max } => {
+            let n = value.replace('_', "").parse().map_err(|e| format!("'{value}' is no whole number: {e}"))?;
+            range(n, min, max)
+        }
+        Kind::Bytes { min, max } => range(parse_bytes(value)?, min, max),
+        Kind::Bool => match value {
+            "true" | "false" => Ok(value.to_owned()),
+            _ => Err(format!("'{value}' is neither true nor false")),
+        },
+        Kind::Choice(choices) => match choices.iter().find(|choice| **choice == value) {
+            Some(choice) => Ok((*choice).to_owned()),
+            None => Err(format!("'{value}' is none of {}", choices.join(", "))),
+        },
+        Kind::Address | Kind::Text => Ok(value.to_owned()),
+    }
+}
+
+/// A number of bytes: `4096`, `64KiB`, `16 MiB`, `1GiB`, also `k`, `m` and `g` for the same.
+pub fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
+    let number: u64 = text[..digits].replace('_', "").parse().map_err(|e| format!("'{text}' is no number of bytes: {e}"))?;
+    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        unit => return Err(format!("'{unit}' is none of B, KiB, MiB, GiB, TiB")),
+    };
+    number.checked_shl(shift).filter(|n| n >> shift == number).ok_or_else(|| format!("'{text}' is too many bytes"))
+}
+
+#[cfg(test)]
+const _: () = assert!(keys::LANE_POLICIES.len() == LanePolicy::ALL.len());
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! The configuration, source by source.
+
+use std::io::Write;
+
+use super::*;
+
+fn load(file: &str, env: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Result<Config> {
+    let mut path = tempfile::NamedTempFile::new().expect("a temporary file");
+    path.write_all(file.as_bytes()).expect("written");
+    Config::load(&Sources {
+        file: Some(path.path().to_owned()),
+        env: env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+        flags: flags.iter().map(|(n, v)| (*n, (*v).to_owned())).collect(),
+    })
+}
+
+fn message(result: Result<Config>) -> String {
+    result.expect_err("must be refused").0
+}
+
+#[test]
+fn flags_win_over_variables_over_file_over_size_over_profile() {
+    let config = load("pub_queue_depth = 7\nprofile = \"latency\"", &[], &[]).expect("valid");
+    assert_eq!(config.broker().pub_queue_depth, 7);
+    assert_eq!(config.broker().event_batch_max_events, 8, "the profile decides the rest");
+    let env = [("THALWEG_PUB_QUEUE_DEPTH", "8")];
+    assert_eq!(load("pub_queue_depth = 7", &env, &[]).expect("valid").broker().pub_queue_depth, 8);
+    let flags = [("pub_queue_depth", "9")];
+    let config = load("pub_queue_depth = 7", &env, &flags).expect("valid");
+    let (_, value, origin) = config.entries().find(|(key, ..)| key.name == "pub_queue_depth").expect("a key");
+    assert_eq!((value, origin), ("9", &Origin::Flag("pub-queue-depth".into())));
+    let sized = load("size = \"small\"\nprofile = \"throughput\"", &[], &[]).expect("valid");
+    assert_eq!(sized.broker().event_batch_max_events, 32);
+    assert_eq!(sized.broker().fanout_batch_size, 256, "the size says nothing of it");
+}
+
+#[test]
+fn the_three_profiles_are_those_of_the_table() {
+    let rows = PROFILES.map(|profile| load(&format!("profile = \"{profile}\""), &[], &[]).expect("valid"));
+    let lanes = rows.each_ref().map(|config| config.broker().writer_lanes);
+    let delay = rows.each_ref().map(|config| config.broker().event_batch_max_delay.as_micros());
+    let window = rows.each_ref().map(|config| config.client().event_conn_recv_window >> 20);
+    assert_eq!((lanes, delay, window), ([4, 2, 8], [250, 100, 2000], [256, 64, 512]));
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest() {
+    assert!(message(load("pub_queue_deph = 1", &[], &[])).contains("did you mean pub_queue_depth?"));
+    assert!(message(load("zzzzzzzz = 1", &[], &[])).contains("config show"));
+    assert!(message(load("", &[("THALWEG_SHARD", "1")], &[])).contains("did you mean shards?"));
+    assert!(message(load("pub_conn_pool = 1", &[], &[])).contains("under [client]"));
+    assert!(message(load("[client]\nshards = 1", &[], &[])).contains("top of the file"));
+}
+
+#[test]
+fn a_wrong_value_names_its_key_and_its_range() {
+    for (file, expected) in [
+        ("pub_queue_depth = 0", "1 to 65536"),
+        ("pub_queue_depth = \"many\"", "no whole number"),
+        ("memory_max = \"1 XiB\"", "none of B, KiB"),
+        ("ack_on_commit = \"yes\"", "neither true nor false"),
+        ("subscriber_lane_shard = \"best\"", "auto, subscriber_id_hash"),
+        ("native = \"nowhere\"", "host:port"),
+        ("tls_cert = \"a.pem\"", "belong together"),
+        ("native = \"0.0.0.0:1\"", "--insecure"),
+        ("http = \"0.0.0.0:1\"", "--insecure"),
+        ("[client]\nevent_stream_recv_window = \"1GiB\"", "bounds it"),
+        ("native = [1]", "a text, a number or a bool"),
+        ("native =", "expected"),
+    ] {
+        let message = message(load(file, &[], &[]));
+        assert!(message.contains(expected), "{file}: {message}");
+    }
+}
+
+#[test]
+fn bytes_have_units() {
+    for (text, expected) in [("0", 0), ("4096", 4096), ("64KiB", 65_536), ("1 GiB", 1 << 30), ("2m", 2 << 20)] {
+        assert_eq!(parse_bytes(text), Ok(expected));
+    }
+    assert!(parse_bytes("99999999999999TiB").is_err());
+    assert!(parse_bytes("-1").is_err());
+}
+
+#[test]
+fn lanes_are_clamped_by_their_maximum() {
+    let config = load("subscriber_writer_lanes = 16", &[], &[]).expect("valid");
+    assert_eq!(config.broker().writer_lanes, 8);
+    let config = load("subscriber_writer_lanes = 16\nmax_subscriber_writer_lanes = 16", &[], &[]).expect("valid");
+    assert_eq!(config.broker().writer_lanes, 16);
+}

@@ -1,0 +1,180 @@
+//! A server: shards, a broker and its doors, wired from top to bottom.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use broker::Broker;
+use broker::metrics::{Collect, Exposition};
+use net::quic::Windows;
+use net::tls::Identity;
+use net::{ConnectionLimit, Drain, Shards, Shutdown};
+
+use crate::config::Config;
+
+/// QUIC windows of the broker's side: what publishers may have on the way to it on one connection and
+/// on one stream, and what may be on the way to one connection of subscribers.
+const PUBLISH_CONNECTION_WINDOW: u64 = 64 << 20;
+const PUBLISH_STREAM_WINDOW: u64 = 16 << 20;
+const EVENT_SEND_WINDOW: u64 = 64 << 20;
+
+/// What the server itself is set to, beside its broker.
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    pub shards: usize,
+    pub quic_endpoints: usize,
+    pub connections_max: usize,
+    pub hello_timeout: Duration,
+    pub shutdown_timeout: Duration,
+    pub http_body_bytes_max: usize,
+    /// The certificate's file and its key's.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// Whether other machines may come without TLS.
+    pub allow_plain: bool,
+}
+
+/// A running server.
+pub struct Server {
+    pub broker: Arc<Broker>,
+    /// Bound addresses, where the door is open.
+    pub native: Option<SocketAddr>,
+    pub http: Option<SocketAddr>,
+    shutdown: Shutdown,
+    shutdown_timeout: Duration,
+    shards: Arc<Shards>,
+}
+
+impl Server {
+    /// Starts everything. Returns once every door accepts.
+    pub async fn start(config: &Config) -> io::Result<Self> {
+        let settings = config.server();
+        let shards = Arc::new(Shards::start(settings.shards)?);
+        let broker = Broker::start(config.broker(), &shards.handles()).map_err(io::Error::other)?;
+        let shutdown = Shutdown::default();
+        let mut server = Self {
+            broker,
+            native: None,
+            http: None,
+            shutdown_timeout: settings.shutdown_timeout,
+            shutdown,
+            shards,
+        };
+        if let Some(address) = config.address("native").map_err(io::Error::other)? {
+            server.open_native(address, &settings).await.map_err(|e| at("native", address, &e))?;
+        }
+        if let Some(address) = config.address("http").map_err(io::Error::other)? {
+            server.open_http(address, &settings).await.map_err(|e| at("http", address, &e))?;
+        }
+        Ok(server)
+    }
+
+    async fn open_native(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
+        let identity = match &settings.identity {
+            Some((certificate, key)) => Identity::from_pem(certificate, key)?,
+            None => Identity::self_signed(vec!["localhost".into(), address.ip().to_string()])?,
+        };
+        let limit = self.limit("native", settings);
+        let streams = self.broker.settings().pub_workers_per_conn as u32;
+        let door = doors::native::Settings {
+            address,
+            hello_timeout: settings.hello_timeout,
+            allow_plain: settings.allow_plain,
+            quic_endpoints: settings.quic_endpoints,
+            windows: Windows {
+                connection_receive: PUBLISH_CONNECTION_WINDOW,
+                stream_receive: PUBLISH_STREAM_WINDOW,
+                send: EVENT_SEND_WINDOW,
+                // One more than the workers: the stream for everything else.
+                bidirectional_streams: streams + 1,
+                unidirectional_streams: 0,
+            },
+        };
+        let bound =
+            doors::native::open(&door, self.broker.clone(), &identity, limit, &self.shards, self.drain()).await?;
+        self.native = Some(bound);
+        Ok(())
+    }
+
+    async fn open_http(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
+        let _ = (address, settings);
+        Ok(())
+    }
+
+    /// A limit of connections that shows in the metrics.
+    fn limit(&self, door: &'static str, settings: &ServerSettings) -> Arc<ConnectionLimit> {
+        let limit = ConnectionLimit::new(settings.connections_max);
+        let shown = limit.clone();
+        self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
+            let name = |what: &str| format!("thalweg_{door}_connections{what}");
+            out.gauge(&name(""), "Connections that are open", shown.open() as u64)?;
+            out.gauge(&name("_max"), "Connections that may be open", shown.max() as u64)?;
+            out.counter(&name("_refused"), "Connections that were refused at the limit", shown.refused())
+        })));
+        limit
+    }
+
+    pub fn drain(&self) -> Drain {
+        self.shutdown.drain()
+    }
+
+    /// Shows what the process and its listeners do among the broker's metrics.
+    pub fn register_process_metrics(&self) {
+        let shards = Arc::downgrade(&self.shards);
+        self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
+            let accept = net::accept::stats();
+            out.counter("thalweg_accepted_connections", "Connections that the system handed over", accept.accepted.load(Ordering::Relaxed))?;
+            out.counter("thalweg_accept_errors", "Times that the system failed to hand one over", accept.failed.load(Ordering::Relaxed))?;
+            out.counter("thalweg_accept_shed", "Connections closed because no descriptor was left", accept.shed.load(Ordering::Relaxed))?;
+            out.gauge("thalweg_outbox_bytes_high_water", "The most bytes that ever waited for one connection", net::outbox::bytes_high_water())?;
+            if let Some(shards) = shards.upgrade() {
+                let rows: Vec<_> = shards.loads().into_iter().enumerate().map(|(i, n)| (i.to_string(), n as u64)).collect();
+                out.gauges("thalweg_shard_connections", "Connections of each shard", "shard", &rows)?;
+            }
+            if let Some(usage) = crate::server::process_usage() {
+                out.gauge("process_resident_memory_bytes", "Resident memory", usage.resident_bytes)?;
+                out.counter_f64("process_cpu_seconds", "CPU time, user and system", usage.cpu_seconds)?;
+                out.gauge("process_open_fds", "Open file descriptors", usage.open_files)?;
+                out.gauge("process_max_fds", "File descriptors that may be open", usage.files_max)?;
+            }
+            Ok(())
+        })));
+    }
+
+    /// Finishes what is begun, within the deadline. `false` if something was cut off.
+    pub async fn shut_down(self) -> bool {
+        self.shutdown.run(self.shutdown_timeout).await
+    }
+}
+
+fn at(door: &str, address: SocketAddr, error: &io::Error) -> io::Error {
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => format!("; something listens there already: stop it, or choose with --{door} (port 0 takes a free one)"),
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege".to_owned(),
+        _ => String::new(),
+    };
+    io::Error::new(error.kind(), format!("cannot open the {door} door at {address}: {error}{hint}"))
+}
+
+/// What the process uses now.
+pub struct Usage {
+    pub resident_bytes: u64,
+    pub cpu_seconds: f64,
+    pub open_files: u64,
+    pub files_max: u64,
+}
+
+/// Reads what Linux says of this process; `None` elsewhere.
+pub fn process_usage() -> Option<Usage> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Some(Usage {
+        resident_bytes: pages * rustix::param::page_size() as u64,
+        cpu_seconds: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
+        open_files: std::fs::read_dir("/proc/self/fd").ok()?.count() as u64,
+        files_max: rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX),
+    })
+}

@@ -1,0 +1,81 @@
+//! The fields that bodies are made of: big-endian integers and strings with a 16-bit length.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use engine::{Error, Result};
+
+/// Names are checked before they get here; a text that is too long all the same loses its end rather
+/// than the frame its shape.
+pub(crate) fn put_str(buf: &mut BytesMut, text: &str) {
+    let text = &text[..text.floor_char_boundary(usize::from(u16::MAX))];
+    buf.put_u16(text.len() as u16);
+    buf.put_slice(text.as_bytes());
+}
+
+/// Reads the fields of one body. What is left at the end is an error, so that nothing is ignored.
+pub(crate) struct Fields<B> {
+    body: B,
+}
+
+macro_rules! number {
+    ($name:ident, $type:ty, $get:ident) => {
+        pub(crate) fn $name(&mut self) -> Result<$type> {
+            if self.body.remaining() < size_of::<$type>() {
+                return Err(cut_short());
+            }
+            Ok(self.body.$get())
+        }
+    };
+}
+
+impl<B: Buf> Fields<B> {
+    pub(crate) fn new(body: B) -> Self {
+        Self { body }
+    }
+
+    number!(u8, u8, get_u8);
+    number!(u16, u16, get_u16);
+    number!(u32, u32, get_u32);
+    number!(u64, u64, get_u64);
+    number!(i64, i64, get_i64);
+
+    pub(crate) fn str(&mut self) -> Result<String> {
+        let length = usize::from(self.u16()?);
+        if self.body.remaining() < length {
+            return Err(cut_short());
+        }
+        String::from_utf8(self.body.copy_to_bytes(length).into())
+            .map_err(|e| Error::malformed(format!("a string is not UTF-8: {e}")))
+    }
+
+    /// How many entries follow. Each has at least `entry_bytes_min`, so a lie reserves no memory.
+    pub(crate) fn count(&mut self, entry_bytes_min: usize) -> Result<usize> {
+        let count = self.u32()? as usize;
+        if count > self.body.remaining() / entry_bytes_min {
+            return Err(cut_short());
+        }
+        Ok(count)
+    }
+
+    pub(crate) fn bytes(&mut self, length: usize) -> Result<Bytes> {
+        if self.body.remaining() < length {
+            return Err(cut_short());
+        }
+        Ok(self.body.copy_to_bytes(length))
+    }
+
+    /// All that is left.
+    pub(crate) fn rest(self) -> B {
+        self.body
+    }
+
+    pub(crate) fn end(self) -> Result<()> {
+        match self.body.remaining() {
+            0 => Ok(()),
+            left => Err(Error::malformed(format!("{left} bytes are left after the last field"))),
+        }
+    }
+}
+
+fn cut_short() -> Error {
+    Error::malformed("the body ends before its last field")
+}

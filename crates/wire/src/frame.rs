@@ -1,0 +1,228 @@
+//! Frames: a little header and a body. An [`Assembler`] finds them in a stream of bytes.
+
+use bytes::buf::Limit;
+use bytes::{BufMut, BytesMut};
+use engine::limits::BATCH_BYTES_MAX;
+use engine::{Error, ErrorKind, Result};
+
+/// Bytes of every frame before its body.
+pub const HEADER_BYTES: usize = 12;
+/// The largest body. It leaves room for the fields beside a record batch.
+pub const BODY_BYTES_MAX: usize = BATCH_BYTES_MAX + 4096;
+/// The largest body before the hello was answered.
+pub const BODY_BYTES_BEFORE_HELLO_MAX: usize = 4096;
+/// What is reserved for a body on the word of its header alone; more only once so much has come.
+const RESERVE_BYTES_MAX: usize = 512 << 10;
+/// From this on the rest of a body is worth reading straight into its place.
+const LARGE_REST_BYTES: usize = 16 << 10;
+
+/// | at | bytes | field |
+/// |---|---|---|
+/// | 0 | 4 | length of the body |
+/// | 4 | 1 | kind |
+/// | 5 | 1 | flags, 0 in this version; an unknown bit is refused |
+/// | 6 | 2 | reserved, 0 |
+/// | 8 | 4 | correlation id: an answer carries that of its request; 0 on pushes |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub length: u32,
+    pub kind: u8,
+    pub correlation: u32,
+}
+
+impl Header {
+    pub fn put(self, buf: &mut BytesMut) {
+        buf.put_u32(self.length);
+        buf.put_u8(self.kind);
+        buf.put_u8(0);
+        buf.put_u16(0);
+        buf.put_u32(self.correlation);
+    }
+
+    pub fn parse(bytes: [u8; HEADER_BYTES]) -> Result<Self> {
+        let u32_at = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if bytes[5] != 0 || bytes[6] != 0 || bytes[7] != 0 {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("a frame has flags {:#04x} and reserved {:02x}{:02x}, which this version does not know", bytes[5], bytes[6], bytes[7]),
+            ));
+        }
+        Ok(Self { length: u32_at(0), kind: bytes[4], correlation: u32_at(8) })
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frame {
+    pub kind: u8,
+    pub correlation: u32,
+    pub body: BytesMut,
+}
+
+/// Cuts a stream of bytes into frames. Between frames it owns no memory but its own few fields.
+#[derive(Debug)]
+pub struct Assembler {
+    body_bytes_max: usize,
+    head: [u8; HEADER_BYTES],
+    head_filled: usize,
+    /// The frame whose body is coming in.
+    open: Option<(Header, BytesMut)>,
+}
+
+impl Assembler {
+    pub fn new(body_bytes_max: usize) -> Self {
+        Self { body_bytes_max, head: [0; HEADER_BYTES], head_filled: 0, open: None }
+    }
+
+    pub fn set_body_bytes_max(&mut self, body_bytes_max: usize) {
+        self.body_bytes_max = body_bytes_max;
+    }
+
+    /// Whether the stream could end here without cutting a frame.
+    pub fn is_between_frames(&self) -> bool {
+        self.head_filled == 0 && self.open.is_none()
+    }
+
+    /// Takes the next bytes of the stream and adds the frames that they complete.
+    pub fn feed(&mut self, mut input: &[u8], frames: &mut Vec<Frame>) -> Result<()> {
+        while !input.is_empty() {
+            if self.open.is_none() {
+                let wanted = (HEADER_BYTES - self.head_filled).min(input.len());
+                self.head[self.head_filled..self.head_filled + wanted].copy_from_slice(&input[..wanted]);
+                self.head_filled += wanted;
+                input = &input[wanted..];
+                if self.head_filled < HEADER_BYTES {
+                    return Ok(());
+                }
+                self.open_frame()?;
+            }
+            if let Some((header, body)) = &mut self.open {
+                let wanted = (header.length as usize - body.len()).min(input.len());
+                body.extend_from_slice(&input[..wanted]);
+                input = &input[wanted..];
+            }
+            self.close_frame(frames);
+        }
+        Ok(())
+    }
+
+    /// Where the next bytes may be read to without another copy: into an open frame that misses many.
+    /// Call [`Assembler::close_frame`] after each read into it.
+    pub fn large_rest(&mut self) -> Option<Limit<&mut BytesMut>> {
+        let (header, body) = self.open.as_mut()?;
+        let missing = header.length as usize - body.len();
+        if missing < LARGE_REST_BYTES {
+            return None;
+        }
+        if body.len() == body.capacity() {
+            body.reserve(missing);
+        }
+        let room = body.capacity() - body.len();
+        Some(body.limit(missing.min(room)))
+    }
+
+    /// Adds the open frame to `frames` if it is whole.
+    pub fn close_frame(&mut self, frames: &mut Vec<Frame>) {
+        if self.open.as_ref().is_some_and(|(header, body)| body.len() == header.length as usize)
+            && let Some((header, body)) = self.open.take()
+        {
+            frames.push(Frame { kind: header.kind, correlation: header.correlation, body });
+        }
+    }
+
+    fn open_frame(&mut self) -> Result<()> {
+        let header = Header::parse(self.head)?;
+        self.head_filled = 0;
+        let length = header.length as usize;
+        if length > self.body_bytes_max {
+            return Err(Error::too_large(format!(
+                "a frame has at most {} bytes here, this one says {length}",
+                self.body_bytes_max
+            )));
+        }
+        self.open = Some((header, BytesMut::with_capacity(length.min(RESERVE_BYTES_MAX))));
+        Ok(())
+    }
+}
+
+/// Writes a frame whose body `fill` appends.
+pub fn put_frame(buf: &mut BytesMut, kind: u8, correlation: u32, fill: impl FnOnce(&mut BytesMut)) {
+    put_frame_before(buf, kind, correlation, 0, fill);
+}
+
+/// The same, for a frame that goes on with `tail` bytes which follow elsewhere.
+pub fn put_frame_before(
+    buf: &mut BytesMut,
+    kind: u8,
+    correlation: u32,
+    tail: usize,
+    fill: impl FnOnce(&mut BytesMut),
+) {
+    let at = buf.len();
+    Header { length: 0, kind, correlation }.put(buf);
+    fill(buf);
+    let length = (buf.len() - at - HEADER_BYTES + tail) as u32;
+    buf[at..at + 4].copy_from_slice(&length.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream() -> (BytesMut, usize) {
+        let mut buf = BytesMut::new();
+        for (i, length) in [0usize, 1, 40_000, 3].into_iter().enumerate() {
+            put_frame(&mut buf, i as u8 + 1, i as u32, |body| body.put_bytes(i as u8, length));
+        }
+        (buf, 4)
+    }
+
+    #[test]
+    fn finds_the_same_frames_however_the_stream_is_cut() {
+        let (stream, count) = stream();
+        let mut whole = Vec::new();
+        Assembler::new(BODY_BYTES_MAX).feed(&stream, &mut whole).expect("valid");
+        assert_eq!(whole.len(), count);
+        for step in [1, 2, 5, 11, 12, 13, 1000, 39_999] {
+            let (mut frames, mut assembler) = (Vec::new(), Assembler::new(BODY_BYTES_MAX));
+            for part in stream.chunks(step) {
+                assembler.feed(part, &mut frames).expect("valid");
+            }
+            assert!(assembler.is_between_frames());
+            assert_eq!(frames, whole, "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_large_rest_is_read_in_place_and_never_past_its_frame() {
+        let (stream, count) = stream();
+        let (mut frames, mut assembler) = (Vec::new(), Assembler::new(BODY_BYTES_MAX));
+        let mut rest = &stream[..];
+        while !rest.is_empty() {
+            if let Some(mut place) = assembler.large_rest() {
+                let n = rest.len().min(place.remaining_mut()).min(7000);
+                place.put_slice(&rest[..n]);
+                rest = &rest[n..];
+                assembler.close_frame(&mut frames);
+            } else {
+                let n = rest.len().min(20);
+                assembler.feed(&rest[..n], &mut frames).expect("valid");
+                rest = &rest[n..];
+            }
+        }
+        assert_eq!(frames.len(), count);
+        assert_eq!(frames[2].body.len(), 40_000);
+    }
+
+    #[test]
+    fn an_oversized_or_unknown_header_is_refused_before_its_body() {
+        let mut frames = Vec::new();
+        let mut buf = BytesMut::new();
+        put_frame(&mut buf, 1, 1, |body| body.put_bytes(0, 100));
+        let refused = Assembler::new(99).feed(&buf, &mut frames);
+        assert_eq!(refused.map_err(|e| e.kind), Err(ErrorKind::TooLarge));
+        buf[5] = 1;
+        let refused = Assembler::new(100).feed(&buf, &mut frames);
+        assert_eq!(refused.map_err(|e| e.kind), Err(ErrorKind::Unsupported));
+        assert!(frames.is_empty());
+    }
+}

@@ -1,0 +1,14 @@
+//! The native protocol as values, without sockets: frames, requests, responses, negotiation.
+//!
+//! The byte layout of everything here is documented in `docs/reference/protocol.md`.
+
+mod field;
+pub mod frame;
+pub mod negotiate;
+pub mod request;
+pub mod response;
+
+pub use frame::{Assembler, Frame, Header};
+pub use negotiate::{Features, VERSION};
+pub use request::{Request, Subscribe};
+pub use response::{HelloOk, Level, PartitionInfo, Published, Push, Response, SourceInfo, TopicInfo};

@@ -1,0 +1,273 @@
+//! What a client asks for.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use engine::{Acks, Error, ErrorKind, Offset, Overflow, PartitionId, Result, Start, TopicSettings};
+
+use crate::field::{Fields, put_str};
+use crate::frame::{Frame, put_frame, put_frame_before};
+use crate::negotiate::{Features, MAGIC};
+
+/// The kinds of frames that clients send. An answer has the kind of its request with the highest bit set.
+pub mod kind {
+    pub const HELLO: u8 = 0x01;
+    pub const PUBLISH: u8 = 0x02;
+    pub const SUBSCRIBE: u8 = 0x03;
+    pub const UNSUBSCRIBE: u8 = 0x04;
+    pub const CREDIT: u8 = 0x05;
+    pub const FETCH: u8 = 0x06;
+    pub const TOPIC_CREATE: u8 = 0x07;
+    pub const TOPIC_DELETE: u8 = 0x08;
+    pub const TOPIC_DESCRIBE: u8 = 0x09;
+    pub const TOPIC_LIST: u8 = 0x0a;
+    pub const STATS: u8 = 0x0b;
+    pub const PING: u8 = 0x0c;
+}
+
+/// Stands for "no partition named" where a partition is expected.
+const ANY_PARTITION: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub enum Request {
+    Hello { version: u16, required: Features, offered: Features, client: String },
+    Publish { topic: String, partition: Option<PartitionId>, acks: Acks, batch: BytesMut },
+    Subscribe(Subscribe),
+    Unsubscribe { subscription: u32 },
+    /// The subscriber may be sent this many bytes more. Not answered.
+    Credit { subscription: u32, bytes: u64 },
+    /// Batches from an offset on; where there are none yet, the answer waits up to `wait_ms`.
+    Fetch { topic: String, partition: PartitionId, offset: Offset, bytes_max: u32, wait_ms: u32 },
+    TopicCreate { topic: String, settings: TopicSettings },
+    TopicDelete { topic: String },
+    TopicDescribe { topic: String },
+    /// Topics in the order of their names, after this one.
+    TopicList { after: String, count_max: u32 },
+    /// The broker's metrics, as Prometheus reads them.
+    Stats,
+    Ping,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subscribe {
+    /// Chosen by the client, unique on its connection.
+    pub subscription: u32,
+    /// A topic or a pattern.
+    pub topic: String,
+    /// One partition, or all.
+    pub partition: Option<PartitionId>,
+    pub start: Start,
+    pub overflow: Overflow,
+    /// Queue size in batches; 0 for the broker's default.
+    pub queue_batches: u32,
+    /// The queue group, empty for none.
+    pub group: String,
+    /// Bytes that may be sent before the first grant.
+    pub credit: u64,
+}
+
+impl Request {
+    pub fn encode(&self, correlation: u32, buf: &mut BytesMut) {
+        match self {
+            Self::Hello { version, required, offered, client } => {
+                put_frame(buf, kind::HELLO, correlation, |b| {
+                    b.put_u32(MAGIC);
+                    b.put_u16(*version);
+                    b.put_u64(required.0);
+                    b.put_u64(offered.0);
+                    put_str(b, client);
+                });
+            }
+            Self::Publish { topic, partition, acks, batch } => {
+                put_publish_head(buf, correlation, topic, *partition, *acks, batch.len());
+                buf.put_slice(batch);
+            }
+            Self::Subscribe(subscribe) => put_frame(buf, kind::SUBSCRIBE, correlation, |b| subscribe.put(b)),
+            Self::Unsubscribe { subscription } => {
+                put_frame(buf, kind::UNSUBSCRIBE, correlation, |b| b.put_u32(*subscription));
+            }
+            Self::Credit { subscription, bytes } => put_frame(buf, kind::CREDIT, correlation, |b| {
+                b.put_u32(*subscription);
+                b.put_u64(*bytes);
+            }),
+            Self::Fetch { topic, partition, offset, bytes_max, wait_ms } => {
+                put_frame(buf, kind::FETCH, correlation, |b| {
+                    put_str(b, topic);
+                    b.put_u32(*partition);
+                    b.put_u64(*offset);
+                    b.put_u32(*bytes_max);
+                    b.put_u32(*wait_ms);
+                });
+            }
+            Self::TopicCreate { topic, settings } => put_frame(buf, kind::TOPIC_CREATE, correlation, |b| {
+                put_str(b, topic);
+                put_settings(b, settings);
+            }),
+            Self::TopicDelete { topic } => put_frame(buf, kind::TOPIC_DELETE, correlation, |b| put_str(b, topic)),
+            Self::TopicDescribe { topic } => put_frame(buf, kind::TOPIC_DESCRIBE, correlation, |b| put_str(b, topic)),
+            Self::TopicList { after, count_max } => put_frame(buf, kind::TOPIC_LIST, correlation, |b| {
+                put_str(b, after);
+                b.put_u32(*count_max);
+            }),
+            Self::Stats => put_frame(buf, kind::STATS, correlation, |_| {}),
+            Self::Ping => put_frame(buf, kind::PING, correlation, |_| {}),
+        }
+    }
+
+    pub fn decode(frame: Frame) -> Result<Self> {
+        // A publish keeps its batch in the bytes in which it came.
+        if frame.kind == kind::PUBLISH {
+            return decode_publish(frame.body);
+        }
+        let mut f = Fields::new(frame.body);
+        let request = match frame.kind {
+            kind::HELLO => {
+                if f.u32()? != MAGIC {
+                    return Err(Error::malformed("this is not a hello of this protocol; is the port right?"));
+                }
+                Self::Hello {
+                    version: f.u16()?,
+                    required: Features(f.u64()?),
+                    offered: Features(f.u64()?),
+                    client: f.str()?,
+                }
+            }
+            kind::SUBSCRIBE => Self::Subscribe(Subscribe::get(&mut f)?),
+            kind::UNSUBSCRIBE => Self::Unsubscribe { subscription: f.u32()? },
+            kind::CREDIT => Self::Credit { subscription: f.u32()?, bytes: f.u64()? },
+            kind::FETCH => Self::Fetch {
+                topic: f.str()?,
+                partition: f.u32()?,
+                offset: f.u64()?,
+                bytes_max: f.u32()?,
+                wait_ms: f.u32()?,
+            },
+            kind::TOPIC_CREATE => Self::TopicCreate { topic: f.str()?, settings: get_settings(&mut f)? },
+            kind::TOPIC_DELETE => Self::TopicDelete { topic: f.str()? },
+            kind::TOPIC_DESCRIBE => Self::TopicDescribe { topic: f.str()? },
+            kind::TOPIC_LIST => Self::TopicList { after: f.str()?, count_max: f.u32()? },
+            kind::STATS => Self::Stats,
+            kind::PING => Self::Ping,
+            unknown => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("request kind {unknown:#04x} is not known here"),
+                ));
+            }
+        };
+        f.end()?;
+        Ok(request)
+    }
+}
+
+/// Writes a publish up to its batch of `batch_bytes`, which has to follow.
+pub fn put_publish_head(
+    buf: &mut BytesMut,
+    correlation: u32,
+    topic: &str,
+    partition: Option<PartitionId>,
+    acks: Acks,
+    batch_bytes: usize,
+) {
+    put_frame_before(buf, kind::PUBLISH, correlation, batch_bytes, |b| {
+        put_str(b, topic);
+        b.put_u32(partition.unwrap_or(ANY_PARTITION));
+        b.put_u8(acks as u8);
+    });
+}
+
+fn decode_publish(body: BytesMut) -> Result<Request> {
+    let mut f = Fields::new(body);
+    let topic = f.str()?;
+    let partition = get_partition(&mut f)?;
+    let acks = f.u8()?;
+    let acks = Acks::from_code(acks).ok_or_else(|| Error::malformed(format!("acks is 0 to 3, not {acks}")))?;
+    Ok(Request::Publish { topic, partition, acks, batch: f.rest() })
+}
+
+impl Subscribe {
+    fn put(&self, b: &mut BytesMut) {
+        b.put_u32(self.subscription);
+        put_str(b, &self.topic);
+        b.put_u32(self.partition.unwrap_or(ANY_PARTITION));
+        match &self.start {
+            Start::Live => b.put_u8(0),
+            Start::Earliest => b.put_u8(1),
+            Start::Offset(offset) => {
+                b.put_u8(2);
+                b.put_u64(*offset);
+            }
+            Start::Time(timestamp_ms) => {
+                b.put_u8(3);
+                b.put_i64(*timestamp_ms);
+            }
+            Start::Offsets(offsets) => {
+                b.put_u8(4);
+                b.put_u32(offsets.len() as u32);
+                for (partition, offset) in offsets {
+                    b.put_u32(*partition);
+                    b.put_u64(*offset);
+                }
+            }
+        }
+        b.put_u8(self.overflow as u8);
+        b.put_u32(self.queue_batches);
+        put_str(b, &self.group);
+        b.put_u64(self.credit);
+    }
+
+    fn get(f: &mut Fields<BytesMut>) -> Result<Self> {
+        let subscription = f.u32()?;
+        let topic = f.str()?;
+        let partition = get_partition(f)?;
+        let start = match f.u8()? {
+            0 => Start::Live,
+            1 => Start::Earliest,
+            2 => Start::Offset(f.u64()?),
+            3 => Start::Time(f.i64()?),
+            4 => {
+                let count = f.count(12)?;
+                Start::Offsets((0..count).map(|_| Ok((f.u32()?, f.u64()?))).collect::<Result<_>>()?)
+            }
+            other => return Err(Error::malformed(format!("a start is 0 to 4, not {other}"))),
+        };
+        let overflow = f.u8()?;
+        let overflow = Overflow::from_code(overflow)
+            .ok_or_else(|| Error::malformed(format!("an overflow policy is 0 to 4, not {overflow}")))?;
+        Ok(Self {
+            subscription,
+            topic,
+            partition,
+            start,
+            overflow,
+            queue_batches: f.u32()?,
+            group: f.str()?,
+            credit: f.u64()?,
+        })
+    }
+}
+
+fn get_partition<B: Buf>(f: &mut Fields<B>) -> Result<Option<PartitionId>> {
+    Ok(Some(f.u32()?).filter(|partition| *partition != ANY_PARTITION))
+}
+
+pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
+    b.put_u32(settings.partitions);
+    b.put_u64(settings.retention_bytes);
+    b.put_u64(settings.retention_ms);
+}
+
+pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
+    Ok(TopicSettings { partitions: f.u32()?, retention_bytes: f.u64()?, retention_ms: f.u64()? })
+}
+
+/// A publish as the pieces that a vectored write takes: its head, and its batch uncopied.
+pub fn publish_frame(
+    correlation: u32,
+    topic: &str,
+    partition: Option<PartitionId>,
+    acks: Acks,
+    batch: Bytes,
+) -> [Bytes; 2] {
+    let mut head = BytesMut::with_capacity(32 + topic.len());
+    put_publish_head(&mut head, correlation, topic, partition, acks, batch.len());
+    [head.freeze(), batch]
+}

@@ -1,0 +1,3 @@
+//! What can be tested from outside of the crate.
+
+mod vectors;

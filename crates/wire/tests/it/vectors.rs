@@ -1,0 +1,542 @@
+//! The bytes of every request, response and push, as `tests/vectors/*.txt` hold them for anyone who
+//! writes another implementation, and what becomes of bytes that no implementation would write.
+//!
+//! A vector is its value as a comment, and a line with its name and its bytes in hex. After a change
+//! that is meant, `UPDATE=1 cargo test -p thalweg-wire` writes the files anew.
+
+use std::fmt::{Debug, Write as _};
+use std::path::PathBuf;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use engine::{
+    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Overflow, RecordBatch, Result, Start, TopicSettings,
+};
+use proptest::prelude::*;
+use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES, put_frame};
+use wire::request::publish_frame;
+use wire::response::put_deliver_head;
+use wire::{
+    Assembler, Features, Frame, HelloOk, Level, PartitionInfo, Published, Push, Request, Response,
+    SourceInfo, Subscribe, TopicInfo,
+};
+
+/// A value, as text and as the bytes that it is on the wire.
+struct Vector {
+    name: String,
+    shown: String,
+    bytes: BytesMut,
+}
+
+/// A decoded frame, as text and encoded once more.
+#[derive(Debug, PartialEq, Eq)]
+struct Decoded {
+    shown: String,
+    again: BytesMut,
+}
+
+/// All that goes one way, and how it is read.
+struct Family {
+    file: &'static str,
+    vectors: Vec<Vector>,
+    decode: fn(Frame) -> Result<Decoded>,
+}
+
+fn families() -> [Family; 3] {
+    [
+        Family { file: "requests.txt", vectors: requests(), decode: decode_request },
+        Family { file: "responses.txt", vectors: responses(), decode: decode_response },
+        Family { file: "pushes.txt", vectors: pushes(), decode: decode_push },
+    ]
+}
+
+fn decode_request(frame: Frame) -> Result<Decoded> {
+    let correlation = frame.correlation;
+    Request::decode(frame).map(|value| decoded(&value, |buf| value.encode(correlation, buf)))
+}
+
+fn decode_response(frame: Frame) -> Result<Decoded> {
+    let correlation = frame.correlation;
+    Response::decode(frame).map(|value| decoded(&value, |buf| value.encode(correlation, buf)))
+}
+
+fn decode_push(frame: Frame) -> Result<Decoded> {
+    Push::decode(frame).map(|value| decoded(&value, |buf| value.encode(buf)))
+}
+
+fn decoded(value: &impl Debug, encode: impl FnOnce(&mut BytesMut)) -> Decoded {
+    let mut again = BytesMut::new();
+    encode(&mut again);
+    Decoded { shown: format!("{value:?}"), again }
+}
+
+fn vector(name: impl Into<String>, value: impl Debug, encode: impl FnOnce(&mut BytesMut)) -> Vector {
+    let Decoded { shown, again } = decoded(&value, encode);
+    Vector { name: name.into(), shown, bytes: again }
+}
+
+fn draft() -> DraftBatch {
+    let mut builder = BatchBuilder::new();
+    builder.push(1_700_000_000_000, Some(b"key"), Some(b"value"), &[(b"h", None)]).expect("a small record");
+    builder.push(1_700_000_000_001, None, Some(b"two"), &[]).expect("a small record");
+    builder.finish().expect("records")
+}
+
+fn batch(base_offset: u64) -> RecordBatch {
+    draft().stamp(base_offset)
+}
+
+fn requests() -> Vec<Vector> {
+    let topic = || "orders.eu".to_owned();
+    let publish = |partition, acks| {
+        let batch = BytesMut::from(&draft().into_bytes()[..]);
+        Request::Publish { topic: topic(), partition, acks, batch }
+    };
+    let subscribe = |start| Subscribe {
+        subscription: 3,
+        topic: "orders.*".into(),
+        partition: None,
+        start,
+        overflow: Overflow::Replay,
+        queue_batches: 0,
+        group: String::new(),
+        credit: 1 << 20,
+    };
+    let subscribe_with = |partition, overflow| Subscribe {
+        topic: topic(),
+        partition,
+        overflow,
+        queue_batches: 4096,
+        group: "workers".into(),
+        ..subscribe(Start::Live)
+    };
+    let (required, offered) = (Features(0), Features(0x8000_0000_0000_0001));
+    let settings = TopicSettings { partitions: 4, retention_bytes: 64 << 20, retention_ms: 3_600_000 };
+    let mut values = vec![
+        ("hello", Request::Hello { version: 1, required, offered, client: "thalweg-rust/0.1".into() }),
+        ("publish", publish(Some(2), Acks::Accepted)),
+        ("publish_acks_none", publish(Some(0), Acks::None)),
+        ("publish_acks_committed", publish(Some(0), Acks::Committed)),
+        ("publish_any_partition", publish(None, Acks::Default)),
+        ("subscribe_live", Request::Subscribe(subscribe(Start::Live))),
+        ("subscribe_earliest", Request::Subscribe(subscribe(Start::Earliest))),
+        ("subscribe_offset", Request::Subscribe(subscribe(Start::Offset(u64::MAX)))),
+        ("subscribe_time", Request::Subscribe(subscribe(Start::Time(-1)))),
+        ("subscribe_offsets", Request::Subscribe(subscribe(Start::Offsets(vec![(0, 17), (3, 1 << 40)])))),
+        ("subscribe_no_offsets", Request::Subscribe(subscribe(Start::Offsets(Vec::new())))),
+    ];
+    for (partition, overflow) in Overflow::ALL.into_iter().enumerate() {
+        let value = Request::Subscribe(subscribe_with(Some(partition as u32), overflow));
+        let name = match overflow {
+            Overflow::Replay => "subscribe_replay",
+            Overflow::Block => "subscribe_block",
+            Overflow::DropNew => "subscribe_drop_new",
+            Overflow::DropOld => "subscribe_drop_old",
+            Overflow::DisconnectSlow => "subscribe_disconnect_slow",
+        };
+        values.push((name, value));
+    }
+    values.extend([
+        ("unsubscribe", Request::Unsubscribe { subscription: 3 }),
+        ("credit", Request::Credit { subscription: 3, bytes: 1 << 33 }),
+        (
+            "fetch",
+            Request::Fetch {
+                topic: topic(),
+                partition: 1,
+                offset: 1 << 40,
+                bytes_max: 1 << 20,
+                wait_ms: 500,
+            },
+        ),
+        ("topic_create", Request::TopicCreate { topic: topic(), settings }),
+        ("topic_delete", Request::TopicDelete { topic: topic() }),
+        ("topic_describe", Request::TopicDescribe { topic: topic() }),
+        ("topic_list", Request::TopicList { after: String::new(), count_max: 1000 }),
+        ("topic_list_after", Request::TopicList { after: topic(), count_max: 1 }),
+        ("stats", Request::Stats),
+        ("ping", Request::Ping),
+    ]);
+    let encode = |(i, (name, value)): (usize, (&str, Request))| {
+        let correlation = 0x0100_0000 + i as u32;
+        let mut buf = BytesMut::new();
+        value.encode(correlation, &mut buf);
+        vector(name, value, |b| b.put_slice(&buf))
+    };
+    values.into_iter().enumerate().map(encode).collect()
+}
+
+fn responses() -> Vec<Vector> {
+    let source = |partition, start| SourceInfo { topic: "orders.eu".into(), partition, start, end: 1 << 40 };
+    let topic = |partitions| TopicInfo {
+        topic: "orders.eu".into(),
+        settings: TopicSettings { partitions: 2, retention_bytes: 0, retention_ms: u64::MAX },
+        partitions,
+    };
+    let partitions = || {
+        vec![
+            PartitionInfo { start: 5, end: 10, bytes: 1234, subscribers: 2 },
+            PartitionInfo { start: 0, end: 0, bytes: 0, subscribers: 0 },
+        ]
+    };
+    let published = |level| Published { partition: 2, base_offset: 1 << 40, level, receivers: 3 };
+    let hello = HelloOk {
+        version: 1,
+        features: Features(0),
+        body_bytes_max: BODY_BYTES_MAX as u32,
+        publishes_in_flight_max: 256,
+        instance: 0x0123_4567_89ab_cdef,
+        server: "thalweg/0.1.0".into(),
+    };
+    let fetched = |batches| Response::Fetched { start: 5, end: 11, batches };
+    let values = [
+        ("hello", Response::Hello(hello)),
+        ("published_accepted", Response::Published(published(Level::Accepted))),
+        ("published_committed", Response::Published(published(Level::Committed))),
+        (
+            "subscribed",
+            Response::Subscribed { subscription: 3, sources: vec![source(0, 17), source(1, 1 << 40)] },
+        ),
+        ("subscribed_to_nothing_yet", Response::Subscribed { subscription: 3, sources: Vec::new() }),
+        ("unsubscribed", Response::Unsubscribed),
+        ("fetched", fetched(vec![batch(7), batch(9)])),
+        ("fetched_nothing", fetched(Vec::new())),
+        ("topic_created", Response::TopicCreated(topic(partitions()))),
+        ("topic_deleted", Response::TopicDeleted),
+        ("topic_described", Response::TopicDescribed(topic(partitions()))),
+        ("topics", Response::Topics { topics: vec![topic(partitions()), topic(Vec::new())], is_last: false }),
+        ("topics_last", Response::Topics { topics: Vec::new(), is_last: true }),
+        ("stats", Response::Stats("thalweg_topics 1\n".into())),
+        ("pong", Response::Pong),
+    ];
+    let encode = |i: usize, name: String, value: Response| {
+        let mut buf = BytesMut::new();
+        value.encode(0x0200_0000 + i as u32, &mut buf);
+        vector(name, value, |b| b.put_slice(&buf))
+    };
+    let answers = values.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let errors = ErrorKind::ALL.into_iter().map(|kind| {
+        (format!("error_{}", kind.name()), Response::Error(Error::new(kind, "what to do, für alle")))
+    });
+    answers.chain(errors).enumerate().map(|(i, (name, value))| encode(i, name, value)).collect()
+}
+
+fn pushes() -> Vec<Vector> {
+    let deliver = |topic: &str| {
+        let batch = batch(1 << 40).bytes().clone();
+        Push::Deliver { subscription: 3, partition: 2, topic: topic.into(), batch }
+    };
+    let gap =
+        |topic: &str| Push::Gap { subscription: 3, partition: 2, topic: topic.into(), from: 5, to: 1 << 40 };
+    let slow = Error::new(ErrorKind::SlowSubscriber, "the subscriber reads too slowly");
+    let bye = Error { retry_after_ms: 2000, ..Error::new(ErrorKind::ShuttingDown, "") };
+    let values = [
+        ("deliver", deliver("")),
+        ("deliver_of_a_pattern", deliver("orders.eu")),
+        ("gap", gap("")),
+        ("gap_of_a_pattern", gap("orders.eu")),
+        ("ended", Push::Ended { subscription: 3, error: slow }),
+        ("go_away", Push::GoAway { error: bye }),
+    ];
+    values
+        .into_iter()
+        .map(|(name, value)| {
+            let mut buf = BytesMut::new();
+            value.encode(&mut buf);
+            vector(name, value, |b| b.put_slice(&buf))
+        })
+        .collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> BytesMut {
+    assert_eq!(text.len() % 2, 0, "two digits for each byte");
+    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex")).collect()
+}
+
+/// The one frame that the bytes are.
+fn frame_of(bytes: &[u8]) -> Frame {
+    let (mut frames, mut assembler) = (Vec::new(), Assembler::new(BODY_BYTES_MAX));
+    assembler.feed(bytes, &mut frames).expect("a frame");
+    assert!(assembler.is_between_frames() && frames.len() == 1);
+    frames.remove(0)
+}
+
+fn frame(kind: u8, body: &[u8]) -> Frame {
+    Frame { kind, correlation: 1, body: BytesMut::from(body) }
+}
+
+/// How many bytes at the end of a body have no length of their own, where it ends with such bytes.
+fn open_end(file: &str, vector: &Vector) -> Option<usize> {
+    let name = &*vector.name;
+    match file {
+        "requests.txt" if name.starts_with("publish") => Some(draft().len()),
+        "responses.txt" if name == "stats" => Some(vector.bytes.len() - HEADER_BYTES),
+        "pushes.txt" if name.starts_with("deliver") => Some(batch(0).len()),
+        _ => None,
+    }
+}
+
+#[test]
+fn every_value_has_exactly_these_bytes() {
+    for family in families() {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(family.file);
+        let mut text = String::from("# Name; length, kind, flags, reserved, correlation id; body.\n\n");
+        for Vector { name, shown, bytes } in &family.vectors {
+            let fields = [0..4, 4..5, 5..6, 6..8, 8..12, 12..bytes.len()].map(|field| hex(&bytes[field]));
+            let line = format!("{name} {}", fields.join(" "));
+            write!(text, "# {shown}\n{}\n\n", line.trim_end()).expect("a string takes all");
+        }
+        text.truncate(text.trim_end().len() + 1);
+        if std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
+            std::fs::write(&path, &text).expect("the vectors can be written");
+        }
+        let file = std::fs::read_to_string(&path).expect("the vectors");
+        for (is, should) in text.lines().zip(file.lines()) {
+            assert_eq!(is, should, "{}", family.file);
+        }
+        assert_eq!(text, file, "{}", family.file);
+    }
+}
+
+#[test]
+fn these_bytes_become_the_value_again() {
+    for family in families() {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(family.file);
+        let file = std::fs::read_to_string(path).expect("the vectors");
+        let lines = file.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        assert_eq!(lines.clone().count(), family.vectors.len());
+        for (line, vector) in lines.zip(&family.vectors) {
+            let (name, digits) = line.split_once(' ').expect("a name and its bytes");
+            let bytes = from_hex(&digits.replace(' ', ""));
+            let decoded = (family.decode)(frame_of(&bytes)).expect(name);
+            assert_eq!((decoded.shown, decoded.again), (vector.shown.clone(), bytes), "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_kind_has_a_vector() {
+    for family in families() {
+        for kind in 0..=u8::MAX {
+            let is_known =
+                (family.decode)(frame(kind, &[])).map_err(|e| e.kind) != Err(ErrorKind::Unsupported);
+            let has_vector = family.vectors.iter().any(|vector| vector.bytes[4] == kind);
+            assert_eq!(is_known, has_vector, "{}: kind {kind:#04x}", family.file);
+            if is_known {
+                assert_eq!(Push::is_push(kind), family.file == "pushes.txt", "kind {kind:#04x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_body_that_is_cut_or_too_long_is_refused() {
+    for family in families() {
+        for vector in &family.vectors {
+            let (name, whole) = (&vector.name, frame_of(&vector.bytes));
+            let open_end = open_end(family.file, vector);
+            let decode = |body: &[u8]| (family.decode)(frame(whole.kind, body)).map_err(|error| error.kind);
+            for length in 0..whole.body.len() {
+                if open_end.is_some_and(|open_end| length + open_end >= whole.body.len()) {
+                    assert!(decode(&whole.body[..length]).is_ok(), "{name} with {length} bytes");
+                } else {
+                    let refused = decode(&whole.body[..length]);
+                    assert_eq!(refused, Err(ErrorKind::Malformed), "{name} with {length} bytes");
+                }
+            }
+            let longer = decode(&[&whole.body[..], &[0]].concat());
+            assert_eq!(longer.is_ok(), open_end.is_some(), "{name} with a byte too many");
+        }
+    }
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    // Where in the body of which vector, and what stands there instead.
+    let cases: [(&str, &str, usize, &[u8]); 11] = [
+        ("requests.txt", "hello", 0, b"HTTP"),
+        ("requests.txt", "hello", 24, &[0xff]),
+        ("requests.txt", "publish", 2, &[0xc0]),
+        ("requests.txt", "publish", 15, &[4]),
+        ("requests.txt", "subscribe_live", 18, &[5]),
+        ("requests.txt", "subscribe_live", 19, &[5]),
+        ("requests.txt", "subscribe_no_offsets", 19, &[0xff; 4]),
+        ("responses.txt", "published_accepted", 12, &[0]),
+        ("responses.txt", "published_accepted", 12, &[3]),
+        ("responses.txt", "subscribed", 4, &[0x80, 0, 0, 0]),
+        ("responses.txt", "stats", 0, &[0xff]),
+    ];
+    for (file, name, at, instead) in cases {
+        let family = families().into_iter().find(|family| family.file == file).expect(file);
+        let vector = family.vectors.iter().find(|vector| vector.name == name).expect(name);
+        let mut wrong = frame_of(&vector.bytes);
+        wrong.body[at..at + instead.len()].copy_from_slice(instead);
+        let decoded = (family.decode)(wrong).map_err(|error| error.kind);
+        assert_eq!(decoded, Err(ErrorKind::Malformed), "{name} at {at}");
+    }
+    // A batch in a fetch is checked.
+    let fetched = responses().into_iter().find(|vector| vector.name == "fetched").expect("a fetch");
+    let mut damaged = frame_of(&fetched.bytes);
+    let last = damaged.body.len() - 1;
+    damaged.body[last] ^= 1;
+    assert_eq!(Response::decode(damaged).map_err(|error| error.kind), Err(ErrorKind::Corrupt));
+}
+
+#[test]
+fn many_of_the_smallest_entries_are_read() {
+    let source = SourceInfo { topic: String::new(), partition: 0, start: 0, end: 0 };
+    let topic =
+        TopicInfo { topic: String::new(), settings: TopicSettings::default(), partitions: Vec::new() };
+    for response in [
+        Response::Subscribed { subscription: 0, sources: vec![source; 100] },
+        Response::Topics { topics: vec![topic; 100], is_last: true },
+    ] {
+        let mut buf = BytesMut::new();
+        response.encode(1, &mut buf);
+        assert_eq!(Response::decode(frame_of(&buf)), Ok(response));
+    }
+    let mut subscribe = Subscribe {
+        subscription: 0,
+        topic: String::new(),
+        partition: None,
+        start: Start::Live,
+        overflow: Overflow::Replay,
+        queue_batches: 0,
+        group: String::new(),
+        credit: 0,
+    };
+    for count in [0, 1, 100] {
+        subscribe.start = Start::Offsets(vec![(0, 0); count]);
+        let mut buf = BytesMut::new();
+        Request::Subscribe(subscribe.clone()).encode(1, &mut buf);
+        let Ok(Request::Subscribe(read)) = Request::decode(frame_of(&buf)) else { panic!("a subscribe") };
+        assert_eq!(read, subscribe);
+    }
+}
+
+#[test]
+fn a_very_large_body_is_read_in_place_and_not_past_its_end() {
+    let (large, mut stream) = ((512 << 10) + (20 << 10), BytesMut::new());
+    put_frame(&mut stream, 1, 1, |body| body.put_bytes(1, large));
+    put_frame(&mut stream, 2, 2, |body| body.put_bytes(2, 3));
+    let (mut frames, mut assembler) = (Vec::new(), Assembler::new(BODY_BYTES_MAX));
+    let (mut rest, mut places) = (stream.freeze(), 0);
+    while !rest.is_empty() {
+        if let Some(mut place) = assembler.large_rest() {
+            place.put_slice(&rest.split_to(rest.len().min(place.remaining_mut())));
+            places += 1;
+            assembler.close_frame(&mut frames);
+        } else {
+            assembler.feed(&rest.split_to(rest.len().min(20)), &mut frames).expect("valid frames");
+        }
+    }
+    let lengths: Vec<(u8, usize)> = frames.iter().map(|frame| (frame.kind, frame.body.len())).collect();
+    assert_eq!((lengths, places), (vec![(1, large), (2, 3)], 2));
+}
+
+#[test]
+fn an_error_of_a_later_version_is_an_internal_one_and_a_long_message_is_cut() {
+    let mut body = BytesMut::new();
+    body.put_u16(999);
+    body.put_u8(1);
+    body.put_u32(5);
+    body.put_u16(0);
+    let Ok(Response::Error(error)) = Response::decode(frame(0xff, &body)) else { panic!("an error") };
+    assert_eq!((error.kind, error.retry_after_ms), (ErrorKind::Internal, 5));
+
+    let mut buf = BytesMut::new();
+    Response::Error(Error::invalid("ä".repeat(600) + "x")).encode(1, &mut buf);
+    assert_eq!(Response::decode(frame_of(&buf)), Ok(Response::Error(Error::invalid("ä".repeat(512)))));
+    buf.clear();
+    Response::Error(Error::invalid(format!("x{}", "ä".repeat(600)))).encode(1, &mut buf);
+    assert_eq!(
+        Response::decode(frame_of(&buf)),
+        Ok(Response::Error(Error::invalid(format!("x{}", "ä".repeat(511)))))
+    );
+}
+
+#[test]
+fn the_pieces_for_vectored_writes_are_the_same_bytes() {
+    let bytes = draft().into_bytes();
+    let mut whole = BytesMut::new();
+    let batch = BytesMut::from(&bytes[..]);
+    Request::Publish { topic: "t".into(), partition: None, acks: Acks::Default, batch }.encode(9, &mut whole);
+    assert_eq!(publish_frame(9, "t", None, Acks::Default, bytes.clone()).concat(), whole);
+
+    let (mut whole, mut head) = (BytesMut::new(), BytesMut::new());
+    Push::Deliver { subscription: 1, partition: 2, topic: "t".into(), batch: bytes.clone() }
+        .encode(&mut whole);
+    put_deliver_head(&mut head, 1, 2, "t", bytes.len());
+    assert_eq!([head.freeze(), bytes].concat(), whole);
+}
+
+/// Decodes, and if that goes well, once more what it encodes to: the value has to stay the same.
+fn assert_survives(decode: fn(Frame) -> Result<Decoded>, kind: u8, body: &[u8]) {
+    if let Ok(decoded) = decode(frame(kind, body)) {
+        assert_eq!(decode(frame_of(&decoded.again)).as_ref(), Ok(&decoded));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_body_of_any_kind_is_survived(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        for family in families() {
+            for kind in 0..=u8::MAX {
+                assert_survives(family.decode, kind, &body);
+            }
+        }
+    }
+
+    #[test]
+    fn a_vector_with_some_bytes_changed_is_survived(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        for family in families() {
+            for vector in &family.vectors {
+                let mut changed = frame_of(&vector.bytes);
+                let length = changed.body.len();
+                for (at, byte) in changes.iter().filter(|_| length > 0) {
+                    changed.body[at.index(length)] = *byte;
+                }
+                assert_survives(family.decode, changed.kind, &changed.body);
+            }
+        }
+    }
+
+    #[test]
+    fn frames_are_the_same_however_the_stream_is_cut(
+        sent in prop::collection::vec(
+            (any::<u8>(), any::<u32>(), prop_oneof![4 => 0usize..40, 1 => 0usize..70_000]),
+            1..8,
+        ),
+        cuts in prop::collection::vec(prop_oneof![1usize..30, 1usize..30_000], 1..20),
+    ) {
+        let mut stream = BytesMut::new();
+        for (kind, correlation, length) in &sent {
+            put_frame(&mut stream, *kind, *correlation, |body| body.put_bytes(*kind, *length));
+        }
+        let (mut frames, mut assembler) = (Vec::new(), Assembler::new(BODY_BYTES_MAX));
+        let (mut rest, mut cuts) = (Bytes::from(stream), cuts.into_iter().cycle());
+        while !rest.is_empty() {
+            let mut part = rest.split_to(cuts.next().expect("endless").min(rest.len()));
+            // As a socket does: straight into a large body where there is one, else through a buffer.
+            if let Some(mut place) = assembler.large_rest() {
+                place.put_slice(&part.split_to(part.len().min(place.remaining_mut())));
+                assembler.close_frame(&mut frames);
+            }
+            assembler.feed(&part, &mut frames).expect("valid frames");
+        }
+        prop_assert!(assembler.is_between_frames());
+        let expected: Vec<Frame> = sent
+            .iter()
+            .map(|(kind, correlation, length)| {
+                let body = BytesMut::from(&vec![*kind; *length][..]);
+                Frame { kind: *kind, correlation: *correlation, body }
+            })
+            .collect();
+        prop_assert!(frames == expected);
+    }
+}
