@@ -57,12 +57,11 @@ pub(crate) enum Events {
 pub(crate) struct Dialer {
     pub address: Address,
     pub settings: ClientSettings,
-    endpoints: Mutex<HashMap<bool, quinn::Endpoint>>,
 }
 
 impl Dialer {
     pub(crate) fn new(address: Address, settings: ClientSettings) -> Self {
-        Self { address, settings, endpoints: Mutex::default() }
+        Self { address, settings }
     }
 
     /// Connects and says hello, within the connect timeout. `streams` are for publishing.
@@ -156,12 +155,9 @@ impl Dialer {
         }
     }
 
-    /// The UDP socket for peers of this kind of address, made at first use.
+    /// A UDP socket for one connection. Each has its own: the kernel drops what overflows a socket's
+    /// buffer, and a burst to one subscriber must not cost another its packets.
     fn endpoint(&self, peer: SocketAddr) -> Result<quinn::Endpoint> {
-        let mut endpoints = self.endpoints.lock();
-        if let Some(endpoint) = endpoints.get(&peer.is_ipv6()) {
-            return Ok(endpoint.clone());
-        }
         let local: SocketAddr = match (peer.is_ipv6(), peer.ip().is_loopback()) {
             (false, true) => (Ipv4Addr::LOCALHOST, 0).into(),
             (false, false) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -171,9 +167,7 @@ impl Dialer {
         let made = quic::bind_socket(local, false).and_then(|socket| {
             quinn::Endpoint::new(quic::endpoint_config()?, None, socket, Arc::new(quinn::TokioRuntime))
         });
-        let endpoint = made.map_err(|e| self.unreachable(&e))?;
-        endpoints.insert(peer.is_ipv6(), endpoint.clone());
-        Ok(endpoint)
+        made.map_err(|e| self.unreachable(&e))
     }
 
     fn unreachable(&self, error: &dyn std::error::Error) -> Error {

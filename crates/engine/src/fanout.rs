@@ -89,6 +89,8 @@ pub enum Offer {
 
 #[derive(Debug)]
 struct Source {
+    /// Where it began; the batch that holds this offset comes whole, and nothing before it is missed.
+    start: Offset,
     /// The offset that the feed expects next from this source.
     next: Offset,
     is_live: bool,
@@ -100,8 +102,8 @@ struct Source {
 pub struct Feed {
     sources: Vec<Source>,
     queue: VecDeque<Delivery>,
-    /// Batches at the front of `queue` that were read from a log. Only an empty queue takes history, one
-    /// step of it, so it needs no limit and takes no room from what is live.
+    /// Batches at the front of `queue` that were read from a log. A log is read only when the queue is
+    /// empty, and one step of it, so history needs no limit and takes no room from what is live.
     history_batches: usize,
     /// Live batches in `queue`; notices of gaps do not count, they merge with their neighbours.
     batches: usize,
@@ -138,7 +140,7 @@ impl Feed {
 
     /// Adds a source that starts at `next`. A source that starts at the end of its log is live at once.
     pub fn add_source(&mut self, next: Offset, is_live: bool) -> SourceId {
-        self.sources.push(Source { next, is_live, is_removed: false });
+        self.sources.push(Source { start: next, next, is_live, is_removed: false });
         (self.sources.len() - 1) as SourceId
     }
 
@@ -263,6 +265,8 @@ impl Feed {
 
     /// History of a source that is behind, read from its log at the offset that `behind` gave.
     pub fn backfill(&mut self, source: SourceId, batches: impl IntoIterator<Item = RecordBatch>) {
+        // What other sources appended while the log was read comes after it.
+        let mut live = self.queue.split_off(self.first_live());
         for batch in batches {
             let next = self.sources[source as usize].next;
             if batch.base_offset() > next {
@@ -273,6 +277,7 @@ impl Feed {
             self.history_batches += 1;
             self.queue.push_back(Delivery::Batch { source, batch });
         }
+        self.queue.append(&mut live);
     }
 
     /// A source has read its whole log. The caller holds the partition, so that no append slips between.
@@ -303,30 +308,26 @@ impl Feed {
         let (mut history_left, mut history_batches, mut batches, mut bytes) = (self.history_batches, 0, 0, 0);
         let sources = &mut self.sources;
         self.queue.retain(|delivery| {
-            let (Delivery::Batch { source, .. } | Delivery::Gap { source, .. }) = delivery;
-            let at = *source as usize;
-            let is_batch = matches!(delivery, Delivery::Batch { .. });
-            let is_history = is_batch && history_left > 0;
+            let (at, batch) = match delivery {
+                Delivery::Gap { source, .. } => return !is_forgotten[*source as usize],
+                Delivery::Batch { source, batch } => (*source as usize, batch),
+            };
+            let is_history = history_left > 0;
             history_left -= usize::from(is_history);
-            match delivery {
-                Delivery::Batch { .. } if sources[at].is_removed && is_history => {
-                    history_batches += 1;
-                    true
+            if !sources[at].is_removed {
+                if !is_forgotten[at] {
+                    is_forgotten[at] = true;
+                    sources[at].next = batch.base_offset().max(sources[at].start);
                 }
-                Delivery::Batch { batch, .. } if sources[at].is_removed => {
-                    batches += 1;
-                    bytes += batch.len();
-                    true
-                }
-                Delivery::Batch { batch, .. } => {
-                    if !is_forgotten[at] {
-                        is_forgotten[at] = true;
-                        sources[at].next = batch.base_offset();
-                    }
-                    false
-                }
-                Delivery::Gap { .. } => !is_forgotten[at],
+                return false;
             }
+            if is_history {
+                history_batches += 1;
+            } else {
+                batches += 1;
+                bytes += batch.len();
+            }
+            true
         });
         for source in &mut self.sources {
             source.is_live = source.is_removed;
@@ -336,12 +337,15 @@ impl Feed {
         self.bytes = bytes;
     }
 
+    /// Where the first live batch is in the queue, or the queue's end.
+    fn first_live(&self) -> usize {
+        let batches = self.queue.iter().enumerate().filter(|(_, delivery)| matches!(delivery, Delivery::Batch { .. }));
+        batches.map(|(at, _)| at).nth(self.history_batches).unwrap_or(self.queue.len())
+    }
+
     fn drop_oldest(&mut self) {
         // History takes no room, so dropping it makes none.
-        let live = self.queue.iter().enumerate().filter(|(_, delivery)| matches!(delivery, Delivery::Batch { .. }));
-        let Some(at) = live.map(|(at, _)| at).nth(self.history_batches) else {
-            return;
-        };
+        let at = self.first_live();
         let Some(Delivery::Batch { source, batch }) = self.queue.remove(at) else {
             return;
         };

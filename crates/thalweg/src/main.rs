@@ -1,16 +1,73 @@
-//! The binary.
+//! The binary: reads the command line and the configuration, then runs one command.
+
+mod args;
+mod commands;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use thalweg::config::{Config, Sources};
+
+use args::{Cli, Command, Global};
+use output::{Failure, Result, USAGE};
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let flags: Vec<String> = std::env::args().skip(1).collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    runtime.block_on(async {
-        let native = flags.first().cloned().unwrap_or("127.0.0.1:7400".into());
-        let config = thalweg::config::Config::load(&thalweg::config::Sources { flags: vec![("native", native)], ..Default::default() }.with_env())?;
-        let server = thalweg::Server::start(&config).await?;
-        println!("{:?}", server.native);
-        tokio::signal::ctrl_c().await?;
-        Ok(())
-    })
+/// Read from the working directory where no file is named.
+const DEFAULT_FILE: &str = "thalweg.toml";
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.exit(),
+    }
+}
+
+fn run(cli: Cli) -> Result {
+    let global = &cli.global;
+    match cli.command {
+        Command::Serve(args) => commands::serve::run(global, &args),
+        Command::Demo(args) => commands::demo::run(&args, global.json),
+        Command::Publish(args) => commands::publish::run(&load(global, Vec::new())?, args, global.json),
+        Command::Subscribe(args) => commands::subscribe::run(&load(global, Vec::new())?, args, global.json),
+        Command::Request(args) => commands::request::run(&load(global, Vec::new())?, &args, global.json),
+        Command::Topic(args) => commands::topic::run(&load(global, Vec::new())?, args, global.json),
+        Command::Config(args) => commands::config::run(&load(global, Vec::new())?, &args, global.json),
+        Command::Bench(args) => commands::bench::run(global, args),
+        Command::Top(args) => commands::top::run(&load(global, Vec::new())?, &args, global.json),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Man { directory } => {
+            std::fs::create_dir_all(&directory)?;
+            Ok(clap_mangen::generate_to(Cli::command(), &directory)?)
+        }
+    }
+}
+
+/// The configuration of a command: its flags, the environment, the file.
+fn load(global: &Global, mut flags: Vec<(&'static str, String)>) -> Result<Config> {
+    let named = |name: &'static str, value: &Option<String>| value.clone().map(|value| (name, value));
+    flags.extend(named("server", &global.server));
+    flags.extend(named("ca_file", &global.ca_file));
+    for pair in &global.set {
+        let Some((name, value)) = pair.split_once('=') else {
+            return Err(Failure::new(USAGE, format!("--set {pair}: write KEY=VALUE")));
+        };
+        flags.push((thalweg::config::key_name(name, "--set")?, value.to_owned()));
+    }
+    let file = global.config.clone().or_else(|| {
+        let here = std::path::PathBuf::from(DEFAULT_FILE);
+        here.exists().then_some(here)
+    });
+    Ok(Config::load(&Sources { file, flags, ..Sources::default() }.with_env())?)
+}
+
+/// Runs a command that talks to a broker: one thread is enough for that.
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

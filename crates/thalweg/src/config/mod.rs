@@ -316,6 +316,11 @@ fn file_entry(path: &Path, name: &str, value: &toml::Value, scope: Scope) -> Res
     }
 }
 
+/// The name of a key as the table has it.
+pub fn key_name(name: &str, place: &str) -> Result<&'static str> {
+    find(name, place).map(|key| key.name)
+}
+
 /// The key of this name; an unknown one is refused with the nearest that is known.
 fn find(name: &str, place: &str) -> Result<&'static Key> {
     KEYS.iter().find(|key| key.name == name).ok_or_else(|| {

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::{
-    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Overflow, RecordBatch, Result, Start, TopicSettings,
+    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Overflow, RecordBatch, Result, RetryClass, Start,
+    TopicSettings,
 };
 use proptest::prelude::*;
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES, put_frame};
@@ -383,6 +384,10 @@ fn values_out_of_range_are_refused() {
     let last = damaged.body.len() - 1;
     damaged.body[last] ^= 1;
     assert_eq!(Response::decode(damaged).map_err(|error| error.kind), Err(ErrorKind::Corrupt));
+    // So is its place, which the checksum does not cover: behind the log's bounds, the count and a length.
+    let mut misplaced = frame_of(&fetched.bytes);
+    misplaced.body[24] = 0x80;
+    assert_eq!(Response::decode(misplaced).map_err(|error| error.kind), Err(ErrorKind::Malformed));
 }
 
 #[test]
@@ -438,15 +443,46 @@ fn a_very_large_body_is_read_in_place_and_not_past_its_end() {
 }
 
 #[test]
-fn an_error_of_a_later_version_is_an_internal_one_and_a_long_message_is_cut() {
-    let mut body = BytesMut::new();
-    body.put_u16(999);
-    body.put_u8(1);
-    body.put_u32(5);
-    body.put_u16(0);
-    let Ok(Response::Error(error)) = Response::decode(frame(0xff, &body)) else { panic!("an error") };
-    assert_eq!((error.kind, error.retry_after_ms), (ErrorKind::Internal, 5));
+fn an_error_of_a_later_version_asks_the_same_of_the_caller() {
+    let read = |code: u16, class: u8| {
+        let mut body = BytesMut::new();
+        body.put_u16(code);
+        body.put_u8(class);
+        body.put_u32(5);
+        body.put_u16(0);
+        let answer = Response::decode(frame(0xff, &body));
+        let Ok(Response::Error(error)) = answer else { panic!("no error: {answer:?}") };
+        // The pushes that carry an error read it the same way.
+        assert_eq!(Push::decode(frame(0x43, &body)), Ok(Push::GoAway { error: error.clone() }));
+        assert_eq!((error.retry_after_ms, &*error.message), (5, ""));
+        error.kind
+    };
+    let cases = [
+        (RetryClass::Retry, ErrorKind::Corrupt),
+        (RetryClass::RetryAfter, ErrorKind::Busy),
+        (RetryClass::OutcomeUnknown, ErrorKind::Internal),
+        (RetryClass::Fatal, ErrorKind::Unsupported),
+    ];
+    for code in [0, 17, 999, u16::MAX] {
+        for (class, kind) in cases {
+            assert_eq!((read(code, class.code()), kind.retry_class()), (kind, class), "{code}");
+        }
+        // No kind here leads to another broker, and a class may itself be of a later version: then nobody
+        // knows what came of the request.
+        for class in [0, RetryClass::Redirect.code(), 6, u8::MAX] {
+            assert_eq!(read(code, class), ErrorKind::Internal, "{code} of class {class}");
+        }
+    }
+    // A kind that is known is itself, whatever class comes with it.
+    for kind in ErrorKind::ALL {
+        for class in [0, 1, 5, u8::MAX] {
+            assert_eq!(read(kind.code(), class), kind);
+        }
+    }
+}
 
+#[test]
+fn a_long_message_is_cut() {
     let mut buf = BytesMut::new();
     Response::Error(Error::invalid("ä".repeat(600) + "x")).encode(1, &mut buf);
     assert_eq!(Response::decode(frame_of(&buf)), Ok(Response::Error(Error::invalid("ä".repeat(512)))));
@@ -456,6 +492,47 @@ fn an_error_of_a_later_version_is_an_internal_one_and_a_long_message_is_cut() {
         Response::decode(frame_of(&buf)),
         Ok(Response::Error(Error::invalid(format!("x{}", "ä".repeat(511)))))
     );
+}
+
+/// The names that brokers take are shorter; the frame keeps its shape whatever a caller gives.
+#[test]
+fn a_text_too_long_for_its_length_loses_its_end() {
+    let (most, ends) = (usize::from(u16::MAX), "and what comes after it");
+    let cases = [
+        ("x".repeat(most), most),
+        ("x".repeat(most + 1), most),
+        ("x".repeat(most) + ends, most),
+        ("x".repeat(4 * most), most),
+        // Whole characters stay: of two bytes each the length holds one byte less.
+        ("ä".repeat(most), most - 1),
+        ("x".to_owned() + &"ä".repeat(most), most),
+        ("€".repeat(most), most),
+        ("x".to_owned() + &"€".repeat(most), most - 2),
+        ("🦀".repeat(most), most - 3),
+    ];
+    for (text, length) in cases {
+        let source = |topic: &str| SourceInfo { topic: topic.into(), partition: 1, start: 2, end: 3 };
+        let answer = |topic| Response::Subscribed { subscription: 4, sources: vec![source(topic), source("t")] };
+        let mut buf = BytesMut::new();
+        answer(&text).encode(1, &mut buf);
+        assert_eq!(Response::decode(frame_of(&buf)), Ok(answer(&text[..length])));
+
+        buf.clear();
+        Request::TopicList { after: text.clone(), count_max: 5 }.encode(1, &mut buf);
+        let Ok(Request::TopicList { after, count_max }) = Request::decode(frame_of(&buf)) else {
+            panic!("a list of topics")
+        };
+        assert_eq!((&*after, count_max), (&text[..length], 5));
+
+        // What is written in two parts has one length.
+        let bytes = draft().into_bytes();
+        buf.clear();
+        put_deliver_head(&mut buf, 1, 2, &text, bytes.len());
+        buf.put_slice(&bytes);
+        let topic = text[..length].to_owned();
+        let deliver = Push::Deliver { subscription: 1, partition: 2, topic, batch: bytes };
+        assert_eq!(Push::decode(frame_of(&buf)), Ok(deliver));
+    }
 }
 
 #[test]

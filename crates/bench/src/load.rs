@@ -1,0 +1,152 @@
+//! The two ends of a load: publishers that stamp their records, subscribers that check them.
+
+use std::time::{Duration, Instant};
+
+use client::{BatchBuilder, Client, Error, Event, Publisher, Result, Subscription};
+
+use crate::latency::Latencies;
+
+/// How a record's payload begins: publisher, sequence of the publisher, time of sending.
+const STAMP_BYTES: usize = 20;
+
+/// What every record of a publisher says of itself.
+struct Stamp {
+    publisher: u32,
+    sequence: u64,
+    /// Nanoseconds since the run began.
+    at_ns: u64,
+}
+
+impl Stamp {
+    fn put(&self, payload: &mut [u8]) {
+        let mut bytes = [0; STAMP_BYTES];
+        bytes[..4].copy_from_slice(&self.publisher.to_be_bytes());
+        bytes[4..12].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.at_ns.to_be_bytes());
+        let n = payload.len().min(STAMP_BYTES);
+        payload[..n].copy_from_slice(&bytes[..n]);
+    }
+
+    /// `None` where the payload is too small for a stamp.
+    fn get(payload: &[u8]) -> Option<Self> {
+        Some(Self {
+            publisher: u32::from_be_bytes(payload.get(..4)?.try_into().ok()?),
+            sequence: u64::from_be_bytes(payload.get(4..12)?.try_into().ok()?),
+            at_ns: u64::from_be_bytes(payload.get(12..20)?.try_into().ok()?),
+        })
+    }
+}
+
+/// The records of one publisher.
+pub(crate) struct Source {
+    publisher: u32,
+    sequence: u64,
+    payload: Vec<u8>,
+    builder: BatchBuilder,
+    begin: Instant,
+}
+
+impl Source {
+    pub(crate) fn new(publisher: usize, payload_bytes: usize, begin: Instant) -> Self {
+        // Text-like filler, so that nothing on the way can make it smaller than it is for real data.
+        let payload = (0..payload_bytes).map(|i| b' ' + (i * 31 % 95) as u8).collect();
+        Self { publisher: publisher as u32, sequence: 0, payload, builder: BatchBuilder::new(), begin }
+    }
+
+    /// Publishes a batch of the next records. `due` is when it should have been sent.
+    pub(crate) async fn send(&mut self, publisher: &Publisher, records: usize, due: Instant) -> Result<()> {
+        let at_ns = due.saturating_duration_since(self.begin).as_nanos() as u64;
+        for _ in 0..records {
+            Stamp { publisher: self.publisher, sequence: self.sequence, at_ns }.put(&mut self.payload);
+            self.sequence += 1;
+            self.builder.push(1, None, Some(&self.payload), &[])?;
+        }
+        match self.builder.finish() {
+            Some(batch) => publisher.send_batch(None, batch).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// What one subscriber found.
+#[derive(Default)]
+pub(crate) struct Sink {
+    pub records: u64,
+    /// Records that did not come, or came out of order.
+    pub lost: u64,
+    pub latencies: Latencies,
+    /// The next sequence of each publisher.
+    next: Vec<u64>,
+}
+
+impl Sink {
+    pub(crate) fn new(publishers: usize) -> Self {
+        Self { next: vec![0; publishers], ..Self::default() }
+    }
+
+    /// Reads until so many records came or are known to be lost. `patience` bounds the wait for each.
+    pub(crate) async fn read(
+        &mut self,
+        subscription: &mut Subscription,
+        records: u64,
+        begin: Instant,
+        patience: Duration,
+    ) -> Result<()> {
+        while self.records + self.lost < records {
+            let event = match tokio::time::timeout(patience, subscription.next_event()).await {
+                Ok(event) => event?,
+                Err(_) => {
+                    self.lost = records - self.records;
+                    return Ok(());
+                }
+            };
+            match event {
+                Event::Batch(batch) => {
+                    let elapsed = begin.elapsed();
+                    let mut is_first = true;
+                    for record in batch.records()? {
+                        let record = record?;
+                        let stamp = record.value.and_then(Stamp::get);
+                        if let Some(stamp) = stamp {
+                            if is_first {
+                                self.latencies.record(elapsed.saturating_sub(Duration::from_nanos(stamp.at_ns)));
+                                is_first = false;
+                            }
+                            self.check(&stamp)?;
+                        }
+                        self.records += 1;
+                    }
+                }
+                Event::Gap { from, to, .. } => self.lost += to - from,
+                Event::Restarted => return Err(Error::new(client::ErrorKind::Disconnected, "the broker restarted")),
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, stamp: &Stamp) -> Result<()> {
+        let next = self.next.get_mut(stamp.publisher as usize).ok_or_else(|| {
+            Error::malformed(format!("a record says it is of publisher {}, which there is not", stamp.publisher))
+        })?;
+        if stamp.sequence < *next {
+            return Err(Error::malformed(format!(
+                "record {} of publisher {} came again or late",
+                stamp.sequence, stamp.publisher
+            )));
+        }
+        *next = stamp.sequence + 1;
+        Ok(())
+    }
+}
+
+/// CPU time that this process has used, user and system.
+pub(crate) fn cpu_seconds() -> f64 {
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9
+}
+
+/// A value of the broker's metrics.
+pub(crate) async fn server_metric(client: &Client, name: &str) -> Option<f64> {
+    let stats = client.stats().await.ok()?;
+    stats.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}

@@ -1,0 +1,117 @@
+//! What a run found, for people and for programs.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Latencies in microseconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Percentiles {
+    pub count: u64,
+    pub mean: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+/// Where a run was made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Host {
+    pub cpu: String,
+    pub cores: usize,
+    pub kernel: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    pub system: String,
+    pub command: String,
+    pub host: Host,
+    pub mode: String,
+    pub transport: String,
+    pub payload_bytes: usize,
+    pub batch: usize,
+    pub publishers: usize,
+    pub fanout: usize,
+    pub published: u64,
+    pub delivered: u64,
+    /// Records that were published and did not arrive, or arrived out of order.
+    pub lost: u64,
+    pub seconds: f64,
+    pub published_per_s: f64,
+    pub delivered_per_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_per_s: Option<f64>,
+    /// From publish (open loop: from when it was due) to the subscriber, one sample a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery_us: Option<Percentiles>,
+    /// From publish to its acknowledgement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ack_us: Option<Percentiles>,
+    pub client_cpu_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_cpu_seconds: Option<f64>,
+    /// CPU of both sides for each delivery; for each publish where nobody subscribes.
+    pub cpu_us_per_message: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_resident_bytes: Option<u64>,
+}
+
+impl Host {
+    pub fn here() -> Self {
+        let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
+        Self {
+            cpu: model.unwrap_or("unknown").to_owned(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} {} over {}: {} B x {} in a batch, {} publishers, fanout {}",
+            self.system, self.mode, self.transport, self.payload_bytes, self.batch, self.publishers, self.fanout
+        )?;
+        writeln!(f, "  on {} x {}, Linux {}", self.host.cores, self.host.cpu, self.host.kernel)?;
+        let rate = |n: f64| if n >= 1e6 { format!("{:.2} M/s", n / 1e6) } else { format!("{:.1} k/s", n / 1e3) };
+        let megabytes = self.delivered_per_s * self.payload_bytes as f64 / 1e6;
+        writeln!(
+            f,
+            "  published {:>9} ({}), delivered {:>9} ({}, {megabytes:.0} MB/s), lost {}, in {:.2} s",
+            self.published,
+            rate(self.published_per_s),
+            self.delivered,
+            rate(self.delivered_per_s),
+            self.lost,
+            self.seconds
+        )?;
+        let server = self.server_cpu_seconds.map_or("unknown".to_owned(), |s| format!("{s:.2} s"));
+        writeln!(
+            f,
+            "  CPU client {:.2} s, server {server}: {:.2} us a message",
+            self.client_cpu_seconds, self.cpu_us_per_message
+        )?;
+        if let Some(bytes) = self.server_resident_bytes {
+            writeln!(f, "  server memory {:.1} MiB", bytes as f64 / f64::from(1 << 20))?;
+        }
+        for (name, latencies) in [("delivery", self.delivery_us), ("ack", self.ack_us)] {
+            if let Some(p) = latencies {
+                writeln!(
+                    f,
+                    "  {name:<8} us: p50 {:.1}  p90 {:.1}  p99 {:.1}  p99.9 {:.1}  max {:.1}  (mean {:.1}, {} samples)",
+                    p.p50, p.p90, p.p99, p.p999, p.max, p.mean, p.count
+                )?;
+            }
+        }
+        if self.lost > 0 {
+            writeln!(f, "  THIS RUN LOST RECORDS: its rates do not count")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,538 @@
+//! Bytes into requests, and answers into bytes: query strings, bodies, records as JSON.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use axum::extract::{FromRequestParts, Path};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use broker::{Published, TopicStatus};
+use bytes::{Bytes, BytesMut};
+use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, RecordView, TopicSettings};
+use http_body_util::BodyExt;
+use serde::{Deserialize, Deserializer, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Peer;
+use super::errors::{ErrorBody, Failure, Result};
+
+/// How long a client may take for the body of one request.
+const BODY_WAIT_MAX: Duration = Duration::from_secs(60);
+/// JSON in one answer, beyond its first record.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+
+/// The topic, or the pattern, in the path of a request.
+pub(super) struct Topic(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Topic {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(topic)) => Ok(Self(topic)),
+            Err(rejection) => Err(Error::invalid(format!("the topic in the path: {rejection}")).into()),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Peer {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let peer = parts.extensions.get::<Self>().cloned();
+        peer.ok_or_else(|| Error::new(ErrorKind::Internal, "a request came without its connection").into())
+    }
+}
+
+/// The parameters of a request, each known and given once.
+pub(super) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub fn parse(uri: &Uri, known: &[&str]) -> Result<Self> {
+        let axum::extract::Query(given) = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|rejection| Error::invalid(format!("the query string: {rejection}")))?;
+        for (i, (name, _)) in given.iter().enumerate() {
+            if !known.contains(&name.as_str()) {
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                return Err(Error::invalid(format!("unknown parameter '{name}'; known here: {known}")).into());
+            }
+            if given[..i].iter().any(|(other, _)| other == name) {
+                return Err(Error::invalid(format!("parameter '{name}' is given twice")).into());
+            }
+        }
+        Ok(Self(given))
+    }
+
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn get<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>> {
+        self.text(name).map(|text| parse(name, text)).transpose()
+    }
+}
+
+/// A value that a client gave under this name.
+pub(super) fn parse<T: FromStr<Err: Display>>(name: &str, text: &str) -> Result<T> {
+    text.parse().map_err(|why| Error::invalid(format!("{name}: '{text}' is not valid here: {why}")).into())
+}
+
+/// What a body is, by its content type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyKind {
+    /// One record, its value as it is.
+    Value,
+    /// One record a line.
+    Lines,
+    Json,
+}
+
+impl BodyKind {
+    /// Of the records that a request publishes.
+    pub fn of_records(headers: &HeaderMap) -> Result<Self> {
+        match essence(headers)?.as_str() {
+            "" | "application/octet-stream" | "text/plain" => Ok(Self::Value),
+            "application/x-ndjson" => Ok(Self::Lines),
+            "application/json" => Ok(Self::Json),
+            other => Err(wrong_type(
+                other,
+                "application/octet-stream or text/plain (one record), application/x-ndjson (one record a line) \
+                 or application/json",
+            )),
+        }
+    }
+}
+
+/// Refuses a body that says it is something else than JSON.
+pub(super) fn expect_json(headers: &HeaderMap) -> Result<()> {
+    match essence(headers)?.as_str() {
+        "" | "application/json" => Ok(()),
+        other => Err(wrong_type(other, "application/json")),
+    }
+}
+
+/// The content type without its parameters.
+fn essence(headers: &HeaderMap) -> Result<String> {
+    let Some(value) = headers.get(CONTENT_TYPE) else {
+        return Ok(String::new());
+    };
+    let text = value.to_str().map_err(|error| Error::invalid(format!("the content type: {error}")))?;
+    Ok(text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+}
+
+fn wrong_type(given: &str, known: &str) -> Failure {
+    let message = format!("the content type is '{given}'; give {known} (curl: -H 'content-type: ..')");
+    Failure::with_status(Error::new(ErrorKind::Unsupported, message), StatusCode::UNSUPPORTED_MEDIA_TYPE)
+}
+
+/// What the bodies of requests may hold.
+pub(super) struct BodyLimits {
+    /// One body.
+    pub bytes_max: usize,
+    /// All bodies that are being read or worked on.
+    pub all: Arc<Semaphore>,
+}
+
+/// A body, and the right to its bytes.
+pub(super) struct WholeBody {
+    pub bytes: Bytes,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Reads a body to its end, within the limits of size and time.
+pub(super) async fn read_body(body: Body, limits: &BodyLimits) -> Result<WholeBody> {
+    if body.size_hint().lower() > limits.bytes_max as u64 {
+        return Err(body_too_large(limits));
+    }
+    match tokio::time::timeout(BODY_WAIT_MAX, read_frames(body, limits)).await {
+        Ok(read) => read,
+        Err(elapsed) => {
+            let error = Error::new(ErrorKind::Timeout, format!("the body did not come in time ({elapsed})"));
+            Err(Failure::with_status(error, StatusCode::REQUEST_TIMEOUT))
+        }
+    }
+}
+
+async fn read_frames(mut body: Body, limits: &BodyLimits) -> Result<WholeBody> {
+    let mut permit: Option<OwnedSemaphorePermit> = None;
+    // A body in one piece is not copied.
+    let (mut first, mut gathered) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Error::malformed(format!("the body cannot be read: {error}")))?;
+        let Ok(data) = frame.into_data() else {
+            // Trailers say nothing here.
+            continue;
+        };
+        if first.len() + gathered.len() + data.len() > limits.bytes_max {
+            return Err(body_too_large(limits));
+        }
+        let right = u32::try_from(data.len()).ok().and_then(|n| limits.all.clone().try_acquire_many_owned(n).ok());
+        let right = right.ok_or_else(|| Error::busy("too many bytes of request bodies are on their way already"))?;
+        match &mut permit {
+            Some(permit) => permit.merge(right),
+            None => permit = Some(right),
+        }
+        if first.is_empty() && gathered.is_empty() {
+            first = data;
+        } else {
+            gathered.extend_from_slice(&std::mem::take(&mut first));
+            gathered.extend_from_slice(&data);
+        }
+    }
+    let bytes = if gathered.is_empty() { first } else { gathered.freeze() };
+    Ok(WholeBody { bytes, _permit: permit })
+}
+
+fn body_too_large(limits: &BodyLimits) -> Failure {
+    Error::too_large(format!("a body has at most {} bytes", limits.bytes_max)).into()
+}
+
+/// How the bytes of a record stand in JSON: its key, its value and the values of its headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Encoding {
+    #[default]
+    Utf8,
+    Base64,
+}
+
+impl Encoding {
+    fn decode(self, what: &str, text: String) -> engine::Result<Bytes> {
+        match self {
+            Self::Utf8 => Ok(text.into()),
+            Self::Base64 => BASE64
+                .decode(&text)
+                .map(Bytes::from)
+                .map_err(|error| Error::malformed(format!("the {what} is not base64: {error}"))),
+        }
+    }
+
+    fn encode(self, bytes: &[u8]) -> Cow<'_, str> {
+        match self {
+            Self::Utf8 => String::from_utf8_lossy(bytes),
+            Self::Base64 => BASE64.encode(bytes).into(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordsIn {
+    records: Vec<RecordIn>,
+}
+
+/// A record as a client writes it. The value has to be there, though it may be null: a record without
+/// a value deletes its key where a topic keeps the latest of each.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RecordIn {
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    value: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, Option<String>>,
+    #[serde(default)]
+    encoding: Encoding,
+}
+
+/// Unlike a plain `Option`, does not take a missing field for null.
+fn nullable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Option::deserialize(deserializer)
+}
+
+impl RecordIn {
+    pub fn decode(self) -> engine::Result<Record> {
+        let Self { key, value, headers, encoding } = self;
+        let headers = headers.into_iter().map(|(name, value)| {
+            let value = value.map(|text| encoding.decode("header", text)).transpose()?;
+            Ok((Bytes::from(name), value))
+        });
+        Ok(Record {
+            key: key.map(|text| encoding.decode("key", text)).transpose()?,
+            value: value.map(|text| encoding.decode("value", text)).transpose()?,
+            headers: headers.collect::<engine::Result<_>>()?,
+            ..Record::default()
+        })
+    }
+}
+
+/// The records of a publish. The key is that of the parameter, for bodies that cannot say it.
+pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> Result<Vec<Record>> {
+    let record = |value: Bytes| {
+        let key = key.map(|key| Bytes::copy_from_slice(key.as_bytes()));
+        Record { key, value: Some(value), ..Record::default() }
+    };
+    let records: Vec<Record> = match kind {
+        BodyKind::Value => vec![record(body.clone())],
+        BodyKind::Lines => {
+            let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+            lines.map(|line| record(body.slice_ref(line.strip_suffix(b"\r").unwrap_or(line)))).collect()
+        }
+        BodyKind::Json => {
+            if key.is_some() {
+                return Err(Error::invalid("key: with application/json the keys stand in the records").into());
+            }
+            let RecordsIn { records } = parse_json(body)?;
+            let numbered = records.into_iter().enumerate().map(|(i, record)| {
+                record.decode().map_err(|error| Error { message: format!("record {i}: {}", error.message), ..error })
+            });
+            numbered.collect::<engine::Result<_>>()?
+        }
+    };
+    if records.is_empty() {
+        return Err(Error::invalid("there is no record in the body").into());
+    }
+    Ok(records)
+}
+
+pub(super) fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| Error::malformed(format!("the JSON: {error}")).into())
+}
+
+/// A text frame of a WebSocket's client.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FrameIn {
+    pub publish: RecordIn,
+}
+
+/// The settings of a topic, as far as they are given.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SettingsIn {
+    partitions: Option<u32>,
+    retention_bytes: Option<u64>,
+    retention_ms: Option<u64>,
+}
+
+impl SettingsIn {
+    pub fn over(&self, defaults: TopicSettings) -> TopicSettings {
+        TopicSettings {
+            partitions: self.partitions.unwrap_or(defaults.partitions),
+            retention_bytes: self.retention_bytes.unwrap_or(defaults.retention_bytes),
+            retention_ms: self.retention_ms.unwrap_or(defaults.retention_ms),
+        }
+    }
+}
+
+/// A batch that was published.
+#[derive(Serialize)]
+pub(super) struct ResultOut {
+    partition: PartitionId,
+    base_offset: Offset,
+    count: u32,
+    /// Every topic lives in memory: there is no higher level to wait for.
+    level: &'static str,
+    #[serde(skip)]
+    receivers: u32,
+}
+
+impl ResultOut {
+    pub fn new(published: Published, count: u32) -> Self {
+        let Published { partition, base_offset, receivers } = published;
+        Self { partition, base_offset, count, level: "accepted", receivers }
+    }
+}
+
+/// The answer to a publish.
+#[derive(Serialize)]
+pub(super) struct PublishedOut {
+    results: Vec<ResultOut>,
+    /// Over all batches.
+    receivers: u64,
+}
+
+impl PublishedOut {
+    pub fn new(results: Vec<ResultOut>) -> Self {
+        let receivers = results.iter().map(|result| u64::from(result.receivers)).sum();
+        Self { results, receivers }
+    }
+}
+
+/// What a WebSocket's client is told beside records.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FrameOut<'a> {
+    Published(PublishedOut),
+    Gap(&'a GapOut<'a>),
+}
+
+/// A record as a client reads it.
+#[derive(Serialize)]
+pub(super) struct RecordOut<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<&'a str>,
+    pub partition: PartitionId,
+    pub offset: Offset,
+    timestamp_ms: i64,
+    key: Option<Cow<'a, str>>,
+    value: Option<Cow<'a, str>>,
+    /// Of headers with the same name the last one counts.
+    headers: BTreeMap<Cow<'a, str>, Option<Cow<'a, str>>>,
+    encoding: Encoding,
+}
+
+impl<'a> RecordOut<'a> {
+    pub fn new(topic: Option<&'a str>, partition: PartitionId, view: &RecordView<'a>) -> Self {
+        let values = view.headers().map(|(_, value)| value);
+        let mut parts = [view.key, view.value].into_iter().chain(values).flatten();
+        let encoding =
+            if parts.all(|part| std::str::from_utf8(part).is_ok()) { Encoding::Utf8 } else { Encoding::Base64 };
+        let header = |(name, value): (&'a [u8], Option<&'a [u8]>)| {
+            (String::from_utf8_lossy(name), value.map(|value| encoding.encode(value)))
+        };
+        Self {
+            topic,
+            partition,
+            offset: view.offset,
+            timestamp_ms: view.timestamp_ms,
+            key: view.key.map(|key| encoding.encode(key)),
+            value: view.value.map(|value| encoding.encode(value)),
+            headers: view.headers().map(header).collect(),
+            encoding,
+        }
+    }
+}
+
+/// Records that a subscriber does not get: from `from` up to, not including, `to`.
+#[derive(Serialize)]
+pub(super) struct GapOut<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topic: Option<&'a str>,
+    pub partition: PartitionId,
+    pub from: Offset,
+    pub to: Offset,
+    /// Why, where it is neither overflow nor retention.
+    #[serde(flatten)]
+    pub why: Option<ErrorBody<'a>>,
+}
+
+/// One page of a log: records from an offset on, at most so many, and where the next page begins.
+pub(super) fn page(
+    partition: PartitionId,
+    batches: &[RecordBatch],
+    from: Offset,
+    records_max: usize,
+) -> Result<Vec<u8>> {
+    let mut body = b"{\"records\":[".to_vec();
+    let (mut next_offset, mut count) = (from, 0);
+    'page: for batch in batches {
+        let records = match batch.records() {
+            Ok(records) => records,
+            // The page ends before what it cannot show; the next one says why.
+            Err(_) if count > 0 => break,
+            Err(error) => return Err(unreadable(&error, batch)),
+        };
+        for view in records {
+            let view = match view {
+                Ok(view) => view,
+                Err(_) if count > 0 => break 'page,
+                Err(error) => return Err(unreadable(&error, batch)),
+            };
+            if view.offset < next_offset {
+                continue;
+            }
+            if count == records_max || body.len() > PAGE_BYTES_MAX {
+                break 'page;
+            }
+            if count > 0 {
+                body.push(b',');
+            }
+            write_json(&mut body, &RecordOut::new(None, partition, &view));
+            next_offset = view.offset + 1;
+            count += 1;
+        }
+    }
+    body.extend_from_slice(format!("],\"next_offset\":{next_offset}}}").as_bytes());
+    Ok(body)
+}
+
+fn unreadable(error: &Error, batch: &RecordBatch) -> Failure {
+    let message = format!("{}; the log goes on at offset {}", error.message, batch.next_offset());
+    Error::new(error.kind, message).into()
+}
+
+/// The first record of the batch that is not older than this.
+pub(super) fn offset_for_time(batch: &RecordBatch, timestamp_ms: i64) -> Option<Offset> {
+    let mut records = batch.records().ok()?.flatten();
+    records.find(|view| view.timestamp_ms >= timestamp_ms).map(|view| view.offset)
+}
+
+#[derive(Serialize)]
+pub(super) struct TopicOut<'a> {
+    topic: &'a str,
+    settings: SettingsOut,
+    partitions: Vec<PartitionOut>,
+}
+
+#[derive(Serialize)]
+struct SettingsOut {
+    partitions: u32,
+    retention_bytes: u64,
+    retention_ms: u64,
+}
+
+#[derive(Serialize)]
+struct PartitionOut {
+    partition: PartitionId,
+    start_offset: Offset,
+    end_offset: Offset,
+    bytes: usize,
+    subscribers: usize,
+}
+
+#[derive(Serialize)]
+pub(super) struct TopicsOut<'a> {
+    pub topics: Vec<TopicOut<'a>>,
+    pub is_last: bool,
+}
+
+impl<'a> TopicOut<'a> {
+    pub fn new(status: &'a TopicStatus) -> Self {
+        let TopicSettings { partitions, retention_bytes, retention_ms } = status.settings;
+        let extents = (0..).zip(&status.partitions).map(|(partition, extent)| PartitionOut {
+            partition,
+            start_offset: extent.start,
+            end_offset: extent.end,
+            bytes: extent.bytes,
+            subscribers: extent.subscribers,
+        });
+        Self {
+            topic: status.name.as_str(),
+            settings: SettingsOut { partitions, retention_bytes, retention_ms },
+            partitions: extents.collect(),
+        }
+    }
+}
+
+/// An answer with a JSON body.
+pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    bytes(status, "application/json", to_json(body))
+}
+
+pub(super) fn bytes(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+pub(super) fn to_json(value: &impl Serialize) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_json(&mut out, value);
+    out
+}
+
+pub(super) fn write_json(out: &mut Vec<u8>, value: &impl Serialize) {
+    serde_json::to_writer(out, value).expect("invariant: texts, numbers and maps of texts have a JSON form");
+}

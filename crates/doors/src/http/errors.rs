@@ -1,0 +1,129 @@
+//! What HTTP calls each kind of error, and what an error looks like in a body.
+
+use axum::extract::ws::{CloseCode, close_code};
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use engine::{Error, ErrorKind, RetryClass};
+use serde::Serialize;
+
+use super::codec;
+
+pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::Malformed | ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+        ErrorKind::Corrupt => StatusCode::UNPROCESSABLE_ENTITY,
+        ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        // A slow subscriber is told so inside its stream, where no status is left to give.
+        ErrorKind::AlreadyExists | ErrorKind::SlowSubscriber => StatusCode::CONFLICT,
+        ErrorKind::OutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
+        ErrorKind::Busy | ErrorKind::ShuttingDown | ErrorKind::NoResponders => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        ErrorKind::Denied => StatusCode::FORBIDDEN,
+        ErrorKind::Disconnected => StatusCode::BAD_GATEWAY,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// What a WebSocket is closed with when its subscription ends.
+pub(super) fn close_code_of(kind: ErrorKind) -> CloseCode {
+    if kind == ErrorKind::ShuttingDown {
+        close_code::AWAY
+    } else if status_of(kind).is_server_error() {
+        close_code::ERROR
+    } else {
+        close_code::POLICY
+    }
+}
+
+/// An error on its way to the client.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub error: Error,
+    /// Where HTTP has a closer word than that of the kind.
+    status: Option<StatusCode>,
+    /// Where more is known than the kind says.
+    retry: Option<RetryClass>,
+}
+
+impl Failure {
+    pub fn with_status(error: Error, status: StatusCode) -> Self {
+        Self { error, status: Some(status), retry: None }
+    }
+
+    /// A part of the request was carried out: the same once more would do that part twice.
+    pub fn half_done(mut error: Error) -> Self {
+        error.retry_after_ms = 0;
+        Self { error, status: None, retry: Some(RetryClass::OutcomeUnknown) }
+    }
+
+    pub fn body(&self) -> ErrorBody<'_> {
+        let retry = self.retry.unwrap_or(self.error.retry_class());
+        ErrorBody {
+            error: ErrorOut {
+                kind: self.error.kind.name(),
+                message: &self.error.message,
+                retry: retry.name(),
+                retry_after_ms: self.error.retry_after_ms,
+            },
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, status: None, retry: None }
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = self.status.unwrap_or_else(|| status_of(self.error.kind));
+        let mut response = codec::json(status, &self.body());
+        if self.error.retry_after_ms > 0 {
+            let seconds = HeaderValue::from(self.error.retry_after_ms.div_ceil(1000));
+            response.headers_mut().insert(RETRY_AFTER, seconds);
+        }
+        response
+    }
+}
+
+/// `{"error":{..}}`: how every error looks, in answers, events and frames.
+#[derive(Serialize)]
+pub(super) struct ErrorBody<'a> {
+    error: ErrorOut<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorOut<'a> {
+    kind: &'static str,
+    message: &'a str,
+    retry: &'static str,
+    retry_after_ms: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_may_come_back_later_is_told_when() {
+        for kind in ErrorKind::ALL {
+            let response = Failure::from(Error::new(kind, "why")).into_response();
+            assert!(response.status().is_client_error() || response.status().is_server_error(), "{kind:?}");
+            let is_later = kind.retry_class() == RetryClass::RetryAfter;
+            assert_eq!(response.headers().contains_key(RETRY_AFTER), is_later, "{kind:?}");
+        }
+        let half_done = Failure::half_done(Error::busy("why"));
+        let body = codec::to_json(&half_done.body());
+        assert_eq!(
+            String::from_utf8_lossy(&body),
+            r#"{"error":{"kind":"busy","message":"why","retry":"outcome_unknown","retry_after_ms":0}}"#
+        );
+        assert!(!half_done.into_response().headers().contains_key(RETRY_AFTER));
+    }
+}

@@ -1,0 +1,362 @@
+//! Requests into calls of the broker.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::{Request, State};
+use axum::http::header::HOST;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::Response;
+use broker::{Broker, Fetched, Origin, Subscribe, Wakes};
+use engine::partitioner::for_key;
+use engine::{Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Record, Start};
+
+use super::codec::{self, BodyKind, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut};
+use super::errors::{Failure, Result};
+use super::stream::{self, Events, Session};
+use super::{Http, OPENAPI, Peer, StreamKind};
+
+/// How long a fetch may wait for records.
+const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Bytes of batches that one fetch reads, beyond its first batch.
+const FETCH_BYTES_MAX: usize = 1 << 20;
+const FETCH_RECORDS_DEFAULT: usize = 100;
+const FETCH_RECORDS_MAX: usize = 10_000;
+/// Topics in one answer to a list.
+const LIST_COUNT_DEFAULT: usize = 100;
+const LIST_COUNT_MAX: usize = 1000;
+/// What the parameters of both kinds of streams are.
+const STREAM_PARAMETERS: [&str; 5] = ["partition", "start", "timestamp_ms", "group", "overflow"];
+/// The header by which a browser goes on with its events.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+pub(super) async fn publish(State(http): State<Arc<Http>>, Topic(topic): Topic, request: Request) -> Result<Response> {
+    let query = Query::parse(request.uri(), &["acks", "key", "partition"])?;
+    let acks: Acks = query.get("acks")?.unwrap_or_default();
+    let partition: Option<PartitionId> = query.get("partition")?;
+    let kind = BodyKind::of_records(request.headers())?;
+    let body = codec::read_body(request.into_body(), &http.bodies).await?;
+    let records = codec::parse_records(kind, &body.bytes, query.text("key"))?;
+    let published = publish_records(&http.broker, &topic, partition, records).await;
+    if acks != Acks::None {
+        return Ok(codec::json(StatusCode::OK, &published?));
+    }
+    if let Err(failure) = published {
+        http.broker.metrics().publish_lost.add(1);
+        tracing::debug!(topic, error = %failure.error, "a publish without acknowledgement failed");
+    }
+    Ok(codec::bytes(StatusCode::ACCEPTED, "application/json", "{}"))
+}
+
+/// Publishes records, one batch for each partition that they go to.
+pub(super) async fn publish_records(
+    broker: &Broker,
+    topic: &str,
+    partition: Option<PartitionId>,
+    records: Vec<Record>,
+) -> Result<PublishedOut> {
+    let has_keys = records.iter().any(|record| record.key.is_some());
+    let partitions = match partition {
+        None if has_keys => Some(broker.partitions_of(topic)?),
+        _ => None,
+    };
+    let batches = batches(&records, partition, partitions)?;
+    drop(records);
+    let count = batches.len();
+    let mut wakes = Wakes::default();
+    let mut results = Vec::with_capacity(count);
+    for (partition, batch) in batches {
+        let records = batch.count();
+        match broker.publish(topic, partition, batch, &mut wakes).await {
+            Ok(published) => results.push(ResultOut::new(published, records)),
+            Err(error) if results.is_empty() => return Err(error.into()),
+            Err(error) => {
+                let message = format!("{} of {count} batches were published, then: {}", results.len(), error.message);
+                return Err(Failure::half_done(Error { message, ..error }));
+            }
+        }
+    }
+    Ok(PublishedOut::new(results))
+}
+
+/// The records by partition, in their order. Without a partition of its own, a key decides where a
+/// record goes; the records without a key go together to whichever partition has its turn.
+fn batches(
+    records: &[Record],
+    partition: Option<PartitionId>,
+    partitions: Option<u32>,
+) -> engine::Result<Vec<(Option<PartitionId>, DraftBatch)>> {
+    let now_ms = now_ms();
+    let mut builders: BTreeMap<Option<PartitionId>, BatchBuilder> = BTreeMap::new();
+    for record in records {
+        let to = match (partition, partitions, &record.key) {
+            (Some(partition), ..) => Some(partition),
+            // Nothing to choose: records with and without keys keep their order.
+            (None, Some(1), _) => Some(0),
+            (None, Some(partitions), Some(key)) => Some(for_key(key, partitions)),
+            (None, ..) => None,
+        };
+        builders.entry(to).or_default().push_record(record, now_ms)?;
+    }
+    Ok(builders.into_iter().filter_map(|(to, mut builder)| Some((to, builder.finish()?))).collect())
+}
+
+/// Milliseconds since 1970.
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64
+}
+
+/// Where a fetch begins.
+enum From {
+    Earliest,
+    Latest,
+    Offset(Offset),
+    Time(i64),
+}
+
+pub(super) async fn fetch(
+    State(http): State<Arc<Http>>,
+    Topic(topic): Topic,
+    peer: Peer,
+    uri: Uri,
+) -> Result<Response> {
+    let query = Query::parse(&uri, &["partition", "offset", "timestamp_ms", "max_records", "wait_ms"])?;
+    let partition: PartitionId = query.get("partition")?.unwrap_or_default();
+    let from = match (query.text("offset"), query.get("timestamp_ms")?) {
+        (Some(_), Some(_)) => return Err(Error::invalid("give offset or timestamp_ms, not both").into()),
+        (None, Some(timestamp_ms)) => From::Time(timestamp_ms),
+        (None | Some("earliest"), None) => From::Earliest,
+        (Some("latest"), None) => From::Latest,
+        (Some(offset), None) => From::Offset(codec::parse("offset", offset)?),
+    };
+    let records_max = match query.get("max_records")?.unwrap_or(FETCH_RECORDS_DEFAULT) {
+        0 => return Err(Error::invalid("max_records: at least 1").into()),
+        given => given.min(FETCH_RECORDS_MAX),
+    };
+    let wait = Duration::from_millis(query.get("wait_ms")?.unwrap_or_default()).min(FETCH_WAIT_MAX);
+
+    let mut offset = first_offset(&http.broker, &topic, partition, &from)?;
+    let fetched = fetch_batches(&http.broker, &topic, partition, offset, wait, peer).await?;
+    if let (From::Time(timestamp_ms), Some(batch)) = (from, fetched.batches.first()) {
+        offset = codec::offset_for_time(batch, timestamp_ms).unwrap_or(offset).max(offset);
+    }
+    let page = codec::page(partition, &fetched.batches, offset, records_max)?;
+    Ok(codec::bytes(StatusCode::OK, "application/json", page))
+}
+
+fn first_offset(broker: &Broker, topic: &str, partition: PartitionId, from: &From) -> Result<Offset> {
+    let extent = || -> Result<_> {
+        // A partition that is not there is refused by the fetch.
+        Ok(broker.describe_topic(topic)?.partitions.get(partition as usize).copied())
+    };
+    Ok(match from {
+        From::Offset(offset) => *offset,
+        From::Time(timestamp_ms) => broker.offset_for_time(topic, partition, *timestamp_ms)?,
+        From::Earliest => extent()?.map_or(0, |extent| extent.start),
+        From::Latest => extent()?.map_or(0, |extent| extent.end),
+    })
+}
+
+/// Waits for records as long as the client asks, but not past the begin of the drain.
+async fn fetch_batches(
+    broker: &Broker,
+    topic: &str,
+    partition: PartitionId,
+    offset: Offset,
+    wait: Duration,
+    mut peer: Peer,
+) -> engine::Result<Fetched> {
+    tokio::select! {
+        fetched = broker.fetch(topic, partition, offset, FETCH_BYTES_MAX, wait) => fetched,
+        () = peer.drain.begun() => broker.fetch(topic, partition, offset, FETCH_BYTES_MAX, Duration::ZERO).await,
+    }
+}
+
+pub(super) async fn events(
+    State(http): State<Arc<Http>>,
+    Topic(topic): Topic,
+    peer: Peer,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let mut request = subscribe(&uri, &topic, &peer)?;
+    let is_resumable = matches!(request.pattern, Pattern::Topic(_)) && request.group.is_none();
+    if let (true, Some(last)) = (is_resumable, headers.get(LAST_EVENT_ID)) {
+        let text = last.to_str().map_err(|error| Error::invalid(format!("{LAST_EVENT_ID}: {error}")))?;
+        request.start = resume(text)?;
+    }
+    let events = Events::new(http.broker.subscribe(request)?);
+    Ok(stream::events(events, is_resumable, peer, http.open(StreamKind::Events)))
+}
+
+pub(super) async fn web_socket(
+    State(http): State<Arc<Http>>,
+    Topic(topic): Topic,
+    peer: Peer,
+    uri: Uri,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response> {
+    let request = subscribe(&uri, &topic, &peer)?;
+    let upgrade = upgrade.map_err(|rejection| {
+        let error = Error::invalid(format!("this path is a WebSocket: {}", rejection.body_text()));
+        Failure::with_status(error, rejection.status())
+    })?;
+    let events = Events::new(http.broker.subscribe(request)?);
+    let open = http.open(StreamKind::WebSocket);
+    let frame_bytes_max = http.bodies.bytes_max;
+    let session = Session { http, topic: topic.into(), events, peer, _open: open };
+    let upgrade = upgrade.max_message_size(frame_bytes_max).max_frame_size(frame_bytes_max);
+    Ok(upgrade.on_upgrade(move |socket| session.run(socket)))
+}
+
+fn subscribe(uri: &Uri, topic: &str, peer: &Peer) -> Result<Subscribe> {
+    let query = Query::parse(uri, &STREAM_PARAMETERS)?;
+    let start = match (query.text("start"), query.get("timestamp_ms")?) {
+        (Some(_), Some(_)) => return Err(Error::invalid("give start or timestamp_ms, not both").into()),
+        (None, Some(timestamp_ms)) => Start::Time(timestamp_ms),
+        (None | Some("live"), None) => Start::Live,
+        (Some("earliest"), None) => Start::Earliest,
+        (Some(offset), None) => Start::Offset(codec::parse("start", offset)?),
+    };
+    Ok(Subscribe {
+        pattern: Pattern::parse(topic)?,
+        partition: query.get("partition")?,
+        start,
+        overflow: query.get("overflow")?.unwrap_or_default(),
+        queue_batches: None,
+        group: query.text("group").filter(|group| !group.is_empty()).map(str::to_owned),
+        // The socket holds the client back, and behind it the queue of the subscription.
+        credit: u64::MAX,
+        origin: Origin { connection: peer.id, thread: None },
+        direct: None,
+    })
+}
+
+/// Where a client goes on that has seen `<partition>:<offset>`, or several of them with commas between.
+fn resume(last_event_id: &str) -> Result<Start> {
+    let seen = |text: &str| {
+        let (partition, offset) = text.trim().split_once(':')?;
+        let next: i64 = offset.parse::<i64>().ok()?.checked_add(1)?;
+        Some((partition.parse().ok()?, Offset::try_from(next).ok()?))
+    };
+    let offsets: Option<Vec<(PartitionId, Offset)>> = last_event_id.split(',').map(seen).collect();
+    offsets.map(Start::Offsets).ok_or_else(|| {
+        Error::invalid(format!("{LAST_EVENT_ID}: '{last_event_id}' is not <partition>:<offset>")).into()
+    })
+}
+
+pub(super) async fn list_topics(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
+    let query = Query::parse(&uri, &["after", "max"])?;
+    let count_max = match query.get("max")?.unwrap_or(LIST_COUNT_DEFAULT) {
+        0 => return Err(Error::invalid("max: at least 1").into()),
+        given => given.min(LIST_COUNT_MAX),
+    };
+    let (topics, is_last) = http.broker.list_topics(query.text("after").unwrap_or_default(), count_max);
+    let topics = TopicsOut { topics: topics.iter().map(TopicOut::new).collect(), is_last };
+    Ok(codec::json(StatusCode::OK, &topics))
+}
+
+pub(super) async fn create_topic(
+    State(http): State<Arc<Http>>,
+    Topic(topic): Topic,
+    request: Request,
+) -> Result<Response> {
+    Query::parse(request.uri(), &[])?;
+    let (head, body) = request.into_parts();
+    let body = codec::read_body(body, &http.bodies).await?;
+    let given: SettingsIn = if body.bytes.is_empty() {
+        SettingsIn::default()
+    } else {
+        codec::expect_json(&head.headers)?;
+        codec::parse_json(&body.bytes)?
+    };
+    let was_there = http.broker.describe_topic(&topic).is_ok();
+    let status = http.broker.create_topic(&topic, given.over(http.broker.settings().topic_defaults))?;
+    let code = if was_there { StatusCode::OK } else { StatusCode::CREATED };
+    Ok(codec::json(code, &TopicOut::new(&status)))
+}
+
+pub(super) async fn describe_topic(
+    State(http): State<Arc<Http>>,
+    Topic(topic): Topic,
+    uri: Uri,
+) -> Result<Response> {
+    Query::parse(&uri, &[])?;
+    let status = http.broker.describe_topic(&topic)?;
+    Ok(codec::json(StatusCode::OK, &TopicOut::new(&status)))
+}
+
+pub(super) async fn delete_topic(
+    State(http): State<Arc<Http>>,
+    Topic(topic): Topic,
+    uri: Uri,
+) -> Result<StatusCode> {
+    Query::parse(&uri, &[])?;
+    http.broker.delete_topic(&topic)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn openapi(uri: Uri) -> Result<Response> {
+    Query::parse(&uri, &[])?;
+    Ok(codec::bytes(StatusCode::OK, "application/json", OPENAPI))
+}
+
+pub(super) async fn metrics(State(http): State<Arc<Http>>) -> Result<Response> {
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(codec::bytes(StatusCode::OK, content_type, http.broker.stats()?))
+}
+
+/// The process answers.
+pub(super) async fn healthy() -> Response {
+    plain("ok\n".into())
+}
+
+/// The process takes new work.
+pub(super) async fn ready(State(http): State<Arc<Http>>) -> Result<Response> {
+    http.expect_open()?;
+    Ok(plain("ready\n".into()))
+}
+
+pub(super) async fn help(headers: HeaderMap) -> Response {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost:7401");
+    plain(format!(
+        "Thalweg {}: publish, read and subscribe over HTTP.\n\n\
+         curl -H 'content-type: text/plain' -d 'hello' 'http://{host}/v1/topics/greetings/records'\n\
+         curl 'http://{host}/v1/topics/greetings/records?offset=earliest'\n\
+         curl -N 'http://{host}/v1/topics/greetings/events?start=earliest'\n\n\
+         All paths: /v1/openapi.json. Operation: /healthz, /readyz, /metrics.\n",
+        env!("CARGO_PKG_VERSION")
+    ))
+}
+
+fn plain(text: String) -> Response {
+    codec::bytes(StatusCode::OK, "text/plain; charset=utf-8", text)
+}
+
+pub(super) async fn no_such_path(uri: Uri) -> Failure {
+    Error::not_found(format!("there is no path {}; GET /v1/openapi.json lists them", uri.path())).into()
+}
+
+pub(super) async fn no_such_method(method: Method, uri: Uri) -> Failure {
+    let message = format!("{} does not know {method}; the header Allow lists what it knows", uri.path());
+    Failure::with_status(Error::new(ErrorKind::Unsupported, message), StatusCode::METHOD_NOT_ALLOWED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_resumes_after_what_it_has_seen() {
+        let resumed = |text: &str| resume(text).ok();
+        assert_eq!(resumed("0:41"), Some(Start::Offsets(vec![(0, 42)])));
+        assert_eq!(resumed("0:-1"), Some(Start::Offsets(vec![(0, 0)])));
+        assert_eq!(resumed("0:41, 3:7"), Some(Start::Offsets(vec![(0, 42), (3, 8)])));
+        for bad in ["", "41", "0:", ":1", "0:-2", "x:1", "0:41,", "0:9223372036854775807"] {
+            assert_eq!(resumed(bad), None, "{bad}");
+        }
+    }
+}

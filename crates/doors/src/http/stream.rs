@@ -1,0 +1,475 @@
+//! What flows for as long as its client stays: server-sent events and WebSockets.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
+use axum::http::header::CACHE_CONTROL;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use broker::{SourceStart, Subscription};
+use bytes::Bytes;
+use engine::{Delivery, Error, ErrorKind, Offset, PartitionId, RecordBatch, TopicName};
+use futures_util::{SinkExt, stream};
+use net::Drain;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::codec::{self, FrameIn, FrameOut, GapOut, RecordOut};
+use super::errors::{Failure, Result, close_code_of};
+use super::{CLOSE_WAIT_MAX, Http, Open, Peer, map};
+
+/// After so long without an event the client is shown that the connection is alive.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// What is written before the client has to take some of it.
+const CHUNK_BYTES: usize = 256 << 10;
+/// What a WebSocket's close frame has room for.
+const CLOSE_REASON_BYTES_MAX: usize = 123;
+/// Proxies hold events back unless they are asked not to.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// An open subscription as records and gaps, one after the other.
+pub(super) struct Events {
+    subscription: Subscription,
+    /// The partitions that are read, as far as they are known. Those that the subscription began with
+    /// come first, in the order of its starts.
+    sources: Vec<Option<Source>>,
+    /// Invariant: what was taken from the subscription stays here until it is written, also when a fetch
+    /// was given up halfway.
+    taken: Vec<Delivery>,
+    /// Deliveries of `taken` that are written.
+    written: usize,
+    /// Records of the next one that are written.
+    records_written: usize,
+}
+
+struct Source {
+    /// Only subscribers of a pattern are told it.
+    topic: Option<TopicName>,
+    partition: PartitionId,
+    /// A batch may begin before it: those records are not for this subscriber.
+    next: Offset,
+}
+
+/// Where events are written to.
+trait Output {
+    fn record(&mut self, record: &RecordOut<'_>);
+    fn gap(&mut self, gap: &GapOut<'_>);
+    /// Bytes so far.
+    fn len(&self) -> usize;
+}
+
+impl Events {
+    pub fn new(subscription: Subscription) -> Self {
+        let source = |start: &SourceStart| {
+            let topic = subscription.is_pattern().then(|| start.topic.clone());
+            Some(Source { topic, partition: start.partition, next: start.start })
+        };
+        let sources = subscription.starts.iter().map(source).collect();
+        Self { subscription, sources, taken: Vec::new(), written: 0, records_written: 0 }
+    }
+
+    /// Where the subscription began, if it reads one partition.
+    fn only_start(&self) -> Option<&SourceStart> {
+        match &self.subscription.starts[..] {
+            [start] if !self.subscription.is_pattern() => Some(start),
+            _ => None,
+        }
+    }
+
+    /// Ends the subscription: what is queued still comes, then this error.
+    fn end(&self, error: Error) {
+        self.subscription.handle().end(error);
+    }
+
+    fn has_taken(&self) -> bool {
+        self.written < self.taken.len()
+    }
+
+    /// Waits until there is something to write. The subscription's end is its error.
+    async fn fetch(&mut self) -> engine::Result<()> {
+        if self.has_taken() {
+            return Ok(());
+        }
+        (self.written, self.records_written) = (0, 0);
+        self.subscription.next(&mut self.taken).await
+    }
+
+    /// Writes what was taken, until that is a chunk.
+    fn write(&mut self, out: &mut impl Output) {
+        while self.has_taken() && out.len() < CHUNK_BYTES {
+            let delivery = self.taken[self.written].clone();
+            let (Delivery::Batch { source, .. } | Delivery::Gap { source, .. }) = delivery;
+            let at = source as usize;
+            if self.sources.len() <= at {
+                self.sources.resize_with(at + 1, || None);
+            }
+            let subscription = &self.subscription;
+            let source = self.sources[at].get_or_insert_with(|| {
+                let (topic, partition) = subscription.handle().source(source);
+                Source { topic: subscription.is_pattern().then_some(topic), partition, next: 0 }
+            });
+            let is_whole = match delivery {
+                Delivery::Gap { from, to, .. } => {
+                    source.write_gap(from, to, None, out);
+                    true
+                }
+                Delivery::Batch { batch, .. } => source.write_batch(&batch, &mut self.records_written, out),
+            };
+            if is_whole {
+                self.written += 1;
+                self.records_written = 0;
+            }
+        }
+    }
+}
+
+impl Source {
+    fn write_gap(&mut self, from: Offset, to: Offset, why: Option<Error>, out: &mut impl Output) {
+        let failure = why.map(Failure::from);
+        let why = failure.as_ref().map(Failure::body);
+        out.gap(&GapOut { topic: self.topic.as_ref().map(TopicName::as_str), partition: self.partition, from, to, why });
+        self.next = to;
+    }
+
+    /// Goes on with a batch of which so many records are written. Whether it is at its end. Records that
+    /// this door cannot decode are a gap.
+    fn write_batch(&mut self, batch: &RecordBatch, written: &mut usize, out: &mut impl Output) -> bool {
+        let topic = self.topic.as_ref().map(TopicName::as_str);
+        let error = match batch.records() {
+            Err(error) => Some(error),
+            Ok(records) => {
+                let mut error = None;
+                for view in records.skip(*written) {
+                    if out.len() >= CHUNK_BYTES {
+                        return false;
+                    }
+                    *written += 1;
+                    match view {
+                        Ok(view) if view.offset < self.next => {}
+                        Ok(view) => {
+                            out.record(&RecordOut::new(topic, self.partition, &view));
+                            self.next = view.offset + 1;
+                        }
+                        Err(undecoded) => error = Some(undecoded),
+                    }
+                }
+                error
+            }
+        };
+        if error.is_some() {
+            self.write_gap(self.next.max(batch.base_offset()), batch.next_offset(), error, out);
+        }
+        self.next = batch.next_offset();
+        true
+    }
+}
+
+fn keep_alive() -> Interval {
+    let mut interval = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+fn shutting_down() -> Error {
+    Error::new(ErrorKind::ShuttingDown, "the broker is shutting down; reconnect")
+}
+
+/// Server-sent events of one subscription.
+struct EventStream {
+    events: Events,
+    drain: Drain,
+    keep_alive: Interval,
+    /// Whether a client can go on with the number of an event: not in a pattern, which has no single log,
+    /// nor in a group, whose other members have the rest.
+    is_resumable: bool,
+    has_begun: bool,
+    is_draining: bool,
+    is_over: bool,
+    _open: Open,
+}
+
+struct EventText {
+    text: Vec<u8>,
+    is_resumable: bool,
+}
+
+impl Output for EventText {
+    fn record(&mut self, record: &RecordOut<'_>) {
+        self.begin("record", record.partition, Some(record.offset));
+        codec::write_json(&mut self.text, record);
+        self.text.extend_from_slice(b"\n\n");
+    }
+
+    fn gap(&mut self, gap: &GapOut<'_>) {
+        self.begin("gap", gap.partition, gap.to.checked_sub(1));
+        codec::write_json(&mut self.text, gap);
+        self.text.extend_from_slice(b"\n\n");
+    }
+
+    fn len(&self) -> usize {
+        self.text.len()
+    }
+}
+
+impl EventText {
+    fn begin(&mut self, name: &str, partition: PartitionId, last: Option<Offset>) {
+        self.text.extend_from_slice(format!("event: {name}\n").as_bytes());
+        if let (true, Some(last)) = (self.is_resumable, last) {
+            self.text.extend_from_slice(format!("id: {partition}:{last}\n").as_bytes());
+        }
+        self.text.extend_from_slice(b"data: ");
+    }
+}
+
+/// The answer that carries the events of a subscription.
+pub(super) fn events(events: Events, is_resumable: bool, peer: Peer, open: Open) -> Response {
+    let stream = EventStream {
+        events,
+        drain: peer.drain,
+        keep_alive: keep_alive(),
+        is_resumable,
+        has_begun: false,
+        is_draining: false,
+        is_over: false,
+        _open: open,
+    };
+    let chunks = stream::unfold(stream, |mut stream| async move {
+        let chunk = stream.next().await?;
+        Some((Ok::<_, Infallible>(chunk), stream))
+    });
+    let mut response = codec::bytes(StatusCode::OK, "text/event-stream", Body::from_stream(chunks));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.headers_mut().insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    response
+}
+
+impl EventStream {
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.is_over {
+            return None;
+        }
+        if !self.has_begun {
+            self.has_begun = true;
+            return Some(self.first());
+        }
+        loop {
+            if self.events.has_taken() {
+                let mut out = EventText { text: Vec::new(), is_resumable: self.is_resumable };
+                self.events.write(&mut out);
+                if !out.text.is_empty() {
+                    self.keep_alive.reset();
+                    return Some(out.text.into());
+                }
+            }
+            tokio::select! {
+                biased;
+                () = self.drain.begun(), if !self.is_draining => {
+                    self.is_draining = true;
+                    self.events.end(shutting_down());
+                }
+                fetched = self.events.fetch() => if let Err(error) = fetched {
+                    self.is_over = true;
+                    return Some(last(error));
+                },
+                _ = self.keep_alive.tick() => return Some(Bytes::from_static(b": keep-alive\n\n")),
+            }
+        }
+    }
+
+    /// Tells the client at once where it is, so that it resumes there even if it is cut off before the
+    /// first record.
+    fn first(&self) -> Bytes {
+        match self.events.only_start() {
+            Some(SourceStart { partition, start, .. }) if self.is_resumable => {
+                format!("id: {partition}:{}\n\n", i128::from(*start) - 1).into()
+            }
+            _ => Bytes::from_static(b": subscribed\n\n"),
+        }
+    }
+}
+
+/// The event that says why no more come.
+fn last(error: Error) -> Bytes {
+    let mut text = b"event: end\ndata: ".to_vec();
+    codec::write_json(&mut text, &Failure::from(error).body());
+    text.extend_from_slice(b"\n\n");
+    text.into()
+}
+
+/// A WebSocket: one subscription on the way out, publishes on the way in.
+pub(super) struct Session {
+    pub http: Arc<Http>,
+    pub topic: Arc<str>,
+    pub events: Events,
+    pub peer: Peer,
+    pub _open: Open,
+}
+
+/// A publish that is being carried out, and what the client is told then.
+type Publishing = Pin<Box<dyn Future<Output = Message> + Send>>;
+
+struct Frames {
+    frames: Vec<Message>,
+    bytes: usize,
+}
+
+impl Output for Frames {
+    fn record(&mut self, record: &RecordOut<'_>) {
+        self.push(text(record));
+    }
+
+    fn gap(&mut self, gap: &GapOut<'_>) {
+        self.push(text(&FrameOut::Gap(gap)));
+    }
+
+    fn len(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Frames {
+    fn push(&mut self, frame: Message) {
+        if let Message::Text(text) = &frame {
+            self.bytes += text.len();
+        }
+        self.frames.push(frame);
+    }
+}
+
+fn text(value: &impl serde::Serialize) -> Message {
+    let text = Utf8Bytes::try_from(Bytes::from(codec::to_json(value)));
+    Message::Text(text.expect("invariant: JSON is UTF-8"))
+}
+
+/// Why a session is over.
+enum End {
+    /// The client is gone or said goodbye.
+    Client,
+    Error(Error),
+}
+
+impl From<axum::Error> for End {
+    fn from(error: axum::Error) -> Self {
+        tracing::debug!(%error, "a WebSocket is lost");
+        Self::Client
+    }
+}
+
+impl Session {
+    /// Serves until either side ends.
+    pub async fn run(mut self, mut socket: WebSocket) {
+        let mut drain = self.peer.drain.clone();
+        // A client that does not read may hold the session up, but not the shutdown.
+        let overdue = async {
+            drain.begun().await;
+            tokio::time::sleep(CLOSE_WAIT_MAX).await;
+        };
+        let session = async {
+            let goodbye = match self.serve(&mut socket).await {
+                Ok(never) => match never {},
+                Err(End::Client) => None,
+                Err(End::Error(error)) => Some(error),
+            };
+            close(&mut socket, goodbye).await
+        };
+        tokio::select! {
+            closed = session => if closed.is_err() {
+                tracing::debug!("a WebSocket was not closed in order");
+            },
+            () = overdue => tracing::debug!("a WebSocket's client did not read in time to be told goodbye"),
+        }
+    }
+
+    async fn serve(&mut self, socket: &mut WebSocket) -> Result<Infallible, End> {
+        let mut keep_alive = keep_alive();
+        let mut publishing: Option<Publishing> = None;
+        let mut is_draining = false;
+        loop {
+            while self.events.has_taken() {
+                let mut out = Frames { frames: Vec::new(), bytes: 0 };
+                self.events.write(&mut out);
+                for frame in out.frames {
+                    socket.feed(frame).await?;
+                }
+                socket.flush().await?;
+                keep_alive.reset();
+            }
+            tokio::select! {
+                fetched = self.events.fetch() => fetched.map_err(End::Error)?,
+                // One publish after the other, so that the answers come in the order of the publishes.
+                frame = socket.recv(), if publishing.is_none() => match frame {
+                    None | Some(Ok(Message::Close(_))) => return Err(End::Client),
+                    Some(frame) => match self.take_frame(frame?) {
+                        Ok(begun) => publishing = begun,
+                        Err(failure) => socket.send(text(&failure.body())).await?,
+                    },
+                },
+                answer = finish(&mut publishing) => {
+                    publishing = None;
+                    socket.send(answer).await?;
+                }
+                _ = keep_alive.tick() => socket.send(Message::Ping(Bytes::new())).await?,
+                () = self.peer.drain.begun(), if !is_draining => {
+                    is_draining = true;
+                    self.events.end(shutting_down());
+                }
+            }
+        }
+    }
+
+    /// Begins what the client asks for, if it does.
+    fn take_frame(&self, frame: Message) -> Result<Option<Publishing>> {
+        let frame: FrameIn = match &frame {
+            Message::Text(text) => codec::parse_json(text.as_bytes())?,
+            Message::Binary(_) => {
+                let message = "a binary frame means nothing here; send text frames";
+                return Err(Error::new(ErrorKind::Unsupported, message).into());
+            }
+            Message::Ping(_) | Message::Pong(_) | Message::Close(_) => return Ok(None),
+        };
+        let record = frame.publish.decode()?;
+        let (http, topic) = (self.http.clone(), self.topic.clone());
+        Ok(Some(Box::pin(async move {
+            match map::publish_records(&http.broker, &topic, None, vec![record]).await {
+                Ok(published) => text(&FrameOut::Published(published)),
+                Err(failure) => text(&failure.body()),
+            }
+        })))
+    }
+}
+
+async fn finish(publishing: &mut Option<Publishing>) -> Message {
+    match publishing {
+        Some(publishing) => publishing.await,
+        None => pending().await,
+    }
+}
+
+/// Says goodbye, with the reason where it is the broker's, and waits a little for the answer.
+async fn close(socket: &mut WebSocket, error: Option<Error>) -> Result<(), axum::Error> {
+    let goodbye = async {
+        if let Some(error) = error {
+            let mut reason = error.message.clone();
+            while reason.len() > CLOSE_REASON_BYTES_MAX {
+                reason.pop();
+            }
+            let close = CloseFrame { code: close_code_of(error.kind), reason: reason.into() };
+            if error.kind != ErrorKind::ShuttingDown {
+                socket.send(text(&Failure::from(error).body())).await?;
+            }
+            socket.send(Message::Close(Some(close))).await?;
+        }
+        while let Some(frame) = socket.recv().await {
+            frame?;
+        }
+        Ok(())
+    };
+    match tokio::time::timeout(CLOSE_WAIT_MAX, goodbye).await {
+        Ok(said) => said,
+        Err(elapsed) => Err(axum::Error::new(elapsed)),
+    }
+}

@@ -1,0 +1,322 @@
+//! The command line: what may be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use client::{Acks, Overflow};
+
+/// One log, every door: pub/sub over QUIC and TCP, HTTP beside it.
+#[derive(Parser)]
+#[command(name = "thalweg", version, propagate_version = true, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no broker there, 4 no such thing, 5 records were lost.
+Start a broker with `thalweg serve`; then, in other terminals:
+  thalweg subscribe greetings
+  echo hello | thalweg publish greetings")]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Args)]
+pub struct Global {
+    /// Configuration file; without one `thalweg.toml` in this directory is read if it is there
+    #[arg(long, global = true, value_name = "FILE", env = "THALWEG_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// The broker to talk to: [quic://|tcp://|tls://]host[:port]
+    #[arg(long, short, global = true, value_name = "ADDRESS")]
+    pub server: Option<String>,
+    /// Certificates to trust, PEM
+    #[arg(long, global = true, value_name = "FILE")]
+    pub ca_file: Option<String>,
+    /// Set any key of the configuration; may be repeated
+    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Write results as JSON
+    #[arg(long, global = true, env = "THALWEG_JSON", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0, default_value = "false", default_missing_value = "true")]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a broker
+    Serve(Serve),
+    /// Start a broker, publish a real data set through a pipe, fan it out, and say how fast
+    Demo(Demo),
+    /// Publish records from the standard input, a file or the command line
+    Publish(Publish),
+    /// Print records as they come
+    Subscribe(Subscribe),
+    /// Publish one record and print the answer
+    Request(Request),
+    /// Create, list, describe and delete topics
+    #[command(subcommand)]
+    Topic(Topic),
+    /// Show the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Measure
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Watch rates, queues and latencies live
+    Top(Top),
+    /// Print a completion script for a shell
+    Completions {
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages
+    Man {
+        /// The directory to write them to
+        #[arg(default_value = ".")]
+        directory: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub struct Serve {
+    /// Where data is kept; without it everything is in memory
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Defaults to start from
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// The native door, QUIC and TCP: host:port, or off; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    pub native: Option<String>,
+    /// The HTTP door: host:port, or off
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<String>,
+    /// Allow other machines without TLS
+    #[arg(long)]
+    pub insecure: bool,
+    /// Write the bound addresses here, as JSON, once every door accepts
+    #[arg(long, value_name = "PATH")]
+    pub ready_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct Demo {
+    /// Subscribers that get everything
+    #[arg(long, default_value_t = 5)]
+    pub subscribers: usize,
+    /// A file with one record a line; by default the data that `scripts/fetch-data.sh` brought, else the
+    /// weather of Seattle that comes with the program
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Read the records from the standard input
+    #[arg(long, conflicts_with = "file")]
+    pub stdin: bool,
+}
+
+#[derive(Args)]
+pub struct Publish {
+    pub topic: String,
+    /// One record; without it each line of the input is one
+    pub value: Option<String>,
+    /// Read from a file instead of the standard input
+    #[arg(long, short, value_name = "FILE", conflicts_with = "value")]
+    pub file: Option<PathBuf>,
+    /// The key of every record
+    #[arg(long, short)]
+    pub key: Option<String>,
+    /// A header of every record; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub header: Vec<String>,
+    /// Always this partition
+    #[arg(long, short)]
+    pub partition: Option<u32>,
+    /// What an acknowledgement means: none, accepted, committed or default
+    #[arg(long, default_value = "default")]
+    pub acks: Acks,
+    /// Stop after so many records; with a value, publish it so many times
+    #[arg(long, short = 'n')]
+    pub count: Option<u64>,
+    /// Records a second at most
+    #[arg(long, short)]
+    pub rate: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// The value
+    Value,
+    /// Key, a tab and the value
+    KeyValue,
+    /// One JSON object a line
+    Json,
+    /// Topic, partition, offset, time, key and value in columns
+    Table,
+}
+
+#[derive(Args)]
+pub struct Subscribe {
+    /// A topic, or a pattern: orders.*, orders.>
+    pub topic: String,
+    /// Where to begin: live, earliest, an offset, or a time as @2026-11-21T08:00:00Z or @-5m
+    #[arg(long, default_value = "live")]
+    pub from: String,
+    /// Stop after so many records
+    #[arg(long, short = 'n')]
+    pub count: Option<u64>,
+    /// Stop at the end that the log has now
+    #[arg(long)]
+    pub until_end: bool,
+    #[arg(long, short, value_enum, default_value = "value")]
+    pub format: Format,
+    /// Only this partition
+    #[arg(long, short)]
+    pub partition: Option<u32>,
+    /// Share the topic with the other members of this queue group
+    #[arg(long, short)]
+    pub group: Option<String>,
+    /// When this subscriber is too slow: replay, block, drop_new, drop_old or disconnect_slow
+    #[arg(long, default_value = "replay")]
+    pub overflow: Overflow,
+}
+
+#[derive(Args)]
+pub struct Request {
+    pub topic: String,
+    pub value: String,
+    /// How long to wait for the answer, ms
+    #[arg(long, default_value_t = 5000)]
+    pub timeout_ms: u64,
+}
+
+#[derive(Subcommand)]
+pub enum Topic {
+    /// Create a topic
+    Create {
+        topic: String,
+        #[arg(long, short)]
+        partitions: Option<u32>,
+        /// Bytes that a partition keeps, as 64MiB; 0 is no limit
+        #[arg(long)]
+        retention_bytes: Option<String>,
+        /// How long a batch stays, ms; 0 is no limit
+        #[arg(long)]
+        retention_ms: Option<u64>,
+    },
+    /// List topics
+    List,
+    /// Show a topic's settings and partitions
+    Describe { topic: String },
+    /// Delete a topic with all it holds
+    Delete { topic: String },
+}
+
+#[derive(Subcommand)]
+pub enum ConfigCommand {
+    /// Print every key with its value and where that comes from
+    Show {
+        /// With what each key is for
+        #[arg(long)]
+        help_keys: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    Quic,
+    Tcp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchMode {
+    /// As fast as it goes, or at --rate; every subscriber gets everything
+    Throughput,
+    /// Nobody subscribes
+    Publish,
+    /// One publish in flight, to its acknowledgement and to every subscriber
+    Ack,
+    /// One record in flight without acknowledgement, to the last subscriber
+    EndToEnd,
+}
+
+#[derive(Subcommand)]
+pub enum Bench {
+    /// Publish and subscribe; starts a broker of its own unless --server names one
+    Pubsub(BenchPubsub),
+    /// Run this and other systems in turn and print the ratios
+    Compare(BenchCompare),
+    /// Memory of a broker alone, of idle connections, and the time to the first publish
+    Idle(BenchIdle),
+}
+
+#[derive(Args, Clone)]
+pub struct BenchPubsub {
+    #[arg(long, value_enum, default_value = "throughput")]
+    pub mode: BenchMode,
+    #[arg(long, value_enum, default_value = "quic")]
+    pub transport: Transport,
+    /// Bytes of a record's value
+    #[arg(long, default_value_t = 4096)]
+    pub payload: usize,
+    /// Records in a batch
+    #[arg(long, default_value_t = 64)]
+    pub batch: usize,
+    /// Records to publish in all; exchanges where one is in flight
+    #[arg(long, default_value_t = 100_000)]
+    pub count: u64,
+    /// Connections for publishing
+    #[arg(long, default_value_t = 4)]
+    pub pub_conns: usize,
+    /// Publish streams of each of them
+    #[arg(long, default_value_t = 2)]
+    pub pub_streams: usize,
+    /// Subscribers, each of which gets everything
+    #[arg(long, default_value_t = 10)]
+    pub fanout: usize,
+    #[arg(long, default_value = "accepted")]
+    pub acks: Acks,
+    #[arg(long, default_value = "block")]
+    pub overflow: Overflow,
+    /// Records a second, open loop; latencies count from when each was due
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// Threads of the load generator
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    /// Run so many times and report the median run by delivered rate
+    #[arg(long, default_value_t = 1)]
+    pub runs: usize,
+    /// Also write the reports to a file, as JSON lines
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct BenchCompare {
+    /// The other system
+    #[arg(value_enum, default_value = "nats")]
+    pub peer: Peer,
+    /// Rounds; each runs both systems
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Where the peers' scripts are
+    #[arg(long, default_value = "bench/peers", value_name = "DIR")]
+    pub peers: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Peer {
+    Nats,
+}
+
+#[derive(Args)]
+pub struct BenchIdle {
+    #[arg(long, default_value_t = 10_000)]
+    pub connections: usize,
+}
+
+#[derive(Args)]
+pub struct Top {
+    /// Milliseconds between two looks
+    #[arg(long, default_value_t = 1000)]
+    pub interval_ms: u64,
+    /// Print so many looks as lines instead of a screen
+    #[arg(long, value_name = "LOOKS")]
+    pub plain: Option<u64>,
+}

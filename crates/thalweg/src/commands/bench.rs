@@ -1,0 +1,128 @@
+//! `thalweg bench`: the load generator, with a broker of its own in another process where none is named.
+
+mod compare;
+mod idle;
+mod server;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use ::bench::{Mode, Pubsub, Report};
+use client::{Address, ClientSettings};
+use thalweg::config::Config;
+
+use crate::args::{Bench, BenchMode, BenchPubsub, Global, Transport};
+use crate::load;
+use crate::output::{Failure, LOST, Result};
+use server::Spawned;
+
+/// How long a subscriber waits for the next record before it counts the rest as lost.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn run(global: &Global, command: Bench) -> Result {
+    match command {
+        Bench::Pubsub(args) => pubsub(global, &args),
+        Bench::Compare(args) => compare::run(&args, global.json),
+        Bench::Idle(args) => idle::run(&args, global.json),
+    }
+}
+
+fn pubsub(global: &Global, args: &BenchPubsub) -> Result {
+    let config = load(global, Vec::new())?;
+    let spawned = match &global.server {
+        Some(_) => None,
+        // The same configuration that this process was given.
+        None => Some(Spawned::start(&config_flags(global))?),
+    };
+    let server = spawned.as_ref().map_or(config.server_address(), |spawned| &spawned.native);
+    let mut reports = Vec::new();
+    for _ in 0..args.runs.max(1) {
+        let report = measure(args, server, &config)?;
+        if let Some(path) = &args.report {
+            append(path, &report)?;
+        }
+        reports.push(report);
+    }
+    let has_lost = reports.iter().any(|report| report.lost > 0);
+    reports.sort_by(|a, b| a.delivered_per_s.total_cmp(&b.delivered_per_s));
+    let median = &reports[reports.len() / 2];
+    let mut out = std::io::stdout();
+    if global.json {
+        writeln!(out, "{}", serde_json::to_string(median)?)?;
+    } else {
+        write!(out, "{median}")?;
+        if let ([first, .., last], true) = (&reports[..], reports.len() > 1) {
+            writeln!(
+                out,
+                "  median of {} runs, {:.0} to {:.0} delivered/s",
+                reports.len(),
+                first.delivered_per_s,
+                last.delivered_per_s
+            )?;
+        }
+    }
+    if has_lost {
+        return Err(Failure::new(LOST, "records were lost: the rates of this run do not count"));
+    }
+    Ok(())
+}
+
+/// The flags that make another process of this program read the same configuration.
+fn config_flags(global: &Global) -> Vec<String> {
+    let mut flags: Vec<String> = global.set.iter().flat_map(|pair| ["--set".to_owned(), pair.clone()]).collect();
+    if let Some(path) = &global.config {
+        flags.extend(["--config".to_owned(), path.display().to_string()]);
+    }
+    flags
+}
+
+/// One run against a broker that is there.
+pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Result<Report> {
+    let scheme = match args.transport {
+        Transport::Quic => "quic",
+        Transport::Tcp => "tcp",
+    };
+    let host = server.rsplit("://").next().unwrap_or(server);
+    let is_quiet = args.mode == BenchMode::Publish;
+    let scenario = Pubsub {
+        address: Address::parse(&format!("{scheme}://{host}"))?,
+        settings: ClientSettings {
+            pub_conn_pool: args.pub_conns,
+            pub_streams_per_conn: args.pub_streams,
+            ..config.client()
+        },
+        mode: match args.mode {
+            BenchMode::Throughput => Mode::Throughput,
+            BenchMode::Publish => Mode::Publish,
+            BenchMode::Ack => Mode::Ack,
+            BenchMode::EndToEnd => Mode::EndToEnd,
+        },
+        payload_bytes: args.payload,
+        batch: args.batch,
+        count: args.count,
+        publishers: args.pub_conns * args.pub_streams,
+        fanout: if is_quiet { 0 } else { args.fanout },
+        acks: if args.mode == BenchMode::EndToEnd { client::Acks::None } else { args.acks },
+        overflow: args.overflow,
+        rate: args.rate,
+        patience: PATIENCE,
+        topic: format!("bench-{}", std::process::id()),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+    };
+    let mut runtime = match args.threads {
+        0 | 1 => tokio::runtime::Builder::new_current_thread(),
+        threads => {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(threads);
+            builder
+        }
+    };
+    Ok(runtime.enable_all().build()?.block_on(::bench::run(&scenario))?)
+}
+
+fn append(path: &Path, report: &Report) -> Result {
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    Ok(writeln!(file, "{}", serde_json::to_string(report)?)?)
+}

@@ -1,0 +1,121 @@
+//! `thalweg publish`: records from the standard input, a file or the command line.
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use client::{Publisher, Record};
+use indicatif::ProgressBar;
+use serde_json::json;
+use thalweg::config::Config;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
+
+use super::connect;
+use crate::args::Publish;
+use crate::block_on;
+use crate::output::{FAILED, Failure, Result, USAGE};
+
+/// What is read of the input at once.
+const INPUT_BUFFER_BYTES: usize = 256 << 10;
+
+pub fn run(config: &Config, args: Publish, is_json: bool) -> Result {
+    block_on(async {
+        let client = connect(config).await?;
+        let publisher =
+            client.publisher(&args.topic).acks(args.acks).partition(args.partition).open().await?;
+        let template = template(&args)?;
+        let mut pace = Pace::new(args.rate);
+        let published = if let Some(value) = &args.value {
+            let record = Record { value: Some(value.clone().into()), ..template };
+            let count = args.count.unwrap_or(1);
+            for _ in 0..count {
+                pace.wait().await;
+                publisher.send(&record).await?;
+            }
+            count
+        } else {
+            lines(&args, &publisher, &template, &mut pace).await?
+        };
+        publisher.flush().await.map_err(|error| {
+            Failure::new(FAILED, format!("not everything was published to {}: {error}", args.topic))
+        })?;
+        if is_json {
+            println!("{}", json!({ "topic": args.topic, "published": published, "acks": args.acks.name() }));
+        } else if io::stderr().is_terminal() {
+            eprintln!("published {published} records to {}", args.topic);
+        }
+        Ok(())
+    })
+}
+
+/// What all records have in common.
+fn template(args: &Publish) -> Result<Record> {
+    let mut record = Record { key: args.key.clone().map(Into::into), ..Record::default() };
+    for header in &args.header {
+        let Some((name, value)) = header.split_once('=') else {
+            return Err(Failure::new(USAGE, format!("--header {header}: write NAME=VALUE")));
+        };
+        record = record.with_header(name.to_owned(), value.to_owned());
+    }
+    Ok(record)
+}
+
+async fn lines(args: &Publish, publisher: &Publisher, template: &Record, pace: &mut Pace) -> Result<u64> {
+    let mut input: Box<dyn AsyncBufRead + Unpin> = match &args.file {
+        Some(path) => {
+            let file = File::open(path).map_err(|e| Failure::new(FAILED, format!("{}: {e}", path.display())))?;
+            Box::new(BufReader::with_capacity(INPUT_BUFFER_BYTES, tokio::fs::File::from_std(file)))
+        }
+        None => Box::new(BufReader::with_capacity(INPUT_BUFFER_BYTES, tokio::io::stdin())),
+    };
+    let progress = progress(args);
+    let mut published = 0;
+    let mut line = Vec::new();
+    while args.count.is_none_or(|count| published < count) {
+        line.clear();
+        if input.read_until(b'\n', &mut line).await? == 0 {
+            break;
+        }
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        }
+        pace.wait().await;
+        let record = Record { value: Some(line.clone().into()), ..template.clone() };
+        publisher.send(&record).await?;
+        published += 1;
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    Ok(published)
+}
+
+/// Shown only to a person who waits: not into a pipe, and not while the records are being typed.
+fn progress(args: &Publish) -> ProgressBar {
+    let is_typed = args.file.is_none() && io::stdin().is_terminal();
+    if is_typed || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    ProgressBar::new_spinner().with_message("records published")
+}
+
+/// Keeps to a rate: each record has its time, counted from the first.
+struct Pace {
+    interval: Option<Duration>,
+    due: Option<tokio::time::Instant>,
+}
+
+impl Pace {
+    fn new(rate: Option<f64>) -> Self {
+        let interval = rate.filter(|rate| *rate > 0.0).map(|rate| Duration::from_secs_f64(1.0 / rate));
+        Self { interval, due: None }
+    }
+
+    async fn wait(&mut self) {
+        let Some(interval) = self.interval else {
+            return;
+        };
+        let due = *self.due.get_or_insert_with(tokio::time::Instant::now);
+        tokio::time::sleep_until(due).await;
+        self.due = Some(due + interval);
+    }
+}

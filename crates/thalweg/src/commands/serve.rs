@@ -1,0 +1,138 @@
+//! `thalweg serve`: a broker until it is told to stop.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+use thalweg::Server;
+use thalweg::config::Config;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Global, Serve};
+use crate::load;
+use crate::output::{FAILED, Failure, Result, USAGE};
+
+/// Threads beside the shards: HTTP and everything in the background.
+const BACKGROUND_THREADS: usize = 2;
+
+pub fn run(global: &Global, args: &Serve) -> Result {
+    if let Some(data) = &args.data {
+        return Err(Failure::new(
+            USAGE,
+            format!(
+                "--data {}: this version keeps topics in memory only and would lose what you trust it with; leave --data out",
+                data.display()
+            ),
+        ));
+    }
+    let named = |name, value: &Option<String>| value.clone().map(|value| (name, value));
+    let mut flags = Vec::new();
+    flags.extend(named("profile", &args.profile));
+    flags.extend(named("native", &args.native));
+    flags.extend(named("http", &args.http));
+    if args.insecure {
+        flags.push(("insecure", "true".to_owned()));
+    }
+    let config = load(global, flags)?;
+    start_log(&config)?;
+    count_panics();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(BACKGROUND_THREADS)
+        .thread_name("background")
+        .enable_all()
+        .build()?;
+    let result = runtime.block_on(serve(&config, args.ready_file.as_deref()));
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(config: &Config, ready_file: Option<&Path>) -> Result {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let server = Server::start(config).await?;
+    server.register_process_metrics();
+    banner(config, &server);
+    if let Some(path) = ready_file {
+        write_ready(path, &server)?;
+    }
+    stop(&mut terminate, &mut interrupt).await;
+    tracing::info!("stopping: finishing what is begun; a second signal ends at once");
+    let is_clean = tokio::select! {
+        is_clean = server.shut_down() => is_clean,
+        () = stop(&mut terminate, &mut interrupt) => false,
+    };
+    if is_clean {
+        tracing::info!("stopped");
+        return Ok(());
+    }
+    Err(Failure::new(FAILED, "stopped before everything was finished"))
+}
+
+async fn stop(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// What a person who started a broker wants to know. A standard output that is full or closed is no
+/// reason not to serve.
+fn banner(config: &Config, server: &Server) {
+    let mut out = io::stdout();
+    let mut line = |text: &str| writeln!(out, "{text}").unwrap_or_default();
+    line(&format!("thalweg {} ({} profile)", env!("CARGO_PKG_VERSION"), config.profile()));
+    if let Some(address) = server.native {
+        line(&format!("  native  {address}  QUIC and TCP"));
+    }
+    if let Some(address) = server.http {
+        line(&format!("  http    http://{address}/"));
+    }
+    line("  data    in memory only: a restart begins empty");
+    line("Stop with Ctrl-C.");
+}
+
+/// Written whole or not at all, so that a reader never sees half of it.
+fn write_ready(path: &Path, server: &Server) -> Result {
+    let ready = json!({
+        "pid": std::process::id(),
+        "native": server.native.map(|address| address.to_string()),
+        "http": server.http.map(|address| address.to_string()),
+    });
+    let partial = path.with_extension("partial");
+    let wrap = |e: io::Error| Failure::new(FAILED, format!("cannot write the ready file {}: {e}", path.display()));
+    std::fs::write(&partial, ready.to_string()).map_err(wrap)?;
+    std::fs::rename(&partial, path).map_err(wrap)
+}
+
+fn start_log(config: &Config) -> Result {
+    let (filter, is_json) = config.log();
+    let filter = EnvFilter::try_new(filter).map_err(|e| {
+        Failure::new(USAGE, format!("log = {filter}: {e}; write a level, or target=level,..."))
+    })?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        // A log that cannot be written must not take the broker with it.
+        .log_internal_errors(false);
+    if is_json {
+        log.json().init();
+    } else {
+        log.init();
+    }
+    Ok(())
+}
+
+/// A panic ends the task that it is in and not the broker; it is logged where the log goes.
+fn count_panics() {
+    static IS_PANICKING: AtomicBool = AtomicBool::new(false);
+    std::panic::set_hook(Box::new(|info| {
+        // Logging may panic too.
+        if !IS_PANICKING.swap(true, Ordering::Relaxed) {
+            tracing::error!(panic = %info, "a task ended with a panic; this is a defect, please report it");
+            IS_PANICKING.store(false, Ordering::Relaxed);
+        }
+    }));
+}

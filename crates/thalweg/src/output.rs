@@ -1,0 +1,76 @@
+//! How commands end and how they print.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use client::ErrorKind;
+use thalweg::config::ConfigError;
+
+/// Why a command failed, with the exit code that scripts can act upon.
+#[derive(Debug)]
+pub struct Failure {
+    pub code: u8,
+    pub message: String,
+}
+
+pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
+
+pub const FAILED: u8 = 1;
+pub const USAGE: u8 = 2;
+pub const NO_BROKER: u8 = 3;
+pub const NOT_FOUND: u8 = 4;
+pub const LOST: u8 = 5;
+
+impl Failure {
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub fn exit(self) -> ExitCode {
+        // Nothing can be done about an error output that is gone.
+        writeln!(io::stderr(), "thalweg: {}", self.message).unwrap_or_default();
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<client::Error> for Failure {
+    fn from(error: client::Error) -> Self {
+        let code = match error.kind {
+            ErrorKind::Disconnected => NO_BROKER,
+            ErrorKind::NotFound | ErrorKind::NoResponders => NOT_FOUND,
+            ErrorKind::Invalid => USAGE,
+            _ => FAILED,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(USAGE, error.to_string())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::new(FAILED, error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        Self::new(FAILED, format!("cannot write JSON: {error}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Whether the reader of our output has gone: then there is nothing left to do.
+pub fn is_broken_pipe(failure: &io::Error) -> bool {
+    failure.kind() == io::ErrorKind::BrokenPipe
+}
