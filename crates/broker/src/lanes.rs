@@ -11,7 +11,7 @@ use engine::{Error, Result};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::metrics::Counter;
 
@@ -62,6 +62,8 @@ pub struct LaneLoad {
     /// Batches that wait, over all subscribers of the lane.
     pub queued: AtomicUsize,
     pub queued_high_water: AtomicU64,
+    /// Something left the lane: publishers that wait may try again.
+    pub room: Notify,
     pub enqueued: Counter,
     pub dropped: Counter,
 }

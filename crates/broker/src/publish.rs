@@ -118,7 +118,8 @@ impl Broker {
             }
             wakes.flush();
             let deadline = *deadline.get_or_insert_with(|| tokio::time::Instant::now() + self.settings().publish_wait);
-            wait_for_room(&subscriber, &cell, batch.len(), deadline).await?;
+            // Boxed: every publish would carry the state of the few that wait.
+            Box::pin(wait_for_room(&subscriber, &cell, batch.len(), deadline)).await?;
         }
     }
 }

@@ -235,10 +235,6 @@ impl SubscriptionHandle {
         self.subscriber.end(error);
     }
 
-    pub fn is_drained(&self) -> bool {
-        self.subscriber.is_drained() || self.subscriber.has_ended()
-    }
-
     /// The topic and partition of a source.
     pub fn source(&self, source: SourceId) -> (TopicName, PartitionId) {
         self.subscriber.source_name(source)

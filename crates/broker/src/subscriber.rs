@@ -29,8 +29,6 @@ pub(crate) struct Subscriber {
     state: Mutex<State>,
     /// The drain has something to do.
     ready: Notify,
-    /// Publishers that wait may try again.
-    room: Notify,
     direct: Option<Box<dyn Direct>>,
     lane: Arc<LaneLoad>,
     lane_queue_depth: usize,
@@ -91,7 +89,6 @@ impl Subscriber {
                 waiting_since: None,
             }),
             ready: Notify::new(),
-            room: Notify::new(),
             direct,
             lane,
             lane_queue_depth: settings.lane_queue_depth,
@@ -151,9 +148,9 @@ impl Subscriber {
         self.lane.queued.load(Ordering::Relaxed) >= self.lane_queue_depth
     }
 
-    /// Waits until a blocked publisher may try again.
+    /// Completes when something left the lane: a blocked publisher may try again.
     pub(crate) fn room(&self) -> tokio::sync::futures::Notified<'_> {
-        self.room.notified()
+        self.lane.room.notified()
     }
 
     /// Offers an append. `true` where the subscriber has to be woken.
@@ -275,10 +272,6 @@ impl Subscriber {
         self.ready.notified()
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::Relaxed)
-    }
-
     fn take(&self, state: &mut State, out: &mut Vec<Delivery>) {
         let had = out.len();
         let queued_before = state.feed.queued_batches();
@@ -305,9 +298,6 @@ impl Subscriber {
                 state.waiting_since = Some(Instant::now());
             }
         }
-        if self.overflow == Overflow::Block && queued_before > queued {
-            self.room.notify_waiters();
-        }
     }
 
     fn count_queued(&self, before: usize, after: usize) {
@@ -316,6 +306,7 @@ impl Subscriber {
             self.lane.queued_high_water.fetch_max(queued as u64, Ordering::Relaxed);
         } else if before > after {
             self.lane.queued.fetch_sub(before - after, Ordering::Relaxed);
+            self.lane.room.notify_waiters();
         }
     }
 
@@ -341,12 +332,6 @@ impl Subscriber {
         self.ready.notify_one();
     }
 
-    /// Whether everything that was queued has been taken and handed over.
-    pub(crate) fn is_drained(&self) -> bool {
-        let state = self.state.lock();
-        state.feed.queued_batches() == 0 && state.taker.is_none()
-    }
-
     pub(crate) fn end(&self, error: Error) {
         self.end_locked(&mut self.state.lock(), error);
         self.ready.notify_one();
@@ -355,7 +340,7 @@ impl Subscriber {
     fn end_locked(&self, state: &mut State, error: Error) {
         state.ended.get_or_insert(error);
         self.has_ended.store(true, Ordering::Relaxed);
-        self.room.notify_waiters();
+        self.lane.room.notify_waiters();
     }
 }
 
@@ -363,6 +348,7 @@ impl Drop for Subscriber {
     fn drop(&mut self) {
         let queued = self.state.get_mut().feed.queued_batches();
         self.lane.queued.fetch_sub(queued, Ordering::Relaxed);
+        self.lane.room.notify_waiters();
         self.lane.subscribers.fetch_sub(1, Ordering::Relaxed);
         self.metrics.subscribers.fetch_sub(1, Ordering::Relaxed);
     }

@@ -79,6 +79,11 @@ impl Broker {
         Ok(self.topic(name)?.status())
     }
 
+    /// How many partitions a topic has. A topic that is missing is created, if that is allowed.
+    pub fn partitions_of(&self, name: &str) -> Result<u32> {
+        Ok(self.topic_or_create(name)?.settings.partitions)
+    }
+
     /// Topics in the order of their names, after this one. Inboxes are not listed.
     pub fn list_topics(&self, after: &str, count_max: usize) -> (Vec<TopicStatus>, bool) {
         let topics = self.topics.read();

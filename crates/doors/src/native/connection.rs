@@ -206,7 +206,7 @@ impl Stream {
                 tracing::debug!(connection = connection.id, %error, "closing the connection");
                 outbox.push([codec::encode(&Response::Error(error), 0)]);
                 outbox.flush();
-                if tokio::time::timeout(LAST_WORDS, outbox.drained()).await.is_err() {
+                if Box::pin(tokio::time::timeout(LAST_WORDS, outbox.drained())).await.is_err() {
                     tracing::debug!(connection = connection.id, "the peer did not read its last error");
                 }
             }
@@ -221,10 +221,10 @@ impl Stream {
     async fn read_until(&mut self, input: &mut Input<'_>, drain: &mut Drain) -> End {
         let mut assembler = Assembler::new(BODY_BYTES_BEFORE_HELLO_MAX);
         if !self.connection.said_hello.load(Ordering::Relaxed) {
-            let hello = tokio::time::timeout(
-                self.connection.native.hello_timeout,
-                self.read_hello(input, &mut assembler),
-            );
+            let timeout = self.connection.native.hello_timeout;
+            // Boxed here and below where something is rare: an idle connection is only as small as the
+            // largest state it could be in.
+            let hello = Box::pin(tokio::time::timeout(timeout, self.read_hello(input, &mut assembler)));
             match hello.await {
                 Ok(Ok(())) => {}
                 Ok(Err(end)) => return end,
@@ -245,7 +245,7 @@ impl Stream {
                         return end;
                     }
                 },
-                () = drain.begun() => return self.go_away().await,
+                () = drain.begun() => return Box::pin(self.go_away()).await,
             }
             if let Err(error) = self.handle_all(&mut frames).await {
                 return End::Error(error);
@@ -345,7 +345,7 @@ impl Stream {
                     }
                 }
             }
-            Request::Subscribe(request) => self.subscribe(request).await?,
+            Request::Subscribe(request) => Box::pin(self.subscribe(request)).await?,
             Request::Unsubscribe { subscription } => {
                 let handle = self.connection.subscriptions.lock().remove(&subscription);
                 let handle = handle.ok_or_else(|| no_subscription(subscription))?;

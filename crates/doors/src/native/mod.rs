@@ -148,12 +148,22 @@ async fn serve_tcp(
         }
         return;
     }
-    // Boxed: a connection without TLS does not pay for the handshake's state.
-    let handshake = Box::pin(tokio::time::timeout(native.hello_timeout, tls.accept(socket)));
-    match handshake.await {
+    // Boxed: a connection without TLS does not pay for the state of one with it.
+    Box::pin(serve_tls(socket, peer, tls, native, connection, drain)).await;
+}
+
+async fn serve_tls(
+    socket: TcpStream,
+    peer: SocketAddr,
+    tls: TlsAcceptor,
+    native: Arc<Native>,
+    connection: Arc<Connection>,
+    drain: Drain,
+) {
+    match tokio::time::timeout(native.hello_timeout, tls.accept(socket)).await {
         Ok(Ok(stream)) => {
             let (input, output) = tokio::io::split(stream);
-            Box::pin(connection.serve_stream(input, output, drain)).await;
+            connection.serve_stream(input, output, drain).await;
         }
         Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
         Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
