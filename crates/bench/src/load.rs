@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use client::{BatchBuilder, Client, Error, Event, Publisher, Result, Subscription};
+use bytes::Bytes;
+use client::{BatchBuilder, Client, Error, Event, Publisher, Record, Result, Subscription};
 
 use crate::latency::Latencies;
 
@@ -51,6 +52,17 @@ impl Source {
         // Text-like filler, so that nothing on the way can make it smaller than it is for real data.
         let payload = (0..payload_bytes).map(|i| b' ' + (i * 31 % 95) as u8).collect();
         Self { publisher: publisher as u32, sequence: 0, payload, builder: BatchBuilder::new(), begin }
+    }
+
+    /// Publishes the next records one by one, and leaves it to the publisher to make batches of them.
+    pub(crate) async fn send_each(&mut self, publisher: &Publisher, records: usize, due: Instant) -> Result<()> {
+        let at_ns = due.saturating_duration_since(self.begin).as_nanos() as u64;
+        for _ in 0..records {
+            Stamp { publisher: self.publisher, sequence: self.sequence, at_ns }.put(&mut self.payload);
+            self.sequence += 1;
+            publisher.send(&Record::new(Bytes::copy_from_slice(&self.payload))).await?;
+        }
+        Ok(())
     }
 
     /// Publishes a batch of the next records. `due` is when it should have been sent.

@@ -9,6 +9,8 @@ use crate::latency::Latencies;
 use crate::load::{Sink, Source, cpu_seconds, server_metric};
 use crate::report::{Host, Report};
 
+/// Records that are published one by one between two looks at the clock.
+const BURST: u64 = 64;
 /// Exchanges before the first that counts.
 const WARM_UP: usize = 1000;
 
@@ -31,6 +33,7 @@ pub struct Pubsub {
     pub settings: ClientSettings,
     pub mode: Mode,
     pub payload_bytes: usize,
+    /// Records in a batch; 0 publishes them one by one and leaves batches to the client.
     pub batch: usize,
     /// Records to publish in all; exchanges where one is in flight.
     pub count: u64,
@@ -137,7 +140,8 @@ async fn throughput(scenario: &Pubsub, publishers: Vec<Publisher>, subscriptions
         })
         .collect();
     let interval = scenario.rate.map(|rate| {
-        Duration::from_secs_f64(scenario.batch as f64 * publishers.len() as f64 / rate)
+        let together = if scenario.batch == 0 { BURST } else { scenario.batch as u64 };
+        Duration::from_secs_f64(together as f64 * publishers.len() as f64 / rate)
     });
     let count = publishers.len() as u32;
     let sources: Vec<_> = publishers
@@ -184,19 +188,20 @@ async fn publish(
     let mut left = count;
     let mut due = first;
     while left > 0 {
-        if let Some(interval) = interval {
-            tokio::time::sleep_until(due.into()).await;
-            let records = left.min(batch as u64);
-            source.send(&publisher, records as usize, due).await?;
-            left -= records;
-            due += interval;
-        } else {
-            let records = left.min(batch as u64);
-            source.send(&publisher, records as usize, Instant::now()).await?;
-            left -= records;
+        match interval {
+            Some(_) => tokio::time::sleep_until(due.into()).await,
             // A publisher that never has to wait would keep the subscribers of its thread from reading.
-            tokio::task::consume_budget().await;
+            None => tokio::task::consume_budget().await,
         }
+        let at = interval.map_or_else(Instant::now, |_| due);
+        let records = left.min(if batch == 0 { BURST } else { batch as u64 });
+        if batch == 0 {
+            source.send_each(&publisher, records as usize, at).await?;
+        } else {
+            source.send(&publisher, records as usize, at).await?;
+        }
+        left -= records;
+        due += interval.unwrap_or_default();
     }
     publisher.flush().await
 }

@@ -75,8 +75,14 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} {} over {}: {} B x {} in a batch, {} publishers, fanout {}",
-            self.system, self.mode, self.transport, self.payload_bytes, self.batch, self.publishers, self.fanout
+            "{} {} over {}: {} B, {} in a batch, {} publishers, fanout {}",
+            self.system,
+            self.mode,
+            self.transport,
+            self.payload_bytes,
+            if self.batch == 0 { "as many as fit".to_owned() } else { self.batch.to_string() },
+            self.publishers,
+            self.fanout
         )?;
         writeln!(f, "  on {} x {}, Linux {}", self.host.cores, self.host.cpu, self.host.kernel)?;
         let rate = |n: f64| if n >= 1e6 { format!("{:.2} M/s", n / 1e6) } else { format!("{:.1} k/s", n / 1e3) };

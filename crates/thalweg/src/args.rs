@@ -254,7 +254,7 @@ pub struct BenchPubsub {
     /// Bytes of a record's value
     #[arg(long, default_value_t = 4096)]
     pub payload: usize,
-    /// Records in a batch
+    /// Records in a batch; 0 publishes them one by one and leaves batches to the client
     #[arg(long, default_value_t = 64)]
     pub batch: usize,
     /// Records to publish in all; exchanges where one is in flight

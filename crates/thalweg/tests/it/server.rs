@@ -1,0 +1,215 @@
+//! A broker in a process of its own, and bounded waiting.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use client::{Address, Client, ClientSettings};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long anything may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How often a condition that nobody announces is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Waits for something, and not for ever.
+pub async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, work).await {
+        Ok(done) => done,
+        Err(_) => panic!("{what}: not within {PATIENCE:?}"),
+    }
+}
+
+/// Looks at a condition until it holds.
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let begin = Instant::now();
+    while !within(what, holds()).await {
+        assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// The binary, with nothing of this process's configuration.
+pub fn program() -> Command {
+    clean(Command::new(env!("CARGO_BIN_EXE_thalweg")))
+}
+
+fn clean(mut command: Command) -> Command {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("THALWEG_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// How a broker is started.
+#[derive(Clone, Default)]
+pub struct Launch {
+    /// Pairs for `--set`.
+    pub set: Vec<String>,
+    /// What a shell does before it becomes the broker.
+    pub shell: Option<&'static str>,
+    /// Where the standard output and error go instead of the log.
+    pub output: Option<PathBuf>,
+}
+
+/// A running broker. It is killed when this is dropped.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    launch: Launch,
+    folder: TempDir,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// A broker with these keys of the configuration.
+    pub fn with(set: &[&str]) -> Self {
+        Self::launch(Launch { set: set.iter().map(|pair| (*pair).to_owned()).collect(), ..Launch::default() })
+    }
+
+    pub fn launch(launch: Launch) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (child, address) = spawn(&launch, folder.path(), "127.0.0.1:0");
+        Self { child, address, launch, folder }
+    }
+
+    /// Ends the process as a power cut would, and starts another on the same port.
+    pub fn crash_and_restart(&mut self) {
+        self.crash();
+        let (child, address) = spawn(&self.launch, self.folder.path(), &self.address.to_string());
+        self.child = child;
+        assert_eq!(self.address, address);
+    }
+
+    pub fn crash(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
+        kill_process(pid, signal).expect("signalled");
+    }
+
+    /// Waits for the process to end by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("the end of the broker", async || {
+            status = self.child.try_wait().expect("its status");
+            status.is_some()
+        })
+        .await;
+        status.expect("it has ended")
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("its status").is_none()
+    }
+
+    pub fn url(&self, scheme: &str) -> String {
+        format!("{scheme}://{}", self.address)
+    }
+
+    pub async fn client(&self, scheme: &str) -> Client {
+        self.client_with(scheme, ClientSettings::default()).await
+    }
+
+    pub async fn client_with(&self, scheme: &str, settings: ClientSettings) -> Client {
+        connect(&self.url(scheme), settings).await
+    }
+
+    /// Resident memory, from what Linux says of the process.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("its status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        let kib = line.split_whitespace().next().expect("a number");
+        kib.parse::<u64>().expect("a number") << 10
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().unwrap_or_default();
+        self.child.wait().map(drop).unwrap_or_default();
+        let log = self.log();
+        if std::thread::panicking() {
+            eprintln!("the broker's log:\n{log}");
+        } else {
+            assert!(!log.contains("panic"), "the broker panicked:\n{log}");
+        }
+    }
+}
+
+/// A client of a broker that is there.
+pub async fn connect(url: &str, settings: ClientSettings) -> Client {
+    let address = Address::parse(url).expect("an address");
+    within("a connection", Client::connect_with(address, settings)).await.expect("connected")
+}
+
+/// The value of a metric without labels.
+pub async fn metric(client: &Client, name: &str) -> u64 {
+    let text = within("the metrics", client.stats()).await.expect("metrics");
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no metric {name} in\n{text}")).parse().expect("a whole number")
+}
+
+fn spawn(launch: &Launch, folder: &Path, address: &str) -> (Child, SocketAddr) {
+    let ready_file = folder.join("ready.json");
+    if ready_file.exists() {
+        std::fs::remove_file(&ready_file).expect("removed");
+    }
+    let mut command = match launch.shell {
+        None => program(),
+        Some(before) => {
+            let mut shell = clean(Command::new("sh"));
+            shell.arg("-c").arg(format!("{before}; exec \"$0\" \"$@\"")).arg(env!("CARGO_BIN_EXE_thalweg"));
+            shell
+        }
+    };
+    command.args(["serve", "--native", address, "--http", "off", "--ready-file"]).arg(&ready_file);
+    for pair in &launch.set {
+        command.args(["--set", pair]);
+    }
+    let append = |path: &Path| File::options().create(true).append(true).open(path).expect("an output file");
+    let path = launch.output.clone().unwrap_or_else(|| folder.join("log"));
+    let child = command
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(append(&path))
+        .stderr(append(&path))
+        .spawn()
+        .expect("the broker starts");
+    wait_until_ready(child, &ready_file, folder)
+}
+
+fn wait_until_ready(mut child: Child, ready_file: &Path, folder: &Path) -> (Child, SocketAddr) {
+    let begin = Instant::now();
+    let text = loop {
+        if let Ok(text) = std::fs::read_to_string(ready_file) {
+            break text;
+        }
+        let status = child.try_wait().expect("its status");
+        if status.is_some() || begin.elapsed() > PATIENCE {
+            child.kill().unwrap_or_default();
+            let log = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+            panic!("the broker did not get ready ({status:?}):\n{log}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let ready: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let address = ready["native"].as_str().expect("an address").parse().expect("an address");
+    (child, address)
+}
