@@ -12,6 +12,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 const SOCKET_BUFFER_BYTES: usize = 8 << 20;
 /// Packets on loopback. Ten of them go out in one segmented send, which must stay below 65,508 bytes.
 pub const LOOPBACK_MTU: u16 = 6500;
+/// Bytes that may be on the way on loopback before the first acknowledgement. The usual first window is
+/// less than two of these packets: a connection that lost its first one could then send nothing that
+/// repairs it, and hung in its handshake.
+const LOOPBACK_FIRST_WINDOW: u64 = 32 * LOOPBACK_MTU as u64;
 const SEGMENTS_PER_SEND: usize = 10;
 const _: () = assert!(LOOPBACK_MTU as usize * SEGMENTS_PER_SEND < 65_508);
 /// A peer that says nothing for this long is gone.
@@ -51,6 +55,9 @@ pub fn transport(windows: Windows, peer: SocketAddr) -> Arc<TransportConfig> {
         // Nothing on the way can carry less, and a burst that overflows a buffer must not be taken for
         // a black hole: the size is fixed and not probed for.
         transport.initial_mtu(LOOPBACK_MTU).min_mtu(LOOPBACK_MTU).mtu_discovery_config(None);
+        let mut congestion = quinn::congestion::CubicConfig::default();
+        congestion.initial_window(LOOPBACK_FIRST_WINDOW);
+        transport.congestion_controller_factory(Arc::new(congestion));
     }
     Arc::new(transport)
 }

@@ -15,6 +15,8 @@ use output::{Failure, Result, USAGE};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Turns on the log of commands that are no server.
+const LOG_VARIABLE: &str = "THALWEG_LOG";
 /// Read from the working directory where no file is named.
 const DEFAULT_FILE: &str = "thalweg.toml";
 
@@ -28,6 +30,10 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result {
     let global = &cli.global;
+    if !matches!(cli.command, Command::Serve(_)) && std::env::var_os(LOG_VARIABLE).is_some() {
+        // A client has nothing to log unless it is asked to.
+        commands::serve::start_log(&load(global, Vec::new())?)?;
+    }
     match cli.command {
         Command::Serve(args) => commands::serve::run(global, &args),
         Command::Demo(args) => commands::demo::run(&args, global.json),

@@ -106,7 +106,7 @@ fn write_ready(path: &Path, server: &Server) -> Result {
     std::fs::rename(&partial, path).map_err(wrap)
 }
 
-fn start_log(config: &Config) -> Result {
+pub fn start_log(config: &Config) -> Result {
     let (filter, is_json) = config.log();
     let filter = EnvFilter::try_new(filter).map_err(|e| {
         Failure::new(USAGE, format!("log = {filter}: {e}; write a level, or target=level,..."))
