@@ -1,2 +1,76 @@
-//! Developer commands.
-fn main() {}
+//! Developer commands: `cargo xtask <command>`.
+
+mod ci;
+mod compat;
+mod corpus;
+mod docs;
+mod fuzz;
+mod run;
+mod tidy;
+
+use std::process::ExitCode;
+
+use run::{Call, Outcome};
+
+/// A command: its name with its arguments, what it is for, what it does with its arguments.
+struct Command {
+    usage: &'static str,
+    about: &'static str,
+    run: fn(&[&str]) -> Outcome,
+}
+
+const COMMANDS: &[Command] = &[
+    Command { usage: "ci", about: "All that has to pass before a change lands", run: |_| ci::run() },
+    Command { usage: "tidy", about: "The rules that no compiler checks", run: |_| tidy::run() },
+    Command {
+        usage: "docs [--check]",
+        about: "Write the generated pages of docs/reference anew, or compare them",
+        run: docs::run,
+    },
+    Command {
+        usage: "fuzz [target|all] [seconds]",
+        about: "Fuzz one target or each in turn, 60 seconds by default (needs nightly and cargo-fuzz)",
+        run: fuzz::run,
+    },
+    Command {
+        usage: "fuzz-corpus",
+        about: "Write the seeds of the fuzz targets anew from the vectors of the tests",
+        run: |_| corpus::run(),
+    },
+    Command {
+        usage: "compat",
+        about: "Have kafka-python read the record batches that this project writes",
+        run: |_| compat::run(),
+    },
+    Command {
+        usage: "data",
+        about: "Fetch the data sets that the demo and the benchmarks use",
+        run: |_| Call::new("bash").arg("scripts/fetch-data.sh").run(),
+    },
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let Some((name, rest)) = args.split_first() else {
+        return usage();
+    };
+    let Some(command) = COMMANDS.iter().find(|command| command.usage.split(' ').next() == Some(name)) else {
+        return usage();
+    };
+    match (command.run)(rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask {name}: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: cargo xtask <command>\n");
+    for Command { usage, about, .. } in COMMANDS {
+        eprintln!("  {usage:<29} {about}");
+    }
+    ExitCode::from(2)
+}

@@ -64,14 +64,13 @@ pub async fn run(scenario: &Pubsub) -> Result<Report> {
     // Little history: the run measures delivery, not memory.
     let settings = TopicSettings { retention_bytes: 8 << 20, ..TopicSettings::default() };
     client.create_topic(&scenario.topic, settings).await?;
-    let subscriptions = try_join_all((0..scenario.fanout).map(|_| {
-        client.subscribe(&scenario.topic).overflow(scenario.overflow).open()
-    }))
-    .await?;
-    let publishers = try_join_all(
-        (0..scenario.publishers).map(|_| client.publisher(&scenario.topic).acks(scenario.acks).open()),
+    let subscriptions = try_join_all(
+        (0..scenario.fanout).map(|_| client.subscribe(&scenario.topic).overflow(scenario.overflow).open()),
     )
     .await?;
+    let publishers =
+        try_join_all((0..scenario.publishers).map(|_| client.publisher(&scenario.topic).acks(scenario.acks).open()))
+            .await?;
     let server_before = server_metric(&client, "process_cpu_seconds_total").await;
     let client_before = cpu_seconds();
     let run = match scenario.mode {
@@ -158,14 +157,8 @@ async fn throughput(scenario: &Pubsub, publishers: Vec<Publisher>, subscriptions
         source.await.map_err(panicked)??;
     }
     let mut elapsed = begin.elapsed();
-    let mut run = Run {
-        published,
-        delivered: 0,
-        lost: 0,
-        elapsed,
-        delivery: Latencies::default(),
-        ack: Latencies::default(),
-    };
+    let mut run =
+        Run { published, delivered: 0, lost: 0, elapsed, delivery: Latencies::default(), ack: Latencies::default() };
     for sink in sinks {
         let sink = sink.await.map_err(panicked)??;
         elapsed = begin.elapsed();

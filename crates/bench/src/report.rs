@@ -62,7 +62,8 @@ pub struct Report {
 impl Host {
     pub fn here() -> Self {
         let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
+        let model =
+            cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
         Self {
             cpu: model.unwrap_or("unknown").to_owned(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),

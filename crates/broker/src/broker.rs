@@ -134,7 +134,17 @@ impl Broker {
             "Batches that may wait in a lane",
             self.settings.lane_queue_depth as u64,
         )?;
-        out.counters("thalweg_lane_enqueued", "Batches that were queued in a lane", "lane", &rows(&|load| load.enqueued.get()))?;
-        out.counters("thalweg_lane_dropped", "Records that were dropped in a lane", "lane", &rows(&|load| load.dropped.get()))
+        out.counters(
+            "thalweg_lane_enqueued",
+            "Batches that were queued in a lane",
+            "lane",
+            &rows(&|load| load.enqueued.get()),
+        )?;
+        out.counters(
+            "thalweg_lane_dropped",
+            "Records that were dropped in a lane",
+            "lane",
+            &rows(&|load| load.dropped.get()),
+        )
     }
 }

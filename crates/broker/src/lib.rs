@@ -1,17 +1,17 @@
 //! The one API that every door calls. It owns the tasks, the timers and the clock, and no socket.
 
-mod broker;
-mod publish;
-mod subscribe;
-mod fetch;
-mod topics;
-mod partition;
-mod subscriber;
-mod lanes;
-mod timers;
 mod admission;
+mod broker;
+mod fetch;
+mod lanes;
 pub mod metrics;
+mod partition;
+mod publish;
 mod settings;
+mod subscribe;
+mod subscriber;
+mod timers;
+mod topics;
 
 pub use broker::Broker;
 pub use fetch::Fetched;

@@ -163,10 +163,8 @@ impl Exposition<'_> {
         let (bounds, count, sum) = histogram.shown();
         // The encoder wants the count of each bucket by itself.
         let mut before = 0;
-        let mut buckets: Vec<(f64, u64)> = bounds
-            .into_iter()
-            .map(|(bound, total)| (bound, total - std::mem::replace(&mut before, total)))
-            .collect();
+        let mut buckets: Vec<(f64, u64)> =
+            bounds.into_iter().map(|(bound, total)| (bound, total - std::mem::replace(&mut before, total))).collect();
         buckets.push((f64::MAX, count - before));
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         encoder.encode_histogram::<prometheus_client::encoding::NoLabelSet>(sum, count, &buckets, None)
@@ -199,12 +197,24 @@ impl Metrics {
         out.counter("thalweg_published_bytes", "Bytes of the batches taken in", self.published_bytes.get())?;
         out.counter("thalweg_publish_errors", "Publishes that were refused", self.publish_errors.get())?;
         out.counter("thalweg_publish_lost", "Refused publishes that asked for no answer", self.publish_lost.get())?;
-        out.counter("thalweg_publish_waits", "Publishes that waited for a blocking subscriber", self.publish_waits.get())?;
+        out.counter(
+            "thalweg_publish_waits",
+            "Publishes that waited for a blocking subscriber",
+            self.publish_waits.get(),
+        )?;
         out.counter("thalweg_delivered_batches", "Record batches handed to connections", self.delivered_batches.get())?;
         out.counter("thalweg_delivered_records", "Records handed to connections", self.delivered_records.get())?;
-        out.counter("thalweg_delivered_bytes", "Bytes of the batches handed to connections", self.delivered_bytes.get())?;
+        out.counter(
+            "thalweg_delivered_bytes",
+            "Bytes of the batches handed to connections",
+            self.delivered_bytes.get(),
+        )?;
         out.counter("thalweg_dropped_records", "Records that a subscriber misses", self.dropped_records.get())?;
-        out.counter("thalweg_slow_subscribers", "Times that a subscriber's queue overflowed", self.slow_subscribers.get())?;
+        out.counter(
+            "thalweg_slow_subscribers",
+            "Times that a subscriber's queue overflowed",
+            self.slow_subscribers.get(),
+        )?;
         out.gauge("thalweg_subscribers", "Subscriptions that are open", load(&self.subscribers))?;
         out.gauge(
             "thalweg_subscriber_queue_high_water",

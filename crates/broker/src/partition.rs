@@ -141,9 +141,7 @@ impl PartitionCell {
             Start::Earliest => state.log.start(),
             Start::Offset(offset) => *offset,
             Start::Time(timestamp_ms) => state.log.offset_for_time(*timestamp_ms),
-            Start::Offsets(offsets) => {
-                offsets.iter().find(|(id, _)| *id == self.id).map_or(end, |(_, offset)| *offset)
-            }
+            Start::Offsets(offsets) => offsets.iter().find(|(id, _)| *id == self.id).map_or(end, |(_, offset)| *offset),
         };
         let from = wanted.clamp(state.log.start(), end);
         let Some(source) = subscriber.add_source(cell, wanted.min(end), wanted >= end) else {
@@ -160,11 +158,8 @@ impl PartitionCell {
     /// Reads history for a source that is behind, or makes it live where the log ends.
     pub(crate) fn backfill(&self, subscriber: &Subscriber, source: engine::SourceId, from: Offset) {
         let state = self.state.lock();
-        let batches = match state.log.read(from.max(state.log.start()), engine::limits::BACKFILL_BYTES) {
-            Ok(batches) => batches,
-            // Only a deleted partition has an end before an offset that it gave.
-            Err(_) => Vec::new(),
-        };
+        // Only a deleted partition has an end before an offset that it gave, and nothing to read.
+        let batches = state.log.read(from.max(state.log.start()), engine::limits::BACKFILL_BYTES).unwrap_or_default();
         if batches.is_empty() {
             subscriber.catch_up(source, state.log.end());
         } else {
@@ -180,12 +175,8 @@ impl PartitionCell {
             return Err(self.gone());
         }
         let batches = state.log.read(from, bytes_max)?;
-        let extent = Extent {
-            start: state.log.start(),
-            end: state.log.end(),
-            bytes: state.log.bytes(),
-            subscribers: 0,
-        };
+        let extent =
+            Extent { start: state.log.start(), end: state.log.end(), bytes: state.log.bytes(), subscribers: 0 };
         Ok((extent, batches))
     }
 

@@ -81,7 +81,8 @@ impl Broker {
             (Overflow::Replay, Some(_)) => Overflow::DropOld,
             (overflow, _) => overflow,
         };
-        let feed = Feed::new(limits, overflow, i64::try_from(request.credit).unwrap_or(i64::MAX), request.group.is_some());
+        let feed =
+            Feed::new(limits, overflow, i64::try_from(request.credit).unwrap_or(i64::MAX), request.group.is_some());
         let id = self.next_subscriber_id();
         let lane = self.lanes().choose(id, request.origin.connection, request.origin.thread);
         let subscriber = Arc::new(Subscriber::new(

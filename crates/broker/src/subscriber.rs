@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use engine::{Delivery, Error, ErrorKind, Feed, Offer, Offset, Overflow, PartitionId, RecordBatch, SourceId, TopicName};
+use engine::limits::PARTITIONS_TOTAL_MAX;
+use engine::{
+    Delivery, Error, ErrorKind, Feed, Offer, Offset, Overflow, PartitionId, RecordBatch, SourceId, TopicName,
+};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -81,13 +84,7 @@ impl Subscriber {
             id,
             is_pattern,
             overflow: feed.overflow(),
-            state: Mutex::new(State {
-                feed,
-                sources: Vec::new(),
-                taker: None,
-                ended: None,
-                waiting_since: None,
-            }),
+            state: Mutex::new(State { feed, sources: Vec::new(), taker: None, ended: None, waiting_since: None }),
             ready: Notify::new(),
             direct,
             lane,
@@ -102,6 +99,11 @@ impl Subscriber {
     pub(crate) fn add_source(&self, cell: &Arc<PartitionCell>, next: Offset, is_live: bool) -> Option<SourceId> {
         let mut state = self.state.lock();
         if state.sources.iter().any(|source| Arc::ptr_eq(source, cell)) {
+            return None;
+        }
+        if state.sources.len() >= PARTITIONS_TOTAL_MAX {
+            // Only a pattern meets so many, over a long time: those of deleted topics stay in the list.
+            self.end_locked(&mut state, Error::busy("the subscription has met too many partitions; subscribe again"));
             return None;
         }
         state.sources.push(cell.clone());

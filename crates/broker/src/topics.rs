@@ -28,8 +28,7 @@ pub type PartitionStatus = Extent;
 
 impl Topic {
     fn new(name: TopicName, settings: TopicSettings) -> Self {
-        let partitions =
-            (0..settings.partitions).map(|id| Arc::new(PartitionCell::new(name.clone(), id))).collect();
+        let partitions = (0..settings.partitions).map(|id| Arc::new(PartitionCell::new(name.clone(), id))).collect();
         Self { name, settings, partitions, turn: AtomicU32::new(0) }
     }
 
@@ -66,13 +65,17 @@ impl Broker {
     pub fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
         let name = TopicName::parse(name)?;
         settings.validate()?;
-        if let Some(topic) = self.topics.read().get(&name) {
-            if topic.settings == settings {
-                return Ok(topic.status());
-            }
-            return Err(Error::new(ErrorKind::AlreadyExists, format!("topic {name} exists with other settings")));
+        if name.is_inbox() {
+            return Err(Error::invalid(format!("{name}: an inbox is created by subscribing to it")));
         }
-        self.create(name, settings).map(|topic| topic.status())
+        let topic = self.create(name, settings)?;
+        if topic.settings != settings {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("topic {} exists with other settings", topic.name),
+            ));
+        }
+        Ok(topic.status())
     }
 
     pub fn describe_topic(&self, name: &str) -> Result<TopicStatus> {
@@ -82,6 +85,11 @@ impl Broker {
     /// How many partitions a topic has. A topic that is missing is created, if that is allowed.
     pub fn partitions_of(&self, name: &str) -> Result<u32> {
         Ok(self.topic_or_create(name)?.settings.partitions)
+    }
+
+    /// The partition of a topic whose turn it is to take records without a key.
+    pub fn next_partition_of(&self, name: &str) -> Result<PartitionId> {
+        Ok(self.topic_or_create(name)?.next_partition().id)
     }
 
     /// Topics in the order of their names, after this one. Inboxes are not listed.

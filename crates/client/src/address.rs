@@ -16,11 +16,20 @@ const DEFAULT_PORT: u16 = 7400;
 #[derive(Clone)]
 pub enum Address {
     /// QUIC: several independent streams, always TLS.
-    Quic { host: String, port: u16 },
+    Quic {
+        host: String,
+        port: u16,
+    },
     /// TCP without TLS. A broker takes this from its own machine only, unless told otherwise.
-    Tcp { host: String, port: u16 },
+    Tcp {
+        host: String,
+        port: u16,
+    },
     /// TCP with TLS.
-    Tls { host: String, port: u16 },
+    Tls {
+        host: String,
+        port: u16,
+    },
     Pipe(Pipes),
 }
 
@@ -63,9 +72,8 @@ impl Address {
             Self::Pipe(_) => return Err(Error::invalid("a pipe has no network address")),
         };
         let lookup = tokio::net::lookup_host((host.as_str(), port)).await;
-        let mut found: Vec<SocketAddr> = lookup
-            .map_err(|e| Error::new(ErrorKind::Disconnected, format!("cannot resolve '{host}': {e}")))?
-            .collect();
+        let mut found: Vec<SocketAddr> =
+            lookup.map_err(|e| Error::new(ErrorKind::Disconnected, format!("cannot resolve '{host}': {e}")))?.collect();
         found.sort_by_key(SocketAddr::is_ipv6);
         found.first().copied().ok_or_else(|| Error::not_found(format!("'{host}' has no address")))
     }

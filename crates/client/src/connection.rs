@@ -120,8 +120,7 @@ impl Dialer {
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
         config.transport_config(quic::transport(self.windows(), peer));
         let endpoint = self.endpoint(peer)?;
-        let connecting =
-            endpoint.connect_with(config, peer, self.address.host()).map_err(|e| self.unreachable(&e))?;
+        let connecting = endpoint.connect_with(config, peer, self.address.host()).map_err(|e| self.unreachable(&e))?;
         let connection = connecting.await.map_err(|e| self.unreachable(&e))?;
         let open = || async {
             let (send, receive) = connection.open_bi().await.map_err(|e| self.unreachable(&e))?;

@@ -16,15 +16,15 @@
 //! Units are in the names: `_bytes`, `_ms`. Every error has a kind, which says whether to try again.
 
 mod address;
-mod settings;
+mod backoff;
 mod client;
-mod publisher;
-mod subscription;
-mod request;
-mod pool;
 mod connection;
 mod link;
-mod backoff;
+mod pool;
+mod publisher;
+mod request;
+mod settings;
+mod subscription;
 mod tls;
 
 pub use address::{Address, Pipes};

@@ -169,7 +169,12 @@ impl Link {
             }
             state.waiting.insert(correlation, waiter);
         }
-        self.tell(chunks)
+        let told = self.tell(chunks);
+        if told.is_err() && self.state.lock().waiting.remove(&correlation).is_none() {
+            // The link closed just now and answered all that waited.
+            return Ok(());
+        }
+        told
     }
 
     /// Sends what has no answer.

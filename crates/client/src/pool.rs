@@ -20,12 +20,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(dialer: Arc<Dialer>, size: usize, streams: usize) -> Self {
-        Self {
-            dialer,
-            slots: (0..size.max(1)).map(|_| Mutex::default()).collect(),
-            streams,
-            turn: AtomicUsize::new(0),
-        }
+        Self { dialer, slots: (0..size.max(1)).map(|_| Mutex::default()).collect(), streams, turn: AtomicUsize::new(0) }
     }
 
     /// A slot for something new: they take turns.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::partitioner::{self, Sticky};
-use engine::{Acks, BatchBuilder, DraftBatch, Error, PartitionId, Record, Result};
+use engine::{Acks, BatchBuilder, DraftBatch, Error, ErrorKind, PartitionId, Record, Result};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use wire::Response;
 use wire::request::publish_frame;
 use wire::response::Published;
@@ -23,15 +23,9 @@ pub struct PublisherBuilder {
 
 /// Publishes to one topic. Records of one publisher to one partition keep their order.
 pub struct Publisher {
-    client: Client,
-    topic: Arc<str>,
-    acks: Acks,
     partition: Option<PartitionId>,
     partitions: u32,
-    /// Its place in the pool: one stream, which keeps the order.
-    turn: usize,
-    gathered: Arc<Mutex<Gathered>>,
-    window: Arc<Window>,
+    sender: Arc<Sender>,
     /// Wakes the task that sends what has gathered.
     has_more: Arc<Notify>,
     flusher: tokio::task::JoinHandle<()>,
@@ -41,7 +35,6 @@ pub struct Publisher {
 struct Gathered {
     builders: Vec<BatchBuilder>,
     sticky: Sticky,
-    link: Arc<Link>,
 }
 
 /// Batches on the way, and how they fared.
@@ -81,44 +74,56 @@ impl PublisherBuilder {
         self
     }
 
-    /// Connects, and learns the topic's partitions. A topic that does not exist yet is left to the
-    /// broker's rule for the first publish.
+    /// Connects, and learns the topic's partitions. A topic that does not exist yet is created where the
+    /// broker does that on the way; else the first publish says that it is missing.
     pub async fn open(self) -> Result<Publisher> {
         let shared = &self.client.shared;
         let turn = shared.publish.next_turn();
         let link = shared.publish.link(turn).await?;
-        let partitions = match self.client.describe_topic(&self.topic).await {
-            Ok(info) => info.settings.partitions,
-            Err(error) if error.kind == engine::ErrorKind::NotFound => 1,
-            Err(error) => return Err(error),
-        };
+        let partitions = self.partitions().await?.unwrap_or(1);
+        if let Some(partition) = self.partition.filter(|partition| *partition >= partitions) {
+            return Err(Error::not_found(format!(
+                "topic {} has partitions 0 to {}, not {partition}",
+                self.topic,
+                partitions - 1
+            )));
+        }
         let size = self.client.settings().publishes_in_flight_max.max(1);
-        let gathered = Arc::new(Mutex::new(Gathered {
+        let gathered = Gathered {
             builders: (0..partitions).map(|_| BatchBuilder::new()).collect(),
             sticky: Sticky::new((turn as u64) << 32 | 0x9e37_79b9),
-            link,
-        }));
-        let window =
-            Arc::new(Window { free: Semaphore::new(size), size, outcome: Mutex::default() });
-        let topic: Arc<str> = self.topic.into();
-        let has_more = Arc::new(Notify::new());
-        let flusher = tokio::spawn(flush_when_idle(
-            has_more.clone(),
-            gathered.clone(),
-            Sender { topic: topic.clone(), acks: self.acks, window: window.clone() },
-        ));
-        Ok(Publisher {
-            client: self.client,
-            topic,
+        };
+        let sender = Arc::new(Sender {
+            topic: self.topic.into(),
             acks: self.acks,
-            partition: self.partition,
-            partitions,
             turn,
-            gathered,
-            window,
-            has_more,
-            flusher,
-        })
+            gathered: Mutex::new(gathered),
+            window: Arc::new(Window { free: Semaphore::new(size), size, outcome: Mutex::default() }),
+            link: tokio::sync::Mutex::new(link),
+            client: self.client,
+        });
+        let has_more = Arc::new(Notify::new());
+        let flusher = tokio::spawn(flush_when_idle(has_more.clone(), sender.clone()));
+        Ok(Publisher { partition: self.partition, partitions, sender, has_more, flusher })
+    }
+
+    /// How many partitions the topic has; `None` where there is no such topic and none is made.
+    async fn partitions(&self) -> Result<Option<u32>> {
+        let describe = async || match self.client.describe_topic(&self.topic).await {
+            Ok(info) => Ok(Some(info.settings.partitions)),
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        };
+        if let Some(partitions) = describe().await? {
+            return Ok(Some(partitions));
+        }
+        // Only the broker knows how many a new topic gets, and a key must not change its partition after
+        // the first batch: a subscription makes the topic as a publish would.
+        match self.client.subscribe(&self.topic).open().await {
+            Ok(_) => describe().await,
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -130,23 +135,26 @@ impl Publisher {
     /// Adds a record. It is sent with others as soon as they fill a batch or there is nothing else to
     /// do. Waits while too much is on the way. How it fared, [`Publisher::flush`] says.
     pub async fn send(&self, record: &Record) -> Result<()> {
-        let full = {
-            let mut gathered = self.gathered.lock();
+        let partition = {
+            let mut gathered = self.sender.gathered.lock();
             let gathered = &mut *gathered;
             let partition = self.partition_of(record, &gathered.sticky);
-            let builder = self.builder_of(&mut gathered.builders, partition);
+            let builder = &mut gathered.builders[builder_of(partition, self.partitions)];
             builder.push_record(record, now_ms())?;
-            if builder.len() < self.client.settings().publish_chunk_bytes {
+            if builder.len() < self.sender.client.settings().publish_chunk_bytes {
                 self.has_more.notify_one();
                 return Ok(());
             }
             if record.key.is_none() {
                 gathered.sticky.advance(self.partitions);
             }
-            builder.finish().map(|batch| (partition, batch))
+            partition
         };
+        let mut link = self.sender.link.lock().await;
+        // The background task may have had it first.
+        let full = self.sender.gathered.lock().builders[builder_of(partition, self.partitions)].finish();
         match full {
-            Some((partition, batch)) => self.send_batch(partition, batch).await,
+            Some(batch) => self.sender.send(&mut link, partition, batch).await,
             None => Ok(()),
         }
     }
@@ -161,43 +169,45 @@ impl Publisher {
         let Some(first) = records.first() else {
             return Ok(None);
         };
-        self.reconnect_if_needed().await?;
-        let partition = self.partition_of(first, &self.gathered.lock().sticky);
+        let sender = &self.sender;
+        let partition = self.partition_of(first, &sender.gathered.lock().sticky);
         let batch = batch_of(records)?;
-        let link = self.gathered.lock().link.clone();
-        if self.acks == Acks::None {
+        let mut link = sender.link.lock().await;
+        sender.send_gathered(&mut link).await;
+        sender.reconnect_if_needed(&mut link).await?;
+        if sender.acks == Acks::None {
             link.room().await;
             let correlation = link.next_correlation();
-            link.tell(publish_frame(correlation, &self.topic, partition, self.acks, batch.into_bytes()))?;
+            link.tell(publish_frame(correlation, &sender.topic, partition, sender.acks, batch.into_bytes()))?;
             return Ok(None);
         }
-        publish_batch_once(&self.client.shared, &link, &self.topic, partition, self.acks, batch).await.map(Some)
+        let answer = ask(&link, &sender.topic, partition, sender.acks, batch)?;
+        drop(link);
+        acknowledged(&sender.client.shared, answer).await.map(Some)
     }
 
     /// Sends one batch that is already built, without waiting for its acknowledgement.
     pub async fn send_batch(&self, partition: Option<PartitionId>, batch: DraftBatch) -> Result<()> {
-        self.reconnect_if_needed().await?;
-        let sender =
-            Sender { topic: self.topic.clone(), acks: self.acks, window: self.window.clone() };
-        let link = self.gathered.lock().link.clone();
-        sender.send(&link, partition, batch).await
+        let mut link = self.sender.link.lock().await;
+        self.sender.send_gathered(&mut link).await;
+        self.sender.send(&mut link, partition, batch).await
     }
 
     /// Sends what has gathered and waits until all of it is acknowledged. The first error of what was
     /// sent since the last flush is returned, and says how many batches failed.
     pub async fn flush(&self) -> Result<()> {
-        let (link, batches) = self.gathered.lock().take_all();
-        for (partition, batch) in batches {
-            self.send_batch(partition, batch).await?;
-        }
-        if self.acks == Acks::None {
+        let mut link = self.sender.link.lock().await;
+        self.sender.send_gathered(&mut link).await;
+        let window = &self.sender.window;
+        if self.sender.acks == Acks::None {
             link.drained().await;
         } else {
+            drop(link);
             // All permits are back when all answers are.
-            let all = self.window.free.acquire_many(self.window.size as u32).await;
+            let all = window.free.acquire_many(window.size as u32).await;
             drop(all.map_err(|e| Error::invalid(format!("the publisher is closed: {e}")))?);
         }
-        let outcome = std::mem::take(&mut *self.window.outcome.lock());
+        let outcome = std::mem::take(&mut *window.outcome.lock());
         match outcome.first_error {
             None => Ok(()),
             Some(mut error) => {
@@ -217,20 +227,6 @@ impl Publisher {
             (None, None) => Some(sticky.current(self.partitions)),
         }
     }
-
-    fn builder_of<'a>(&self, builders: &'a mut [BatchBuilder], partition: Option<PartitionId>) -> &'a mut BatchBuilder {
-        let last = builders.len() - 1;
-        &mut builders[(partition.unwrap_or(0) as usize).min(last)]
-    }
-
-    async fn reconnect_if_needed(&self) -> Result<()> {
-        if !self.gathered.lock().link.is_closed() {
-            return Ok(());
-        }
-        let link = self.client.shared.publish.link(self.turn).await?;
-        self.gathered.lock().link = link;
-        Ok(())
-    }
 }
 
 impl Drop for Publisher {
@@ -240,24 +236,37 @@ impl Drop for Publisher {
 }
 
 impl Gathered {
-    fn take_all(&mut self) -> (Arc<Link>, Vec<(Option<PartitionId>, DraftBatch)>) {
+    fn take_all(&mut self) -> Vec<(Option<PartitionId>, DraftBatch)> {
         let is_one = self.builders.len() == 1;
         let batches = self.builders.iter_mut().enumerate().filter_map(|(partition, builder)| {
             builder.finish().map(|batch| ((!is_one).then_some(partition as PartitionId), batch))
         });
-        (self.link.clone(), batches.collect())
+        batches.collect()
     }
+}
+
+/// Which builder gathers for a partition.
+fn builder_of(partition: Option<PartitionId>, partitions: u32) -> usize {
+    partition.unwrap_or(0).min(partitions - 1) as usize
 }
 
 /// Puts batches on their way, within the window.
 struct Sender {
+    client: Client,
     topic: Arc<str>,
     acks: Acks,
+    /// Its place in the pool: one stream, which keeps the order.
+    turn: usize,
+    gathered: Mutex<Gathered>,
     window: Arc<Window>,
+    /// Held from when a batch is taken from what has gathered until it is on its way, so that none
+    /// overtakes another.
+    link: tokio::sync::Mutex<Arc<Link>>,
 }
 
 impl Sender {
-    async fn send(&self, link: &Link, partition: Option<PartitionId>, batch: DraftBatch) -> Result<()> {
+    async fn send(&self, link: &mut Arc<Link>, partition: Option<PartitionId>, batch: DraftBatch) -> Result<()> {
+        self.reconnect_if_needed(link).await?;
         link.room().await;
         let correlation = link.next_correlation();
         let frame = publish_frame(correlation, &self.topic, partition, self.acks, batch.into_bytes());
@@ -272,21 +281,34 @@ impl Sender {
         }
         sent
     }
-}
 
-/// Sends what has gathered whenever the program has nothing else to do: a lone record goes at once,
-/// and under load a batch grows while the one before it is on its way.
-async fn flush_when_idle(has_more: Arc<Notify>, gathered: Arc<Mutex<Gathered>>, sender: Sender) {
-    loop {
-        has_more.notified().await;
-        let (link, batches) = gathered.lock().take_all();
+    /// Sends what has gathered. What cannot be sent counts as failed.
+    async fn send_gathered(&self, link: &mut Arc<Link>) {
+        let batches = self.gathered.lock().take_all();
         for (partition, batch) in batches {
-            if let Err(error) = sender.send(&link, partition, batch).await {
-                let mut outcome = sender.window.outcome.lock();
+            if let Err(error) = self.send(link, partition, batch).await {
+                let mut outcome = self.window.outcome.lock();
                 outcome.failed_batches += 1;
                 outcome.first_error.get_or_insert(error);
             }
         }
+    }
+
+    async fn reconnect_if_needed(&self, link: &mut Arc<Link>) -> Result<()> {
+        if link.is_closed() {
+            *link = self.client.shared.publish.link(self.turn).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Sends what has gathered whenever the program has nothing else to do: a lone record goes at once,
+/// and under load a batch grows while the one before it is on its way.
+async fn flush_when_idle(has_more: Arc<Notify>, sender: Arc<Sender>) {
+    loop {
+        has_more.notified().await;
+        let mut link = sender.link.lock().await;
+        sender.send_gathered(&mut link).await;
     }
 }
 
@@ -294,23 +316,27 @@ async fn flush_when_idle(has_more: Arc<Notify>, gathered: Arc<Mutex<Gathered>>, 
 pub(crate) async fn publish_once(shared: &Shared, topic: &str, record: Record, acks: Acks) -> Result<Published> {
     let link = shared.publish.link(0).await?;
     let batch = batch_of(std::slice::from_ref(&record))?;
-    publish_batch_once(shared, &link, topic, None, acks, batch).await
+    let answer = ask(&link, topic, None, acks, batch)?;
+    acknowledged(shared, answer).await
 }
 
-async fn publish_batch_once(
-    shared: &Shared,
+/// Sends one batch, whose answer will come.
+fn ask(
     link: &Link,
     topic: &str,
     partition: Option<PartitionId>,
     acks: Acks,
     batch: DraftBatch,
-) -> Result<Published> {
+) -> Result<oneshot::Receiver<Result<Response>>> {
     let correlation = link.next_correlation();
-    let answer = link.call(correlation, publish_frame(correlation, topic, partition, acks, batch.into_bytes()))?;
+    link.call(correlation, publish_frame(correlation, topic, partition, acks, batch.into_bytes()))
+}
+
+async fn acknowledged(shared: &Shared, answer: oneshot::Receiver<Result<Response>>) -> Result<Published> {
     let timeout = shared.dialer.settings.request_timeout;
-    let answer = tokio::time::timeout(timeout, answer).await.map_err(|_| {
-        Error::new(engine::ErrorKind::Timeout, format!("no acknowledgement within {} ms", timeout.as_millis()))
-    })?;
+    let answer = tokio::time::timeout(timeout, answer)
+        .await
+        .map_err(|_| Error::new(ErrorKind::Timeout, format!("no acknowledgement within {} ms", timeout.as_millis())))?;
     match answer.map_err(|_| crate::link::disconnected("the connection was closed"))?? {
         Response::Published(published) => Ok(published),
         other => Err(unexpected(&other)),

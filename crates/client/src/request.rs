@@ -65,7 +65,8 @@ impl Requester {
         let waiting = self.waiting.clone();
         let task = tokio::spawn(async move {
             while let Ok(message) = inbox.next().await {
-                let id = message.record.header(CORRELATION_ID).and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
+                let id =
+                    message.record.header(CORRELATION_ID).and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
                 let waiter = id.and_then(|id: u64| waiting.lock().remove(&id));
                 if let Some(waiter) = waiter {
                     // One that gave up does not need it any more.

@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use engine::{
-    Offset, Overflow, PartitionId, Record, RecordBatch, RecordView, Result, Start,
-};
+use engine::{Offset, Overflow, PartitionId, Record, RecordBatch, RecordView, Result, Start};
 use wire::{Push, Request, Response, SourceInfo, Subscribe};
 
 use crate::backoff::Backoff;
@@ -56,7 +54,12 @@ pub enum Event {
     Batch(Batch),
     /// Records from `from` up to, not including, `to` do not come: they were dropped, or retention
     /// removed them first.
-    Gap { topic: Arc<str>, partition: PartitionId, from: Offset, to: Offset },
+    Gap {
+        topic: Arc<str>,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+    },
     /// The broker was started anew. Topics in memory began again at offset 0.
     Restarted,
 }
@@ -176,11 +179,7 @@ impl Subscription {
             if let Event::Batch(batch) = self.next_event().await? {
                 for view in batch.records()? {
                     let record = batch.batch.own(&view?);
-                    self.messages.push_back(Message {
-                        topic: batch.topic.clone(),
-                        partition: batch.partition,
-                        record,
-                    });
+                    self.messages.push_back(Message { topic: batch.topic.clone(), partition: batch.partition, record });
                 }
             }
         }
@@ -210,8 +209,10 @@ impl Subscription {
             Push::Deliver { partition, topic, batch, .. } => {
                 let bytes = batch.len() as u64;
                 let batch = RecordBatch::parse(batch)?;
+                let is_pattern = self.is_pattern();
                 let position = self.position(&topic, partition, batch.base_offset());
-                let first = position.next;
+                // A pattern resumes live, and a topic that was deleted and made again begins at 0.
+                let first = if is_pattern { batch.base_offset() } else { position.next };
                 // Seen before a broken connection.
                 if batch.next_offset() <= first {
                     self.grant(bytes);
@@ -240,8 +241,7 @@ impl Subscription {
     /// The position of a partition; one that was not met before begins here.
     fn position(&mut self, topic: &str, partition: PartitionId, begin: Offset) -> &mut Position {
         let topic = if topic.is_empty() { &self.request.topic } else { topic };
-        let found =
-            self.next.iter().position(|known| known.partition == partition && &*known.topic == topic);
+        let found = self.next.iter().position(|known| known.partition == partition && &*known.topic == topic);
         let at = found.unwrap_or_else(|| {
             self.next.push(Position { topic: topic.into(), partition, next: begin });
             self.next.len() - 1

@@ -2,4 +2,5 @@
 //! turns bytes into requests, `map.rs` turns requests into calls of the broker, `errors.rs` turns
 //! kinds of error into what the protocol calls them. A foreign word stays inside its door.
 
+pub mod http;
 pub mod native;

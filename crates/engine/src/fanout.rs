@@ -50,9 +50,7 @@ impl std::str::FromStr for Overflow {
 
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| {
-            Error::invalid(format!(
-                "overflow is replay, block, drop_new, drop_old or disconnect_slow, not '{text}'"
-            ))
+            Error::invalid(format!("overflow is replay, block, drop_new, drop_old or disconnect_slow, not '{text}'"))
         })
     }
 }
@@ -67,9 +65,16 @@ pub struct FeedLimits {
 /// What a subscriber gets next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    Batch { source: SourceId, batch: RecordBatch },
+    Batch {
+        source: SourceId,
+        batch: RecordBatch,
+    },
     /// The records from `from` up to, not including, `to` do not come.
-    Gap { source: SourceId, from: Offset, to: Offset },
+    Gap {
+        source: SourceId,
+        from: Offset,
+        to: Offset,
+    },
 }
 
 /// What became of a batch that was offered to a feed.

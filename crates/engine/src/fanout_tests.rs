@@ -70,8 +70,7 @@ struct Command<'a> {
 
 impl<'a> Command<'a> {
     fn parse(line: &'a str) -> Self {
-        let (named, words): (Vec<&str>, Vec<&str>) =
-            line.split_whitespace().partition(|word| word.contains('='));
+        let (named, words): (Vec<&str>, Vec<&str>) = line.split_whitespace().partition(|word| word.contains('='));
         Self { words, named: named.iter().filter_map(|pair| pair.split_once('=')).collect() }
     }
 
@@ -116,11 +115,9 @@ impl Script {
     fn run_feed(&mut self, command: &Command<'_>) -> String {
         match command.word(0) {
             "feed" => {
-                let number =
-                    |name| command.named_number(name).unwrap_or_else(|| panic!("feed wants {name}="));
+                let number = |name| command.named_number(name).unwrap_or_else(|| panic!("feed wants {name}="));
                 let limits = FeedLimits { batches_max: number("batches"), bytes_max: number("bytes") };
-                let overflow =
-                    command.named("overflow").expect("feed wants overflow=").parse().expect("a policy");
+                let overflow = command.named("overflow").expect("feed wants overflow=").parse().expect("a policy");
                 let is_shared = command.named("shared").is_some_and(|shared| shared == "yes");
                 self.feed = Feed::new(limits, overflow, number("credit") as i64, is_shared);
                 self.logs.clear();
@@ -365,18 +362,36 @@ struct Beginning {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Offer { source: usize, records: u32, bytes: usize },
-    Elsewhere { source: usize, records: u64 },
-    Take { records_max: usize, bytes_max: usize },
+    Offer {
+        source: usize,
+        records: u32,
+        bytes: usize,
+    },
+    Elsewhere {
+        source: usize,
+        records: u64,
+    },
+    Take {
+        records_max: usize,
+        bytes_max: usize,
+    },
     Credit(u64),
     /// The reader looks which log to read.
     Behind,
     /// It has read so many batches of it. All that comes between the two happens meanwhile.
-    Read { batches_max: usize },
-    Trim { source: usize, batches: usize },
+    Read {
+        batches_max: usize,
+    },
+    Trim {
+        source: usize,
+        batches: usize,
+    },
     Add(Beginning),
     /// The partition is deleted, perhaps after its log was read a last time.
-    Remove { source: usize, was_read: bool },
+    Remove {
+        source: usize,
+        was_read: bool,
+    },
 }
 
 impl Model {
@@ -408,8 +423,7 @@ impl Model {
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        let is_within = self.live.len() < self.limits.batches_max
-            && self.live_bytes() + bytes <= self.limits.bytes_max;
+        let is_within = self.live.len() < self.limits.batches_max && self.live_bytes() + bytes <= self.limits.bytes_max;
         self.live.is_empty() || is_within
     }
 

@@ -73,9 +73,7 @@ fn check_topic_name(name: &str) -> Result<()> {
         )));
     }
     if name.split('.').any(str::is_empty) {
-        return Err(Error::invalid(format!(
-            "topic name '{name}' has an empty part between dots"
-        )));
+        return Err(Error::invalid(format!("topic name '{name}' has an empty part between dots")));
     }
     Ok(())
 }

@@ -3,15 +3,15 @@
 //! Time and identities come in as arguments and decisions go out as values, so that a script, a
 //! property test or a simulation can drive them as well as a broker. Read the modules in this order.
 
+pub mod catalog;
+pub mod error;
+pub mod fanout;
 pub mod ids;
 pub mod limits;
-pub mod error;
-pub mod record;
+pub mod partition;
 pub mod partitioner;
 pub mod pattern;
-pub mod catalog;
-pub mod partition;
-pub mod fanout;
+pub mod record;
 
 pub use catalog::TopicSettings;
 pub use error::{Error, ErrorKind, Result, RetryClass};

@@ -472,13 +472,6 @@ fn check(bytes: &[u8]) -> Result<()> {
             bytes.len() - LENGTH_OVERHEAD
         )));
     }
-    let count = u32_at(bytes, AT_RECORD_COUNT) as usize;
-    let last_offset_delta = u32_at(bytes, AT_LAST_OFFSET_DELTA) as usize;
-    if count == 0 || count > BATCH_RECORDS_MAX || last_offset_delta != count - 1 {
-        return Err(Error::malformed(format!(
-            "the batch has {count} records and a last offset delta of {last_offset_delta}"
-        )));
-    }
     let crc = u32_at(bytes, AT_CRC);
     let actual = checksum(bytes);
     if crc != actual {
@@ -486,6 +479,14 @@ fn check(bytes: &[u8]) -> Result<()> {
             ErrorKind::Corrupt,
             format!("the batch's checksum is {crc:#010x}, its bytes have {actual:#010x}"),
         ));
+    }
+    // Only what the checksum vouches for is the sender's own mistake.
+    let count = u32_at(bytes, AT_RECORD_COUNT) as usize;
+    let last_offset_delta = u32_at(bytes, AT_LAST_OFFSET_DELTA) as usize;
+    if count == 0 || count > BATCH_RECORDS_MAX || last_offset_delta != count - 1 {
+        return Err(Error::malformed(format!(
+            "the batch has {count} records and a last offset delta of {last_offset_delta}"
+        )));
     }
     Ok(())
 }
@@ -568,8 +569,7 @@ fn read_nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>> {
 }
 
 fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8]> {
-    let (head, tail) =
-        rest.split_at_checked(length).ok_or_else(|| Error::malformed("a record is cut short"))?;
+    let (head, tail) = rest.split_at_checked(length).ok_or_else(|| Error::malformed("a record is cut short"))?;
     *rest = tail;
     Ok(head)
 }

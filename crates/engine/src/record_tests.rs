@@ -162,8 +162,7 @@ fn a_record_that_does_not_follow_the_layout_is_refused() {
         &[16, 0, 0, 0, 1, 1, 2, 1, 1],
     ];
     for record in wrong {
-        let bytes =
-            resealed(&batch, |bytes| bytes.splice(BATCH_HEADER_BYTES.., record.to_vec()).for_each(drop));
+        let bytes = resealed(&batch, |bytes| bytes.splice(BATCH_HEADER_BYTES.., record.to_vec()).for_each(drop));
         let batch = parse(&bytes).expect("the frame is right");
         assert_eq!(owned(&batch).map_err(|e| e.kind), Err(ErrorKind::Malformed), "{record:?}");
     }
@@ -247,10 +246,8 @@ fn a_wrong_checksum_says_to_send_again() {
 
 #[test]
 fn a_compressed_batch_passes_through_but_is_not_read_here() {
-    for (codec, name) in [(1, "gzip"), (2, "snappy"), (3, "lz4"), (4, "zstd"), (5, "unknown"), (7, "unknown")]
-    {
-        let batch =
-            parse(&resealed(&small(), |bytes| bytes[AT_ATTRIBUTES + 1] = codec)).expect("the frame is right");
+    for (codec, name) in [(1, "gzip"), (2, "snappy"), (3, "lz4"), (4, "zstd"), (5, "unknown"), (7, "unknown")] {
+        let batch = parse(&resealed(&small(), |bytes| bytes[AT_ATTRIBUTES + 1] = codec)).expect("the frame is right");
         assert_eq!(batch.count(), 2);
         let refused = batch.records().map(|_| ()).expect_err("compressed");
         assert_eq!(refused.kind, ErrorKind::Unsupported);
@@ -325,8 +322,7 @@ fn an_offset_past_the_last_is_refused() {
     }
     let last = parse(&placed(BASE_OFFSET_MAX)).expect("the last offset that there is");
     assert_eq!(last.next_offset(), BASE_OFFSET_MAX + 2);
-    let offsets: Vec<Offset> =
-        owned(&last).expect("valid records").iter().map(|record| record.offset).collect();
+    let offsets: Vec<Offset> = owned(&last).expect("valid records").iter().map(|record| record.offset).collect();
     assert_eq!(offsets, [BASE_OFFSET_MAX, BASE_OFFSET_MAX + 1]);
 }
 
@@ -337,9 +333,8 @@ fn some_bytes() -> impl Strategy<Value = Option<Bytes>> {
 fn a_record() -> impl Strategy<Value = Record> {
     let header = (prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from), some_bytes());
     let timestamp_ms = prop_oneof![any::<i64>(), 0i64..2_000_000_000_000];
-    (timestamp_ms, some_bytes(), some_bytes(), prop::collection::vec(header, 0..4)).prop_map(
-        |(timestamp_ms, key, value, headers)| Record { offset: 0, timestamp_ms, key, value, headers },
-    )
+    (timestamp_ms, some_bytes(), some_bytes(), prop::collection::vec(header, 0..4))
+        .prop_map(|(timestamp_ms, key, value, headers)| Record { offset: 0, timestamp_ms, key, value, headers })
 }
 
 proptest! {

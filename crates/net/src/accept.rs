@@ -33,7 +33,8 @@ pub struct AcceptStats {
     pub shed: AtomicU64,
 }
 
-static STATS: AcceptStats = AcceptStats { accepted: AtomicU64::new(0), failed: AtomicU64::new(0), shed: AtomicU64::new(0) };
+static STATS: AcceptStats =
+    AcceptStats { accepted: AtomicU64::new(0), failed: AtomicU64::new(0), shed: AtomicU64::new(0) };
 
 /// The counts of all listeners.
 pub fn stats() -> &'static AcceptStats {

@@ -17,9 +17,8 @@ impl ConnectionLimit {
 
     /// A permit for one connection, or `None` at the limit.
     pub fn acquire(self: &Arc<Self>) -> Option<ConnectionPermit> {
-        let taken = self
-            .open
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |open| (open < self.max).then_some(open + 1));
+        let taken =
+            self.open.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |open| (open < self.max).then_some(open + 1));
         if taken.is_err() {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;

@@ -54,13 +54,7 @@ impl Outbox {
 
     /// An outbox that [`Outbox::run_writer`] empties.
     pub fn to_writer(bytes_max: usize) -> Self {
-        Self {
-            state: Mutex::new(State::default()),
-            socket: None,
-            work: Notify::new(),
-            room: Notify::new(),
-            bytes_max,
-        }
+        Self { state: Mutex::new(State::default()), socket: None, work: Notify::new(), room: Notify::new(), bytes_max }
     }
 
     /// Whether a flush writes on the caller's thread.

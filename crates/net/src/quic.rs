@@ -51,7 +51,7 @@ pub fn transport(windows: Windows, peer: SocketAddr) -> Arc<TransportConfig> {
     let mut acks = AckFrequencyConfig::default();
     acks.ack_eliciting_threshold(ACK_THRESHOLD.into()).max_ack_delay(Some(ACK_DELAY));
     transport.ack_frequency_config(Some(acks));
-    if peer.ip().is_loopback() {
+    if peer.ip().to_canonical().is_loopback() {
         // Nothing on the way can carry less, and a burst that overflows a buffer must not be taken for
         // a black hole: the size is fixed and not probed for.
         transport.initial_mtu(LOOPBACK_MTU).min_mtu(LOOPBACK_MTU).mtu_discovery_config(None);

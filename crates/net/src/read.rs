@@ -68,17 +68,19 @@ pub async fn read<R: Reassemble>(input: &mut Input<'_>, to: &mut R) -> Result<bo
             });
             read.await?.map_err(ReadError::Refused)
         }
-        Input::Stream(stream) => poll_fn(|cx| {
-            with_scratch(|scratch| {
-                let mut buf = ReadBuf::new(scratch);
-                Pin::new(&mut **stream).poll_read(cx, &mut buf).map(|read| {
-                    read?;
-                    let filled = buf.filled();
-                    to.feed(filled).map(|()| !filled.is_empty()).map_err(ReadError::Refused)
+        Input::Stream(stream) => {
+            poll_fn(|cx| {
+                with_scratch(|scratch| {
+                    let mut buf = ReadBuf::new(scratch);
+                    Pin::new(&mut **stream).poll_read(cx, &mut buf).map(|read| {
+                        read?;
+                        let filled = buf.filled();
+                        to.feed(filled).map(|()| !filled.is_empty()).map_err(ReadError::Refused)
+                    })
                 })
             })
-        })
-        .await,
+            .await
+        }
     }
 }
 

@@ -62,9 +62,8 @@ impl Shards {
 
     /// A place on the shard that has the fewest connections.
     pub fn place(&self) -> Place {
-        let shard = (0..self.shards.len())
-            .min_by_key(|i| self.shards[*i].load.load(Ordering::Relaxed))
-            .unwrap_or_default();
+        let shard =
+            (0..self.shards.len()).min_by_key(|i| self.shards[*i].load.load(Ordering::Relaxed)).unwrap_or_default();
         self.place_on(shard)
     }
 

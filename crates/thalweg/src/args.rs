@@ -63,9 +63,7 @@ pub enum Command {
     /// Watch rates, queues and latencies live
     Top(Top),
     /// Print a completion script for a shell
-    Completions {
-        shell: clap_complete::Shell,
-    },
+    Completions { shell: clap_complete::Shell },
     /// Write man pages
     Man {
         /// The directory to write them to
@@ -98,14 +96,14 @@ pub struct Serve {
 
 #[derive(Args)]
 pub struct Demo {
-    /// Subscribers that get everything
-    #[arg(long, default_value_t = 5)]
-    pub subscribers: usize,
-    /// A file with one record a line; by default the data that `scripts/fetch-data.sh` brought, else the
-    /// weather of Seattle that comes with the program
+    /// Subscribers that get everything, beside one of a pattern and a queue group of two
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub subscribers: u16,
+    /// A file with one record a line; by default the flights that `scripts/fetch-data.sh` put into ./data,
+    /// else the weather of Seattle, which comes with the program
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Read the records from the standard input
+    /// Read the records from the standard input, one a line
     #[arg(long, conflicts_with = "file")]
     pub stdin: bool,
 }
@@ -314,9 +312,10 @@ pub struct BenchIdle {
 #[derive(Args)]
 pub struct Top {
     /// Milliseconds between two looks
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     pub interval_ms: u64,
-    /// Print so many looks as lines instead of a screen
-    #[arg(long, value_name = "LOOKS")]
+    /// Print so many looks, one a line, instead of a screen; with --json as objects, without end unless
+    /// this says how many
+    #[arg(long, value_name = "LOOKS", value_parser = clap::value_parser!(u64).range(1..))]
     pub plain: Option<u64>,
 }

@@ -56,14 +56,8 @@ impl Server {
         let shards = Arc::new(Shards::start(settings.shards)?);
         let broker = Broker::start(config.broker(), &shards.handles()).map_err(io::Error::other)?;
         let shutdown = Shutdown::default();
-        let mut server = Self {
-            broker,
-            native: None,
-            http: None,
-            shutdown_timeout: settings.shutdown_timeout,
-            shutdown,
-            shards,
-        };
+        let mut server =
+            Self { broker, native: None, http: None, shutdown_timeout: settings.shutdown_timeout, shutdown, shards };
         if let Some(address) = config.address("native").map_err(io::Error::other)? {
             server.open_native(address, &settings).await.map_err(|e| at("native", address, &e))?;
         }
@@ -101,7 +95,14 @@ impl Server {
     }
 
     async fn open_http(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
-        let _ = (address, settings);
+        let door = doors::http::Settings {
+            address,
+            header_timeout: settings.hello_timeout,
+            body_bytes_max: settings.http_body_bytes_max,
+            allow_plain: settings.allow_plain,
+        };
+        let limit = self.limit("http", settings);
+        self.http = Some(doors::http::open(&door, self.broker.clone(), limit, self.drain()).await?);
         Ok(())
     }
 
@@ -127,12 +128,29 @@ impl Server {
         let shards = Arc::downgrade(&self.shards);
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let accept = net::accept::stats();
-            out.counter("thalweg_accepted_connections", "Connections that the system handed over", accept.accepted.load(Ordering::Relaxed))?;
-            out.counter("thalweg_accept_errors", "Times that the system failed to hand one over", accept.failed.load(Ordering::Relaxed))?;
-            out.counter("thalweg_accept_shed", "Connections closed because no descriptor was left", accept.shed.load(Ordering::Relaxed))?;
-            out.gauge("thalweg_outbox_bytes_high_water", "The most bytes that ever waited for one connection", net::outbox::bytes_high_water())?;
+            out.counter(
+                "thalweg_accepted_connections",
+                "Connections that the system handed over",
+                accept.accepted.load(Ordering::Relaxed),
+            )?;
+            out.counter(
+                "thalweg_accept_errors",
+                "Times that the system failed to hand one over",
+                accept.failed.load(Ordering::Relaxed),
+            )?;
+            out.counter(
+                "thalweg_accept_shed",
+                "Connections closed because no descriptor was left",
+                accept.shed.load(Ordering::Relaxed),
+            )?;
+            out.gauge(
+                "thalweg_outbox_bytes_high_water",
+                "The most bytes that ever waited for one connection",
+                net::outbox::bytes_high_water(),
+            )?;
             if let Some(shards) = shards.upgrade() {
-                let rows: Vec<_> = shards.loads().into_iter().enumerate().map(|(i, n)| (i.to_string(), n as u64)).collect();
+                let rows: Vec<_> =
+                    shards.loads().into_iter().enumerate().map(|(i, n)| (i.to_string(), n as u64)).collect();
                 out.gauges("thalweg_shard_connections", "Connections of each shard", "shard", &rows)?;
             }
             if let Some(usage) = crate::server::process_usage() {
@@ -153,7 +171,9 @@ impl Server {
 
 fn at(door: &str, address: SocketAddr, error: &io::Error) -> io::Error {
     let hint = match error.kind() {
-        io::ErrorKind::AddrInUse => format!("; something listens there already: stop it, or choose with --{door} (port 0 takes a free one)"),
+        io::ErrorKind::AddrInUse => {
+            format!("; something listens there already: stop it, or choose with --{door} (port 0 takes a free one)")
+        }
         io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege".to_owned(),
         _ => String::new(),
     };

@@ -44,7 +44,10 @@ impl Header {
         if bytes[5] != 0 || bytes[6] != 0 || bytes[7] != 0 {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("a frame has flags {:#04x} and reserved {:02x}{:02x}, which this version does not know", bytes[5], bytes[6], bytes[7]),
+                format!(
+                    "a frame has flags {:#04x} and reserved {:02x}{:02x}, which this version does not know",
+                    bytes[5], bytes[6], bytes[7]
+                ),
             ));
         }
         Ok(Self { length: u32_at(0), kind: bytes[4], correlation: u32_at(8) })
@@ -150,13 +153,7 @@ pub fn put_frame(buf: &mut BytesMut, kind: u8, correlation: u32, fill: impl FnOn
 }
 
 /// The same, for a frame that goes on with `tail` bytes which follow elsewhere.
-pub fn put_frame_before(
-    buf: &mut BytesMut,
-    kind: u8,
-    correlation: u32,
-    tail: usize,
-    fill: impl FnOnce(&mut BytesMut),
-) {
+pub fn put_frame_before(buf: &mut BytesMut, kind: u8, correlation: u32, tail: usize, fill: impl FnOnce(&mut BytesMut)) {
     let at = buf.len();
     Header { length: 0, kind, correlation }.put(buf);
     fill(buf);

@@ -28,19 +28,50 @@ const ANY_PARTITION: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub enum Request {
-    Hello { version: u16, required: Features, offered: Features, client: String },
-    Publish { topic: String, partition: Option<PartitionId>, acks: Acks, batch: BytesMut },
+    Hello {
+        version: u16,
+        required: Features,
+        offered: Features,
+        client: String,
+    },
+    Publish {
+        topic: String,
+        partition: Option<PartitionId>,
+        acks: Acks,
+        batch: BytesMut,
+    },
     Subscribe(Subscribe),
-    Unsubscribe { subscription: u32 },
+    Unsubscribe {
+        subscription: u32,
+    },
     /// The subscriber may be sent this many bytes more. Not answered.
-    Credit { subscription: u32, bytes: u64 },
+    Credit {
+        subscription: u32,
+        bytes: u64,
+    },
     /// Batches from an offset on; where there are none yet, the answer waits up to `wait_ms`.
-    Fetch { topic: String, partition: PartitionId, offset: Offset, bytes_max: u32, wait_ms: u32 },
-    TopicCreate { topic: String, settings: TopicSettings },
-    TopicDelete { topic: String },
-    TopicDescribe { topic: String },
+    Fetch {
+        topic: String,
+        partition: PartitionId,
+        offset: Offset,
+        bytes_max: u32,
+        wait_ms: u32,
+    },
+    TopicCreate {
+        topic: String,
+        settings: TopicSettings,
+    },
+    TopicDelete {
+        topic: String,
+    },
+    TopicDescribe {
+        topic: String,
+    },
     /// Topics in the order of their names, after this one.
-    TopicList { after: String, count_max: u32 },
+    TopicList {
+        after: String,
+        count_max: u32,
+    },
     /// The broker's metrics, as Prometheus reads them.
     Stats,
     Ping,

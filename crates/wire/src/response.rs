@@ -274,13 +274,9 @@ impl Push {
                 let (subscription, partition, topic) = (f.u32()?, f.u32()?, f.str()?);
                 return Ok(Self::Deliver { subscription, partition, topic, batch: f.rest() });
             }
-            kind::GAP => Self::Gap {
-                subscription: f.u32()?,
-                partition: f.u32()?,
-                topic: f.str()?,
-                from: f.u64()?,
-                to: f.u64()?,
-            },
+            kind::GAP => {
+                Self::Gap { subscription: f.u32()?, partition: f.u32()?, topic: f.str()?, from: f.u64()?, to: f.u64()? }
+            }
             kind::ENDED => Self::Ended { subscription: f.u32()?, error: get_error(&mut f)? },
             kind::GO_AWAY => Self::GoAway { error: get_error(&mut f)? },
             unknown => return Err(unknown_kind(unknown)),

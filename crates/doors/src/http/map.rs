@@ -51,7 +51,8 @@ pub(super) async fn publish(State(http): State<Arc<Http>>, Topic(topic): Topic, 
     Ok(codec::bytes(StatusCode::ACCEPTED, "application/json", "{}"))
 }
 
-/// Publishes records, one batch for each partition that they go to.
+/// Publishes records: each to the partition that was asked for, else to that of its key; those without a
+/// key go together to the partition that has its turn.
 pub(super) async fn publish_records(
     broker: &Broker,
     topic: &str,
@@ -59,11 +60,14 @@ pub(super) async fn publish_records(
     records: Vec<Record>,
 ) -> Result<PublishedOut> {
     let has_keys = records.iter().any(|record| record.key.is_some());
-    let partitions = match partition {
-        None if has_keys => Some(broker.partitions_of(topic)?),
-        _ => None,
+    let batches = if partition.is_none() && has_keys {
+        let partitions = broker.partitions_of(topic)?;
+        let has_all_keys = records.iter().all(|record| record.key.is_some());
+        let keyless = if has_all_keys { None } else { Some(broker.next_partition_of(topic)?) };
+        batches(&records, |record| record.key.as_ref().map(|key| for_key(key, partitions)).or(keyless))?
+    } else {
+        batches(&records, |_| partition)?
     };
-    let batches = batches(&records, partition, partitions)?;
     drop(records);
     let count = batches.len();
     let mut wakes = Wakes::default();
@@ -82,24 +86,16 @@ pub(super) async fn publish_records(
     Ok(PublishedOut::new(results))
 }
 
-/// The records by partition, in their order. Without a partition of its own, a key decides where a
-/// record goes; the records without a key go together to whichever partition has its turn.
+/// One batch for each partition that the records go to, in their order; `None` is whichever partition has
+/// its turn at the broker.
 fn batches(
     records: &[Record],
-    partition: Option<PartitionId>,
-    partitions: Option<u32>,
+    partition_of: impl Fn(&Record) -> Option<PartitionId>,
 ) -> engine::Result<Vec<(Option<PartitionId>, DraftBatch)>> {
     let now_ms = now_ms();
     let mut builders: BTreeMap<Option<PartitionId>, BatchBuilder> = BTreeMap::new();
     for record in records {
-        let to = match (partition, partitions, &record.key) {
-            (Some(partition), ..) => Some(partition),
-            // Nothing to choose: records with and without keys keep their order.
-            (None, Some(1), _) => Some(0),
-            (None, Some(partitions), Some(key)) => Some(for_key(key, partitions)),
-            (None, ..) => None,
-        };
-        builders.entry(to).or_default().push_record(record, now_ms)?;
+        builders.entry(partition_of(record)).or_default().push_record(record, now_ms)?;
     }
     Ok(builders.into_iter().filter_map(|(to, mut builder)| Some((to, builder.finish()?))).collect())
 }
@@ -243,9 +239,9 @@ fn resume(last_event_id: &str) -> Result<Start> {
         Some((partition.parse().ok()?, Offset::try_from(next).ok()?))
     };
     let offsets: Option<Vec<(PartitionId, Offset)>> = last_event_id.split(',').map(seen).collect();
-    offsets.map(Start::Offsets).ok_or_else(|| {
-        Error::invalid(format!("{LAST_EVENT_ID}: '{last_event_id}' is not <partition>:<offset>")).into()
-    })
+    offsets
+        .map(Start::Offsets)
+        .ok_or_else(|| Error::invalid(format!("{LAST_EVENT_ID}: '{last_event_id}' is not <partition>:<offset>")).into())
 }
 
 pub(super) async fn list_topics(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
@@ -279,21 +275,13 @@ pub(super) async fn create_topic(
     Ok(codec::json(code, &TopicOut::new(&status)))
 }
 
-pub(super) async fn describe_topic(
-    State(http): State<Arc<Http>>,
-    Topic(topic): Topic,
-    uri: Uri,
-) -> Result<Response> {
+pub(super) async fn describe_topic(State(http): State<Arc<Http>>, Topic(topic): Topic, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
     let status = http.broker.describe_topic(&topic)?;
     Ok(codec::json(StatusCode::OK, &TopicOut::new(&status)))
 }
 
-pub(super) async fn delete_topic(
-    State(http): State<Arc<Http>>,
-    Topic(topic): Topic,
-    uri: Uri,
-) -> Result<StatusCode> {
+pub(super) async fn delete_topic(State(http): State<Arc<Http>>, Topic(topic): Topic, uri: Uri) -> Result<StatusCode> {
     Query::parse(&uri, &[])?;
     http.broker.delete_topic(&topic)?;
     Ok(StatusCode::NO_CONTENT)

@@ -40,17 +40,15 @@ pub(super) struct Events {
     /// Invariant: what was taken from the subscription stays here until it is written, also when a fetch
     /// was given up halfway.
     taken: Vec<Delivery>,
-    /// Deliveries of `taken` that are written.
+    /// Deliveries of `taken` that are written to their end.
     written: usize,
-    /// Records of the next one that are written.
-    records_written: usize,
 }
 
 struct Source {
     /// Only subscribers of a pattern are told it.
     topic: Option<TopicName>,
     partition: PartitionId,
-    /// A batch may begin before it: those records are not for this subscriber.
+    /// A batch may begin before it: those records are not for this subscriber, or it has them already.
     next: Offset,
 }
 
@@ -69,7 +67,7 @@ impl Events {
             Some(Source { topic, partition: start.partition, next: start.start })
         };
         let sources = subscription.starts.iter().map(source).collect();
-        Self { subscription, sources, taken: Vec::new(), written: 0, records_written: 0 }
+        Self { subscription, sources, taken: Vec::new(), written: 0 }
     }
 
     /// Where the subscription began, if it reads one partition.
@@ -94,7 +92,6 @@ impl Events {
         if self.has_taken() {
             return Ok(());
         }
-        (self.written, self.records_written) = (0, 0);
         self.subscription.next(&mut self.taken).await
     }
 
@@ -117,12 +114,16 @@ impl Events {
                     source.write_gap(from, to, None, out);
                     true
                 }
-                Delivery::Batch { batch, .. } => source.write_batch(&batch, &mut self.records_written, out),
+                Delivery::Batch { batch, .. } => source.write_batch(&batch, out),
             };
             if is_whole {
                 self.written += 1;
-                self.records_written = 0;
             }
+        }
+        if !self.has_taken() {
+            // What is written need not stay in memory until there is more.
+            self.taken.clear();
+            self.written = 0;
         }
     }
 }
@@ -131,23 +132,28 @@ impl Source {
     fn write_gap(&mut self, from: Offset, to: Offset, why: Option<Error>, out: &mut impl Output) {
         let failure = why.map(Failure::from);
         let why = failure.as_ref().map(Failure::body);
-        out.gap(&GapOut { topic: self.topic.as_ref().map(TopicName::as_str), partition: self.partition, from, to, why });
+        out.gap(&GapOut {
+            topic: self.topic.as_ref().map(TopicName::as_str),
+            partition: self.partition,
+            from,
+            to,
+            why,
+        });
         self.next = to;
     }
 
-    /// Goes on with a batch of which so many records are written. Whether it is at its end. Records that
-    /// this door cannot decode are a gap.
-    fn write_batch(&mut self, batch: &RecordBatch, written: &mut usize, out: &mut impl Output) -> bool {
+    /// Goes on with a batch, until that is a chunk. Whether the batch is at its end. Records that this door
+    /// cannot decode are a gap.
+    fn write_batch(&mut self, batch: &RecordBatch, out: &mut impl Output) -> bool {
         let topic = self.topic.as_ref().map(TopicName::as_str);
         let error = match batch.records() {
             Err(error) => Some(error),
             Ok(records) => {
                 let mut error = None;
-                for view in records.skip(*written) {
+                for view in records {
                     if out.len() >= CHUNK_BYTES {
                         return false;
                     }
-                    *written += 1;
                     match view {
                         Ok(view) if view.offset < self.next => {}
                         Ok(view) => {

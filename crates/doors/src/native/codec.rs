@@ -60,12 +60,7 @@ pub(super) fn encode_push(push: &Push) -> Bytes {
 }
 
 pub(super) fn source_info(start: &SourceStart) -> SourceInfo {
-    SourceInfo {
-        topic: start.topic.to_string(),
-        partition: start.partition,
-        start: start.start,
-        end: start.end,
-    }
+    SourceInfo { topic: start.topic.to_string(), partition: start.partition, start: start.start, end: start.end }
 }
 
 /// Writes the deliveries of one subscription. The batches themselves are shared, not copied.

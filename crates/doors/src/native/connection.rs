@@ -29,11 +29,13 @@ use super::{Native, map};
 
 /// Bytes that wait for one connection before its subscriptions pause.
 const OUTBOX_BYTES_MAX: usize = 1 << 20;
+/// Bytes of answers after which the peer has to have read some before it is answered further.
+const ANSWERED_BYTES_MAX: usize = 256 << 10;
 /// Fetches of one connection that wait for records at once.
 const FETCHES_MAX: usize = 64;
 /// Subscriptions of one connection.
 const SUBSCRIPTIONS_MAX: usize = 16_384;
-/// How long a refused peer may take to read why.
+/// How long a peer that is refused or has closed its side may take to read its last answers.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What all streams of a connection share.
@@ -54,6 +56,8 @@ struct Stream {
     connection: Arc<Connection>,
     outbox: Arc<Outbox>,
     wakes: Wakes,
+    /// Bytes of answers since there last was room in the outbox.
+    answered_bytes: usize,
 }
 
 /// Why a stream of frames ends.
@@ -97,8 +101,7 @@ impl Connection {
         let outbox = Arc::new(Outbox::to_writer(OUTBOX_BYTES_MAX));
         let writer = outbox.clone();
         let mut output = StreamWriter(output);
-        self.serve(Input::Stream(&mut input), outbox, async move { writer.run_writer(&mut output).await }, drain)
-            .await;
+        self.serve(Input::Stream(&mut input), outbox, async move { writer.run_writer(&mut output).await }, drain).await;
     }
 
     /// Serves the streams of a QUIC connection, so many at a time.
@@ -121,6 +124,10 @@ impl Connection {
                     }
                 },
                 () = &mut deadline, if !said_hello => {
+                    // It may have been said while this waited.
+                    if self.said_hello.load(Ordering::Relaxed) {
+                        continue;
+                    }
                     quic.close(ErrorKind::Timeout.code().into(), b"no hello in time");
                     break;
                 }
@@ -142,7 +149,7 @@ impl Connection {
     ) {
         let outbox = Arc::new(Outbox::to_writer(OUTBOX_BYTES_MAX));
         let writer = outbox.clone();
-        let stream = Stream { connection: self, outbox, wakes: Wakes::default() };
+        let stream = Stream { connection: self, outbox, wakes: Wakes::default(), answered_bytes: 0 };
         stream.run(Input::Stream(&mut receive), async { writer.run_writer(&mut send).await }, drain).await;
         // A finish only fails where the stream is closed already.
         send.finish().unwrap_or_default();
@@ -155,7 +162,7 @@ impl Connection {
         writer: impl Future<Output = std::io::Result<()>>,
         drain: Drain,
     ) {
-        let stream = Stream { connection: self.clone(), outbox, wakes: Wakes::default() };
+        let stream = Stream { connection: self.clone(), outbox, wakes: Wakes::default(), answered_bytes: 0 };
         stream.run(input, writer, drain).await;
         self.close();
     }
@@ -192,12 +199,7 @@ impl Connection {
 
 impl Stream {
     /// Reads and answers until either side ends, while the writer does its part.
-    async fn run(
-        mut self,
-        mut input: Input<'_>,
-        writer: impl Future<Output = std::io::Result<()>>,
-        mut drain: Drain,
-    ) {
+    async fn run(mut self, mut input: Input<'_>, writer: impl Future<Output = std::io::Result<()>>, mut drain: Drain) {
         let outbox = self.outbox.clone();
         let connection = self.connection.clone();
         let reader = async {
@@ -206,9 +208,10 @@ impl Stream {
                 tracing::debug!(connection = connection.id, %error, "closing the connection");
                 outbox.push([codec::encode(&Response::Error(error), 0)]);
                 outbox.flush();
-                if Box::pin(tokio::time::timeout(LAST_WORDS, outbox.drained())).await.is_err() {
-                    tracing::debug!(connection = connection.id, "the peer did not read its last error");
-                }
+            }
+            // A peer that only has nothing more to ask still reads its answers.
+            if !outbox.is_empty() && Box::pin(tokio::time::timeout(LAST_WORDS, outbox.drained())).await.is_err() {
+                tracing::debug!(connection = connection.id, "the peer did not read its last answers");
             }
         };
         tokio::pin!(reader, writer);
@@ -322,12 +325,21 @@ impl Stream {
                     Verdict::Close => return Err(error),
                 }
             }
+            if self.answered_bytes >= ANSWERED_BYTES_MAX {
+                Box::pin(self.settle()).await;
+            }
         }
+        self.settle().await;
+        Ok(())
+    }
+
+    /// Lets the subscribers and the peer have what there is. A peer that asks and never reads gets no more
+    /// answers than the outbox has room for.
+    async fn settle(&mut self) {
         self.wakes.flush();
         self.outbox.flush();
-        // A peer that asks and never reads gets no more answers than this.
         self.outbox.room().await;
-        Ok(())
+        self.answered_bytes = 0;
     }
 
     async fn handle(&mut self, frame: Frame) -> Result<()> {
@@ -347,7 +359,8 @@ impl Stream {
             }
             Request::Subscribe(request) => Box::pin(self.subscribe(request)).await?,
             Request::Unsubscribe { subscription } => {
-                let handle = self.connection.subscriptions.lock().remove(&subscription);
+                // Its id is taken until the peer has been told the end.
+                let handle = self.connection.subscriptions.lock().get(&subscription).cloned();
                 let handle = handle.ok_or_else(|| no_subscription(subscription))?;
                 handle.end(Error::not_found("the subscription was closed"));
                 Response::Unsubscribed
@@ -382,12 +395,18 @@ impl Stream {
         Ok(())
     }
 
-    fn answer(&self, correlation: u32, response: &Response) {
-        self.outbox.push([codec::encode(response, correlation)]);
+    fn answer(&mut self, correlation: u32, response: &Response) {
+        let bytes = codec::encode(response, correlation);
+        self.answered_bytes += bytes.len();
+        self.outbox.push([bytes]);
     }
 
     /// Answers when the work is done, while the next requests are handled.
-    fn answer_later(&self, correlation: u32, work: impl Future<Output = Result<Response>> + Send + 'static) -> Result<()> {
+    fn answer_later(
+        &self,
+        correlation: u32,
+        work: impl Future<Output = Result<Response>> + Send + 'static,
+    ) -> Result<()> {
         let connection = self.connection.clone();
         if connection.fetches.fetch_add(1, Ordering::Relaxed) >= FETCHES_MAX {
             connection.fetches.fetch_sub(1, Ordering::Relaxed);
@@ -396,9 +415,11 @@ impl Stream {
         let outbox = self.outbox.clone();
         tokio::spawn(async move {
             let response = work.await.unwrap_or_else(Response::Error);
-            connection.fetches.fetch_sub(1, Ordering::Relaxed);
+            // The records are shared until here; what is encoded is this connection's own.
+            outbox.room().await;
             outbox.push([codec::encode(&response, correlation)]);
             outbox.flush();
+            connection.fetches.fetch_sub(1, Ordering::Relaxed);
         });
         Ok(())
     }
@@ -445,7 +466,10 @@ impl Stream {
             }
             connection.forget(id);
         };
-        broker.run_on_lane(lane, drain)?;
+        if let Err(error) = broker.run_on_lane(lane, drain) {
+            self.connection.forget(id);
+            return Err(error);
+        }
         Ok(Response::Subscribed { subscription: id, sources })
     }
 }

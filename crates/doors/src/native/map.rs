@@ -6,8 +6,8 @@ use std::time::Duration;
 use broker::{Broker, TopicStatus, Wakes};
 use bytes::BytesMut;
 use engine::{Acks, Error, PartitionId, Pattern, Result};
-use wire::response::{Level, PartitionInfo, Published, Response, TopicInfo};
 use wire::Subscribe;
+use wire::response::{Level, PartitionInfo, Published, Response, TopicInfo};
 
 use super::codec;
 

@@ -81,7 +81,8 @@ pub async fn open(
         let _runtime = shards.handle(shard).enter();
         let config = quic::server_config(tls.clone())?;
         let endpoint = quic::bind_server(address, config.clone(), is_shared)?;
-        let accept = accept_quic(endpoint, config, settings.windows, native.clone(), limit.clone(), shard, drain.clone());
+        let accept =
+            accept_quic(endpoint, config, settings.windows, native.clone(), limit.clone(), shard, drain.clone());
         shards.handle(shard).spawn(accept);
     }
     tokio::spawn(accept_tcp(acceptor, TlsAcceptor::from(tls), native, limit, shards.clone(), drain));
@@ -141,7 +142,7 @@ async fn serve_tcp(
     }
     let connection = Connection::new(native.clone(), Some(place.shard), None);
     if first[0] != TLS_HANDSHAKE {
-        if peer.ip().is_loopback() || native.allow_plain {
+        if peer.ip().to_canonical().is_loopback() || native.allow_plain {
             connection.serve_socket(socket, drain).await;
         } else {
             tracing::warn!(%peer, "refused a connection without TLS from another machine");

@@ -35,8 +35,7 @@ pub fn read_all() -> Vec<Vector> {
 pub fn encode(records: &[Record]) -> RecordBatch {
     let mut builder = BatchBuilder::new();
     for record in records {
-        let headers: Vec<_> =
-            record.headers.iter().map(|(name, value)| (&name[..], value.as_deref())).collect();
+        let headers: Vec<_> = record.headers.iter().map(|(name, value)| (&name[..], value.as_deref())).collect();
         builder
             .push(record.timestamp_ms, record.key.as_deref(), record.value.as_deref(), &headers)
             .expect("the record fits");

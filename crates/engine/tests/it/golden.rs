@@ -15,11 +15,7 @@ fn batches_of_another_implementation_are_read() {
         assert_eq!(views.collect::<engine::Result<Vec<Record>>>().as_ref(), Ok(&vector.records), "{name}");
 
         let first = &vector.records[0];
-        assert_eq!(
-            (batch.base_offset(), batch.base_timestamp_ms()),
-            (first.offset, first.timestamp_ms),
-            "{name}"
-        );
+        assert_eq!((batch.base_offset(), batch.base_timestamp_ms()), (first.offset, first.timestamp_ms), "{name}");
         assert_eq!(batch.count() as usize, vector.records.len(), "{name}");
         assert_eq!(Some(batch.next_offset()), vector.records.last().map(|last| last.offset + 1), "{name}");
         let latest = vector.records.iter().map(|record| record.timestamp_ms).max();

@@ -2,7 +2,6 @@
 
 mod compare;
 mod idle;
-mod server;
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -14,9 +13,9 @@ use client::{Address, ClientSettings};
 use thalweg::config::Config;
 
 use crate::args::{Bench, BenchMode, BenchPubsub, Global, Transport};
+use crate::commands::spawned::Spawned;
 use crate::load;
 use crate::output::{Failure, LOST, Result};
-use server::Spawned;
 
 /// How long a subscriber waits for the next record before it counts the rest as lost.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -16,7 +16,8 @@ pub fn run(config: &Config, command: &ConfigCommand, is_json: bool) -> Result {
     let mut out = std::io::stdout();
     if is_json {
         let entries = config.entries().map(|(key, value, origin)| {
-            let entry = json!({ "value": value, "origin": origin.to_string(), "scope": scope(key.scope), "help": key.help });
+            let entry =
+                json!({ "value": value, "origin": origin.to_string(), "scope": scope(key.scope), "help": key.help });
             (key.name.to_owned(), entry)
         });
         writeln!(out, "{}", Value::Object(entries.collect::<Map<_, _>>()))?;

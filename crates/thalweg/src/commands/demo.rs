@@ -1,4 +1,203 @@
-//! `thalweg demo`.
+//! `thalweg demo`: a broker in another process, a real data set through a pipe, many subscribers, and an
+//! account of what came.
+
+mod digest;
+mod reader;
+mod report;
+mod source;
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use client::{Address, Client, ClientSettings, Overflow, Subscription, TopicSettings};
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
 use crate::args::Demo;
-use crate::output::Result;
-pub fn run(_args: &Demo, _json: bool) -> Result { Ok(()) }
+use crate::commands::spawned::Spawned;
+use crate::output::{FAILED, Failure, LOST, Result, USAGE};
+use digest::Digest;
+use reader::{Seen, Tally};
+use report::Report;
+use source::Source;
+
+/// Members of the queue group.
+const GROUP_MEMBERS: usize = 2;
+/// The pattern that one subscriber asks for instead of the topic.
+const PATTERN: &str = "*";
+/// Work that is done sooner needs no progress bar.
+const QUICK: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+pub fn run(args: &Demo, is_json: bool) -> Result {
+    let source = Source::choose(args)?;
+    let file = match &args.file {
+        _ if args.stdin => None,
+        Some(file) => Some(file.display().to_string()),
+        None => (source.origin == source::FLIGHTS).then(|| source::FLIGHTS.to_owned()),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let report = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut broker = Spawned::start(&["--set".into(), "log=warn".into()])?;
+        let report = tokio::select! {
+            report = Box::pin(demonstrate(source, &broker.native, usize::from(args.subscribers))) => report,
+            _ = terminate.recv() => Err(Failure::new(FAILED, "stopped")),
+            _ = interrupt.recv() => Err(Failure::new(FAILED, "stopped")),
+        };
+        // All that it holds is in memory and was for the demonstration only.
+        broker.kill();
+        report
+    });
+    // Nobody waits for a standard input that says nothing.
+    runtime.shutdown_background();
+    let report = Report { file, ..report? };
+    let mut out = io::stdout();
+    if is_json {
+        writeln!(out, "{}", report.to_json())?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    report.complaint().map_or(Ok(()), |complaint| Err(Failure::new(LOST, complaint)))
+}
+
+/// Publishes everything to a broker with subscribers, and returns what came of it.
+async fn demonstrate(source: Source, server: &str, subscribers: usize) -> Result<Report> {
+    let (title, origin, topic, bytes) =
+        (source.title.clone(), source.origin.clone(), source.topic.clone(), source.bytes);
+    let client = Client::connect_with(Address::parse(&format!("quic://{server}"))?, ClientSettings::default()).await?;
+    // One partition: then there is one order, which everyone has to see.
+    client.create_topic(&topic, TopicSettings { partitions: 1, ..TopicSettings::default() }).await?;
+    let (total, published) = watch::channel(None);
+    let mut readers = Readers { published, seen: Vec::new(), tasks: Vec::new() };
+    for _ in 0..subscribers {
+        readers.start(open(&client, &topic, None).await?, &Seen::default());
+    }
+    readers.start(open(&client, PATTERN, None).await?, &Seen::default());
+    let group = Seen::default();
+    for _ in 0..GROUP_MEMBERS {
+        readers.start(open(&client, &topic, Some("demo")).await?, &group);
+    }
+    let begin = Instant::now();
+    let mut publishing = publish(source, server.to_owned());
+    let mut progress = Progress::new(bytes, begin);
+    let (digest, published_at) = loop {
+        tokio::select! {
+            outcome = &mut publishing => break outcome.map_err(ended)??,
+            () = tokio::time::sleep(PROGRESS_INTERVAL) => progress.show(&readers.seen),
+        }
+    };
+    if digest.records == 0 {
+        return Err(Failure::new(USAGE, format!("no record came from {origin}; give it one a line")));
+    }
+    // Nobody listens any more only where every reader failed, which they say themselves.
+    total.send(Some(digest.records)).unwrap_or_default();
+    let mut tallies = readers.finish(&mut progress).await?;
+    let last_at = tallies.iter().filter_map(|tally| tally.last_at).max().unwrap_or(published_at);
+    let group = tallies.split_off(subscribers + 1);
+    let pattern = tallies.pop().unwrap_or_default();
+    Ok(Report {
+        title,
+        origin,
+        topic,
+        source: digest,
+        publish_time: published_at - begin,
+        elapsed: last_at - begin,
+        subscribers: tallies,
+        pattern,
+        group,
+        file: None,
+    })
+}
+
+/// Publishers wait for these subscribers, so that even what does not fit into memory arrives whole.
+async fn open(client: &Client, topic: &str, group: Option<&str>) -> Result<Subscription> {
+    let builder = client.subscribe(topic).overflow(Overflow::Block);
+    let builder = if let Some(group) = group { builder.group(group) } else { builder };
+    Ok(builder.open().await?)
+}
+
+/// Runs the publisher on a thread of its own: pipes block.
+fn publish(source: Source, server: String) -> oneshot::Receiver<Result<(Digest, Instant)>> {
+    let (sender, receiver) = oneshot::channel();
+    std::thread::spawn(move || {
+        // Whoever does not wait any more has said why.
+        drop(sender.send(source.publish(&server)));
+    });
+    receiver
+}
+
+fn ended(error: impl std::fmt::Display) -> Failure {
+    Failure::new(
+        FAILED,
+        format!("a part of the demonstration ended early: {error}; this is a defect, please report it"),
+    )
+}
+
+/// The subscribers at work, those of the group last.
+struct Readers {
+    published: watch::Receiver<Option<u64>>,
+    /// One for each task; those of the group share theirs.
+    seen: Vec<Seen>,
+    tasks: Vec<JoinHandle<client::Result<Tally>>>,
+}
+
+impl Readers {
+    fn start(&mut self, subscription: Subscription, seen: &Seen) {
+        self.tasks.push(tokio::spawn(reader::read(subscription, seen.clone(), self.published.clone())));
+        self.seen.push(seen.clone());
+    }
+
+    async fn finish(self, progress: &mut Progress) -> Result<Vec<Tally>> {
+        let Self { published, seen, tasks } = self;
+        drop(published);
+        let mut tallies = Vec::new();
+        for mut task in tasks {
+            tallies.push(loop {
+                tokio::select! {
+                    tally = &mut task => break tally.map_err(ended)??,
+                    () = tokio::time::sleep(PROGRESS_INTERVAL) => progress.show(&seen),
+                }
+            });
+        }
+        progress.bar.finish_and_clear();
+        Ok(tallies)
+    }
+}
+
+/// How far the slowest subscriber is, for a person who waits.
+struct Progress {
+    bar: ProgressBar,
+    begin: Instant,
+}
+
+impl Progress {
+    fn new(bytes: Option<u64>, begin: Instant) -> Self {
+        if !io::stderr().is_terminal() {
+            return Self { bar: ProgressBar::hidden(), begin };
+        }
+        let bar = match bytes {
+            Some(bytes) => ProgressBar::new(bytes),
+            None => ProgressBar::new_spinner(),
+        };
+        let template = match bytes {
+            Some(_) => "{bar:40} {bytes} of {total_bytes} delivered to everyone, {bytes_per_sec}",
+            None => "{spinner} {bytes} delivered to everyone, {bytes_per_sec}",
+        };
+        // A template that cannot be read leaves the ordinary look.
+        let style = ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar());
+        Self { bar: bar.with_style(style), begin }
+    }
+
+    fn show(&mut self, seen: &[Seen]) {
+        if self.begin.elapsed() < QUICK {
+            return;
+        }
+        let slowest = seen.iter().map(Seen::counts).min_by_key(|counts| counts.records).unwrap_or_default();
+        // The line feeds are in the file and not in the records.
+        self.bar.set_position(slowest.bytes + slowest.records);
+    }
+}

@@ -1,14 +1,15 @@
 //! One file a command.
 
-pub mod serve;
-pub mod publish;
-pub mod subscribe;
-pub mod request;
-pub mod topic;
+pub mod bench;
 pub mod config;
 pub mod demo;
-pub mod bench;
+pub mod publish;
+pub mod request;
+pub mod serve;
+mod spawned;
+pub mod subscribe;
 pub mod top;
+pub mod topic;
 
 use client::{Address, Client};
 use thalweg::config::Config;

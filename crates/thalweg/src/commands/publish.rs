@@ -21,8 +21,7 @@ const INPUT_BUFFER_BYTES: usize = 256 << 10;
 pub fn run(config: &Config, args: Publish, is_json: bool) -> Result {
     block_on(async {
         let client = connect(config).await?;
-        let publisher =
-            client.publisher(&args.topic).acks(args.acks).partition(args.partition).open().await?;
+        let publisher = client.publisher(&args.topic).acks(args.acks).partition(args.partition).open().await?;
         let template = template(&args)?;
         let mut pace = Pace::new(args.rate);
         let published = if let Some(value) = &args.value {

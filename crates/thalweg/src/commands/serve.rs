@@ -108,9 +108,8 @@ fn write_ready(path: &Path, server: &Server) -> Result {
 
 pub fn start_log(config: &Config) -> Result {
     let (filter, is_json) = config.log();
-    let filter = EnvFilter::try_new(filter).map_err(|e| {
-        Failure::new(USAGE, format!("log = {filter}: {e}; write a level, or target=level,..."))
-    })?;
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|e| Failure::new(USAGE, format!("log = {filter}: {e}; write a level, or target=level,...")))?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

@@ -20,8 +20,7 @@ pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
     let start = parse_start(&args.from)?;
     block_on(async {
         let client = connect(config).await?;
-        let mut builder =
-            client.subscribe(&args.topic).start(start).partition(args.partition).overflow(args.overflow);
+        let mut builder = client.subscribe(&args.topic).start(start).partition(args.partition).overflow(args.overflow);
         if let Some(group) = &args.group {
             builder = builder.group(group);
         }
@@ -79,9 +78,7 @@ async fn print(subscription: &mut Subscription, args: &Subscribe, format: Format
             Event::Batch(batch) => {
                 print_batch(&mut out, &batch, format, &mut left)?;
                 if args.until_end {
-                    ends.retain(|partition, end| {
-                        *partition != batch.partition || batch.batch.next_offset() < *end
-                    });
+                    ends.retain(|partition, end| *partition != batch.partition || batch.batch.next_offset() < *end);
                     if ends.is_empty() {
                         break;
                     }
@@ -134,7 +131,7 @@ fn print_batch(out: &mut impl Write, batch: &Batch, format: Format, left: &mut u
 
 /// Text as it is; other bytes are said to be so, in hexadecimal.
 fn to_json(batch: &Batch, record: &RecordView<'_>) -> Value {
-    let text = |bytes: Option<&[u8]>| bytes.map_or(Value::Null, |bytes| bytes_to_json(bytes));
+    let text = |bytes: Option<&[u8]>| bytes.map_or(Value::Null, bytes_to_json);
     let headers: Map<String, Value> =
         record.headers().map(|(name, value)| (String::from_utf8_lossy(name).into_owned(), text(value))).collect();
     json!({
@@ -196,7 +193,8 @@ fn parse_duration(text: &str) -> Option<Duration> {
 fn parse_time(text: &str) -> Option<i64> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let (date, time) = text.split_once('T').unwrap_or((text, "00:00:00"));
-    let numbers = |text: &str, separator| text.split(separator).map(|n| n.parse::<i64>().ok()).collect::<Option<Vec<_>>>();
+    let numbers =
+        |text: &str, separator| text.split(separator).map(|n| n.parse::<i64>().ok()).collect::<Option<Vec<_>>>();
     let [year, month, day] = numbers(date, '-')?.try_into().ok()?;
     let [hour, minute, second] = numbers(time, ':')?.try_into().ok()?;
     let is_valid = (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second < 60;

@@ -1,5 +1,278 @@
-//! `thalweg top`.
-use crate::args::Top;
-use crate::output::Result;
+//! `thalweg top`: what a broker does now, on a screen or as lines.
+
+mod board;
+mod look;
+mod metrics;
+mod screen;
+mod units;
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use client::{Address, Client, ClientSettings};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use serde_json::json;
 use thalweg::config::Config;
-pub fn run(_config: &Config, _args: &Top, _json: bool) -> Result { Ok(()) }
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use crate::args::Top;
+use crate::block_on;
+use crate::output::{FAILED, Failure, NO_BROKER, Result, USAGE, is_broken_pipe};
+use board::{Board, Link};
+use look::Look;
+
+/// How long a broker may take for an answer before it counts as gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often the reader of keys looks whether anybody still wants them.
+const KEYS_INTERVAL: Duration = Duration::from_millis(100);
+/// Looks and keys that wait to be shown.
+const WAITING_MAX: usize = 64;
+
+pub fn run(config: &Config, args: &Top, is_json: bool) -> Result {
+    let settings = ClientSettings {
+        connect_timeout: PATIENCE.min(config.client().connect_timeout),
+        request_timeout: PATIENCE,
+        pub_conn_pool: 1,
+        pub_streams_per_conn: 1,
+        ..config.client()
+    };
+    let watcher = Watcher { address: Address::parse(config.server_address())?, settings, client: None };
+    let board = Board::new(config.server_address(), Duration::from_millis(args.interval_ms));
+    if args.plain.is_some() || is_json {
+        return block_on(lines(watcher, board, args.plain.unwrap_or(u64::MAX), is_json));
+    }
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        let words = "top draws on a terminal, and this is none; --plain LOOKS or --json print lines instead";
+        return Err(Failure::new(USAGE, words));
+    }
+    block_on(live(watcher, board))
+}
+
+/// Asks a broker for its metrics, again and again.
+struct Watcher {
+    address: Address,
+    settings: ClientSettings,
+    client: Option<Client>,
+}
+
+impl Watcher {
+    async fn look(&mut self) -> Result<Look> {
+        let client = self.client.take().unwrap_or_else(|| Client::lazy(self.address.clone(), self.settings.clone()));
+        let text = tokio::time::timeout(PATIENCE, client.stats()).await.unwrap_or_else(|elapsed| {
+            let words = format!("no answer within {} s: {elapsed}", PATIENCE.as_secs());
+            Err(client::Error::new(client::ErrorKind::Timeout, words))
+        })?;
+        // A client that failed is left behind with its connection, which may be one to nobody.
+        self.client = Some(client);
+        let words = "the broker's answer holds no metrics; is it of another version?";
+        Look::read(&text, Instant::now()).ok_or_else(|| Failure::new(FAILED, words))
+    }
+}
+
+/// Prints looks until there were enough. A broker that goes away is one look; one that was not there to
+/// begin with is an error.
+async fn lines(mut watcher: Watcher, mut board: Board, looks: u64, is_json: bool) -> Result {
+    let first = watcher
+        .look()
+        .await
+        .map_err(|failure| Failure::new(NO_BROKER, format!("no broker at {}: {failure}", board.address)))?;
+    board.take(Ok(first));
+    let mut out = io::stdout();
+    let mut due = tokio::time::interval(board.interval);
+    due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    due.tick().await;
+    for _ in 0..looks {
+        due.tick().await;
+        let look = watcher.look().await.map_err(|failure| failure.message);
+        let view = board.take(look);
+        let line = match (view, is_json) {
+            (Some(view), true) => view.to_json().to_string(),
+            (Some(view), false) => view.to_line(),
+            (None, true) => json!({ "error": trouble(&board) }).to_string(),
+            (None, false) => trouble(&board),
+        };
+        match writeln!(out, "{line}") {
+            Err(error) if is_broken_pipe(&error) => return Ok(()),
+            written => written?,
+        }
+    }
+    Ok(())
+}
+
+/// Why there are no rates now.
+fn trouble(board: &Board) -> String {
+    match &board.link {
+        Link::Lost(_) => format!("no broker at {}, trying again", board.address),
+        _ => format!("the broker at {} is there again, measuring", board.address),
+    }
+}
+
+/// A terminal that is as it was once this is dropped; a panic restores it too.
+struct Screen(DefaultTerminal);
+
+impl Screen {
+    fn open() -> Result<Self> {
+        let opened = ratatui::try_init().map_err(|e| {
+            Failure::new(FAILED, format!("cannot draw on this terminal: {e}; --plain LOOKS prints lines instead"))
+        });
+        // Raw mode may be on already.
+        opened.map(Self).inspect_err(|_| ratatui::restore())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// How often to look; `None` while paused.
+type Pace = Option<Duration>;
+
+async fn live(watcher: Watcher, mut board: Board) -> Result {
+    let mut end = Signals::new()?;
+    let (pace, paces) = watch::channel(Some(board.interval));
+    let (looks, mut look) = mpsc::channel(WAITING_MAX);
+    let watching = tokio::spawn(watch_broker(watcher, looks, paces));
+    let mut screen = Screen::open()?;
+    let mut keys = read_keys();
+    loop {
+        screen.0.draw(|frame| screen::draw(frame, &board))?;
+        tokio::select! {
+            look = look.recv() => match look {
+                Some(look) => {
+                    board.take(look);
+                }
+                None => return Err(Failure::new(FAILED, "nobody looks at the broker any more; this is a defect")),
+            },
+            event = keys.recv() => match event {
+                Some(event) => if act(&event?, &mut board).is_break() {
+                    break;
+                },
+                None => return Err(Failure::new(FAILED, "the terminal is gone")),
+            },
+            () = end.received() => break,
+        }
+        pace.send_replace((!board.is_paused).then_some(board.interval));
+    }
+    watching.abort();
+    Ok(())
+}
+
+/// Looks at the broker at the pace that is asked for, for as long as somebody wants to know.
+async fn watch_broker(
+    mut watcher: Watcher,
+    looks: mpsc::Sender<Result<Look, String>>,
+    mut paces: watch::Receiver<Pace>,
+) {
+    let mut last = None;
+    loop {
+        let pace = *paces.borrow_and_update();
+        let due = match (pace, last) {
+            (None, _) => None,
+            (Some(_), None) => Some(tokio::time::Instant::now()),
+            (Some(interval), Some(last)) => Some(last + interval),
+        };
+        let wait = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = wait => {
+                last = Some(tokio::time::Instant::now());
+                let look = watcher.look().await.map_err(|failure| failure.message);
+                if looks.send(look).await.is_err() {
+                    return;
+                }
+            }
+            changed = paces.changed() => if changed.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Reads the terminal on a thread of its own, until nobody wants its events any more.
+fn read_keys() -> mpsc::Receiver<io::Result<Event>> {
+    let (sender, receiver) = mpsc::channel(WAITING_MAX);
+    std::thread::spawn(move || {
+        while !sender.is_closed() {
+            let event = match event::poll(KEYS_INTERVAL) {
+                Ok(false) => continue,
+                Ok(true) => event::read(),
+                Err(error) => Err(error),
+            };
+            let has_failed = event.is_err();
+            if sender.blocking_send(event).is_err() || has_failed {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn act(event: &Event, board: &mut Board) -> std::ops::ControlFlow<()> {
+    use std::ops::ControlFlow::{Break, Continue};
+    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) = event else {
+        // A new size is drawn at once, like everything else.
+        return Continue(());
+    };
+    match code {
+        KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => return Break(()),
+        KeyCode::Char('q') | KeyCode::Esc => return Break(()),
+        KeyCode::Char('p' | ' ') => board.is_paused = !board.is_paused,
+        KeyCode::Char('+' | '=') => board.slower(),
+        KeyCode::Char('-') => board.faster(),
+        _ => {}
+    }
+    Continue(())
+}
+
+/// Signals that end a program: they shall not leave the terminal as it is.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let [a, b, c] = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(signal);
+        Ok(Self([a?, b?, c?]))
+    }
+
+    async fn received(&mut self) {
+        let [a, b, c] = &mut self.0;
+        tokio::select! {
+            _ = a.recv() => {}
+            _ = b.recv() => {}
+            _ = c.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_do_what_the_screen_says() {
+        let mut board = Board::new("here", Duration::from_secs(1));
+        let mut press = |code, modifiers| {
+            let is_end = act(&Event::Key(KeyEvent::new(code, modifiers)), &mut board).is_break();
+            (is_end, board.is_paused, board.interval.as_millis())
+        };
+        assert_eq!(press(KeyCode::Char('p'), KeyModifiers::NONE), (false, true, 1000));
+        assert_eq!(press(KeyCode::Char('+'), KeyModifiers::SHIFT), (false, true, 2000));
+        assert_eq!(press(KeyCode::Char('p'), KeyModifiers::NONE), (false, false, 2000));
+        assert_eq!(press(KeyCode::Char('-'), KeyModifiers::NONE), (false, false, 1000));
+        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::NONE), (false, false, 1000));
+        for (code, modifiers) in [
+            (KeyCode::Char('q'), KeyModifiers::NONE),
+            (KeyCode::Esc, KeyModifiers::NONE),
+            (KeyCode::Char('c'), KeyModifiers::CONTROL),
+        ] {
+            assert!(press(code, modifiers).0);
+        }
+    }
+}

@@ -101,9 +101,7 @@ fn describe(out: &mut impl Write, info: &TopicInfo) -> Result {
 }
 
 fn to_json(info: &TopicInfo) -> Value {
-    let partition = |(id, p): (usize, &client::PartitionInfo)| {
-        json!({ "partition": id, "start": p.start, "end": p.end, "bytes": p.bytes, "subscribers": p.subscribers })
-    };
+    let partition = |(id, p): (usize, &client::PartitionInfo)| json!({ "partition": id, "start": p.start, "end": p.end, "bytes": p.bytes, "subscribers": p.subscribers });
     json!({
         "topic": info.topic,
         "retention_bytes": info.settings.retention_bytes,

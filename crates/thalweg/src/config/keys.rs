@@ -16,9 +16,15 @@ pub enum Scope {
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// A whole number in a range.
-    Count { min: u64, max: u64 },
+    Count {
+        min: u64,
+        max: u64,
+    },
     /// A number of bytes, also as `64KiB`, `16MiB`, `1GiB`.
-    Bytes { min: u64, max: u64 },
+    Bytes {
+        min: u64,
+        max: u64,
+    },
     Bool,
     Choice(&'static [&'static str]),
     /// `host:port`, or `off`.

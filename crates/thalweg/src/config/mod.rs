@@ -377,7 +377,8 @@ fn check(key: &Key, value: &str) -> std::result::Result<String, String> {
 pub fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
-    let number: u64 = text[..digits].replace('_', "").parse().map_err(|e| format!("'{text}' is no number of bytes: {e}"))?;
+    let number: u64 =
+        text[..digits].replace('_', "").parse().map_err(|e| format!("'{text}' is no number of bytes: {e}"))?;
     let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kib" => 10,

@@ -12,6 +12,7 @@ use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 use wire::negotiate::{Features, VERSION};
 use wire::{Assembler, Frame, Push, Request, Response, Subscribe};
 
+use crate::reading::span;
 use crate::server::within;
 
 /// What comes from the broker.
@@ -90,6 +91,19 @@ impl Raw {
         match self.incoming().await {
             Incoming::Push(push) => push,
             other => panic!("no push but {other:?}"),
+        }
+    }
+
+    /// The pushes up to this offset.
+    pub async fn pushes_to(&mut self, end: u64) -> Vec<Push> {
+        let mut pushes = Vec::new();
+        loop {
+            let push = self.push().await;
+            let is_last = span(&push).1 >= end;
+            pushes.push(push);
+            if is_last {
+                return pushes;
+            }
         }
     }
 

@@ -1,20 +1,11 @@
 //! The same exchange over every transport.
 
 use bytes::Bytes;
-use client::{Client, Event, Message, Record, Start, Subscription, TopicSettings};
+use client::{Client, Event, Message, Record, Start, TopicSettings};
 use thalweg::Embedded;
 
+use crate::reading::take;
 use crate::server::{Server, within};
-
-/// The next records of a subscription.
-pub async fn take(subscription: &mut Subscription, count: usize) -> Vec<Message> {
-    let mut messages = Vec::with_capacity(count);
-    while messages.len() < count {
-        let message = within("a record", subscription.next()).await;
-        messages.push(message.expect("a record"));
-    }
-    messages
-}
 
 /// Records of all shapes: keys, headers, nulls, nothing at all, and more than one read takes.
 fn records() -> Vec<Record> {
@@ -48,7 +39,8 @@ async fn exchange(client: &Client) {
     }
     within("flush", publisher.flush()).await.expect("acknowledged");
     let got_live = sorted(take(&mut live, records.len()).await);
-    let mut history = within("subscribe", client.subscribe("orders").start(Start::Earliest).open()).await.expect("open");
+    let mut history =
+        within("subscribe", client.subscribe("orders").start(Start::Earliest).open()).await.expect("open");
     let got_history = sorted(take(&mut history, records.len()).await);
     assert_eq!(got_live, got_history, "live and history tell the same");
     for partition in 0..3 {

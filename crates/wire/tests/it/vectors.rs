@@ -9,16 +9,15 @@ use std::path::PathBuf;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::{
-    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Overflow, RecordBatch, Result, RetryClass, Start,
-    TopicSettings,
+    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Overflow, RecordBatch, Result, RetryClass, Start, TopicSettings,
 };
 use proptest::prelude::*;
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES, put_frame};
 use wire::request::publish_frame;
 use wire::response::put_deliver_head;
 use wire::{
-    Assembler, Features, Frame, HelloOk, Level, PartitionInfo, Published, Push, Request, Response,
-    SourceInfo, Subscribe, TopicInfo,
+    Assembler, Features, Frame, HelloOk, Level, PartitionInfo, Published, Push, Request, Response, SourceInfo,
+    Subscribe, TopicInfo,
 };
 
 /// A value, as text and as the bytes that it is on the wire.
@@ -139,16 +138,7 @@ fn requests() -> Vec<Vector> {
     values.extend([
         ("unsubscribe", Request::Unsubscribe { subscription: 3 }),
         ("credit", Request::Credit { subscription: 3, bytes: 1 << 33 }),
-        (
-            "fetch",
-            Request::Fetch {
-                topic: topic(),
-                partition: 1,
-                offset: 1 << 40,
-                bytes_max: 1 << 20,
-                wait_ms: 500,
-            },
-        ),
+        ("fetch", Request::Fetch { topic: topic(), partition: 1, offset: 1 << 40, bytes_max: 1 << 20, wait_ms: 500 }),
         ("topic_create", Request::TopicCreate { topic: topic(), settings }),
         ("topic_delete", Request::TopicDelete { topic: topic() }),
         ("topic_describe", Request::TopicDescribe { topic: topic() }),
@@ -193,10 +183,7 @@ fn responses() -> Vec<Vector> {
         ("hello", Response::Hello(hello)),
         ("published_accepted", Response::Published(published(Level::Accepted))),
         ("published_committed", Response::Published(published(Level::Committed))),
-        (
-            "subscribed",
-            Response::Subscribed { subscription: 3, sources: vec![source(0, 17), source(1, 1 << 40)] },
-        ),
+        ("subscribed", Response::Subscribed { subscription: 3, sources: vec![source(0, 17), source(1, 1 << 40)] }),
         ("subscribed_to_nothing_yet", Response::Subscribed { subscription: 3, sources: Vec::new() }),
         ("unsubscribed", Response::Unsubscribed),
         ("fetched", fetched(vec![batch(7), batch(9)])),
@@ -215,9 +202,9 @@ fn responses() -> Vec<Vector> {
         vector(name, value, |b| b.put_slice(&buf))
     };
     let answers = values.into_iter().map(|(name, value)| (name.to_owned(), value));
-    let errors = ErrorKind::ALL.into_iter().map(|kind| {
-        (format!("error_{}", kind.name()), Response::Error(Error::new(kind, "what to do, für alle")))
-    });
+    let errors = ErrorKind::ALL
+        .into_iter()
+        .map(|kind| (format!("error_{}", kind.name()), Response::Error(Error::new(kind, "what to do, für alle"))));
     answers.chain(errors).enumerate().map(|(i, (name, value))| encode(i, name, value)).collect()
 }
 
@@ -226,8 +213,7 @@ fn pushes() -> Vec<Vector> {
         let batch = batch(1 << 40).bytes().clone();
         Push::Deliver { subscription: 3, partition: 2, topic: topic.into(), batch }
     };
-    let gap =
-        |topic: &str| Push::Gap { subscription: 3, partition: 2, topic: topic.into(), from: 5, to: 1 << 40 };
+    let gap = |topic: &str| Push::Gap { subscription: 3, partition: 2, topic: topic.into(), from: 5, to: 1 << 40 };
     let slow = Error::new(ErrorKind::SlowSubscriber, "the subscriber reads too slowly");
     let bye = Error { retry_after_ms: 2000, ..Error::new(ErrorKind::ShuttingDown, "") };
     let values = [
@@ -322,8 +308,7 @@ fn these_bytes_become_the_value_again() {
 fn every_kind_has_a_vector() {
     for family in families() {
         for kind in 0..=u8::MAX {
-            let is_known =
-                (family.decode)(frame(kind, &[])).map_err(|e| e.kind) != Err(ErrorKind::Unsupported);
+            let is_known = (family.decode)(frame(kind, &[])).map_err(|e| e.kind) != Err(ErrorKind::Unsupported);
             let has_vector = family.vectors.iter().any(|vector| vector.bytes[4] == kind);
             assert_eq!(is_known, has_vector, "{}: kind {kind:#04x}", family.file);
             if is_known {
@@ -393,8 +378,7 @@ fn values_out_of_range_are_refused() {
 #[test]
 fn many_of_the_smallest_entries_are_read() {
     let source = SourceInfo { topic: String::new(), partition: 0, start: 0, end: 0 };
-    let topic =
-        TopicInfo { topic: String::new(), settings: TopicSettings::default(), partitions: Vec::new() };
+    let topic = TopicInfo { topic: String::new(), settings: TopicSettings::default(), partitions: Vec::new() };
     for response in [
         Response::Subscribed { subscription: 0, sources: vec![source; 100] },
         Response::Topics { topics: vec![topic; 100], is_last: true },
@@ -488,10 +472,7 @@ fn a_long_message_is_cut() {
     assert_eq!(Response::decode(frame_of(&buf)), Ok(Response::Error(Error::invalid("ä".repeat(512)))));
     buf.clear();
     Response::Error(Error::invalid(format!("x{}", "ä".repeat(600)))).encode(1, &mut buf);
-    assert_eq!(
-        Response::decode(frame_of(&buf)),
-        Ok(Response::Error(Error::invalid(format!("x{}", "ä".repeat(511)))))
-    );
+    assert_eq!(Response::decode(frame_of(&buf)), Ok(Response::Error(Error::invalid(format!("x{}", "ä".repeat(511))))));
 }
 
 /// The names that brokers take are shorter; the frame keeps its shape whatever a caller gives.
@@ -544,8 +525,7 @@ fn the_pieces_for_vectored_writes_are_the_same_bytes() {
     assert_eq!(publish_frame(9, "t", None, Acks::Default, bytes.clone()).concat(), whole);
 
     let (mut whole, mut head) = (BytesMut::new(), BytesMut::new());
-    Push::Deliver { subscription: 1, partition: 2, topic: "t".into(), batch: bytes.clone() }
-        .encode(&mut whole);
+    Push::Deliver { subscription: 1, partition: 2, topic: "t".into(), batch: bytes.clone() }.encode(&mut whole);
     put_deliver_head(&mut head, 1, 2, "t", bytes.len());
     assert_eq!([head.freeze(), bytes].concat(), whole);
 }

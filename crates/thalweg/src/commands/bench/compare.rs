@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use thalweg::config::Config;
 
 use super::measure;
-use super::server::Spawned;
 use crate::args::{BenchCompare, BenchMode, BenchPubsub, Peer, Transport};
+use crate::commands::spawned::Spawned;
 use crate::output::{FAILED, Failure, LOST, Result};
 
 /// The same work for both systems.
@@ -25,8 +25,20 @@ struct Scenario {
 }
 
 const SCENARIOS: [Scenario; 5] = [
-    Scenario { name: "publish to 1 subscriber, 100 B", mode: BenchMode::Throughput, payload: 100, count: 4_000_000, fanout: 1 },
-    Scenario { name: "publish to 10 subscribers, 256 B", mode: BenchMode::Throughput, payload: 256, count: 500_000, fanout: 10 },
+    Scenario {
+        name: "publish to 1 subscriber, 100 B",
+        mode: BenchMode::Throughput,
+        payload: 100,
+        count: 4_000_000,
+        fanout: 1,
+    },
+    Scenario {
+        name: "publish to 10 subscribers, 256 B",
+        mode: BenchMode::Throughput,
+        payload: 256,
+        count: 500_000,
+        fanout: 10,
+    },
     Scenario { name: "publish only, 100 B", mode: BenchMode::Publish, payload: 100, count: 8_000_000, fanout: 0 },
     Scenario { name: "one in flight, 100 B", mode: BenchMode::EndToEnd, payload: 100, count: 20_000, fanout: 1 },
     Scenario { name: "one in flight, 1 KiB", mode: BenchMode::EndToEnd, payload: 1024, count: 20_000, fanout: 1 },
@@ -45,7 +57,14 @@ pub fn run(args: &BenchCompare, is_json: bool) -> Result {
     install(&folder)?;
     let progress = ProgressBar::new((SCENARIOS.len() * args.rounds * 2) as u64);
     let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN).set_header(["Scenario", "Figure", "Thalweg", "NATS", "Ratio", "Spread of the ratio"]);
+    table.load_style(ASCII_MARKDOWN).set_header([
+        "Scenario",
+        "Figure",
+        "Thalweg",
+        "NATS",
+        "Ratio",
+        "Spread of the ratio",
+    ]);
     let mut rows = Vec::new();
     for scenario in &SCENARIOS {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -66,7 +85,11 @@ pub fn run(args: &BenchCompare, is_json: bool) -> Result {
         writeln!(out, "{}", json!({ "host": ::bench::Host::here(), "rounds": args.rounds, "rows": rows }))?;
     } else {
         writeln!(out, "{table}")?;
-        writeln!(out, "Medians of {} rounds, both systems in turn in each; the ratio is that of each round.", args.rounds)?;
+        writeln!(
+            out,
+            "Medians of {} rounds, both systems in turn in each; the ratio is that of each round.",
+            args.rounds
+        )?;
     }
     Ok(())
 }
@@ -77,7 +100,9 @@ fn install(folder: &Path) -> Result {
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Failure::new(FAILED, format!("{} ended with {status}; it needs Go", script.display()))),
-        Err(e) => Err(Failure::new(FAILED, format!("{}: {e}; run this in a checkout, or name --peers", script.display()))),
+        Err(e) => {
+            Err(Failure::new(FAILED, format!("{}: {e}; run this in a checkout, or name --peers", script.display())))
+        }
     }
 }
 
@@ -165,8 +190,8 @@ fn compare(scenario: &'static str, ours: &[Found], theirs: &[Found]) -> Vec<Row>
     let cpu = |found: &Found| if let Found::Rate { cpu_us, .. } = found { Some(*cpu_us) } else { None };
     let p50 = |found: &Found| if let Found::Latency { p50, .. } = found { Some(*p50) } else { None };
     let p99 = |found: &Found| if let Found::Latency { p99, .. } = found { Some(*p99) } else { None };
-    let rows: [(&'static str, &dyn Fn(&Found) -> Option<f64>); 4] =
-        [("messages/s", &rate), ("CPU us/message", &cpu), ("p50 us", &p50), ("p99 us", &p99)];
+    type Figure<'a> = (&'static str, &'a dyn Fn(&Found) -> Option<f64>);
+    let rows: [Figure<'_>; 4] = [("messages/s", &rate), ("CPU us/message", &cpu), ("p50 us", &p50), ("p99 us", &p99)];
     rows.into_iter().filter_map(|(figure, value)| row(figure, value)).collect()
 }
 

@@ -7,9 +7,9 @@ use client::{Address, Client, ClientSettings, Record};
 use serde_json::json;
 use tokio::net::TcpStream;
 
-use super::server::Spawned;
 use crate::args::BenchIdle;
 use crate::block_on;
+use crate::commands::spawned::Spawned;
 use crate::output::Result;
 
 /// Starts of which the median is reported.
@@ -42,7 +42,12 @@ pub fn run(args: &BenchIdle, is_json: bool) -> Result {
         });
         writeln!(out, "{report}")?;
     } else {
-        writeln!(out, "start to ready {:.1} ms, to the first publish accepted {:.1} ms (median of {STARTS})", millis(ready), millis(first_publish))?;
+        writeln!(
+            out,
+            "start to ready {:.1} ms, to the first publish accepted {:.1} ms (median of {STARTS})",
+            millis(ready),
+            millis(first_publish)
+        )?;
         writeln!(out, "idle memory {:.1} MiB", alone as f64 / f64::from(1 << 20))?;
         writeln!(out, "{connections} idle TCP connections: {each} bytes each")?;
     }

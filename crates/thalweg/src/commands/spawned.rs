@@ -1,7 +1,9 @@
-//! A broker in a process of its own, for as long as a measurement takes.
+//! A broker in a process of its own, for as long as a measurement or a demonstration takes.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -21,32 +23,40 @@ pub struct Spawned {
 impl Spawned {
     pub fn start(flags: &[String]) -> Result<Self> {
         let begin = Instant::now();
-        let ready_file = ready_file();
+        let ready_file = ready_file()?;
         let program = std::env::current_exe()?;
-        let mut child = Command::new(program)
+        let child = Command::new(program)
             .args(["serve", "--native", "127.0.0.1:0", "--http", "off", "--ready-file"])
             .arg(&ready_file)
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()?;
-        let native = loop {
+        // From here on a failure ends the process too.
+        let mut spawned = Self { child, native: String::new(), ready_after: Duration::ZERO };
+        spawned.native = loop {
             if let Ok(text) = std::fs::read_to_string(&ready_file) {
                 let ready: Value = serde_json::from_str(&text)?;
                 break ready["native"].as_str().unwrap_or_default().to_owned();
             }
-            if let Some(status) = child.try_wait()? {
+            if let Some(status) = spawned.child.try_wait()? {
                 return Err(Failure::new(FAILED, format!("the broker ended with {status} before it was ready")));
             }
             if begin.elapsed() > START_TIMEOUT {
-                child.kill()?;
                 return Err(Failure::new(FAILED, "the broker was not ready in time"));
             }
             std::thread::sleep(Duration::from_micros(200));
         };
-        let ready_after = begin.elapsed();
+        spawned.ready_after = begin.elapsed();
         std::fs::remove_file(&ready_file)?;
-        Ok(Self { child, native, ready_after })
+        Ok(spawned)
+    }
+
+    /// Ends the process at once: for one whose data nobody needs any more.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().unwrap_or_default();
+        self.child.wait().map(drop).unwrap_or_default();
     }
 
     pub fn pid(&self) -> u32 {
@@ -63,22 +73,30 @@ impl Spawned {
 
 impl Drop for Spawned {
     fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            // It may have ended by itself.
+            // Where it is no more there is nothing to end.
             rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap_or_default();
         }
         let begin = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
             if begin.elapsed() > STOP_TIMEOUT {
-                self.child.kill().unwrap_or_default();
-                self.child.wait().map(drop).unwrap_or_default();
-                return;
+                return self.kill();
             }
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-fn ready_file() -> PathBuf {
-    std::env::temp_dir().join(format!("thalweg-ready-{}.json", std::process::id()))
+/// A path of this start alone, where nothing is: an earlier process of the same id may have left its file.
+fn ready_file() -> Result<PathBuf> {
+    static STARTS: AtomicU32 = AtomicU32::new(0);
+    let start = STARTS.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("thalweg-ready-{}-{start}.json", std::process::id()));
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(path),
+    }
 }

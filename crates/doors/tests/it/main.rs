@@ -1,0 +1,6 @@
+//! Every door, tried from outside over its own protocol.
+
+mod http;
+mod http_client;
+mod http_connections;
+mod http_streams;

@@ -1,0 +1,114 @@
+//! What records are known by: their count, their bytes and hashes of their values.
+
+use std::hash::{DefaultHasher, Hasher};
+
+/// Of two runs of records, equal digests mean the same values in the same order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Digest {
+    pub records: u64,
+    /// Bytes of the values.
+    pub bytes: u64,
+    /// Depends on the values and on their order.
+    ordered: u64,
+    /// Depends on the values only, so that the parts of a queue group can be added up.
+    unordered: u64,
+}
+
+/// Odd, and far from any power of two: multiplying by it moves every bit.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Digest {
+    pub(super) fn add(&mut self, value: &[u8]) {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(value);
+        let hash = hasher.finish();
+        self.records += 1;
+        self.bytes += value.len() as u64;
+        self.ordered = (self.ordered.rotate_left(5) ^ hash).wrapping_mul(MIX);
+        self.unordered = self.unordered.wrapping_add(hash);
+    }
+
+    /// Whether the two hold the same values, in whatever order.
+    pub(super) fn has_same_values(&self, other: &Self) -> bool {
+        (self.records, self.bytes, self.unordered) == (other.records, other.bytes, other.unordered)
+    }
+
+    /// Both together, without an order.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.records += other.records;
+        self.bytes += other.bytes;
+        self.unordered = self.unordered.wrapping_add(other.unordered);
+    }
+}
+
+/// Digests lines as they pass by in pieces; a line is what `thalweg publish` makes one record of.
+#[derive(Default)]
+pub(super) struct Lines {
+    digest: Digest,
+    /// The begin of a line whose end has not come yet.
+    part: Vec<u8>,
+}
+
+impl Lines {
+    pub(super) fn feed(&mut self, mut piece: &[u8]) {
+        while let Some(end) = piece.iter().position(|byte| *byte == b'\n') {
+            if self.part.is_empty() {
+                self.digest.add(&piece[..end]);
+            } else {
+                self.part.extend_from_slice(&piece[..end]);
+                self.digest.add(&self.part);
+                self.part.clear();
+            }
+            piece = &piece[end + 1..];
+        }
+        self.part.extend_from_slice(piece);
+    }
+
+    /// The last line need not end with a line feed.
+    pub(super) fn finish(mut self) -> Digest {
+        if !self.part.is_empty() {
+            self.digest.add(&self.part);
+        }
+        self.digest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(values: &[&str]) -> Digest {
+        let mut digest = Digest::default();
+        values.iter().for_each(|value| digest.add(value.as_bytes()));
+        digest
+    }
+
+    #[test]
+    fn order_counts_for_one_and_not_for_a_group() {
+        let (abc, acb) = (digest(&["a", "b", "c"]), digest(&["a", "c", "b"]));
+        assert_ne!(abc, acb);
+        assert!(abc.has_same_values(&acb));
+        let mut parts = digest(&["b"]);
+        parts.merge(&digest(&["a", "c"]));
+        assert!(abc.has_same_values(&parts));
+        // One record twice in place of another.
+        assert!(!abc.has_same_values(&digest(&["a", "b", "b"])));
+        assert_ne!(digest(&["ab", "c"]), digest(&["a", "bc"]));
+    }
+
+    #[test]
+    fn lines_are_the_same_in_whatever_pieces_they_come() {
+        for (text, expected) in [
+            ("one\ntwo\n\nfour", digest(&["one", "two", "", "four"])),
+            ("one\r\n", digest(&["one\r"])),
+            ("\n", digest(&[""])),
+            ("", Digest::default()),
+        ] {
+            for size in 1..=text.len().max(1) {
+                let mut lines = Lines::default();
+                text.as_bytes().chunks(size).for_each(|piece| lines.feed(piece));
+                assert_eq!(lines.finish(), expected, "{text:?} in pieces of {size}");
+            }
+        }
+    }
+}

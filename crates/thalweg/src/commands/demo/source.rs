@@ -1,0 +1,190 @@
+//! Where the records of the demonstration come from, and their way through the pipe.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::digest::{Digest, Lines};
+use crate::args::Demo;
+use crate::output::{FAILED, Failure, Result, USAGE};
+
+/// Where `scripts/fetch-data.sh` puts the flights.
+pub(super) const FLIGHTS: &str = "data/flights.jsonl";
+/// The weather of Seattle: a line of column names, then 1,461 days.
+const WEATHER: &str = include_str!("../../../data/seattle-weather.csv");
+/// What goes into the pipe at once.
+const PIECE_BYTES: usize = 64 << 10;
+
+pub(super) struct Source {
+    /// What the records are, for people.
+    pub title: String,
+    /// Where they come from.
+    pub origin: String,
+    pub topic: String,
+    /// Bytes with the line feeds, where they are known before.
+    pub bytes: Option<u64>,
+    reader: Box<dyn Read + Send>,
+}
+
+impl Source {
+    pub(super) fn choose(args: &Demo) -> Result<Self> {
+        match &args.file {
+            _ if args.stdin => Ok(Self::stdin()),
+            Some(path) => Self::file(path, "records"),
+            None if Path::new(FLIGHTS).is_file() => {
+                let source = Self::file(Path::new(FLIGHTS), "flights in the United States")?;
+                Ok(Self { topic: "flights".to_owned(), ..source })
+            }
+            None => Ok(Self::weather()),
+        }
+    }
+
+    fn stdin() -> Self {
+        if io::stdin().is_terminal() {
+            eprintln!("Type records, one a line; end with Ctrl-D.");
+        }
+        Self {
+            title: "records".to_owned(),
+            origin: "the standard input".to_owned(),
+            topic: "records".to_owned(),
+            bytes: None,
+            reader: Box::new(io::stdin()),
+        }
+    }
+
+    fn file(path: &Path, title: &str) -> Result<Self> {
+        let shown = path.display();
+        let refuse = |why: &dyn std::fmt::Display| {
+            Failure::new(USAGE, format!("cannot read {shown}: {why}; name a file that has one record a line"))
+        };
+        let file = File::open(path).map_err(|error| refuse(&error))?;
+        let metadata = file.metadata().map_err(|error| refuse(&error))?;
+        if metadata.is_dir() {
+            return Err(refuse(&"it is a directory"));
+        }
+        Ok(Self {
+            title: title.to_owned(),
+            origin: shown.to_string(),
+            topic: topic_of(path),
+            bytes: metadata.is_file().then_some(metadata.len()),
+            reader: Box::new(file),
+        })
+    }
+
+    fn weather() -> Self {
+        // The column names are no record.
+        let rows = WEATHER.split_once('\n').map_or(WEATHER, |(_, rows)| rows);
+        Self {
+            title: "days of weather in Seattle".to_owned(),
+            origin: "the program itself".to_owned(),
+            topic: "weather".to_owned(),
+            bytes: Some(rows.len() as u64),
+            reader: Box::new(rows.as_bytes()),
+        }
+    }
+
+    /// Runs `thalweg publish` and writes everything into its standard input. Returns what was written, and
+    /// when the last of it was acknowledged.
+    pub(super) fn publish(self, server: &str) -> Result<(Digest, Instant)> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["--json", "publish", &self.topic, "--server", server])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let digest = match pour(self.reader, &mut child) {
+            Ok(digest) => digest,
+            Err(error) => {
+                // It may have ended by itself meanwhile.
+                child.kill().unwrap_or_default();
+                child.wait()?;
+                return Err(Failure::new(FAILED, format!("cannot read {}: {error}", self.origin)));
+            }
+        };
+        let output = child.wait_with_output()?;
+        let end = Instant::now();
+        let published = published(&output)?;
+        if published != digest.records {
+            return Err(Failure::new(
+                FAILED,
+                format!("`thalweg publish` says {published} records; {} went into its pipe", digest.records),
+            ));
+        }
+        Ok((digest, end))
+    }
+}
+
+/// An error is one of reading: where the child does not take more, its own words tell why.
+fn pour(mut reader: Box<dyn Read + Send>, child: &mut Child) -> io::Result<Digest> {
+    let mut lines = Lines::default();
+    let mut piece = vec![0; PIECE_BYTES];
+    // Closed at the end, which is how the child knows that no more comes.
+    let Some(mut pipe) = child.stdin.take() else {
+        return Ok(lines.finish());
+    };
+    loop {
+        match reader.read(&mut piece) {
+            Ok(0) => return Ok(lines.finish()),
+            Ok(n) => {
+                lines.feed(&piece[..n]);
+                if pipe.write_all(&piece[..n]).is_err() {
+                    return Ok(lines.finish());
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// How many records `thalweg publish` says that it published.
+fn published(output: &Output) -> Result<u64> {
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        let words = words.trim().trim_start_matches("thalweg: ");
+        return Err(Failure::new(FAILED, format!("`thalweg publish` ended with {}: {words}", output.status)));
+    }
+    let answer: Value = serde_json::from_slice(&output.stdout)?;
+    Ok(answer["published"].as_u64().unwrap_or_default())
+}
+
+/// A topic named like the file, with what a name may not have left out.
+fn topic_of(path: &Path) -> String {
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let kept = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '-' };
+    let name: String = stem.chars().map(kept).take(100).collect();
+    match name.trim_start_matches(['-', '_']) {
+        "" => "records".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_are_named_like_files() {
+        for (path, topic) in [
+            ("data/flights.jsonl", "flights"),
+            ("/tmp/My file (2).csv", "My-file--2-"),
+            ("_inbox.log", "inbox"),
+            ("???", "records"),
+            ("/", "records"),
+        ] {
+            assert_eq!(topic_of(Path::new(path)), topic, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_weather_is_whole() {
+        let mut lines = Lines::default();
+        lines.feed(WEATHER.as_bytes());
+        assert_eq!(lines.finish().records, 1462);
+        assert!(WEATHER.starts_with("date,") && WEATHER.ends_with("2015-12-31,0.0,5.6,-2.1,3.5,sun\n"));
+    }
+}

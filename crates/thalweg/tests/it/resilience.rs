@@ -1,0 +1,180 @@
+//! Clients live through what happens to their broker and to the wire.
+
+use std::process::Stdio;
+
+use client::{Client, ClientSettings, ErrorKind, Event, Record, RetryClass, Start, Subscription, TopicSettings};
+use rustix::process::Signal;
+use wire::Request;
+
+use crate::proxy::Proxy;
+use crate::raw::{Raw, encode, publish as publish_request};
+use crate::reading::{Contiguous, next_event, publish, subscribe, take, text, values};
+use crate::server::{Server, connect, metric, program, until, within};
+
+async fn expect_restart(subscription: &mut Subscription) {
+    match next_event(subscription).await {
+        Event::Restarted => {}
+        other => panic!("not told of the restart but {other:?}"),
+    }
+}
+
+/// A broker that is killed and started anew on its port: subscriptions are told and go on with the first
+/// record of the new one.
+async fn survive_a_crash(scheme: &str) {
+    let mut server = Server::start();
+    let client = server.client(scheme).await;
+    let mut named = subscribe(&client, "a.b", Start::Live).await;
+    let mut pattern = subscribe(&client, "a.*", Start::Live).await;
+    publish(&client, "a.b", 0..5).await;
+    assert_eq!(values(&mut named, 5).await, ["0", "1", "2", "3", "4"]);
+    assert_eq!(values(&mut pattern, 5).await.len(), 5);
+    server.crash_and_restart();
+    let (named_told, pattern_told) = (expect_restart(&mut named), expect_restart(&mut pattern));
+    let publisher = connect(&server.url("tcp"), ClientSettings::default()).await;
+    // The named one gets also what comes before it is back; a pattern begins live.
+    publish(&publisher, "a.b", ["first"]).await;
+    named_told.await;
+    pattern_told.await;
+    publish(&publisher, "a.b", ["second"]).await;
+    let first = take(&mut named, 2).await;
+    assert_eq!((first[0].record.offset, text(first[0].record.value())), (0, "first".to_owned()));
+    let last = take(&mut pattern, 1).await;
+    let last = if text(last[0].record.value()) == "first" { take(&mut pattern, 1).await } else { last };
+    assert_eq!(text(last[0].record.value()), "second");
+    within("ping", client.ping()).await.expect("the old client is connected again");
+    publish(&client, "a.b", ["third"]).await;
+    assert_eq!(values(&mut named, 1).await, ["third"]);
+}
+
+/// Over TCP a crash shows at once.
+#[tokio::test]
+async fn a_crash_is_survived_over_tcp() {
+    survive_a_crash("tcp").await;
+}
+
+/// Over QUIC a crash shows when the peer is silent.
+#[tokio::test]
+async fn a_crash_is_survived_over_quic() {
+    survive_a_crash("quic").await;
+}
+
+/// Batches on the way when the broker dies may or may not be there: the publisher is told so, and the next
+/// publish works.
+#[tokio::test]
+async fn batches_on_the_way_get_an_unknown_outcome() {
+    let mut server = Server::start();
+    let client = server.client("tcp").await;
+    let publisher = within("publisher", client.publisher("t").open()).await.expect("open");
+    within("publish", publisher.publish(&Record::new("0"))).await.expect("published");
+    // A broker that is stopped takes bytes and answers nothing.
+    server.signal(Signal::STOP);
+    let single = tokio::spawn({
+        let client = client.clone();
+        async move { client.publish("t", Record::new("1")).await }
+    });
+    for i in 0..10 {
+        within("send", publisher.send(&Record::new(i.to_string()))).await.expect("sent");
+        tokio::task::yield_now().await;
+    }
+    server.crash_and_restart();
+    let flushed = within("flush", publisher.flush()).await.expect_err("nothing was acknowledged");
+    let single = within("publish", single).await.expect("no panic").expect_err("not acknowledged");
+    for error in [flushed, single] {
+        assert_eq!((error.kind, error.retry_class()), (ErrorKind::Disconnected, RetryClass::OutcomeUnknown), "{error}");
+    }
+    // Both ways of publishing work again, each without the help of the other.
+    within("send", publisher.send(&Record::new("after"))).await.expect("sent");
+    tokio::task::yield_now().await;
+    within("flush", publisher.flush()).await.expect("acknowledged");
+    within("publish", client.publish("t", Record::new("after"))).await.expect("published");
+    within("publish", publisher.publish(&Record::new("after"))).await.expect("published");
+    let mut all = subscribe(&client, "t", Start::Earliest).await;
+    assert_eq!(values(&mut all, 3).await, ["after", "after", "after"]);
+}
+
+/// A publisher whose records are gathered in the background reconnects by itself.
+#[tokio::test]
+async fn a_publisher_reconnects_in_the_background() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address, Vec::new()).await;
+    let client = connect(&proxy.url(), ClientSettings::default()).await;
+    let watcher = server.client("tcp").await;
+    let publisher = within("publisher", client.publisher("t").open()).await.expect("open");
+    for round in 0..3 {
+        within("send", publisher.send(&Record::new(format!("before-{round}")))).await.expect("sent");
+        within("flush", publisher.flush()).await.expect("acknowledged");
+        let connections = metric(&watcher, "thalweg_native_connections").await;
+        proxy.cut();
+        until("the cut is noticed", async || metric(&watcher, "thalweg_native_connections").await < connections).await;
+        until("the publisher works again", async || {
+            within("send", publisher.send(&Record::new("again"))).await.unwrap_or_default();
+            // The background task takes the record before the flush does.
+            tokio::task::yield_now().await;
+            within("flush", publisher.flush()).await.is_ok()
+        })
+        .await;
+    }
+}
+
+/// A wire that breaks again and again, in the middle of frames too: the subscription goes on by offset,
+/// without loss and without a duplicate.
+#[tokio::test]
+async fn a_broken_wire_loses_nothing_and_repeats_nothing() {
+    let server = Server::start();
+    // Enough for the hello; then cut at all sorts of places.
+    let limits: Vec<usize> = (0..30).map(|i| 200 + i * 397).collect();
+    let proxy = Proxy::start(server.address, limits.clone()).await;
+    let publisher = server.client("tcp").await;
+    let settings = TopicSettings { partitions: 2, ..TopicSettings::default() };
+    within("create", publisher.create_topic("t", settings)).await.expect("created");
+    let reader = Client::lazy(client::Address::parse(&proxy.url()).expect("an address"), ClientSettings::default());
+    let mut subscription = subscribe(&reader, "t", Start::Earliest).await;
+    let count = 1_000;
+    let sending = tokio::spawn(async move {
+        let publisher = within("publisher", publisher.publisher("t").open()).await.expect("open");
+        for i in 0..count {
+            let records: Vec<Record> =
+                (0..3).map(|j| Record::new(format!("{i}.{j}: {:40}", "")).with_key(format!("{i}"))).collect();
+            within("publish", publisher.publish_batch(&records)).await.expect("published");
+        }
+    });
+    let mut follow = Contiguous::starting_at(0, 0);
+    for i in 0..3 * count {
+        if i % 500 == 499 {
+            proxy.cut();
+        }
+        follow.see(&take(&mut subscription, 1).await[0]);
+    }
+    within("the publisher", sending).await.expect("no panic");
+    assert!(proxy.connections() > limits.len(), "it was cut {} times", proxy.connections());
+}
+
+/// A client that is killed in the middle of a batch leaves no half of it behind and hurts nobody.
+#[tokio::test]
+async fn a_client_that_dies_in_a_batch_hurts_nobody() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    let mut subscription = subscribe(&client, "t", Start::Live).await;
+    for part in [1, 11, 12, 13, 40, 100, 5_000] {
+        let mut dying = Raw::open(server.address).await;
+        dying.publish("t", &[b"whole"]).await;
+        let frame = encode(&publish_request("t", client::Acks::Accepted, &[&[b'x'; 10_000]]), 9);
+        dying.write(&frame[..part]).await;
+        drop(dying);
+        publish(&client, "t", ["next"]).await;
+        assert_eq!(values(&mut subscription, 2).await, ["whole", "next"]);
+    }
+    let mut process = program()
+        .args(["--server", &server.url("quic"), "publish", "flood", "x", "--count", "1000000000"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started");
+    until("it publishes", async || metric(&client, "thalweg_published_records_total").await > 1_000).await;
+    process.kill().expect("killed");
+    process.wait().expect("gone");
+    publish(&client, "t", ["end"]).await;
+    assert_eq!(values(&mut subscription, 1).await, ["end"]);
+    let mut raw = Raw::open(server.address).await;
+    assert!(matches!(raw.call(&Request::Ping).await, wire::Response::Pong));
+}

@@ -1,0 +1,85 @@
+//! A record batch is refused, or its records can be read and written again.
+//!
+//! Input: one byte, which if odd asks for a valid checksum, and the batch.
+
+#![no_main]
+
+use bytes::{Bytes, BytesMut};
+use engine::limits::BATCH_RECORDS_MAX;
+use engine::record::HeaderView;
+use engine::{BatchBuilder, DraftBatch, Record, RecordBatch, Result};
+use libfuzzer_sys::fuzz_target;
+use support::seal;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((flags, bytes)) = input.split_first() else {
+        return;
+    };
+    let mut bytes = bytes.to_vec();
+    if flags % 2 == 1 {
+        seal(&mut bytes);
+    }
+    let bytes = Bytes::from(bytes);
+    let draft = DraftBatch::parse(BytesMut::from(&bytes[..]));
+    let Ok(batch) = RecordBatch::parse(bytes.clone()) else {
+        // A draft has no place yet; what stands there may be out of range, and nothing else may be wrong.
+        let mut placed = bytes.to_vec();
+        placed.iter_mut().take(8).for_each(|byte| *byte = 0);
+        assert_eq!(RecordBatch::parse(placed.into()).is_ok(), draft.is_ok());
+        return;
+    };
+    let draft = draft.expect("a batch with a place is valid without it");
+    assert_eq!((draft.count(), draft.len()), (batch.count(), batch.len()));
+    assert_eq!(draft.stamp(batch.base_offset()), batch);
+    assert_eq!(batch.bytes(), &bytes);
+    assert!(batch.count() as usize <= BATCH_RECORDS_MAX);
+    assert_eq!(batch.next_offset(), batch.base_offset() + u64::from(batch.count()));
+
+    let Ok(views) = batch.records() else {
+        return;
+    };
+    let mut count = 0;
+    let records: Result<Vec<Record>> = views
+        .inspect(|_| count += 1)
+        .map(|view| {
+            let view = view?;
+            let record = batch.own(&view);
+            assert_eq!((view.key, view.value), (record.key.as_deref(), record.value.as_deref()));
+            Ok(record)
+        })
+        .collect();
+    assert!(count <= batch.count());
+    if let Ok(records) = records {
+        assert_eq!(count, batch.count());
+        write_again(&batch, &records);
+    }
+});
+
+fn write_again(batch: &RecordBatch, records: &[Record]) {
+    let mut builder = BatchBuilder::new();
+    for record in records {
+        let headers: Vec<HeaderView<'_>> =
+            record.headers.iter().map(|(name, value)| (&name[..], value.as_deref())).collect();
+        builder
+            .push(record.timestamp_ms, record.key.as_deref(), record.value.as_deref(), &headers)
+            .expect("what was in a batch fits into one");
+    }
+    let expected_bytes = builder.len();
+    let again = builder.finish().expect("records").stamp(batch.base_offset());
+    assert!(builder.is_empty());
+    assert_eq!(again.len(), expected_bytes);
+    assert_eq!(RecordBatch::parse(again.bytes().clone()).as_ref(), Ok(&again));
+    assert_eq!(again.count(), batch.count());
+    let read: Vec<Record> = again
+        .records()
+        .expect("not compressed")
+        .map(|view| again.own(&view.expect("what is built is valid")))
+        .collect();
+    for (i, (read, record)) in read.iter().zip(records).enumerate() {
+        // A batch of another implementation may count its offsets with holes; ours does not.
+        let expected = Record { offset: batch.base_offset() + i as u64, ..record.clone() };
+        assert_eq!(*read, expected);
+    }
+    let latest = records.iter().map(|record| record.timestamp_ms).max();
+    assert_eq!(Some(again.max_timestamp_ms()), latest);
+}

@@ -1,0 +1,80 @@
+//! A response or a push is refused, or it survives being encoded and decoded.
+//!
+//! Input: the kind and the body of a frame. Fetched batches are made valid but for their records.
+
+#![no_main]
+
+use bytes::BytesMut;
+use engine::Error;
+use libfuzzer_sys::fuzz_target;
+use support::{frame_of, read_one, seal_fetched};
+use wire::response::kind::FETCHED;
+use wire::{Push, Response};
+
+fuzz_target!(|input: &[u8]| {
+    let Some(mut frame) = frame_of(input) else {
+        return;
+    };
+    if frame.kind == FETCHED {
+        // Every other input as it is: a wrong checksum has to be refused, too.
+        if frame.body.last().is_some_and(|byte| byte % 2 == 0) {
+            seal_fetched(&mut frame.body);
+        }
+    }
+    if Push::is_push(frame.kind) {
+        if let Ok(push) = Push::decode(frame) {
+            check_push(push);
+        }
+    } else if let Ok(response) = Response::decode(frame) {
+        check_response(response);
+    }
+});
+
+fn check_response(response: Response) {
+    let mut encoded = BytesMut::new();
+    response.encode(7, &mut encoded);
+    let frame = read_one(&encoded);
+    assert!(!Push::is_push(frame.kind), "an answer is no push");
+    assert_eq!(frame.correlation, 7);
+    let again = Response::decode(frame).expect("what is encoded is valid");
+    match (&response, &again) {
+        (Response::Error(error), Response::Error(again)) => check_error(error, again),
+        _ => assert_eq!(again, response),
+    }
+    if let Response::Fetched { batches, .. } = &again {
+        for batch in batches {
+            if let Ok(records) = batch.records() {
+                records.for_each(|record| drop(record.map(|record| batch.own(&record))));
+            }
+        }
+    }
+    let mut twice = BytesMut::new();
+    again.encode(7, &mut twice);
+    assert_eq!(twice, encoded, "{response:?}");
+}
+
+fn check_push(push: Push) {
+    let mut encoded = BytesMut::new();
+    push.encode(&mut encoded);
+    let frame = read_one(&encoded);
+    assert!(Push::is_push(frame.kind) && frame.correlation == 0);
+    let again = Push::decode(frame).expect("what is encoded is valid");
+    match (&push, &again) {
+        (Push::Ended { subscription, error }, Push::Ended { subscription: other, error: again }) => {
+            assert_eq!(subscription, other);
+            check_error(error, again);
+        }
+        (Push::GoAway { error }, Push::GoAway { error: again }) => check_error(error, again),
+        _ => assert_eq!(again, push),
+    }
+    let mut twice = BytesMut::new();
+    again.encode(&mut twice);
+    assert_eq!(twice, encoded, "{push:?}");
+}
+
+/// A long message may lose its end, and nothing else may change.
+fn check_error(error: &Error, again: &Error) {
+    assert_eq!((again.kind, again.retry_after_ms), (error.kind, error.retry_after_ms));
+    assert!(error.message.starts_with(&again.message));
+    assert!(again.message.len() == error.message.len() || again.message.len() + 4 > 1024);
+}

@@ -1,0 +1,84 @@
+//! `cargo xtask ci`: all that has to pass before a change lands, cheapest first.
+
+use std::time::{Duration, Instant};
+
+use crate::fuzz;
+use crate::run::{Call, Outcome};
+
+/// How long each fuzz target runs here: enough to try its seeds and what is near to them.
+const FUZZ_SECONDS: u32 = 10;
+
+struct Step {
+    name: &'static str,
+    calls: Vec<Call>,
+}
+
+fn steps() -> Vec<Step> {
+    let step = |name, lines: &[&str]| Step { name, calls: lines.iter().map(|line| Call::line(line)).collect() };
+    vec![
+        step("fmt", &["cargo fmt --all --check -- -l", "cargo fmt --manifest-path fuzz/Cargo.toml --check -- -l"]),
+        step("tidy", &["cargo xtask tidy"]),
+        step("clippy", &["cargo clippy --workspace --all-targets -- -D warnings"]),
+        step("test", &["cargo test --workspace"]),
+        Step {
+            name: "docs",
+            calls: vec![
+                Call::line("cargo doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
+                Call::line("cargo xtask docs --check"),
+            ],
+        },
+        step("fuzz", &[&format!("cargo xtask fuzz all {FUZZ_SECONDS}")]),
+    ]
+}
+
+pub fn run() -> Outcome {
+    let begin = Instant::now();
+    let mut times = Vec::new();
+    for step in steps() {
+        if step.name == "fuzz"
+            && let Some(missing) = fuzz::missing(is_ci())
+        {
+            println!("\n== fuzz: skipped, {missing}");
+            times.push("fuzz skipped".to_owned());
+            continue;
+        }
+        let time = carry_out(&step)?;
+        times.push(format!("{} {}", step.name, shown(time)));
+    }
+    println!("\n== ci: passed in {} ({})", shown(begin.elapsed()), times.join(", "));
+    Ok(())
+}
+
+fn carry_out(step: &Step) -> Outcome<Duration> {
+    let begin = Instant::now();
+    for call in &step.calls {
+        println!("\n== {}: {call}", step.name);
+        call.run().map_err(|e| {
+            format!("{} failed after {}: {e}\nrepeat just this with: {call}", step.name, shown(begin.elapsed()))
+        })?;
+    }
+    println!("== {}: passed in {}", step.name, shown(begin.elapsed()));
+    Ok(begin.elapsed())
+}
+
+/// Whether this is a machine that may be changed: there what is missing is installed.
+fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
+}
+
+fn shown(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_step_says_how_to_repeat_it() {
+        let step = Step { name: "fmt", calls: vec![Call::new("true"), Call::line("false --check")] };
+        let failed = carry_out(&step).expect_err("it fails");
+        assert!(failed.starts_with("fmt failed after "), "{failed}");
+        assert!(failed.ends_with("\nrepeat just this with: false --check"), "{failed}");
+    }
+}

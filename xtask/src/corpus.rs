@@ -1,0 +1,153 @@
+//! `cargo xtask fuzz-corpus`: the seeds of the fuzz targets, from the vectors that the tests hold.
+//!
+//! Each target says in its opening comment how it reads its input; here the same is written.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::run::{Outcome, root};
+
+const VECTORS: &str = "crates/wire/tests/vectors";
+const BATCHES: &str = "crates/engine/testdata/batches";
+/// A larger seed makes every input that grows from it slow.
+const SEED_BYTES_MAX: usize = 4096;
+/// A header: length, kind, flags, reserved, correlation id.
+const HEADER_BYTES: usize = 12;
+const AT_KIND: usize = 4;
+
+/// Patterns and names that between them take every branch of the parser and of the match.
+const PATTERNS: [(&str, &str); 14] = [
+    ("orders", "orders"),
+    ("orders.*", "orders.eu"),
+    ("orders.*", "orders.eu.west"),
+    ("orders.>", "orders.eu.west"),
+    ("*.eu", "orders.eu"),
+    (">", "a.b-c.d_e"),
+    ("*", "_inbox.x"),
+    ("a.*.c", "a.b.c"),
+    ("a.>.c", "a.b.c"),
+    ("a*", "ab"),
+    ("a..b", "a..b"),
+    (".", ".."),
+    ("", ""),
+    ("\u{e4}.*", "\u{e4}.x"),
+];
+
+/// Seeds by the name of their target and their own.
+type Seeds = BTreeMap<(&'static str, String), Vec<u8>>;
+
+pub fn run() -> Outcome {
+    let seeds = seeds()?;
+    for target in crate::fuzz::TARGETS {
+        clear(&root().join("fuzz/corpus").join(target)).map_err(|e| format!("fuzz/corpus/{target}: {e}"))?;
+    }
+    for ((target, name), bytes) in &seeds {
+        let path = format!("fuzz/corpus/{target}/{name}.seed");
+        std::fs::write(root().join(&path), bytes).map_err(|e| format!("{path}: {e}"))?;
+    }
+    let bytes: usize = seeds.values().map(Vec::len).sum();
+    println!("wrote {} seeds of {bytes} bytes to fuzz/corpus", seeds.len());
+    Ok(())
+}
+
+fn clear(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    std::fs::read_dir(folder)?.try_for_each(|entry| std::fs::remove_file(entry?.path()))
+}
+
+fn seeds() -> Outcome<Seeds> {
+    let mut seeds = Seeds::new();
+    let mut stream = Vec::new();
+    for (family, target) in [("requests", "request"), ("responses", "response"), ("pushes", "response")] {
+        for (name, frame) in vectors(&format!("{VECTORS}/{family}.txt"))? {
+            let kind_and_body = [&[frame[AT_KIND]], &frame[HEADER_BYTES..]].concat();
+            seeds.insert((target, format!("{family}-{name}")), kind_and_body);
+            stream.extend_from_slice(&frame);
+        }
+        // The size limit, the cuts of the stream, the KiB of zeros after it, and the stream.
+        for (cut, cuts) in [[0u8; 4], [1, 11, 12, 200], [3, 3, 90, 7]].iter().enumerate() {
+            let stream: Vec<u8> = stream.iter().copied().take(SEED_BYTES_MAX - 6).collect();
+            seeds.insert(("frames", format!("{family}-{cut}")), [&[1], &cuts[..], &[0], &stream].concat());
+        }
+        stream.clear();
+    }
+    // A body that is mostly zeros from after the input: large enough to be read in place.
+    let large = [0, 0, 0x80, 0, 2, 0, 0, 0, 0, 0, 0, 1, b'x'];
+    seeds.insert(("frames", "large".into()), [&[1, 5, 200, 255, 16, 40][..], &large].concat());
+    for (name, batch) in batches()? {
+        seeds.insert(("record_batch", format!("{name}-sealed")), [&[1], &batch[..]].concat());
+        seeds.insert(("record_batch", name), [&[0], &batch[..]].concat());
+    }
+    for (i, (pattern, topic)) in PATTERNS.iter().enumerate() {
+        seeds.insert(("pattern", format!("{i:02}")), format!("{pattern}\n{topic}").into_bytes());
+    }
+    seeds.retain(|_, bytes| bytes.len() <= SEED_BYTES_MAX);
+    Ok(seeds)
+}
+
+/// The named frames of a file: after the name the bytes of one frame in hex.
+fn vectors(path: &str) -> Outcome<Vec<(String, Vec<u8>)>> {
+    let text = std::fs::read_to_string(root().join(path)).map_err(|e| format!("{path}: {e}"))?;
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (name, hex) = line.split_once(' ').ok_or_else(|| format!("{path}: no bytes in '{line}'"))?;
+            let frame = from_hex(hex).map_err(|e| format!("{path}: {name}: {e}"))?;
+            if frame.len() < HEADER_BYTES {
+                return Err(format!("{path}: {name} is no frame"));
+            }
+            Ok((name.to_owned(), frame))
+        })
+        .collect()
+}
+
+/// The batches of another implementation: the last line of each file, in hex.
+fn batches() -> Outcome<Vec<(String, Vec<u8>)>> {
+    let failed = |e: std::io::Error| format!("{BATCHES}: {e}");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root().join(BATCHES)).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_none_or(|extension| extension != "hex") {
+            continue;
+        }
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&path).map_err(failed)?;
+        let batch = from_hex(text.lines().last().unwrap_or_default()).map_err(|e| format!("{BATCHES}/{name}: {e}"))?;
+        found.push((name, batch));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Pairs of digits; the spaces between fields mean nothing.
+fn from_hex(text: &str) -> Outcome<Vec<u8>> {
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b' ').collect();
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err("an odd number of digits".into());
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).ok_or_else(|| format!("'{}' is no digit", byte as char));
+    pairs.iter().map(|[high, low]| Ok((digit(*high)? * 16 + digit(*low)?) as u8)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_gets_small_seeds() {
+        let seeds = seeds().expect("the vectors are there");
+        for target in crate::fuzz::TARGETS {
+            assert!(seeds.keys().filter(|(of, _)| *of == target).count() >= 10, "{target}");
+        }
+        let hello = &seeds[&("request", "requests-hello".to_owned())];
+        assert_eq!(hello[..5], [1, 0x54, 0x48, 0x4c, 0x57], "the kind, then the body");
+    }
+
+    #[test]
+    fn hex_is_read_or_refused() {
+        assert_eq!(from_hex("00 fF"), Ok(vec![0, 255]));
+        assert!(from_hex("000").is_err());
+        assert!(from_hex("0g").is_err());
+    }
+}

@@ -1,0 +1,148 @@
+//! `cargo xtask docs`: the pages of `docs/reference` that a command of the program writes.
+
+use std::path::Path;
+
+use crate::run::{Call, Outcome, root};
+
+/// A page: its file, its beginning, and what comes after it.
+struct Page {
+    path: &'static str,
+    head: &'static str,
+    body: fn(&Program) -> Outcome<String>,
+}
+
+const PAGES: [Page; 2] = [
+    Page {
+        path: "docs/reference/config.md",
+        head: "# Configuration keys
+
+Every key with its default in the profile `balanced`, as `thalweg config show --help-keys` prints
+them. What is in force on your machine, and where each value comes from: `thalweg config show`.
+",
+        body: config,
+    },
+    Page {
+        path: "docs/reference/cli.md",
+        head: "# Command line
+
+What `--help` prints for the program and each of its commands.
+",
+        body: command_line,
+    },
+];
+
+const GENERATED: &str = "<!-- Written by `cargo xtask docs`: change the program, not this file. -->";
+
+/// The program as it was just built. It runs where no configuration file is.
+struct Program {
+    path: String,
+}
+
+impl Program {
+    fn build() -> Outcome<Self> {
+        Call::line("cargo build --quiet -p thalweg --bin thalweg").run()?;
+        // Both programs are in the target directory, whichever that is.
+        let this = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
+        Ok(Self { path: this.with_file_name("thalweg").display().to_string() })
+    }
+
+    fn output(&self, args: &[&str]) -> Outcome<String> {
+        // Neither the width of a terminal nor its colours; no file to read.
+        let text = Call::new("env")
+            .args(["--unset=COLUMNS", "--chdir=target", &self.path])
+            .args(args.iter().copied())
+            .env("NO_COLOR", "1")
+            .output()?;
+        Ok(text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>().trim_end().to_owned())
+    }
+}
+
+pub fn run(args: &[&str]) -> Outcome {
+    let is_check = match args {
+        [] => false,
+        ["--check"] => true,
+        _ => return Err("it takes no argument but --check".into()),
+    };
+    let program = Program::build()?;
+    for Page { path, head, body } in PAGES {
+        let (title, about) = head.split_once("\n\n").expect("invariant: a head is a title and a text");
+        let page = format!("{title}\n\n{GENERATED}\n\n{about}\n{}", body(&program)?);
+        let file = root().join(path);
+        if is_check {
+            compare(&file, &page).map_err(|e| format!("{path} {e}; write it anew with: cargo xtask docs"))?;
+            println!("{path} is as the program writes it");
+        } else {
+            let written = std::fs::create_dir_all(file.with_file_name("")).and_then(|()| std::fs::write(&file, page));
+            written.map_err(|e| format!("{path}: {e}"))?;
+            println!("wrote {path}");
+        }
+    }
+    Ok(())
+}
+
+/// Says where a file differs from what it should be.
+fn compare(file: &Path, page: &str) -> Outcome {
+    let found = std::fs::read_to_string(file).map_err(|e| format!("cannot be read ({e})"))?;
+    if found == page {
+        return Ok(());
+    }
+    let same = found.lines().zip(page.lines()).take_while(|(found, page)| found == page).count();
+    Err(format!(
+        "differs from line {}: it has `{}`, the program writes `{}`",
+        same + 1,
+        found.lines().nth(same).unwrap_or_default(),
+        page.lines().nth(same).unwrap_or_default()
+    ))
+}
+
+fn config(program: &Program) -> Outcome<String> {
+    Ok(format!("```text\n{}\n```\n", program.output(&["config", "show", "--help-keys"])?))
+}
+
+fn command_line(program: &Program) -> Outcome<String> {
+    let mut page = String::new();
+    let mut waiting = vec![Vec::new()];
+    while let Some(command) = waiting.pop() {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let help = program.output(&[&words[..], &["--help"]].concat())?;
+        page += &format!("## `{}`\n\n```text\n{help}\n```\n\n", [&["thalweg"], &words[..]].concat().join(" "));
+        for name in subcommands(&help).iter().rev() {
+            waiting.push([&command[..], &[(*name).to_owned()]].concat());
+        }
+    }
+    Ok(format!("{}\n", page.trim_end()))
+}
+
+/// The names below "Commands:", without that of the help itself.
+fn subcommands(help: &str) -> Vec<&str> {
+    let section = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = section.take_while(|line| !line.is_empty()).filter_map(|line| {
+        let is_name = line.starts_with("  ") && !line.starts_with("   ");
+        line.split_whitespace().next().filter(|_| is_name)
+    });
+    names.filter(|name| *name != "help").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subcommands_are_read_from_the_help() {
+        let help = "What it is\n\nUsage: x <COMMAND>\n\nCommands:\n  serve   Run\n  topic   Create, list,\n          \
+                    describe\n  help    Print this\n\nOptions:\n  -h  Help";
+        assert_eq!(subcommands(help), ["serve", "topic"]);
+        assert!(subcommands("Usage: x\n\nOptions:\n  -h  Help").is_empty());
+    }
+
+    #[test]
+    fn a_difference_is_shown_with_its_line() {
+        let file = std::env::temp_dir().join(format!("thalweg-xtask-docs-{}", std::process::id()));
+        std::fs::write(&file, "one\ntwo\n").expect("a temporary file");
+        assert_eq!(compare(&file, "one\ntwo\n"), Ok(()));
+        let differs = compare(&file, "one\nthree\n").expect_err("it differs");
+        assert!(differs.starts_with("differs from line 2: it has `two`, the program writes `three`"), "{differs}");
+        std::fs::remove_file(&file).expect("the temporary file");
+        assert!(compare(&file, "").is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! `cargo xtask fuzz`: runs the fuzz targets of `fuzz/` for a while.
+
+use crate::run::{Call, Outcome, root};
+
+pub const TARGETS: [&str; 5] = ["frames", "request", "response", "record_batch", "pattern"];
+const SECONDS: &str = "60";
+
+/// What keeps fuzzing from running here. With `install` it is first tried to mend that.
+pub fn missing(install: bool) -> Option<&'static str> {
+    let nightly = Call::line("rustup run nightly rustc --version");
+    let cargo_fuzz = Call::line("rustup run nightly cargo fuzz --version");
+    if install && !nightly.succeeds() {
+        attempt(&Call::line("rustup toolchain install nightly --profile minimal"));
+    }
+    if !nightly.succeeds() {
+        return Some("there is no nightly toolchain: rustup toolchain install nightly");
+    }
+    if install && !cargo_fuzz.succeeds() {
+        attempt(&Call::line("cargo install cargo-fuzz --locked"));
+    }
+    if !cargo_fuzz.succeeds() {
+        return Some("there is no cargo-fuzz: cargo install cargo-fuzz --locked");
+    }
+    None
+}
+
+fn attempt(call: &Call) {
+    println!("\n== fuzz: {call}");
+    if let Err(e) = call.run() {
+        println!("== fuzz: {e}");
+    }
+}
+
+pub fn run(args: &[&str]) -> Outcome {
+    let (wanted, seconds) = match args {
+        [] => ("all", SECONDS),
+        [wanted] => (*wanted, SECONDS),
+        [wanted, seconds] => (*wanted, *seconds),
+        _ => return Err("it takes a target and seconds".into()),
+    };
+    let seconds: u32 = seconds.parse().map_err(|e| format!("'{seconds}' seconds: {e}"))?;
+    let chosen: Vec<&str> = TARGETS.into_iter().filter(|target| wanted == "all" || wanted == *target).collect();
+    if chosen.is_empty() {
+        return Err(format!("there is no target {wanted}: all, {}", TARGETS.join(", ")));
+    }
+    if let Some(missing) = missing(false) {
+        return Err(missing.into());
+    }
+    chosen.into_iter().try_for_each(|target| fuzz(target, seconds))
+}
+
+/// Inputs that were found lie in the target directory, so that the committed seeds stay few.
+fn fuzz(target: &str, seconds: u32) -> Outcome {
+    let found = format!("fuzz/target/corpus/{target}");
+    std::fs::create_dir_all(root().join(&found)).map_err(|e| format!("{found}: {e}"))?;
+    let seeds = format!("fuzz/corpus/{target}");
+    println!("fuzzing {target} for {seconds} s");
+    Call::line("rustup run nightly cargo fuzz run --dev")
+        .args([target, &found, &seeds, "--"])
+        .args([format!("-max_total_time={seconds}"), "-timeout=10".into(), "-rss_limit_mb=2048".into()])
+        .args(["-verbosity=0", "-print_final_stats=1"])
+        .run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_of_the_manifest_is_run_and_has_seeds() {
+        let manifest = std::fs::read_to_string(root().join("fuzz/Cargo.toml")).expect("a manifest");
+        let manifest: toml::Table = manifest.parse().expect("valid TOML");
+        let targets = manifest["bin"].as_array().expect("targets");
+        let names: Vec<&str> = targets.iter().map(|target| target["name"].as_str().expect("a name")).collect();
+        assert_eq!(names, TARGETS);
+        for target in TARGETS {
+            let seeds = std::fs::read_dir(root().join("fuzz/corpus").join(target)).expect(target);
+            assert!(seeds.count() > 0, "{target}: cargo xtask fuzz-corpus");
+        }
+    }
+
+    #[test]
+    fn an_unknown_target_is_refused() {
+        assert!(run(&["frame"]).is_err());
+        assert!(run(&["frames", "long"]).is_err());
+    }
+}

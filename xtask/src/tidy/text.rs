@@ -1,0 +1,130 @@
+//! Rules for every text file: no paths of one machine, and no path in a guide that leads nowhere.
+
+use std::collections::BTreeSet;
+
+use super::{TextFile, Violation};
+
+/// Folders that are on a developer's machine and not in the repository.
+const MACHINE_FOLDERS: [&str; 3] = [concat!("/", "work"), concat!("/", "root"), concat!("/", "home")];
+
+/// Documents that lead through the repository.
+const GUIDES: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
+
+pub fn check(files: &[TextFile]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for file in files {
+        for (i, line) in file.text.lines().enumerate() {
+            for folder in MACHINE_FOLDERS.iter().filter(|folder| names_folder(line, folder)) {
+                let advice = format!("do without {folder}: that folder is not on every machine");
+                violations.push(Violation::new(&file.path, i + 1, "machine-path", advice));
+            }
+        }
+    }
+    let places = Places::new(files);
+    for file in files.iter().filter(|file| GUIDES.contains(&file.path.as_str())) {
+        for (line, path) in quoted_words(&file.text) {
+            if !places.has(path) {
+                let advice = format!("mend `{path}`: the repository has no such path");
+                violations.push(Violation::new(&file.path, line, "guide-path", advice));
+            }
+        }
+    }
+    violations
+}
+
+/// Whether a line has this folder at the root, rather than as a part of a longer path or word.
+fn names_folder(line: &str, folder: &str) -> bool {
+    line.match_indices(folder).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + folder.len()..].chars().next();
+        let is_part = |c: char| c.is_alphanumeric() || "_-.~".contains(c);
+        !before.is_some_and(|c| is_part(c) || "}/*".contains(c)) && !after.is_some_and(is_part)
+    })
+}
+
+/// What stands between single backticks, outside of fenced blocks, with its line.
+fn quoted_words(text: &str) -> Vec<(usize, &str)> {
+    let mut is_fenced = false;
+    let mut words = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            is_fenced = !is_fenced;
+        } else if !is_fenced {
+            words.extend(line.split('`').skip(1).step_by(2).map(|word| (i + 1, word)));
+        }
+    }
+    words
+}
+
+/// The files of the repository and the folders that hold them.
+struct Places<'a> {
+    paths: BTreeSet<&'a str>,
+}
+
+impl<'a> Places<'a> {
+    fn new(files: &'a [TextFile]) -> Self {
+        let mut paths = BTreeSet::new();
+        for file in files {
+            paths.insert(file.path.as_str());
+            paths.extend(file.path.match_indices('/').map(|(at, _)| &file.path[..at]));
+        }
+        Self { paths }
+    }
+
+    /// False for what looks like a path of the repository and is none.
+    fn has(&self, word: &str) -> bool {
+        let is_path_char = |c: char| c.is_alphanumeric() || "/._-*{},".contains(c);
+        if word.is_empty() || !word.chars().all(is_path_char) {
+            return true;
+        }
+        let path = word.trim_end_matches('/');
+        let (top, is_deep) = path.split_once('/').map_or((path, false), |(top, _)| (top, true));
+        let ends_as_file = path.ends_with(".rs") || path.ends_with(".md");
+        if !is_deep {
+            // A name alone is a path only if it ends as one; then it may be anywhere.
+            return !ends_as_file || self.paths.iter().any(|known| known.rsplit('/').next() == Some(path));
+        }
+        if !ends_as_file && !self.paths.contains(top) {
+            return true;
+        }
+        // Of a path with a wildcard or a choice, the folder before that.
+        let fixed =
+            path.find(['*', '{']).map_or(path, |at| path[..at].rsplit_once('/').map_or("", |(folder, _)| folder));
+        fixed.is_empty() || self.paths.contains(fixed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        let file = |path: &str, text: &str| TextFile { path: path.into(), text: text.into() };
+        let files = [file(path, text), file("crates/engine/src/record.rs", "")];
+        check(&files).into_iter().map(|violation| violation.rule.to_owned()).collect()
+    }
+
+    #[test]
+    fn paths_of_one_machine_are_found() {
+        let [work, root, home] = MACHINE_FOLDERS;
+        for text in
+            [format!("cd {work}/main"), format!("\"{root}\""), format!("`{home}/me/.cargo`"), format!("x={work}")]
+        {
+            assert_eq!(found("a.txt", &text), ["machine-path"], "{text}");
+        }
+        for text in [format!("docs{work}"), format!("{root}s"), format!("a{home}"), format!("http://x.example{work}")] {
+            assert!(found("a.txt", &text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_in_guides_exist() {
+        let good = "`crates/engine`, `crates/engine/src/`, `crates/*/src`, `record.rs`, `text/event-stream`,\n\
+                    `/topics/{t}/records`, `rg \"fn publish\" crates`, `thalweg.toml`\n```\n`crates/none`\n```\n";
+        assert!(found("ARCHITECTURE.md", good).is_empty());
+        for bad in ["`crates/none`", "x `none.rs` y", "`none/a.md`", "`crates/none/*`", "`crates/engine/none.txt`"] {
+            assert_eq!(found("ARCHITECTURE.md", bad), ["guide-path"], "{bad}");
+        }
+        assert!(found("README.md", "`crates/none`").is_empty());
+    }
+}
