@@ -165,7 +165,7 @@ impl Exposition<'_> {
         let mut before = 0;
         let mut buckets: Vec<(f64, u64)> =
             bounds.into_iter().map(|(bound, total)| (bound, total - std::mem::replace(&mut before, total))).collect();
-        buckets.push((f64::MAX, count - before));
+        buckets.push((f64::INFINITY, count - before));
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         encoder.encode_histogram::<prometheus_client::encoding::NoLabelSet>(sum, count, &buckets, None)
     }

@@ -141,7 +141,12 @@ impl PartitionCell {
             Start::Earliest => state.log.start(),
             Start::Offset(offset) => *offset,
             Start::Time(timestamp_ms) => state.log.offset_for_time(*timestamp_ms),
-            Start::Offsets(offsets) => offsets.iter().find(|(id, _)| *id == self.id).map_or(end, |(_, offset)| *offset),
+            Start::Offsets(offsets) => match offsets.iter().find(|(id, _)| *id == self.id) {
+                None => end,
+                // Read from another log, which this one has replaced: all of it is new.
+                Some((_, offset)) if *offset > end => state.log.start(),
+                Some((_, offset)) => *offset,
+            },
         };
         let from = wanted.clamp(state.log.start(), end);
         let Some(source) = subscriber.add_source(cell, wanted.min(end), wanted >= end) else {

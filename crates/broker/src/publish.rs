@@ -51,8 +51,8 @@ impl Drop for Wakes {
 }
 
 impl Broker {
-    /// Puts a batch into a topic, which is created if that is allowed. Without a partition, batches
-    /// take turns. Waits only for subscribers whose overflow policy is to block.
+    /// Puts a batch into a topic, which is created if that is allowed. Without a partition, the
+    /// key of its first record decides, and batches without keys take turns. Waits only for subscribers whose overflow policy is to block.
     pub async fn publish(
         &self,
         topic: &str,
@@ -91,7 +91,7 @@ impl Broker {
         let topic = self.topic_or_create(topic)?;
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,
-            None => topic.next_partition(),
+            None => topic.partition_of(&batch),
         };
         let context = AppendContext {
             budget: self.log_budget(),

@@ -68,6 +68,9 @@ impl Broker {
         if is_wildcard && request.start != Start::Live {
             return Err(Error::invalid("a subscription to a pattern starts live; name one topic to read its history"));
         }
+        if is_wildcard && request.partition.is_some() {
+            return Err(Error::invalid("a subscription to a pattern reads all partitions; name one topic to choose"));
+        }
         if request.group.is_some() && request.start != Start::Live {
             return Err(Error::invalid("a queue group starts live: its members share what is published from now on"));
         }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use engine::ids::is_inbox;
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
-use engine::{Error, ErrorKind, PartitionId, Pattern, Result, Start, TopicName, TopicSettings};
+use engine::{
+    DraftBatch, Error, ErrorKind, PartitionId, Pattern, Result, Start, TopicName, TopicSettings, partitioner,
+};
 
 use crate::broker::Broker;
 use crate::partition::{Extent, PartitionCell};
@@ -42,7 +44,18 @@ impl Topic {
         })
     }
 
-    /// Batches without a partition take turns.
+    /// The partition of a batch that names none: that of the key of its first record, else they take turns.
+    pub(crate) fn partition_of(&self, batch: &DraftBatch) -> Arc<PartitionCell> {
+        match batch.first_key().filter(|_| self.partitions.len() > 1) {
+            Some(key) => {
+                let partition = partitioner::for_key(key, self.partitions.len() as u32);
+                self.partitions[partition as usize].clone()
+            }
+            None => self.next_partition(),
+        }
+    }
+
+    /// Batches without a partition and a key take turns.
     pub(crate) fn next_partition(&self) -> Arc<PartitionCell> {
         let turn = match self.partitions.len() {
             1 => 0,

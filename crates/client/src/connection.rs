@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use engine::{Error, Result};
+use futures_util::FutureExt;
 use net::quic::{self, Windows};
 use net::read::Input;
 use parking_lot::Mutex;
@@ -130,7 +131,12 @@ impl Dialer {
         let hello = control.hello(&self.settings.name, self.settings.connect_timeout).await?;
         let mut publish = Vec::new();
         for _ in 0..streams {
-            publish.push(open().await?);
+            // A broker serves so many streams at a time (`pub_workers_per_conn`). Those beyond would
+            // wait for ever; the publishers share what there is.
+            match open().now_or_never() {
+                Some(link) => publish.push(link?),
+                None => break,
+            }
         }
         let expected = Arc::default();
         tokio::spawn(route_streams(connection.clone(), Arc::clone(&expected)));

@@ -79,6 +79,7 @@ impl PublisherBuilder {
     pub async fn open(self) -> Result<Publisher> {
         let shared = &self.client.shared;
         let turn = shared.publish.next_turn();
+        let taken_at_once = shared.publish.connection(turn).await?.hello.publishes_in_flight_max as usize;
         let link = shared.publish.link(turn).await?;
         let partitions = self.partitions().await?.unwrap_or(1);
         if let Some(partition) = self.partition.filter(|partition| *partition >= partitions) {
@@ -88,7 +89,7 @@ impl PublisherBuilder {
                 partitions - 1
             )));
         }
-        let size = self.client.settings().publishes_in_flight_max.max(1);
+        let size = self.client.settings().publishes_in_flight_max.min(taken_at_once).max(1);
         let gathered = Gathered {
             builders: (0..partitions).map(|_| BatchBuilder::new()).collect(),
             sticky: Sticky::new((turn as u64) << 32 | 0x9e37_79b9),

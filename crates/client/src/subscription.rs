@@ -60,7 +60,8 @@ pub enum Event {
         from: Offset,
         to: Offset,
     },
-    /// The broker was started anew. Topics in memory began again at offset 0.
+    /// The broker was started anew, or the topic was deleted and made again: what comes now is of
+    /// another log, which begins at offset 0.
     Restarted,
 }
 
@@ -159,7 +160,8 @@ impl SubscriptionBuilder {
             messages: VecDeque::new(),
             pending: VecDeque::new(),
         };
-        subscription.next = subscription.first_positions();
+        let start = subscription.request.start.clone();
+        subscription.next = subscription.open.positions(&start);
         Ok(subscription)
     }
 }
@@ -298,25 +300,16 @@ impl Subscription {
         }
         self.open = Open::new(&self.client, self.turn, &request).await?;
         self.unreported_bytes = 0;
-        if is_restarted {
-            self.next = self.first_positions();
+        // A log that ends before what was read is another one: its topic was deleted and made again.
+        let is_anew = |position: &Position| {
+            let mut sources = self.open.sources.iter();
+            sources.any(|source| source.partition == position.partition && source.end < position.next)
+        };
+        if is_restarted || (!self.is_pattern() && self.next.iter().any(is_anew)) {
+            self.next = self.open.positions(&request.start);
             self.pending.push_back(Event::Restarted);
         }
         Ok(())
-    }
-
-    fn first_positions(&self) -> Vec<Position> {
-        let sources = self.open.sources.iter();
-        sources
-            .map(|source| {
-                // A gap notice comes for what is asked for and gone.
-                let asked = match &self.request.start {
-                    Start::Offset(offset) => (*offset).min(source.end),
-                    _ => source.start,
-                };
-                Position { topic: source.topic.as_str().into(), partition: source.partition, next: asked }
-            })
-            .collect()
     }
 
     fn is_pattern(&self) -> bool {
@@ -325,6 +318,21 @@ impl Subscription {
 }
 
 impl Open {
+    /// Where each partition begins for a subscription that asked for this start.
+    fn positions(&self, start: &Start) -> Vec<Position> {
+        let sources = self.sources.iter();
+        sources
+            .map(|source| {
+                // A gap notice comes for what is asked for and gone.
+                let asked = match start {
+                    Start::Offset(offset) => (*offset).min(source.end),
+                    _ => source.start,
+                };
+                Position { topic: source.topic.as_str().into(), partition: source.partition, next: asked }
+            })
+            .collect()
+    }
+
     async fn new(client: &Client, turn: usize, request: &Subscribe) -> Result<Self> {
         let connection = client.shared.events.connection(turn).await?;
         let id = connection.next_subscription();

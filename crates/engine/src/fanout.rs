@@ -204,12 +204,17 @@ impl Feed {
         }
         let before = self.dropped_records;
         match self.overflow {
-            // A blocking feed was asked before the append; should it be full all the same, the log has it.
-            Overflow::Replay | Overflow::Block if !self.is_shared => {
+            // It was asked before the append, but another of its partitions may have taken the room since:
+            // it holds at most one batch of each partition too many.
+            Overflow::Block => {
+                self.push_live(source, batch.clone());
+                return Offer::Queued { first };
+            }
+            Overflow::Replay if !self.is_shared => {
                 self.fall_behind();
                 return Offer::FellBehind;
             }
-            Overflow::Replay | Overflow::Block | Overflow::DropNew => {
+            Overflow::Replay | Overflow::DropNew => {
                 self.note_gap_back(source, batch.base_offset(), batch.next_offset());
                 self.dropped_records += u64::from(batch.count());
             }

@@ -43,6 +43,8 @@ const AT_MAX_TIMESTAMP: usize = 35;
 const AT_PRODUCER_ID: usize = 43;
 const AT_RECORD_COUNT: usize = 57;
 const MAGIC: u8 = 2;
+/// Of the second byte of the attributes.
+const CODEC_BITS: u8 = 0x07;
 /// The length field counts from after itself.
 const LENGTH_OVERHEAD: usize = 12;
 
@@ -293,6 +295,14 @@ impl DraftBatch {
         u32_at(&self.bytes, AT_RECORD_COUNT)
     }
 
+    /// The key of the first record, where there is one and no codec hides it.
+    pub fn first_key(&self) -> Option<&[u8]> {
+        if self.bytes[AT_ATTRIBUTES + 1] & CODEC_BITS != 0 {
+            return None;
+        }
+        read_record(&mut &self.bytes[BATCH_HEADER_BYTES..], 0, 0).ok()?.key
+    }
+
     /// The bytes as they go over a wire before a broker has given them offsets.
     pub fn into_bytes(self) -> Bytes {
         self.bytes.freeze()
@@ -356,7 +366,7 @@ impl RecordBatch {
 
     /// The records in their order. A record that does not decode ends the iteration with its error.
     pub fn records(&self) -> Result<Records<'_>> {
-        let codec = self.bytes[AT_ATTRIBUTES + 1] & 0x07;
+        let codec = self.bytes[AT_ATTRIBUTES + 1] & CODEC_BITS;
         if codec != 0 {
             let name = ["none", "gzip", "snappy", "lz4", "zstd"].get(usize::from(codec)).unwrap_or(&"unknown");
             return Err(Error::new(

@@ -6,11 +6,14 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
+/// A connection that is silent for so long is asked for a sign of life, and then so often.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 /// How long to wait when the system has no descriptors or no memory left.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
@@ -65,7 +68,10 @@ impl Acceptor {
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
                     self.stats.accepted.fetch_add(1, Ordering::Relaxed);
-                    if let Err(error) = stream.set_nodelay(true) {
+                    // A peer that vanished without a word is found out.
+                    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
+                    let set = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+                    if let Err(error) = set.and_then(|()| stream.set_nodelay(true)) {
                         tracing::debug!(%peer, %error, "connection went away while it was accepted");
                         continue;
                     }

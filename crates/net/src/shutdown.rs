@@ -45,6 +45,14 @@ impl Drain {
             tracing::debug!("the owner of the shutdown is gone");
         }
     }
+
+    /// What the work comes to, or `None` where the shutdown begins first.
+    pub async fn or_begun<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = work => Some(done),
+            () = self.begun() => None,
+        }
+    }
 }
 
 #[cfg(test)]

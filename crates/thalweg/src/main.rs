@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod output;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -45,8 +46,9 @@ fn run(cli: Cli) -> Result {
         Command::Bench(args) => commands::bench::run(global, args),
         Command::Top(args) => commands::top::run(&load(global, Vec::new())?, &args, global.json),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut script);
+            Ok(std::io::stdout().write_all(&script)?)
         }
         Command::Man { directory } => {
             std::fs::create_dir_all(&directory)?;

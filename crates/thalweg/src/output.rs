@@ -16,6 +16,7 @@ pub struct Failure {
 
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
+pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 pub const NO_BROKER: u8 = 3;
@@ -28,8 +29,9 @@ impl Failure {
     }
 
     pub fn exit(self) -> ExitCode {
-        // Nothing can be done about an error output that is gone.
-        writeln!(io::stderr(), "thalweg: {}", self.message).unwrap_or_default();
+        if self.code != DONE {
+            note(&self.message);
+        }
         ExitCode::from(self.code)
     }
 }
@@ -54,7 +56,9 @@ impl From<ConfigError> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::new(FAILED, error.to_string())
+        // A reader that has seen enough is no failure.
+        let code = if is_broken_pipe(&error) { DONE } else { FAILED };
+        Self::new(code, error.to_string())
     }
 }
 
@@ -68,6 +72,11 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
+}
+
+/// Tells the user something beside the results. Nothing can be done about an error output that is gone.
+pub fn note(message: &str) {
+    writeln!(io::stderr(), "thalweg: {message}").unwrap_or_default();
 }
 
 /// Whether the reader of our output has gone: then there is nothing left to do.

@@ -157,7 +157,11 @@ impl Server {
                 out.gauge("process_resident_memory_bytes", "Resident memory", usage.resident_bytes)?;
                 out.counter_f64("process_cpu_seconds", "CPU time, user and system", usage.cpu_seconds)?;
                 out.gauge("process_open_fds", "Open file descriptors", usage.open_files)?;
-                out.gauge("process_max_fds", "File descriptors that may be open", usage.files_max)?;
+                out.gauge(
+                    "process_max_fds",
+                    "File descriptors that may be open",
+                    usage.files_max.min(i64::MAX as u64),
+                )?;
             }
             Ok(())
         })));

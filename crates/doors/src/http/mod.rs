@@ -190,7 +190,7 @@ impl Stats {
             &[("events".into(), open(StreamKind::Events)), ("websocket".into(), open(StreamKind::WebSocket))],
         )?;
         out.counter(
-            "thalweg_http_refused_connections",
+            "thalweg_http_answered_refusals",
             "Connections that were refused at the limit or for speaking without TLS",
             self.refused_connections.get(),
         )

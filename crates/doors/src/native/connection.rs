@@ -33,6 +33,8 @@ const OUTBOX_BYTES_MAX: usize = 1 << 20;
 const ANSWERED_BYTES_MAX: usize = 256 << 10;
 /// Fetches of one connection that wait for records at once.
 const FETCHES_MAX: usize = 64;
+/// Partitions that the answer to a subscribe names: at least those of one topic.
+const SOURCES_TOLD_MAX: usize = engine::limits::PARTITIONS_MAX as usize;
 /// Subscriptions of one connection.
 const SUBSCRIPTIONS_MAX: usize = 16_384;
 /// How long a peer that is refused or has closed its side may take to read its last answers.
@@ -227,11 +229,12 @@ impl Stream {
             let timeout = self.connection.native.hello_timeout;
             // Boxed here and below where something is rare: an idle connection is only as small as the
             // largest state it could be in.
-            let hello = Box::pin(tokio::time::timeout(timeout, self.read_hello(input, &mut assembler)));
-            match hello.await {
-                Ok(Ok(())) => {}
-                Ok(Err(end)) => return end,
-                Err(elapsed) => {
+            let hello = tokio::time::timeout(timeout, self.read_hello(input, &mut assembler));
+            match Box::pin(drain.or_begun(hello)).await {
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(end))) => return end,
+                None => return End::Error(codec::shutting_down()),
+                Some(Err(elapsed)) => {
                     return End::Error(Error::new(ErrorKind::Timeout, format!("no hello in time ({elapsed})")));
                 }
             }
@@ -453,7 +456,8 @@ impl Stream {
             }
         };
         let subscription = broker.subscribe(request)?;
-        let sources = subscription.starts.iter().map(codec::source_info).collect();
+        // A pattern may mean more partitions than fit into an answer; each delivery names its own.
+        let sources = subscription.starts.iter().take(SOURCES_TOLD_MAX).map(codec::source_info).collect();
         self.connection.subscriptions.lock().insert(id, subscription.handle());
         let lane = subscription.lane;
         let connection = self.connection.clone();

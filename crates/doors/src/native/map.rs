@@ -23,7 +23,7 @@ pub(super) async fn publish(
     partition: Option<PartitionId>,
     batch: BytesMut,
 ) -> Result<Response> {
-    let batch = codec::parse_batch(batch)?;
+    let batch = codec::parse_batch(batch).inspect_err(|_| broker.metrics().publish_errors.add(1))?;
     let published = broker.publish(topic, partition, batch, wakes).await?;
     Ok(Response::Published(Published {
         partition: published.partition,

@@ -22,6 +22,8 @@ use tokio_rustls::TlsAcceptor;
 
 use connection::Connection;
 
+/// How often another port is tried where any free one will do.
+const FREE_PORT_TRIES_MAX: usize = 10;
 /// The first byte of a TLS handshake; a hello of this protocol begins with another.
 const TLS_HANDSHAKE: u8 = 0x16;
 
@@ -73,20 +75,54 @@ pub async fn open(
 ) -> io::Result<SocketAddr> {
     let native = Native::new(broker, settings.hello_timeout, settings.allow_plain);
     let tls = identity.server_config(&[wire::negotiate::ALPN])?;
-    let acceptor = Acceptor::bind(settings.address)?;
+    let config = quic::server_config(tls.clone())?;
+    let mut tries = 1;
+    let (acceptor, endpoints) = loop {
+        match bind(settings, &config, shards) {
+            // A port that is free for TCP may be taken for UDP: then another one will do.
+            Err(error)
+                if settings.address.port() == 0
+                    && error.kind() == io::ErrorKind::AddrInUse
+                    && tries < FREE_PORT_TRIES_MAX =>
+            {
+                tries += 1;
+            }
+            bound => break bound?,
+        }
+    };
     let address = acceptor.local_addr()?;
-    let is_shared = settings.quic_endpoints > 1;
-    for i in 0..settings.quic_endpoints {
+    for (i, endpoint) in endpoints.into_iter().enumerate() {
+        let (native, limit, drain) = (native.clone(), limit.clone(), drain.clone());
         let shard = i % shards.len();
-        let _runtime = shards.handle(shard).enter();
-        let config = quic::server_config(tls.clone())?;
-        let endpoint = quic::bind_server(address, config.clone(), is_shared)?;
-        let accept =
-            accept_quic(endpoint, config, settings.windows, native.clone(), limit.clone(), shard, drain.clone());
-        shards.handle(shard).spawn(accept);
+        shards.handle(shard).spawn(accept_quic(
+            endpoint,
+            config.clone(),
+            settings.windows,
+            native,
+            limit,
+            shard,
+            drain,
+        ));
     }
     tokio::spawn(accept_tcp(acceptor, TlsAcceptor::from(tls), native, limit, shards.clone(), drain));
     Ok(address)
+}
+
+/// Binds the port for TCP and for QUIC, whose endpoints live on the shards in turn.
+fn bind(
+    settings: &Settings,
+    config: &quinn::ServerConfig,
+    shards: &Shards,
+) -> io::Result<(Acceptor, Vec<quinn::Endpoint>)> {
+    let acceptor = Acceptor::bind(settings.address)?;
+    let address = acceptor.local_addr()?;
+    let is_shared = settings.quic_endpoints > 1;
+    let endpoints = (0..settings.quic_endpoints).map(|i| {
+        let _runtime = shards.handle(i % shards.len()).enter();
+        quic::bind_server(address, config.clone(), is_shared)
+    });
+    let endpoints = endpoints.collect::<io::Result<_>>()?;
+    Ok((acceptor, endpoints))
 }
 
 async fn accept_tcp(
@@ -133,11 +169,11 @@ async fn serve_tcp(
     native: Arc<Native>,
     _permit: ConnectionPermit,
     place: Place,
-    drain: Drain,
+    mut drain: Drain,
 ) {
     let mut first = [0];
-    match tokio::time::timeout(native.hello_timeout, socket.peek(&mut first)).await {
-        Ok(Ok(1)) => {}
+    match drain.or_begun(tokio::time::timeout(native.hello_timeout, socket.peek(&mut first))).await {
+        Some(Ok(Ok(1))) => {}
         _ => return,
     }
     let connection = Connection::new(native.clone(), Some(place.shard), None);
@@ -159,15 +195,16 @@ async fn serve_tls(
     tls: TlsAcceptor,
     native: Arc<Native>,
     connection: Arc<Connection>,
-    drain: Drain,
+    mut drain: Drain,
 ) {
-    match tokio::time::timeout(native.hello_timeout, tls.accept(socket)).await {
-        Ok(Ok(stream)) => {
+    match drain.or_begun(tokio::time::timeout(native.hello_timeout, tls.accept(socket))).await {
+        Some(Ok(Ok(stream))) => {
             let (input, output) = tokio::io::split(stream);
             connection.serve_stream(input, output, drain).await;
         }
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
-        Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
+        Some(Ok(Err(error))) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Some(Err(_)) => tracing::debug!(%peer, "TLS handshake took too long"),
+        None => tracing::debug!(%peer, "TLS handshake not finished before the shutdown"),
     }
 }
 
@@ -196,14 +233,15 @@ async fn accept_quic(
         };
         let mut config = config.clone();
         config.transport_config(quic::transport(windows, peer));
-        let (native, drain) = (native.clone(), drain.clone());
+        let (native, mut drain) = (native.clone(), drain.clone());
         tokio::spawn(async move {
             let _permit = permit;
             let handshake = async { incoming.accept_with(Arc::new(config))?.await };
-            match tokio::time::timeout(native.hello_timeout, handshake).await {
-                Ok(Ok(quic)) => Connection::new(native, Some(shard), Some(quic)).serve_quic(drain).await,
-                Ok(Err(error)) => tracing::debug!(%peer, %error, "QUIC handshake failed"),
-                Err(_) => tracing::debug!(%peer, "QUIC handshake took too long"),
+            match drain.or_begun(tokio::time::timeout(native.hello_timeout, handshake)).await {
+                Some(Ok(Ok(quic))) => Connection::new(native, Some(shard), Some(quic)).serve_quic(drain).await,
+                Some(Ok(Err(error))) => tracing::debug!(%peer, %error, "QUIC handshake failed"),
+                Some(Err(_)) => tracing::debug!(%peer, "QUIC handshake took too long"),
+                None => tracing::debug!(%peer, "QUIC handshake not finished before the shutdown"),
             }
         });
     }

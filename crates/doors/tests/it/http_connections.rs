@@ -50,7 +50,7 @@ async fn a_connection_over_the_limit_is_told_so() {
     assert_eq!((server.limit.open(), server.limit.refused()), (1, 1));
     let metrics =
         within(whole(within(first.send_request(request("GET", "/metrics", &[], ""))).await.expect("an answer")));
-    assert!(metrics.await.text().contains("thalweg_http_refused_connections_total 1\n"));
+    assert!(metrics.await.text().contains("thalweg_http_answered_refusals_total 1\n"));
     drop(first);
     // The permit comes back as soon as the door has seen that the client is gone.
     within(async {

@@ -70,7 +70,10 @@ fn pubsub(global: &Global, args: &BenchPubsub) -> Result {
 
 /// The flags that make another process of this program read the same configuration.
 fn config_flags(global: &Global) -> Vec<String> {
-    let mut flags: Vec<String> = global.set.iter().flat_map(|pair| ["--set".to_owned(), pair.clone()]).collect();
+    // The load is lossless: its publishers wait for its subscribers as long as they wait for records.
+    let wait = format!("publish_queue_wait_timeout_ms={}", PATIENCE.as_millis());
+    let pairs = std::iter::once(&wait).chain(&global.set);
+    let mut flags: Vec<String> = pairs.flat_map(|pair| ["--set".to_owned(), pair.clone()]).collect();
     if let Some(path) = &global.config {
         flags.extend(["--config".to_owned(), path.display().to_string()]);
     }

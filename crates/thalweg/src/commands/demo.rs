@@ -42,7 +42,9 @@ pub fn run(args: &Demo, is_json: bool) -> Result {
     let report = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut broker = Spawned::start(&["--set".into(), "log=warn".into()])?;
+        // The publisher waits for its subscribers as long as they wait for records.
+        let wait = format!("publish_queue_wait_timeout_ms={}", reader::PATIENCE.as_millis());
+        let mut broker = Spawned::start(&["--set".into(), "log=warn".into(), "--set".into(), wait])?;
         let report = tokio::select! {
             report = Box::pin(demonstrate(source, &broker.native, usize::from(args.subscribers))) => report,
             _ = terminate.recv() => Err(Failure::new(FAILED, "stopped")),
@@ -163,7 +165,6 @@ impl Readers {
                 }
             });
         }
-        progress.bar.finish_and_clear();
         Ok(tallies)
     }
 }
@@ -199,5 +200,11 @@ impl Progress {
         let slowest = seen.iter().map(Seen::counts).min_by_key(|counts| counts.records).unwrap_or_default();
         // The line feeds are in the file and not in the records.
         self.bar.set_position(slowest.bytes + slowest.records);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }

@@ -1,7 +1,7 @@
 //! `thalweg publish`: records from the standard input, a file or the command line.
 
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use client::{Publisher, Record};
@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use super::connect;
 use crate::args::Publish;
 use crate::block_on;
-use crate::output::{FAILED, Failure, Result, USAGE};
+use crate::output::{FAILED, Failure, Result, USAGE, note};
 
 /// What is read of the input at once.
 const INPUT_BUFFER_BYTES: usize = 256 << 10;
@@ -36,12 +36,14 @@ pub fn run(config: &Config, args: Publish, is_json: bool) -> Result {
             lines(&args, &publisher, &template, &mut pace).await?
         };
         publisher.flush().await.map_err(|error| {
-            Failure::new(FAILED, format!("not everything was published to {}: {error}", args.topic))
+            let failure = Failure::from(error);
+            Failure::new(failure.code, format!("not everything was published to {}: {failure}", args.topic))
         })?;
         if is_json {
-            println!("{}", json!({ "topic": args.topic, "published": published, "acks": args.acks.name() }));
+            let report = json!({ "topic": args.topic, "published": published, "acks": args.acks.name() });
+            writeln!(io::stdout(), "{report}")?;
         } else if io::stderr().is_terminal() {
-            eprintln!("published {published} records to {}", args.topic);
+            note(&format!("published {published} records to {}", args.topic));
         }
         Ok(())
     })

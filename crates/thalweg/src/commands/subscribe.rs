@@ -11,7 +11,7 @@ use thalweg::config::Config;
 use super::connect;
 use crate::args::{Format, Subscribe};
 use crate::block_on;
-use crate::output::{Failure, Result, USAGE, is_broken_pipe};
+use crate::output::{Failure, Result, USAGE, note};
 
 /// What is gathered for the output while more records are there.
 const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
@@ -27,7 +27,6 @@ pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
         let mut subscription = builder.open().await?;
         let format = if is_json { Format::Json } else { args.format };
         match print(&mut subscription, &args, format).await {
-            Err(Ended::Output(error)) if is_broken_pipe(&error) => Ok(()),
             Err(Ended::Output(error)) => Err(error.into()),
             Err(Ended::Broker(error)) => Err(error.into()),
             Ok(()) => Ok(()),
@@ -86,11 +85,11 @@ async fn print(subscription: &mut Subscription, args: &Subscribe, format: Format
             }
             Event::Gap { topic, partition, from, to } => {
                 out.flush()?;
-                eprintln!("thalweg: {topic} partition {partition}: records {from} to {} did not come", to - 1);
+                note(&format!("{topic} partition {partition}: records {from} to {} did not come", to - 1));
             }
             Event::Restarted => {
                 out.flush()?;
-                eprintln!("thalweg: the broker was restarted; its topics in memory begin anew");
+                note("the broker was restarted; its topics in memory begin anew");
             }
         }
     }

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::args::Top;
 use crate::block_on;
-use crate::output::{FAILED, Failure, NO_BROKER, Result, USAGE, is_broken_pipe};
+use crate::output::{FAILED, Failure, NO_BROKER, Result, USAGE};
 use board::{Board, Link};
 use look::Look;
 
@@ -93,10 +93,7 @@ async fn lines(mut watcher: Watcher, mut board: Board, looks: u64, is_json: bool
             (None, true) => json!({ "error": trouble(&board) }).to_string(),
             (None, false) => trouble(&board),
         };
-        match writeln!(out, "{line}") {
-            Err(error) if is_broken_pipe(&error) => return Ok(()),
-            written => written?,
-        }
+        writeln!(out, "{line}")?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod server;
 mod bad_input;
 mod bystander;
 mod command;
+mod commands;
 mod limits;
 mod overflow;
 mod proxy;

@@ -3,7 +3,6 @@
 use std::process::Stdio;
 
 use client::{Client, ClientSettings, ErrorKind, Event, Record, RetryClass, Start, Subscription, TopicSettings};
-use rustix::process::Signal;
 use wire::Request;
 
 use crate::proxy::Proxy;
@@ -67,7 +66,7 @@ async fn batches_on_the_way_get_an_unknown_outcome() {
     let publisher = within("publisher", client.publisher("t").open()).await.expect("open");
     within("publish", publisher.publish(&Record::new("0"))).await.expect("published");
     // A broker that is stopped takes bytes and answers nothing.
-    server.signal(Signal::STOP);
+    server.freeze();
     let single = tokio::spawn({
         let client = client.clone();
         async move { client.publish("t", Record::new("1")).await }

@@ -99,6 +99,15 @@ impl Server {
         kill_process(pid, signal).expect("signalled");
     }
 
+    /// Stops the process in its tracks, as a debugger or a sleeping laptop does, until it gets `CONT`.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let pid = Pid::from_raw(self.child.id() as i32);
+        let stopped = rustix::process::waitpid(pid, rustix::process::WaitOptions::UNTRACED);
+        let (_, status) = stopped.expect("a child").expect("its status");
+        assert!(status.stopped(), "{status:?}");
+    }
+
     /// Waits for the process to end by itself.
     pub async fn ended(&mut self) -> ExitStatus {
         let mut status = None;

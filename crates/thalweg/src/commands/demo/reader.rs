@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::digest::Digest;
 
 /// How long a reader waits for the next record, once all are published, before the rest counts as lost.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Records that are kept to be shown.
 const SAMPLES: usize = 2;
 

@@ -9,7 +9,7 @@ use super::digest::Digest;
 use super::reader::{Latencies, Sample, Tally};
 
 /// What is shown of a record.
-const SHOWN_CHARS: usize = 96;
+const SHOWN_CHARS: usize = 64;
 
 pub(super) struct Report {
     pub title: String,
@@ -158,10 +158,14 @@ impl fmt::Display for Report {
         let (source, delivered) = (&self.source, self.delivered());
         writeln!(f, "{} {}, from {}", grouped(source.records), self.title, self.origin)?;
         writeln!(f)?;
-        writeln!(f, "  one pipe -> thalweg publish {} -> a broker in another process", self.topic)?;
+        writeln!(f, "  the data | thalweg publish {} -> a broker in another process, over QUIC", self.topic)?;
         let count = self.subscribers.len();
         let plural = if count == 1 { "" } else { "s" };
-        writeln!(f, "    -> {count} subscriber{plural}, one of the pattern *, a queue group of {}", self.group.len())?;
+        writeln!(
+            f,
+            "    -> {count} subscriber{plural}, one of the pattern *, a queue group of {} in this process",
+            self.group.len()
+        )?;
         writeln!(f)?;
         let publish_s = self.publish_time.as_secs_f64();
         writeln!(f, "  published  {} records, {} in {publish_s:.2} s", grouped(source.records), size(source.bytes))?;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use super::digest::{Digest, Lines};
 use crate::args::Demo;
-use crate::output::{FAILED, Failure, Result, USAGE};
+use crate::output::{FAILED, Failure, Result, USAGE, note};
 
 /// Where `scripts/fetch-data.sh` puts the flights.
 pub(super) const FLIGHTS: &str = "data/flights.jsonl";
@@ -45,7 +46,7 @@ impl Source {
 
     fn stdin() -> Self {
         if io::stdin().is_terminal() {
-            eprintln!("Type records, one a line; end with Ctrl-D.");
+            note("type records, one a line, and end with Ctrl-D");
         }
         Self {
             title: "records".to_owned(),
@@ -143,6 +144,10 @@ fn pour(mut reader: Box<dyn Read + Send>, child: &mut Child) -> io::Result<Diges
 
 /// How many records `thalweg publish` says that it published.
 fn published(output: &Output) -> Result<u64> {
+    if output.status.signal().is_some() {
+        // Ctrl-C goes to both processes.
+        return Err(Failure::new(FAILED, "`thalweg publish` was stopped"));
+    }
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);
         let words = words.trim().trim_start_matches("thalweg: ");

@@ -1,0 +1,67 @@
+//! Queue groups with many members and publishers at once.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use broker::Settings;
+use engine::{Delivery, ErrorKind, Overflow, TopicSettings};
+use std::sync::Mutex;
+
+use crate::support::{ask, publish, start, within};
+
+/// Each record goes to exactly one member of each group, whoever publishes and whoever is slow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn each_record_goes_to_one_member() {
+    let broker = start(Settings::default());
+    let settings = TopicSettings { partitions: 4, ..TopicSettings::default() };
+    broker.create_topic("jobs", settings).expect("created");
+    let (each, members) = (1_500u64, 5);
+    let seen: Vec<Arc<Mutex<HashSet<(u32, u64)>>>> = (0..2).map(|_| Arc::default()).collect();
+    let mut readers = Vec::new();
+    for (group, seen) in seen.iter().enumerate() {
+        for member in 0..members {
+            let mut request = ask("jobs");
+            request.group = Some(format!("group-{group}"));
+            (request.overflow, request.queue_batches) = (Overflow::Block, Some(4));
+            let mut subscription = broker.subscribe(request).expect("subscribed");
+            let seen = seen.clone();
+            readers.push(tokio::spawn(async move {
+                let mut out = Vec::new();
+                while subscription.next(&mut out).await.is_ok() {
+                    for delivery in &out {
+                        let Delivery::Batch { source, batch } = delivery else {
+                            panic!("a share has no gaps");
+                        };
+                        let is_new = seen.lock().expect("no panic").insert((*source, batch.base_offset()));
+                        assert!(is_new, "{source} {} came twice", batch.base_offset());
+                    }
+                    for _ in 0..member {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }));
+        }
+    }
+    let publishing: Vec<_> = (0..4)
+        .map(|partition| {
+            let broker = broker.clone();
+            tokio::spawn(async move {
+                for _ in 0..each {
+                    let published = publish(&broker, "jobs", partition).await.expect("published");
+                    assert_eq!(published.receivers, 2);
+                }
+            })
+        })
+        .collect();
+    for publisher in publishing {
+        within("a publisher", publisher).await.expect("no panic");
+    }
+    // The end of the topic comes after what is queued.
+    broker.delete_topic("jobs").expect("deleted");
+    for reader in readers {
+        within("a reader", reader).await.expect("no panic");
+    }
+    for seen in seen {
+        assert_eq!(seen.lock().expect("no panic").len() as u64, 4 * each);
+    }
+}

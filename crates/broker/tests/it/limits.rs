@@ -1,0 +1,91 @@
+//! What the broker may hold, and what happens at the limit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{Settings, Wakes};
+use engine::{ErrorKind, FeedLimits, Overflow, TopicSettings};
+
+use crate::support::{Follow, ask, batch, metric, publish, read_to, start, within};
+
+/// However many topics fill up at once, the logs together never hold more than they may, and what is
+/// deleted is given back to the byte.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_logs_stay_within_their_budget() {
+    let max = 1 << 20;
+    let broker = start(Settings { log_bytes_max: max, ..Settings::default() });
+    let settings = TopicSettings { partitions: 2, retention_bytes: 0, ..TopicSettings::default() };
+    let tasks: Vec<_> = (0..8u32)
+        .map(|i| {
+            let broker = broker.clone();
+            tokio::spawn(async move {
+                let topic = format!("topic-{i}");
+                let (mut taken, mut refused) = (0, 0);
+                for round in 0..400u32 {
+                    broker.create_topic(&topic, settings).expect("created");
+                    let draft = batch(3, 1 + (round as usize * 37) % 5_000);
+                    match broker.publish(&topic, Some(round % 2), draft, &mut Wakes::default()).await {
+                        Ok(_) => taken += 1,
+                        Err(error) if error.kind == ErrorKind::Busy => refused += 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                    assert!(metric(&broker, "thalweg_log_bytes") <= max as u64);
+                    if round % 100 == 99 {
+                        broker.delete_topic(&topic).expect("deleted");
+                    }
+                }
+                (taken, refused)
+            })
+        })
+        .collect();
+    for task in tasks {
+        let (taken, _) = within("a publisher", task).await.expect("no panic");
+        assert!(taken > 100, "{taken}");
+    }
+    assert_eq!(metric(&broker, "thalweg_topics"), 0);
+    assert_eq!(metric(&broker, "thalweg_log_bytes"), 0, "all is given back");
+}
+
+/// A batch that is larger than everything may be is refused and takes nothing from others.
+#[tokio::test]
+async fn a_batch_beyond_the_budget_is_refused() {
+    let broker = start(Settings { log_bytes_max: 10_000, ..Settings::default() });
+    publish(&broker, "small", 0).await.expect("published");
+    let refused = broker.publish("large", None, batch(1, 20_000), &mut Wakes::default()).await;
+    assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::Busy));
+    let refused = broker.publish("small", None, batch(1, 20_000), &mut Wakes::default()).await;
+    assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::Busy));
+    assert_eq!(broker.describe_topic("small").expect("a topic").partitions[0].start, 0, "its history stays");
+}
+
+/// A lane that is full makes publishers of blocking subscribers wait, and lets them go on when it empties,
+/// even where the subscriber itself had room all along.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_lane_makes_publishers_wait() {
+    let broker = start(Settings {
+        writer_lanes: 1,
+        lane_queue_depth: 10,
+        publish_wait: Duration::from_secs(600),
+        subscriber_queue: FeedLimits { batches_max: 100, bytes_max: 1 << 20 },
+        ..Settings::default()
+    });
+    let mut stuck = broker.subscribe(ask("busy")).expect("subscribed");
+    let mut request = ask("t");
+    request.overflow = Overflow::Block;
+    let mut idle = broker.subscribe(request).expect("subscribed");
+    for _ in 0..10 {
+        publish(&broker, "busy", 0).await.expect("published");
+    }
+    let waiting = tokio::spawn({
+        let broker = Arc::clone(&broker);
+        async move { publish(&broker, "t", 0).await }
+    });
+    while metric(&broker, "thalweg_publish_waits_total") == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut follow = Follow::of(&stuck);
+    read_to(&mut stuck, &mut follow, 1, 10).await;
+    within("the publisher", waiting).await.expect("no panic").expect("published");
+    let mut follow = Follow::of(&idle);
+    read_to(&mut idle, &mut follow, 1, 1).await;
+}

@@ -1,0 +1,10 @@
+//! The broker as doors use it, with many threads at once and no socket.
+
+mod support;
+
+mod delivering;
+mod groups;
+mod joining;
+mod lanes;
+mod limits;
+mod topics;

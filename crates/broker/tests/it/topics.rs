@@ -1,0 +1,175 @@
+//! Topics that come and go while others publish, subscribe and wait.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::Settings;
+use engine::{Delivery, ErrorKind, TopicSettings};
+
+use crate::support::{ask, metric, publish, start, within};
+
+/// Many create one topic at once, some with other settings: all agree on one of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn creators_at_once_agree() {
+    let broker = start(Settings::default());
+    for round in 0..200 {
+        let name = format!("topic-{round}");
+        let tasks: Vec<_> = (0..8u32)
+            .map(|i| {
+                let (broker, name) = (broker.clone(), name.clone());
+                tokio::spawn(async move {
+                    let settings = TopicSettings { partitions: 1 + i % 2, ..TopicSettings::default() };
+                    broker.create_topic(&name, settings).map(|status| (settings.partitions, status.partitions.len()))
+                })
+            })
+            .collect();
+        let mut won = None;
+        for task in tasks {
+            match within("a creator", task).await.expect("no panic") {
+                Ok((asked, got)) => {
+                    assert_eq!(asked as usize, got);
+                    assert_eq!(*won.get_or_insert(asked), asked);
+                }
+                Err(error) => assert_eq!(error.kind, ErrorKind::AlreadyExists, "{error}"),
+            }
+        }
+        assert!(won.is_some());
+    }
+}
+
+/// A subscription to a pattern gets each record of each topic that is created after it, from the first one
+/// on, also where the topic is created by that very publish.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_pattern_gets_new_topics_whole() {
+    let broker = start(Settings::default());
+    let (publishers, topics, each) = (4u64, 150u64, 3u64);
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        let mut subscription = broker.subscribe(ask("new.>")).expect("subscribed");
+        readers.push(tokio::spawn(async move {
+            let mut next: HashMap<String, u64> = HashMap::new();
+            let (mut out, mut records) = (Vec::new(), 0);
+            let handle = subscription.handle();
+            while records < publishers * topics * each {
+                within("a delivery", subscription.next(&mut out)).await.expect("it goes on");
+                for delivery in &out {
+                    let Delivery::Batch { source, batch } = delivery else {
+                        panic!("nothing is dropped");
+                    };
+                    let (topic, partition) = handle.source(*source);
+                    assert_eq!(partition, 0);
+                    let next = next.entry(topic.to_string()).or_default();
+                    assert_eq!(batch.base_offset(), *next, "{topic}");
+                    *next = batch.next_offset();
+                    records += 1;
+                }
+            }
+        }));
+    }
+    let tasks: Vec<_> = (0..publishers)
+        .map(|publisher| {
+            let broker = broker.clone();
+            tokio::spawn(async move {
+                for i in 0..topics * each {
+                    // Each topic is met by two publishers at once.
+                    publish(&broker, &format!("new.{}.{}", publisher / 2, i % topics), 0).await.expect("published");
+                }
+            })
+        })
+        .collect();
+    for task in tasks.into_iter().chain(readers) {
+        within("a task", task).await.expect("no panic");
+    }
+}
+
+/// Publishing, subscribing and deleting the same names from many threads leaves nothing behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn churn_leaves_nothing_behind() {
+    let broker = start(Settings::default());
+    let tasks: Vec<_> = (0..8u64)
+        .map(|i| {
+            let broker = broker.clone();
+            tokio::spawn(async move {
+                for round in 0..300u64 {
+                    let name = format!("churn.{}", (i + round) % 3);
+                    let subscription = match broker.subscribe(ask(if round % 2 == 0 { &name } else { "churn.*" })) {
+                        Ok(subscription) => Some(subscription),
+                        Err(error) => {
+                            assert_eq!(error.kind, ErrorKind::NotFound, "{error}");
+                            None
+                        }
+                    };
+                    for result in [publish(&broker, &name, 0).await.map(drop), broker.delete_topic(&name)] {
+                        assert!(result.is_ok_and(|()| true) || round < 300, "a topic may be gone by now");
+                    }
+                    drop(subscription);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        within("a task", task).await.expect("no panic");
+    }
+    for i in 0..3 {
+        // It may be gone already.
+        broker.delete_topic(&format!("churn.{i}")).unwrap_or_default();
+    }
+    for name in ["thalweg_topics", "thalweg_log_bytes", "thalweg_subscribers"] {
+        assert_eq!(metric(&broker, name), 0, "{name}");
+    }
+    let queued: Vec<String> = broker
+        .stats()
+        .expect("metrics")
+        .lines()
+        .filter(|line| line.starts_with("thalweg_lane_queued{") || line.starts_with("thalweg_lane_subscribers{"))
+        .map(str::to_owned)
+        .collect();
+    assert!(queued.iter().all(|line| line.ends_with(" 0")), "{queued:?}");
+}
+
+/// An inbox lives as long as its subscription and cannot be had in any other way.
+#[tokio::test]
+async fn an_inbox_lives_as_long_as_its_subscription() {
+    let broker = start(Settings { auto_create_topics: false, ..Settings::default() });
+    let refused = publish(&broker, "_inbox.1", 0).await;
+    assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::NotFound));
+    let refused = broker.create_topic("_inbox.1", TopicSettings::default());
+    assert_eq!(refused.map(drop).map_err(|error| error.kind), Err(ErrorKind::Invalid));
+    let subscription = broker.subscribe(ask("_inbox.1")).expect("subscribed");
+    let _everything = broker.subscribe(ask(">")).expect("subscribed");
+    assert_eq!(publish(&broker, "_inbox.1", 0).await.expect("published").receivers, 1, "no pattern listens in");
+    assert_eq!(broker.list_topics("", 10).0.len(), 0);
+    drop(subscription);
+    assert_eq!(metric(&broker, "thalweg_topics"), 0);
+    assert_eq!(metric(&broker, "thalweg_log_bytes"), 0);
+}
+
+/// One publish wakes everyone who waits at the end of the log; a deletion wakes them too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_publish_wakes_every_waiting_fetch() {
+    let broker = start(Settings::default());
+    publish(&broker, "t", 0).await.expect("published");
+    for round in 1..50u64 {
+        let waiting: Vec<_> = (0..20)
+            .map(|_| {
+                let broker = Arc::clone(&broker);
+                tokio::spawn(async move { broker.fetch("t", 0, round, 1 << 20, Duration::from_secs(600)).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        publish(&broker, "t", 0).await.expect("published");
+        for fetch in waiting {
+            let fetched = within("a fetch", fetch).await.expect("no panic").expect("records");
+            assert_eq!(fetched.batches[0].base_offset(), round);
+        }
+    }
+    let waiting = tokio::spawn({
+        let broker = Arc::clone(&broker);
+        async move { broker.fetch("t", 0, 50, 1, Duration::from_secs(600)).await }
+    });
+    tokio::task::yield_now().await;
+    broker.delete_topic("t").expect("deleted");
+    let gone = within("the fetch", waiting).await.expect("no panic");
+    assert_eq!(gone.map(drop).map_err(|error| error.kind), Err(ErrorKind::NotFound));
+}

@@ -1,0 +1,343 @@
+//! The command line: what it reads, prints and returns.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use crate::command::{Done, feed, on, run, thalweg};
+use crate::server::{Server, program};
+
+/// Exit codes as `thalweg --help` documents them.
+const USAGE: i32 = 2;
+const NO_BROKER: i32 = 3;
+const NOT_FOUND: i32 = 4;
+
+/// All of a topic, as JSON, one record a line.
+fn records(server: &Server, topic: &str) -> Vec<serde_json::Value> {
+    let out = on(server, ["subscribe", topic, "--from", "earliest", "--until-end", "--format", "json"]).ok();
+    out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// Records come from the command line, the standard input or a file, with a key and headers for all.
+#[test]
+fn publish_reads_values_lines_and_files() {
+    let server = Server::start();
+    on(&server, ["publish", "value", "hello", "--key", "k", "--header", "a=1", "--header", "b=x=y"]).ok();
+    let record = &records(&server, "value")[0];
+    assert_eq!(record["value"], "hello");
+    assert_eq!((&record["key"], &record["headers"]), (&json!("k"), &json!({ "a": "1", "b": "x=y" })));
+    assert_eq!((&record["topic"], &record["partition"], &record["offset"]), (&json!("value"), &json!(0), &json!(0)));
+    let lines = "one\n\n  three \nno newline at the end";
+    feed(&server, ["publish", "lines"], lines).ok();
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(lines.as_bytes()).expect("written");
+    on(&server, ["publish", "file", "--file", file.path().to_str().expect("a path")]).ok();
+    for topic in ["lines", "file"] {
+        let values: Vec<_> = records(&server, topic).into_iter().map(|record| record["value"].clone()).collect();
+        assert_eq!(values, ["one", "", "  three ", "no newline at the end"], "{topic}");
+    }
+    let message = on(&server, ["publish", "file", "--file", "/nowhere/records"]).failed(1);
+    assert!(message.contains("/nowhere/records"), "{message}");
+    let message = on(&server, ["publish", "t", "x", "--header", "novalue"]).failed(USAGE);
+    assert!(message.contains("NAME=VALUE"), "{message}");
+}
+
+/// `--count` bounds lines and repeats a value, `--rate` spreads them, `--partition` and `--acks` are obeyed,
+/// `--json` reports.
+#[test]
+fn publish_counts_and_paces() {
+    let server = Server::start();
+    on(&server, ["topic", "create", "spread", "--partitions", "3"]).ok();
+    let done = on(&server, ["--json", "publish", "spread", "x", "-n", "5", "--partition", "2", "--acks", "committed"]);
+    assert_eq!(done.json(), json!({ "topic": "spread", "published": 5, "acks": "committed" }));
+    assert!(records(&server, "spread").iter().all(|record| record["partition"] == 2));
+    let done = feed(&server, ["--json", "publish", "lines", "--count", "2", "--acks", "none"], "a\nb\nc\n");
+    assert_eq!(done.json()["published"], 2);
+    let begin = std::time::Instant::now();
+    on(&server, ["publish", "paced", "x", "--count", "6", "--rate", "20"]).ok();
+    assert!(begin.elapsed().as_millis() >= 250, "five pauses of 50 ms");
+    assert_eq!(records(&server, "paced").len(), 6);
+    on(&server, ["publish", "spread", "x", "--partition", "3"]).failed(NOT_FOUND);
+    on(&server, ["publish", "spread", "x", "--acks", "most"]).failed(USAGE);
+}
+
+/// A million lines through a pipe: nothing is lost and the order is kept.
+#[test]
+fn publish_takes_a_long_pipe() {
+    let server = Server::with(&["retention_bytes=0"]);
+    let count = 100_000;
+    let lines: String = (0..count).map(|i| format!("{i}\n")).collect();
+    assert_eq!(feed(&server, ["--json", "publish", "pipe"], &lines).json()["published"], count);
+    let out = on(&server, ["subscribe", "pipe", "--from", "earliest", "--until-end"]).ok();
+    assert!(out == lines, "what went in came out");
+}
+
+/// Every format shows the same records.
+#[test]
+fn subscribe_prints_every_format() {
+    let server = Server::start();
+    on(&server, ["publish", "t", "with key", "--key", "k1"]).ok();
+    on(&server, ["publish", "t", "without"]).ok();
+    let print =
+        |format: &str| on(&server, ["subscribe", "t", "--from", "earliest", "-n", "2", "--format", format]).ok();
+    assert_eq!(print("value"), "with key\nwithout\n");
+    assert_eq!(print("key-value"), "k1\twith key\n\twithout\n");
+    let json: Vec<serde_json::Value> =
+        print("json").lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!((&json[0]["key"], &json[1]["key"]), (&json!("k1"), &serde_json::Value::Null));
+    assert!(json.iter().all(|record| record["timestamp_ms"].as_i64() > Some(1_600_000_000_000)));
+    let table = print("table");
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["TOPIC", "PART", "OFFSET", "TIME", "KEY", "VALUE"]);
+    assert_eq!((&rows[1][..3], &rows[1][4..]), (&["t", "0", "0"][..], &["k1", "with", "key"][..]));
+    assert!(rows[1][3].starts_with("20") && rows[1][3].ends_with('Z'), "{table}");
+    let same = on(&server, ["--json", "subscribe", "t", "--from", "earliest", "-n", "2"]).ok();
+    assert_eq!(same, print("json"), "--json is that format");
+    let binary =
+        program().args(["--server", &server.url("tcp"), "publish", "binary"]).stdin(Stdio::piped()).spawn().and_then(
+            |mut child| {
+                child.stdin.take().expect("a pipe").write_all(b"\xff\x00\n")?;
+                child.wait()
+            },
+        );
+    assert!(binary.expect("ended").success());
+    assert_eq!(records(&server, "binary")[0]["value"], json!({ "hex": "ff00" }));
+}
+
+/// `--from` begins where it says, `--count` and `--until-end` end.
+#[test]
+fn subscribe_begins_and_ends_where_it_is_told() {
+    let server = Server::start();
+    feed(&server, ["publish", "t"], "0\n1\n2\n3\n4\n").ok();
+    let from = |from: &str| on(&server, ["subscribe", "t", "--until-end", "--from", from]);
+    assert_eq!(from("earliest").ok(), "0\n1\n2\n3\n4\n");
+    assert_eq!(from("3").ok(), "3\n4\n");
+    assert_eq!(from("live").ok(), "", "nothing is before the end");
+    assert_eq!(from("@-5m").ok(), "0\n1\n2\n3\n4\n");
+    assert_eq!(from("@2020-01-01").ok(), "0\n1\n2\n3\n4\n");
+    assert_eq!(from("@2999-01-01T00:00:00Z").ok(), "");
+    assert!(from("soon").failed(USAGE).contains("earliest"));
+    assert_eq!(on(&server, ["subscribe", "t", "--from", "1", "-n", "2"]).ok(), "1\n2\n");
+    assert_eq!(on(&server, ["subscribe", "t", "-n", "0"]).ok(), "");
+    on(&server, ["topic", "create", "wide", "--partitions", "4"]).ok();
+    feed(&server, ["publish", "wide", "--partition", "1"], "a\nb\n").ok();
+    feed(&server, ["publish", "wide", "--partition", "3"], "c\n").ok();
+    let mut all: Vec<String> = Vec::new();
+    all.extend(on(&server, ["subscribe", "wide", "--from", "earliest", "--until-end"]).ok().lines().map(str::to_owned));
+    all.sort();
+    assert_eq!(all, ["a", "b", "c"], "the end of every partition");
+    let one = on(&server, ["subscribe", "wide", "--from", "earliest", "--until-end", "--partition", "3"]).ok();
+    assert_eq!(one, "c\n");
+}
+
+/// `--until-end` ends also where retention took the rest meanwhile, or an offset is long gone.
+#[test]
+fn subscribe_tells_gaps_and_still_ends() {
+    let server = Server::start();
+    on(&server, ["topic", "create", "short", "--retention-bytes", "4KiB"]).ok();
+    for _ in 0..30 {
+        on(&server, ["publish", "short", &"x".repeat(1_000)]).ok();
+    }
+    let done = on(&server, ["subscribe", "short", "--from", "0", "--until-end"]);
+    assert!(done.err.contains("did not come"), "{done:?}");
+    let kept = done.ok().lines().count();
+    assert!((1..30).contains(&kept), "{kept}");
+}
+
+/// Topics are created, listed, described and deleted, for people and for programs.
+#[test]
+fn topic_commands() {
+    let server = Server::start();
+    assert!(on(&server, ["topic", "list"]).ok().contains("no topics yet"));
+    assert_eq!(on(&server, ["--json", "topic", "list"]).json(), json!([]));
+    let create =
+        ["topic", "create", "orders", "--partitions", "2", "--retention-bytes", "1MiB", "--retention-ms", "1000"];
+    assert!(on(&server, create).ok().contains("orders"));
+    let settings = json!({ "topic": "orders", "retention_bytes": 1 << 20, "retention_ms": 1_000 });
+    let created = on(&server, create.into_iter().chain(["--json"])).json();
+    for (name, value) in settings.as_object().expect("an object") {
+        assert_eq!(&created[name], value);
+    }
+    assert_eq!(created["partitions"].as_array().map(Vec::len), Some(2));
+    feed(&server, ["publish", "orders", "--partition", "1"], "a\nb\n").ok();
+    let list = on(&server, ["topic", "list"]).ok();
+    let rows: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["TOPIC", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);
+    assert_eq!(&rows[1][..3], ["orders", "2", "2"]);
+    let listed = on(&server, ["--json", "topic", "list"]).json();
+    assert_eq!(listed[0]["partitions"][1]["end"], 2);
+    let described = on(&server, ["topic", "describe", "orders"]).ok();
+    assert!(described.contains("orders: 2 partitions") && described.contains("PARTITION"), "{described}");
+    assert_eq!(on(&server, ["--json", "topic", "describe", "orders"]).json()["partitions"][1]["end"], 2);
+    on(&server, ["topic", "create", "orders", "--partitions", "3"]).failed(1);
+    on(&server, ["topic", "create", "or ders"]).failed(USAGE);
+    on(&server, ["topic", "create", "t", "--retention-bytes", "many"]).failed(USAGE);
+    assert!(on(&server, ["topic", "delete", "orders"]).ok().contains("orders"));
+    on(&server, ["topic", "create", "again"]).ok();
+    assert_eq!(on(&server, ["--json", "topic", "delete", "again"]).json(), json!({ "deleted": "again" }));
+}
+
+/// A request prints its answer; without anyone to answer the exit code says so.
+#[test]
+fn request_prints_the_answer() {
+    let server = Server::start();
+    let message = on(&server, ["request", "nobody", "question"]).failed(NOT_FOUND);
+    assert!(message.contains("nobody answers"), "{message}");
+    let url = server.url("tcp");
+    let mut silent =
+        program().args(["--server", &url, "subscribe", "silent"]).stdout(Stdio::null()).spawn().expect("started");
+    let late = loop {
+        let done = on(&server, ["request", "silent", "question", "--timeout-ms", "50"]);
+        if done.code != Some(NOT_FOUND) {
+            break done;
+        }
+    };
+    assert!(late.failed(1).contains("50 ms"));
+    silent.kill().expect("killed");
+    silent.wait().expect("gone");
+}
+
+/// Without a broker the exit code is 3 and the message says what to start; a missing topic is 4; wrong
+/// usage is 2.
+#[test]
+fn exit_codes_tell_what_is_missing() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let nowhere = format!("tcp://{free}");
+    for args in [&["topic", "list"][..], &["publish", "t", "x"], &["subscribe", "t"], &["request", "t", "x"]] {
+        let message = thalweg(["--server", &nowhere].into_iter().chain(args.iter().copied())).failed(NO_BROKER);
+        assert!(message.contains("thalweg serve") && message.contains(&nowhere), "{message}");
+    }
+    let quic = format!("quic://{free}");
+    let message = thalweg(["--server", &quic, "--set", "connect_timeout_ms=100", "topic", "list"]).failed(NO_BROKER);
+    assert!(message.contains(&quic), "{message}");
+    let server = Server::with(&["auto_create_topics=false"]);
+    for args in
+        [&["topic", "describe", "t"][..], &["topic", "delete", "t"], &["publish", "t", "x"], &["subscribe", "t"]]
+    {
+        let message = on(&server, args.iter().copied()).failed(NOT_FOUND);
+        assert!(message.contains("'t'"), "{message}");
+    }
+    for args in [&["no-such-command"][..], &["publish"], &["subscribe", "t", "--format", "xml"], &[]] {
+        thalweg(args.iter().copied()).failed(USAGE);
+    }
+    thalweg(["--server", "http://localhost", "topic", "list"]).failed(USAGE);
+    thalweg(["--set", "shrads=1", "topic", "list"]).failed(USAGE);
+}
+
+/// The configuration shows where each value comes from: flag over variable over file over profile.
+#[test]
+fn config_shows_origins() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = "profile = \"latency\"\nshards = 3\nlog = \"warn\"\n[client]\npub_conn_pool = 5\n";
+    std::fs::write(folder.path().join("thalweg.toml"), file).expect("written");
+    let show = |args: &[&str]| -> Done {
+        let mut command = program();
+        command.current_dir(folder.path()).env("THALWEG_SHARDS", "4").env("THALWEG_LOG", "debug").args(args);
+        run(command.stdout(Stdio::piped()).stderr(Stdio::piped()), b"")
+    };
+    let shown = show(&["--json", "config", "show", "--set", "log=error"]).json();
+    for (name, value, origin) in [
+        ("log", "error", "--log"),
+        ("shards", "4", "$THALWEG_SHARDS"),
+        ("pub_conn_pool", "5", "thalweg.toml"),
+        ("pub_queue_depth", "512", "profile latency"),
+        ("memory_max", "1073741824", "profile latency"),
+    ] {
+        assert_eq!((&shown[name]["value"], &shown[name]["origin"]), (&json!(value), &json!(origin)), "{name}");
+    }
+    let text = show(&["config", "show"]).ok();
+    let line = text.lines().find(|line| line.contains("pub_queue_depth")).expect("a key");
+    assert!(line.contains("= 512") && line.contains("profile latency"), "{line}");
+    let help = show(&["config", "show", "--help-keys"]).ok();
+    assert!(help.contains("Publishes of a connection before the first is answered"));
+    let read_back: String =
+        text.lines().filter(|line| !line.starts_with('[')).map(|line| format!("{line}\n")).collect();
+    assert!(read_back.contains("native"), "{read_back}");
+}
+
+/// A reader that has seen enough closes the pipe: that is no failure, and nothing panics.
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let server = Server::start();
+    feed(&server, ["publish", "t"], &"line\n".repeat(50_000)).ok();
+    for args in [
+        &["subscribe", "t", "--from", "earliest"][..],
+        &["subscribe", "t", "--from", "earliest", "--format", "table"],
+        &["subscribe", "t", "--from", "earliest", "--until-end", "--format", "json"],
+        &["topic", "list"],
+        &["--json", "topic", "list"],
+        &["topic", "describe", "t"],
+        &["--json", "publish", "t", "x"],
+        &["config", "show"],
+        &["--json", "config", "show"],
+        &["completions", "bash"],
+        &["--help"],
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = program();
+        command.args(["--server", &server.url("tcp")]).args(args).stdout(writer).stderr(Stdio::piped());
+        let done = run(&mut command, b"");
+        assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{args:?}");
+    }
+    let script = format!(
+        "{} --server {} subscribe t --from earliest | head -1",
+        env!("CARGO_BIN_EXE_thalweg"),
+        server.url("tcp")
+    );
+    let mut shell = Command::new("bash");
+    shell.args(["-o", "pipefail", "-c", &script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    assert_eq!(run(&mut shell, b"").ok(), "line\n");
+}
+
+/// An output that takes nothing is a failure, told once and without a panic.
+#[test]
+fn a_full_output_is_a_failure() {
+    let server = Server::start();
+    on(&server, ["publish", "t", "x"]).ok();
+    for args in [
+        &["subscribe", "t", "--from", "earliest", "--until-end"][..],
+        &["topic", "list"],
+        &["--json", "publish", "t", "x"],
+        &["config", "show"],
+        &["completions", "zsh"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("a device");
+        let mut command = program();
+        command.args(["--server", &server.url("tcp")]).args(args).stdout(full).stderr(Stdio::piped());
+        let message = run(&mut command, b"").failed(1);
+        assert!(message.starts_with("thalweg: ") && message.contains("No space left"), "{args:?}: {message}");
+    }
+}
+
+/// Completions are scripts that their shell can parse, and man pages are written for every command.
+#[test]
+fn completions_and_man_pages() {
+    let script = thalweg(["completions", "bash"]).ok();
+    let mut bash = Command::new("bash");
+    bash.args(["-n", "/dev/stdin"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    assert_eq!(run(&mut bash, script.as_bytes()).ok(), "");
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        assert!(thalweg(["completions", shell]).ok().contains("subscribe"), "{shell}");
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let pages = folder.path().join("man").join("man1");
+    thalweg(["man", pages.to_str().expect("a path")]).ok();
+    for page in ["thalweg", "thalweg-serve", "thalweg-publish", "thalweg-subscribe", "thalweg-topic-create"] {
+        let text = std::fs::read_to_string(pages.join(format!("{page}.1"))).expect(page);
+        assert!(text.contains(".TH"), "{page}");
+    }
+}
+
+/// A subscriber over QUIC, TCP and TLS gets what another process publishes.
+#[test]
+fn commands_speak_every_transport() {
+    let server = Server::start();
+    for scheme in ["quic", "tcp", "tls"] {
+        let url = server.url(scheme);
+        thalweg(["--server", &url, "publish", scheme, "hello"]).ok();
+        let args = ["--server", &url, "subscribe", scheme, "--from", "earliest", "-n", "1"];
+        assert_eq!(thalweg(args).ok(), "hello\n", "{scheme}");
+    }
+}
