@@ -130,7 +130,9 @@ impl Sink {
                     }
                 }
                 Event::Gap { from, to, .. } => self.lost += to - from,
-                Event::Restarted => return Err(Error::new(client::ErrorKind::Disconnected, "the broker restarted")),
+                Event::Restarted | Event::Reconnected => {
+                    return Err(Error::new(client::ErrorKind::Disconnected, "the connection broke"));
+                }
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! One partition at work: its order, its log and its subscribers behind one lock that is held briefly.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::{DraftBatch, Error, Fanout, Offset, Partition, PartitionId, RecordBatch, Result, Start, TopicName};
 use parking_lot::Mutex;
@@ -17,6 +18,8 @@ pub(crate) struct PartitionCell {
     state: Mutex<State>,
     /// Fetches that wait for the next append.
     appended: Notify,
+    /// A subscriber has ended: it gets nothing more, and no share of a group.
+    has_ended_member: AtomicBool,
 }
 
 /// Invariant: the log ends where the order does, and every live source of the fanout was offered
@@ -61,7 +64,7 @@ pub(crate) struct AppendContext<'a> {
 
 impl PartitionCell {
     pub(crate) fn new(topic: TopicName, id: PartitionId) -> Self {
-        Self { topic, id, state: Mutex::default(), appended: Notify::new() }
+        Self { topic, id, state: Mutex::default(), appended: Notify::new(), has_ended_member: AtomicBool::new(false) }
     }
 
     /// Gives the batch its offsets, keeps it and offers it to every receiver: the one place where a
@@ -76,6 +79,9 @@ impl PartitionCell {
         let state = &mut *state;
         if state.is_deleted {
             return Err(Refused::Failed(self.gone()));
+        }
+        if self.has_ended_member.load(Ordering::Relaxed) && self.has_ended_member.swap(false, Ordering::AcqRel) {
+            state.fanout.leave(|subscriber| subscriber.has_ended());
         }
         let len = batch.len();
         if let Err(member) = state.fanout.all_accept(|member| !member.handle.blocks(member.source, len)) {
@@ -154,6 +160,11 @@ impl PartitionCell {
         };
         state.fanout.join(engine::fanout::Member { handle: subscriber.clone(), source }, group);
         Ok(Some((from, end)))
+    }
+
+    /// A subscriber of this partition has ended; it leaves before the next append.
+    pub(crate) fn note_ended_member(&self) {
+        self.has_ended_member.store(true, Ordering::Release);
     }
 
     pub(crate) fn leave(&self, subscriber: &Arc<Subscriber>) {

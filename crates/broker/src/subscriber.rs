@@ -98,7 +98,7 @@ impl Subscriber {
     /// Adds a partition, unless the subscriber reads it already.
     pub(crate) fn add_source(&self, cell: &Arc<PartitionCell>, next: Offset, is_live: bool) -> Option<SourceId> {
         let mut state = self.state.lock();
-        if state.sources.iter().any(|source| Arc::ptr_eq(source, cell)) {
+        if state.ended.is_some() || state.sources.iter().any(|source| Arc::ptr_eq(source, cell)) {
             return None;
         }
         if state.sources.len() >= PARTITIONS_TOTAL_MAX {
@@ -341,8 +341,15 @@ impl Subscriber {
 
     fn end_locked(&self, state: &mut State, error: Error) {
         state.ended.get_or_insert(error);
-        self.has_ended.store(true, Ordering::Relaxed);
+        self.has_ended.store(true, Ordering::Release);
+        for cell in &state.sources {
+            cell.note_ended_member();
+        }
         self.lane.room.notify_waiters();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
     }
 }
 

@@ -31,6 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             Event::Gap { topic, partition, from, to } => {
                 println!("{topic} {partition}: records {from} to {} are gone", to - 1);
             }
+            Event::Reconnected => println!("the connection was made again; something may be missing"),
             Event::Restarted => println!("the broker was restarted; its topics in memory begin anew"),
         }
     }

@@ -16,6 +16,9 @@ use crate::settings::ClientSettings;
 use crate::subscription::SubscriptionBuilder;
 use wire::response::Published;
 
+/// How long a close may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A client of one broker. Cloning it shares its connections.
 #[derive(Clone)]
 pub struct Client {
@@ -60,6 +63,18 @@ impl Client {
                 requester: Requester::default(),
                 dialer,
             }),
+        }
+    }
+
+    /// Closes all connections and waits, at most a second, until the broker knows. A client that is just
+    /// dropped is found out by its silence: over QUIC that takes six seconds.
+    pub async fn close(self) {
+        let close = async {
+            self.shared.publish.close().await;
+            self.shared.events.close().await;
+        };
+        if tokio::time::timeout(CLOSE_TIMEOUT, close).await.is_err() {
+            tracing::debug!("the broker did not take note of the close in time");
         }
     }
 

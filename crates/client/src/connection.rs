@@ -35,6 +35,7 @@ pub(crate) struct Connection {
 }
 
 struct Quic {
+    endpoint: quinn::Endpoint,
     connection: quinn::Connection,
     /// Subscriptions whose stream has not come yet.
     expected: Arc<Mutex<HashMap<u32, oneshot::Sender<EventStream>>>>,
@@ -145,7 +146,7 @@ impl Dialer {
             hello,
             publish,
             subscription_ids: AtomicU32::new(1),
-            quic: Some(Quic { connection, expected }),
+            quic: Some(Quic { endpoint, connection, expected }),
         })
     }
 
@@ -183,6 +184,15 @@ impl Dialer {
 impl Connection {
     pub(crate) fn is_closed(&self) -> bool {
         self.control.is_closed()
+    }
+
+    /// Closes the connection and waits until the broker was told.
+    pub(crate) async fn close(&self) {
+        self.control.close();
+        if let Some(quic) = &self.quic {
+            quic.connection.close(0u32.into(), b"done");
+            quic.endpoint.wait_idle().await;
+        }
     }
 
     pub(crate) fn next_subscription(&self) -> u32 {

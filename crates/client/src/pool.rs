@@ -58,6 +58,15 @@ impl Pool {
         }
     }
 
+    /// Closes the connections that are open.
+    pub(crate) async fn close(&self) {
+        for slot in &self.slots {
+            if let Some(connection) = slot.lock().await.take() {
+                connection.close().await;
+            }
+        }
+    }
+
     /// The publish stream of a turn.
     pub(crate) async fn link(&self, turn: usize) -> Result<Arc<Link>> {
         let connection = self.connection(turn).await?;

@@ -63,6 +63,9 @@ pub enum Event {
     /// The broker was started anew, or the topic was deleted and made again: what comes now is of
     /// another log, which begins at offset 0.
     Restarted,
+    /// The connection broke, and a subscription of a pattern or a queue group goes on live: what was
+    /// published meanwhile did not come.
+    Reconnected,
 }
 
 /// Records as they were published together.
@@ -308,6 +311,8 @@ impl Subscription {
         if is_restarted || (!self.is_pattern() && self.next.iter().any(is_anew)) {
             self.next = self.open.positions(&request.start);
             self.pending.push_back(Event::Restarted);
+        } else if request.start == Start::Live {
+            self.pending.push_back(Event::Reconnected);
         }
         Ok(())
     }

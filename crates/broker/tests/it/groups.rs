@@ -65,3 +65,36 @@ async fn each_record_goes_to_one_member() {
         assert_eq!(seen.lock().expect("no panic").len() as u64, 4 * each);
     }
 }
+
+/// A member that has ended gets no more of the group's records, even while it still hands over what it has.
+#[tokio::test]
+async fn a_member_that_has_ended_gets_nothing_more() {
+    let broker = start(Settings::default());
+    let join = || {
+        let mut request = ask("jobs");
+        request.group = Some("g".to_owned());
+        broker.subscribe(request).expect("subscribed")
+    };
+    let (mut first, mut second) = (join(), join());
+    for _ in 0..2 {
+        publish(&broker, "jobs", 0).await.expect("published");
+    }
+    first.handle().end(engine::Error::new(ErrorKind::ShuttingDown, "over"));
+    for _ in 0..10 {
+        assert_eq!(publish(&broker, "jobs", 0).await.expect("published").receivers, 1);
+    }
+    let mut out = Vec::new();
+    let mut got = Vec::new();
+    while got.len() < 11 {
+        within("a delivery", second.next(&mut out)).await.expect("it goes on");
+        got.extend(out.iter().map(|delivery| match delivery {
+            Delivery::Batch { batch, .. } => batch.base_offset(),
+            Delivery::Gap { .. } => panic!("a share has no gaps"),
+        }));
+    }
+    assert_eq!(got, (1..12).collect::<Vec<_>>(), "the first record was the other's");
+    within("a delivery", first.next(&mut out)).await.expect("what it had");
+    assert!(within("the end", first.next(&mut out)).await.is_err());
+    second.handle().end(engine::Error::new(ErrorKind::ShuttingDown, "over"));
+    assert_eq!(publish(&broker, "jobs", 0).await.expect("published").receivers, 0, "nobody is there");
+}

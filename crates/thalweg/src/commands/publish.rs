@@ -45,6 +45,8 @@ pub fn run(config: &Config, args: Publish, is_json: bool) -> Result {
         } else if io::stderr().is_terminal() {
             note(&format!("published {published} records to {}", args.topic));
         }
+        drop(publisher);
+        client.close().await;
         Ok(())
     })
 }

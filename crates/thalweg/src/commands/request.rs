@@ -24,6 +24,7 @@ pub fn run(config: &Config, args: &Request, is_json: bool) -> Result {
             out.write_all(answer.value())?;
             writeln!(out)?;
         }
+        client.close().await;
         Ok(())
     })
 }

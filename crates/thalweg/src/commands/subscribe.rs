@@ -26,7 +26,10 @@ pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
         }
         let mut subscription = builder.open().await?;
         let format = if is_json { Format::Json } else { args.format };
-        match print(&mut subscription, &args, format).await {
+        let printed = print(&mut subscription, &args, format).await;
+        drop(subscription);
+        client.close().await;
+        match printed {
             Err(Ended::Output(error)) => Err(error.into()),
             Err(Ended::Broker(error)) => Err(error.into()),
             Ok(()) => Ok(()),
@@ -86,6 +89,12 @@ async fn print(subscription: &mut Subscription, args: &Subscribe, format: Format
             Event::Gap { topic, partition, from, to } => {
                 out.flush()?;
                 note(&format!("{topic} partition {partition}: records {from} to {} did not come", to - 1));
+            }
+            Event::Reconnected => {
+                out.flush()?;
+                eprintln!(
+                    "thalweg: the connection broke and was made again; what was published meanwhile did not come"
+                );
             }
             Event::Restarted => {
                 out.flush()?;

@@ -60,6 +60,7 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                 }
             }
         }
+        client.close().await;
         Ok(())
     })
 }

@@ -125,8 +125,8 @@ pub(super) async fn read(
                     });
                 }
                 Event::Gap { from, to, .. } => seen.0.send_modify(|counts| counts.gaps += to - from),
-                Event::Restarted => {
-                    return Err(client::Error::new(client::ErrorKind::Disconnected, "the broker was restarted"));
+                Event::Restarted | Event::Reconnected => {
+                    return Err(client::Error::new(client::ErrorKind::Disconnected, "the connection to the broker broke"));
                 }
             },
             Ok(()) = others.changed() => {}
