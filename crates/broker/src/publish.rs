@@ -51,8 +51,9 @@ impl Drop for Wakes {
 }
 
 impl Broker {
-    /// Puts a batch into a topic, which is created if that is allowed. Without a partition, the
-    /// key of its first record decides, and batches without keys take turns. Waits only for subscribers whose overflow policy is to block.
+    /// Puts a batch into a topic, which is created if that is allowed. Without a partition, the key of
+    /// its first record decides, and batches without keys take turns. Waits only for subscribers whose
+    /// overflow policy is to block.
     pub async fn publish(
         &self,
         topic: &str,

@@ -191,7 +191,9 @@ impl Subscriber {
                     &mut state,
                     Error::new(
                         ErrorKind::SlowSubscriber,
-                        format!("the subscriber's queue of {queued} batches was full; read faster or choose another overflow policy"),
+                        format!(
+                            "the queue of {queued} batches was full; read faster or choose another overflow policy"
+                        ),
                     ),
                 );
                 true

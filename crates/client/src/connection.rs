@@ -69,8 +69,12 @@ impl Dialer {
     /// Connects and says hello, within the connect timeout. `streams` are for publishing.
     pub(crate) async fn connect(&self, streams: usize) -> Result<Connection> {
         let timeout = self.settings.connect_timeout;
-        tokio::time::timeout(timeout, self.connect_now(streams)).await.map_err(|_| {
-            disconnected(&format!("no connection to {} within {} ms", self.address, timeout.as_millis()))
+        tokio::time::timeout(timeout, self.connect_now(streams)).await.map_err(|e| {
+            disconnected(&format!(
+                "no connection to {} within {} ms ({e}); is `thalweg serve` running there?",
+                self.address,
+                timeout.as_millis()
+            ))
         })?
     }
 
@@ -238,7 +242,7 @@ impl Events {
                 Self::Shared(inbox) => return inbox.next().await,
                 Self::Own(stream) => return stream.next().await,
                 Self::Expected(stream) => {
-                    let stream = stream.await.map_err(|_| disconnected("the connection was closed"))?;
+                    let stream = stream.await.map_err(|e| disconnected(&format!("the connection was closed: {e}")))?;
                     *self = Self::Own(Box::new(stream));
                 }
             }

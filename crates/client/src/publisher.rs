@@ -335,10 +335,10 @@ fn ask(
 
 async fn acknowledged(shared: &Shared, answer: oneshot::Receiver<Result<Response>>) -> Result<Published> {
     let timeout = shared.dialer.settings.request_timeout;
-    let answer = tokio::time::timeout(timeout, answer)
-        .await
-        .map_err(|_| Error::new(ErrorKind::Timeout, format!("no acknowledgement within {} ms", timeout.as_millis())))?;
-    match answer.map_err(|_| crate::link::disconnected("the connection was closed"))?? {
+    let answer = tokio::time::timeout(timeout, answer).await.map_err(|e| {
+        Error::new(ErrorKind::Timeout, format!("no acknowledgement in {} ms: {e}", timeout.as_millis()))
+    })?;
+    match answer.map_err(|e| crate::link::disconnected(&format!("the connection was closed: {e}")))?? {
         Response::Published(published) => Ok(published),
         other => Err(unexpected(&other)),
     }

@@ -48,10 +48,10 @@ impl Requester {
             if published.receivers == 0 {
                 return Err(Error::new(ErrorKind::NoResponders, format!("nobody answers at '{topic}'")));
             }
-            let answer = tokio::time::timeout(timeout, answer).await.map_err(|_| {
-                Error::new(ErrorKind::Timeout, format!("no answer at '{topic}' within {} ms", timeout.as_millis()))
+            let answer = tokio::time::timeout(timeout, answer).await.map_err(|e| {
+                Error::new(ErrorKind::Timeout, format!("no answer at '{topic}' within {} ms: {e}", timeout.as_millis()))
             })?;
-            answer.map_err(|_| Error::new(ErrorKind::Disconnected, "the inbox was closed"))
+            answer.map_err(|e| Error::new(ErrorKind::Disconnected, format!("the inbox was closed: {e}")))
         };
         let result = result.await;
         self.waiting.lock().remove(&id);

@@ -35,7 +35,15 @@ pub struct Global {
     #[arg(long, global = true, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Write results as JSON
-    #[arg(long, global = true, env = "THALWEG_JSON", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0, default_value = "false", default_missing_value = "true")]
+    #[arg(
+        long,
+        global = true,
+        env = "THALWEG_JSON",
+        value_parser = clap::builder::BoolishValueParser::new(),
+        num_args = 0,
+        default_value = "false",
+        default_missing_value = "true"
+    )]
     pub json: bool,
 }
 

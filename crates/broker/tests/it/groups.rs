@@ -16,7 +16,8 @@ async fn each_record_goes_to_one_member() {
     let settings = TopicSettings { partitions: 4, ..TopicSettings::default() };
     broker.create_topic("jobs", settings).expect("created");
     let (each, members) = (1_500u64, 5);
-    let seen: Vec<Arc<Mutex<HashSet<(u32, u64)>>>> = (0..2).map(|_| Arc::default()).collect();
+    type Seen = Arc<Mutex<HashSet<(u32, u64)>>>;
+    let seen: Vec<Seen> = (0..2).map(|_| Arc::default()).collect();
     let mut readers = Vec::new();
     for (group, seen) in seen.iter().enumerate() {
         for member in 0..members {

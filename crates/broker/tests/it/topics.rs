@@ -101,7 +101,9 @@ async fn churn_leaves_nothing_behind() {
                         }
                     };
                     for result in [publish(&broker, &name, 0).await.map(drop), broker.delete_topic(&name)] {
-                        assert!(result.is_ok_and(|()| true) || round < 300, "a topic may be gone by now");
+                        // Somebody else may have deleted it by now.
+                        let kind = result.map_err(|error| error.kind);
+                        assert!(matches!(kind, Ok(()) | Err(ErrorKind::NotFound)), "{kind:?}");
                     }
                     drop(subscription);
                 }

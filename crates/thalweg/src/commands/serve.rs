@@ -22,7 +22,8 @@ pub fn run(global: &Global, args: &Serve) -> Result {
         return Err(Failure::new(
             USAGE,
             format!(
-                "--data {}: this version keeps topics in memory only and would lose what you trust it with; leave --data out",
+                "--data {}: this version keeps topics in memory only and would lose what you trust it with; \
+                 leave --data out",
                 data.display()
             ),
         ));

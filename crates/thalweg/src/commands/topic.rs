@@ -102,7 +102,10 @@ fn describe(out: &mut impl Write, info: &TopicInfo) -> Result {
 }
 
 fn to_json(info: &TopicInfo) -> Value {
-    let partition = |(id, p): (usize, &client::PartitionInfo)| json!({ "partition": id, "start": p.start, "end": p.end, "bytes": p.bytes, "subscribers": p.subscribers });
+    let partition = |(id, p): (usize, &client::PartitionInfo)| {
+        let (start, end, bytes) = (p.start, p.end, p.bytes);
+        json!({ "partition": id, "start": start, "end": end, "bytes": bytes, "subscribers": p.subscribers })
+    };
     json!({
         "topic": info.topic,
         "retention_bytes": info.settings.retention_bytes,

@@ -150,7 +150,8 @@ impl Config {
             let is_safe = address.ip().is_loopback() || self.bool("insecure");
             if !is_safe && (door == "http" || self.text("tls_cert").is_empty()) {
                 return Err(ConfigError(format!(
-                    "{door} = {address} can be reached from other machines without {}; bind it to 127.0.0.1, {}or say --insecure",
+                    "{door} = {address} can be reached from other machines without {}; bind it to 127.0.0.1, \
+                     {}or say --insecure",
                     if door == "http" { "TLS" } else { "a certificate that they can trust" },
                     if door == "http" { "" } else { "name tls_cert and tls_key, " },
                 )));

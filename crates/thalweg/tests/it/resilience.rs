@@ -1,10 +1,13 @@
 //! Clients live through what happens to their broker and to the wire.
 
 use std::process::Stdio;
+use std::time::Duration;
 
-use client::{Client, ClientSettings, ErrorKind, Event, Record, RetryClass, Start, Subscription, TopicSettings};
+use client::{Acks, Client, ClientSettings, ErrorKind, Event, Record, RetryClass, Start, Subscription, TopicSettings};
+use rustix::process::Signal;
 use wire::Request;
 
+use crate::bystander::kind_of;
 use crate::proxy::Proxy;
 use crate::raw::{Raw, encode, publish as publish_request};
 use crate::reading::{Contiguous, next_event, publish, subscribe, take, text, values};
@@ -157,7 +160,7 @@ async fn a_client_that_dies_in_a_batch_hurts_nobody() {
     for part in [1, 11, 12, 13, 40, 100, 5_000] {
         let mut dying = Raw::open(server.address).await;
         dying.publish("t", &[b"whole"]).await;
-        let frame = encode(&publish_request("t", client::Acks::Accepted, &[&[b'x'; 10_000]]), 9);
+        let frame = encode(&publish_request("t", Acks::Accepted, &[&[b'x'; 10_000]]), 9);
         dying.write(&frame[..part]).await;
         drop(dying);
         publish(&client, "t", ["next"]).await;
@@ -176,4 +179,64 @@ async fn a_client_that_dies_in_a_batch_hurts_nobody() {
     assert_eq!(values(&mut subscription, 1).await, ["end"]);
     let mut raw = Raw::open(server.address).await;
     assert!(matches!(raw.call(&Request::Ping).await, wire::Response::Pong));
+}
+
+/// A broker that takes everything and answers nothing does not hold anyone for ever; once it answers again,
+/// the same connection goes on.
+#[tokio::test]
+async fn a_silent_broker_times_out() {
+    let server = Server::start();
+    let settings = ClientSettings {
+        request_timeout: Duration::from_millis(200),
+        publishes_in_flight_max: 2,
+        ..ClientSettings::default()
+    };
+    let client = server.client_with("tcp", settings).await;
+    let publisher = within("publisher", client.publisher("t").open()).await.expect("open");
+    let unacknowledged = client.publisher("other").acks(Acks::None).open();
+    let unacknowledged = within("publisher", unacknowledged).await.expect("open");
+    server.freeze();
+    for error in [
+        within("ping", client.ping()).await.map(drop),
+        within("publish", client.publish("t", Record::new("0"))).await.map(drop),
+        within("publish", publisher.publish(&Record::new("1"))).await.map(drop),
+    ] {
+        assert_eq!(error.map_err(|error| error.kind), Err(ErrorKind::Timeout));
+    }
+    within("send", publisher.send(&Record::new("2"))).await.expect("gathered");
+    assert_eq!(kind_of("flush", publisher.flush()).await, Err(ErrorKind::Timeout));
+    let large = Record::new(vec![b'x'; 1 << 20]);
+    let refused = async { while unacknowledged.publish(&large).await.is_ok() {} };
+    within("no room any more", refused).await;
+    server.signal(Signal::CONT);
+    within("flush", publisher.flush()).await.expect("acknowledged after all");
+    within("ping", client.ping()).await.expect("the same connection");
+    until("all is taken", async || unacknowledged.publish(&Record::new("end")).await.is_ok()).await;
+    let mut all = subscribe(&client, "t", Start::Earliest).await;
+    assert_eq!(values(&mut all, 3).await, ["0", "1", "2"], "an unknown outcome may be a success");
+}
+
+/// A broker that is stopped and started in order: subscriptions go on with the new one, over every transport.
+#[tokio::test]
+async fn a_restart_in_order_is_survived() {
+    let mut server = Server::start();
+    let mut subscriptions = Vec::new();
+    for scheme in ["tcp", "quic", "tls"] {
+        let client = server.client(scheme).await;
+        subscriptions.push((scheme, subscribe(&client, "t", Start::Live).await, client));
+    }
+    publish(&subscriptions[0].2, "t", ["before"]).await;
+    for (_, subscription, _) in &mut subscriptions {
+        assert_eq!(values(subscription, 1).await, ["before"]);
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended().await.code(), Some(0));
+    server.start_again();
+    let publisher = server.client("tcp").await;
+    publish(&publisher, "t", ["after"]).await;
+    for (scheme, subscription, client) in &mut subscriptions {
+        expect_restart(subscription).await;
+        assert_eq!(values(subscription, 1).await, ["after"], "{scheme}");
+        within("ping", client.ping()).await.expect("connected again");
+    }
 }

@@ -122,8 +122,7 @@ async fn a_stop_drains_what_is_queued() {
     assert_eq!(server.ended().await.code(), Some(0));
 }
 
-/// A connection that never said anything, or that asks and does not read, does not hold up a stop of
-/// those that are fine; new connections are not taken any more.
+/// A connection that never said anything, or not enough, does not hold up a stop.
 #[tokio::test]
 async fn a_stop_does_not_wait_for_those_who_say_nothing() {
     let mut server = Server::with(&["hello_timeout_ms=600000", "shutdown_timeout_ms=600000"]);

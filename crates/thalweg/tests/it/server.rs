@@ -84,6 +84,11 @@ impl Server {
     /// Ends the process as a power cut would, and starts another on the same port.
     pub fn crash_and_restart(&mut self) {
         self.crash();
+        self.start_again();
+    }
+
+    /// Starts another process on the port of the one that has ended.
+    pub fn start_again(&mut self) {
         let (child, address) = spawn(&self.launch, self.folder.path(), &self.address.to_string());
         self.child = child;
         assert_eq!(self.address, address);

@@ -126,7 +126,7 @@ pub(super) async fn read(
                 }
                 Event::Gap { from, to, .. } => seen.0.send_modify(|counts| counts.gaps += to - from),
                 Event::Restarted | Event::Reconnected => {
-                    return Err(client::Error::new(client::ErrorKind::Disconnected, "the connection to the broker broke"));
+                    return Err(client::Error::new(client::ErrorKind::Disconnected, "the connection broke"));
                 }
             },
             Ok(()) = others.changed() => {}
