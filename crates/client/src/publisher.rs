@@ -1,6 +1,7 @@
 //! Publishing many records: gathered into batches, many on the way, order kept.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::partitioner::{self, Sticky};
@@ -41,6 +42,8 @@ struct Gathered {
 struct Window {
     free: Semaphore,
     size: usize,
+    /// Answers so far, failures included: that the broker does something.
+    answered: AtomicU64,
     outcome: Mutex<Outcome>,
 }
 
@@ -57,6 +60,7 @@ impl OnAck for Window {
             outcome.failed_batches += 1;
             outcome.first_error.get_or_insert(error);
         }
+        self.answered.fetch_add(1, Ordering::Relaxed);
         self.free.add_permits(1);
     }
 }
@@ -99,7 +103,12 @@ impl PublisherBuilder {
             acks: self.acks,
             turn,
             gathered: Mutex::new(gathered),
-            window: Arc::new(Window { free: Semaphore::new(size), size, outcome: Mutex::default() }),
+            window: Arc::new(Window {
+                free: Semaphore::new(size),
+                size,
+                answered: AtomicU64::new(0),
+                outcome: Mutex::default(),
+            }),
             link: tokio::sync::Mutex::new(link),
             client: self.client,
         });
@@ -177,7 +186,7 @@ impl Publisher {
         sender.send_gathered(&mut link).await;
         sender.reconnect_if_needed(&mut link).await?;
         if sender.acks == Acks::None {
-            link.room().await;
+            sender.patiently(link.room()).await?;
             let correlation = link.next_correlation();
             link.tell(publish_frame(correlation, &sender.topic, partition, sender.acks, batch.into_bytes()))?;
             return Ok(None);
@@ -201,11 +210,11 @@ impl Publisher {
         self.sender.send_gathered(&mut link).await;
         let window = &self.sender.window;
         if self.sender.acks == Acks::None {
-            link.drained().await;
+            self.sender.patiently(link.drained()).await?;
         } else {
             drop(link);
             // All permits are back when all answers are.
-            let all = window.free.acquire_many(window.size as u32).await;
+            let all = self.sender.patiently(window.free.acquire_many(window.size as u32)).await?;
             drop(all.map_err(|e| Error::invalid(format!("the publisher is closed: {e}")))?);
         }
         let outcome = std::mem::take(&mut *window.outcome.lock());
@@ -268,13 +277,13 @@ struct Sender {
 impl Sender {
     async fn send(&self, link: &mut Arc<Link>, partition: Option<PartitionId>, batch: DraftBatch) -> Result<()> {
         self.reconnect_if_needed(link).await?;
-        link.room().await;
+        self.patiently(link.room()).await?;
         let correlation = link.next_correlation();
         let frame = publish_frame(correlation, &self.topic, partition, self.acks, batch.into_bytes());
         if self.acks == Acks::None {
             return link.tell(frame);
         }
-        let permit = self.window.free.acquire().await;
+        let permit = self.patiently(self.window.free.acquire()).await?;
         permit.map_err(|e| Error::invalid(format!("the publisher is closed: {e}")))?.forget();
         let sent = link.call_with(correlation, frame, Waiter::Publisher(self.window.clone()));
         if sent.is_err() {
@@ -291,6 +300,23 @@ impl Sender {
                 let mut outcome = self.window.outcome.lock();
                 outcome.failed_batches += 1;
                 outcome.first_error.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Waits for what the broker has to do first: as long as it does something, and not for ever when it
+    /// does nothing at all.
+    async fn patiently<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let timeout = self.client.settings().request_timeout;
+        tokio::pin!(work);
+        loop {
+            let answered = self.window.answered.load(Ordering::Relaxed);
+            if let Ok(done) = tokio::time::timeout(timeout, &mut work).await {
+                return Ok(done);
+            }
+            if self.window.answered.load(Ordering::Relaxed) == answered {
+                let message = format!("the broker has taken nothing for {} ms", timeout.as_millis());
+                return Err(Error::new(ErrorKind::Timeout, message));
             }
         }
     }

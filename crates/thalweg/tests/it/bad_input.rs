@@ -414,3 +414,38 @@ async fn empty_frames_are_answered() {
     let decoded = Request::decode(Frame { kind: 0x0c, correlation: 0, body: BytesMut::new() });
     assert!(matches!(decoded, Ok(Request::Ping)));
 }
+
+/// Numbers that stand for a choice are refused outside of it, and names have to be text.
+#[tokio::test]
+async fn choices_and_names_are_checked() {
+    let server = Server::start();
+    let mut raw = Raw::open(server.address).await;
+    // The places of fields in bodies whose topic is "t".
+    let publish = encode(&publish("t", Acks::Accepted, &[b"x"]), 700);
+    let subscribe = encode(&Request::Subscribe(subscribe("t", Overflow::Replay, 0, 1)), 700);
+    let describe = encode(&Request::TopicDescribe { topic: "t".into() }, 700);
+    let (acks, start, overflow, name) = (3 + 4, 4 + 3 + 4, 4 + 3 + 4 + 1, 2);
+    for (request, at, first_bad) in
+        [(&publish, acks, 4), (&subscribe, start, 5), (&subscribe, overflow, 5), (&describe, name, 0x80)]
+    {
+        for value in [first_bad, 0xff] {
+            let mut bytes = request.clone();
+            bytes[HEADER_BYTES + at] = value;
+            assert_eq!(answered(&mut raw, &bytes, 700).await, ErrorKind::Malformed, "{value} at {at}");
+        }
+    }
+    for name in ["", "a b", "a..b", ".", "a/b", "a*b", &"x".repeat(250)] {
+        let bytes = encode(
+            &Request::Publish {
+                topic: name.into(),
+                partition: None,
+                acks: Acks::Accepted,
+                batch: BytesMut::from(&batch(&[b"x"])[..]),
+            },
+            700,
+        );
+        assert_eq!(answered(&mut raw, &bytes, 700).await, ErrorKind::Invalid, "{name}");
+    }
+    let long = Request::TopicDescribe { topic: "y".repeat(60_000) };
+    assert_eq!(answered(&mut raw, &encode(&long, 700), 700).await, ErrorKind::NotFound);
+}

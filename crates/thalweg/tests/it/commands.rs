@@ -1,12 +1,12 @@
 //! The command line: what it reads, prints and returns.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use serde_json::json;
 
 use crate::command::{Done, feed, on, run, thalweg};
-use crate::server::{Server, program};
+use crate::server::{PATIENCE, Server, program};
 
 /// Exit codes as `thalweg --help` documents them.
 const USAGE: i32 = 2;
@@ -340,4 +340,36 @@ fn commands_speak_every_transport() {
         let args = ["--server", &url, "subscribe", scheme, "--from", "earliest", "-n", "1"];
         assert_eq!(thalweg(args).ok(), "hello\n", "{scheme}");
     }
+}
+
+/// Records flow from pipe to pipe one by one while both stay open, and go on after the broker was started
+/// anew.
+#[test]
+fn pipes_that_stay_open_flow() {
+    let mut server = Server::start();
+    let url = server.url("tcp");
+    let start = |args: &[&str]| {
+        let mut command = program();
+        command.args(["--server", &url]).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("started")
+    };
+    on(&server, ["topic", "create", "t"]).ok();
+    let mut reader = start(&["subscribe", "t", "--from", "earliest"]);
+    let mut writer = start(&["publish", "t"]);
+    let mut input = writer.stdin.take().expect("a pipe");
+    let (sender, lines) = std::sync::mpsc::channel();
+    let output = BufReader::new(reader.stdout.take().expect("a pipe"));
+    std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    for i in 0..5 {
+        writeln!(input, "line {i}").expect("written");
+        assert_eq!(lines.recv_timeout(PATIENCE), Ok(format!("line {i}")));
+    }
+    drop(input);
+    assert!(writer.wait().expect("ended").success());
+    server.crash_and_restart();
+    on(&server, ["publish", "t", "of the new one"]).ok();
+    assert_eq!(lines.recv_timeout(PATIENCE), Ok("of the new one".to_owned()));
+    reader.kill().expect("killed");
+    let done = reader.wait_with_output().expect("ended");
+    assert!(String::from_utf8_lossy(&done.stderr).contains("restarted"), "{done:?}");
 }

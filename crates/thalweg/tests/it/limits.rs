@@ -281,3 +281,22 @@ async fn a_half_closed_pipe_gets_its_answers() {
     let correlations: Vec<u32> = frames.iter().map(|frame| frame.correlation).collect();
     assert_eq!(correlations, (1..count + 2).collect::<Vec<_>>());
 }
+
+/// The word of a header that a large body comes costs no memory until it comes.
+#[tokio::test]
+async fn announced_bodies_cost_nothing() {
+    let server = Server::start();
+    let mut bystander = Bystander::of(&server).await;
+    let before = server.resident_bytes();
+    let mut header = BytesMut::new();
+    wire::Header { length: wire::frame::BODY_BYTES_MAX as u32, kind: 0x02, correlation: 1 }.put(&mut header);
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        let mut raw = Raw::open(server.address).await;
+        raw.write(&header).await;
+        held.push(raw);
+    }
+    bystander.is_unharmed().await;
+    let cost = server.resident_bytes().saturating_sub(before);
+    assert!(cost < 32 << 20, "{cost} bytes for 200 headers");
+}

@@ -1,16 +1,17 @@
 //! The whole product from outside: real processes, real sockets, on loopback.
 
+mod bystander;
+mod command;
+mod proxy;
 mod raw;
 mod reading;
 mod server;
 
 mod bad_input;
-mod bystander;
-mod command;
+mod certificates;
 mod commands;
 mod limits;
 mod overflow;
-mod proxy;
 mod publishing;
 mod requests;
 mod resilience;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,6 +18,7 @@ pub struct Proxy {
 struct Shared {
     broker: SocketAddr,
     cut: Notify,
+    is_down: AtomicBool,
     connections: AtomicUsize,
     /// Bytes from the broker after which a connection is cut, one for each connection; those that come
     /// later are not limited.
@@ -28,7 +29,13 @@ impl Proxy {
     pub async fn start(broker: SocketAddr, limits: Vec<usize>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let shared = Arc::new(Shared { broker, cut: Notify::new(), connections: AtomicUsize::new(0), limits });
+        let shared = Arc::new(Shared {
+            broker,
+            cut: Notify::new(),
+            is_down: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+            limits,
+        });
         let task = tokio::spawn(accept(listener, shared.clone()));
         Self { address, shared, task }
     }
@@ -36,6 +43,16 @@ impl Proxy {
     /// Breaks every connection that is open.
     pub fn cut(&self) {
         self.shared.cut.notify_waiters();
+    }
+
+    /// Breaks every connection and takes none until [`Proxy::go_up`].
+    pub fn go_down(&self) {
+        self.shared.is_down.store(true, Ordering::Relaxed);
+        self.cut();
+    }
+
+    pub fn go_up(&self) {
+        self.shared.is_down.store(false, Ordering::Relaxed);
     }
 
     /// Connections so far.
@@ -57,6 +74,9 @@ impl Drop for Proxy {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         let (near, _) = listener.accept().await.expect("a connection");
+        if shared.is_down.load(Ordering::Relaxed) {
+            continue;
+        }
         let number = shared.connections.fetch_add(1, Ordering::Relaxed);
         let shared = shared.clone();
         tokio::spawn(async move {

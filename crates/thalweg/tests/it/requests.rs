@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use client::{Client, ErrorKind, Record, Start};
+use client::{Client, ClientSettings, ErrorKind, Record, Start};
 
+use crate::proxy::Proxy;
 use crate::reading::{subscribe, text};
-use crate::server::{PATIENCE, Server, metric, until, within};
+use crate::server::{PATIENCE, Server, connect, metric, until, within};
 
 /// Answers every request with its value in capitals, for as long as the task lives.
 async fn answer(client: Client, topic: &str) -> tokio::task::JoinHandle<()> {
@@ -13,7 +14,8 @@ async fn answer(client: Client, topic: &str) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         while let Ok(message) = requests.next().await {
             let answer = Record::new(text(message.record.value()).to_uppercase());
-            client.reply(&message.record, answer).await.expect("replied");
+            // Where the wire breaks just now, whoever asked asks again.
+            client.reply(&message.record, answer).await.unwrap_or_default();
         }
     })
 }
@@ -69,4 +71,26 @@ async fn a_reply_to_nobody_is_refused() {
     assert_eq!(refused.map_err(|e| e.kind), Err(ErrorKind::NotFound));
     let no_request = within("reply", client.reply(&Record::new("x"), Record::new("y"))).await;
     assert_eq!(no_request.map_err(|e| e.kind), Err(ErrorKind::Invalid));
+}
+
+/// Requests work again after the wire broke and after the broker was started anew.
+#[tokio::test]
+async fn requests_work_again_after_a_break() {
+    let mut server = Server::start();
+    let proxy = Proxy::start(server.address, Vec::new()).await;
+    let client = connect(&proxy.url(), ClientSettings::default()).await;
+    let responder = answer(connect(&proxy.url(), ClientSettings::default()).await, "capitals").await;
+    let works = async || {
+        let request = client.request("capitals", Record::new("question"), Duration::from_millis(500));
+        request.await.is_ok_and(|answer| answer.value() == b"QUESTION")
+    };
+    assert!(within("an answer", works()).await);
+    for _ in 0..3 {
+        proxy.cut();
+        until("requests work again", works).await;
+    }
+    server.crash_and_restart();
+    until("requests work again", works).await;
+    assert!(!responder.is_finished());
+    responder.abort();
 }

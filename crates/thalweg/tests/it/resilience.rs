@@ -43,7 +43,8 @@ async fn survive_a_crash(scheme: &str) {
     let last = take(&mut pattern, 1).await;
     let last = if text(last[0].record.value()) == "first" { take(&mut pattern, 1).await } else { last };
     assert_eq!(text(last[0].record.value()), "second");
-    within("ping", client.ping()).await.expect("the old client is connected again");
+    // Its other connection may notice only now.
+    until("the old client is connected again", async || client.ping().await.is_ok()).await;
     publish(&client, "a.b", ["third"]).await;
     assert_eq!(values(&mut named, 1).await, ["third"]);
 }
@@ -239,4 +240,53 @@ async fn a_restart_in_order_is_survived() {
         assert_eq!(values(subscription, 1).await, ["after"], "{scheme}");
         within("ping", client.ping()).await.expect("connected again");
     }
+}
+
+/// A topic that is deleted and made again while its subscriber is away is another log: the subscriber is told
+/// and gets all of it.
+#[tokio::test]
+async fn a_topic_made_anew_is_read_anew() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address, Vec::new()).await;
+    let (near, far) = (server.client("tcp").await, connect(&proxy.url(), ClientSettings::default()).await);
+    let mut subscription = subscribe(&far, "t", Start::Live).await;
+    publish(&near, "t", 0..10).await;
+    assert_eq!(values(&mut subscription, 10).await.len(), 10);
+    proxy.go_down();
+    until("it is away", async || metric(&near, "thalweg_subscribers").await == 0).await;
+    within("delete", near.delete_topic("t")).await.expect("deleted");
+    publish(&near, "t", ["a", "b"]).await;
+    proxy.go_up();
+    expect_restart(&mut subscription).await;
+    assert_eq!(values(&mut subscription, 2).await, ["a", "b"]);
+}
+
+/// What comes while a subscriber is away comes when it is back, and what retention took meanwhile is told.
+#[tokio::test]
+async fn what_comes_while_away_comes_later() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address, Vec::new()).await;
+    let (near, far) = (server.client("tcp").await, connect(&proxy.url(), ClientSettings::default()).await);
+    let settings = TopicSettings { retention_bytes: 4_096, ..TopicSettings::default() };
+    within("create", near.create_topic("short", settings)).await.expect("created");
+    let mut whole = subscribe(&far, "t", Start::Live).await;
+    let mut short = subscribe(&far, "short", Start::Live).await;
+    for topic in ["t", "short"] {
+        publish(&near, topic, ["before"]).await;
+    }
+    assert_eq!(values(&mut whole, 1).await, ["before"]);
+    assert_eq!(values(&mut short, 1).await, ["before"]);
+    proxy.go_down();
+    until("both are away", async || metric(&near, "thalweg_subscribers").await == 0).await;
+    for topic in ["t", "short"] {
+        publish(&near, topic, 0..200).await;
+    }
+    proxy.go_up();
+    assert_eq!(values(&mut whole, 200).await, (0..200).map(|i| i.to_string()).collect::<Vec<_>>());
+    let oldest = within("describe", near.describe_topic("short")).await.expect("a topic").partitions[0].start;
+    match next_event(&mut short).await {
+        Event::Gap { from, to, .. } => assert_eq!((from, to), (1, oldest)),
+        other => panic!("no gap but {other:?}"),
+    }
+    assert_eq!(values(&mut short, 1).await, [(oldest - 1).to_string()]);
 }

@@ -91,3 +91,16 @@ async fn embedded() {
     let broker = Embedded::start().expect("started");
     exchange(&broker.client()).await;
 }
+
+/// The other profiles, and several shards and QUIC endpoints on one port, carry the same.
+#[tokio::test]
+async fn every_profile() {
+    for set in [&["profile=latency"][..], &["profile=throughput"], &["shards=3", "quic_endpoints=3"]] {
+        let server = Server::with(set);
+        for scheme in ["quic", "tcp"] {
+            let client = server.client(scheme).await;
+            exchange(&client).await;
+            within("delete", client.delete_topic("orders")).await.expect("deleted");
+        }
+    }
+}
