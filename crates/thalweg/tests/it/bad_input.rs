@@ -234,14 +234,13 @@ async fn bodies_have_their_exact_length() {
     for request in requests().into_iter().skip(1) {
         let whole = encode(&request, 1);
         let (kind, body) = (whole[4], &whole[HEADER_BYTES..]);
-        let is_publish = matches!(request, Request::Publish { .. });
         for cut in 0..body.len() {
             let refused = answered(&mut raw, &frame(kind, 500 + cut as u32, &body[..cut]), 500 + cut as u32).await;
             assert_eq!(refused, ErrorKind::Malformed, "{request:?} cut at {cut}");
         }
         let mut longer = body.to_vec();
         longer.push(0);
-        assert_eq!(answered(&mut raw, &frame(kind, 499, &longer), 499).await, ErrorKind::Malformed, "{is_publish}");
+        assert_eq!(answered(&mut raw, &frame(kind, 499, &longer), 499).await, ErrorKind::Malformed, "{request:?}");
     }
     bystander.is_unharmed().await;
 }

@@ -62,7 +62,7 @@ fn publish_counts_and_paces() {
     on(&server, ["publish", "spread", "x", "--acks", "most"]).failed(USAGE);
 }
 
-/// A million lines through a pipe: nothing is lost and the order is kept.
+/// A hundred thousand lines through a pipe: nothing is lost and the order is kept.
 #[test]
 fn publish_takes_a_long_pipe() {
     let server = Server::with(&["retention_bytes=0"]);

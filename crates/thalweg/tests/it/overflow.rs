@@ -220,7 +220,7 @@ async fn a_stuck_member_of_a_group_is_passed_over() {
     assert_eq!(reading::take(&mut busy, 98).await.len(), 98);
 }
 
-/// A topic's own settings of retention are not needed for a subscriber's queue to be bounded by bytes.
+/// A queue is bounded by its bytes as well as by its batches.
 #[tokio::test]
 async fn a_queue_is_bounded_by_bytes_too() {
     let server = Server::with(&["subscriber_queue_max_bytes=10000"]);
