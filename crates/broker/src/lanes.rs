@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use engine::{Error, Result};
+use engine::{Error, ErrorKind, Result};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Handle;
@@ -103,12 +103,10 @@ impl Lanes {
         self.lanes.iter().map(|lane| &*lane.load).enumerate()
     }
 
-    /// Runs a subscriber's drain on its lane until it ends.
-    pub(crate) fn run(&self, lane: usize, drain: impl Future<Output = ()> + Send + 'static) -> Result<()> {
-        self.lanes[lane]
-            .join
-            .try_send(Box::pin(drain))
-            .map_err(|error| Error::busy(format!("lane {lane} takes no more subscribers now: {error}")))
+    /// Runs a subscriber's drain on its lane until it ends. Waits while too many are on their way there.
+    pub(crate) async fn run(&self, lane: usize, drain: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        let joined = self.lanes[lane].join.send(Box::pin(drain)).await;
+        joined.map_err(|error| Error::new(ErrorKind::ShuttingDown, format!("lane {lane} has ended: {error}")))
     }
 }
 

@@ -115,8 +115,8 @@ impl Broker {
     }
 
     /// Runs what drains a subscription on its lane.
-    pub fn run_on_lane(&self, lane: usize, drain: impl Future<Output = ()> + Send + 'static) -> Result<()> {
-        self.lanes().run(lane, drain)
+    pub async fn run_on_lane(&self, lane: usize, drain: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        self.lanes().run(lane, drain).await
     }
 }
 

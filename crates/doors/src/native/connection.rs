@@ -470,7 +470,7 @@ impl Stream {
             }
             connection.forget(id);
         };
-        if let Err(error) = broker.run_on_lane(lane, drain) {
+        if let Err(error) = broker.run_on_lane(lane, drain).await {
             self.connection.forget(id);
             return Err(error);
         }

@@ -326,42 +326,26 @@ async fn a_subscription_id_is_not_reused_too_early() {
     }
 }
 
-/// A burst of subscriptions that is too much at once is refused one by one, and what was refused can be
-/// asked for again.
+/// A burst of more subscriptions than a lane takes at once waits for its turn: none is refused, and each
+/// gets what is published then.
 #[tokio::test]
-async fn a_burst_of_subscriptions_is_refused_cleanly() {
+async fn a_burst_of_subscriptions_is_taken_whole() {
     let server = Server::start();
     let mut bystander = Bystander::of(&server).await;
     let mut raw = Raw::open(server.address).await;
     let count = 3_000u32;
-    let ask = |id: u32| {
+    let mut bytes = BytesMut::new();
+    for id in 1..=count {
         let mut request = subscribe("t", Overflow::Replay, 0, 1 << 20);
         request.subscription = id;
-        encode(&Request::Subscribe(request), id)
-    };
-    let mut wanted: Vec<u32> = (1..=count).collect();
-    let mut rounds = 0;
-    while !wanted.is_empty() {
-        let mut bytes = BytesMut::new();
-        for id in &wanted {
-            bytes.unsplit(ask(*id));
+        bytes.unsplit(encode(&Request::Subscribe(request), id));
+    }
+    raw.write(&bytes).await;
+    for id in 1..=count {
+        match raw.answer(id).await {
+            Response::Subscribed { subscription, .. } => assert_eq!(subscription, id),
+            other => panic!("not taken: {other:?}"),
         }
-        raw.write(&bytes).await;
-        let mut refused = Vec::new();
-        for id in &wanted {
-            match raw.answer(*id).await {
-                Response::Subscribed { subscription, .. } => assert_eq!(subscription, *id),
-                Response::Error(error) => {
-                    assert_eq!(error.kind, ErrorKind::Busy, "{error}");
-                    refused.push(*id);
-                }
-                other => panic!("neither: {other:?}"),
-            }
-        }
-        assert!(refused.len() < wanted.len(), "some are taken each time");
-        wanted = refused;
-        rounds += 1;
-        assert!(rounds < 20, "it comes to an end");
     }
     Raw::open(server.address).await.publish("t", &[b"x"]).await;
     for _ in 0..count {
