@@ -133,7 +133,7 @@ fn files_max() -> u64 {
 /// said hello stays.
 #[tokio::test]
 async fn connections_that_never_say_hello_are_closed() {
-    let count = files_max().saturating_sub(500).min(2_000) as usize;
+    let count = files_max().saturating_sub(500).min(10_000) as usize;
     let server = Server::with(&["hello_timeout_ms=300"]);
     let mut bystander = Bystander::of(&server).await;
     let mut idle = Raw::open(server.address).await;
