@@ -101,6 +101,8 @@ impl BodyKind {
     pub fn of_records(headers: &HeaderMap) -> Result<Self> {
         match essence(headers)?.as_str() {
             "" | "application/octet-stream" | "text/plain" => Ok(Self::Value),
+            // What `curl -d` says of any body that it is given: it is not taken apart.
+            "application/x-www-form-urlencoded" => Ok(Self::Value),
             "application/x-ndjson" => Ok(Self::Lines),
             "application/json" => Ok(Self::Json),
             other => Err(wrong_type(

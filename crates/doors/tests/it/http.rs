@@ -22,15 +22,16 @@ async fn one_record_by_any_of_its_content_types() {
         (200, r#"{"results":[{"partition":0,"base_offset":0,"count":1,"level":"accepted"}],"receivers":0}"#)
     );
     assert_eq!(first.header("content-type"), "application/json");
-    for headers in [&[("content-type", "Application/Octet-Stream")][..], &[]] {
+    let of_curl = ("content-type", "application/x-www-form-urlencoded");
+    for headers in [&[("content-type", "Application/Octet-Stream")][..], &[], &[of_curl]] {
         assert_eq!(server.send("POST", &format!("{path}?acks=committed&key=k"), headers, "bytes").await.status, 200);
     }
     assert_eq!(server.send("POST", path, &[TEXT], "").await.status, 200);
     let read = server.get(path).await;
-    assert_eq!(values(&read), ["text", "bytes", "bytes", ""]);
+    assert_eq!(values(&read), ["text", "bytes", "bytes", "bytes", ""]);
     let json = read.json();
     assert_eq!((&json["records"][0]["key"], &json["records"][1]["key"]), (&Value::Null, &json!("k")));
-    assert_eq!(json["next_offset"], 4);
+    assert_eq!(json["next_offset"], 5);
 }
 
 #[tokio::test]
