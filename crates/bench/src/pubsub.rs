@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use client::{Acks, Address, Client, ClientSettings, Overflow, Publisher, Record, Result, Subscription, TopicSettings};
+use client::{
+    Acks, Address, Client, ClientSettings, Error, ErrorKind, Event, Overflow, Publisher, Record, Result, Subscription,
+    TopicSettings,
+};
 use futures_util::future::try_join_all;
 
 use crate::latency::Latencies;
@@ -74,7 +77,7 @@ pub async fn run(scenario: &Pubsub) -> Result<Report> {
     let server_before = server_metric(&client, "process_cpu_seconds_total").await;
     let client_before = cpu_seconds();
     let run = match scenario.mode {
-        Mode::Throughput | Mode::Publish => throughput(scenario, publishers, subscriptions).await?,
+        Mode::Throughput | Mode::Publish => throughput(scenario, &client, publishers, subscriptions).await?,
         Mode::Ack | Mode::EndToEnd => one_in_flight(scenario, publishers, subscriptions).await?,
     };
     let client_cpu = cpu_seconds() - client_before;
@@ -123,7 +126,12 @@ fn report(scenario: &Pubsub, run: &Run, client_cpu: f64, server_cpu: Option<f64>
     }
 }
 
-async fn throughput(scenario: &Pubsub, publishers: Vec<Publisher>, subscriptions: Vec<Subscription>) -> Result<Run> {
+async fn throughput(
+    scenario: &Pubsub,
+    client: &Client,
+    publishers: Vec<Publisher>,
+    subscriptions: Vec<Subscription>,
+) -> Result<Run> {
     let each = scenario.count / publishers.len().max(1) as u64;
     let published = each * publishers.len() as u64;
     let begin = Instant::now();
@@ -134,7 +142,7 @@ async fn throughput(scenario: &Pubsub, publishers: Vec<Publisher>, subscriptions
             let mut sink = Sink::new(publishers.len());
             tokio::spawn(async move {
                 sink.read(&mut subscription, published, begin, patience).await?;
-                Ok::<_, client::Error>(sink)
+                Ok::<_, Error>(sink)
             })
         })
         .collect();
@@ -156,6 +164,8 @@ async fn throughput(scenario: &Pubsub, publishers: Vec<Publisher>, subscriptions
     for source in sources {
         source.await.map_err(panicked)??;
     }
+    // Handing records to the network proves nothing: the broker has to have them all.
+    let taken = taken_in(client, scenario, published).await?;
     let mut elapsed = begin.elapsed();
     let mut run =
         Run { published, delivered: 0, lost: 0, elapsed, delivery: Latencies::default(), ack: Latencies::default() };
@@ -166,8 +176,24 @@ async fn throughput(scenario: &Pubsub, publishers: Vec<Publisher>, subscriptions
         run.lost += sink.lost;
         run.delivery.add(&sink.latencies);
     }
+    if scenario.mode == Mode::Publish {
+        run.lost = published - taken;
+    }
     run.elapsed = elapsed;
     Ok(run)
+}
+
+/// How many records the topic has taken in: all, or as many as there are when patience ends.
+async fn taken_in(client: &Client, scenario: &Pubsub, published: u64) -> Result<u64> {
+    let deadline = Instant::now() + scenario.patience;
+    loop {
+        let info = client.describe_topic(&scenario.topic).await?;
+        let taken: u64 = info.partitions.iter().map(|partition| partition.end).sum();
+        if taken >= published || Instant::now() >= deadline {
+            return Ok(taken.min(published));
+        }
+        tokio::task::yield_now().await;
+    }
 }
 
 async fn publish(
@@ -205,14 +231,16 @@ async fn one_in_flight(
     mut subscriptions: Vec<Subscription>,
 ) -> Result<Run> {
     let Some(publisher) = publishers.first() else {
-        return Err(client::Error::invalid("one publisher is needed"));
+        return Err(Error::invalid("one publisher is needed"));
     };
     let record = Record::new(vec![b'x'; scenario.payload_bytes]);
     let (mut ack, mut delivery) = (Latencies::default(), Latencies::default());
     let mut begin = Instant::now();
+    let mut delivered = 0;
     for i in 0..scenario.count as usize + WARM_UP {
         if i == WARM_UP {
             begin = Instant::now();
+            delivered = 0;
             (ack, delivery) = (Latencies::default(), Latencies::default());
         }
         let sent = Instant::now();
@@ -221,7 +249,12 @@ async fn one_in_flight(
             ack.record(sent.elapsed());
         }
         for subscription in &mut subscriptions {
-            subscription.next_event().await?;
+            match tokio::time::timeout(scenario.patience, subscription.next_event()).await {
+                Ok(event) => delivered += u64::from(matches!(event?, Event::Batch(batch) if batch.len() == 1)),
+                Err(elapsed) => {
+                    return Err(Error::new(ErrorKind::Timeout, format!("exchange {i} did not arrive: {elapsed}")));
+                }
+            }
         }
         if !subscriptions.is_empty() {
             delivery.record(sent.elapsed());
@@ -229,14 +262,14 @@ async fn one_in_flight(
     }
     Ok(Run {
         published: scenario.count,
-        delivered: scenario.count * subscriptions.len() as u64,
-        lost: 0,
+        delivered,
+        lost: scenario.count * subscriptions.len() as u64 - delivered,
         elapsed: begin.elapsed(),
         delivery,
         ack,
     })
 }
 
-fn panicked(error: tokio::task::JoinError) -> client::Error {
-    client::Error::new(client::ErrorKind::Internal, format!("a part of the load ended: {error}"))
+fn panicked(error: tokio::task::JoinError) -> Error {
+    Error::new(ErrorKind::Internal, format!("a part of the load ended: {error}"))
 }

@@ -1,7 +1,6 @@
 //! Prints a batch in hex for each file in `testdata/batches`, for other implementations to read.
 
-// What stands in the files beside the records is for the tests.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "what stands in the files beside the records is for the tests")]
 #[path = "../tests/it/batches.rs"]
 mod batches;
 
