@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use broker::Broker;
 use broker::metrics::{Collect, Exposition};
+use doors::native::Native;
 use net::quic::Windows;
+use net::telemetry::Telemetry;
 use net::tls::Identity;
-use net::{ConnectionLimit, Drain, Shards, Shutdown};
+use net::{ConnectionLimits, Connections, Drain, Shards, Shutdown};
 
 use crate::config::Config;
 
@@ -59,7 +61,7 @@ impl Server {
         let mut server =
             Self { broker, native: None, http: None, shutdown_timeout: settings.shutdown_timeout, shutdown, shards };
         if let Some(address) = config.address("native").map_err(io::Error::other)? {
-            server.open_native(address, &settings).await.map_err(|e| at("native", address, &e))?;
+            server.open_native(address, &settings).map_err(|e| at("native", address, &e))?;
         }
         if let Some(address) = config.address("http").map_err(io::Error::other)? {
             server.open_http(address, &settings).await.map_err(|e| at("http", address, &e))?;
@@ -67,12 +69,12 @@ impl Server {
         Ok(server)
     }
 
-    async fn open_native(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
+    fn open_native(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
         let identity = match &settings.identity {
             Some((certificate, key)) => Identity::from_pem(certificate, key)?,
             None => Identity::self_signed(vec!["localhost".into(), address.ip().to_string()])?,
         };
-        let limit = self.limit("native", settings);
+        let connections = self.connections("native", settings);
         let streams = self.broker.settings().pub_workers_per_conn as u32;
         let door = doors::native::Settings {
             address,
@@ -88,10 +90,28 @@ impl Server {
                 unidirectional_streams: 0,
             },
         };
-        let bound =
-            doors::native::open(&door, self.broker.clone(), &identity, limit, &self.shards, self.drain()).await?;
-        self.native = Some(bound);
+        let native =
+            Native::start(self.broker.clone(), settings.hello_timeout, &self.shards, connections, &self.shutdown);
+        self.native = Some(native.listen(&door, &identity, &self.shards)?);
+        self.show("native", native.telemetry);
         Ok(())
+    }
+
+    /// Shows what a service counts among the broker's metrics.
+    fn show(&self, door: &'static str, telemetry: Arc<Telemetry>) {
+        self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
+            let totals = telemetry.totals();
+            let name = |what: &str| format!("thalweg_{door}_{what}");
+            out.counter(&name("requests"), "Requests that were begun", totals.requests_started)?;
+            out.counter(&name("requests_completed"), "Requests that were answered", totals.requests_completed)?;
+            out.counter(&name("requests_refused"), "Requests that were refused at a limit", totals.requests_refused)?;
+            out.counter(&name("messages"), "Requests that ask for no answer", totals.messages)?;
+            out.counter(&name("read_bytes"), "Bytes read from connections", totals.bytes_read)?;
+            out.counter(&name("written_bytes"), "Bytes written to connections", totals.bytes_written)?;
+            out.counter(&name("faults"), "Connections closed for what they sent", totals.faults)?;
+            out.counter(&name("timeouts"), "Connections and requests that took too long", totals.timeouts)?;
+            out.counter(&name("panics"), "Connections closed by a defect of the broker", totals.panics)
+        })));
     }
 
     async fn open_http(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
@@ -101,22 +121,22 @@ impl Server {
             body_bytes_max: settings.http_body_bytes_max,
             allow_plain: settings.allow_plain,
         };
-        let limit = self.limit("http", settings);
-        self.http = Some(doors::http::open(&door, self.broker.clone(), limit, self.drain()).await?);
+        let connections = self.connections("http", settings);
+        self.http = Some(doors::http::open(&door, self.broker.clone(), connections, self.drain()).await?);
         Ok(())
     }
 
-    /// A limit of connections that shows in the metrics.
-    fn limit(&self, door: &'static str, settings: &ServerSettings) -> Arc<ConnectionLimit> {
-        let limit = ConnectionLimit::new(settings.connections_max);
-        let shown = limit.clone();
+    /// The connections of a door, which show in the metrics.
+    fn connections(&self, door: &'static str, settings: &ServerSettings) -> Arc<Connections> {
+        let connections = Connections::new(ConnectionLimits::up_to(settings.connections_max));
+        let shown = connections.clone();
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let name = |what: &str| format!("thalweg_{door}_connections{what}");
             out.gauge(&name(""), "Connections that are open", shown.open() as u64)?;
             out.gauge(&name("_max"), "Connections that may be open", shown.max() as u64)?;
             out.counter(&name("_refused"), "Connections that were refused at the limit", shown.refused())
         })));
-        limit
+        connections
     }
 
     pub fn drain(&self) -> Drain {
@@ -169,7 +189,7 @@ impl Server {
 
     /// Finishes what is begun, within the deadline. `false` if something was cut off.
     pub async fn shut_down(self) -> bool {
-        self.shutdown.run(self.shutdown_timeout).await
+        self.shutdown.run(self.shutdown_timeout).await.is_clean()
     }
 }
 

@@ -1,0 +1,785 @@
+//! One stream of frames from its first byte to its last: read, decode, handle, write.
+//!
+//! A task that is woken reads until nothing is left, handles every whole frame on the way, and writes all that
+//! came of it at once. Between frames it owns no buffer.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::{Buf, BufMut, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+
+use super::body::{self, BodyWriter};
+use super::input::Input;
+use super::out::Out;
+use super::pending::{Answer, Begun, Pending};
+use super::protocol::{Decoded, Fault, FaultKind, Handler, Held, Order, Protocol, Reply};
+use super::scratch::{self, Batch, Scratch};
+use super::transport::Transport;
+use super::{Live, Peer, Phase};
+use crate::Outbox;
+use crate::limits::{Acquire, Permit};
+use crate::shards::Timer;
+
+/// With so many bytes to be written, nothing more is handled before they are.
+const FLUSH_BYTES: usize = 64 << 10;
+/// From this on the rest of a frame is read straight into the connection's own buffer.
+const LARGE_REST_BYTES: usize = 16 << 10;
+/// What is reserved for a frame at once on the word of its header; more once so much has come.
+const RESERVE_BYTES_MAX: usize = 512 << 10;
+/// A frame may take its read timeout, and a tick more for each so many bytes that have come of it.
+const READ_BYTES_PER_TICK_MIN: usize = 256;
+/// What a connection keeps without asking for it: the beginning of a small frame.
+const UNCHARGED_BYTES: usize = 4 << 10;
+
+/// A tick that does not come.
+const NEVER: u64 = u64::MAX / 2;
+
+pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
+    live: Rc<Live<P, H>>,
+    transport: T,
+    outbox: Arc<Outbox>,
+    codec: P::Codec,
+    session: H::Session,
+    /// What was read and not handled: the beginning of a frame, or frames that have to wait.
+    rest: BytesMut,
+    /// The memory that `rest` takes.
+    rest_permit: Option<Permit>,
+    /// The wait for more of it, and the tick at which it is over.
+    memory: Option<Box<(Acquire, u64)>>,
+    /// So many bytes have to be in `rest` before the decoder is asked again.
+    wanted: usize,
+    /// Boxed, because most streams never have any.
+    pending: Option<Box<Pending<P, H>>>,
+    /// No pending request has taken too long before this tick.
+    pending_due: u64,
+    bodies: Vec<OpenBody<P>>,
+    /// A message has to be over before anything else is handled.
+    held: Option<Held>,
+    stage: Stage,
+    timer: Timer,
+    /// The tick at which the stream began.
+    opened: u64,
+    /// The tick of the last byte in either direction.
+    active: u64,
+    /// The tick at which the frame in `rest` began.
+    frame_began: u64,
+    /// The bytes that were written when last looked, and the tick since when others wait behind them.
+    written: u64,
+    stalled: Option<u64>,
+}
+
+/// A request whose body still comes.
+struct OpenBody<P: Protocol> {
+    tag: P::Tag,
+    writer: BodyWriter,
+    /// The tick since when the peer could send, and the bytes that came since.
+    began: u64,
+    came_bytes: usize,
+    /// The right to one more streamed body, and to what may wait of it; `None` where it was refused and is only
+    /// read to get past it.
+    _permits: Option<(Permit, Permit)>,
+}
+
+enum Stage {
+    /// No frame was whole yet.
+    Opening,
+    Serving,
+    /// Nothing more is read; what is begun is finished.
+    Finishing {
+        drained: Option<Held>,
+        is_eof: bool,
+    },
+    /// The last bytes go out, until this tick at most. What the peer still sends is thrown away: closing with
+    /// unread bytes would take the last answers away from it.
+    Closing {
+        due: u64,
+        is_finished: bool,
+        is_eof: bool,
+    },
+}
+
+/// Why a stream ends.
+enum End {
+    /// The peer is told.
+    Fault(Fault),
+    /// There is nobody to tell.
+    Gone(io::Error),
+    /// All is said.
+    Over,
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Gone(error)
+    }
+}
+
+impl From<Fault> for End {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// Why a stream stops working.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Nothing more can be done now.
+    Done,
+    /// What there is to write has to go first.
+    OutOfRoom,
+}
+
+/// What the frames of one read have in common.
+struct Turn<'t> {
+    out: &'t mut Out,
+    batch: &'t mut Batch,
+    now: u64,
+    /// When the read began, if that is measured.
+    at: Option<Instant>,
+}
+
+/// What a read came to.
+enum Read {
+    Pending,
+    Eof,
+    /// Something that the decoder has to see, in `rest`.
+    Own,
+    /// The same, so many bytes in the scratch buffer.
+    Scratch(usize),
+}
+
+impl<P: Protocol, H: Handler<P>, T> Unpin for Connection<P, H, T> {}
+
+impl<P: Protocol, H: Handler<P>, T: Transport> Future for Connection<P, H, T> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.live.phase.get() == Phase::Aborting {
+            return Poll::Ready(());
+        }
+        scratch::with(|scratch| self.poll_turn(cx, scratch))
+    }
+}
+
+impl<P: Protocol, H: Handler<P>, T> Drop for Connection<P, H, T> {
+    fn drop(&mut self) {
+        self.outbox.close();
+    }
+}
+
+impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
+    pub(super) fn new(
+        live: Rc<Live<P, H>>,
+        peer: &Rc<Peer>,
+        connection: &Rc<H::Connection>,
+        transport: T,
+        outbox: Arc<Outbox>,
+    ) -> Self {
+        Self {
+            codec: live.protocol.codec(peer),
+            session: live.handler.open(connection, &outbox),
+            transport,
+            outbox,
+            rest: BytesMut::new(),
+            rest_permit: None,
+            memory: None,
+            wanted: 1,
+            pending: None,
+            pending_due: u64::MAX,
+            bodies: Vec::new(),
+            held: None,
+            stage: Stage::Opening,
+            timer: Timer::new(live.shard.clone()),
+            opened: live.shard.now(),
+            active: live.shard.now(),
+            frame_began: 0,
+            written: 0,
+            stalled: None,
+            live,
+        }
+    }
+
+    pub(super) fn count_panic(&self) {
+        self.live.cells.panics.add(1);
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<()> {
+        let now = self.live.shard.now();
+        self.outbox.register(cx);
+        if !matches!(self.stage, Stage::Closing { .. }) {
+            match self.turn(cx, scratch, now) {
+                Ok(()) => {
+                    self.set_timer(cx, now);
+                    return Poll::Pending;
+                }
+                Err(End::Gone(error)) => {
+                    tracing::debug!(%error, "connection lost");
+                    return Poll::Ready(());
+                }
+                Err(End::Over) => {}
+                Err(End::Fault(fault)) => {
+                    tracing::debug!(%fault, "closing a connection");
+                    let cells = &self.live.cells;
+                    if fault.kind == FaultKind::Timeout {
+                        cells.timeouts.add(1)
+                    } else {
+                        cells.faults.add(1)
+                    }
+                    self.live.protocol.encode_fault(&mut self.codec, None, &fault, &mut scratch.out);
+                }
+            }
+            let is_eof = matches!(self.stage, Stage::Finishing { is_eof: true, .. });
+            self.stage = Stage::Closing { due: now + self.live.ticks.last_words, is_finished: false, is_eof };
+        }
+        self.poll_close(cx, scratch, now)
+    }
+
+    /// All that can be done now.
+    fn turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<(), End> {
+        if self.outbox.is_closed() {
+            return Err(End::Over);
+        }
+        if self.live.phase.get() == Phase::Draining {
+            match self.stage {
+                Stage::Opening => {
+                    return Err(Fault::new(FaultKind::ShuttingDown, "the server is shutting down").into());
+                }
+                Stage::Serving => {
+                    let drained = self.live.handler.drain(&mut self.session);
+                    self.stage = Stage::Finishing { drained, is_eof: false };
+                }
+                Stage::Finishing { .. } | Stage::Closing { .. } => {}
+            }
+        }
+        if !self.outbox.is_empty() {
+            self.write(cx, scratch, now)?;
+        }
+        while self.work(cx, scratch, now)? == Work::OutOfRoom && self.outbox.has_room() {}
+        if let Stage::Finishing { drained, .. } = &mut self.stage
+            && drained.as_mut().is_none_or(|drained| drained.as_mut().poll(cx).is_ready())
+        {
+            *drained = None;
+            if self.pending.is_none() && self.outbox.is_empty() {
+                return Err(End::Over);
+            }
+        }
+        self.expire(cx, now)
+    }
+
+    /// Answers, reads and handles until nothing more can be done, and writes what came of it.
+    fn work(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Work, End> {
+        let at = self.live.measures_durations.then(Instant::now);
+        let mut is_unsettled = false;
+        let why = loop {
+            if self.held.as_mut().is_some_and(|held| held.as_mut().poll(cx).is_ready()) {
+                self.held = None;
+            }
+            if self.pending.is_some() && self.outbox.has_room() {
+                self.answer(cx, &mut scratch.out, &mut scratch.batch);
+            }
+            if scratch.out.len() >= FLUSH_BYTES || !self.outbox.has_room() {
+                break Work::OutOfRoom;
+            }
+            if !self.is_reading() {
+                break Work::Done;
+            }
+            if !self.may_handle(cx, &scratch.out) {
+                // The peer is not to blame for the time until it is read again.
+                for body in &mut self.bodies {
+                    (body.began, body.came_bytes) = (now, 0);
+                }
+                break Work::Done;
+            }
+            let read = if self.rest.len() >= self.wanted { Read::Own } else { self.read(cx, scratch, now)? };
+            match read {
+                Read::Pending => break Work::Done,
+                Read::Eof => {
+                    self.stage = Stage::Finishing { drained: None, is_eof: true };
+                    self.bodies.clear();
+                }
+                Read::Own => self.handle_own(cx, scratch, now, at)?,
+                Read::Scratch(bytes) => self.handle_scratch(cx, scratch, bytes, now, at)?,
+            }
+            is_unsettled = true;
+        };
+        if is_unsettled {
+            self.live.handler.settle(&mut self.session);
+        }
+        self.write(cx, scratch, now)?;
+        Ok(why)
+    }
+
+    /// Whether another frame may be handled: nothing has to be written, answered or taken before.
+    fn may_handle(&self, cx: &Context<'_>, out: &Out) -> bool {
+        let max = self.live.settings.requests_per_connection_max;
+        out.len() < FLUSH_BYTES
+            && self.held.is_none()
+            && self.pending.as_ref().is_none_or(|pending| !pending.is_alone() && pending.count() < max)
+            && self.bodies.iter().all(|body| body.writer.has_room(cx))
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Read, End> {
+        let before = self.rest.len();
+        let is_large = self.wanted >= before + LARGE_REST_BYTES;
+        let read = if is_large {
+            if !self.reserve(cx, now)? {
+                return Ok(Read::Pending);
+            }
+            let missing = self.wanted - before;
+            let mut room = (&mut self.rest).limit(missing);
+            let read = pin!(self.transport.reader().read_buf(&mut room)).poll(cx);
+            match read {
+                Poll::Ready(read) => read?,
+                Poll::Pending => return Ok(Read::Pending),
+            }
+        } else {
+            let (buf, ..) = scratch.split(before + LARGE_REST_BYTES);
+            let mut buf = ReadBuf::new(&mut buf[before..]);
+            match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
+                Poll::Ready(read) => read?,
+                Poll::Pending => return Ok(Read::Pending),
+            }
+            buf.filled().len()
+        };
+        if read == 0 {
+            return Ok(Read::Eof);
+        }
+        self.active = now;
+        scratch.batch.bytes_read += read as u64;
+        if is_large {
+            return Ok(if self.rest.len() >= self.wanted { Read::Own } else { self.read(cx, scratch, now)? });
+        }
+        let (buf, ..) = scratch.split(before);
+        buf[..before].copy_from_slice(&self.rest);
+        Ok(Read::Scratch(before + read))
+    }
+
+    /// Makes room for more of a large frame. `false` while it waits for the memory.
+    fn reserve(&mut self, cx: &mut Context<'_>, now: u64) -> Result<bool, End> {
+        if self.rest.len() < self.rest.capacity() {
+            return Ok(true);
+        }
+        let more = (self.wanted - self.rest.len()).min(RESERVE_BYTES_MAX);
+        if !self.poll_memory(cx, now, (self.rest.len() + more) as u64)? {
+            return Ok(false);
+        }
+        self.rest.reserve(more);
+        Ok(true)
+    }
+
+    /// Holds a permit for so many bytes of `rest`, or waits for it, but not for ever.
+    fn poll_memory(&mut self, cx: &mut Context<'_>, now: u64, bytes: u64) -> Result<bool, End> {
+        if self.memory.is_none() {
+            match self.charge(bytes) {
+                Ok(()) => return Ok(true),
+                Err(fault) if self.live.ticks.memory_wait == 0 => return Err(fault.into()),
+                Err(_) => {
+                    // What is held counts towards what is asked for, so that two who wait do not block each other
+                    // for ever: this one gives up after a while.
+                    let has = self.rest_permit.as_ref().map_or(0, Permit::amount);
+                    let acquire = self.live.memory.acquire_in_turn(bytes - has);
+                    self.memory = Some(Box::new((acquire, now.saturating_add(self.live.ticks.memory_wait))));
+                }
+            }
+        }
+        let Some(wait) = &mut self.memory else {
+            return Ok(true);
+        };
+        match Pin::new(&mut wait.0).poll(cx) {
+            Poll::Ready(Some(permit)) => {
+                self.memory = None;
+                match &mut self.rest_permit {
+                    Some(held) => held.merge(permit),
+                    None => self.rest_permit = Some(permit),
+                }
+                Ok(true)
+            }
+            Poll::Pending if now < wait.1 => Ok(false),
+            Poll::Pending | Poll::Ready(None) => Err(no_memory().into()),
+        }
+    }
+
+    /// Holds a permit for so many bytes of `rest`.
+    fn charge(&mut self, bytes: u64) -> Result<(), Fault> {
+        let has = self.rest_permit.as_ref().map_or(0, Permit::amount);
+        if bytes <= has {
+            return Ok(());
+        }
+        let is_granted = match &mut self.rest_permit {
+            Some(permit) => permit.grow(bytes - has),
+            None => {
+                self.rest_permit = self.live.memory.acquire(bytes);
+                self.rest_permit.is_some()
+            }
+        };
+        if is_granted { Ok(()) } else { Err(no_memory()) }
+    }
+
+    fn handle_own(
+        &mut self,
+        cx: &Context<'_>,
+        scratch: &mut Scratch,
+        now: u64,
+        at: Option<Instant>,
+    ) -> Result<(), End> {
+        let (_, out, batch) = scratch.split(0);
+        let turn = &mut Turn { out, batch, now, at };
+        let mut rest = std::mem::take(&mut self.rest);
+        let mut has_frame = false;
+        loop {
+            let mut input = Input::own(&mut rest);
+            let is_whole = self.handle_frame(&mut input, turn)?;
+            let taken = input.taken();
+            rest.advance(taken);
+            has_frame |= is_whole;
+            if rest.is_empty() || !is_whole || !self.is_reading() || !self.may_handle(cx, turn.out) {
+                break;
+            }
+        }
+        if rest.is_empty() {
+            self.rest_permit = None;
+        } else {
+            self.rest = rest;
+        }
+        if has_frame {
+            self.frame_began = now;
+        }
+        Ok(())
+    }
+
+    fn handle_scratch(
+        &mut self,
+        cx: &Context<'_>,
+        scratch: &mut Scratch,
+        bytes: usize,
+        now: u64,
+        at: Option<Instant>,
+    ) -> Result<(), End> {
+        let (buf, out, batch) = scratch.split(bytes);
+        let turn = &mut Turn { out, batch, now, at };
+        let mut input = Input::new(&buf[..bytes]);
+        let is_new = self.rest.is_empty();
+        while !input.is_empty() && self.is_reading() && self.may_handle(cx, turn.out) {
+            if !self.handle_frame(&mut input, turn)? {
+                break;
+            }
+        }
+        if is_new || input.taken() > 0 {
+            self.frame_began = now;
+        }
+        let kept = input.bytes();
+        if kept.is_empty() {
+            (self.rest, self.rest_permit) = (BytesMut::new(), None);
+            return Ok(());
+        }
+        if kept.len() > UNCHARGED_BYTES {
+            self.charge(kept.len() as u64)?;
+        }
+        self.rest.clear();
+        self.rest.extend_from_slice(kept);
+        Ok(())
+    }
+
+    fn is_reading(&self) -> bool {
+        matches!(self.stage, Stage::Opening | Stage::Serving)
+    }
+
+    /// Handles the first frame. `false` if it is not whole.
+    fn handle_frame(&mut self, input: &mut Input<'_>, turn: &mut Turn<'_>) -> Result<bool, End> {
+        let there = input.len();
+        match self.live.protocol.decode(&mut self.codec, input)? {
+            Decoded::More(wanted) => {
+                let max = self.live.settings.frame_bytes_max;
+                if wanted > max {
+                    return Err(Fault::too_large(format!("a frame has at most {max} bytes, this one {wanted}")).into());
+                }
+                self.wanted = wanted.max(there + 1);
+                return Ok(false);
+            }
+            Decoded::Message(message) => {
+                turn.batch.messages += 1;
+                self.held = self.live.handler.tell(&mut self.session, message);
+            }
+            Decoded::Request(tag, request) => {
+                turn.batch.started += 1;
+                let Some(permit) = self.live.requests.acquire(1) else {
+                    self.refuse(tag, "the server has too many requests in flight; try again later", turn);
+                    return Ok(true);
+                };
+                let reply = self.live.handler.call(&mut self.session, request);
+                self.reply(tag, reply, permit, turn);
+            }
+            Decoded::Open(tag, request, body_bytes) => self.open_body(tag, request, body_bytes, turn)?,
+            Decoded::Piece { tag, bytes, is_last } => self.take_piece(tag, bytes, is_last)?,
+        }
+        self.wanted = 1;
+        if matches!(self.stage, Stage::Opening) {
+            self.stage = Stage::Serving;
+        }
+        Ok(true)
+    }
+
+    fn reply(&mut self, tag: P::Tag, reply: Reply<P::Response, H::Later>, permit: Permit, turn: &mut Turn<'_>) {
+        let (later, is_alone) = match reply {
+            Reply::Now(response) => return self.respond(tag, response, turn),
+            Reply::Last(response) => {
+                self.respond(tag, response, turn);
+                self.stage = Stage::Finishing { drained: None, is_eof: false };
+                return;
+            }
+            Reply::Later(later) => (later, false),
+            Reply::Alone(later) => (later, true),
+        };
+        let due = turn.now.saturating_add(self.live.ticks.handler);
+        self.pending_due = self.pending_due.min(due);
+        let pending = self.pending.get_or_insert_default();
+        pending.push(Begun { tag, due, at: turn.at, _permit: permit }, later, is_alone);
+    }
+
+    /// Answers at once, unless another request has to be answered before.
+    fn respond(&mut self, tag: P::Tag, response: P::Response, turn: &mut Turn<'_>) {
+        match &mut self.pending {
+            Some(pending) if P::ORDER == Order::Request => pending.push_known(tag, response),
+            _ => {
+                turn.batch.completed += 1;
+                self.live.protocol.encode(&mut self.codec, tag, response, turn.out);
+            }
+        }
+    }
+
+    fn refuse(&mut self, tag: P::Tag, why: &'static str, turn: &mut Turn<'_>) {
+        self.live.cells.requests_refused.add(1);
+        let fault = Fault::busy(why);
+        match &mut self.pending {
+            Some(pending) if P::ORDER == Order::Request => pending.push_fault(tag, fault),
+            _ => {
+                turn.batch.completed += 1;
+                self.live.protocol.encode_fault(&mut self.codec, Some(tag), &fault, turn.out);
+            }
+        }
+    }
+
+    fn open_body(
+        &mut self,
+        tag: P::Tag,
+        request: P::Request<'_>,
+        body_bytes: Option<u64>,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), End> {
+        let max = self.live.settings.body_bytes_max;
+        if let Some(bytes) = body_bytes
+            && bytes > max
+        {
+            return Err(Fault::too_large(format!("a body has at most {max} bytes, this one {bytes}")).into());
+        }
+        turn.batch.started += 1;
+        let live = self.live.clone();
+        let permits = (live.requests.acquire(1), live.bodies.acquire(1), live.memory.acquire(body::WAITING_BYTES_MAX));
+        let (writer, body) = body::channel();
+        let (Some(permit), Some(open), Some(memory)) = permits else {
+            self.bodies.push(OpenBody { tag, writer, began: turn.now, came_bytes: 0, _permits: None });
+            self.refuse(tag, "the server has too many bodies coming in; try again later", turn);
+            return Ok(());
+        };
+        self.bodies.push(OpenBody { tag, writer, began: turn.now, came_bytes: 0, _permits: Some((open, memory)) });
+        let reply = live.handler.call_streamed(&mut self.session, request, body);
+        self.reply(tag, reply, permit, turn);
+        Ok(())
+    }
+
+    fn take_piece(&mut self, tag: P::Tag, bytes: &[u8], is_last: bool) -> Result<(), End> {
+        let Some(at) = self.bodies.iter().position(|body| body.tag == tag) else {
+            return Err(Fault::malformed("a piece of a body that was not begun").into());
+        };
+        let max = self.live.settings.body_bytes_max;
+        self.bodies[at].came_bytes += bytes.len();
+        let writer = &mut self.bodies[at].writer;
+        if writer.bytes + bytes.len() as u64 > max {
+            return Err(Fault::too_large(format!("a body has at most {max} bytes")).into());
+        }
+        writer.push(bytes, is_last);
+        if is_last {
+            self.bodies.swap_remove(at);
+        }
+        Ok(())
+    }
+
+    /// Encodes the later answers that are there, as long as there is room for them.
+    fn answer(&mut self, cx: &mut Context<'_>, out: &mut Out, batch: &mut Batch) {
+        let Some(pending) = &mut self.pending else {
+            return;
+        };
+        let (protocol, codec) = (&self.live.protocol, &mut self.codec);
+        while out.len() < FLUSH_BYTES {
+            match pending.poll_next(cx) {
+                Some(Answer::Response(tag, response)) => protocol.encode(codec, tag, response, out),
+                Some(Answer::Fault(tag, fault)) => protocol.encode_fault(codec, Some(tag), &fault, out),
+                Some(Answer::Done(at)) => {
+                    batch.completed += 1;
+                    if let Some(at) = at {
+                        self.live.cells.durations.record(at.elapsed(), 1);
+                    }
+                }
+                None => break,
+            }
+        }
+        if pending.is_empty() {
+            self.pending = None;
+            self.pending_due = u64::MAX;
+        }
+    }
+
+    /// Writes all that is encoded, and counts what was done since the last time.
+    fn write(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> io::Result<()> {
+        let written = self.transport.write(&self.outbox, &scratch.out, cx);
+        scratch.out.clear();
+        let batch = std::mem::take(&mut scratch.batch);
+        let cells = &self.live.cells;
+        if batch.started > 0 {
+            cells.requests_started.add(batch.started);
+        }
+        if batch.completed > 0 {
+            cells.requests_completed.add(batch.completed);
+        }
+        if batch.messages > 0 {
+            cells.messages.add(batch.messages);
+        }
+        let (waiting, written_bytes) = self.outbox.progress();
+        if self.live.counts_bytes {
+            cells.bytes_read.add(batch.bytes_read);
+            cells.bytes_written.add(written_bytes - self.written);
+        }
+        if written_bytes != self.written || waiting == 0 {
+            if written_bytes != self.written {
+                self.active = now;
+            }
+            self.stalled = None;
+        }
+        self.written = written_bytes;
+        if waiting > 0 && self.stalled.is_none() {
+            self.stalled = Some(now);
+        }
+        written
+    }
+
+    /// Ends what has taken too long.
+    fn expire(&mut self, cx: &mut Context<'_>, now: u64) -> Result<(), End> {
+        if now < self.due() {
+            return Ok(());
+        }
+        if now >= self.pending_due
+            && let Some(pending) = &mut self.pending
+        {
+            self.live.cells.timeouts.add(pending.expire(now));
+            self.pending_due = pending.due().unwrap_or(u64::MAX);
+            cx.waker().wake_by_ref();
+        }
+        let ticks = &self.live.ticks;
+        if self.stalled.is_some_and(|since| now >= since.saturating_add(ticks.write)) {
+            self.live.cells.timeouts.add(1);
+            let error = io::Error::new(io::ErrorKind::TimedOut, "the peer does not read what it is sent");
+            return Err(End::Gone(error));
+        }
+        match self.stage {
+            Stage::Opening if now >= self.opening_due() => {
+                Err(Fault::new(FaultKind::Timeout, "nothing was asked in time").into())
+            }
+            Stage::Serving if self.coming_due().is_some_and(|due| now >= due) => {
+                Err(Fault::new(FaultKind::Timeout, "a frame took too long to come").into())
+            }
+            Stage::Serving if self.is_idle() && now >= self.active.saturating_add(ticks.idle) => Err(End::Over),
+            _ => Ok(()),
+        }
+    }
+
+    /// The tick at which something has taken too long, as it looks now.
+    fn due(&self) -> u64 {
+        let ticks = &self.live.ticks;
+        let mut due = self.memory.as_ref().map_or(self.pending_due, |wait| wait.1.min(self.pending_due));
+        if let Some(since) = self.stalled {
+            due = due.min(since.saturating_add(ticks.write));
+        }
+        match self.stage {
+            Stage::Opening => due = due.min(self.opening_due()),
+            Stage::Serving if self.is_idle() => due = due.min(self.active.saturating_add(ticks.idle)),
+            Stage::Serving => due = due.min(self.coming_due().unwrap_or(u64::MAX)),
+            Stage::Closing { due: last, .. } => due = due.min(last),
+            Stage::Finishing { .. } => {}
+        }
+        due.min(NEVER)
+    }
+
+    /// A stream that opens may not put its first frame off by sending it slowly.
+    fn opening_due(&self) -> u64 {
+        self.opened.saturating_add(self.live.ticks.first_frame)
+    }
+
+    /// The tick at which what the peer has begun should be whole.
+    fn coming_due(&self) -> Option<u64> {
+        let due = |began: u64, bytes: usize| {
+            let extra = (bytes / READ_BYTES_PER_TICK_MIN) as u64;
+            began.saturating_add(self.live.ticks.read).saturating_add(extra)
+        };
+        let is_frame = !self.rest.is_empty() && self.rest.len() < self.wanted && self.memory.is_none();
+        let frame = is_frame.then(|| due(self.frame_began, self.rest.len()));
+        self.bodies.iter().map(|body| due(body.began, body.came_bytes)).chain(frame).min()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.rest.is_empty() && self.bodies.is_empty() && self.pending.is_none() && self.stalled.is_none()
+    }
+
+    /// A timer that fires early looks again; so it only has to be moved to an earlier tick, or after it fired.
+    /// There always is one: the shutdown wakes those who have.
+    fn set_timer(&mut self, cx: &Context<'_>, now: u64) {
+        let due = self.due();
+        if self.timer.due().is_none_or(|at| due < at || at <= now) {
+            self.timer.set(due, cx);
+        }
+    }
+
+    /// The end: what is said is sent, the direction closed, and the peer given time to read it.
+    fn poll_close(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Poll<()> {
+        let Stage::Closing { due, is_finished, is_eof } = self.stage else {
+            return Poll::Ready(());
+        };
+        if now >= due {
+            return Poll::Ready(());
+        }
+        if !is_finished {
+            let is_written = self.write(cx, scratch, now).is_ok();
+            if !is_written || self.outbox.is_closed() {
+                return Poll::Ready(());
+            }
+            if !self.outbox.is_empty() || self.transport.poll_finish(&self.outbox, cx).is_pending() {
+                self.set_timer(cx, now);
+                return Poll::Pending;
+            }
+            self.stage = Stage::Closing { due, is_finished: true, is_eof };
+        }
+        if is_eof {
+            return Poll::Ready(());
+        }
+        let (buf, ..) = scratch.split(0);
+        loop {
+            let mut buf = ReadBuf::new(buf);
+            match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => break,
+            }
+        }
+        self.set_timer(cx, now);
+        Poll::Pending
+    }
+}
+
+fn no_memory() -> Fault {
+    Fault::busy("the server has no memory left for this frame; try again later")
+}
