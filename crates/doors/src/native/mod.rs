@@ -14,7 +14,7 @@ use std::time::Duration;
 use broker::Broker;
 use net::quic::{self, Windows};
 use net::shards::Place;
-use net::tls::Identity;
+use net::tls::Tls;
 use net::{Acceptor, ConnectionLimit, ConnectionPermit, Drain, Shards};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -68,13 +68,13 @@ impl Native {
 pub async fn open(
     settings: &Settings,
     broker: Arc<Broker>,
-    identity: &Identity,
+    tls: &Tls,
     limit: Arc<ConnectionLimit>,
     shards: &Arc<Shards>,
     drain: Drain,
 ) -> io::Result<SocketAddr> {
     let native = Native::new(broker, settings.hello_timeout, settings.allow_plain);
-    let tls = identity.server_config(&[wire::negotiate::ALPN])?;
+    let tls = tls.server_config(&[wire::negotiate::ALPN])?;
     let config = quic::server_config(tls.clone())?;
     let mut tries = 1;
     let (acceptor, endpoints) = loop {
