@@ -1,4 +1,4 @@
-//! A service runtime that anyone can use without the rest: listeners, permits, outboxes, shards, shutdown.
+//! A service runtime that anyone can use without the rest: listeners, permits, TLS, outboxes, shards, shutdown.
 //!
 //! It knows nothing of the protocol above it: it accepts connections, keeps them within limits, reads
 //! bytes without owning buffers while nothing comes, and writes chunks without copying them.

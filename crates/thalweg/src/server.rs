@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use broker::Broker;
 use broker::metrics::{Collect, Exposition};
 use doors::native::Native;
 use net::quic::Windows;
 use net::telemetry::Telemetry;
-use net::tls::Identity;
+use net::tls::{Identity, IdentitySource, Reloaded, Tls};
 use net::{ConnectionLimits, Connections, Drain, Shards, Shutdown};
 
 use crate::config::Config;
@@ -24,6 +24,8 @@ use crate::config::Config;
 const PUBLISH_CONNECTION_WINDOW: u64 = 4 << 20;
 const PUBLISH_STREAM_WINDOW: u64 = 2 << 20;
 const EVENT_SEND_WINDOW: u64 = 4 << 20;
+/// How often the files of certificates are looked at. That costs one call of the system for each.
+const CERTIFICATES_EVERY: Duration = Duration::from_secs(5);
 
 /// What the server itself is set to, beside its broker.
 #[derive(Clone, Debug)]
@@ -46,6 +48,7 @@ pub struct Server {
     /// Bound addresses, where the door is open.
     pub native: Option<SocketAddr>,
     pub http: Option<SocketAddr>,
+    tls: Arc<Tls>,
     shutdown: Shutdown,
     shutdown_timeout: Duration,
     shards: Arc<Shards>,
@@ -57,23 +60,30 @@ impl Server {
         let settings = config.server();
         let shards = Arc::new(Shards::start(settings.shards)?);
         let broker = Broker::start(config.broker(), &shards.handles()).map_err(io::Error::other)?;
-        let shutdown = Shutdown::default();
-        let mut server =
-            Self { broker, native: None, http: None, shutdown_timeout: settings.shutdown_timeout, shutdown, shards };
-        if let Some(address) = config.address("native").map_err(io::Error::other)? {
+        let native = config.address("native").map_err(io::Error::other)?;
+        let http = config.address("http").map_err(io::Error::other)?;
+        let tls = tls(&settings, native.into_iter().chain(http))?;
+        let mut server = Self {
+            broker,
+            native: None,
+            http: None,
+            tls,
+            shutdown: Shutdown::default(),
+            shutdown_timeout: settings.shutdown_timeout,
+            shards,
+        };
+        tokio::spawn(server.tls.clone().watch(CERTIFICATES_EVERY, server.drain()));
+        server.register_certificate_metrics();
+        if let Some(address) = native {
             server.open_native(address, &settings).map_err(|e| at("native", address, &e))?;
         }
-        if let Some(address) = config.address("http").map_err(io::Error::other)? {
+        if let Some(address) = http {
             server.open_http(address, &settings).await.map_err(|e| at("http", address, &e))?;
         }
         Ok(server)
     }
 
     fn open_native(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
-        let identity = match &settings.identity {
-            Some((certificate, key)) => Identity::from_pem(certificate, key)?,
-            None => Identity::self_signed(vec!["localhost".into(), address.ip().to_string()])?,
-        };
         let connections = self.connections("native", settings);
         let streams = self.broker.settings().pub_workers_per_conn as u32;
         let door = doors::native::Settings {
@@ -92,7 +102,7 @@ impl Server {
         };
         let native =
             Native::start(self.broker.clone(), settings.hello_timeout, &self.shards, connections, &self.shutdown);
-        self.native = Some(native.listen(&door, &identity, &self.shards)?);
+        self.native = Some(native.listen(&door, &self.tls, &self.shards)?);
         self.show("native", native.telemetry);
         Ok(())
     }
@@ -143,6 +153,33 @@ impl Server {
         self.shutdown.drain()
     }
 
+    /// Reads the files of certificates anew, whether or not they were changed.
+    pub fn reload_certificates(&self) {
+        match self.tls.reload() {
+            Ok(Reloaded::Changed) => {}
+            Ok(Reloaded::Same) => tracing::info!("the files have the certificates that are in force"),
+            Err(error) => tracing::debug!(%error, "certificates that cannot be used"),
+        }
+    }
+
+    fn register_certificate_metrics(&self) {
+        let tls = self.tls.clone();
+        self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
+            let expiry = tls.expires_at().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            out.counter("thalweg_tls_reloads", "Times that new certificates came into force", tls.reloads())?;
+            out.counter(
+                "thalweg_tls_reload_errors",
+                "Times that files of certificates could not be used",
+                tls.failed_reloads(),
+            )?;
+            out.gauge(
+                "thalweg_tls_certificate_expiry_timestamp_seconds",
+                "When the certificate in force expires, in seconds since 1970",
+                expiry,
+            )
+        })));
+    }
+
     /// Shows what the process and its listeners do among the broker's metrics.
     pub fn register_process_metrics(&self) {
         let shards = Arc::downgrade(&self.shards);
@@ -191,6 +228,21 @@ impl Server {
     pub async fn shut_down(self) -> bool {
         self.shutdown.run(self.shutdown_timeout).await.is_clean()
     }
+}
+
+/// TLS of all doors: with the certificate that is named, or with one for these addresses.
+fn tls(settings: &ServerSettings, addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Arc<Tls>> {
+    let source = match settings.identity.clone() {
+        Some((certificate, key)) => IdentitySource::Files { certificate, key },
+        None => {
+            let names = addresses.map(|address| address.ip().to_string());
+            let mut names: Vec<String> = std::iter::once("localhost".to_owned()).chain(names).collect();
+            names.dedup();
+            IdentitySource::Fixed(Identity::self_signed(names)?)
+        }
+    };
+    let wrap = |error: io::Error| io::Error::new(error.kind(), format!("tls_cert and tls_key: {error}"));
+    Tls::new(source.into()).map_err(wrap)
 }
 
 fn at(door: &str, address: SocketAddr, error: &io::Error) -> io::Error {

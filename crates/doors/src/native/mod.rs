@@ -14,7 +14,7 @@ use broker::Broker;
 use net::quic::{self, Windows};
 use net::service::Timeouts;
 use net::telemetry::Telemetry;
-use net::tls::Identity;
+use net::tls::Tls;
 use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shards, Shutdown};
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 
@@ -83,8 +83,8 @@ impl Native {
     }
 
     /// Opens the port for TCP and for QUIC. The address is the bound one.
-    pub fn listen(&self, settings: &Settings, identity: &Identity, shards: &Shards) -> io::Result<SocketAddr> {
-        let tls = identity.server_config(&[wire::negotiate::ALPN])?;
+    pub fn listen(&self, settings: &Settings, tls: &Tls, shards: &Shards) -> io::Result<SocketAddr> {
+        let tls = tls.server_config(&[wire::negotiate::ALPN])?;
         let quic = quic::server_config(tls.clone())?;
         let mut tries = 1;
         let (address, tcp, quic) = loop {

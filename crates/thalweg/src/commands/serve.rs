@@ -52,13 +52,24 @@ pub fn run(global: &Global, args: &Serve) -> Result {
 async fn serve(config: &Config, ready_file: Option<&Path>) -> Result {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
     let server = Server::start(config).await?;
     server.register_process_metrics();
     banner(config, &server);
     if let Some(path) = ready_file {
         write_ready(path, &server)?;
     }
-    stop(&mut terminate, &mut interrupt).await;
+    // Without a terminal that could go away, a hangup is a word from whoever renews certificates.
+    let has_terminal = io::stdin().is_terminal();
+    loop {
+        tokio::select! {
+            () = stop(&mut terminate, &mut interrupt) => break,
+            Some(()) = hang_up.recv() => match has_terminal {
+                true => break,
+                false => tokio::task::block_in_place(|| server.reload_certificates()),
+            },
+        }
+    }
     tracing::info!("stopping: finishing what is begun; a second signal ends at once");
     let is_clean = tokio::select! {
         is_clean = server.shut_down() => is_clean,

@@ -1,0 +1,180 @@
+//! Who a client is by its certificate, and whether it is let in.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+
+use super::identity::{provider, read_certificates};
+use super::x509::Facts;
+
+/// Which clients are let in by their certificates.
+#[derive(Clone, Debug)]
+pub struct ClientAuth {
+    /// PEM file of the certificates that vouch for clients.
+    pub roots: PathBuf,
+    /// Whether a client without a certificate is refused. One whose certificate does not hold always is.
+    pub is_required: bool,
+    /// A client needs one of these names or fingerprints. Where both are empty, everyone is let in for
+    /// whom the roots vouch. Host names are in lower case.
+    pub names: Vec<String>,
+    pub fingerprints: Vec<Fingerprint>,
+}
+
+/// The SHA-256 of a certificate. As text: 64 hexadecimal digits, with or without colons between them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub [u8; 32]);
+
+impl Fingerprint {
+    pub fn of(certificate: &CertificateDer<'_>) -> Self {
+        let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+        let sha256 = suite.tls13().map(|suite| suite.common.hash_provider.hash(certificate));
+        let mut digest = [0; 32];
+        digest.copy_from_slice(sha256.expect("invariant: this is a suite of TLS 1.3").as_ref());
+        Self(digest)
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that is no fingerprint.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoFingerprint;
+
+impl fmt::Display for NoFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a fingerprint is the SHA-256 of a certificate: 64 hexadecimal digits")
+    }
+}
+
+impl std::error::Error for NoFingerprint {}
+
+impl FromStr for Fingerprint {
+    type Err = NoFingerprint;
+
+    fn from_str(text: &str) -> Result<Self, NoFingerprint> {
+        let mut digits = text.chars().filter(|c| *c != ':').map(|c| c.to_digit(16));
+        let mut digest = [0; 32];
+        for byte in &mut digest {
+            let (Some(Some(high)), Some(Some(low))) = (digits.next(), digits.next()) else {
+                return Err(NoFingerprint);
+            };
+            *byte = (high << 4 | low) as u8;
+        }
+        if digits.next().is_some() { Err(NoFingerprint) } else { Ok(Self(digest)) }
+    }
+}
+
+/// Who a client has shown to be, by a certificate that was checked in the handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerIdentity {
+    /// Its host names in lower case, URIs and e-mail addresses or, where it has none of them, its common name.
+    pub names: Vec<String>,
+    pub fingerprint: Fingerprint,
+}
+
+impl PeerIdentity {
+    /// Of what `peer_certificates` gives after the handshake; `None` for a client without a certificate.
+    pub fn of_certificates(chain: Option<&[CertificateDer<'_>]>) -> Option<Self> {
+        let certificate = chain?.first()?;
+        match Facts::read(certificate) {
+            Ok(facts) => Some(Self { names: facts.names, fingerprint: Fingerprint::of(certificate) }),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the names in a client's certificate");
+                Some(Self { names: Vec::new(), fingerprint: Fingerprint::of(certificate) })
+            }
+        }
+    }
+
+    /// Of the client at the other end of a QUIC connection.
+    pub fn of_quic(connection: &quinn::Connection) -> Option<Self> {
+        let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        Self::of_certificates(Some(&chain))
+    }
+}
+
+/// The check of clients as the files say at one time.
+#[derive(Debug)]
+pub(super) struct ClientCheck {
+    roots: Vec<CertificateDer<'static>>,
+    chains: Arc<dyn ClientCertVerifier>,
+    allowed: Arc<ClientAuth>,
+}
+
+impl ClientCheck {
+    pub fn load(auth: &Arc<ClientAuth>) -> io::Result<Self> {
+        let wrap = |error: &dyn fmt::Display| io::Error::other(format!("{}: {error}", auth.roots.display()));
+        let roots = read_certificates(&auth.roots)?;
+        let mut store = RootCertStore::empty();
+        for root in &roots {
+            store.add(root.clone()).map_err(|error| wrap(&error))?;
+        }
+        let chains = WebPkiClientVerifier::builder_with_provider(store.into(), provider());
+        let chains = chains.build().map_err(|error| wrap(&error))?;
+        Ok(Self { roots, chains, allowed: auth.clone() })
+    }
+
+    /// Whether both let in the same clients.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.roots == other.roots
+    }
+
+    pub fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        self.chains.verify_client_cert(certificate, intermediates, now)?;
+        let ClientAuth { names, fingerprints, .. } = &*self.allowed;
+        if names.is_empty() && fingerprints.is_empty() {
+            return Ok(());
+        }
+        let client = PeerIdentity::of_certificates(Some(std::slice::from_ref(certificate)));
+        match client {
+            Some(client)
+                if fingerprints.contains(&client.fingerprint)
+                    || client.names.iter().any(|name| names.contains(name)) =>
+            {
+                Ok(())
+            }
+            _ => {
+                tracing::warn!(?client, "refused a client whose certificate holds but is not on the list");
+                Err(rustls::CertificateError::ApplicationVerificationFailure.into())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_reads_as_tools_write_it() {
+        let print = Fingerprint::of(&CertificateDer::from(b"abc".to_vec()));
+        let text = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(print.to_string(), text);
+        let with_colons: Vec<String> = text.as_bytes().chunks(2).map(|c| String::from_utf8_lossy(c).into()).collect();
+        assert_eq!(with_colons.join(":").to_uppercase().parse(), Ok(print));
+        for wrong in ["", "ba78", &text[1..], &format!("{text}00"), &text.replace('a', "g")] {
+            assert_eq!(wrong.parse::<Fingerprint>(), Err(NoFingerprint), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! TLS of listeners: certificates by name, clients by theirs, and new files without a restart.
+//!
+//! One [`Tls`] serves any number of listeners, over TCP and QUIC. What was read from the files is looked
+//! up in each handshake, so a reload changes every later handshake and no open connection.
+
+mod client;
+mod files;
+mod identity;
+pub(crate) mod names;
+mod sessions;
+mod x509;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::{Mutex, RwLock};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+
+pub use client::{ClientAuth, Fingerprint, NoFingerprint, PeerIdentity};
+pub use identity::Identity;
+
+use crate::Drain;
+use client::ClientCheck;
+use files::Stamp;
+use names::Names;
+use sessions::Sessions;
+use x509::Facts;
+
+/// What TLS is set to.
+pub struct TlsSettings {
+    /// At least one. The first also answers clients that ask for a name which none of them has, or for none.
+    pub identities: Vec<NamedIdentity>,
+    /// Refuse those clients instead.
+    pub refuse_unknown_names: bool,
+    /// Whether clients have certificates too.
+    pub client_auth: Option<ClientAuth>,
+}
+
+/// An identity and the names for which it answers.
+pub struct NamedIdentity {
+    pub source: IdentitySource,
+    /// Host names, also `*.domain`. Where none is given: those in the certificate.
+    pub names: Vec<String>,
+}
+
+/// Where an identity comes from.
+pub enum IdentitySource {
+    /// PEM files, which may be replaced at any time.
+    Files { certificate: PathBuf, key: PathBuf },
+    /// This one, always.
+    Fixed(Identity),
+}
+
+impl From<IdentitySource> for TlsSettings {
+    /// One identity for every name, and clients without certificates.
+    fn from(source: IdentitySource) -> Self {
+        let identities = vec![NamedIdentity { source, names: Vec::new() }];
+        Self { identities, refuse_unknown_names: false, client_auth: None }
+    }
+}
+
+impl TlsSettings {
+    /// The files whose change is a reason to reload.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let of_identities = self.identities.iter().flat_map(|identity| match &identity.source {
+            IdentitySource::Files { certificate, key } => vec![certificate.as_path(), key.as_path()],
+            IdentitySource::Fixed(_) => Vec::new(),
+        });
+        of_identities.chain(self.client_auth.iter().map(|auth| auth.roots.as_path()))
+    }
+}
+
+/// What a reload came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reloaded {
+    /// New handshakes see what is in the files now.
+    Changed,
+    /// The files have what was in them before.
+    Same,
+}
+
+/// Certificates in force, and where new ones come from.
+pub struct Tls {
+    settings: TlsSettings,
+    client_auth: Option<Arc<ClientAuth>>,
+    current: Arc<Current>,
+    seen: Mutex<Seen>,
+    reloads: AtomicU64,
+    failed_reloads: AtomicU64,
+}
+
+/// The files as they were last read. Held for the whole of a reload, so that there is one at a time.
+struct Seen {
+    stamps: Vec<Option<Stamp>>,
+    /// Why they were of no use.
+    error: Option<String>,
+}
+
+impl Tls {
+    /// Reads everything, and refuses what no client would believe.
+    pub fn new(settings: TlsSettings) -> io::Result<Arc<Self>> {
+        let client_auth = settings.client_auth.clone().map(Arc::new);
+        let stamps = files::stamps(settings.files());
+        let loaded = Loaded::load(&settings, client_auth.as_ref())?;
+        let current = Current {
+            loaded: RwLock::new(Arc::new(loaded)),
+            clients_generation: Arc::default(),
+            has_client_auth: client_auth.is_some(),
+            is_client_auth_required: client_auth.as_ref().is_some_and(|auth| auth.is_required),
+            algorithms: identity::provider().signature_verification_algorithms,
+        };
+        Ok(Arc::new(Self {
+            settings,
+            client_auth,
+            current: Arc::new(current),
+            seen: Mutex::new(Seen { stamps, error: None }),
+            reloads: AtomicU64::new(0),
+            failed_reloads: AtomicU64::new(0),
+        }))
+    }
+
+    /// The settings of one listener, over TCP or QUIC, that speaks these protocols.
+    pub fn server_config(&self, alpn: &[&[u8]]) -> io::Result<Arc<rustls::ServerConfig>> {
+        let builder = rustls::ServerConfig::builder_with_provider(identity::provider())
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?;
+        let builder = match self.current.has_client_auth {
+            true => builder.with_client_cert_verifier(self.current.clone()),
+            false => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(self.current.clone());
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        config.session_storage = Sessions::new(self.current.clients_generation.clone());
+        Ok(Arc::new(config))
+    }
+
+    /// Reads the files anew. All of it is taken or nothing: what cannot be used leaves everything as it
+    /// was, and is logged and counted.
+    pub fn reload(&self) -> io::Result<Reloaded> {
+        self.reload_seen(&mut self.seen.lock())
+    }
+
+    fn reload_seen(&self, seen: &mut Seen) -> io::Result<Reloaded> {
+        // Before the files are read: what is written to them meanwhile is seen the next time.
+        seen.stamps = files::stamps(self.settings.files());
+        let loaded = match Loaded::load(&self.settings, self.client_auth.as_ref()) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                self.failed_reloads.fetch_add(1, Ordering::Relaxed);
+                let why = error.to_string();
+                if seen.error.as_ref() != Some(&why) {
+                    tracing::error!(%error, "certificates were not reloaded; those from before stay in force");
+                }
+                seen.error = Some(why);
+                return Err(error);
+            }
+        };
+        seen.error = None;
+        let before = self.current.loaded.read().clone();
+        if before.is_same(&loaded) {
+            return Ok(Reloaded::Same);
+        }
+        let expires_in_days =
+            loaded.expires_at.duration_since(SystemTime::now()).map_or(0, |left| left.as_secs() / 86_400);
+        let is_same_check = match (&before.clients, &loaded.clients) {
+            (Some(before), Some(now)) => before.is_same(now),
+            _ => true,
+        };
+        *self.current.loaded.write() = Arc::new(loaded);
+        if !is_same_check {
+            self.current.clients_generation.fetch_add(1, Ordering::AcqRel);
+        }
+        self.reloads.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(expires_in_days, "certificates were reloaded");
+        Ok(Reloaded::Changed)
+    }
+
+    /// Looks at the files so often, until the drain begins, and reloads them when they were changed.
+    /// Files that are of no use are tried again each time.
+    pub async fn watch(self: Arc<Self>, interval: Duration, mut drain: Drain) {
+        if self.settings.files().next().is_none() {
+            return;
+        }
+        while drain.or_begun(tokio::time::sleep(interval)).await.is_some() {
+            let tls = self.clone();
+            let looked = tokio::task::spawn_blocking(move || tls.reload_if_changed()).await;
+            if let Err(error) = looked {
+                tracing::error!(%error, "cannot look for new certificates");
+            }
+        }
+    }
+
+    fn reload_if_changed(&self) {
+        let mut seen = self.seen.lock();
+        if seen.error.is_none() && seen.stamps == files::stamps(self.settings.files()) {
+            return;
+        }
+        if let Err(error) = self.reload_seen(&mut seen) {
+            tracing::debug!(%error, "certificates that cannot be used");
+        }
+    }
+
+    /// Times that new certificates came into force.
+    pub fn reloads(&self) -> u64 {
+        self.reloads.load(Ordering::Relaxed)
+    }
+
+    /// Times that the files could not be used.
+    pub fn failed_reloads(&self) -> u64 {
+        self.failed_reloads.load(Ordering::Relaxed)
+    }
+
+    /// When the first of the own certificates in force expires.
+    pub fn expires_at(&self) -> SystemTime {
+        self.current.loaded.read().expires_at
+    }
+}
+
+/// What handshakes look at.
+#[derive(Debug)]
+struct Current {
+    loaded: RwLock<Arc<Loaded>>,
+    /// Counted up when clients are checked against other roots.
+    clients_generation: Arc<AtomicU64>,
+    has_client_auth: bool,
+    is_client_auth_required: bool,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// What the files said at one time.
+#[derive(Debug)]
+struct Loaded {
+    keys: Vec<Arc<CertifiedKey>>,
+    names: Names,
+    /// The key for any other name.
+    default: Option<usize>,
+    clients: Option<ClientCheck>,
+    expires_at: SystemTime,
+}
+
+impl Loaded {
+    fn load(settings: &TlsSettings, client_auth: Option<&Arc<ClientAuth>>) -> io::Result<Self> {
+        let now = SystemTime::now();
+        let mut loaded = Self {
+            keys: Vec::new(),
+            names: Names::default(),
+            default: (!settings.refuse_unknown_names).then_some(0),
+            clients: client_auth.map(ClientCheck::load).transpose()?,
+            expires_at: SystemTime::UNIX_EPOCH,
+        };
+        for (i, NamedIdentity { source, names }) in settings.identities.iter().enumerate() {
+            let (key, facts) = source.load(now)?;
+            for name in if names.is_empty() { &facts.hosts } else { names } {
+                loaded.names.add(name, i);
+            }
+            loaded.keys.push(Arc::new(key));
+            let expires_at = facts.expires_at();
+            loaded.expires_at = if i == 0 { expires_at } else { loaded.expires_at.min(expires_at) };
+        }
+        if loaded.keys.is_empty() {
+            return Err(io::Error::other("TLS needs a certificate"));
+        }
+        if loaded.default.is_none() && loaded.names.is_empty() {
+            return Err(io::Error::other("no certificate has a name, and clients that ask for no name are refused"));
+        }
+        Ok(loaded)
+    }
+
+    /// Whether both have the same certificates and let in the same clients.
+    fn is_same(&self, other: &Self) -> bool {
+        let chains = |loaded: &Self| loaded.keys.iter().map(|key| key.cert.clone()).collect::<Vec<_>>();
+        let is_same_check = match (&self.clients, &other.clients) {
+            (Some(a), Some(b)) => a.is_same(b),
+            _ => true,
+        };
+        is_same_check && chains(self) == chains(other)
+    }
+}
+
+impl IdentitySource {
+    /// An error names the files.
+    fn load(&self, now: SystemTime) -> io::Result<(CertifiedKey, Facts)> {
+        let checked = |identity: &Identity| {
+            let key = identity.certified().map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => io::Error::other("the key is not that of the certificate"),
+                error => io::Error::other(error),
+            })?;
+            let certificate = identity.chain.first().ok_or_else(|| io::Error::other("no certificate in the chain"))?;
+            let facts = Facts::read(certificate)?;
+            facts.expect_valid(now)?;
+            Ok((key, facts))
+        };
+        match self {
+            Self::Fixed(identity) => checked(identity),
+            Self::Files { certificate, key } => {
+                checked(&Identity::from_pem(certificate, key)?).map_err(|error: io::Error| {
+                    io::Error::other(format!("{} with {}: {error}", certificate.display(), key.display()))
+                })
+            }
+        }
+    }
+}
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let loaded = self.loaded.read();
+        let named = hello.server_name().and_then(|name| loaded.names.find(name));
+        named.or(loaded.default).map(|key| loaded.keys[key].clone())
+    }
+}
+
+impl ClientCertVerifier for Current {
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_client_auth_required
+    }
+
+    /// None: they could not change with the roots. Without them a client shows whatever certificate it has.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let loaded = self.loaded.read().clone();
+        match &loaded.clients {
+            Some(clients) => clients.check(certificate, intermediates, now)?,
+            None => return Err(rustls::CertificateError::UnknownIssuer.into()),
+        }
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

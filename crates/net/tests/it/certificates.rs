@@ -1,0 +1,131 @@
+//! An authority for tests, and TLS clients that trust it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use net::tls::{Fingerprint, IdentitySource, NamedIdentity};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use tempfile::TempDir;
+
+/// Whoever vouches for certificates.
+pub struct Authority {
+    pub pem: String,
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate with its key.
+pub struct Made {
+    pub certificate: String,
+    pub key: String,
+    pub der: CertificateDer<'static>,
+    key_der: Vec<u8>,
+}
+
+impl Made {
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(&self.der)
+    }
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "authority");
+        let key = KeyPair::generate().expect("a key");
+        let made = params.self_signed(&key).expect("a certificate");
+        Self { pem: made.pem(), certificate: made.der().clone(), issuer: Issuer::new(params, key) }
+    }
+
+    /// A certificate for these host names and until this year, with a common name.
+    pub fn issue(&self, common: &str, hosts: &[&str], until: i32) -> Made {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, common);
+        let host = |host: &&str| SanType::DnsName((*host).try_into().expect("a name"));
+        params.subject_alt_names = hosts.iter().map(host).collect();
+        params.not_after = date_time_ymd(until, 1, 1);
+        let key = KeyPair::generate().expect("a key");
+        let made = params.signed_by(&key, &self.issuer).expect("a certificate");
+        Made {
+            certificate: made.pem(),
+            key: key.serialize_pem(),
+            der: made.der().clone(),
+            key_der: key.serialize_der(),
+        }
+    }
+
+    pub fn server(&self, host: &str) -> Made {
+        self.issue(host, &[host], 2100)
+    }
+
+    /// A client that trusts this authority and shows the given certificate.
+    pub fn client(&self, alpn: &[&[u8]], own: Option<&Made>) -> Arc<ClientConfig> {
+        self.client_of(rustls::ALL_VERSIONS, alpn, own)
+    }
+
+    pub fn client_of(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        alpn: &[&[u8]],
+        own: Option<&Made>,
+    ) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).expect("a root");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
+        let builder = builder.expect("versions").with_root_certificates(roots);
+        let mut config = match own {
+            None => builder.with_no_client_auth(),
+            Some(own) => {
+                let key = PrivateKeyDer::try_from(own.key_der.clone()).expect("a key");
+                builder.with_client_auth_cert(vec![own.der.clone()], key).expect("a client's certificate")
+            }
+        };
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        Arc::new(config)
+    }
+}
+
+/// A folder for the files of identities.
+pub struct Folder(TempDir);
+
+impl Folder {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        // Written beside it and moved over it, as tools that renew certificates do.
+        let (path, partial) = (self.path(name), self.path("partial"));
+        std::fs::write(&partial, text).expect("written");
+        std::fs::rename(partial, &path).expect("moved");
+        path
+    }
+
+    pub fn put(&self, name: &str, made: &Made) {
+        self.write(&format!("{name}.crt"), &made.certificate);
+        self.write(&format!("{name}.key"), &made.key);
+    }
+
+    pub fn source(&self, name: &str) -> IdentitySource {
+        let file = |ending: &str| self.path(&format!("{name}.{ending}"));
+        IdentitySource::Files { certificate: file("crt"), key: file("key") }
+    }
+
+    /// An identity in files, which answers for the names in its certificate.
+    pub fn identity(&self, name: &str, made: &Made) -> NamedIdentity {
+        self.put(name, made);
+        NamedIdentity { source: self.source(name), names: Vec::new() }
+    }
+
+    pub fn root(&self) -> &Path {
+        self.0.path()
+    }
+}

@@ -1,0 +1,4 @@
+//! The runtime from outside, as a program would use it.
+
+mod certificates;
+mod tls;
