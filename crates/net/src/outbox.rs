@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
@@ -26,6 +26,12 @@ const TURN_BYTES: usize = 256 << 10;
 
 pub struct Outbox {
     state: Mutex<State>,
+    /// Bytes that were pushed and are not yet written, those in a writer's hands included. This and the next two
+    /// are changed under the lock only, and looked at without it.
+    waiting: AtomicUsize,
+    /// All bytes that were ever written.
+    written: AtomicU64,
+    is_closed: AtomicBool,
     /// Whether a flush writes by itself; otherwise the connection's task does.
     is_direct: bool,
     /// The connection's task, which has something to write.
@@ -42,6 +48,13 @@ pub enum Socket {
 }
 
 impl Socket {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.try_write(bytes),
+            Self::Unix(socket) => socket.try_write(bytes),
+        }
+    }
+
     fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Tcp(socket) => socket.try_write_vectored(slices),
@@ -60,11 +73,6 @@ impl Socket {
 #[derive(Default)]
 struct State {
     chunks: VecDeque<Bytes>,
-    /// Bytes that were pushed and are not yet written, those in a writer's hands included.
-    bytes: usize,
-    /// All bytes that were ever written.
-    written: u64,
-    is_closed: bool,
     /// Where a flush writes to; gone with the connection, so that a closed one is closed at once.
     socket: Option<Socket>,
 }
@@ -85,7 +93,16 @@ impl Outbox {
 
     /// An outbox that the connection's task empties.
     pub fn to_writer(bytes_max: usize) -> Self {
-        Self { state: Mutex::default(), is_direct: false, work: AtomicWaker::new(), room: Notify::new(), bytes_max }
+        Self {
+            state: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            written: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+            is_direct: false,
+            work: AtomicWaker::new(),
+            room: Notify::new(),
+            bytes_max,
+        }
     }
 
     /// Whether a flush writes on the caller's thread.
@@ -94,23 +111,31 @@ impl Outbox {
     }
 
     pub fn has_room(&self) -> bool {
-        let state = self.state.lock();
-        state.bytes < self.bytes_max || state.is_closed
+        self.waiting() < self.bytes_max || self.is_closed()
     }
 
     pub fn is_closed(&self) -> bool {
-        self.state.lock().is_closed
+        self.is_closed.load(Ordering::Acquire)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.state.lock().bytes == 0
+        self.waiting() == 0
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// All bytes that were ever written.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
     }
 
     /// Adds chunks behind all others. Callers that push much ask for [`Outbox::room`] first; one that
     /// does not can overshoot by what it pushes, never by more. `false` once the connection is gone.
     pub fn push(&self, chunks: impl IntoIterator<Item = Bytes>) -> bool {
         let mut state = self.state.lock();
-        if state.is_closed {
+        if self.is_closed() {
             return false;
         }
         self.keep(&mut state, chunks);
@@ -120,7 +145,7 @@ impl Outbox {
     /// Writes what the socket takes, or wakes the writer.
     pub fn flush(&self) {
         let mut state = self.state.lock();
-        if state.chunks.is_empty() || state.is_closed {
+        if state.chunks.is_empty() || self.is_closed() {
             return;
         }
         let is_done = self.write_chunks(&mut state);
@@ -135,31 +160,27 @@ impl Outbox {
     /// Writes `out` behind everything else, to a plain socket at once, and keeps what it does not take.
     pub(crate) fn write(&self, out: &Out) -> io::Result<()> {
         let mut state = self.state.lock();
-        if state.is_closed {
+        if self.is_closed() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let mut written = 0;
-        while let (true, Some(socket)) = (state.chunks.is_empty() && written < out.len(), &state.socket) {
+        if let (true, Some(socket)) = (state.chunks.is_empty(), &state.socket) {
             let wrote = match out.as_plain() {
-                Some(bytes) if written == 0 => socket.try_write_vectored(&[IoSlice::new(bytes)]),
-                _ if written == 0 => {
+                Some(bytes) => socket.try_write(bytes),
+                None => {
                     let mut slices = [IoSlice::new(&[]); SLICES_MAX];
                     let count = out.slices(&mut slices);
                     socket.try_write_vectored(&slices[..count])
                 }
-                // What a socket did not take whole is kept; the next attempt is an ordinary flush.
-                _ => break,
             };
-            match wrote {
-                Ok(n) => written += n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
+            written = match wrote {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                wrote => wrote?,
+            };
+            self.add_written(written);
         }
-        state.written += written as u64;
         if written < out.len() {
-            let kept = out.rest(written);
-            self.keep(&mut state, kept);
+            self.keep(&mut state, out.rest(written));
             self.write_chunks(&mut state)?;
         }
         Ok(())
@@ -170,14 +191,11 @@ impl Outbox {
         self.work.register(cx.waker());
     }
 
-    /// What waits, and all that was ever written.
-    pub(crate) fn progress(&self) -> (usize, u64) {
-        let state = self.state.lock();
-        (state.bytes, state.written)
-    }
-
     /// Goes on where a plain socket was full. Ready when nothing waits.
     pub(crate) fn poll_socket(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
         let mut state = self.state.lock();
         loop {
             if state.chunks.is_empty() {
@@ -209,11 +227,8 @@ impl Outbox {
             let room = self.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            {
-                let state = self.state.lock();
-                if state.bytes == 0 || state.is_closed {
-                    return;
-                }
+            if self.is_empty() || self.is_closed() {
+                return;
             }
             room.await;
         }
@@ -222,10 +237,9 @@ impl Outbox {
     /// Nothing is taken any more; what waits is forgotten.
     pub fn close(&self) {
         let mut state = self.state.lock();
-        state.is_closed = true;
-        state.chunks = VecDeque::new();
-        state.bytes = 0;
-        state.socket = None;
+        self.is_closed.store(true, Ordering::Release);
+        self.waiting.store(0, Ordering::Release);
+        *state = State::default();
         drop(state);
         self.room.notify_waiters();
         self.work.wake();
@@ -260,7 +274,7 @@ impl Outbox {
             }
             writer.write_chunks(&mut turn).await?;
             turn.clear();
-            self.wrote(&mut self.state.lock(), bytes);
+            self.turn_written(bytes);
         }
     }
 
@@ -280,26 +294,31 @@ impl Outbox {
 
     /// So many bytes are in the writer's hands that were never pushed.
     pub(crate) fn turn_kept(&self, bytes: usize) {
-        self.state.lock().bytes += bytes;
+        let _state = self.state.lock();
+        self.waiting.store(self.waiting() + bytes, Ordering::Release);
     }
 
     pub(crate) fn turn_written(&self, bytes: usize) {
-        self.wrote(&mut self.state.lock(), bytes);
+        let _state = self.state.lock();
+        self.wrote(bytes);
     }
 
     /// So many bytes were written that never waited here.
     pub(crate) fn wrote_past(&self, bytes: usize) {
-        self.state.lock().written += bytes as u64;
+        let _state = self.state.lock();
+        self.add_written(bytes);
     }
 
     fn keep(&self, state: &mut State, chunks: impl IntoIterator<Item = Bytes>) {
+        let mut waiting = self.waiting();
         for chunk in chunks {
             if !chunk.is_empty() {
-                state.bytes += chunk.len();
+                waiting += chunk.len();
                 state.chunks.push_back(chunk);
             }
         }
-        BYTES_HIGH_WATER.fetch_max(state.bytes as u64, Ordering::Relaxed);
+        self.waiting.store(waiting, Ordering::Release);
+        BYTES_HIGH_WATER.fetch_max(waiting as u64, Ordering::Relaxed);
     }
 
     /// Writes until nothing is left (`true`), or the socket is full or not one of ours (`false`).
@@ -319,7 +338,7 @@ impl Outbox {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             };
-            self.wrote(state, written);
+            self.wrote(written);
             while let Some(chunk) = state.chunks.front_mut() {
                 if written < chunk.len() {
                     chunk.advance(written);
@@ -335,13 +354,19 @@ impl Outbox {
         Ok(true)
     }
 
-    fn wrote(&self, state: &mut State, bytes: usize) {
-        let was_full = state.bytes >= self.bytes_max;
-        state.written += bytes as u64;
-        state.bytes = state.bytes.saturating_sub(bytes);
-        if (was_full && state.bytes < self.bytes_max) || state.bytes == 0 {
+    /// Under the lock: so many bytes that waited are written.
+    fn wrote(&self, bytes: usize) {
+        let before = self.waiting();
+        let after = before.saturating_sub(bytes);
+        self.waiting.store(after, Ordering::Release);
+        self.add_written(bytes);
+        if (before >= self.bytes_max && after < self.bytes_max) || after == 0 {
             self.room.notify_waiters();
         }
+    }
+
+    fn add_written(&self, bytes: usize) {
+        self.written.store(self.written() + bytes as u64, Ordering::Relaxed);
     }
 }
 

@@ -12,9 +12,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, LocalOptions};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::LocalSet;
 
 use crate::wheel::{Key, Wheel};
 
@@ -40,24 +39,31 @@ struct Remote {
     thread: Option<JoinHandle<()>>,
 }
 
+impl Remote {
+    fn start(index: usize, stopped: watch::Receiver<bool>) -> io::Result<Self> {
+        let (jobs, queue) = mpsc::unbounded_channel();
+        let (started, starting) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || {
+            // A local runtime stays on the thread that made it.
+            match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+                Ok(runtime) => {
+                    if started.send(Ok(runtime.handle().clone())).is_ok() {
+                        runtime.block_on(run(Rc::new(Shard::new(index)), queue, stopped));
+                        runtime.shutdown_background();
+                    }
+                }
+                Err(error) => drop(started.send(Err(error))),
+            }
+        })?;
+        let handle = starting.recv().map_err(io::Error::other)??;
+        Ok(Self { handle, jobs, load: Arc::default(), thread: Some(thread) })
+    }
+}
+
 impl Shards {
     pub fn start(count: usize) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
-        let shards = (0..count.max(1))
-            .map(|index| {
-                let runtime = Builder::new_current_thread().enable_all().build()?;
-                let handle = runtime.handle().clone();
-                let (jobs, queue) = mpsc::unbounded_channel();
-                let stopped = stopped.clone();
-                let thread = std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || {
-                    let tasks = LocalSet::new();
-                    tasks.block_on(&runtime, run(Rc::new(Shard::new(index)), queue, stopped));
-                    drop(tasks);
-                    runtime.shutdown_background();
-                })?;
-                Ok(Remote { handle, jobs, load: Arc::default(), thread: Some(thread) })
-            })
-            .collect::<io::Result<_>>()?;
+        let shards = (0..count.max(1)).map(|index| Remote::start(index, stopped.clone())).collect::<io::Result<_>>()?;
         Ok(Self { shards, stop })
     }
 

@@ -211,10 +211,18 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     fn poll_turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<()> {
         let now = self.live.shard.now();
-        self.outbox.register(cx);
+        // Nobody else has it, as a rule: then nobody can push.
+        let is_shared = Arc::strong_count(&self.outbox) > 1;
+        if is_shared {
+            self.outbox.register(cx);
+        }
         if !matches!(self.stage, Stage::Closing { .. }) {
             match self.turn(cx, scratch, now) {
                 Ok(()) => {
+                    if !is_shared && Arc::strong_count(&self.outbox) > 1 {
+                        // Whoever has just got it may have pushed already.
+                        cx.waker().wake_by_ref();
+                    }
                     self.set_timer(cx, now);
                     return Poll::Pending;
                 }
@@ -269,7 +277,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 return Err(End::Over);
             }
         }
-        self.expire(cx, now)
+        // The timer is never later than what is due.
+        if self.timer.has_fired(now) { self.expire(cx, now) } else { Ok(()) }
     }
 
     /// Answers, reads and handles until nothing more can be done, and writes what came of it.
@@ -355,8 +364,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if is_large {
             return Ok(if self.rest.len() >= self.wanted { Read::Own } else { self.read(cx, scratch, now)? });
         }
-        let (buf, ..) = scratch.split(before);
-        buf[..before].copy_from_slice(&self.rest);
+        if before > 0 {
+            let (buf, ..) = scratch.split(before);
+            buf[..before].copy_from_slice(&self.rest);
+        }
         Ok(Read::Scratch(before + read))
     }
 
@@ -475,7 +486,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
         let kept = input.bytes();
         if kept.is_empty() {
-            (self.rest, self.rest_permit) = (BytesMut::new(), None);
+            if !is_new {
+                (self.rest, self.rest_permit) = (BytesMut::new(), None);
+            }
             return Ok(());
         }
         if kept.len() > UNCHARGED_BYTES {
@@ -638,7 +651,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// Writes all that is encoded, and counts what was done since the last time.
     fn write(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> io::Result<()> {
         let written = self.transport.write(&self.outbox, &scratch.out, cx);
-        scratch.out.clear();
+        if !scratch.out.is_empty() {
+            scratch.out.clear();
+        }
         let batch = std::mem::take(&mut scratch.batch);
         let cells = &self.live.cells;
         if batch.started > 0 {
@@ -650,29 +665,26 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if batch.messages > 0 {
             cells.messages.add(batch.messages);
         }
-        let (waiting, written_bytes) = self.outbox.progress();
+        let written_bytes = self.outbox.written();
+        let has_progress = written_bytes != self.written;
         if self.live.counts_bytes {
             cells.bytes_read.add(batch.bytes_read);
             cells.bytes_written.add(written_bytes - self.written);
         }
-        if written_bytes != self.written || waiting == 0 {
-            if written_bytes != self.written {
-                self.active = now;
-            }
-            self.stalled = None;
-        }
         self.written = written_bytes;
-        if waiting > 0 && self.stalled.is_none() {
-            self.stalled = Some(now);
+        if has_progress {
+            self.active = now;
         }
+        self.stalled = match self.stalled {
+            _ if self.outbox.is_empty() => None,
+            Some(since) if !has_progress => Some(since),
+            _ => Some(now),
+        };
         written
     }
 
     /// Ends what has taken too long.
     fn expire(&mut self, cx: &mut Context<'_>, now: u64) -> Result<(), End> {
-        if now < self.due() {
-            return Ok(());
-        }
         if now >= self.pending_due
             && let Some(pending) = &mut self.pending
         {

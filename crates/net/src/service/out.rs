@@ -51,7 +51,9 @@ impl Out {
 
     /// Empties it for the next turn, and gives memory back that was only needed once.
     pub(super) fn recycle(&mut self, kept_bytes_max: usize) {
-        self.clear();
+        if !self.is_empty() {
+            self.clear();
+        }
         if self.buf.capacity() > kept_bytes_max {
             self.buf = BytesMut::new();
         }
