@@ -104,9 +104,12 @@ impl Shards {
     }
 
     pub fn place_on(&self, shard: usize) -> Place {
-        let load = self.shards[shard].load.clone();
-        load.fetch_add(1, Ordering::Relaxed);
-        Place { shard, load }
+        self.places(shard).place()
+    }
+
+    /// The places of one shard, for those who live on it: it must not be the last to hold all of them.
+    pub fn places(&self, shard: usize) -> Places {
+        Places { shard, load: self.shards[shard].load.clone() }
     }
 }
 
@@ -120,6 +123,20 @@ impl Drop for Shards {
                 tracing::error!("a shard ended with a panic");
             }
         }
+    }
+}
+
+/// Where the connections of one shard are counted.
+#[derive(Clone)]
+pub struct Places {
+    shard: usize,
+    load: Arc<AtomicUsize>,
+}
+
+impl Places {
+    pub fn place(&self) -> Place {
+        self.load.fetch_add(1, Ordering::Relaxed);
+        Place { shard: self.shard, load: self.load.clone() }
     }
 }
 

@@ -775,7 +775,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             self.stage = Stage::Closing { due, is_finished: true, is_eof };
         }
-        if is_eof {
+        if is_eof || !T::CLOSES_HARD {
             return Poll::Ready(());
         }
         let (buf, ..) = scratch.split(0);

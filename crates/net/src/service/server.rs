@@ -20,13 +20,13 @@ use tokio::task::{JoinSet, spawn_local};
 
 use super::connection::Connection;
 use super::protocol::{Fault, FaultKind, Handler, Protocol};
-use super::transport::{Plain, Stream, Transport as ByteStream};
+use super::transport::{Duplex, Plain, QuicStream, Stream, Transport as ByteStream};
 use super::{Live, Peer, Phase, Service, Transport};
 use crate::limits::{ConnectionPermit, Connections};
 use crate::listen::{Address, Kind, Listener, Plaintext, TlsOffer};
 use crate::outbox::Socket;
 use crate::quic::{self, Windows};
-use crate::shards::Place;
+use crate::shards::{Place, Places};
 use crate::shutdown::Stages;
 use crate::{Drain, Outbox, Shards, Shutdown};
 
@@ -60,14 +60,8 @@ enum Arrived {
 struct QuicOffer {
     config: quinn::ServerConfig,
     windows: Windows,
-    admit: Admit,
-}
-
-/// Who decides whether a connection may open.
-#[derive(Clone)]
-struct Admit {
     connections: Arc<Connections>,
-    shards: Arc<Shards>,
+    places: Places,
 }
 
 /// A byte stream in memory.
@@ -127,11 +121,11 @@ impl Server {
             })),
             Kind::Quic { endpoints, config, windows } => {
                 for (i, endpoint) in endpoints.into_iter().enumerate() {
+                    let shard = i % self.shards.len();
                     let hold = Hold { _permit: None, _place: None, drain: self.shutdown.drain() };
-                    let admit = Admit { connections: self.connections.clone(), shards: self.shards.clone() };
-                    let what =
-                        Arrived::Endpoint(endpoint, Box::new(QuicOffer { config: config.clone(), windows, admit }));
-                    self.send(i % self.shards.len(), Arrival { what, hold });
+                    let (connections, places) = (self.connections.clone(), self.shards.places(shard));
+                    let offer = QuicOffer { config: config.clone(), windows, connections, places };
+                    self.send(shard, Arrival { what: Arrived::Endpoint(endpoint, Box::new(offer)), hold });
                 }
             }
         }
@@ -299,12 +293,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         self.serve_stream(stream, peer, hold).await;
     }
 
-    fn serve_stream(
-        self: Rc<Self>,
-        stream: impl AsyncRead + AsyncWrite + Unpin,
-        peer: Peer,
-        hold: Hold,
-    ) -> impl Future<Output = ()> {
+    fn serve_stream(self: Rc<Self>, stream: impl Duplex, peer: Peer, hold: Hold) -> impl Future<Output = ()> {
         let outbox = Outbox::to_writer(self.settings.outbox_bytes_max);
         self.serve_one(Stream::new(stream), outbox, peer, hold)
     }
@@ -334,15 +323,14 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
 
     async fn serve_endpoint(self: Rc<Self>, endpoint: quinn::Endpoint, offer: Box<QuicOffer>, hold: Hold) {
         let mut drain = hold.drain.clone();
-        let shard = self.shard.index();
         while let Some(Some(incoming)) = drain.or_begun(endpoint.accept()).await {
             let peer = incoming.remote_address();
-            match offer.admit.connections.admit(Some(peer.ip())) {
+            match offer.connections.admit(Some(peer.ip())) {
                 Ok(permit) => {
                     let mut config = offer.config.clone();
                     config.transport_config(quic::transport(offer.windows, peer));
-                    let place = offer.admit.shards.place_on(shard);
-                    let hold = Hold { _permit: Some(permit), _place: Some(place), drain: hold.drain.clone() };
+                    let hold =
+                        Hold { _permit: Some(permit), _place: Some(offer.places.place()), drain: hold.drain.clone() };
                     spawn_local(self.clone().serve_quic(incoming, config, hold));
                 }
                 Err(refused) => {
@@ -410,7 +398,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             let waited = self.until_phase_changes(wait_max, wait).await;
             match waited {
                 Some(Some(Ok((send, receive)))) => {
-                    let io = tokio::io::join(receive, send);
+                    let io = QuicStream::new(send, receive);
                     let outbox = Outbox::to_writer(self.settings.outbox_bytes_max);
                     let stream = Connection::new(self.clone(), peer, connection, Stream::new(io), Arc::new(outbox));
                     streams.spawn_local(Guarded { stream, _connection: connection.clone(), _open: open.clone() });

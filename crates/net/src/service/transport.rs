@@ -6,9 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use tokio::io::{AsyncRead, AsyncWrite};
+use futures_util::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::out::Out;
+use super::server::Pipe;
 use crate::Outbox;
 use crate::outbox::SLICES_MAX;
 
@@ -19,6 +21,9 @@ pub(super) trait Transport {
     /// worth trying again.
     fn write(&mut self, outbox: &Outbox, out: &Out, cx: &mut Context<'_>) -> io::Result<()>;
 
+    /// Whether closing with unread bytes would take from the peer what it was sent last.
+    const CLOSES_HARD: bool;
+
     /// Tells the peer that no more comes.
     fn poll_finish(&mut self, outbox: &Outbox, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
@@ -27,6 +32,8 @@ pub(super) trait Transport {
 pub(super) struct Plain<R>(pub R);
 
 impl<R: AsyncRead + Unpin> Transport for Plain<R> {
+    const CLOSES_HARD: bool = true;
+
     fn reader(&mut self) -> &mut (impl AsyncRead + Unpin) {
         &mut self.0
     }
@@ -62,7 +69,77 @@ impl<S> Stream<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Transport for Stream<S> {
+/// A byte stream that is read and written by its owner alone.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin {
+    /// As [`Transport::CLOSES_HARD`].
+    const CLOSES_HARD: bool;
+
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self).poll_shutdown(cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for tokio_rustls::server::TlsStream<S> {
+    const CLOSES_HARD: bool = true;
+}
+
+impl<P: Pipe + ?Sized> Duplex for Box<P> {
+    const CLOSES_HARD: bool = false;
+}
+
+/// A bidirectional stream of a QUIC connection.
+pub(super) struct QuicStream {
+    send: quinn::SendStream,
+    receive: quinn::RecvStream,
+    /// Resolves when the peer has all that was sent, or wants no more of it.
+    stopped: Option<BoxFuture<'static, Result<Option<quinn::VarInt>, quinn::StoppedError>>>,
+}
+
+impl QuicStream {
+    pub(super) fn new(send: quinn::SendStream, receive: quinn::RecvStream) -> Self {
+        Self { send, receive, stopped: None }
+    }
+}
+
+impl Duplex for QuicStream {
+    const CLOSES_HARD: bool = false;
+
+    /// A connection that closes takes back what was not acknowledged, so that is waited for.
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let stopped = match &mut self.stopped {
+            Some(stopped) => stopped,
+            None => {
+                self.send.finish().map_err(io::Error::other)?;
+                self.stopped.insert(Box::pin(self.send.stopped()))
+            }
+        };
+        stopped.as_mut().poll(cx).map(|stopped| stopped.map(drop).map_err(io::Error::other))
+    }
+}
+
+impl AsyncRead for QuicStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        AsyncRead::poll_read(Pin::new(&mut self.receive), cx, buf)
+    }
+}
+
+impl AsyncWrite for QuicStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        AsyncWrite::poll_write(Pin::new(&mut self.send), cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        AsyncWrite::poll_flush(Pin::new(&mut self.send), cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        AsyncWrite::poll_shutdown(Pin::new(&mut self.send), cx)
+    }
+}
+
+impl<S: Duplex> Transport for Stream<S> {
+    const CLOSES_HARD: bool = S::CLOSES_HARD;
+
     fn reader(&mut self) -> &mut (impl AsyncRead + Unpin) {
         &mut self.io
     }
@@ -90,7 +167,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Transport for Stream<S> {
 
     fn poll_finish(&mut self, outbox: &Outbox, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         std::task::ready!(self.poll_turn(outbox, cx))?;
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        self.io.poll_finish(cx)
     }
 }
 
