@@ -16,6 +16,7 @@ use net::tls::{Identity, IdentitySource, Reloaded, Tls};
 use net::{ConnectionLimits, Connections, Drain, Shards, Shutdown};
 
 use crate::config::Config;
+use crate::otlp::{self, OtlpSettings};
 
 /// QUIC windows of the broker's side: what publishers may have on the way to it on one connection and
 /// on one stream, and what may be on the way to one connection of subscribers. They stay within what
@@ -74,6 +75,10 @@ impl Server {
         };
         tokio::spawn(server.tls.clone().watch(CERTIFICATES_EVERY, server.drain()));
         server.register_certificate_metrics();
+        if let Some((endpoint, every)) = config.otlp() {
+            let otlp = OtlpSettings::parse(endpoint, every)?;
+            tokio::spawn(otlp::run(otlp, server.broker.clone(), server.drain()));
+        }
         if let Some(address) = native {
             server.open_native(address, &settings).map_err(|e| at("native", address, &e))?;
         }

@@ -320,7 +320,13 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if is_unsettled {
             self.live.handler.settle(&mut self.session);
         }
+        let immediate = scratch.batch.immediate;
         self.write(cx, scratch, now)?;
+        if let Some(at) = at
+            && immediate > 0
+        {
+            self.live.cells.durations.record(at.elapsed(), immediate);
+        }
         Ok(why)
     }
 
@@ -561,6 +567,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Some(pending) if P::ORDER == Order::Request => pending.push_known(tag, response),
             _ => {
                 turn.batch.completed += 1;
+                turn.batch.immediate += 1;
                 self.live.protocol.encode(&mut self.codec, tag, response, turn.out);
             }
         }

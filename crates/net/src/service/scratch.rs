@@ -22,6 +22,8 @@ pub(super) struct Scratch {
 pub(super) struct Batch {
     pub(super) started: u64,
     pub(super) completed: u64,
+    /// Those of `completed` that were answered at once.
+    pub(super) immediate: u64,
     pub(super) messages: u64,
     pub(super) bytes_read: u64,
 }

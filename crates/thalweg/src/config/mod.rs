@@ -266,6 +266,12 @@ impl Config {
         }
     }
 
+    /// The collector that metrics are exported to, and how often, where one is named.
+    pub fn otlp(&self) -> Option<(&str, std::time::Duration)> {
+        let endpoint = self.text("otlp_endpoint");
+        (!endpoint.is_empty()).then(|| (endpoint, self.millis("otlp_interval_ms")))
+    }
+
     /// What is logged, and whether as JSON.
     pub fn log(&self) -> (&str, bool) {
         (self.text("log"), self.text("log_format") == "json")

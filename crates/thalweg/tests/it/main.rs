@@ -17,5 +17,6 @@ mod requests;
 mod resilience;
 mod serve;
 mod subscribing;
+mod telemetry;
 mod topics;
 mod transports;
