@@ -1,4 +1,6 @@
 //! The runtime from outside, as a program would use it.
 
 mod certificates;
+mod harness;
+mod service;
 mod tls;
