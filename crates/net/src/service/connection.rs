@@ -545,7 +545,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// Answers at once, unless another request has to be answered before.
     fn respond(&mut self, tag: P::Tag, response: P::Response, turn: &mut Turn<'_>) {
         match &mut self.pending {
-            Some(pending) if P::ORDER == Order::Request => pending.push_known(tag, response),
+            Some(pending) if P::ORDER == Order::Request => pending.push_known(tag, response, turn.at),
             _ => {
                 turn.batch.completed += 1;
                 self.live.protocol.encode(&mut self.codec, tag, response, turn.out);
