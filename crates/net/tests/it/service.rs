@@ -10,6 +10,7 @@ over_every_transport!(
     every_request_is_answered_and_many_of_one_read_too,
     frames_are_the_same_wherever_they_are_cut,
     frames_may_come_byte_by_byte,
+    large_frames_are_taken_without_a_copy,
     large_answers_come_whole_and_in_order,
     a_slow_request_keeps_later_answers_waiting_where_order_counts,
     later_requests_overtake_where_a_tag_tells,
@@ -100,6 +101,28 @@ async fn frames_may_come_byte_by_byte(way: Way) {
             stand.has_read(n).await;
         }
         assert_eq!(leveled(peer.hear_all(expected.len()).await), expected);
+    }
+}
+
+async fn large_frames_are_taken_without_a_copy(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        for (id, len) in [(1, 300 << 10), (2, 5 << 20), (3, 5 << 20)] {
+            let words = noise(id, len);
+            let bytes = frame(b'K', id as u32, &words);
+            // The first bytes, which are read into the buffer of the thread, say how much is still to come.
+            let read = stand.totals().bytes_read;
+            let at = [HEAD_BYTES, HEAD_BYTES + 5_000, 7][id as usize - 1];
+            peer.send(&bytes[..at]).await;
+            stand.has_read(read + at as u64).await;
+            peer.send(&bytes[at..]).await;
+            let said = peer.hear().await;
+            let Said::Answer(_, answered) = &said else { panic!("{said:?}") };
+            let expected = [&b"taken:"[..], &words].concat();
+            assert!(*answered == expected, "{said:?} {}", String::from_utf8_lossy(&answered[..7]));
+        }
+        drop(peer);
+        stand.is_left_alone().await;
     }
 }
 
