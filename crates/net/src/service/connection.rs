@@ -512,12 +512,13 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             Decoded::Request(tag, request) => {
                 turn.batch.started += 1;
-                let Some(permit) = self.live.requests.acquire(1) else {
-                    self.refuse(tag, "the server has too many requests in flight; try again later", turn);
-                    return Ok(true);
-                };
-                let reply = self.live.handler.call(&mut self.session, request);
-                self.reply(tag, reply, permit, turn);
+                match self.live.requests.acquire(1) {
+                    Some(permit) => {
+                        let reply = self.live.handler.call(&mut self.session, request);
+                        self.reply(tag, reply, permit, turn);
+                    }
+                    None => self.refuse(tag, "the server has too many requests in flight; try again later", turn),
+                }
             }
             Decoded::Open(tag, request, body_bytes) => self.open_body(tag, request, body_bytes, turn)?,
             Decoded::Piece { tag, bytes, is_last } => self.take_piece(tag, bytes, is_last)?,

@@ -2,5 +2,6 @@
 
 mod certificates;
 mod harness;
+mod limits;
 mod service;
 mod tls;

@@ -14,12 +14,12 @@ use super::{World, noise};
 #[derive(Clone)]
 pub struct Scripted(pub Arc<World>);
 
-/// Notes that a connection is gone.
+/// Counts the connections that are open.
 pub struct Connection(Arc<World>);
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.0.note("gone");
+        self.0.connection_closed();
     }
 }
 
@@ -85,6 +85,7 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
         if self.0.noted("refuse to connect") > 0 {
             panic!("told to panic");
         }
+        self.0.connection_opened();
         Connection(self.0.clone())
     }
 

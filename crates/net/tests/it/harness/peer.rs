@@ -134,6 +134,14 @@ impl Peer {
         }
     }
 
+    /// Whether a request is answered, rather than the connection being closed.
+    pub async fn is_let_in(&mut self) -> bool {
+        let sent = within("sending", self.mouth.try_send(&call(0, "echo in"))).await;
+        let heard = self.ear.next().await;
+        assert!(sent.is_ok() || heard.is_none());
+        heard.is_some()
+    }
+
     /// One request that is answered with a fault.
     pub async fn ask_in_vain(&mut self, id: u32, words: &str, expected: FaultKind) {
         self.send(&call(id, words)).await;

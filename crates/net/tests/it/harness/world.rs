@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use net::Outbox;
 use parking_lot::Mutex;
@@ -14,6 +15,9 @@ pub struct World {
     gates: Mutex<HashMap<String, Arc<Semaphore>>>,
     log: watch::Sender<Vec<String>>,
     outboxes: Mutex<Vec<Arc<Outbox>>>,
+    /// Connections that the handler has, and the most that it ever had.
+    connections: AtomicUsize,
+    connections_max: AtomicUsize,
 }
 
 impl World {
@@ -62,5 +66,18 @@ impl World {
     /// The outboxes of all streams, in the order in which they opened.
     pub fn outboxes(&self) -> Vec<Arc<Outbox>> {
         self.outboxes.lock().clone()
+    }
+
+    pub fn connection_opened(&self) {
+        let now = self.connections.fetch_add(1, Ordering::SeqCst) + 1;
+        self.connections_max.fetch_max(now, Ordering::SeqCst);
+    }
+
+    pub fn connection_closed(&self) {
+        self.connections.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub fn connections_max(&self) -> usize {
+        self.connections_max.load(Ordering::SeqCst)
     }
 }

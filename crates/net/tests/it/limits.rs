@@ -1,0 +1,31 @@
+//! Limits: what is over them is refused and counted, and they are never exceeded.
+
+use std::time::Duration;
+
+use net::limits::ConnectionLimits;
+use net::service::{FaultKind, ServiceSettings};
+
+use crate::harness::framed::{HEAD_BYTES, call, frame, open, piece};
+use crate::harness::stand::{Plan, impatient, patient};
+use crate::harness::{Said, Stand, Way, noise, over_every_transport, until};
+
+over_every_transport!(
+);
+
+/// The next frame after a refused one is looked for where it begins.
+#[tokio::test]
+async fn a_large_request_that_is_refused_does_not_swallow_the_next() {
+    for stand in Stand::both(ServiceSettings { requests_in_flight_max: 1, ..patient() }) {
+        let (mut holder, mut peer) = (stand.dial(Way::Tcp).await, stand.dial(Way::Tcp).await);
+        holder.send(&call(1, "wait x")).await;
+        stand.world.until("begin x").await;
+        let large = frame(b'K', 2, &noise(2, 1 << 20));
+        let read = stand.totals().bytes_read;
+        peer.send(&large[..100]).await;
+        stand.has_read(read + 100).await;
+        peer.send(&large[100..]).await;
+        let said = peer.hear().await;
+        assert!(said.is_fault(2, FaultKind::Busy), "{said:?}");
+        peer.ask_in_vain(3, "echo small", FaultKind::Busy).await;
+    }
+}
