@@ -180,7 +180,12 @@ pub struct Shard {
     /// Starts the clock, or tells it of an earlier deadline.
     changed: Notify,
     timers: RefCell<Wheel<Waker>>,
+    chores: RefCell<Vec<Chore>>,
 }
+
+/// What is done at each tick while the clock runs, told whether it is the last one before the clock stops.
+/// `false` ends it.
+type Chore = Box<dyn Fn(bool) -> bool>;
 
 impl Shard {
     fn new(index: usize) -> Self {
@@ -192,6 +197,7 @@ impl Shard {
             is_watched: Cell::new(false),
             changed: Notify::new(),
             timers: RefCell::default(),
+            chores: RefCell::default(),
         }
     }
 
@@ -218,6 +224,12 @@ impl Shard {
 
     fn read(&self) -> u64 {
         (self.began.elapsed().as_nanos() / TICK.as_nanos()) as u64
+    }
+
+    /// Has something done at each tick while the clock runs, which it does until some ticks after everyone has
+    /// become idle. It is told whether the clock stops after this tick, and says whether it wants to be called again.
+    pub fn at_each_tick(&self, chore: impl Fn(bool) -> bool + 'static) {
+        self.chores.borrow_mut().push(Box::new(chore));
     }
 
     /// What `work` comes to, or `None` where it takes longer.
@@ -319,5 +331,6 @@ async fn run_clock(shard: Rc<Shard>) {
         fired.into_iter().for_each(Waker::wake);
         quiet_ticks = if shard.is_watched.replace(false) { 0 } else { quiet_ticks + 1 };
         shard.is_running.set(quiet_ticks < QUIET_TICKS);
+        shard.chores.borrow_mut().retain(|chore| chore(quiet_ticks >= QUIET_TICKS));
     }
 }

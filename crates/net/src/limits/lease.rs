@@ -61,11 +61,23 @@ impl Lease {
         }
     }
 
-    /// Gives back what others may need. To be called at every tick of the thread, whether it is idle or not.
+    /// Gives back what others may need.
     #[inline]
     pub fn give_back_if_short(&self) {
         if self.free.get() > self.cap.spare_max() {
             self.visit(|_| ());
+        }
+    }
+
+    /// The same, also for a lease that keeps nothing: others wait until each has said so. To be called at every
+    /// tick of the thread. At the last one before a pause everything is given back: whoever pauses sees nobody's need.
+    pub fn tick(&self, is_last: bool) {
+        let is_short = self.cap.spare_max() == 0;
+        if is_short || is_last && self.free.get() > 0 {
+            self.cap.change(|state| {
+                state.put(self.free.take());
+                self.recall.set(state.answer_recall(self.recall.get()));
+            });
         }
     }
 

@@ -19,7 +19,8 @@
 //! so nothing is ever given out twice. What this leaves open is that one lease may keep what another needs.
 //! Whoever is refused therefore starts a *recall*: until every lease has given back all that it keeps, and
 //! for as long as somebody waits, the cap is *short*, and a lease keeps nothing. A lease sees it when it is
-//! given a permit back, and an idle one by [`Lease::give_back_if_short`], which its thread calls at every tick.
+//! given a permit back, and an idle one by [`Lease::tick`], which its thread calls at every tick; before a pause
+//! of its clock, it gives everything back.
 
 mod cap;
 mod connections;

@@ -340,41 +340,45 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     }
 
     fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Read, End> {
-        let before = self.rest.len();
-        let is_large = self.wanted >= before + LARGE_REST_BYTES;
-        let read = if is_large {
-            if !self.reserve(cx, now)? {
-                return Ok(Read::Pending);
+        loop {
+            let before = self.rest.len();
+            // What lies in a buffer of its own stays there: moving it for its last bytes, one by one if the peer
+            // wants it so, would cost the square of its length.
+            let is_large = before >= LARGE_REST_BYTES || self.wanted >= before + LARGE_REST_BYTES;
+            let read = if is_large {
+                if !self.reserve(cx, now)? {
+                    return Ok(Read::Pending);
+                }
+                let mut room = (&mut self.rest).limit(self.wanted - before);
+                match pin!(self.transport.reader().read_buf(&mut room)).poll(cx) {
+                    Poll::Ready(read) => read?,
+                    Poll::Pending => return Ok(Read::Pending),
+                }
+            } else {
+                let (buf, ..) = scratch.split(before + LARGE_REST_BYTES);
+                let mut buf = ReadBuf::new(&mut buf[before..]);
+                match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
+                    Poll::Ready(read) => read?,
+                    Poll::Pending => return Ok(Read::Pending),
+                }
+                buf.filled().len()
+            };
+            if read == 0 {
+                return Ok(Read::Eof);
             }
-            let missing = self.wanted - before;
-            let mut room = (&mut self.rest).limit(missing);
-            let read = pin!(self.transport.reader().read_buf(&mut room)).poll(cx);
-            match read {
-                Poll::Ready(read) => read?,
-                Poll::Pending => return Ok(Read::Pending),
+            self.active = now;
+            scratch.batch.bytes_read += read as u64;
+            if !is_large {
+                if before > 0 {
+                    let (buf, ..) = scratch.split(before);
+                    buf[..before].copy_from_slice(&self.rest);
+                }
+                return Ok(Read::Scratch(before + read));
             }
-        } else {
-            let (buf, ..) = scratch.split(before + LARGE_REST_BYTES);
-            let mut buf = ReadBuf::new(&mut buf[before..]);
-            match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
-                Poll::Ready(read) => read?,
-                Poll::Pending => return Ok(Read::Pending),
+            if self.rest.len() >= self.wanted {
+                return Ok(Read::Own);
             }
-            buf.filled().len()
-        };
-        if read == 0 {
-            return Ok(Read::Eof);
         }
-        self.active = now;
-        scratch.batch.bytes_read += read as u64;
-        if is_large {
-            return Ok(if self.rest.len() >= self.wanted { Read::Own } else { self.read(cx, scratch, now)? });
-        }
-        if before > 0 {
-            let (buf, ..) = scratch.split(before);
-            buf[..before].copy_from_slice(&self.rest);
-        }
-        Ok(Read::Scratch(before + read))
     }
 
     /// Makes room for more of a large frame. `false` while it waits for the memory.
@@ -527,12 +531,13 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             Decoded::Request(tag, request) => {
                 turn.batch.started += 1;
-                let Some(permit) = self.live.requests.acquire(1) else {
-                    self.refuse(tag, "the server has too many requests in flight; try again later", turn);
-                    return Ok(true);
-                };
-                let reply = self.live.handler.call(&mut self.session, request);
-                self.reply(tag, reply, permit, turn);
+                match self.live.requests.acquire(1) {
+                    Some(permit) => {
+                        let reply = self.live.handler.call(&mut self.session, request);
+                        self.reply(tag, reply, permit, turn);
+                    }
+                    None => self.refuse(tag, "the server has too many requests in flight; try again later", turn),
+                }
             }
             Decoded::Open(tag, request, body_bytes) => self.open_body(tag, request, body_bytes, turn)?,
             Decoded::Piece { tag, bytes, is_last } => self.take_piece(tag, bytes, is_last)?,
@@ -564,7 +569,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// Answers at once, unless another request has to be answered before.
     fn respond(&mut self, tag: P::Tag, response: P::Response, turn: &mut Turn<'_>) {
         match &mut self.pending {
-            Some(pending) if P::ORDER == Order::Request => pending.push_known(tag, response),
+            Some(pending) if P::ORDER == Order::Request => pending.push_known(tag, response, turn.at),
             _ => {
                 turn.batch.completed += 1;
                 turn.batch.immediate += 1;

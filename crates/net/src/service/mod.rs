@@ -135,15 +135,21 @@ impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Ser
 
     /// The service on one shard.
     fn live(&self, shard: &Rc<Shard>) -> Live<P, H> {
+        let leases = [&self.requests, &self.bodies, &self.memory].map(Cap::lease);
+        for lease in &leases {
+            let lease = Rc::downgrade(lease);
+            shard.at_each_tick(move |is_last| lease.upgrade().inspect(|lease| lease.tick(is_last)).is_some());
+        }
+        let [requests, bodies, memory] = leases;
         Live {
             protocol: self.protocol.clone(),
             handler: self.handler.clone(),
             shard: shard.clone(),
             settings: self.settings,
             ticks: Ticks::new(&self.settings.timeouts, self.settings.memory_wait),
-            requests: self.requests.lease(),
-            bodies: self.bodies.lease(),
-            memory: self.memory.lease(),
+            requests,
+            bodies,
+            memory,
             cells: self.telemetry.cells(),
             counts_bytes: self.settings.telemetry.bytes,
             measures_durations: self.settings.telemetry.durations,

@@ -47,8 +47,8 @@ pub(super) struct Pending<P: Protocol, H: Handler<P>> {
 /// A place in the order of responses.
 enum Place<P: Protocol, L> {
     Running,
-    /// Its response is known before its turn.
-    Known(P::Tag, P::Response),
+    /// Its response is known before its turn; it began then, if that is measured.
+    Known(P::Tag, P::Response, Option<Instant>),
     /// Its first response, with what goes on after it.
     Ahead(Work<P, L>, P::Response),
     /// It ended, with a fault or after its last response.
@@ -119,9 +119,9 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
     }
 
     /// A response that has to wait for its turn.
-    pub(super) fn push_known(&mut self, tag: P::Tag, response: P::Response) {
+    pub(super) fn push_known(&mut self, tag: P::Tag, response: P::Response, at: Option<Instant>) {
         self.next += 1;
-        self.places.push_back(Place::Known(tag, response));
+        self.places.push_back(Place::Known(tag, response, at));
     }
 
     /// A refusal that has to wait for its turn.
@@ -152,7 +152,10 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         }
         match self.places.pop_front()? {
             Place::Running => None,
-            Place::Known(tag, response) => Some(Answer::Response(tag, response)),
+            Place::Known(tag, response, at) => {
+                self.ready.push_back(Answer::Done(at));
+                Some(Answer::Response(tag, response))
+            }
             Place::Ahead(work, response) => {
                 let tag = work.begun.tag;
                 self.places.push_front(Place::Running);

@@ -1,4 +1,7 @@
 //! The runtime from outside, as a program would use it.
 
 mod certificates;
+mod harness;
+mod limits;
+mod service;
 mod tls;
