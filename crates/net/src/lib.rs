@@ -4,7 +4,7 @@
 //! bytes without owning buffers while nothing comes, and writes chunks without copying them.
 
 pub mod accept;
-pub mod limit;
+pub mod limits;
 pub mod outbox;
 pub mod quic;
 pub mod read;
@@ -13,7 +13,7 @@ pub mod shutdown;
 pub mod tls;
 
 pub use accept::Acceptor;
-pub use limit::{ConnectionLimit, ConnectionPermit};
+pub use limits::{ConnectionLimits, ConnectionPermit, Connections};
 pub use outbox::Outbox;
 pub use shards::Shards;
 pub use shutdown::{Drain, Shutdown};

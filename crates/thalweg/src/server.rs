@@ -11,7 +11,7 @@ use broker::Broker;
 use broker::metrics::{Collect, Exposition};
 use net::quic::Windows;
 use net::tls::Identity;
-use net::{ConnectionLimit, Drain, Shards, Shutdown};
+use net::{ConnectionLimits, Connections, Drain, Shards, Shutdown};
 
 use crate::config::Config;
 
@@ -72,7 +72,7 @@ impl Server {
             Some((certificate, key)) => Identity::from_pem(certificate, key)?,
             None => Identity::self_signed(vec!["localhost".into(), address.ip().to_string()])?,
         };
-        let limit = self.limit("native", settings);
+        let connections = self.connections("native", settings);
         let streams = self.broker.settings().pub_workers_per_conn as u32;
         let door = doors::native::Settings {
             address,
@@ -89,7 +89,7 @@ impl Server {
             },
         };
         let bound =
-            doors::native::open(&door, self.broker.clone(), &identity, limit, &self.shards, self.drain()).await?;
+            doors::native::open(&door, self.broker.clone(), &identity, connections, &self.shards, self.drain()).await?;
         self.native = Some(bound);
         Ok(())
     }
@@ -101,22 +101,22 @@ impl Server {
             body_bytes_max: settings.http_body_bytes_max,
             allow_plain: settings.allow_plain,
         };
-        let limit = self.limit("http", settings);
-        self.http = Some(doors::http::open(&door, self.broker.clone(), limit, self.drain()).await?);
+        let connections = self.connections("http", settings);
+        self.http = Some(doors::http::open(&door, self.broker.clone(), connections, self.drain()).await?);
         Ok(())
     }
 
-    /// A limit of connections that shows in the metrics.
-    fn limit(&self, door: &'static str, settings: &ServerSettings) -> Arc<ConnectionLimit> {
-        let limit = ConnectionLimit::new(settings.connections_max);
-        let shown = limit.clone();
+    /// The connections of a door, which show in the metrics.
+    fn connections(&self, door: &'static str, settings: &ServerSettings) -> Arc<Connections> {
+        let connections = Connections::new(ConnectionLimits::up_to(settings.connections_max));
+        let shown = connections.clone();
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let name = |what: &str| format!("thalweg_{door}_connections{what}");
             out.gauge(&name(""), "Connections that are open", shown.open() as u64)?;
             out.gauge(&name("_max"), "Connections that may be open", shown.max() as u64)?;
             out.counter(&name("_refused"), "Connections that were refused at the limit", shown.refused())
         })));
-        limit
+        connections
     }
 
     pub fn drain(&self) -> Drain {

@@ -26,7 +26,8 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use net::{Acceptor, ConnectionLimit, ConnectionPermit, Drain, Shutdown};
+use net::limits::Cap;
+use net::{Acceptor, ConnectionPermit, Connections, Drain, Shutdown};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -50,7 +51,7 @@ const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long a refused client may take to read why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Refused clients that are told why at once; any more are just closed.
-const REFUSALS_MAX: usize = 64;
+const REFUSALS_MAX: u64 = 64;
 
 /// How the door is set up.
 pub struct Settings {
@@ -246,7 +247,7 @@ fn router(http: Arc<Http>) -> Router {
 pub async fn open(
     settings: &Settings,
     broker: Arc<Broker>,
-    limit: Arc<ConnectionLimit>,
+    connections: Arc<Connections>,
     drain: Drain,
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
@@ -258,8 +259,8 @@ pub async fn open(
         builder: builder(settings.header_timeout),
         header_timeout: settings.header_timeout,
         allow_plain: settings.allow_plain,
-        limit,
-        refusals: ConnectionLimit::new(REFUSALS_MAX),
+        connections,
+        refusals: Cap::new(REFUSALS_MAX),
         connection_ids: AtomicU64::new(1),
     });
     tokio::spawn(door.run(acceptor, drain));
@@ -290,8 +291,8 @@ struct Door {
     builder: Builder<TokioExecutor>,
     header_timeout: Duration,
     allow_plain: bool,
-    limit: Arc<ConnectionLimit>,
-    refusals: Arc<ConnectionLimit>,
+    connections: Arc<Connections>,
+    refusals: Arc<Cap>,
     connection_ids: AtomicU64,
 }
 
@@ -330,11 +331,13 @@ impl Door {
             self.refuse(socket, Error::new(ErrorKind::Denied, message));
             return;
         }
-        let Some(permit) = self.limit.acquire() else {
-            let max = self.limit.max();
-            tracing::warn!(peer = %address, max, "refused a connection: connections_max is reached");
-            self.refuse(socket, Error::busy(format!("this broker has {max} connections open")));
-            return;
+        let permit = match self.connections.admit(Some(address.ip())) {
+            Ok(permit) => permit,
+            Err(refused) => {
+                tracing::warn!(peer = %address, "refused a connection: {refused}");
+                self.refuse(socket, Error::busy(format!("this broker refuses the connection: {refused}")));
+                return;
+            }
         };
         let id = self.connection_ids.fetch_add(1, Ordering::Relaxed);
         let peer = Peer { id, drain, _permit: Arc::new(permit) };
@@ -380,7 +383,7 @@ impl Door {
 
     fn refuse(&self, socket: TcpStream, error: Error) {
         self.http.stats.refused_connections.add(1);
-        let Some(permit) = self.refusals.acquire() else {
+        let Some(permit) = self.refusals.acquire(1) else {
             return;
         };
         tokio::spawn(async move {

@@ -15,7 +15,7 @@ use broker::Broker;
 use net::quic::{self, Windows};
 use net::shards::Place;
 use net::tls::Identity;
-use net::{Acceptor, ConnectionLimit, ConnectionPermit, Drain, Shards};
+use net::{Acceptor, ConnectionPermit, Connections, Drain, Shards};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -69,7 +69,7 @@ pub async fn open(
     settings: &Settings,
     broker: Arc<Broker>,
     identity: &Identity,
-    limit: Arc<ConnectionLimit>,
+    connections: Arc<Connections>,
     shards: &Arc<Shards>,
     drain: Drain,
 ) -> io::Result<SocketAddr> {
@@ -92,19 +92,19 @@ pub async fn open(
     };
     let address = acceptor.local_addr()?;
     for (i, endpoint) in endpoints.into_iter().enumerate() {
-        let (native, limit, drain) = (native.clone(), limit.clone(), drain.clone());
+        let (native, connections, drain) = (native.clone(), connections.clone(), drain.clone());
         let shard = i % shards.len();
         shards.handle(shard).spawn(accept_quic(
             endpoint,
             config.clone(),
             settings.windows,
             native,
-            limit,
+            connections,
             shard,
             drain,
         ));
     }
-    tokio::spawn(accept_tcp(acceptor, TlsAcceptor::from(tls), native, limit, shards.clone(), drain));
+    tokio::spawn(accept_tcp(acceptor, TlsAcceptor::from(tls), native, connections, shards.clone(), drain));
     Ok(address)
 }
 
@@ -129,7 +129,7 @@ async fn accept_tcp(
     mut acceptor: Acceptor,
     tls: TlsAcceptor,
     native: Arc<Native>,
-    limit: Arc<ConnectionLimit>,
+    connections: Arc<Connections>,
     shards: Arc<Shards>,
     mut drain: Drain,
 ) {
@@ -138,9 +138,12 @@ async fn accept_tcp(
             accepted = acceptor.accept() => accepted,
             () = drain.begun() => return,
         };
-        let Some(permit) = limit.acquire() else {
-            tracing::warn!(%peer, max = limit.max(), "refused a connection: connections_max is reached");
-            continue;
+        let permit = match connections.admit(Some(peer.ip())) {
+            Ok(permit) => permit,
+            Err(refused) => {
+                tracing::warn!(%peer, "refused a connection: {refused}");
+                continue;
+            }
         };
         let place = shards.place();
         // The socket moves to the runtime of its shard.
@@ -213,7 +216,7 @@ async fn accept_quic(
     config: quinn::ServerConfig,
     windows: Windows,
     native: Arc<Native>,
-    limit: Arc<ConnectionLimit>,
+    connections: Arc<Connections>,
     shard: usize,
     mut drain: Drain,
 ) {
@@ -226,10 +229,13 @@ async fn accept_quic(
             break;
         };
         let peer = incoming.remote_address();
-        let Some(permit) = limit.acquire() else {
-            tracing::warn!(%peer, max = limit.max(), "refused a connection: connections_max is reached");
-            incoming.refuse();
-            continue;
+        let permit = match connections.admit(Some(peer.ip())) {
+            Ok(permit) => permit,
+            Err(refused) => {
+                tracing::warn!(%peer, "refused a connection: {refused}");
+                incoming.refuse();
+                continue;
+            }
         };
         let mut config = config.clone();
         config.transport_config(quic::transport(windows, peer));

@@ -1,0 +1,236 @@
+//! What one thread has of a cap: permits without a write to memory of another thread.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::cap::{Cap, Counts, State, Turn};
+use super::sync::Padded;
+
+/// A thread's part of a cap.
+#[repr(align(128))]
+pub struct Lease {
+    cap: Arc<Cap>,
+    /// What no permit holds.
+    free: Cell<u64>,
+    /// The last recall that was answered.
+    recall: Cell<u64>,
+    counts: Arc<Padded<Counts>>,
+}
+
+impl Lease {
+    pub(super) fn new(cap: Arc<Cap>) -> Rc<Self> {
+        let counts = Arc::new(Padded(Counts::new()));
+        let recall = cap.join(counts.clone());
+        Rc::new(Self { cap, free: Cell::new(0), recall: Cell::new(recall), counts })
+    }
+
+    pub fn cap(&self) -> &Arc<Cap> {
+        &self.cap
+    }
+
+    /// A permit for so much, or `None` where the cap has less, or others wait for it. Leases of other
+    /// threads may keep up to two blocks each; a refusal asks them for it.
+    #[inline]
+    pub fn acquire(self: &Rc<Self>, amount: u64) -> Option<Permit> {
+        self.take(amount).then(|| Permit { lease: self.clone(), amount })
+    }
+
+    /// The same, but where the cap has less, it waits behind all who came before. Refused at once is only
+    /// what is more than the maximum, or comes when too many wait. For callers with a deadline of their own:
+    /// they drop it.
+    pub fn acquire_in_turn(self: &Rc<Self>, amount: u64) -> Acquire {
+        Acquire { lease: self.clone(), amount, ticket: None }
+    }
+
+    /// Waits no longer than that. What is there at once costs no timer.
+    pub async fn acquire_within(self: &Rc<Self>, amount: u64, wait_max: Duration) -> Option<Permit> {
+        let mut acquire = self.acquire_in_turn(amount);
+        if let Poll::Ready(done) = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut acquire).poll(cx))).await {
+            return done;
+        }
+        match tokio::time::timeout(wait_max, acquire).await {
+            Ok(done) => done,
+            Err(_elapsed) => {
+                self.counts.0.add_refused();
+                None
+            }
+        }
+    }
+
+    /// Gives back what others may need. To be called at every tick of the thread, whether it is idle or not.
+    #[inline]
+    pub fn give_back_if_short(&self) {
+        if self.free.get() >= self.cap.visit_from() {
+            self.visit(|_| ());
+        }
+    }
+
+    #[inline]
+    fn take(&self, amount: u64) -> bool {
+        let free = self.free.get();
+        if amount <= free {
+            self.free.set(free - amount);
+        } else if !self.fetch(amount) {
+            return false;
+        }
+        self.counts.0.add_in_use(amount);
+        true
+    }
+
+    #[inline]
+    fn put(&self, amount: u64) {
+        self.counts.0.sub_in_use(amount);
+        self.free.set(self.free.get() + amount);
+        self.give_back_if_short();
+    }
+
+    /// Takes from the cap what is not free here.
+    #[cold]
+    fn fetch(&self, amount: u64) -> bool {
+        let is_taken = amount <= self.cap.max()
+            && self.visit(|state| {
+                let is_taken = state.take(amount);
+                if !is_taken {
+                    state.recall();
+                }
+                is_taken
+            });
+        if !is_taken {
+            self.counts.0.add_refused();
+        }
+        is_taken
+    }
+
+    /// Gives everything back, asks for something, and takes along what may be kept. Who answers a recall keeps
+    /// nothing, so that after the last answer the cap has all that no permit holds.
+    #[cold]
+    fn visit<T>(&self, ask: impl FnOnce(&mut State) -> T) -> T {
+        let (answer, spare) = self.cap.change(|state| {
+            state.put(self.free.take());
+            let answer = ask(state);
+            let spare = state.take_spare();
+            self.recall.set(state.answer_recall(self.recall.get()));
+            (answer, spare)
+        });
+        self.free.set(spare);
+        answer
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.cap.leave(&self.counts, self.free.get(), self.recall.get());
+    }
+}
+
+/// The right to use so much, on the thread of its lease. Given back when it is dropped.
+#[must_use = "what is not held is given back"]
+pub struct Permit {
+    lease: Rc<Lease>,
+    amount: u64,
+}
+
+impl Permit {
+    pub fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    /// Takes more. `false` where the cap has less; then the permit is as it was.
+    #[inline]
+    pub fn grow(&mut self, amount: u64) -> bool {
+        let is_taken = self.lease.take(amount);
+        if is_taken {
+            self.amount += amount;
+        }
+        is_taken
+    }
+
+    /// Gives a part back, at most all of it.
+    #[inline]
+    pub fn shrink(&mut self, amount: u64) {
+        let amount = amount.min(self.amount);
+        self.amount -= amount;
+        self.lease.put(amount);
+    }
+}
+
+impl Drop for Permit {
+    #[inline]
+    fn drop(&mut self) {
+        self.lease.put(self.amount);
+    }
+}
+
+/// A request in its turn: a permit, or `None` if it is refused. Dropped before, it leaves no trace.
+#[must_use = "a request waits only while it is polled"]
+pub struct Acquire {
+    lease: Rc<Lease>,
+    amount: u64,
+    /// The place in the queue, once there is one.
+    ticket: Option<u64>,
+}
+
+impl Acquire {
+    /// The permit at once or a place in the queue.
+    fn begin(&mut self, cx: &Context<'_>) -> Poll<bool> {
+        let lease = &*self.lease;
+        if lease.free.get() >= self.amount {
+            return Poll::Ready(lease.take(self.amount));
+        }
+        let turn = if self.amount <= lease.cap.max() {
+            lease.visit(|state| state.take_or_wait(self.amount, cx.waker()))
+        } else {
+            Turn::Full
+        };
+        match turn {
+            Turn::Taken => {
+                lease.counts.0.add_in_use(self.amount);
+                Poll::Ready(true)
+            }
+            Turn::Waits(ticket) => {
+                self.ticket = Some(ticket);
+                Poll::Pending
+            }
+            Turn::Full => {
+                lease.counts.0.add_refused();
+                Poll::Ready(false)
+            }
+        }
+    }
+
+    /// What was granted to the ticket, if it was.
+    fn collect(&mut self, ticket: u64, cx: &Context<'_>) -> Poll<bool> {
+        match self.lease.cap.change(|state| state.collect(ticket, self.amount, cx.waker())) {
+            Some(_old) => Poll::Pending,
+            None => {
+                self.ticket = None;
+                self.lease.counts.0.add_in_use(self.amount);
+                Poll::Ready(true)
+            }
+        }
+    }
+}
+
+impl Future for Acquire {
+    type Output = Option<Permit>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let is_held = match self.ticket {
+            None => self.begin(cx),
+            Some(ticket) => self.collect(ticket, cx),
+        };
+        is_held.map(|is_held| is_held.then(|| Permit { lease: self.lease.clone(), amount: self.amount }))
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            drop(self.lease.cap.change(|state| state.cancel(ticket, self.amount)));
+        }
+    }
+}
