@@ -20,9 +20,9 @@ const WAITERS_MAX: usize = 1024;
 pub struct Cap {
     max: u64,
     block_max: u64,
-    /// What a lease may keep free: two blocks, or nothing while the cap is short. Every release reads it;
-    /// it is written under the lock, and only when it changes.
-    spare_max: Padded<AtomicU64>,
+    /// A lease that has so much free, or more, comes to the cap: two blocks, and 0 while the cap is short. Every
+    /// release reads it; it is written under the lock, and only when it changes.
+    visit_from: Padded<AtomicU64>,
     state: Padded<Mutex<State>>,
 }
 
@@ -92,7 +92,7 @@ impl Cap {
         Arc::new(Self {
             max,
             block_max: block.max(1),
-            spare_max: Padded(AtomicU64::new(0)),
+            visit_from: Padded(AtomicU64::new(0)),
             state: Padded(Mutex::new(state)),
         })
     }
@@ -137,9 +137,9 @@ impl Cap {
     }
 
     #[inline]
-    pub(super) fn spare_max(&self) -> u64 {
+    pub(super) fn visit_from(&self) -> u64 {
         // Who reads an old value keeps something for one release or one tick longer.
-        self.spare_max.0.load(Ordering::Relaxed)
+        self.visit_from.0.load(Ordering::Relaxed)
     }
 
     /// Enters a lease. Returns the number of the last recall: it was before this lease.
@@ -167,9 +167,9 @@ impl Cap {
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.0.lock();
         let done = change(&mut state);
-        let spare_max = if state.is_short() { 0 } else { state.block.saturating_mul(2) };
-        if self.spare_max.0.load(Ordering::Relaxed) != spare_max {
-            self.spare_max.0.store(spare_max, Ordering::Relaxed);
+        let visit_from = if state.is_short() { 0 } else { state.block.saturating_mul(2) };
+        if self.visit_from.0.load(Ordering::Relaxed) != visit_from {
+            self.visit_from.0.store(visit_from, Ordering::Relaxed);
         }
         let granted = mem::take(&mut state.granted);
         drop(state);
@@ -225,7 +225,7 @@ impl State {
         self.outstanding = self.leases.len();
     }
 
-    /// A lease keeps nothing at this moment. `seen` is the last recall that it knew.
+    /// A lease keeps nothing at this moment. `seen` is the last recall that it knew; returns the last one.
     pub(super) fn answer_recall(&mut self, seen: u64) -> u64 {
         if seen != self.recall {
             self.outstanding -= 1;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::peers::{Peer, Peers};
-use super::sync::Padded;
 
 /// What connections are limited to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,14 +46,14 @@ impl Default for ConnectionLimits {
 pub struct Connections {
     limits: ConnectionLimits,
     peers: Peers,
-    open: Padded<AtomicUsize>,
+    open: AtomicUsize,
     /// By [`Refused::index`].
     refused: [AtomicU64; Refused::NAMES.len()],
 }
 
 impl Connections {
     pub fn new(limits: ConnectionLimits) -> Arc<Self> {
-        Arc::new(Self { limits, peers: Peers::new(&limits), open: Padded::default(), refused: Default::default() })
+        Arc::new(Self { limits, peers: Peers::new(&limits), open: AtomicUsize::new(0), refused: Default::default() })
     }
 
     /// A permit for one connection. One without a peer, as from a pipe, only counts among all.
@@ -68,14 +67,14 @@ impl Connections {
 
     fn take(&self, peer: Option<Peer>) -> Result<Option<Peer>, Refused> {
         let max = self.limits.connections_max;
-        let taken = self.open.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1));
+        let taken = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1));
         if taken.is_err() {
             return Err(Refused::AtCapacity { connections_max: max });
         }
         if let Some(peer) = peer
             && let Err(refused) = self.peers.open(peer)
         {
-            self.open.0.fetch_sub(1, Ordering::Relaxed);
+            self.open.fetch_sub(1, Ordering::Relaxed);
             return Err(refused);
         }
         Ok(peer)
@@ -83,7 +82,7 @@ impl Connections {
 
     /// Connections that hold a permit.
     pub fn open(&self) -> usize {
-        self.open.0.load(Ordering::Relaxed)
+        self.open.load(Ordering::Relaxed)
     }
 
     /// Connections that may be open.
@@ -118,7 +117,7 @@ impl Drop for ConnectionPermit {
         if let Some(peer) = self.peer {
             self.connections.peers.close(peer);
         }
-        self.connections.open.0.fetch_sub(1, Ordering::Relaxed);
+        self.connections.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

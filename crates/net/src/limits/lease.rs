@@ -14,7 +14,7 @@ use super::sync::Padded;
 #[repr(align(128))]
 pub struct Lease {
     cap: Arc<Cap>,
-    /// What no permit holds; at most what the cap says, except between a recall and the next release.
+    /// What no permit holds.
     free: Cell<u64>,
     /// The last recall that was answered.
     recall: Cell<u64>,
@@ -64,7 +64,7 @@ impl Lease {
     /// Gives back what others may need.
     #[inline]
     pub fn give_back_if_short(&self) {
-        if self.free.get() > self.cap.spare_max() {
+        if self.free.get() >= self.cap.visit_from() {
             self.visit(|_| ());
         }
     }
@@ -72,7 +72,7 @@ impl Lease {
     /// The same, also for a lease that keeps nothing: others wait until each has said so. To be called at every
     /// tick of the thread. At the last one before a pause everything is given back: whoever pauses sees nobody's need.
     pub fn tick(&self, is_last: bool) {
-        let is_short = self.cap.spare_max() == 0;
+        let is_short = self.cap.visit_from() == 0;
         if is_short || is_last && self.free.get() > 0 {
             self.cap.change(|state| {
                 state.put(self.free.take());
@@ -117,14 +117,16 @@ impl Lease {
         is_taken
     }
 
-    /// Gives everything back, asks for something, and takes along what may be kept.
+    /// Gives everything back, asks for something, and takes along what may be kept. Who answers a recall keeps
+    /// nothing, so that after the last answer the cap has all that no permit holds.
     #[cold]
     fn visit<T>(&self, ask: impl FnOnce(&mut State) -> T) -> T {
         let (answer, spare) = self.cap.change(|state| {
             state.put(self.free.take());
             let answer = ask(state);
+            let spare = state.take_spare();
             self.recall.set(state.answer_recall(self.recall.get()));
-            (answer, state.take_spare())
+            (answer, spare)
         });
         self.free.set(spare);
         answer

@@ -28,6 +28,9 @@ mod lease;
 mod peers;
 mod sync;
 
+#[cfg(all(test, not(net_loom)))]
+mod lease_tests;
+
 pub use cap::{Cap, SharedPermit};
 pub use connections::{ConnectionLimits, ConnectionPermit, Connections, Refused};
 pub use lease::{Acquire, Lease, Permit};

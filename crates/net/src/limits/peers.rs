@@ -205,8 +205,13 @@ mod tests {
         ]
     }
 
+    fn config() -> ProptestConfig {
+        let cases = if cfg!(miri) { 4 } else { 256 };
+        ProptestConfig { cases, failure_persistence: None, ..Default::default() }
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
+        #![proptest_config(config())]
 
         /// A peer's bucket as one writes it down first: tokens that come back with time.
         #[test]

@@ -9,8 +9,7 @@ use crate::harness::framed::{HEAD_BYTES, call, frame, open, piece};
 use crate::harness::stand::{Plan, impatient, patient};
 use crate::harness::{Said, Stand, Way, noise, over_every_transport, until};
 
-over_every_transport!(
-);
+over_every_transport!();
 
 /// The shard that has had requests keeps no right to the next ones from the other shards for ever.
 #[tokio::test]
