@@ -122,19 +122,60 @@ impl Durations {
     }
 }
 
-/// Where the time of one read goes.
+/// Where the time of a turn of a connection goes.
 #[cfg(feature = "phase-timing")]
+#[derive(Default)]
 pub struct Phases {
     pub read: Durations,
+    /// Decoding, handling and encoding.
     pub handle: Durations,
     pub write: Durations,
 }
 
 #[cfg(feature = "phase-timing")]
-impl Default for Phases {
-    fn default() -> Self {
+impl Phases {
+    fn new() -> Self {
         Self { read: Durations::new(), handle: Durations::new(), write: Durations::new() }
     }
+}
+
+/// A part of a turn, timed where the feature `phase-timing` is on; otherwise nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Read,
+    Handle,
+    Write,
+}
+
+/// When a phase began. Without the feature it is nothing and costs nothing.
+#[cfg(feature = "phase-timing")]
+pub(crate) struct Lap(std::time::Instant);
+#[cfg(not(feature = "phase-timing"))]
+pub(crate) struct Lap;
+
+impl Lap {
+    #[cfg(feature = "phase-timing")]
+    pub(crate) fn begin() -> Self {
+        Self(std::time::Instant::now())
+    }
+
+    #[cfg(not(feature = "phase-timing"))]
+    pub(crate) fn begin() -> Self {
+        Self
+    }
+
+    #[cfg(feature = "phase-timing")]
+    pub(crate) fn end(self, phase: Phase, cells: &Cells) {
+        let durations = match phase {
+            Phase::Read => &cells.phases.read,
+            Phase::Handle => &cells.phases.handle,
+            Phase::Write => &cells.phases.write,
+        };
+        durations.record(self.0.elapsed(), 1);
+    }
+
+    #[cfg(not(feature = "phase-timing"))]
+    pub(crate) fn end(self, _phase: Phase, _cells: &Cells) {}
 }
 
 /// The counts of one service over all of its shards.
@@ -152,7 +193,12 @@ impl Telemetry {
     /// The cells of one more shard.
     pub fn cells(&self) -> Arc<Cells> {
         let durations = if self.settings.durations { Durations::new() } else { Durations::default() };
-        let cells = Arc::new(Cells { durations, ..Cells::default() });
+        let cells = Arc::new(Cells {
+            durations,
+            #[cfg(feature = "phase-timing")]
+            phases: Phases::new(),
+            ..Cells::default()
+        });
         self.shards.lock().push(cells.clone());
         cells
     }
@@ -163,17 +209,86 @@ impl Telemetry {
         totals
     }
 
-    /// How long requests took: how many up to each bound in nanoseconds (not added up), and the sum.
-    pub fn durations(&self) -> (Vec<(u64, u64)>, u64) {
+    /// How long requests took.
+    pub fn durations(&self) -> Distribution {
+        Distribution::of(self.shards.lock().iter().map(|cells| &cells.durations))
+    }
+
+    /// How long the phases of turns took: reading, handling, writing.
+    #[cfg(feature = "phase-timing")]
+    pub fn phases(&self) -> [(&'static str, Distribution); 3] {
         let shards = self.shards.lock();
+        [
+            ("read", Distribution::of(shards.iter().map(|cells| &cells.phases.read))),
+            ("handle", Distribution::of(shards.iter().map(|cells| &cells.phases.handle))),
+            ("write", Distribution::of(shards.iter().map(|cells| &cells.phases.write))),
+        ]
+    }
+}
+
+/// Durations of all shards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Distribution {
+    /// How many were up to each bound in nanoseconds and above the one before; empty buckets are left out.
+    pub buckets: Vec<(u64, u64)>,
+    pub sum_ns: u64,
+}
+
+impl Distribution {
+    fn of<'d>(shards: impl Iterator<Item = &'d Durations> + Clone) -> Self {
+        let count = |bucket: usize| shards.clone().filter_map(|d| d.buckets.get(bucket)).map(Cell::get).sum::<u64>();
         let bound = |bucket: usize| {
             let (power, quarter) = (bucket / 4, bucket as u64 % 4);
             (1u64 << power) + ((quarter + 1) << power) / 4
         };
-        let count = |bucket: usize| {
-            shards.iter().filter_map(|cells| cells.durations.buckets.get(bucket)).map(Cell::get).sum::<u64>()
-        };
         let buckets = (0..BUCKETS).map(|bucket| (bound(bucket), count(bucket))).filter(|(_, n)| *n > 0).collect();
-        (buckets, shards.iter().map(|cells| cells.durations.sum_ns.get()).sum())
+        Self { buckets, sum_ns: shards.map(|durations| durations.sum_ns.get()).sum() }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum()
+    }
+
+    /// The bound that this part of all durations, from 0 to 1, is not above.
+    pub fn quantile_ns(&self, part: f64) -> u64 {
+        let wanted = (self.count() as f64 * part).ceil() as u64;
+        let mut seen = 0;
+        for (bound, count) in &self.buckets {
+            seen += count;
+            if seen >= wanted {
+                return *bound;
+            }
+        }
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_add_up_and_quantiles_are_a_fifth_off_at_most() {
+        let telemetry = Telemetry::new(TelemetrySettings { bytes: true, durations: true });
+        let (one, other) = (telemetry.cells(), telemetry.cells());
+        one.requests_started.add(3);
+        other.requests_started.add(4);
+        other.requests_completed.add(2);
+        assert_eq!((telemetry.totals().requests_started, telemetry.totals().requests_in_flight()), (7, 5));
+        for ns in 1..=1000 {
+            one.durations.record(Duration::from_nanos(ns * 1000), 1);
+        }
+        other.durations.record(Duration::from_secs(1), 10);
+        let durations = telemetry.durations();
+        assert_eq!(durations.count(), 1010);
+        assert!((500_000..=600_000).contains(&durations.quantile_ns(0.5)), "{}", durations.quantile_ns(0.5));
+        assert!((1_000_000_000..=1_200_000_000).contains(&durations.quantile_ns(1.0)));
+    }
+
+    #[test]
+    fn where_nobody_asked_for_durations_none_are_kept() {
+        let telemetry = Telemetry::new(TelemetrySettings::default());
+        telemetry.cells().durations.record(Duration::from_secs(1), 1);
+        assert_eq!(telemetry.durations(), Distribution::default());
     }
 }

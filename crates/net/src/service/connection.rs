@@ -25,6 +25,7 @@ use super::{Live, Peer, Phase};
 use crate::Outbox;
 use crate::limits::{Acquire, Permit};
 use crate::shards::Timer;
+use crate::telemetry::{self, Lap};
 
 /// With so many bytes to be written, nothing more is handled before they are.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -305,7 +306,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 }
                 break Work::Done;
             }
+            let lap = Lap::begin();
             let read = if self.rest.len() >= self.wanted { Read::Own } else { self.read(cx, scratch, now)? };
+            lap.end(telemetry::Phase::Read, &self.live.cells);
+            let lap = Lap::begin();
             match read {
                 Read::Pending => break Work::Done,
                 Read::Eof => {
@@ -315,6 +319,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 Read::Own => self.handle_own(cx, scratch, now, at)?,
                 Read::Scratch(bytes) => self.handle_scratch(cx, scratch, bytes, now, at)?,
             }
+            lap.end(telemetry::Phase::Handle, &self.live.cells);
             is_unsettled = true;
         };
         if is_unsettled {
@@ -662,7 +667,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     /// Writes all that is encoded, and counts what was done since the last time.
     fn write(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> io::Result<()> {
+        let lap = Lap::begin();
         let written = self.transport.write(&self.outbox, &scratch.out, cx);
+        lap.end(telemetry::Phase::Write, &self.live.cells);
         if !scratch.out.is_empty() {
             scratch.out.clear();
         }
