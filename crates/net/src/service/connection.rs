@@ -170,6 +170,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Future for Connection<P, H, T> {
 impl<P: Protocol, H: Handler<P>, T> Drop for Connection<P, H, T> {
     fn drop(&mut self) {
         self.outbox.close();
+        let cells = &self.live.cells;
+        cells.requests_completed.add(self.pending.as_ref().map_or(0, |pending| pending.unfinished()));
+        if self.live.counts_bytes {
+            cells.bytes_written.add(self.outbox.progress().1 - self.written);
+        }
     }
 }
 
@@ -205,8 +210,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
+    /// A turn ended in a panic.
     pub(super) fn count_panic(&self) {
         self.live.cells.panics.add(1);
+        scratch::with(|scratch| self.count(&mut scratch.batch));
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<()> {
@@ -220,6 +227,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 }
                 Err(End::Gone(error)) => {
                     tracing::debug!(%error, "connection lost");
+                    self.count(&mut scratch.batch);
                     return Poll::Ready(());
                 }
                 Err(End::Over) => {}
@@ -510,16 +518,13 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 turn.batch.messages += 1;
                 self.held = self.live.handler.tell(&mut self.session, message);
             }
-            Decoded::Request(tag, request) => {
-                turn.batch.started += 1;
-                match self.live.requests.acquire(1) {
-                    Some(permit) => {
-                        let reply = self.live.handler.call(&mut self.session, request);
-                        self.reply(tag, reply, permit, turn);
-                    }
-                    None => self.refuse(tag, "the server has too many requests in flight; try again later", turn),
+            Decoded::Request(tag, request) => match self.live.requests.acquire(1) {
+                Some(permit) => {
+                    let reply = self.live.handler.call(&mut self.session, request);
+                    self.reply(tag, reply, permit, turn);
                 }
-            }
+                None => self.refuse(tag, "the server has too many requests in flight; try again later", turn),
+            },
             Decoded::Open(tag, request, body_bytes) => self.open_body(tag, request, body_bytes, turn)?,
             Decoded::Piece { tag, bytes, is_last } => self.take_piece(tag, bytes, is_last)?,
         }
@@ -531,6 +536,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     }
 
     fn reply(&mut self, tag: P::Tag, reply: Reply<P::Response, H::Later>, permit: Permit, turn: &mut Turn<'_>) {
+        turn.batch.started += 1;
         let (later, is_alone) = match reply {
             Reply::Now(response) => return self.respond(tag, response, turn),
             Reply::Last(response) => {
@@ -559,6 +565,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     }
 
     fn refuse(&mut self, tag: P::Tag, why: &'static str, turn: &mut Turn<'_>) {
+        turn.batch.started += 1;
         self.live.cells.requests_refused.add(1);
         let fault = Fault::busy(why);
         match &mut self.pending {
@@ -583,7 +590,6 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         {
             return Err(Fault::too_large(format!("a body has at most {max} bytes, this one {bytes}")).into());
         }
-        turn.batch.started += 1;
         let live = self.live.clone();
         let permits = (live.requests.acquire(1), live.bodies.acquire(1), live.memory.acquire(body::WAITING_BYTES_MAX));
         let (writer, body) = body::channel();
@@ -644,21 +650,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     fn write(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> io::Result<()> {
         let written = self.transport.write(&self.outbox, &scratch.out, cx);
         scratch.out.clear();
-        let batch = std::mem::take(&mut scratch.batch);
-        let cells = &self.live.cells;
-        if batch.started > 0 {
-            cells.requests_started.add(batch.started);
-        }
-        if batch.completed > 0 {
-            cells.requests_completed.add(batch.completed);
-        }
-        if batch.messages > 0 {
-            cells.messages.add(batch.messages);
-        }
+        self.count(&mut scratch.batch);
         let (waiting, written_bytes) = self.outbox.progress();
         if self.live.counts_bytes {
-            cells.bytes_read.add(batch.bytes_read);
-            cells.bytes_written.add(written_bytes - self.written);
+            self.live.cells.bytes_written.add(written_bytes - self.written);
         }
         if written_bytes != self.written || waiting == 0 {
             if written_bytes != self.written {
@@ -671,6 +666,23 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             self.stalled = Some(now);
         }
         written
+    }
+
+    /// Counts what was done since the last time.
+    fn count(&self, batch: &mut Batch) {
+        let (batch, cells) = (std::mem::take(batch), &self.live.cells);
+        if batch.started > 0 {
+            cells.requests_started.add(batch.started);
+        }
+        if batch.completed > 0 {
+            cells.requests_completed.add(batch.completed);
+        }
+        if batch.messages > 0 {
+            cells.messages.add(batch.messages);
+        }
+        if self.live.counts_bytes {
+            cells.bytes_read.add(batch.bytes_read);
+        }
     }
 
     /// Ends what has taken too long.
