@@ -13,6 +13,7 @@ over_every_transport!(
     requests_beyond_the_cap_are_answered_busy,
     requests_of_one_connection_hold_its_reading,
     connections_beyond_the_cap_are_refused,
+    a_frame_waits_for_memory,
     a_frame_that_waits_too_long_for_memory_is_answered_busy,
     a_peer_that_never_reads_is_bounded_and_cut,
 );
@@ -162,8 +163,57 @@ async fn with_little_memory(stand: &Stand, way: Way) -> (crate::harness::Peer, V
     (greedy, end.to_vec(), peer)
 }
 
+/// A frame that is not whole has paid for all that has come of it, however its buffer grows.
+#[tokio::test]
+async fn all_that_has_come_of_a_frame_is_charged() {
+    let stand = Stand::in_order(patient());
+    let mut peer = stand.dial(Way::Unix).await;
+    let bytes = frame(b'K', 1, &noise(1, 8 << 20));
+    let mut read = 0;
+    for piece in bytes.chunks(100 << 10) {
+        let in_use = stand.memory.in_use();
+        assert!(in_use >= read && in_use <= read + (1 << 20), "{in_use} for {read}");
+        peer.send(piece).await;
+        read += piece.len() as u64;
+        stand.has_read(read).await;
+    }
+    assert!(matches!(peer.hear().await, Said::Answer(1, _)));
+    until("it is given back", || stand.memory.in_use() == 0).await;
+}
+
 fn little_memory(memory_wait: Duration) -> ServiceSettings {
     ServiceSettings { memory_bytes_max: 1 << 20, memory_wait, ..patient() }
+}
+
+async fn a_frame_waits_for_memory(way: Way) {
+    for stand in Stand::both(little_memory(crate::harness::PATIENCE)) {
+        for first in [HEAD_BYTES, 3 << 10, 200 << 10] {
+            let (mut greedy, end, mut peer) = with_little_memory(&stand, way).await;
+            let words = noise(2, 600 << 10);
+            let bytes = frame(b'K', 2, &words);
+            let read = stand.totals().bytes_read;
+            // What waits may not come as a whole, so it is sent meanwhile.
+            let (mut mouth, mut ear) = (peer.mouth, peer.ear);
+            let send = async {
+                mouth.send(&bytes[..first]).await;
+                stand.has_read(read + 1).await;
+                mouth.send(&bytes[first..]).await;
+            };
+            let free = async {
+                stand.has_read(read + 1).await;
+                // Small frames need none of that memory.
+                stand.dial(way).await.is_served().await;
+                greedy.send(&end).await;
+                greedy.hear().await
+            };
+            let (said, freed, ()) = tokio::join!(ear.hear(), free, send);
+            assert!(matches!(freed, Said::Answer(1, _)), "{freed:?}");
+            let Said::Answer(2, answered) = said else { panic!("first {first}: {said:?}") };
+            assert!(answered.ends_with(&words));
+            drop((greedy, mouth, ear, peer.quic));
+            stand.is_left_alone().await;
+        }
+    }
 }
 
 async fn a_frame_that_waits_too_long_for_memory_is_answered_busy(way: Way) {
