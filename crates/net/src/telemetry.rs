@@ -72,6 +72,7 @@ counts! {
     /// Streams of bytes that were not of the protocol.
     faults,
     requests_started,
+    /// Requests that are over: answered, or given up with their connection.
     requests_completed,
     /// Requests that were answered with `busy` at a limit.
     requests_refused,

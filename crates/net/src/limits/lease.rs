@@ -32,6 +32,12 @@ impl Lease {
         &self.cap
     }
 
+    /// Whether others wait for a permit, or one was refused a moment ago.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.cap.visit_from() == 0
+    }
+
     /// A permit for so much, or `None` where the cap has less, or others wait for it. Leases of other
     /// threads may keep up to two blocks each; a refusal asks them for it.
     #[inline]
@@ -72,8 +78,7 @@ impl Lease {
     /// The same, also for a lease that keeps nothing: others wait until each has said so. To be called at every
     /// tick of the thread. At the last one before a pause everything is given back: whoever pauses sees nobody's need.
     pub fn tick(&self, is_last: bool) {
-        let is_short = self.cap.visit_from() == 0;
-        if is_short || is_last && self.free.get() > 0 {
+        if self.is_short() || is_last && self.free.get() > 0 {
             self.cap.change(|state| {
                 state.put(self.free.take());
                 self.recall.set(state.answer_recall(self.recall.get()));

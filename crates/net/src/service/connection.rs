@@ -171,6 +171,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Future for Connection<P, H, T> {
 impl<P: Protocol, H: Handler<P>, T> Drop for Connection<P, H, T> {
     fn drop(&mut self) {
         self.outbox.close();
+        let cells = &self.live.cells;
+        cells.requests_completed.add(self.pending.as_ref().map_or(0, |pending| pending.unfinished()));
+        if self.live.counts_bytes {
+            cells.bytes_written.add(self.outbox.written() - self.written);
+        }
     }
 }
 
@@ -206,8 +211,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
+    /// A turn ended in a panic.
     pub(super) fn count_panic(&self) {
         self.live.cells.panics.add(1);
+        scratch::with(|scratch| self.count(&mut scratch.batch));
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<()> {
@@ -229,6 +236,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 }
                 Err(End::Gone(error)) => {
                     tracing::debug!(%error, "connection lost");
+                    self.count(&mut scratch.batch);
                     return Poll::Ready(());
                 }
                 Err(End::Over) => {}
@@ -351,17 +359,19 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             // wants it so, would cost the square of its length.
             let is_large = before >= LARGE_REST_BYTES || self.wanted >= before + LARGE_REST_BYTES;
             let read = if is_large {
-                if !self.reserve(cx, now)? {
+                let Some(room) = self.reserve(cx, now)? else {
                     return Ok(Read::Pending);
-                }
-                let mut room = (&mut self.rest).limit(self.wanted - before);
+                };
+                let mut room = (&mut self.rest).limit(room);
                 match pin!(self.transport.reader().read_buf(&mut room)).poll(cx) {
                     Poll::Ready(read) => read?,
                     Poll::Pending => return Ok(Read::Pending),
                 }
             } else {
                 let (buf, ..) = scratch.split(before + LARGE_REST_BYTES);
-                let mut buf = ReadBuf::new(&mut buf[before..]);
+                // What is read and not handled may have to wait for memory: of that there is little while it is short.
+                let room_max = if self.live.memory.is_short() { LARGE_REST_BYTES } else { buf.len() - before };
+                let mut buf = ReadBuf::new(&mut buf[before..before + room_max]);
                 match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
                     Poll::Ready(read) => read?,
                     Poll::Pending => return Ok(Read::Pending),
@@ -386,48 +396,52 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
-    /// Makes room for more of a large frame. `false` while it waits for the memory.
-    fn reserve(&mut self, cx: &mut Context<'_>, now: u64) -> Result<bool, End> {
-        if self.rest.len() < self.rest.capacity() {
-            return Ok(true);
+    /// Makes room for more of a large frame, for so many bytes as are paid for. `None` while it waits for the memory.
+    fn reserve(&mut self, cx: &mut Context<'_>, now: u64) -> Result<Option<usize>, End> {
+        let there = self.rest.len();
+        // The buffer may be larger than what is paid for: it grows in large steps.
+        if self.paid() <= there || self.rest.capacity() <= there {
+            let more = (self.wanted - there).min(RESERVE_BYTES_MAX);
+            if !self.poll_memory(cx, now, there + more)? {
+                return Ok(None);
+            }
+            self.rest.reserve(more);
         }
-        let more = (self.wanted - self.rest.len()).min(RESERVE_BYTES_MAX);
-        if !self.poll_memory(cx, now, (self.rest.len() + more) as u64)? {
-            return Ok(false);
-        }
-        self.rest.reserve(more);
-        Ok(true)
+        Ok(Some(self.paid().min(self.wanted) - there))
     }
 
-    /// Holds a permit for so many bytes of `rest`, or waits for it, but not for ever.
-    fn poll_memory(&mut self, cx: &mut Context<'_>, now: u64, bytes: u64) -> Result<bool, End> {
-        if self.memory.is_none() {
-            match self.charge(bytes) {
-                Ok(()) => return Ok(true),
-                Err(fault) if self.live.ticks.memory_wait == 0 => return Err(fault.into()),
-                Err(_) => {
-                    // What is held counts towards what is asked for, so that two who wait do not block each other
-                    // for ever: this one gives up after a while.
-                    let has = self.rest_permit.as_ref().map_or(0, Permit::amount);
-                    let acquire = self.live.memory.acquire_in_turn(bytes - has);
-                    self.memory = Some(Box::new((acquire, now.saturating_add(self.live.ticks.memory_wait))));
+    /// Bytes of `rest` that there is a permit for.
+    fn paid(&self) -> usize {
+        self.rest_permit.as_ref().map_or(0, |permit| permit.amount() as usize)
+    }
+
+    /// Holds a permit for so many bytes of `rest`, or waits for it.
+    fn poll_memory(&mut self, cx: &mut Context<'_>, now: u64, bytes: usize) -> Result<bool, End> {
+        loop {
+            let Some(wait) = &mut self.memory else {
+                match self.charge(bytes as u64) {
+                    Ok(()) => return Ok(true),
+                    Err(fault) if self.live.ticks.memory_wait == 0 => return Err(fault.into()),
+                    Err(_) => {
+                        // What is held counts towards what is asked for, so that two who wait do not block each
+                        // other for ever: `expire` ends the wait.
+                        let acquire = self.live.memory.acquire_in_turn((bytes - self.paid()) as u64);
+                        self.memory = Some(Box::new((acquire, now.saturating_add(self.live.ticks.memory_wait))));
+                        continue;
+                    }
                 }
-            }
-        }
-        let Some(wait) = &mut self.memory else {
-            return Ok(true);
-        };
-        match Pin::new(&mut wait.0).poll(cx) {
-            Poll::Ready(Some(permit)) => {
-                self.memory = None;
-                match &mut self.rest_permit {
-                    Some(held) => held.merge(permit),
-                    None => self.rest_permit = Some(permit),
+            };
+            match Pin::new(&mut wait.0).poll(cx) {
+                Poll::Ready(Some(permit)) => {
+                    self.memory = None;
+                    match &mut self.rest_permit {
+                        Some(held) => held.merge(permit),
+                        None => self.rest_permit = Some(permit),
+                    }
                 }
-                Ok(true)
+                Poll::Ready(None) => return Err(no_memory().into()),
+                Poll::Pending => return Ok(false),
             }
-            Poll::Pending if now < wait.1 => Ok(false),
-            Poll::Pending | Poll::Ready(None) => Err(no_memory().into()),
         }
     }
 
@@ -469,7 +483,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
         }
         if rest.is_empty() {
-            self.rest_permit = None;
+            (self.rest_permit, self.memory) = (None, None);
         } else {
             self.rest = rest;
         }
@@ -481,7 +495,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     fn handle_scratch(
         &mut self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         scratch: &mut Scratch,
         bytes: usize,
         now: u64,
@@ -502,15 +516,15 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let kept = input.bytes();
         if kept.is_empty() {
             if !is_new {
-                (self.rest, self.rest_permit) = (BytesMut::new(), None);
+                (self.rest, self.rest_permit, self.memory) = (BytesMut::new(), None, None);
             }
             return Ok(());
         }
-        if kept.len() > UNCHARGED_BYTES {
-            self.charge(kept.len() as u64)?;
-        }
         self.rest.clear();
         self.rest.extend_from_slice(kept);
+        if kept.len() > UNCHARGED_BYTES {
+            self.poll_memory(cx, now, kept.len())?;
+        }
         Ok(())
     }
 
@@ -534,16 +548,13 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 turn.batch.messages += 1;
                 self.held = self.live.handler.tell(&mut self.session, message);
             }
-            Decoded::Request(tag, request) => {
-                turn.batch.started += 1;
-                match self.live.requests.acquire(1) {
-                    Some(permit) => {
-                        let reply = self.live.handler.call(&mut self.session, request);
-                        self.reply(tag, reply, permit, turn);
-                    }
-                    None => self.refuse(tag, "the server has too many requests in flight; try again later", turn),
+            Decoded::Request(tag, request) => match self.live.requests.acquire(1) {
+                Some(permit) => {
+                    let reply = self.live.handler.call(&mut self.session, request);
+                    self.reply(tag, reply, permit, turn);
                 }
-            }
+                None => self.refuse(tag, "the server has too many requests in flight; try again later", turn),
+            },
             Decoded::Open(tag, request, body_bytes) => self.open_body(tag, request, body_bytes, turn)?,
             Decoded::Piece { tag, bytes, is_last } => self.take_piece(tag, bytes, is_last)?,
         }
@@ -555,6 +566,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     }
 
     fn reply(&mut self, tag: P::Tag, reply: Reply<P::Response, H::Later>, permit: Permit, turn: &mut Turn<'_>) {
+        turn.batch.started += 1;
         let (later, is_alone) = match reply {
             Reply::Now(response) => return self.respond(tag, response, turn),
             Reply::Last(response) => {
@@ -584,6 +596,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     }
 
     fn refuse(&mut self, tag: P::Tag, why: &'static str, turn: &mut Turn<'_>) {
+        turn.batch.started += 1;
         self.live.cells.requests_refused.add(1);
         let fault = Fault::busy(why);
         match &mut self.pending {
@@ -608,7 +621,6 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         {
             return Err(Fault::too_large(format!("a body has at most {max} bytes, this one {bytes}")).into());
         }
-        turn.batch.started += 1;
         let live = self.live.clone();
         let permits = (live.requests.acquire(1), live.bodies.acquire(1), live.memory.acquire(body::WAITING_BYTES_MAX));
         let (writer, body) = body::channel();
@@ -673,22 +685,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if !scratch.out.is_empty() {
             scratch.out.clear();
         }
-        let batch = std::mem::take(&mut scratch.batch);
-        let cells = &self.live.cells;
-        if batch.started > 0 {
-            cells.requests_started.add(batch.started);
-        }
-        if batch.completed > 0 {
-            cells.requests_completed.add(batch.completed);
-        }
-        if batch.messages > 0 {
-            cells.messages.add(batch.messages);
-        }
+        self.count(&mut scratch.batch);
         let written_bytes = self.outbox.written();
         let has_progress = written_bytes != self.written;
         if self.live.counts_bytes {
-            cells.bytes_read.add(batch.bytes_read);
-            cells.bytes_written.add(written_bytes - self.written);
+            self.live.cells.bytes_written.add(written_bytes - self.written);
         }
         self.written = written_bytes;
         if has_progress {
@@ -702,6 +703,23 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         written
     }
 
+    /// Counts what was done since the last time.
+    fn count(&self, batch: &mut Batch) {
+        let (batch, cells) = (std::mem::take(batch), &self.live.cells);
+        if batch.started > 0 {
+            cells.requests_started.add(batch.started);
+        }
+        if batch.completed > 0 {
+            cells.requests_completed.add(batch.completed);
+        }
+        if batch.messages > 0 {
+            cells.messages.add(batch.messages);
+        }
+        if self.live.counts_bytes {
+            cells.bytes_read.add(batch.bytes_read);
+        }
+    }
+
     /// Ends what has taken too long.
     fn expire(&mut self, cx: &mut Context<'_>, now: u64) -> Result<(), End> {
         if now >= self.pending_due
@@ -710,6 +728,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             self.live.cells.timeouts.add(pending.expire(now));
             self.pending_due = pending.due().unwrap_or(u64::MAX);
             cx.waker().wake_by_ref();
+        }
+        if self.memory.as_ref().is_some_and(|wait| now >= wait.1) {
+            return Err(no_memory().into());
         }
         let ticks = &self.live.ticks;
         if self.stalled.is_some_and(|since| now >= since.saturating_add(ticks.write)) {

@@ -42,6 +42,8 @@ pub(super) struct Pending<P: Protocol, H: Handler<P>> {
     ready: VecDeque<Answer<P>>,
     /// The request that has to be over before another is handled.
     alone: Option<u64>,
+    /// Requests of which nobody was told that they are done. Those that panicked are among them.
+    unfinished: u64,
 }
 
 /// A place in the order of responses.
@@ -86,6 +88,7 @@ impl<P: Protocol, H: Handler<P>> Default for Pending<P, H> {
             next: 0,
             ready: VecDeque::new(),
             alone: None,
+            unfinished: 0,
         }
     }
 }
@@ -100,6 +103,11 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         self.count() == 0
     }
 
+    /// Requests that are given up if this is dropped now.
+    pub(super) fn unfinished(&self) -> u64 {
+        self.unfinished
+    }
+
     /// Whether a request runs beside which no other may.
     pub(super) fn is_alone(&self) -> bool {
         self.alone.is_some()
@@ -108,6 +116,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
     pub(super) fn push(&mut self, begun: Begun<P>, later: H::Later, is_alone: bool) {
         let number = self.next;
         self.next += 1;
+        self.unfinished += 1;
         if is_alone {
             self.alone = Some(number);
         }
@@ -121,12 +130,14 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
     /// A response that has to wait for its turn.
     pub(super) fn push_known(&mut self, tag: P::Tag, response: P::Response, at: Option<Instant>) {
         self.next += 1;
+        self.unfinished += 1;
         self.places.push_back(Place::Known(tag, response, at));
     }
 
     /// A refusal that has to wait for its turn.
     pub(super) fn push_fault(&mut self, tag: P::Tag, fault: Fault) {
         self.next += 1;
+        self.unfinished += 1;
         self.places.push_back(Place::Over(Some((tag, fault)), None));
     }
 
@@ -134,6 +145,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Option<Answer<P>> {
         loop {
             if let Some(answer) = self.ready.pop_front().or_else(|| self.next_in_order()) {
+                self.unfinished -= u64::from(matches!(answer, Answer::Done(_)));
                 return Some(answer);
             }
             match self.running.poll_next_unpin(cx) {

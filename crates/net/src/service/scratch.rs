@@ -42,14 +42,20 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Lends the thread's buffers to one turn of one connection. Should a turn run inside another, or have ended in
-/// a panic, there are new ones.
+/// Lends the thread's buffers to one turn of one connection. Should a turn run inside another, there are new ones.
 pub(super) fn with<T>(turn: impl FnOnce(&mut Scratch) -> T) -> T {
-    SCRATCH.with(|cell| {
-        let mut scratch = cell.take().unwrap_or_default();
-        let done = turn(&mut scratch);
-        scratch.out.recycle(OUT_KEPT_BYTES);
-        cell.set(Some(scratch));
-        done
-    })
+    let mut lent = Lent(SCRATCH.take());
+    turn(lent.0.get_or_insert_default())
+}
+
+/// What a turn has for its time. A turn that ends in a panic gives it back too, with what it counted.
+struct Lent(Option<Box<Scratch>>);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(mut scratch) = self.0.take() {
+            scratch.out.recycle(OUT_KEPT_BYTES);
+            SCRATCH.set(Some(scratch));
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The runtime from outside, as a program would use it.
 
 mod certificates;
+mod faults;
 mod harness;
 mod limits;
 mod service;

@@ -104,6 +104,12 @@ impl Peer {
         Self { mouth: Mouth(Box::pin(output)), ear, quic: None }
     }
 
+    /// Both directions in one, which end together.
+    pub fn of(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        let (input, output) = tokio::io::split(stream);
+        Self::new(input, output)
+    }
+
     pub async fn send(&mut self, bytes: &[u8]) {
         self.mouth.send(bytes).await;
     }

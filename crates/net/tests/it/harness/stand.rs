@@ -186,7 +186,8 @@ impl Stand {
         self.try_dial(way).await.expect("connected")
     }
 
-    /// A connection whose end is a reset, where the transport has such a thing.
+    /// A connection whose end is a reset, where the transport has such a thing; over a Unix socket it is one where
+    /// something was not read.
     pub async fn dial_abrupt(&self, way: Way) -> Peer {
         self.connect(way, true).await.expect("connected")
     }
@@ -206,6 +207,8 @@ impl Stand {
         };
         let connect = async {
             match way {
+                // Closing the halves one by one would say goodbye before the reset.
+                Way::Tcp if is_abrupt => Ok(Peer::of(tcp(way).await?)),
                 Way::Tcp => {
                     let (input, output) = tcp(way).await?.into_split();
                     Ok(Peer::new(input, output))
@@ -213,12 +216,15 @@ impl Stand {
                 Way::Tls => {
                     let connector = TlsConnector::from(self.authority.client(&[ALPN], None));
                     let name = ServerName::try_from(HOST).expect("a name");
-                    let (input, output) = tokio::io::split(connector.connect(name, tcp(way).await?).await?);
-                    Ok(Peer::new(input, output))
+                    Ok(Peer::of(connector.connect(name, tcp(way).await?).await?))
                 }
                 Way::Unix => {
                     let Address::Unix(path) = self.address(way) else { panic!("no path") };
-                    let (input, output) = UnixStream::connect(path).await?.into_split();
+                    let socket = UnixStream::connect(path).await?;
+                    if is_abrupt {
+                        return Ok(Peer::of(socket));
+                    }
+                    let (input, output) = socket.into_split();
                     Ok(Peer::new(input, output))
                 }
                 Way::Quic => {
@@ -229,8 +235,7 @@ impl Stand {
                 Way::Pipe => {
                     let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
                     self.server.serve_pipe(theirs);
-                    let (input, output) = tokio::io::split(ours);
-                    Ok(Peer::new(input, output))
+                    Ok(Peer::of(ours))
                 }
             }
         };
