@@ -3,6 +3,9 @@
 //! A task that is woken reads until nothing is left, handles every whole frame on the way, and writes all that
 //! came of it at once. Between frames it owns no buffer.
 
+mod bodies;
+mod ending;
+
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
@@ -14,7 +17,6 @@ use std::time::Instant;
 use bytes::{Buf, BufMut, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
-use super::body::{self, BodyWriter};
 use super::input::Input;
 use super::out::Out;
 use super::pending::{Answer, Begun, Pending};
@@ -26,6 +28,7 @@ use crate::Outbox;
 use crate::limits::{Acquire, Permit};
 use crate::shards::Timer;
 use crate::telemetry::{self, Lap};
+use bodies::OpenBody;
 
 /// With so many bytes to be written, nothing more is handled before they are.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -73,18 +76,6 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     /// The bytes that were written when last looked, and the tick since when others wait behind them.
     written: u64,
     stalled: Option<u64>,
-}
-
-/// A request whose body still comes.
-struct OpenBody<P: Protocol> {
-    tag: P::Tag,
-    writer: BodyWriter,
-    /// The tick since when the peer could send, and the bytes that came since.
-    began: u64,
-    came_bytes: usize,
-    /// The right to one more streamed body, and to what may wait of it; `None` where it was refused and is only
-    /// read to get past it.
-    _permits: Option<(Permit, Permit)>,
 }
 
 enum Stage {
@@ -608,50 +599,6 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
-    fn open_body(
-        &mut self,
-        tag: P::Tag,
-        request: P::Request<'_>,
-        body_bytes: Option<u64>,
-        turn: &mut Turn<'_>,
-    ) -> Result<(), End> {
-        let max = self.live.settings.body_bytes_max;
-        if let Some(bytes) = body_bytes
-            && bytes > max
-        {
-            return Err(Fault::too_large(format!("a body has at most {max} bytes, this one {bytes}")).into());
-        }
-        let live = self.live.clone();
-        let permits = (live.requests.acquire(1), live.bodies.acquire(1), live.memory.acquire(body::WAITING_BYTES_MAX));
-        let (writer, body) = body::channel();
-        let (Some(permit), Some(open), Some(memory)) = permits else {
-            self.bodies.push(OpenBody { tag, writer, began: turn.now, came_bytes: 0, _permits: None });
-            self.refuse(tag, "the server has too many bodies coming in; try again later", turn);
-            return Ok(());
-        };
-        self.bodies.push(OpenBody { tag, writer, began: turn.now, came_bytes: 0, _permits: Some((open, memory)) });
-        let reply = live.handler.call_streamed(&mut self.session, request, body);
-        self.reply(tag, reply, permit, turn);
-        Ok(())
-    }
-
-    fn take_piece(&mut self, tag: P::Tag, bytes: &[u8], is_last: bool) -> Result<(), End> {
-        let Some(at) = self.bodies.iter().position(|body| body.tag == tag) else {
-            return Err(Fault::malformed("a piece of a body that was not begun").into());
-        };
-        let max = self.live.settings.body_bytes_max;
-        self.bodies[at].came_bytes += bytes.len();
-        let writer = &mut self.bodies[at].writer;
-        if writer.bytes + bytes.len() as u64 > max {
-            return Err(Fault::too_large(format!("a body has at most {max} bytes")).into());
-        }
-        writer.push(bytes, is_last);
-        if is_last {
-            self.bodies.swap_remove(at);
-        }
-        Ok(())
-    }
-
     /// Encodes the later answers that are there, as long as there is room for them.
     fn answer(&mut self, cx: &mut Context<'_>, out: &mut Out, batch: &mut Batch) {
         let Some(pending) = &mut self.pending else {
@@ -718,117 +665,6 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if self.live.counts_bytes {
             cells.bytes_read.add(batch.bytes_read);
         }
-    }
-
-    /// Ends what has taken too long.
-    fn expire(&mut self, cx: &mut Context<'_>, now: u64) -> Result<(), End> {
-        if now >= self.pending_due
-            && let Some(pending) = &mut self.pending
-        {
-            self.live.cells.timeouts.add(pending.expire(now));
-            self.pending_due = pending.due().unwrap_or(u64::MAX);
-            cx.waker().wake_by_ref();
-        }
-        if self.memory.as_ref().is_some_and(|wait| now >= wait.1) {
-            return Err(no_memory().into());
-        }
-        let ticks = &self.live.ticks;
-        if self.stalled.is_some_and(|since| now >= since.saturating_add(ticks.write)) {
-            self.live.cells.timeouts.add(1);
-            let error = io::Error::new(io::ErrorKind::TimedOut, "the peer does not read what it is sent");
-            return Err(End::Gone(error));
-        }
-        match self.stage {
-            Stage::Opening if now >= self.opening_due() => {
-                Err(Fault::new(FaultKind::Timeout, "nothing was asked in time").into())
-            }
-            Stage::Serving if self.coming_due().is_some_and(|due| now >= due) => {
-                Err(Fault::new(FaultKind::Timeout, "a frame took too long to come").into())
-            }
-            Stage::Serving if self.is_idle() && now >= self.active.saturating_add(ticks.idle) => Err(End::Over),
-            _ => Ok(()),
-        }
-    }
-
-    /// The tick at which something has taken too long, as it looks now.
-    fn due(&self) -> u64 {
-        let ticks = &self.live.ticks;
-        let mut due = self.memory.as_ref().map_or(self.pending_due, |wait| wait.1.min(self.pending_due));
-        if let Some(since) = self.stalled {
-            due = due.min(since.saturating_add(ticks.write));
-        }
-        match self.stage {
-            Stage::Opening => due = due.min(self.opening_due()),
-            Stage::Serving if self.is_idle() => due = due.min(self.active.saturating_add(ticks.idle)),
-            Stage::Serving => due = due.min(self.coming_due().unwrap_or(u64::MAX)),
-            Stage::Closing { due: last, .. } => due = due.min(last),
-            Stage::Finishing { .. } => {}
-        }
-        due.min(NEVER)
-    }
-
-    /// A stream that opens may not put its first frame off by sending it slowly.
-    fn opening_due(&self) -> u64 {
-        self.opened.saturating_add(self.live.ticks.first_frame)
-    }
-
-    /// The tick at which what the peer has begun should be whole.
-    fn coming_due(&self) -> Option<u64> {
-        let due = |began: u64, bytes: usize| {
-            let extra = (bytes / READ_BYTES_PER_TICK_MIN) as u64;
-            began.saturating_add(self.live.ticks.read).saturating_add(extra)
-        };
-        let is_frame = !self.rest.is_empty() && self.rest.len() < self.wanted && self.memory.is_none();
-        let frame = is_frame.then(|| due(self.frame_began, self.rest.len()));
-        self.bodies.iter().map(|body| due(body.began, body.came_bytes)).chain(frame).min()
-    }
-
-    fn is_idle(&self) -> bool {
-        self.rest.is_empty() && self.bodies.is_empty() && self.pending.is_none() && self.stalled.is_none()
-    }
-
-    /// A timer that fires early looks again; so it only has to be moved to an earlier tick, or after it fired.
-    /// There always is one: the shutdown wakes those who have.
-    fn set_timer(&mut self, cx: &Context<'_>, now: u64) {
-        let due = self.due();
-        if self.timer.due().is_none_or(|at| due < at || at <= now) {
-            self.timer.set(due, cx);
-        }
-    }
-
-    /// The end: what is said is sent, the direction closed, and the peer given time to read it.
-    fn poll_close(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Poll<()> {
-        let Stage::Closing { due, is_finished, is_eof } = self.stage else {
-            return Poll::Ready(());
-        };
-        if now >= due {
-            return Poll::Ready(());
-        }
-        if !is_finished {
-            let is_written = self.write(cx, scratch, now).is_ok();
-            if !is_written || self.outbox.is_closed() {
-                return Poll::Ready(());
-            }
-            if !self.outbox.is_empty() || self.transport.poll_finish(&self.outbox, cx).is_pending() {
-                self.set_timer(cx, now);
-                return Poll::Pending;
-            }
-            self.stage = Stage::Closing { due, is_finished: true, is_eof };
-        }
-        if is_eof || !T::CLOSES_HARD {
-            return Poll::Ready(());
-        }
-        let (buf, ..) = scratch.split(0);
-        loop {
-            let mut buf = ReadBuf::new(buf);
-            match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
-                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {}
-                Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => break,
-            }
-        }
-        self.set_timer(cx, now);
-        Poll::Pending
     }
 }
 
