@@ -55,7 +55,7 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     timer: Timer,
     /// The tick at which the stream began.
     opened: u64,
-    /// The tick of the last byte in either direction.
+    /// The tick of the last byte in either direction, or of the end of what held the stream up.
     active: u64,
     /// The tick at which the frame in `rest` began.
     frame_began: u64,
@@ -274,6 +274,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let why = loop {
             if self.held.as_mut().is_some_and(|held| held.as_mut().poll(cx).is_ready()) {
                 self.held = None;
+                self.active = now;
             }
             if self.pending.is_some() && self.outbox.has_room() {
                 self.answer(cx, &mut scratch.out, &mut scratch.batch);
@@ -671,7 +672,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     }
 
     fn is_idle(&self) -> bool {
-        self.rest.is_empty() && self.bodies.is_empty() && self.pending.is_none() && self.stalled.is_none()
+        let is_working = self.pending.is_some() || self.held.is_some() || !self.bodies.is_empty();
+        !is_working && self.rest.is_empty() && self.stalled.is_none()
     }
 
     /// A timer that fires early looks again; so it only has to be moved to an earlier tick, or after it fired.

@@ -17,6 +17,7 @@ over_every_transport!(
     a_later_frame_byte_by_byte_is_too_slow,
     a_body_byte_by_byte_is_too_slow,
     a_slow_frame_that_comes_fast_enough_is_waited_for,
+    an_idle_connection_is_closed_and_no_other,
     a_handler_that_never_ends_is_a_fault_and_no_end,
     a_peer_that_does_not_read_is_cut,
 );
@@ -135,6 +136,43 @@ async fn a_slow_frame_that_comes_fast_enough_is_waited_for(way: Way) {
     peer.send(end).await;
     let said = peer.hear().await;
     assert!(matches!(said, Said::Answer(1, _)), "{said:?}");
+}
+
+async fn an_idle_connection_is_closed_and_no_other(way: Way) {
+    let settings = impatient(|timeouts| (timeouts.idle, timeouts.last_words) = (Some(SHORT), SHORT));
+    for stand in Stand::both(settings) {
+        let mut asking = stand.dial(way).await;
+        asking.send(&call(1, "wait x")).await;
+        let mut held = stand.dial(way).await;
+        held.send(&tell("hold y")).await;
+        let mut sending = stand.dial(way).await;
+        sending.send(&open(1, None, "collect z")).await;
+        for begun in ["begin x", "begin y", "begin z"] {
+            stand.world.until(begun).await;
+        }
+        // Time passes: one after the other these become idle.
+        for _ in 0..3 {
+            let mut idle = stand.dial(way).await;
+            idle.is_served().await;
+            idle.ear.hears_the_end().await;
+            if let Some((quic, _)) = &idle.quic {
+                assert_eq!(closed_with(quic).await, Some(close_code(FaultKind::Timeout)));
+            }
+        }
+        assert_eq!(stand.world.noted("end y"), 0);
+        stand.world.open("x", 1);
+        assert_eq!(asking.hear().await, Said::Answer(1, b"x".into()));
+        sending.send(&piece(1, b"body", true)).await;
+        assert_eq!(sending.hear().await, Said::Answer(1, b"body".into()));
+        stand.world.open("y", 1);
+        stand.world.until("passed y").await;
+        held.is_served().await;
+        for mut peer in [asking, held, sending] {
+            peer.ear.hears_the_end().await;
+        }
+        let totals = stand.is_left_alone().await;
+        assert_eq!((totals.timeouts, totals.faults), (0, 0));
+    }
 }
 
 async fn a_handler_that_never_ends_is_a_fault_and_no_end(way: Way) {
