@@ -14,32 +14,29 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::{Buf, BufMut, BytesMut};
+use bytes::{Buf, BufMut};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
+use self::bodies::OpenBody;
 use super::input::Input;
 use super::out::Out;
 use super::pending::{Answer, Begun, Pending};
 use super::protocol::{Decoded, Fault, FaultKind, Handler, Held, Order, Protocol, Reply};
+use super::rest::{self, Rest};
 use super::scratch::{self, Batch, Scratch};
 use super::transport::Transport;
 use super::{Live, Peer, Phase};
 use crate::Outbox;
-use crate::limits::{Acquire, Permit};
+use crate::limits::Permit;
 use crate::shards::Timer;
 use crate::telemetry::{self, Lap};
-use bodies::OpenBody;
 
 /// With so many bytes to be written, nothing more is handled before they are.
 const FLUSH_BYTES: usize = 64 << 10;
 /// From this on the rest of a frame is read straight into the connection's own buffer.
 const LARGE_REST_BYTES: usize = 16 << 10;
-/// What is reserved for a frame at once on the word of its header; more once so much has come.
-const RESERVE_BYTES_MAX: usize = 512 << 10;
 /// A frame may take its read timeout, and a tick more for each so many bytes that have come of it.
 const READ_BYTES_PER_TICK_MIN: usize = 256;
-/// What a connection keeps without asking for it: the beginning of a small frame.
-const UNCHARGED_BYTES: usize = 4 << 10;
 
 /// A tick that does not come.
 const NEVER: u64 = u64::MAX / 2;
@@ -50,14 +47,7 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     outbox: Arc<Outbox>,
     codec: P::Codec,
     session: H::Session,
-    /// What was read and not handled: the beginning of a frame, or frames that have to wait.
-    rest: BytesMut,
-    /// The memory that `rest` takes.
-    rest_permit: Option<Permit>,
-    /// The wait for more of it, and the tick at which it is over.
-    memory: Option<Box<(Acquire, u64)>>,
-    /// So many bytes have to be in `rest` before the decoder is asked again.
-    wanted: usize,
+    rest: Rest,
     /// Boxed, because most streams never have any.
     pending: Option<Box<Pending<P, H>>>,
     /// No pending request has taken too long before this tick.
@@ -69,7 +59,7 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     timer: Timer,
     /// The tick at which the stream began.
     opened: u64,
-    /// The tick of the last byte in either direction.
+    /// The tick of the last byte in either direction, or of the end of what held the stream up.
     active: u64,
     /// The tick at which the frame in `rest` began.
     frame_began: u64,
@@ -87,12 +77,13 @@ enum Stage {
         drained: Option<Held>,
         is_eof: bool,
     },
-    /// The last bytes go out, until this tick at most. What the peer still sends is thrown away: closing with
-    /// unread bytes would take the last answers away from it.
+    /// The last bytes go out, until this tick at most.
     Closing {
         due: u64,
         is_finished: bool,
-        is_eof: bool,
+        /// What the peer still sends is thrown away until it closes: closing with unread bytes would take the last
+        /// answers from it.
+        lingers: bool,
     },
 }
 
@@ -183,10 +174,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             session: live.handler.open(connection, &outbox),
             transport,
             outbox,
-            rest: BytesMut::new(),
-            rest_permit: None,
-            memory: None,
-            wanted: 1,
+            rest: Rest::new(),
             pending: None,
             pending_due: u64::MAX,
             bodies: Vec::new(),
@@ -216,6 +204,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             self.outbox.register(cx);
         }
         if !matches!(self.stage, Stage::Closing { .. }) {
+            let mut lingers = true;
             match self.turn(cx, scratch, now) {
                 Ok(()) => {
                     if !is_shared && Arc::strong_count(&self.outbox) > 1 {
@@ -230,7 +219,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                     self.count(&mut scratch.batch);
                     return Poll::Ready(());
                 }
-                Err(End::Over) => {}
+                // Where closing takes nothing from the peer, nobody waits for it to close too.
+                Err(End::Over) => lingers = T::CLOSES_HARD,
                 Err(End::Fault(fault)) => {
                     tracing::debug!(%fault, "closing a connection");
                     let cells = &self.live.cells;
@@ -242,8 +232,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                     self.live.protocol.encode_fault(&mut self.codec, None, &fault, &mut scratch.out);
                 }
             }
-            let is_eof = matches!(self.stage, Stage::Finishing { is_eof: true, .. });
-            self.stage = Stage::Closing { due: now + self.live.ticks.last_words, is_finished: false, is_eof };
+            lingers &= !matches!(self.stage, Stage::Finishing { is_eof: true, .. });
+            self.stage = Stage::Closing { due: now + self.live.ticks.last_words, is_finished: false, lingers };
         }
         self.poll_close(cx, scratch, now)
     }
@@ -288,6 +278,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let why = loop {
             if self.held.as_mut().is_some_and(|held| held.as_mut().poll(cx).is_ready()) {
                 self.held = None;
+                self.active = now;
             }
             if self.pending.is_some() && self.outbox.has_room() {
                 self.answer(cx, &mut scratch.out, &mut scratch.batch);
@@ -306,7 +297,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 break Work::Done;
             }
             let lap = Lap::begin();
-            let read = if self.rest.len() >= self.wanted { Read::Own } else { self.read(cx, scratch, now)? };
+            let read = if self.rest.is_ready() { Read::Own } else { self.read(cx, scratch, now)? };
             lap.end(telemetry::Phase::Read, &self.live.cells);
             let lap = Lap::begin();
             match read {
@@ -348,12 +339,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             let before = self.rest.len();
             // What lies in a buffer of its own stays there: moving it for its last bytes, one by one if the peer
             // wants it so, would cost the square of its length.
-            let is_large = before >= LARGE_REST_BYTES || self.wanted >= before + LARGE_REST_BYTES;
+            let is_large = before >= LARGE_REST_BYTES || self.rest.wanted >= before + LARGE_REST_BYTES;
             let read = if is_large {
-                let Some(room) = self.reserve(cx, now)? else {
+                let Some(room) = self.rest.poll_room(cx, &Self::memory(&self.live, now))? else {
                     return Ok(Read::Pending);
                 };
-                let mut room = (&mut self.rest).limit(room);
+                let mut room = (&mut self.rest.bytes).limit(room);
                 match pin!(self.transport.reader().read_buf(&mut room)).poll(cx) {
                     Poll::Ready(read) => read?,
                     Poll::Pending => return Ok(Read::Pending),
@@ -377,79 +368,20 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             if !is_large {
                 if before > 0 {
                     let (buf, ..) = scratch.split(before);
-                    buf[..before].copy_from_slice(&self.rest);
+                    buf[..before].copy_from_slice(&self.rest.bytes);
                 }
                 return Ok(Read::Scratch(before + read));
             }
-            if self.rest.len() >= self.wanted {
+            if self.rest.is_ready() {
                 return Ok(Read::Own);
             }
         }
     }
 
-    /// Makes room for more of a large frame, for so many bytes as are paid for. `None` while it waits for the memory.
-    fn reserve(&mut self, cx: &mut Context<'_>, now: u64) -> Result<Option<usize>, End> {
-        let there = self.rest.len();
-        // The buffer may be larger than what is paid for: it grows in large steps.
-        if self.paid() <= there || self.rest.capacity() <= there {
-            let more = (self.wanted - there).min(RESERVE_BYTES_MAX);
-            if !self.poll_memory(cx, now, there + more)? {
-                return Ok(None);
-            }
-            self.rest.reserve(more);
-        }
-        Ok(Some(self.paid().min(self.wanted) - there))
-    }
-
-    /// Bytes of `rest` that there is a permit for.
-    fn paid(&self) -> usize {
-        self.rest_permit.as_ref().map_or(0, |permit| permit.amount() as usize)
-    }
-
-    /// Holds a permit for so many bytes of `rest`, or waits for it.
-    fn poll_memory(&mut self, cx: &mut Context<'_>, now: u64, bytes: usize) -> Result<bool, End> {
-        loop {
-            let Some(wait) = &mut self.memory else {
-                match self.charge(bytes as u64) {
-                    Ok(()) => return Ok(true),
-                    Err(fault) if self.live.ticks.memory_wait == 0 => return Err(fault.into()),
-                    Err(_) => {
-                        // What is held counts towards what is asked for, so that two who wait do not block each
-                        // other for ever: `expire` ends the wait.
-                        let acquire = self.live.memory.acquire_in_turn((bytes - self.paid()) as u64);
-                        self.memory = Some(Box::new((acquire, now.saturating_add(self.live.ticks.memory_wait))));
-                        continue;
-                    }
-                }
-            };
-            match Pin::new(&mut wait.0).poll(cx) {
-                Poll::Ready(Some(permit)) => {
-                    self.memory = None;
-                    match &mut self.rest_permit {
-                        Some(held) => held.merge(permit),
-                        None => self.rest_permit = Some(permit),
-                    }
-                }
-                Poll::Ready(None) => return Err(no_memory().into()),
-                Poll::Pending => return Ok(false),
-            }
-        }
-    }
-
-    /// Holds a permit for so many bytes of `rest`.
-    fn charge(&mut self, bytes: u64) -> Result<(), Fault> {
-        let has = self.rest_permit.as_ref().map_or(0, Permit::amount);
-        if bytes <= has {
-            return Ok(());
-        }
-        let is_granted = match &mut self.rest_permit {
-            Some(permit) => permit.grow(bytes - has),
-            None => {
-                self.rest_permit = self.live.memory.acquire(bytes);
-                self.rest_permit.is_some()
-            }
-        };
-        if is_granted { Ok(()) } else { Err(no_memory()) }
+    /// Where `rest` has its memory from.
+    fn memory(live: &Live<P, H>, now: u64) -> rest::Source<'_> {
+        let may_wait = !live.settings.memory_wait.is_zero();
+        rest::Source { memory: &live.memory, due: may_wait.then(|| now.saturating_add(live.ticks.memory_wait)) }
     }
 
     fn handle_own(
@@ -461,7 +393,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     ) -> Result<(), End> {
         let (_, out, batch) = scratch.split(0);
         let turn = &mut Turn { out, batch, now, at };
-        let mut rest = std::mem::take(&mut self.rest);
+        let mut rest = self.rest.take();
         let mut has_frame = false;
         loop {
             let mut input = Input::own(&mut rest);
@@ -473,11 +405,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 break;
             }
         }
-        if rest.is_empty() {
-            (self.rest_permit, self.memory) = (None, None);
-        } else {
-            self.rest = rest;
-        }
+        self.rest.release(rest);
         if has_frame {
             self.frame_began = now;
         }
@@ -504,18 +432,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if is_new || input.taken() > 0 {
             self.frame_began = now;
         }
-        let kept = input.bytes();
-        if kept.is_empty() {
-            if !is_new {
-                (self.rest, self.rest_permit, self.memory) = (BytesMut::new(), None, None);
-            }
-            return Ok(());
-        }
-        self.rest.clear();
-        self.rest.extend_from_slice(kept);
-        if kept.len() > UNCHARGED_BYTES {
-            self.poll_memory(cx, now, kept.len())?;
-        }
+        self.rest.keep(cx, input.bytes(), &Self::memory(&self.live, now))?;
         Ok(())
     }
 
@@ -532,7 +449,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 if wanted > max {
                     return Err(Fault::too_large(format!("a frame has at most {max} bytes, this one {wanted}")).into());
                 }
-                self.wanted = wanted.max(there + 1);
+                self.rest.wanted = wanted.max(there + 1);
                 return Ok(false);
             }
             Decoded::Message(message) => {
@@ -549,7 +466,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Decoded::Open(tag, request, body_bytes) => self.open_body(tag, request, body_bytes, turn)?,
             Decoded::Piece { tag, bytes, is_last } => self.take_piece(tag, bytes, is_last)?,
         }
-        self.wanted = 1;
+        self.rest.wanted = 1;
         if matches!(self.stage, Stage::Opening) {
             self.stage = Stage::Serving;
         }
@@ -666,8 +583,4 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             cells.bytes_read.add(batch.bytes_read);
         }
     }
-}
-
-fn no_memory() -> Fault {
-    Fault::busy("the server has no memory left for this frame; try again later")
 }

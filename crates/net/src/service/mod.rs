@@ -14,6 +14,7 @@ mod out;
 mod peer;
 mod pending;
 mod protocol;
+mod rest;
 mod scratch;
 mod server;
 mod transport;

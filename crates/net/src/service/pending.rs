@@ -222,21 +222,34 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
 
     /// The tick at which the first of the requests has taken too long.
     pub(super) fn due(&self) -> Option<u64> {
-        self.running.iter().filter_map(|running| running.0.as_ref()).map(|work| work.begun.due).min()
+        let running = self.running.iter().filter_map(|running| running.0.as_ref());
+        let ahead = self.places.iter().filter_map(|place| match place {
+            Place::Ahead(work, _) => Some(work),
+            _ => None,
+        });
+        running.chain(ahead).map(|work| work.begun.due).min()
     }
 
     /// Ends every request that has taken too long. Returns how many.
     pub(super) fn expire(&mut self, now: u64) -> u64 {
-        let mut count = 0;
+        let mut late = Vec::new();
         for running in std::mem::take(&mut self.running) {
             match running.0 {
-                Some(work) if work.begun.due <= now => {
-                    count += 1;
-                    self.end(&work, Some(Fault::new(FaultKind::Timeout, "the request took too long")));
-                }
+                Some(work) if work.begun.due <= now => late.push(work),
                 _ => self.running.push(running),
             }
         }
-        count
+        for place in &mut self.places {
+            if matches!(place, Place::Ahead(work, _) if work.begun.due <= now)
+                && let Place::Ahead(work, _) = std::mem::replace(place, Place::Running)
+            {
+                // Its first response has to wait no longer: a fault goes out instead.
+                late.push(work);
+            }
+        }
+        for work in &late {
+            self.end(work, Some(Fault::new(FaultKind::Timeout, "the request took too long")));
+        }
+        late.len() as u64
     }
 }

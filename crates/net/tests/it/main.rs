@@ -5,4 +5,5 @@ mod faults;
 mod harness;
 mod limits;
 mod service;
+mod timeouts;
 mod tls;

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::super::protocol::{Fault, FaultKind, Handler, Protocol};
 use super::super::scratch::Scratch;
 use super::super::transport::Transport;
-use super::{Connection, End, NEVER, READ_BYTES_PER_TICK_MIN, Stage, no_memory};
+use super::{Connection, End, NEVER, READ_BYTES_PER_TICK_MIN, Stage};
 
 impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// Ends what has taken too long.
@@ -21,9 +21,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             self.pending_due = pending.due().unwrap_or(u64::MAX);
             cx.waker().wake_by_ref();
         }
-        if self.memory.as_ref().is_some_and(|wait| now >= wait.1) {
-            return Err(no_memory().into());
-        }
+        self.rest.expire(now)?;
         let ticks = &self.live.ticks;
         if self.stalled.is_some_and(|since| now >= since.saturating_add(ticks.write)) {
             self.live.cells.timeouts.add(1);
@@ -45,7 +43,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// The tick at which something has taken too long, as it looks now.
     pub(super) fn due(&self) -> u64 {
         let ticks = &self.live.ticks;
-        let mut due = self.memory.as_ref().map_or(self.pending_due, |wait| wait.1.min(self.pending_due));
+        let mut due = self.rest.wait_due().map_or(self.pending_due, |due| due.min(self.pending_due));
         if let Some(since) = self.stalled {
             due = due.min(since.saturating_add(ticks.write));
         }
@@ -70,13 +68,14 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             let extra = (bytes / READ_BYTES_PER_TICK_MIN) as u64;
             began.saturating_add(self.live.ticks.read).saturating_add(extra)
         };
-        let is_frame = !self.rest.is_empty() && self.rest.len() < self.wanted && self.memory.is_none();
+        let is_frame = !self.rest.is_empty() && !self.rest.is_ready() && !self.rest.is_waiting();
         let frame = is_frame.then(|| due(self.frame_began, self.rest.len()));
         self.bodies.iter().map(|body| due(body.began, body.came_bytes)).chain(frame).min()
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.rest.is_empty() && self.bodies.is_empty() && self.pending.is_none() && self.stalled.is_none()
+        let is_working = self.pending.is_some() || self.held.is_some() || !self.bodies.is_empty();
+        !is_working && self.rest.is_empty() && self.stalled.is_none()
     }
 
     /// A timer that fires early looks again; so it only has to be moved to an earlier tick, or after it fired.
@@ -90,7 +89,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     /// The end: what is said is sent, the direction closed, and the peer given time to read it.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Poll<()> {
-        let Stage::Closing { due, is_finished, is_eof } = self.stage else {
+        let Stage::Closing { due, is_finished, lingers } = self.stage else {
             return Poll::Ready(());
         };
         if now >= due {
@@ -105,9 +104,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 self.set_timer(cx, now);
                 return Poll::Pending;
             }
-            self.stage = Stage::Closing { due, is_finished: true, is_eof };
+            self.stage = Stage::Closing { due, is_finished: true, lingers };
         }
-        if is_eof || !T::CLOSES_HARD {
+        if !lingers {
             return Poll::Ready(());
         }
         let (buf, ..) = scratch.split(0);

@@ -171,6 +171,38 @@ impl Stand {
         address
     }
 
+    /// Another listener for TLS, and without it for whom `plaintext` says.
+    pub fn listen_tls(&self, plaintext: Plaintext) -> SocketAddr {
+        let tcp = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into()).expect("bound");
+        let config = self.tls.server_config(&[ALPN]).expect("a configuration");
+        match self.server.listen(tcp.with_tls(config, plaintext)).expect("an address") {
+            Address::Tcp(address) => address,
+            other => panic!("no TCP: {other}"),
+        }
+    }
+
+    /// What a QUIC client sends first.
+    pub async fn first_quic_packet(&self) -> Vec<u8> {
+        let trap = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let (endpoint, config) = self.quic_client().expect("a client");
+        let at = trap.local_addr().expect("an address");
+        let _connecting = endpoint.connect_with(config, at, HOST).expect("begun");
+        let mut packet = vec![0; 65_536];
+        let (len, _) = within("a packet", trap.recv_from(&mut packet)).await.expect("received");
+        packet.truncate(len);
+        packet
+    }
+
+    fn quic_client(&self) -> std::io::Result<(quinn::Endpoint, quinn::ClientConfig)> {
+        let socket = quic::bind_socket((Ipv4Addr::LOCALHOST, 0).into(), false)?;
+        let endpoint = quinn::Endpoint::new(quic::endpoint_config()?, None, socket, Arc::new(quinn::TokioRuntime))?;
+        let config = self.authority.client(&[ALPN], None);
+        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config).expect("TLS 1.3");
+        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+        config.transport_config(quic::transport(WINDOWS, (Ipv4Addr::LOCALHOST, 0).into()));
+        Ok((endpoint, config))
+    }
+
     pub fn socket_path(&self) -> PathBuf {
         self.sockets.path().join("socket")
     }
@@ -245,12 +277,7 @@ impl Stand {
     /// A QUIC connection without streams.
     pub async fn quic(&self) -> std::io::Result<(quinn::Connection, quinn::Endpoint)> {
         let at = self.socket_address(Way::Quic);
-        let socket = quic::bind_socket((Ipv4Addr::LOCALHOST, 0).into(), false)?;
-        let endpoint = quinn::Endpoint::new(quic::endpoint_config()?, None, socket, Arc::new(quinn::TokioRuntime))?;
-        let config = self.authority.client(&[ALPN], None);
-        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config).expect("TLS 1.3");
-        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-        config.transport_config(quic::transport(WINDOWS, at));
+        let (endpoint, config) = self.quic_client()?;
         let quic = endpoint.connect_with(config, at, HOST).map_err(std::io::Error::other)?.await?;
         Ok((quic, endpoint))
     }
