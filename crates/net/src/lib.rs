@@ -1,11 +1,14 @@
-//! A service runtime that anyone can use without the rest: listeners, permits, TLS, outboxes, shards, shutdown.
+//! A service runtime that anyone can use without the rest: listeners, permits, TLS, HTTP, outboxes, shards, shutdown.
 //!
-//! It knows nothing of the protocol above it: it accepts connections, keeps them within limits, reads
+//! It knows nothing of the protocol above it, save for HTTP: it accepts connections, keeps them within limits, reads
 //! bytes without owning buffers while nothing comes, and writes chunks without copying them.
 
 pub mod accept;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod limits;
 pub mod listen;
+mod names;
 pub mod outbox;
 pub mod quic;
 pub mod read;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,13 +13,24 @@ use crate::Shards;
 use crate::accept::{Acceptor, UnixAcceptor};
 use crate::quic::{self, Windows};
 
-/// Who may speak without TLS where a listener has a certificate. The first byte tells which it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who may speak without TLS. Where a listener has a certificate, the first byte tells which it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Plaintext {
     Refused,
-    /// Only peers on this machine.
+    /// Peers on this machine.
+    #[default]
     FromLoopback,
-    Allowed,
+    FromAnywhere,
+}
+
+impl Plaintext {
+    pub(crate) fn is_allowed(self, peer: IpAddr) -> bool {
+        match self {
+            Self::Refused => false,
+            Self::FromLoopback => peer.to_canonical().is_loopback(),
+            Self::FromAnywhere => true,
+        }
+    }
 }
 
 /// A bound address that connections come to.

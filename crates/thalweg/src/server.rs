@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use broker::Broker;
 use broker::metrics::{Collect, Exposition};
 use doors::native::Native;
+use net::http::IpNetwork;
 use net::quic::Windows;
 use net::telemetry::Telemetry;
 use net::tls::{Identity, IdentitySource, Reloaded, Tls};
@@ -37,6 +38,10 @@ pub struct ServerSettings {
     pub hello_timeout: Duration,
     pub shutdown_timeout: Duration,
     pub http_body_bytes_max: usize,
+    /// Hosts that HTTP answers for; empty: any.
+    pub http_hosts: Vec<String>,
+    pub http_trusted_proxies: Vec<IpNetwork>,
+    pub http_access_log: bool,
     /// The certificate's file and its key's.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Whether other machines may come without TLS.
@@ -135,6 +140,10 @@ impl Server {
             header_timeout: settings.hello_timeout,
             body_bytes_max: settings.http_body_bytes_max,
             allow_plain: settings.allow_plain,
+            tls: Some(self.tls.clone()),
+            hosts: settings.http_hosts.clone(),
+            trusted_proxies: settings.http_trusted_proxies.clone(),
+            access_log: settings.http_access_log,
         };
         let connections = self.connections("http", settings);
         self.http = Some(doors::http::open(&door, self.broker.clone(), connections, self.drain()).await?);

@@ -48,8 +48,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
-        let peer = parts.extensions.get::<Self>().cloned();
-        peer.ok_or_else(|| Error::new(ErrorKind::Internal, "a request came without its connection").into())
+        let caller = parts.extensions.get::<net::http::Caller>();
+        caller
+            .map(Self::of)
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "a request came without its connection").into())
     }
 }
 

@@ -303,18 +303,19 @@ pub(super) async fn healthy() -> Response {
 }
 
 /// The process takes new work.
-pub(super) async fn ready(State(http): State<Arc<Http>>) -> Result<Response> {
-    http.expect_open()?;
+pub(super) async fn ready(peer: Peer) -> Result<Response> {
+    super::expect_open(&peer.connection)?;
     Ok(plain("ready\n".into()))
 }
 
-pub(super) async fn help(headers: HeaderMap) -> Response {
+pub(super) async fn help(peer: Peer, headers: HeaderMap) -> Response {
+    let scheme = if peer.is_secure { "https" } else { "http" };
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost:7401");
     plain(format!(
         "Thalweg {}: publish, read and subscribe over HTTP.\n\n\
-         curl -H 'content-type: text/plain' -d 'hello' 'http://{host}/v1/topics/greetings/records'\n\
-         curl 'http://{host}/v1/topics/greetings/records?offset=earliest'\n\
-         curl -N 'http://{host}/v1/topics/greetings/events?start=earliest'\n\n\
+         curl -H 'content-type: text/plain' -d 'hello' '{scheme}://{host}/v1/topics/greetings/records'\n\
+         curl '{scheme}://{host}/v1/topics/greetings/records?offset=earliest'\n\
+         curl -N '{scheme}://{host}/v1/topics/greetings/events?start=earliest'\n\n\
          All paths: /v1/openapi.json. Operation: /healthz, /readyz, /metrics.\n",
         env!("CARGO_PKG_VERSION")
     ))

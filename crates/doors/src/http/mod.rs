@@ -6,30 +6,30 @@ mod map;
 mod stream;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::Method;
+use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::http::{HeaderValue, Method};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use broker::Broker;
-use broker::metrics::{Collect, Counter, Exposition};
+use broker::metrics::{Collect, Exposition};
+use bytes::Bytes;
 use engine::{Error, ErrorKind};
-use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use net::limits::Cap;
-use net::{Acceptor, ConnectionPermit, Connections, Drain, Shutdown};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use net::http::{
+    Caller, Connection, HttpServer, HttpSettings, HttpStats, IpNetwork, Plaintext, Reason, Refusal, RequestBody,
+    SecurityHeaders,
+};
+use net::tls::Tls;
+use net::{Acceptor, Connections, Drain};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
@@ -40,18 +40,13 @@ use errors::{Failure, Result};
 const OPENAPI: &str = include_str!("../../openapi.json");
 /// Bytes of request bodies that all connections together may have on their way.
 const BODIES_BYTES_MAX: usize = 256 << 20;
-/// What a connection of HTTP/1 holds in each direction; the headers of a request have to fit in.
-const HTTP1_BUFFER_BYTES: usize = 128 << 10;
-/// Requests of one HTTP/2 connection side by side.
-const HTTP2_STREAMS_MAX: u32 = 128;
-/// How often an HTTP/2 client has to show that it is there, and how long it may take.
-const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Bytes of a path with its query, and of all headers.
+const URI_BYTES_MAX: usize = 64 << 10;
+const HEADER_BYTES_MAX: usize = 64 << 10;
+/// How long a client may take to read on in its answer, or in its events.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a connection may take to end once the drain has begun.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long a refused client may take to read why.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Refused clients that are told why at once; any more are just closed.
-const REFUSALS_MAX: u64 = 64;
 
 /// How the door is set up.
 pub struct Settings {
@@ -62,6 +57,52 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// Whether a client that is not on this machine may speak without TLS.
     pub allow_plain: bool,
+    /// With it, clients may also speak TLS, on the same port.
+    pub tls: Option<Arc<Tls>>,
+    /// Hosts that are served; empty: any.
+    pub hosts: Vec<String>,
+    /// Who is believed when it says for whom it forwards a request.
+    pub trusted_proxies: Vec<IpNetwork>,
+    /// Whether each request is logged.
+    pub access_log: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            header_timeout: Duration::from_secs(5),
+            body_bytes_max: 4 << 20,
+            allow_plain: false,
+            tls: None,
+            hosts: Vec::new(),
+            trusted_proxies: Vec::new(),
+            access_log: false,
+        }
+    }
+}
+
+impl Settings {
+    fn runtime(&self) -> HttpSettings {
+        HttpSettings {
+            header_timeout: self.header_timeout,
+            idle_timeout: self.header_timeout,
+            write_timeout: WRITE_TIMEOUT,
+            drain_timeout: CLOSE_WAIT_MAX,
+            // While connections end, probes are still answered.
+            answers_while_draining: true,
+            hosts: self.hosts.clone(),
+            uri_bytes_max: URI_BYTES_MAX,
+            header_bytes_max: HEADER_BYTES_MAX,
+            body_bytes_max: self.body_bytes_max as u64,
+            trusted_proxies: self.trusted_proxies.clone(),
+            security_headers: SecurityHeaders::ForData { https_only_s: None },
+            access_log: self.access_log,
+            plaintext: if self.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback },
+            refusal_body,
+            ..HttpSettings::default()
+        }
+    }
 }
 
 /// One method of one path.
@@ -101,18 +142,11 @@ pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
 struct Http {
     broker: Arc<Broker>,
     bodies: BodyLimits,
-    stats: Arc<Stats>,
-    is_draining: AtomicBool,
+    open: Arc<OpenStreams>,
 }
 
-/// What the door counts.
-#[derive(Default)]
-struct Stats {
-    /// By the first digit of the status, from 1.
-    requests: [Counter; 5],
-    refused_connections: Counter,
-    open: [AtomicUsize; 2],
-}
+/// How many streams of each kind are open.
+type OpenStreams = [AtomicUsize; 2];
 
 /// What stays open for as long as its client does.
 #[derive(Clone, Copy, Debug)]
@@ -123,13 +157,13 @@ enum StreamKind {
 
 /// An open stream, counted until it is dropped.
 struct Open {
-    stats: Arc<Stats>,
+    streams: Arc<OpenStreams>,
     kind: StreamKind,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.stats.open[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
+        self.streams[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -137,65 +171,98 @@ impl Drop for Open {
 #[derive(Clone)]
 struct Peer {
     id: u64,
+    is_secure: bool,
     drain: Drain,
-    _permit: Arc<ConnectionPermit>,
+    connection: Arc<Connection>,
+}
+
+impl Peer {
+    fn of(caller: &Caller) -> Self {
+        let connection = caller.connection.clone();
+        Self { id: connection.id, is_secure: caller.is_secure, drain: connection.drain(), connection }
+    }
 }
 
 impl Http {
     fn new(settings: &Settings, broker: Arc<Broker>) -> Arc<Self> {
         let all = Arc::new(Semaphore::new(BODIES_BYTES_MAX.max(settings.body_bytes_max)));
-        let http = Self {
-            broker,
-            bodies: BodyLimits { bytes_max: settings.body_bytes_max, all },
-            stats: Arc::default(),
-            is_draining: AtomicBool::new(false),
-        };
-        let stats = http.stats.clone();
-        http.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| stats.expose(out))));
-        Arc::new(http)
+        let bodies = BodyLimits { bytes_max: settings.body_bytes_max, all };
+        Arc::new(Self { broker, bodies, open: Arc::default() })
     }
 
     fn open(&self, kind: StreamKind) -> Open {
-        self.stats.open[kind as usize].fetch_add(1, Ordering::Relaxed);
-        Open { stats: self.stats.clone(), kind }
+        self.open[kind as usize].fetch_add(1, Ordering::Relaxed);
+        Open { streams: self.open.clone(), kind }
     }
 
-    /// Refuses new work once the drain has begun.
-    fn expect_open(&self) -> Result<()> {
-        if self.is_draining.load(Ordering::Relaxed) {
-            let message = "the broker is shutting down; ask another one, or this one a little later";
-            return Err(Error::new(ErrorKind::ShuttingDown, message).into());
-        }
-        Ok(())
-    }
-
-    fn admit(&self, request: &Request) -> Result<()> {
-        expect_same_origin(request)?;
-        match request.uri().path() {
-            METRICS | HEALTHZ | READYZ => Ok(()),
-            _ => self.expect_open(),
-        }
+    /// Shows what the door does among the broker's metrics.
+    fn register(&self, stats: Arc<HttpStats>) {
+        let open = self.open.clone();
+        self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| expose(&stats, &open, out))));
     }
 }
 
-impl Stats {
-    fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let requests: Vec<(String, u64)> =
-            (1..).zip(&self.requests).map(|(class, count)| (format!("{class}xx"), count.get())).collect();
-        out.counters("thalweg_http_requests", "Requests answered over HTTP", "status", &requests)?;
-        let open = |kind: StreamKind| self.open[kind as usize].load(Ordering::Relaxed) as u64;
-        out.gauges(
-            "thalweg_http_streams",
-            "Streams that are open over HTTP",
-            "kind",
-            &[("events".into(), open(StreamKind::Events)), ("websocket".into(), open(StreamKind::WebSocket))],
-        )?;
-        out.counter(
-            "thalweg_http_answered_refusals",
-            "Connections that were refused at the limit or for speaking without TLS",
-            self.refused_connections.get(),
-        )
+fn expose(stats: &HttpStats, open: &OpenStreams, out: &mut Exposition<'_>) -> std::fmt::Result {
+    let requests: Vec<(String, u64)> =
+        (1..).zip(stats.requests()).map(|(class, count)| (format!("{class}xx"), count)).collect();
+    out.counters("thalweg_http_requests", "Requests answered over HTTP", "status", &requests)?;
+    let open = |kind: StreamKind| open[kind as usize].load(Ordering::Relaxed) as u64;
+    out.gauges(
+        "thalweg_http_streams",
+        "Streams that are open over HTTP",
+        "kind",
+        &[("events".into(), open(StreamKind::Events)), ("websocket".into(), open(StreamKind::WebSocket))],
+    )?;
+    out.counter(
+        "thalweg_http_answered_refusals",
+        "Connections that were refused at the limit or for speaking without TLS",
+        stats.refused(Reason::Connections) + stats.refused(Reason::Plaintext),
+    )?;
+    let refused: Vec<(String, u64)> =
+        Reason::ALL.iter().map(|reason| (reason.name().to_owned(), stats.refused(*reason))).collect();
+    out.counters("thalweg_http_refused", "Requests and connections refused by the door", "reason", &refused)?;
+    let cut = [("stalled".to_owned(), stats.stalled()), ("overdue".to_owned(), stats.overdue())];
+    out.counters("thalweg_http_cut", "Connections that were cut", "reason", &cut)?;
+    let (read, written) = stats.bytes();
+    out.counter("thalweg_http_read_bytes", "Bytes that came over HTTP", read)?;
+    out.counter("thalweg_http_written_bytes", "Bytes that went out over HTTP", written)?;
+    out.counter(
+        "thalweg_http_failed_handshakes",
+        "TLS handshakes that failed or took too long",
+        stats.failed_handshakes(),
+    )
+}
+
+fn admit(request: &Request) -> Result<()> {
+    expect_same_origin(request)?;
+    match (request.uri().path(), request.extensions().get::<Caller>()) {
+        (METRICS | HEALTHZ | READYZ, _) | (_, None) => Ok(()),
+        (_, Some(caller)) => expect_open(&caller.connection),
     }
+}
+
+/// Refuses new work once the drain has begun.
+fn expect_open(connection: &Connection) -> Result<()> {
+    if connection.is_listener_draining() {
+        let message = "the broker is shutting down; ask another one, or this one a little later";
+        return Err(Error::new(ErrorKind::ShuttingDown, message).into());
+    }
+    Ok(())
+}
+
+/// What the runtime refuses, worded as any other error of this door.
+fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
+    let kind = match refusal.reason {
+        Reason::Malformed => ErrorKind::Malformed,
+        Reason::Plaintext | Reason::Host => ErrorKind::Denied,
+        Reason::Method => ErrorKind::Unsupported,
+        Reason::HeaderTimeout | Reason::BodyTimeout => ErrorKind::Timeout,
+        Reason::BodySize | Reason::UriSize | Reason::HeaderSize => ErrorKind::TooLarge,
+        Reason::Rate | Reason::Connections => ErrorKind::Busy,
+        Reason::Service => ErrorKind::Internal,
+    };
+    let error = Error::new(kind, refusal.message.clone());
+    (HeaderValue::from_static("application/json"), codec::to_json(&Failure::from(error).body()).into())
 }
 
 /// Refuses what a page of another site makes a browser send: that page must not publish or listen
@@ -217,17 +284,12 @@ fn expect_same_origin(request: &Request) -> Result<()> {
     }
 }
 
-/// Every request comes in through here, and every answer goes out.
-async fn gate(State(http): State<Arc<Http>>, request: Request, next: Next) -> Response {
-    let response = match http.admit(&request) {
+/// Every request comes in through here.
+async fn gate(request: Request, next: Next) -> Response {
+    match admit(&request) {
         Ok(()) => next.run(request).await,
         Err(failure) => failure.into_response(),
-    };
-    let class = usize::from(response.status().as_u16() / 100);
-    if let Some(count) = http.stats.requests.get(class.wrapping_sub(1)) {
-        count.add(1);
     }
-    response
 }
 
 fn router(http: Arc<Http>) -> Router {
@@ -239,7 +301,7 @@ fn router(http: Arc<Http>) -> Router {
     router
         .fallback(map::no_such_path)
         .method_not_allowed_fallback(map::no_such_method)
-        .layer(from_fn_with_state(http.clone(), gate))
+        .layer(from_fn(gate))
         .with_state(http)
 }
 
@@ -247,169 +309,17 @@ fn router(http: Arc<Http>) -> Router {
 pub async fn open(
     settings: &Settings,
     broker: Arc<Broker>,
-    connections: Arc<Connections>,
+    limit: Arc<Connections>,
     drain: Drain,
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
     let http = Http::new(settings, broker);
-    let door = Arc::new(Door {
-        router: router(http.clone()),
-        http,
-        builder: builder(settings.header_timeout),
-        header_timeout: settings.header_timeout,
-        allow_plain: settings.allow_plain,
-        connections,
-        refusals: Cap::new(REFUSALS_MAX),
-        connection_ids: AtomicU64::new(1),
-    });
-    tokio::spawn(door.run(acceptor, drain));
+    let router = router(http.clone());
+    let service =
+        service_fn(move |request: hyper::Request<RequestBody>| router.clone().oneshot(request.map(Body::new)));
+    let server = HttpServer::new(settings.runtime(), settings.tls.as_deref(), limit, service)?;
+    http.register(server.stats());
+    tokio::spawn(server.serve(acceptor, drain));
     Ok(address)
-}
-
-fn builder(header_timeout: Duration) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(header_timeout)
-        .max_buf_size(HTTP1_BUFFER_BYTES)
-        .keep_alive(true);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(Some(HTTP2_PING_INTERVAL))
-        .keep_alive_timeout(HTTP2_PING_INTERVAL)
-        .max_concurrent_streams(HTTP2_STREAMS_MAX);
-    builder
-}
-
-/// What all connections of the door share.
-struct Door {
-    http: Arc<Http>,
-    router: Router,
-    builder: Builder<TokioExecutor>,
-    header_timeout: Duration,
-    allow_plain: bool,
-    connections: Arc<Connections>,
-    refusals: Arc<Cap>,
-    connection_ids: AtomicU64,
-}
-
-impl Door {
-    async fn run(self: Arc<Self>, mut acceptor: Acceptor, mut drain: Drain) {
-        let connections = Shutdown::default();
-        loop {
-            tokio::select! {
-                (socket, address) = acceptor.accept() => self.take(socket, address, connections.drain()),
-                () = drain.begun() => break,
-            }
-        }
-        self.http.is_draining.store(true, Ordering::Relaxed);
-        // While connections end, probes are still answered; those connections end with this function.
-        let probes = Shutdown::default();
-        let done = connections.run(2 * CLOSE_WAIT_MAX);
-        tokio::pin!(done);
-        loop {
-            tokio::select! {
-                (socket, address) = acceptor.accept() => self.take(socket, address, probes.drain()),
-                are_done = &mut done => {
-                    if !are_done.is_clean() {
-                        tracing::warn!("connections of the HTTP door did not end in time");
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Serves a new connection in a task of its own, or refuses it.
-    fn take(self: &Arc<Self>, socket: TcpStream, address: SocketAddr, drain: Drain) {
-        if !self.allow_plain && !address.ip().to_canonical().is_loopback() {
-            tracing::warn!(peer = %address, "refused a connection without TLS from another machine");
-            let message = "this broker takes no connections without TLS from another machine";
-            self.refuse(socket, Error::new(ErrorKind::Denied, message));
-            return;
-        }
-        let permit = match self.connections.admit(Some(address.ip())) {
-            Ok(permit) => permit,
-            Err(refused) => {
-                tracing::warn!(peer = %address, "refused a connection: {refused}");
-                self.refuse(socket, Error::busy(format!("this broker refuses the connection: {refused}")));
-                return;
-            }
-        };
-        let id = self.connection_ids.fetch_add(1, Ordering::Relaxed);
-        let peer = Peer { id, drain, _permit: Arc::new(permit) };
-        let door = self.clone();
-        tokio::spawn(async move { door.serve(socket, peer).await });
-    }
-
-    async fn serve(&self, socket: TcpStream, peer: Peer) {
-        let (id, mut drain) = (peer.id, peer.drain.clone());
-        let has_asked = AtomicBool::new(false);
-        let service = service_fn(|mut request: hyper::Request<Incoming>| {
-            has_asked.store(true, Ordering::Relaxed);
-            request.extensions_mut().insert(peer.clone());
-            self.router.clone().oneshot(request.map(Body::new))
-        });
-        let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(socket), service);
-        tokio::pin!(connection);
-        // The server's own timer only runs once it knows the version of the protocol.
-        let silence = async {
-            tokio::time::sleep(self.header_timeout).await;
-            if has_asked.load(Ordering::Relaxed) {
-                std::future::pending::<()>().await;
-            }
-        };
-        let served = tokio::select! {
-            served = connection.as_mut() => served,
-            () = silence => {
-                tracing::debug!(connection = id, "no request in time");
-                return;
-            }
-            () = drain.begun() => {
-                connection.as_mut().graceful_shutdown();
-                match tokio::time::timeout(CLOSE_WAIT_MAX, connection).await {
-                    Ok(served) => served,
-                    Err(elapsed) => Err(elapsed.into()),
-                }
-            }
-        };
-        if let Err(error) = served {
-            tracing::debug!(connection = id, error, "connection closed");
-        }
-    }
-
-    fn refuse(&self, socket: TcpStream, error: Error) {
-        self.http.stats.refused_connections.add(1);
-        let Some(permit) = self.refusals.acquire(1) else {
-            return;
-        };
-        tokio::spawn(async move {
-            let _permit = permit;
-            if tokio::time::timeout(LAST_WORDS, say_why(socket, error)).await.is_err() {
-                tracing::debug!("a refused client did not read why");
-            }
-        });
-    }
-}
-
-/// Answers without reading the request. What the client sends meanwhile is read all the same, since
-/// closing with unread bytes would take the answer away from it.
-async fn say_why(mut socket: TcpStream, error: Error) -> io::Result<()> {
-    let failure = Failure::from(error);
-    let body = codec::to_json(&failure.body());
-    let answer = failure.into_response();
-    let mut text = format!("HTTP/1.1 {}\r\nconnection: close\r\ncontent-length: {}\r\n", answer.status(), body.len());
-    for (name, value) in answer.headers() {
-        text += &format!("{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes()));
-    }
-    socket.write_all(text.as_bytes()).await?;
-    socket.write_all(b"\r\n").await?;
-    socket.write_all(&body).await?;
-    socket.shutdown().await?;
-    let mut scratch = [0; 1024];
-    while socket.read(&mut scratch).await? > 0 {}
-    Ok(())
 }

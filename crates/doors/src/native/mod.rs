@@ -100,7 +100,7 @@ impl Native {
                 bound => break bound?,
             }
         };
-        let plaintext = if settings.allow_plain { Plaintext::Allowed } else { Plaintext::FromLoopback };
+        let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
         self.server.listen(tcp.with_tls(tls, plaintext))?;
         self.server.listen(quic)?;
         Ok(address)

@@ -3,4 +3,5 @@
 mod http;
 mod http_client;
 mod http_connections;
+mod http_edge;
 mod http_streams;

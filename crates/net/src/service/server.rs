@@ -244,7 +244,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 return;
             }
             if first[0] != TLS_HANDSHAKE {
-                if offer.plaintext == Plaintext::Allowed || address.ip().to_canonical().is_loopback() {
+                if offer.plaintext.is_allowed(address.ip()) {
                     return self.serve_socket(socket, address, hold).await;
                 }
                 tracing::warn!(peer = %address, "refused a connection without TLS from another machine");

@@ -6,7 +6,6 @@
 mod client;
 mod files;
 mod identity;
-pub(crate) mod names;
 mod sessions;
 mod x509;
 
@@ -29,9 +28,10 @@ pub use client::{ClientAuth, Fingerprint, NoFingerprint, PeerIdentity};
 pub use identity::Identity;
 
 use crate::Drain;
+use crate::names::Names;
 use client::ClientCheck;
 use files::Stamp;
-use names::Names;
+
 use sessions::Sessions;
 use x509::Facts;
 

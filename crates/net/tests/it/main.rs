@@ -3,6 +3,9 @@
 mod certificates;
 mod faults;
 mod harness;
+mod http;
+mod http_server;
+mod http_time;
 mod limits;
 mod service;
 mod timeouts;

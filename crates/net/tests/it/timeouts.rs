@@ -223,7 +223,7 @@ async fn a_peer_that_does_not_read_is_cut(way: Way) {
 /// A handshake that is begun and not finished holds a connection no longer than it may.
 #[tokio::test]
 async fn a_tls_handshake_that_is_never_finished_is_given_up() {
-    for plaintext in [Plaintext::Refused, Plaintext::Allowed] {
+    for plaintext in [Plaintext::Refused, Plaintext::FromAnywhere] {
         let stand = Stand::in_order(impatient(|timeouts| timeouts.handshake = SHORT));
         let at = stand.listen_tls(plaintext);
         // A record that announces more than comes.

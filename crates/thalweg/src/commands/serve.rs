@@ -99,7 +99,9 @@ fn banner(config: &Config, server: &Server) {
         line(&format!("  native  {address}  QUIC and TCP"));
     }
     if let Some(address) = server.http {
-        line(&format!("  http    http://{address}/"));
+        let is_plain_allowed = address.ip().is_loopback() || config.server().allow_plain;
+        let scheme = if is_plain_allowed { "http" } else { "https" };
+        line(&format!("  http    {scheme}://{address}/"));
     }
     line("  data    in memory only: a restart begins empty");
     line("Stop with Ctrl-C.");

@@ -14,6 +14,7 @@ use std::time::Duration;
 use broker::LanePolicy;
 use client::ClientSettings;
 use engine::{FeedLimits, TopicSettings};
+use net::http::IpNetwork;
 
 use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
 
@@ -148,16 +149,29 @@ impl Config {
                 continue;
             };
             let is_safe = address.ip().is_loopback() || self.bool("insecure");
-            if !is_safe && (door == "http" || self.text("tls_cert").is_empty()) {
+            if !is_safe && self.text("tls_cert").is_empty() {
                 return Err(ConfigError(format!(
-                    "{door} = {address} can be reached from other machines without {}; bind it to 127.0.0.1, \
-                     {}or say --insecure",
-                    if door == "http" { "TLS" } else { "a certificate that they can trust" },
-                    if door == "http" { "" } else { "name tls_cert and tls_key, " },
+                    "{door} = {address} can be reached from other machines without a certificate that they can \
+                     trust; bind it to 127.0.0.1, name tls_cert and tls_key, or say --insecure"
                 )));
             }
         }
+        if let Some(wrong) = self.list("http_hosts").find(|host| host.contains('/') || host.contains(' ')) {
+            return Err(ConfigError(format!("http_hosts: '{wrong}' is no host; write name, *.domain or name:port")));
+        }
+        self.trusted_proxies()?;
         Ok(())
+    }
+
+    /// The parts of a text between its commas.
+    fn list(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.text(name).split(',').map(str::trim).filter(|part| !part.is_empty())
+    }
+
+    fn trusted_proxies(&self) -> Result<Vec<IpNetwork>> {
+        let name = "http_trusted_proxies";
+        let networks = self.list(name).map(str::parse::<IpNetwork>);
+        networks.collect::<std::result::Result<_, _>>().map_err(|e| ConfigError(format!("{name}: {e}")))
     }
 
     fn text(&self, name: &str) -> &str {
@@ -261,6 +275,9 @@ impl Config {
             hello_timeout: self.millis("hello_timeout_ms"),
             shutdown_timeout: self.millis("shutdown_timeout_ms"),
             http_body_bytes_max: self.size("http_body_max_bytes"),
+            http_hosts: self.list("http_hosts").map(str::to_owned).collect(),
+            http_trusted_proxies: self.trusted_proxies().unwrap_or_else(|e| unreachable!("invariant: checked: {e}")),
+            http_access_log: self.bool("http_access_log"),
             identity: self.path("tls_cert").zip(self.path("tls_key")),
             allow_plain: self.bool("insecure"),
         }

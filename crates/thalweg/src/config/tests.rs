@@ -64,6 +64,8 @@ fn a_wrong_value_names_its_key_and_its_range() {
         ("tls_cert = \"a.pem\"", "belong together"),
         ("native = \"0.0.0.0:1\"", "--insecure"),
         ("http = \"0.0.0.0:1\"", "--insecure"),
+        ("http_hosts = \"http://a\"", "*.domain"),
+        ("http_trusted_proxies = \"10.0.0.0/8, proxy\"", "'proxy'"),
         ("[client]\nevent_stream_recv_window = \"1GiB\"", "bounds it"),
         ("native = [1]", "a text, a number or a bool"),
         ("native =", "expected"),
@@ -71,6 +73,16 @@ fn a_wrong_value_names_its_key_and_its_range() {
         let message = message(load(file, &[], &[]));
         assert!(message.contains(expected), "{file}: {message}");
     }
+}
+
+#[test]
+fn http_is_reachable_from_elsewhere_with_a_certificate() {
+    let file = "http = \"0.0.0.0:1\"\nnative = \"0.0.0.0:2\"\ntls_cert = \"a.pem\"\ntls_key = \"a.key\"\n\
+                http_hosts = \"a, *.b:1 ,\"\nhttp_trusted_proxies = \"10.0.0.0/8,::1\"";
+    let settings = load(file, &[], &[]).expect("valid").server();
+    assert!(!settings.allow_plain);
+    assert_eq!(settings.http_hosts, ["a", "*.b:1"]);
+    assert_eq!(settings.http_trusted_proxies.len(), 2);
 }
 
 #[test]

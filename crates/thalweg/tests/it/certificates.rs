@@ -1,14 +1,21 @@
 //! Whom a client believes: the certificates that it was given, and nobody else.
 
 use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
 
 use client::{Address, Client, ClientSettings, ErrorKind, Record};
 use rustix::process::Signal;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use crate::bystander::kind_of;
 use crate::command::thalweg;
-use crate::server::{Server, connect, metric, until, within};
+use crate::server::{Server, connect, metric, program, until, within};
 
 /// A certificate for this name and its key, as files.
 struct Identity {
@@ -107,4 +114,52 @@ async fn a_renewed_certificate_needs_no_restart() {
         }
     }
     within("publish", open.publish("t", Record::new("x"))).await.expect("published");
+}
+
+/// HTTP speaks TLS with the same certificate, beside plaintext on this machine, and logs who asks.
+#[tokio::test]
+async fn http_speaks_tls_on_its_port() {
+    let identity = Identity::of("127.0.0.1");
+    let ready_file = identity.file("ready.json");
+    let set = |key: &str, value: &str| ["--set".to_owned(), format!("{key}={value}")];
+    let mut command = program();
+    command.args(["serve", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file"]).arg(&ready_file);
+    command.args(set("tls_cert", &identity.file("cert.pem").display().to_string()));
+    command.args(set("tls_key", &identity.file("key.pem").display().to_string()));
+    command.args(set("http_hosts", "broker.example")).args(set("http_access_log", "true"));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("started");
+    until("it is ready", async || ready_file.exists()).await;
+    let ready = std::fs::read_to_string(&ready_file).expect("whole");
+    let ready: serde_json::Value = serde_json::from_str(&ready).expect("JSON");
+    let http = ready["http"].as_str().expect("an address");
+
+    let mut roots = rustls::RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_file(identity.file("cert.pem")).expect("a certificate");
+    roots.add(certificate).expect("a root");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.expect("versions").with_root_certificates(roots).with_no_client_auth();
+    let connect = async || within("http", TcpStream::connect(http)).await.expect("connected");
+    let name = ServerName::try_from("127.0.0.1").expect("a name");
+    let tls = TlsConnector::from(Arc::new(config)).connect(name, connect().await);
+    let mut tls = within("a handshake", tls).await.expect("trusted");
+    let mut plain = connect().await;
+    assert!(ask(&mut tls, "broker.example").await.starts_with("HTTP/1.1 200"));
+    assert!(ask(&mut plain, "broker.example").await.starts_with("HTTP/1.1 200"));
+    assert!(ask(&mut connect().await, "elsewhere").await.starts_with("HTTP/1.1 421"));
+
+    child.kill().expect("killed");
+    let log = child.wait_with_output().expect("ended").stderr;
+    let log = String::from_utf8_lossy(&log);
+    let entries = log.lines().filter(|line| line.contains("net::access") && line.contains("path=\"/healthz\""));
+    assert_eq!(entries.count(), 3, "{log}");
+}
+
+/// What a request for this host is answered, to the end of the connection.
+async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), host: &str) -> String {
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    within("a request", stream.write_all(request.as_bytes())).await.expect("written");
+    let mut answer = String::new();
+    within("an answer", stream.read_to_string(&mut answer)).await.expect("text");
+    answer
 }

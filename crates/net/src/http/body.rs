@@ -1,0 +1,232 @@
+//! Bodies: of requests, which must come on and stay small; of answers, which are counted to their end.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+use super::activity::PROGRESS_BYTES;
+use super::connection::Connection;
+use super::exchange::Exchange;
+use super::refusal::Reason;
+
+/// Why a body was not read to its end, where that was decided here. Shared with whoever answers.
+#[derive(Debug, Default)]
+pub(super) struct Cut(AtomicU8);
+
+impl Cut {
+    fn set(&self, reason: Reason) {
+        self.0.store(reason as u8 + 1, Ordering::Release);
+    }
+
+    pub fn get(&self) -> Option<Reason> {
+        let set = self.0.load(Ordering::Acquire);
+        Reason::ALL.get(usize::from(set).checked_sub(1)?).copied()
+    }
+}
+
+/// The body of a request. It ends with an error when it is too large or does not come on.
+pub struct RequestBody {
+    incoming: Incoming,
+    /// Bytes that may still come.
+    left: u64,
+    timeout: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Whether the timer counts: only while the client is waited for.
+    is_armed: bool,
+    /// Bytes since the timer was armed.
+    came: usize,
+    is_over: bool,
+    cut: Arc<Cut>,
+    connection: Arc<Connection>,
+}
+
+/// Why a body ended early.
+#[derive(Debug)]
+pub enum BodyError {
+    /// It is larger than allowed.
+    TooLarge,
+    /// It does not come on.
+    Timeout,
+    /// The client went away, or sent what is no body.
+    Lost(hyper::Error),
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge => f.write_str("the body is too large"),
+            Self::Timeout => f.write_str("the body does not come on"),
+            Self::Lost(error) => write!(f, "the body was lost: {error}"),
+        }
+    }
+}
+
+impl Error for BodyError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Lost(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl RequestBody {
+    pub(super) fn new(
+        incoming: Incoming,
+        bytes_max: u64,
+        timeout: Duration,
+        cut: Arc<Cut>,
+        connection: Arc<Connection>,
+    ) -> Self {
+        Self {
+            incoming,
+            left: bytes_max,
+            timeout,
+            timer: None,
+            is_armed: false,
+            came: 0,
+            is_over: false,
+            cut,
+            connection,
+        }
+    }
+
+    fn end(&mut self, reason: Reason, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.is_over = true;
+        self.connection.activity.leave_body_unread();
+        self.cut.set(reason);
+        Poll::Ready(Some(Err(error)))
+    }
+
+    /// Whether the client was waited for too long.
+    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
+        let deadline = Instant::now() + self.timeout;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if !self.is_armed {
+            self.is_armed = true;
+            self.came = 0;
+            timer.as_mut().reset(deadline);
+        }
+        timer.as_mut().poll(cx).is_ready()
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        if this.is_over {
+            return Poll::Ready(None);
+        }
+        let Poll::Ready(frame) = Pin::new(&mut this.incoming).poll_frame(cx) else {
+            if this.is_late(cx) {
+                return this.end(Reason::BodyTimeout, BodyError::Timeout);
+            }
+            return Poll::Pending;
+        };
+        match frame {
+            None => {
+                this.is_over = true;
+                Poll::Ready(None)
+            }
+            Some(Err(error)) => {
+                this.is_over = true;
+                Poll::Ready(Some(Err(BodyError::Lost(error))))
+            }
+            Some(Ok(frame)) => {
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                match this.left.checked_sub(bytes as u64) {
+                    Some(left) => this.left = left,
+                    None => return this.end(Reason::BodySize, BodyError::TooLarge),
+                }
+                this.came += bytes;
+                // A trickle does not buy more time.
+                if this.came >= PROGRESS_BYTES {
+                    this.is_armed = false;
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over || self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if !self.is_end_stream() {
+            self.connection.activity.leave_body_unread();
+        }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// The body of an answer: what the service gives, or what is said in its place.
+    pub struct Answer<B> {
+        #[pin]
+        service: Option<B>,
+        own: Option<Bytes>,
+        exchange: Exchange,
+    }
+}
+
+impl<B> Answer<B> {
+    pub(super) fn of_service(body: B, exchange: Exchange) -> Self {
+        Self { service: Some(body), own: None, exchange }
+    }
+
+    pub(super) fn own(body: Bytes, exchange: Exchange) -> Self {
+        Self { service: None, own: Some(body).filter(|body| !body.is_empty()), exchange }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for Answer<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.project();
+        this.exchange.is_asked_for_more();
+        let (frame, is_whole) = match this.service.as_pin_mut() {
+            Some(mut body) => (ready!(body.as_mut().poll_frame(cx)), body.is_end_stream()),
+            None => (this.own.take().map(|bytes| Ok(Frame::data(bytes))), true),
+        };
+        if let Some(Ok(frame)) = &frame {
+            this.exchange.hands_over(frame.data_ref().map_or(0, Bytes::len));
+        }
+        if frame.is_none() || is_whole {
+            this.exchange.is_whole();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.service {
+            Some(body) => body.is_end_stream(),
+            None => self.own.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.service {
+            Some(body) => body.size_hint(),
+            None => SizeHint::with_exact(self.own.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+        }
+    }
+}

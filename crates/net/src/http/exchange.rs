@@ -1,0 +1,196 @@
+//! One request and its answer, from the head that came to the last byte that was handed over.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::body::{Body, Incoming};
+use hyper::service::Service;
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use tokio::time::Instant;
+
+use super::body::{Answer, Cut, RequestBody};
+use super::connection::{Caller, Connection};
+use super::forwarded::origin;
+use super::refusal::{Reason, Refusal};
+use super::server::Shared;
+
+/// Where the access log goes.
+pub const ACCESS_LOG: &str = "net::access";
+
+/// A request that was begun. It is over when this is dropped.
+pub(super) struct Exchange {
+    connection: Arc<Connection>,
+    /// Whether the client has a part of the answer and was not ready for the next.
+    is_waiting: bool,
+    log: Option<Entry>,
+}
+
+/// A line of the access log.
+struct Entry {
+    method: Method,
+    uri: Uri,
+    client: IpAddr,
+    begun: Instant,
+    /// 0 until there is an answer.
+    status: u16,
+    bytes: u64,
+    /// Whether the answer was handed over to its end.
+    is_whole: bool,
+}
+
+impl Exchange {
+    fn begin(connection: Arc<Connection>) -> Self {
+        connection.activity.request_begins();
+        Self { connection, is_waiting: false, log: None }
+    }
+
+    fn answered(&mut self, status: StatusCode, has_body: bool) {
+        self.connection.stats.add_answer(status);
+        if let Some(log) = &mut self.log {
+            log.status = status.as_u16();
+            log.is_whole = !has_body || log.method == Method::HEAD;
+        }
+    }
+
+    /// The client is ready for the next part of the answer.
+    pub fn is_asked_for_more(&mut self) {
+        if std::mem::take(&mut self.is_waiting) {
+            self.connection.activity.answer_moves();
+        }
+    }
+
+    /// A part of the answer is given to the client.
+    pub fn hands_over(&mut self, bytes: usize) {
+        self.is_waiting = true;
+        self.connection.activity.answer_waits();
+        if let Some(log) = &mut self.log {
+            log.bytes += bytes as u64;
+        }
+    }
+
+    pub fn is_whole(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.is_whole = true;
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.is_asked_for_more();
+        self.connection.activity.request_ends();
+        if let Some(Entry { method, uri, client, begun, status, bytes, is_whole }) = &self.log {
+            tracing::info!(
+                target: ACCESS_LOG,
+                peer = %self.connection.peer,
+                client = %client,
+                method = %method,
+                path = uri.path(),
+                status,
+                bytes,
+                is_whole,
+                duration_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
+            );
+        }
+    }
+}
+
+/// Serves one request.
+pub(super) async fn exchange<S, B>(
+    shared: Arc<Shared<S>>,
+    connection: Arc<Connection>,
+    request: Request<Incoming>,
+) -> Result<Response<Answer<B>>, Infallible>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: Body<Data = Bytes>,
+{
+    let mut exchange = Exchange::begin(connection.clone());
+    let (mut head, incoming) = request.into_parts();
+    let client = origin(connection.peer.ip(), &head.headers, &shared.settings.trusted_proxies);
+    if shared.settings.access_log {
+        exchange.log = Some(Entry {
+            method: head.method.clone(),
+            uri: head.uri.clone(),
+            client: client.address,
+            begun: Instant::now(),
+            status: 0,
+            bytes: 0,
+            is_whole: false,
+        });
+    }
+    if let Err(refusal) = shared.admit(&head, &incoming, client.address) {
+        if !incoming.is_end_stream() {
+            connection.activity.leave_body_unread();
+        }
+        return Ok(shared.refuse_request(refusal, exchange));
+    }
+    let is_connect = head.method == Method::CONNECT;
+    let cut = Arc::new(Cut::default());
+    let body = RequestBody::new(
+        incoming,
+        shared.policy.body_bytes_max,
+        shared.settings.body_timeout,
+        cut.clone(),
+        connection.clone(),
+    );
+    let is_secure = client.is_secure.unwrap_or(connection.is_tls);
+    head.extensions.insert(Caller { connection, address: client.address, is_secure });
+    let answer = shared.service.call(Request::from_parts(head, body)).await;
+    let answer = match (answer, cut.get()) {
+        (Ok(answer), None) => answer,
+        (Ok(answer), Some(_)) if !is_refusal(answer.status()) => answer,
+        (_, Some(reason)) => {
+            let refusal = match reason {
+                Reason::BodySize => shared.policy.body_too_large(),
+                reason => Refusal::new(reason, "the body does not come on"),
+            };
+            return Ok(shared.refuse_request(refusal, exchange));
+        }
+        (Err(error), None) => {
+            tracing::error!(error = %error.into(), "a service failed");
+            return Ok(shared.refuse_request(Refusal::new(Reason::Service, "the service failed"), exchange));
+        }
+    };
+    let status = answer.status();
+    if status == StatusCode::SWITCHING_PROTOCOLS || is_connect && status.is_success() {
+        exchange.connection.activity.set_upgraded();
+    }
+    exchange.answered(status, !answer.body().is_end_stream());
+    let mut answer = answer.map(|body| Answer::of_service(body, exchange));
+    shared.add_headers(answer.headers_mut());
+    Ok(answer)
+}
+
+fn is_refusal(status: StatusCode) -> bool {
+    status.is_client_error() || status.is_server_error()
+}
+
+impl<S> Shared<S> {
+    /// Refuses a request by its head.
+    fn admit(&self, head: &hyper::http::request::Parts, body: &Incoming, client: IpAddr) -> Result<(), Refusal> {
+        if let Some(rates) = &self.rates
+            && !rates.allow(client, self.began.elapsed())
+        {
+            return Err(Refusal::new(Reason::Rate, "too many requests a second come from this address"));
+        }
+        self.policy.check(head, body.size_hint().lower())
+    }
+
+    fn refuse_request<B>(&self, refusal: Refusal, mut exchange: Exchange) -> Response<Answer<B>> {
+        let (reason, status) = (refusal.reason, refusal.reason.status());
+        tracing::debug!(peer = %exchange.connection.peer, reason = reason.name(), "refused a request");
+        exchange.connection.stats.add_refused(reason);
+        let (headers, body) = refusal.answer(self.settings.refusal_body);
+        exchange.answered(status, !body.is_empty());
+        let mut answer = Response::new(Answer::own(body, exchange));
+        *answer.status_mut() = status;
+        *answer.headers_mut() = headers;
+        self.add_headers(answer.headers_mut());
+        answer
+    }
+}

@@ -1,0 +1,349 @@
+//! A listener of HTTP: it accepts, tells TLS from plaintext, refuses, and goes away in order.
+
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::Body;
+use hyper::server::conn::{http1, http2};
+use hyper::service::Service;
+use hyper::{HeaderMap, Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::HttpSettings;
+use super::body::RequestBody;
+use super::connection::{Connection, Version, serve, version};
+use super::policy::Policy;
+use super::rate::Rates;
+use super::refusal::{Reason, Refusal};
+use super::stats::HttpStats;
+use super::wire::last_words;
+use crate::limits::Cap;
+use crate::tls::{PeerIdentity, Tls};
+use crate::{Acceptor, ConnectionPermit, Connections, Drain, Shutdown};
+
+/// The first byte of a TLS handshake; no request begins with it.
+const TLS_HANDSHAKE: u8 = 0x16;
+const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// What a connection of HTTP/1 buffers in each direction at most, if heads need no more.
+const HTTP1_BUFFER_BYTES: usize = 128 << 10;
+/// Headers of HTTP/1 for which there is always room.
+const HTTP1_HEADERS: usize = 100;
+/// The method and the version in the first line of a request, and the line ends.
+const REQUEST_LINE_REST_BYTES: usize = 1024;
+/// What HTTP/2 counts for each header beyond its name and value.
+const HTTP2_HEADER_BYTES: usize = 32;
+/// What one stream of HTTP/2 buffers on the way out.
+const HTTP2_SEND_BUFFER_BYTES: usize = 64 << 10;
+/// How often an HTTP/2 client has to show that it is there, and how long it may take.
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
+/// How long a client that is not served may take to read why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Refused clients that are told why at once; any more are just closed.
+const REFUSALS_MAX: u64 = 64;
+/// How much longer than its connections a listener waits.
+const DRAIN_MARGIN: Duration = Duration::from_secs(1);
+
+/// A server of HTTP, before it has a listener.
+pub struct HttpServer<S>(Arc<Shared<S>>);
+
+/// What all connections of a listener share.
+pub(super) struct Shared<S> {
+    pub settings: HttpSettings,
+    pub service: S,
+    pub policy: Policy,
+    pub rates: Option<Rates>,
+    pub http1: http1::Builder,
+    pub http2: http2::Builder<TokioExecutor>,
+    pub began: Instant,
+    headers: HeaderMap,
+    tls: Option<TlsAcceptor>,
+    connections: Arc<Connections>,
+    refusals: Arc<Cap>,
+    stats: Arc<HttpStats>,
+    is_draining: Arc<AtomicBool>,
+    connection_ids: AtomicU64,
+}
+
+impl<S> Shared<S> {
+    /// Adds the headers that each answer has, where it has none of that name.
+    pub fn add_headers(&self, headers: &mut HeaderMap) {
+        for (name, value) in &self.headers {
+            headers.entry(name).or_insert_with(|| value.clone());
+        }
+    }
+
+    /// The whole answer to a client that has no server any more.
+    pub fn refusal_text(&self, refusal: &Refusal) -> Vec<u8> {
+        let more: Vec<_> = self.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        refusal.text(self.settings.refusal_body, &more)
+    }
+}
+
+impl<S, B> HttpServer<S>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>> + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    /// With TLS, clients speak it on the same port as plaintext, as far as that is allowed.
+    pub fn new(
+        settings: HttpSettings,
+        tls: Option<&Tls>,
+        connections: Arc<Connections>,
+        service: S,
+    ) -> io::Result<Self> {
+        let tls = tls.map(|tls| tls.server_config(&ALPN)).transpose()?.map(TlsAcceptor::from);
+        Ok(Self(Arc::new(Shared {
+            service,
+            policy: settings.policy(),
+            rates: settings.requests_per_second.map(Rates::new),
+            http1: http1_builder(&settings),
+            http2: http2_builder(&settings),
+            began: Instant::now(),
+            headers: settings.security_headers.headers(),
+            tls,
+            connections,
+            refusals: Cap::new(REFUSALS_MAX),
+            stats: Arc::default(),
+            is_draining: Arc::default(),
+            connection_ids: AtomicU64::new(1),
+            settings,
+        })))
+    }
+
+    pub fn stats(&self) -> Arc<HttpStats> {
+        self.0.stats.clone()
+    }
+
+    /// Accepts and serves until the drain begins, and then until the connections are done or cut.
+    pub async fn serve(self, mut acceptor: Acceptor, mut drain: Drain) {
+        let shared = self.0;
+        let connections = Shutdown::default();
+        loop {
+            tokio::select! {
+                (socket, peer) = acceptor.accept() => shared.take(socket, peer, connections.drain()),
+                () = drain.begun() => break,
+            }
+        }
+        shared.is_draining.store(true, Ordering::Relaxed);
+        let mut acceptor = shared.settings.answers_while_draining.then_some(acceptor);
+        // Connections that come now end with this function.
+        let late = Shutdown::default();
+        let done = connections.run(shared.settings.drain_timeout + DRAIN_MARGIN);
+        tokio::pin!(done);
+        loop {
+            let accepted = async {
+                match &mut acceptor {
+                    Some(acceptor) => acceptor.accept().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                (socket, peer) = accepted => shared.take(socket, peer, late.drain()),
+                are_done = &mut done => {
+                    if !are_done.is_clean() {
+                        tracing::warn!("HTTP connections did not end in time");
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Serves one stream that is no TCP socket, such as a pipe in memory; without TLS.
+    pub async fn serve_stream(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        peer: SocketAddr,
+        drain: Drain,
+    ) {
+        let permit = match self.0.connections.admit(None) {
+            Ok(permit) => permit,
+            Err(refused) => {
+                tracing::warn!(%peer, "refused a connection: {refused}");
+                self.0.stats.add_refused(Reason::Connections);
+                return;
+            }
+        };
+        let connection = self.0.connection(peer, drain, permit);
+        self.0.clone().serve_plain(stream, connection).await;
+    }
+}
+
+impl<S, B> Shared<S>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>> + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    fn connection(&self, peer: SocketAddr, drain: Drain, permit: ConnectionPermit) -> Connection {
+        let id = self.connection_ids.fetch_add(1, Ordering::Relaxed);
+        Connection::new(id, peer, self.stats.clone(), self.is_draining.clone(), drain, permit)
+    }
+
+    /// Serves a new connection in a task of its own, or refuses it.
+    fn take(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr, drain: Drain) {
+        let shared = self.clone();
+        let is_plain_allowed = self.settings.plaintext.is_allowed(peer.ip());
+        if !is_plain_allowed && self.tls.is_none() {
+            tokio::spawn(async move { shared.refuse_plaintext(socket, peer).await });
+            return;
+        }
+        let permit = match self.connections.admit(Some(peer.ip())) {
+            Ok(permit) => permit,
+            Err(refused) => {
+                tracing::warn!(%peer, "refused a connection: {refused}");
+                let refusal =
+                    Refusal::new(Reason::Connections, format!("this server refuses the connection: {refused}"));
+                tokio::spawn(async move { shared.refuse(socket, refusal).await });
+                return;
+            }
+        };
+        let connection = self.connection(peer, drain, permit);
+        tokio::spawn(async move { shared.serve(socket, connection, is_plain_allowed).await });
+    }
+
+    async fn serve(self: Arc<Self>, socket: TcpStream, mut connection: Connection, is_plain_allowed: bool) {
+        let Some(tls) = &self.tls else {
+            return self.serve_plain(socket, connection).await;
+        };
+        match self.in_time(&connection, is_tls(&socket)).await {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) if is_plain_allowed => return self.serve_plain(socket, connection).await,
+            Some(Ok(false)) => return self.refuse_plaintext(socket, connection.peer).await,
+            Some(Err(error)) => {
+                tracing::debug!(connection = connection.id, %error, "connection lost before it began");
+                return;
+            }
+            None => return,
+        }
+        // Boxed: a connection without TLS does not pay for the state of one with it.
+        let handshake = Box::pin(tls.accept(socket));
+        let stream = match self.in_time(&connection, handshake).await {
+            Some(Ok(stream)) => stream,
+            failed => {
+                if let Some(Err(error)) = failed {
+                    tracing::debug!(connection = connection.id, %error, "TLS handshake failed");
+                }
+                self.stats.add_failed_handshake();
+                return;
+            }
+        };
+        let session = stream.get_ref().1;
+        connection.is_tls = true;
+        connection.identity = PeerIdentity::of_certificates(session.peer_certificates());
+        let version = if session.alpn_protocol() == Some(ALPN[0]) { Version::Http2 } else { Version::Http1 };
+        self.serve_tls(stream, connection, version).await;
+    }
+
+    async fn serve_tls(self: Arc<Self>, stream: TlsStream<TcpStream>, connection: Connection, version: Version) {
+        Box::pin(serve(self, Arc::new(connection), stream, version, Bytes::new())).await;
+    }
+
+    async fn serve_plain<T>(self: Arc<Self>, mut stream: T, connection: Connection)
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        match self.in_time(&connection, version(&mut stream)).await {
+            Some(Ok(Some((version, first)))) => {
+                Box::pin(serve(self, Arc::new(connection), stream, version, first)).await;
+            }
+            Some(Err(error)) => {
+                tracing::debug!(connection = connection.id, %error, "connection lost before it began");
+            }
+            Some(Ok(None)) | None => {}
+        }
+    }
+
+    /// What comes of this, if that is within the time for a head and before the drain.
+    async fn in_time<T>(&self, connection: &Connection, work: impl Future<Output = T>) -> Option<T> {
+        let in_time = tokio::time::timeout(self.settings.header_timeout, work);
+        match connection.drain().or_begun(in_time).await {
+            Some(Ok(done)) => Some(done),
+            Some(Err(elapsed)) => {
+                tracing::debug!(connection = connection.id, %elapsed, "nothing came in time");
+                None
+            }
+            None => None,
+        }
+    }
+
+    async fn refuse_plaintext(&self, socket: TcpStream, peer: SocketAddr) {
+        tracing::warn!(%peer, "refused a connection without TLS");
+        let message = match &self.tls {
+            Some(_) => "this port takes TLS only: use https://",
+            None => "no connections without TLS are taken from another machine",
+        };
+        self.refuse(socket, Refusal::new(Reason::Plaintext, message)).await;
+    }
+
+    /// Tells a client why it is not served, unless it speaks TLS or there are too many of them.
+    async fn refuse(&self, socket: TcpStream, refusal: Refusal) {
+        self.stats.add_refused(refusal.reason);
+        let Some(_permit) = self.refusals.acquire(1) else {
+            return;
+        };
+        if self.tls.is_some() {
+            let first = tokio::time::timeout(LAST_WORDS, is_tls(&socket)).await;
+            if !matches!(first, Ok(Ok(false))) {
+                return;
+            }
+        }
+        last_words(socket, &self.refusal_text(&refusal), LAST_WORDS).await;
+    }
+}
+
+/// Whether a TLS handshake begins here.
+async fn is_tls(socket: &TcpStream) -> io::Result<bool> {
+    let mut first = [0];
+    socket.peek(&mut first).await?;
+    Ok(first[0] == TLS_HANDSHAKE)
+}
+
+/// The bytes of a head that are read at most.
+fn head_bytes_max(settings: &HttpSettings) -> usize {
+    settings.uri_bytes_max + settings.header_bytes_max + REQUEST_LINE_REST_BYTES
+}
+
+fn http1_builder(settings: &HttpSettings) -> http1::Builder {
+    let head_bytes_max = head_bytes_max(settings);
+    let mut http1 = http1::Builder::new();
+    // The time of heads is kept by the connection itself, which also has one for its first byte.
+    http1
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_header_size(head_bytes_max)
+        .max_buf_size(head_bytes_max.max(HTTP1_BUFFER_BYTES));
+    // More than so many would cost memory for each request.
+    if settings.headers_count_max > HTTP1_HEADERS {
+        http1.max_headers(settings.headers_count_max);
+    }
+    http1
+}
+
+fn http2_builder(settings: &HttpSettings) -> http2::Builder<TokioExecutor> {
+    let head_bytes_max = head_bytes_max(settings) + HTTP2_HEADER_BYTES * settings.headers_count_max;
+    let mut http2 = http2::Builder::new(TokioExecutor::new());
+    http2
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(HTTP2_PING_INTERVAL))
+        .keep_alive_timeout(HTTP2_PING_INTERVAL)
+        .max_concurrent_streams(settings.http2_streams_max)
+        .max_send_buf_size(HTTP2_SEND_BUFFER_BYTES)
+        .max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX));
+    http2
+}

@@ -1,0 +1,189 @@
+//! The bytes of a connection below HTTP: counted, stamped, and taken over where HTTP cannot go on.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use hyper::StatusCode;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+use super::activity::PROGRESS_BYTES;
+use super::connection::Connection;
+
+/// How long a client of this server may go on to send what is not read, so that it gets its answer.
+const UNREAD_WAIT: Duration = Duration::from_secs(5);
+/// How an answer of HTTP/1 begins that refuses a request.
+const REFUSAL: &[u8] = b"HTTP/1.1 4";
+
+/// A connection's stream, held for as long as the connection is, also when it speaks something else.
+pub(super) struct Wire<S> {
+    stream: S,
+    /// What was read to see which protocol it is.
+    first: Bytes,
+    pub connection: Arc<Connection>,
+    /// Bytes that the peer took since it was too slow.
+    taken: usize,
+    /// Requests that had come when everything was last flushed and nothing was in flight.
+    flushed: u64,
+    /// What the server below would have answered to something that it could not read.
+    refused: Option<StatusCode>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+    pub fn new(stream: S, first: Bytes, connection: Arc<Connection>) -> Self {
+        Self { stream, first, connection, taken: 0, flushed: 0, refused: None }
+    }
+
+    /// The status of an answer without a body that was kept back, to be given with one.
+    pub fn refused(&self) -> Option<StatusCode> {
+        self.refused
+    }
+
+    /// Says this, and closes so that it is read.
+    pub async fn close_with(self, text: &[u8]) {
+        last_words(self.stream, text, UNREAD_WAIT).await;
+    }
+
+    /// HTTP/1 refuses what it cannot read with nothing but a status. Since it only writes by itself while
+    /// no answer is on its way, that is told apart from every answer of a service.
+    fn is_refusal(&self, bytes: &[u8]) -> bool {
+        let activity = &self.connection.activity;
+        bytes.starts_with(REFUSAL)
+            && !activity.is_http2()
+            && !activity.is_upgraded()
+            && activity.requests() == self.flushed
+    }
+
+    /// Keeps a refusal back.
+    fn keep_back(&mut self, bytes: &[u8]) -> bool {
+        if self.refused.is_none() && !self.is_refusal(bytes) {
+            return false;
+        }
+        if self.refused.is_none() {
+            let status = bytes.get(REFUSAL.len() - 1..REFUSAL.len() + 2).map(StatusCode::from_bytes);
+            self.refused = Some(status.and_then(Result::ok).unwrap_or(StatusCode::BAD_REQUEST));
+        }
+        true
+    }
+
+    fn wrote(&mut self, offered: usize, written: &Poll<io::Result<usize>>) {
+        let Connection { activity, stats, .. } = &*self.connection;
+        match written {
+            Poll::Pending => {
+                if activity.blocked() {
+                    self.taken = 0;
+                }
+            }
+            Poll::Ready(Ok(n)) => {
+                stats.add_written(*n);
+                activity.wrote(*n);
+                self.taken = self.taken.saturating_add(*n);
+                if *n == offered || self.taken >= PROGRESS_BYTES {
+                    activity.unblocked();
+                    self.taken = 0;
+                }
+            }
+            Poll::Ready(Err(_)) => {}
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        if this.first.is_empty() {
+            ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        } else {
+            let n = this.first.len().min(buf.remaining());
+            buf.put_slice(&this.first[..n]);
+            this.first.advance(n);
+        }
+        let n = buf.filled().len() - before;
+        if n > 0 {
+            this.connection.stats.add_read(n);
+            this.connection.activity.read();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.keep_back(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        this.wrote(bytes.len(), &written);
+        written
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let offered = slices.iter().map(|slice| slice.len()).sum();
+        if this.keep_back(slices.first().map_or(&[], |slice| slice)) {
+            return Poll::Ready(Ok(offered));
+        }
+        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
+        this.wrote(offered, &written);
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let activity = &this.connection.activity;
+        let flushed = Pin::new(&mut this.stream).poll_flush(cx);
+        match &flushed {
+            Poll::Pending => {
+                if activity.blocked() {
+                    this.taken = 0;
+                }
+            }
+            Poll::Ready(_) => {
+                activity.unblocked();
+                if activity.is_idle() {
+                    this.flushed = activity.requests();
+                }
+            }
+        }
+        flushed
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.refused.is_some() {
+            // Something is still to be said.
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut this.stream).poll_shutdown(cx)
+    }
+}
+
+/// Says why a client is not served, if it listens within this time. What it sends meanwhile is read all the
+/// same, since closing with unread bytes would take the answer away from it.
+pub(super) async fn last_words(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &[u8], wait: Duration) {
+    let said = async {
+        stream.write_all(text).await?;
+        stream.shutdown().await?;
+        let mut scratch = [0; 4096];
+        while stream.read(&mut scratch).await? > 0 {}
+        io::Result::Ok(())
+    };
+    match tokio::time::timeout(wait, said).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a refused client did not read why"),
+        Err(elapsed) => tracing::debug!(%elapsed, "a refused client did not read why in time"),
+    }
+}

@@ -1,0 +1,214 @@
+//! A server to try, and clients that behave or do not.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use net::http::{Caller, HttpServer, HttpSettings, HttpStats, RequestBody};
+use net::tls::Tls;
+use net::{Acceptor, ConnectionLimits, Connections, Shutdown};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+/// Longer than anything here takes: only a test that hangs meets it.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Shorter than a client takes that shall be cut.
+pub const SOON: Duration = Duration::from_millis(100);
+
+pub async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("this does not hang")
+}
+
+pub async fn until(is_so: impl Fn() -> bool) {
+    within(async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}
+
+pub type TestBody = UnsyncBoxBody<Bytes, Infallible>;
+
+/// Patient settings, so that a test shortens only what it is about.
+pub fn settings() -> HttpSettings {
+    HttpSettings {
+        header_timeout: PATIENCE,
+        body_timeout: PATIENCE,
+        idle_timeout: PATIENCE,
+        write_timeout: PATIENCE,
+        drain_timeout: PATIENCE,
+        ..HttpSettings::default()
+    }
+}
+
+pub fn full(text: impl Into<Bytes>) -> TestBody {
+    Full::new(text.into()).boxed_unsync()
+}
+
+/// A part of an answer for ever.
+fn endless() -> TestBody {
+    let chunk = Bytes::from(vec![b'x'; 64 << 10]);
+    let parts = futures_util::stream::repeat_with(move || Ok(Frame::data(chunk.clone())));
+    StreamBody::new(parts).boxed_unsync()
+}
+
+/// What the server under test does at each path.
+async fn answer(mut request: Request<RequestBody>) -> Result<Response<TestBody>, std::io::Error> {
+    let body = match request.uri().path() {
+        "/fail" => return Err(std::io::Error::other("this service fails")),
+        "/wait" => std::future::pending().await,
+        "/endless" => endless(),
+        "/large" => full(vec![b'x'; 4 << 20]),
+        "/who" => {
+            let caller = request.extensions().get::<Caller>().expect("a caller");
+            let Caller { connection, address, is_secure } = caller;
+            let names = connection.identity.as_ref().map(|identity| identity.names.join(","));
+            full(format!("{} {address} {is_secure} {}", connection.id, names.unwrap_or_default()))
+        }
+        "/upgrade" => {
+            let upgrade = hyper::upgrade::on(&mut request);
+            tokio::spawn(async move {
+                let mut stream = TokioIo::new(upgrade.await.expect("upgraded"));
+                let mut bytes = [0; 64];
+                while let Ok(n @ 1..) = stream.read(&mut bytes).await {
+                    stream.write_all(&bytes[..n]).await.unwrap_or_default();
+                    stream.flush().await.unwrap_or_default();
+                }
+            });
+            let answer = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS).header("upgrade", "echo");
+            return Ok(answer.header("connection", "upgrade").body(full("")).expect("an answer"));
+        }
+        // What a service does that reads a body: it says that this failed, and not well.
+        "/length" => match request.body_mut().collect().await {
+            Ok(body) => full(body.to_bytes().len().to_string()),
+            Err(error) => {
+                let answer = Response::builder().status(StatusCode::BAD_REQUEST);
+                return Ok(answer.body(full(error.to_string())).expect("an answer"));
+            }
+        },
+        _ => full("ok"),
+    };
+    Ok(Response::new(body))
+}
+
+pub struct Running {
+    pub address: SocketAddr,
+    pub stats: Arc<HttpStats>,
+    pub limit: Arc<Connections>,
+    pub shutdown: Shutdown,
+    pub task: JoinHandle<()>,
+}
+
+impl Running {
+    pub fn start(settings: HttpSettings) -> Self {
+        Self::with(settings, None, 100)
+    }
+
+    pub fn with(settings: HttpSettings, tls: Option<&Tls>, connections_max: usize) -> Self {
+        let acceptor = Acceptor::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        let address = acceptor.local_addr().expect("an address");
+        let (limit, shutdown) = (Connections::new(ConnectionLimits::up_to(connections_max)), Shutdown::default());
+        let server = HttpServer::new(settings, tls, limit.clone(), service_fn(answer)).expect("a server");
+        let stats = server.stats();
+        let task = tokio::spawn(server.serve(acceptor, shutdown.drain()));
+        Self { address, stats, limit, shutdown, task }
+    }
+
+    pub async fn socket(&self) -> TcpStream {
+        within(TcpStream::connect(self.address)).await.expect("the server is there")
+    }
+
+    /// Sends this and returns all that comes back.
+    pub async fn say(&self, text: impl AsRef<[u8]>) -> String {
+        let mut socket = self.socket().await;
+        socket.write_all(text.as_ref()).await.expect("sent");
+        rest(&mut socket).await
+    }
+
+    pub async fn http1(&self) -> http1::SendRequest<Full<Bytes>> {
+        http1_over(self.socket().await).await
+    }
+
+    pub async fn http2(&self) -> http2::SendRequest<Full<Bytes>> {
+        http2_over(self.socket().await).await.0
+    }
+
+    pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        whole(within(self.http1().await.send_request(request(path, headers))).await.expect("an answer")).await
+    }
+}
+
+pub async fn http1_over(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> http1::SendRequest<Full<Bytes>> {
+    let (sender, connection) = within(http1::handshake(TokioIo::new(stream))).await.expect("a handshake");
+    tokio::spawn(connection);
+    sender
+}
+
+/// With what comes of the connection.
+pub async fn http2_over(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> (http2::SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
+    let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (sender, connection) = within(handshake).await.expect("a handshake");
+    (sender, tokio::spawn(connection))
+}
+
+pub fn request(path: &str, headers: &[(&str, &str)]) -> Request<Full<Bytes>> {
+    let mut request = Request::builder().method(Method::GET).uri(path);
+    if !path.contains("://") {
+        request = request.header("host", "server.example");
+    }
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(Full::default()).expect("a request")
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("text"))
+    }
+}
+
+pub async fn whole(answer: Response<Incoming>) -> Answer {
+    let (head, body) = answer.into_parts();
+    let body = within(body.collect()).await.expect("a body").to_bytes();
+    Answer { status: head.status.as_u16(), headers: head.headers, text: String::from_utf8_lossy(&body).into() }
+}
+
+/// What comes until the connection is closed. It may also end with a reset.
+pub async fn rest(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut bytes = Vec::new();
+    within(async { while let Ok(1..) = stream.read_buf(&mut bytes).await {} }).await;
+    String::from_utf8_lossy(&bytes).into()
+}
+
+/// Sends this in pieces of one byte with pauses, until the peer has enough.
+pub async fn trickle(stream: &mut (impl AsyncWrite + Unpin), text: &[u8], pause: Duration) {
+    for byte in text {
+        if stream.write_all(&[*byte]).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
