@@ -41,6 +41,8 @@ pub(super) struct State {
     recall: u64,
     /// Leases that have not given everything back since the last recall.
     outstanding: usize,
+    /// Leases that keep nothing and will not before they come here again.
+    paused: usize,
     /// Who waits, in the order of tickets. A ticket that is not here was granted.
     queue: VecDeque<Waiting>,
     next_ticket: u64,
@@ -65,8 +67,7 @@ pub(super) struct Counts {
 pub(super) enum Turn {
     Taken,
     Waits(u64),
-    /// Too many wait already.
-    Full,
+    Refused,
 }
 
 impl Cap {
@@ -85,6 +86,7 @@ impl Cap {
             block: 1,
             recall: 0,
             outstanding: 0,
+            paused: 0,
             queue: VecDeque::new(),
             next_ticket: 0,
             granted: Vec::new(),
@@ -222,7 +224,18 @@ impl State {
     /// Asks every lease for all that it keeps.
     pub(super) fn recall(&mut self) {
         self.recall += 1;
-        self.outstanding = self.leases.len();
+        self.outstanding = self.leases.len() - self.paused;
+    }
+
+    /// A lease keeps nothing from now on.
+    pub(super) fn pause(&mut self) {
+        self.paused += 1;
+    }
+
+    /// A lease that was paused comes again. Returns the number of the last recall, which was none of its business.
+    pub(super) fn resume(&mut self) -> u64 {
+        self.paused -= 1;
+        self.recall
     }
 
     /// A lease keeps nothing at this moment. `seen` is the last recall that it knew; returns the last one.
@@ -238,7 +251,7 @@ impl State {
             return Turn::Taken;
         }
         if self.queue.len() >= WAITERS_MAX {
-            return Turn::Full;
+            return Turn::Refused;
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;

@@ -18,6 +18,8 @@ pub struct Lease {
     free: Cell<u64>,
     /// The last recall that was answered.
     recall: Cell<u64>,
+    /// It keeps nothing, and has said that it will not before it comes to the cap again.
+    is_paused: Cell<bool>,
     counts: Arc<Padded<Counts>>,
 }
 
@@ -25,7 +27,7 @@ impl Lease {
     pub(super) fn new(cap: Arc<Cap>) -> Rc<Self> {
         let counts = Arc::new(Padded(Counts::new()));
         let recall = cap.join(counts.clone());
-        Rc::new(Self { cap, free: Cell::new(0), recall: Cell::new(recall), counts })
+        Rc::new(Self { cap, free: Cell::new(0), recall: Cell::new(recall), is_paused: Cell::new(false), counts })
     }
 
     pub fn cap(&self) -> &Arc<Cap> {
@@ -76,14 +78,20 @@ impl Lease {
     }
 
     /// The same, also for a lease that keeps nothing: others wait until each has said so. To be called at every
-    /// tick of the thread. At the last one before a pause everything is given back: whoever pauses sees nobody's need.
+    /// tick of the thread. At the last one before a pause everything is given back, and until the thread asks for
+    /// something again nobody waits for it.
     pub fn tick(&self, is_last: bool) {
-        if self.is_short() || is_last && self.free.get() > 0 {
-            self.cap.change(|state| {
-                state.put(self.free.take());
-                self.recall.set(state.answer_recall(self.recall.get()));
-            });
+        if !self.is_short() && !is_last || self.is_paused.get() {
+            return;
         }
+        self.is_paused.set(is_last);
+        self.cap.change(|state| {
+            state.put(self.free.take());
+            self.recall.set(state.answer_recall(self.recall.get()));
+            if is_last {
+                state.pause();
+            }
+        });
     }
 
     #[inline]
@@ -102,6 +110,9 @@ impl Lease {
     fn put(&self, amount: u64) {
         self.counts.0.sub_in_use(amount);
         self.free.set(self.free.get() + amount);
+        if self.is_paused.get() {
+            self.visit(|_| ());
+        }
         self.give_back_if_short();
     }
 
@@ -126,20 +137,25 @@ impl Lease {
     /// nothing, so that after the last answer the cap has all that no permit holds.
     #[cold]
     fn visit<T>(&self, ask: impl FnOnce(&mut State) -> T) -> T {
-        let (answer, spare) = self.cap.change(|state| {
+        let was_paused = self.is_paused.take();
+        self.cap.change(|state| {
+            if was_paused {
+                self.recall.set(state.resume());
+            }
             state.put(self.free.take());
             let answer = ask(state);
-            let spare = state.take_spare();
+            self.free.set(state.take_spare());
             self.recall.set(state.answer_recall(self.recall.get()));
-            (answer, spare)
-        });
-        self.free.set(spare);
-        answer
+            answer
+        })
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if self.is_paused.get() {
+            self.recall.set(self.cap.change(State::resume));
+        }
         self.cap.leave(&self.counts, self.free.get(), self.recall.get());
     }
 }
@@ -207,7 +223,7 @@ impl Acquire {
         let turn = if self.amount <= lease.cap.max() {
             lease.visit(|state| state.take_or_wait(self.amount, cx.waker()))
         } else {
-            Turn::Full
+            Turn::Refused
         };
         match turn {
             Turn::Taken => {
@@ -218,7 +234,7 @@ impl Acquire {
                 self.ticket = Some(ticket);
                 Poll::Pending
             }
-            Turn::Full => {
+            Turn::Refused => {
                 lease.counts.0.add_refused();
                 Poll::Ready(false)
             }

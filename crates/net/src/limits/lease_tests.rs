@@ -163,6 +163,27 @@ fn who_waits_is_woken_where_it_was_polled_last() {
 }
 
 #[test]
+fn a_waker_that_gives_a_permit_back_itself_loses_nothing() {
+    thread_local!(static HELD: Cell<Option<Permit>> = const { Cell::new(None) });
+    struct GivesBack;
+    impl Wake for GivesBack {
+        fn wake(self: Arc<Self>) {
+            HELD.take();
+        }
+    }
+    let cap = Cap::new(2);
+    let lease = cap.lease();
+    let first = lease.acquire(1);
+    HELD.set(lease.acquire(1));
+    let mut acquire = lease.acquire_in_turn(1);
+    let waker = Waker::from(Arc::new(GivesBack));
+    assert!(pin!(&mut acquire).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(first);
+    drop((acquire, lease));
+    assert_whole(&cap);
+}
+
+#[test]
 fn a_request_that_cannot_be_served_is_refused_without_a_wait() {
     let cap = Cap::new(10);
     let lease = cap.lease();
@@ -414,4 +435,28 @@ fn a_small_cap_is_used_by_one_thread_alone_once_the_other_has_ticked() {
         }
         drop(to_other);
     });
+}
+
+/// A thread that sleeps holds nobody up: with it, a cap that was short for a moment would stay short.
+#[test]
+fn who_pauses_is_not_waited_for_and_keeps_nothing() {
+    let cap = Cap::new(100);
+    let (awake, asleep) = (cap.lease(), cap.lease());
+    let held = asleep.acquire(1).expect("a permit");
+    asleep.tick(true);
+    let most: Vec<_> = (0..99).map(|_| awake.acquire(1).expect("all that the other does not hold")).collect();
+    assert!(awake.acquire(1).is_none());
+    drop(most);
+    awake.tick(false);
+    assert!(!awake.is_short(), "the one asleep has nothing to give back");
+    drop(held);
+    // Whoever gives something back is awake, and may keep some until its next tick.
+    asleep.tick(true);
+    let all = awake.acquire(100).expect("what was given back after the pause, too");
+    assert!(asleep.acquire(1).is_none());
+    drop(all);
+    asleep.tick(false);
+    awake.tick(false);
+    assert!(asleep.acquire(100).is_some());
+    assert_eq!((cap.in_use(), cap.max()), (0, 100));
 }
