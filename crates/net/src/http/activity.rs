@@ -14,8 +14,6 @@ use tokio::time::Instant;
 
 /// Bytes that make progress of a slow peer within a timeout. Fewer are a trickle that holds a connection.
 pub(super) const PROGRESS_BYTES: usize = 1024;
-/// A write of so many bytes may be nothing but frames that keep a connection of HTTP/2 alive.
-const CONTROL_BYTES: usize = 64;
 
 /// How long each thing may take.
 #[derive(Clone, Copy, Debug)]
@@ -62,13 +60,13 @@ pub(super) struct Activity {
     in_flight: AtomicUsize,
     /// Answers of which a part was handed over and no more was asked for yet.
     waiting: AtomicUsize,
-    /// When the last answer was over, or bytes of it went out after that.
+    /// When the last answer was over, or the client took more of it after that.
     idle_since: AtomicU64,
     /// When the first byte of a head came (HTTP/1).
     head_since: AtomicU64,
     /// When the socket took no more.
     blocked_since: AtomicU64,
-    /// When any answer last went on.
+    /// When any answer last went on, or the client took more of one.
     moved_at: AtomicU64,
     is_upgraded: AtomicBool,
     has_unread_body: AtomicBool,
@@ -176,10 +174,11 @@ impl Activity {
         }
     }
 
-    pub fn wrote(&self, bytes: usize) {
-        if bytes > CONTROL_BYTES && self.is_idle() {
-            self.idle_since.store(self.now(), Ordering::Relaxed);
-        }
+    /// The client took as much as counts for progress. What keeps a connection of HTTP/2 alive is less.
+    pub fn wrote(&self) {
+        let now = self.now();
+        self.moved_at.store(now, Ordering::Relaxed);
+        self.idle_since.store(now, Ordering::Relaxed);
     }
 
     /// Whether it was not blocked before.
@@ -205,16 +204,17 @@ impl Activity {
                 due = Some((at, what));
             }
         };
+        let blocked_since = self.blocked_since.load(Ordering::Relaxed);
+        let is_ending = matches!(phase, Phase::Closing { until: Some(_) });
         if self.requests() == 0 {
             add(self.began + timeouts.header, Overdue::Head);
-        } else if self.is_idle() && !matches!(phase, Phase::Closing { until: Some(_) }) {
+        } else if self.is_idle() && blocked_since == 0 && !is_ending && !self.is_upgraded() {
             add(self.moment(self.idle_since.load(Ordering::Relaxed)) + timeouts.idle, Overdue::Idle);
         }
         let head_since = self.head_since.load(Ordering::Relaxed);
         if head_since != 0 && self.is_idle() {
             add(self.moment(head_since) + timeouts.header, Overdue::Head);
         }
-        let blocked_since = self.blocked_since.load(Ordering::Relaxed);
         if blocked_since != 0 {
             add(self.moment(blocked_since) + timeouts.write, Overdue::Read);
         }
@@ -283,18 +283,22 @@ mod tests {
         activity.request_begins();
         assert_eq!(next(Phase::Open).await, None, "a service may take its time");
         activity.answer_waits();
-        assert_eq!(next(Phase::Open).await, Some((30, Overdue::Read)));
+        tokio::time::advance(20 * SECOND).await;
+        activity.wrote();
+        assert_eq!(next(Phase::Open).await, Some((30, Overdue::Read)), "since the client last took something");
         activity.answer_moves();
         assert!(activity.blocked() && !activity.blocked());
         assert_eq!(next(Phase::Open).await, Some((30, Overdue::Read)));
-        activity.unblocked();
         activity.request_ends();
+        assert_eq!(next(Phase::Open).await, Some((0, Overdue::Read)), "what is left of an answer is not idle");
+        activity.unblocked();
+        activity.wrote();
         assert_eq!(next(Phase::Open).await, Some((60, Overdue::Idle)));
         activity.read();
         tokio::time::advance(SECOND).await;
         activity.read();
         assert_eq!(next(Phase::Open).await, Some((0, Overdue::Idle)), "one byte is no request");
-        activity.wrote(CONTROL_BYTES + 1);
+        activity.wrote();
         assert_eq!(next(Phase::Open).await, Some((4, Overdue::Head)), "of the first byte, not of the last");
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::{Body, Incoming};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue};
 use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use tokio::time::Instant;
@@ -51,7 +52,7 @@ impl Exchange {
         self.connection.stats.add_answer(status);
         if let Some(log) = &mut self.log {
             log.status = status.as_u16();
-            log.is_whole = !has_body || log.method == Method::HEAD;
+            log.is_whole = !has_body;
         }
     }
 
@@ -123,13 +124,16 @@ where
             is_whole: false,
         });
     }
+    let (is_connect, is_head) = (head.method == Method::CONNECT, head.method == Method::HEAD);
     if let Err(refusal) = shared.admit(&head, &incoming, client.address) {
-        if !incoming.is_end_stream() {
+        let has_body = !incoming.is_end_stream();
+        let mut answer = shared.refuse_request(refusal, exchange, is_head);
+        if has_body && !connection.activity.is_http2() {
             connection.activity.leave_body_unread();
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        return Ok(shared.refuse_request(refusal, exchange));
+        return Ok(answer);
     }
-    let is_connect = head.method == Method::CONNECT;
     let cut = Arc::new(Cut::default());
     let body = RequestBody::new(
         incoming,
@@ -149,21 +153,35 @@ where
                 Reason::BodySize => shared.policy.body_too_large(),
                 reason => Refusal::new(reason, "the body does not come on"),
             };
-            return Ok(shared.refuse_request(refusal, exchange));
+            return Ok(shared.refuse_request(refusal, exchange, is_head));
         }
         (Err(error), None) => {
             tracing::error!(error = %error.into(), "a service failed");
-            return Ok(shared.refuse_request(Refusal::new(Reason::Service, "the service failed"), exchange));
+            return Ok(shared.refuse_request(Refusal::new(Reason::Service, "the service failed"), exchange, is_head));
         }
     };
     let status = answer.status();
     if status == StatusCode::SWITCHING_PROTOCOLS || is_connect && status.is_success() {
         exchange.connection.activity.set_upgraded();
     }
-    exchange.answered(status, !answer.body().is_end_stream());
-    let mut answer = answer.map(|body| Answer::of_service(body, exchange));
-    shared.add_headers(answer.headers_mut());
-    Ok(answer)
+    exchange.answered(status, !is_head && !answer.body().is_end_stream());
+    let (mut head, body) = answer.into_parts();
+    shared.add_headers(&mut head.headers);
+    let body = match is_head {
+        true => {
+            set_length(&mut head.headers, body.size_hint().exact());
+            Answer::own(Bytes::new(), exchange)
+        }
+        false => Answer::of_service(body, exchange),
+    };
+    Ok(Response::from_parts(head, body))
+}
+
+/// Says how long the body would be of an answer that has none. HTTP/2 would send it all the same.
+fn set_length(headers: &mut HeaderMap, bytes: Option<u64>) {
+    if let Some(bytes) = bytes {
+        headers.entry(CONTENT_LENGTH).or_insert_with(|| bytes.into());
+    }
 }
 
 fn is_refusal(status: StatusCode) -> bool {
@@ -181,11 +199,15 @@ impl<S> Shared<S> {
         self.policy.check(head, body.size_hint().lower())
     }
 
-    fn refuse_request<B>(&self, refusal: Refusal, mut exchange: Exchange) -> Response<Answer<B>> {
+    fn refuse_request<B>(&self, refusal: Refusal, mut exchange: Exchange, is_head: bool) -> Response<Answer<B>> {
         let (reason, status) = (refusal.reason, refusal.reason.status());
         tracing::debug!(peer = %exchange.connection.peer, reason = reason.name(), "refused a request");
         exchange.connection.stats.add_refused(reason);
-        let (headers, body) = refusal.answer(self.settings.refusal_body);
+        let (mut headers, mut body) = refusal.answer(self.settings.refusal_body);
+        if is_head {
+            set_length(&mut headers, Some(body.len() as u64));
+            body = Bytes::new();
+        }
         exchange.answered(status, !body.is_empty());
         let mut answer = Response::new(Answer::own(body, exchange));
         *answer.status_mut() = status;

@@ -26,7 +26,7 @@ use super::policy::Policy;
 use super::rate::Rates;
 use super::refusal::{Reason, Refusal};
 use super::stats::HttpStats;
-use super::wire::last_words;
+use super::wire::{LAST_WORDS, last_words};
 use crate::limits::Cap;
 use crate::tls::{PeerIdentity, Tls};
 use crate::{Acceptor, ConnectionPermit, Connections, Drain, Shutdown};
@@ -46,8 +46,6 @@ const HTTP2_HEADER_BYTES: usize = 32;
 const HTTP2_SEND_BUFFER_BYTES: usize = 64 << 10;
 /// How often an HTTP/2 client has to show that it is there, and how long it may take.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
-/// How long a client that is not served may take to read why.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Refused clients that are told why at once; any more are just closed.
 const REFUSALS_MAX: u64 = 64;
 /// How much longer than its connections a listener waits.

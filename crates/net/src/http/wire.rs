@@ -13,8 +13,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use super::activity::PROGRESS_BYTES;
 use super::connection::Connection;
 
-/// How long a client of this server may go on to send what is not read, so that it gets its answer.
-const UNREAD_WAIT: Duration = Duration::from_secs(5);
+/// How long a client that is not served may take to read why.
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long one may go on to send a body that is not read, so that it gets its answer.
+const UNREAD_BODY_WAIT: Duration = Duration::from_secs(5);
 /// How an answer of HTTP/1 begins that refuses a request.
 const REFUSAL: &[u8] = b"HTTP/1.1 4";
 
@@ -24,7 +26,7 @@ pub(super) struct Wire<S> {
     /// What was read to see which protocol it is.
     first: Bytes,
     pub connection: Arc<Connection>,
-    /// Bytes that the peer took since it was too slow.
+    /// Bytes that the peer took since that last counted for progress.
     taken: usize,
     /// Requests that had come when everything was last flushed and nothing was in flight.
     flushed: u64,
@@ -44,7 +46,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
 
     /// Says this, and closes so that it is read.
     pub async fn close_with(self, text: &[u8]) {
-        last_words(self.stream, text, UNREAD_WAIT).await;
+        let wait = if self.connection.activity.has_unread_body() { UNREAD_BODY_WAIT } else { LAST_WORDS };
+        last_words(self.stream, text, wait).await;
     }
 
     /// HTTP/1 refuses what it cannot read with nothing but a status. Since it only writes by itself while
@@ -79,11 +82,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             }
             Poll::Ready(Ok(n)) => {
                 stats.add_written(*n);
-                activity.wrote(*n);
                 self.taken = self.taken.saturating_add(*n);
-                if *n == offered || self.taken >= PROGRESS_BYTES {
-                    activity.unblocked();
+                let is_progress = self.taken >= PROGRESS_BYTES;
+                if is_progress {
+                    activity.wrote();
                     self.taken = 0;
+                }
+                if is_progress || *n == offered {
+                    activity.unblocked();
                 }
             }
             Poll::Ready(Err(_)) => {}

@@ -99,6 +99,26 @@ async fn a_method_that_is_not_served_is_named() {
 }
 
 #[tokio::test]
+async fn an_answer_to_a_head_request_has_a_length_and_no_body() {
+    let server = Running::start(HttpSettings { uri_bytes_max: 10, ..settings() });
+    for version in [1, 2] {
+        for (path, status, length) in [("/", 200, "2"), ("/length", 200, "1"), ("/longer-than-ten", 414, "43")] {
+            let mut head = request(&format!("http://a{path}"), &[("host", "a")]);
+            *head.method_mut() = Method::HEAD;
+            let answer = match version {
+                1 => within(server.http1().await.send_request(head)).await,
+                _ => within(server.http2().await.send_request(head)).await,
+            };
+            let answer = whole(answer.expect("an answer")).await;
+            let seen = (answer.status, answer.header("content-length"), answer.text.as_str());
+            assert_eq!(seen, (status, length, ""), "HTTP/{version} {path}");
+        }
+    }
+    let raw = server.say("HEAD / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    assert!(raw.ends_with("\r\n\r\n"), "{raw}");
+}
+
+#[tokio::test]
 async fn heads_that_are_too_large_are_refused_with_words() {
     let limits = HttpSettings { uri_bytes_max: 100, headers_count_max: 5, header_bytes_max: 500, ..settings() };
     let server = Running::start(limits);
@@ -154,10 +174,7 @@ async fn what_is_no_http_is_told_so() {
     // After an answer as well.
     let mut socket = server.socket().await;
     socket.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"ok") {
-        within(socket.read_buf(&mut answer)).await.expect("an answer");
-    }
+    read_until(&mut socket, "ok").await;
     socket.write_all(b"what?\r\n\r\n").await.expect("sent");
     assert!(is_refusal(&rest(&mut socket).await, 400));
     // Together with a request that is one, that is answered first.
@@ -169,6 +186,8 @@ async fn what_is_no_http_is_told_so() {
 async fn a_body_that_is_too_large_is_refused_before_and_while_it_is_read() {
     let server = Running::start(HttpSettings { body_bytes_max: 10_000, ..settings() });
     let post = |more: &str| format!("POST /length HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{more}\r\n");
+    let kept = server.say("POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 10001\r\n\r\n").await;
+    assert!(is_refusal(&kept, 413), "closed, whatever the client asked for");
     let fits = server.say(post("content-length: 10000\r\n") + &"x".repeat(10_000)).await;
     assert!(fits.ends_with("\r\n\r\n10000"), "{fits}");
     // Nothing of it was sent yet.
@@ -185,7 +204,7 @@ async fn a_body_that_is_too_large_is_refused_before_and_while_it_is_read() {
         let request = Request::post("http://a/length").body(body).expect("a request");
         assert_eq!(within(client.send_request(request)).await.expect("an answer").status(), status);
     }
-    assert_eq!(server.stats.refused(Reason::BodySize), 5);
+    assert_eq!(server.stats.refused(Reason::BodySize), 6);
 }
 
 #[tokio::test]
@@ -249,11 +268,7 @@ async fn an_upgraded_connection_is_the_services_and_still_counts() {
     let mut socket = server.socket().await;
     let upgrade = "GET /upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
     socket.write_all(upgrade.as_bytes()).await.expect("sent");
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        within(socket.read_buf(&mut head)).await.expect("an answer");
-    }
-    assert!(head.starts_with(b"HTTP/1.1 101 "));
+    assert!(read_until(&mut socket, "\r\n\r\n").await.starts_with("HTTP/1.1 101 "));
     // What looks like a refusal of the server is nothing but bytes now.
     for word in [&b"HTTP/1.1 431 x"[..], b"more"] {
         socket.write_all(word).await.expect("sent");

@@ -38,6 +38,9 @@ pub async fn until(is_so: impl Fn() -> bool) {
     .await;
 }
 
+/// More bytes than sockets buffer.
+pub const HUGE: usize = 20 << 20;
+
 pub type TestBody = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Patient settings, so that a test shortens only what it is about.
@@ -69,6 +72,11 @@ async fn answer(mut request: Request<RequestBody>) -> Result<Response<TestBody>,
         "/fail" => return Err(std::io::Error::other("this service fails")),
         "/wait" => std::future::pending().await,
         "/endless" => endless(),
+        "/huge" => full(vec![b'x'; HUGE]),
+        "/huge-parts" => {
+            let parts = (0..2).map(|_| Ok(Frame::data(Bytes::from(vec![b'x'; HUGE / 2]))));
+            StreamBody::new(futures_util::stream::iter(parts)).boxed_unsync()
+        }
         "/large" => full(vec![b'x'; 4 << 20]),
         "/who" => {
             let caller = request.extensions().get::<Caller>().expect("a caller");
@@ -200,6 +208,16 @@ pub async fn whole(answer: Response<Incoming>) -> Answer {
 pub async fn rest(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut bytes = Vec::new();
     within(async { while let Ok(1..) = stream.read_buf(&mut bytes).await {} }).await;
+    String::from_utf8_lossy(&bytes).into()
+}
+
+/// What comes up to this end.
+pub async fn read_until(stream: &mut (impl AsyncRead + Unpin), end: &str) -> String {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(end.as_bytes()) {
+        let n = within(stream.read_buf(&mut bytes)).await.expect("more");
+        assert!(n > 0, "the stream ended after {}", String::from_utf8_lossy(&bytes));
+    }
     String::from_utf8_lossy(&bytes).into()
 }
 

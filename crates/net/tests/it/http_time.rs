@@ -44,10 +44,7 @@ async fn the_next_head_has_its_own_time() {
     let server = Running::start(HttpSettings { header_timeout: Duration::from_millis(1500), ..settings() });
     let mut socket = server.socket().await;
     socket.write_all(REQUEST.as_bytes()).await.expect("sent");
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"ok") {
-        within(socket.read_buf(&mut answer)).await.expect("an answer");
-    }
+    read_until(&mut socket, "ok").await;
     // Idle for longer than a head may take, and then a head that stops.
     tokio::time::sleep(Duration::from_secs(2)).await;
     socket.write_all(&REQUEST.as_bytes()[..20]).await.expect("the connection is open");
@@ -151,14 +148,27 @@ async fn a_client_that_does_not_read_is_cut() {
 async fn a_client_that_reads_slowly_gets_all_of_its_answer() {
     let server = Running::start(HttpSettings { write_timeout: Duration::from_secs(1), ..settings() });
     let mut slow = server.socket().await;
-    slow.write_all(REQUEST.replace("/ ", "/large ").as_bytes()).await.expect("sent");
+    slow.write_all(REQUEST.replace("/ ", "/huge-parts ").as_bytes()).await.expect("sent");
     let mut read = 0;
     let mut bytes = vec![0; 128 << 10];
-    while read < 4 << 20 {
-        tokio::time::sleep(Duration::from_millis(40)).await;
-        read += within(slow.read(&mut bytes)).await.expect("more");
+    // Each of its parts takes longer than the time in which something has to be read.
+    while read < HUGE {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let n = within(slow.read(&mut bytes)).await.expect("more");
+        assert!(n > 0, "cut after {read} bytes");
+        read += n;
     }
     assert_eq!(server.stats.stalled(), 0);
+}
+
+#[tokio::test]
+async fn a_connection_with_something_left_to_say_is_not_idle() {
+    let server = Running::start(HttpSettings { idle_timeout: SOON, drain_timeout: SOON, ..settings() });
+    let mut late = server.socket().await;
+    late.write_all(REQUEST.replace("/ ", "/huge ").as_bytes()).await.expect("sent");
+    tokio::time::sleep(5 * SOON).await;
+    assert!(rest(&mut late).await.len() > HUGE);
+    assert_eq!((server.stats.overdue(), server.stats.stalled()), (0, 0));
 }
 
 #[tokio::test]
@@ -236,6 +246,19 @@ async fn a_drain_ends_by_its_deadline_whatever_clients_do() {
     assert_eq!((server.stats.overdue(), server.limit.open()), (3, 0));
     assert!(within(waiting).await.expect("no panic").is_err());
     assert!(within(waiting2).await.expect("no panic").is_err());
+}
+
+#[tokio::test]
+async fn a_drain_does_not_wait_for_what_a_service_took_over() {
+    let server = Running::start(HttpSettings { drain_timeout: SOON, ..settings() });
+    let mut socket = server.socket().await;
+    let upgrade = "GET /upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+    socket.write_all(upgrade.as_bytes()).await.expect("sent");
+    let mut head = [0; 12];
+    within(socket.read_exact(&mut head)).await.expect("an answer");
+    assert_eq!(&head, b"HTTP/1.1 101");
+    assert!(within(server.shutdown.run(PATIENCE)).await);
+    within(server.task).await.expect("no panic");
 }
 
 #[tokio::test]
