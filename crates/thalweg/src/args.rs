@@ -1,7 +1,9 @@
 //! The command line: what may be typed.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use client::{Acks, Overflow};
 
@@ -249,6 +251,8 @@ pub enum Bench {
     Compare(BenchCompare),
     /// Memory of a broker alone, of idle connections, and the time to the first publish
     Idle(BenchIdle),
+    /// Requests and responses over the service runtime alone, without a broker
+    Rpc(BenchRpc),
 }
 
 #[derive(Args, Clone)]
@@ -315,6 +319,66 @@ pub enum Peer {
 pub struct BenchIdle {
     #[arg(long, default_value_t = 10_000)]
     pub connections: usize,
+}
+
+#[derive(Args)]
+pub struct BenchRpc {
+    #[command(subcommand)]
+    pub half: RpcHalf,
+}
+
+#[derive(Subcommand)]
+pub enum RpcHalf {
+    /// Answer every request with the same bytes until SIGTERM, then print what was done as a line of JSON
+    Serve(RpcServe),
+}
+
+#[derive(Args)]
+pub struct RpcServe {
+    /// Where to listen; port 0 takes a free one, and `listening PORT` tells which [default: 127.0.0.1:7878]
+    #[arg(long, value_name = "ADDR", conflicts_with = "unix")]
+    pub bind: Option<SocketAddr>,
+    #[command(flatten)]
+    pub server: RpcServer,
+    /// Bytes of the body of a response [default: 64]
+    #[arg(long, value_name = "N")]
+    pub response_bytes: Option<usize>,
+}
+
+/// What a server is started with, by itself or for a load.
+#[derive(Args, Clone)]
+pub struct RpcServer {
+    /// A Unix socket instead of TCP
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["tls", "tls_cert", "quic"])]
+    pub unix: Option<PathBuf>,
+    /// TLS on TCP, and nothing else there; with a certificate made on the spot unless one is named
+    #[arg(long)]
+    pub tls: bool,
+    /// The server's certificate chain, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of it, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// QUIC on the same port
+    #[arg(long)]
+    pub quic: bool,
+    /// Threads that serve [default: one a core]
+    #[arg(long, value_name = "N", value_parser = threads())]
+    pub server_threads: Option<usize>,
+    /// Do not count bytes
+    #[arg(long)]
+    pub no_byte_metrics: bool,
+    /// Measure how long requests take in the server
+    #[arg(long)]
+    pub durations: bool,
+    /// Show the requests in flight
+    #[arg(long)]
+    pub in_flight: bool,
+}
+
+fn threads() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1024)
 }
 
 #[derive(Args)]
