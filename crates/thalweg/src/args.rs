@@ -331,6 +331,8 @@ pub struct BenchRpc {
 pub enum RpcHalf {
     /// Answer every request with the same bytes until SIGTERM, then print what was done as a line of JSON
     Serve(RpcServe),
+    /// Send requests to a server that is there, check the answers, and say how fast they came
+    Load(RpcLoad),
 }
 
 #[derive(Args)]
@@ -364,7 +366,7 @@ pub struct RpcServer {
     #[arg(long)]
     pub quic: bool,
     /// Threads that serve [default: one a core]
-    #[arg(long, value_name = "N", value_parser = threads())]
+    #[arg(long, value_name = "N", value_parser = up_to(1024))]
     pub server_threads: Option<usize>,
     /// Do not count bytes
     #[arg(long)]
@@ -377,8 +379,75 @@ pub struct RpcServer {
     pub in_flight: bool,
 }
 
-fn threads() -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(1..=1024)
+#[derive(Args)]
+pub struct RpcLoad {
+    /// The server: a port of this machine, or host:port
+    #[arg(value_name = "PORT|ADDR", default_value = "7878")]
+    pub place: String,
+    /// Its Unix socket instead
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["place", "tls", "quic"])]
+    pub unix: Option<PathBuf>,
+    /// Speak TLS; --ca-file says who vouches for the server
+    #[arg(long, conflicts_with = "quic")]
+    pub tls: bool,
+    /// Speak QUIC
+    #[arg(long)]
+    pub quic: bool,
+    /// Believe any certificate, as one that was made on the spot
+    #[arg(long, conflicts_with = "ca_file")]
+    pub tls_insecure: bool,
+    #[command(flatten)]
+    pub shape: RpcShape,
+    /// Bytes of the body of a response, which is checked
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub response_bytes: usize,
+}
+
+/// What a load does.
+#[derive(Args, Clone)]
+pub struct RpcShape {
+    /// Connections that are open all the time
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = up_to(1_000_000))]
+    pub connections: usize,
+    /// Requests in flight on each, at most
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = up_to(65_536))]
+    pub pipeline: usize,
+    /// Bytes of the body of a request
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub payload_bytes: usize,
+    /// How long to measure
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub duration_secs: f64,
+    /// How long to send before that
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub warm_up_secs: f64,
+    /// Threads of the load, with a runtime each
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(1024))]
+    pub threads: usize,
+    /// Requests a second of all connections, each due at a time of its own from which its latency counts;
+    /// without it each answer is followed by the next request
+    #[arg(long, value_name = "N", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// One write for all requests that follow from what was read, which is the default
+    #[arg(long)]
+    pub batch: bool,
+    /// One write for each request, as the load of nacelle does it
+    #[arg(long, conflicts_with = "batch")]
+    pub one_write_per_request: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().map_err(|e| format!("{e}"))?;
+    if (0.0..=86_400.0).contains(&seconds) { Ok(seconds) } else { Err("it has to be from 0 to 86400".to_owned()) }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().map_err(|e| format!("{e}"))?;
+    if (0.001..=1e9).contains(&rate) { Ok(rate) } else { Err("it has to be from 0.001 to 1000000000".to_owned()) }
+}
+
+fn up_to(max: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=max)
 }
 
 #[derive(Args)]

@@ -94,3 +94,95 @@ fn a_server_that_cannot_be_is_refused() {
     let message = thalweg(["bench", "rpc", "serve", "--tls-cert", "none.pem", "--tls-key", "none.pem"]).failed(1);
     assert!(message.contains("none.pem"), "{message}");
 }
+
+/// What a load of a fraction of a second found, which has to be no error.
+fn load(args: &[&str]) -> Value {
+    let short = ["--duration-secs", "0.2", "--warm-up-secs", "0.05", "--json"];
+    thalweg(["bench", "rpc", "load"].into_iter().chain(args.iter().copied()).chain(short)).json()
+}
+
+/// The server has answered what the load counted and what came before and after, and nothing went wrong.
+fn check(found: &Value, served: &Value, connections: u64) {
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("no count in {found} or {served}"));
+    assert_eq!((number(&found["errors"]), number(&served["faults"]), number(&served["timeouts"])), (0, 0, 0));
+    assert_eq!((number(&served["connections"]), number(&served["cut_off"])), (connections, 0));
+    let (requests, served) = (number(&found["requests"]), number(&served["requests"]));
+    assert!(requests > 0 && requests <= served, "{requests} of {served}");
+}
+
+/// Over every transport the load gets all answers, and says what a comparison has to hold fixed.
+#[test]
+fn every_transport_carries_a_load() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket").display().to_string();
+    let tcp = ["--bind", "127.0.0.1:0", "--server-threads", "1"];
+    let cases: [(&str, &[&str], &[&str]); 4] = [
+        ("tcp", &[], &[]),
+        ("tls", &["--tls"], &["--tls", "--tls-insecure"]),
+        ("quic", &["--quic"], &["--quic", "--tls-insecure"]),
+        ("unix", &[], &[]),
+    ];
+    for (transport, serve_args, load_args) in cases {
+        let serve = match transport {
+            "unix" => Serve::with(&["--unix", &path, "--server-threads", "1"]),
+            _ => Serve::with(&[&tcp, serve_args].concat()),
+        };
+        let place = serve.place.clone();
+        let place: &[&str] = if transport == "unix" { &["--unix", &place] } else { &[&place] };
+        let found = load(&[place, load_args, &["--connections", "6", "--threads", "2", "--pipeline", "3"]].concat());
+        assert_eq!(
+            (&found["transport"], &found["connections"], &found["pipeline"], &found["client_threads"]),
+            (&transport.into(), &6.into(), &3.into(), &2.into())
+        );
+        for key in ["commit", "kernel", "cpu", "governor", "allocator", "client", "command", "load_average_before"] {
+            assert!(found.get(key).is_some(), "no {key} in {found}");
+        }
+        check(&found, &serve.stop(), 6);
+    }
+}
+
+/// A certificate is believed only if the named file vouches for it.
+#[test]
+fn a_load_over_tls_wants_to_know_whom_to_believe() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");
+    std::fs::write(file("chain.pem"), made.cert.pem()).expect("written");
+    std::fs::write(file("key.pem"), made.signing_key.serialize_pem()).expect("written");
+    let other = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");
+    std::fs::write(file("other.pem"), other.cert.pem()).expect("written");
+    let (chain, key, other) = (file("chain.pem"), file("key.pem"), file("other.pem"));
+    let serve = Serve::with(&["--bind", "127.0.0.1:0", "--tls", "--tls-cert", &chain, "--tls-key", &key]);
+    let place = serve.place.clone();
+    let message = thalweg(["bench", "rpc", "load", &place, "--tls"]).failed(2);
+    assert!(message.contains("--ca-file") && message.contains("--tls-insecure"), "{message}");
+    let message = thalweg(["bench", "rpc", "load", &place, "--tls", "--ca-file", &other]).failed(1);
+    assert!(message.contains("certificate"), "{message}");
+    let found = load(&[&place, "--tls", "--ca-file", &chain, "--connections", "2"]);
+    assert_eq!(found["errors"], 0);
+}
+
+/// An open loop sends what is due and no more, and says how late it was.
+#[test]
+fn an_open_loop_keeps_to_its_rate() {
+    let serve = Serve::with(&["--bind", "127.0.0.1:0"]);
+    let place = serve.place.clone();
+    let found = load(&[&place, "--rate", "2000", "--connections", "7", "--threads", "2"]);
+    assert_eq!((&found["due"], &found["timed"]), (&400.into(), &400.into()), "{found}");
+    assert!(found["sent_late_p99_us"].as_f64().is_some_and(|us| us > 0.0), "{found}");
+    let served = serve.stop();
+    assert_eq!(served["requests"], 500, "those of the warm-up, too");
+}
+
+/// A load that did not get what it asked for has failed.
+#[test]
+fn a_load_with_errors_fails() {
+    let serve = Serve::with(&["--bind", "127.0.0.1:0", "--response-bytes", "3"]);
+    let args = ["bench", "rpc", "load", &serve.place, "--connections", "2", "--duration-secs", "0.1"];
+    let message = thalweg(args).failed(1);
+    assert!(message.contains("the answer to 0 has 3 bytes, not 64"), "{message}");
+    let place = serve.place.clone();
+    serve.stop();
+    let message = thalweg(["bench", "rpc", "load", &place]).failed(1);
+    assert!(message.contains("cannot connect to 127.0.0.1:"), "{message}");
+}

@@ -1,22 +1,30 @@
 //! `thalweg bench rpc`: requests and responses over the service runtime, the server and the load in two processes.
 
 use std::io::{self, Write};
+use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-use ::bench::rpc::{Place, RpcServer, ServerSettings};
+use ::bench::rpc::{
+    HEAD_BYTES, LoadAverage, LoadReport, Place, Plan, Program, RpcServer, Secure, ServerSettings, Target, Trust,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::idle::raise_file_limit;
-use crate::args::{self, BenchRpc, RpcHalf, RpcServe};
+use crate::args::{self, BenchRpc, Global, RpcHalf, RpcLoad, RpcServe, RpcShape};
 use crate::block_on;
-use crate::output::{FAILED, Failure, Result, note};
+use crate::output::{FAILED, Failure, Result, USAGE, note};
 
 /// How often a server says what it has done.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
+/// Bytes of the requests of one pipeline.
+const BATCH_BYTES_MAX: usize = 256 << 20;
+/// Where `main.rs` gets its memory from.
+const ALLOCATOR: &str = "mimalloc";
 
-pub fn run(args: BenchRpc) -> Result {
+pub fn run(global: &Global, args: BenchRpc) -> Result {
     match args.half {
         RpcHalf::Serve(args) => serve(&args),
+        RpcHalf::Load(args) => load(global, &args),
     }
 }
 
@@ -95,4 +103,86 @@ async fn stop(terminate: &mut Signal, interrupt: &mut Signal) {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
+}
+
+fn load(global: &Global, args: &RpcLoad) -> Result {
+    let plan = plan(target(global, args)?, &args.shape, args.response_bytes)?;
+    let report = measure(&plan, None)?;
+    let mut out = io::stdout();
+    if global.json {
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    check(&report)
+}
+
+/// The server that is named.
+fn target(global: &Global, args: &RpcLoad) -> Result<Target> {
+    if let Some(path) = &args.unix {
+        return Ok(Target::Unix(path.clone()));
+    }
+    let place = if args.place.contains(':') { args.place.clone() } else { format!("127.0.0.1:{}", args.place) };
+    let wrong = |why: String| Failure::new(USAGE, format!("{place}: {why}; write a port, or host:port"));
+    let address = place.to_socket_addrs().map_err(|e| wrong(e.to_string()))?.next();
+    let address = address.ok_or_else(|| wrong("this name has no address".to_owned()))?;
+    if !args.tls && !args.quic {
+        return Ok(Target::Tcp(address));
+    }
+    let trust = match (&global.ca_file, args.tls_insecure) {
+        (Some(path), _) => Trust::File(path.into()),
+        (None, true) => Trust::Anyone,
+        (None, false) => {
+            let why = "who vouches for the server? Name its --ca-file, or say --tls-insecure to believe anyone";
+            return Err(Failure::new(USAGE, why));
+        }
+    };
+    let host = place.rsplit_once(':').map_or("", |(host, _)| host);
+    let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let secure = Secure { address, name, trust };
+    Ok(if args.quic { Target::Quic(secure) } else { Target::Tls(secure) })
+}
+
+fn plan(target: Target, shape: &RpcShape, response_bytes: usize) -> Result<Plan> {
+    if shape.duration_secs == 0.0 {
+        return Err(Failure::new(USAGE, "--duration-secs 0 measures nothing"));
+    }
+    let batch_bytes = shape.payload_bytes.saturating_add(HEAD_BYTES).saturating_mul(shape.pipeline);
+    if batch_bytes > BATCH_BYTES_MAX {
+        let why = format!("--pipeline times --payload-bytes is {batch_bytes} bytes, more than {BATCH_BYTES_MAX}");
+        return Err(Failure::new(USAGE, why));
+    }
+    Ok(Plan {
+        target,
+        connections: shape.connections,
+        pipeline: shape.pipeline,
+        payload_bytes: shape.payload_bytes,
+        response_bytes,
+        duration: Duration::from_secs_f64(shape.duration_secs),
+        warm_up: Duration::from_secs_f64(shape.warm_up_secs),
+        threads: shape.threads,
+        rate: shape.rate,
+        is_one_write_per_request: shape.one_write_per_request,
+    })
+}
+
+/// Runs a load. Its errors are told here and counted in the report.
+fn measure(plan: &Plan, server: Option<u32>) -> Result<LoadReport> {
+    raise_file_limit();
+    let before = LoadAverage::now();
+    let outcome = ::bench::rpc::run(plan, server).map_err(|e| Failure::new(FAILED, e.to_string()))?;
+    outcome.told.iter().for_each(|why| note(why));
+    let version = concat!("thalweg ", env!("CARGO_PKG_VERSION"));
+    Ok(LoadReport::new(plan, &outcome, Program::this(version, ALLOCATOR), before))
+}
+
+/// A run with errors has failed, whatever else it found.
+fn check(report: &LoadReport) -> Result {
+    if report.errors > 0 {
+        return Err(Failure::new(FAILED, format!("{} connections broke or missed answers", report.errors)));
+    }
+    if report.requests == 0 {
+        return Err(Failure::new(FAILED, "no request was answered"));
+    }
+    Ok(())
 }
