@@ -251,8 +251,9 @@ pub enum Bench {
     Compare(BenchCompare),
     /// Memory of a broker alone, of idle connections, and the time to the first publish
     Idle(BenchIdle),
-    /// Requests and responses over the service runtime alone, without a broker
-    Rpc(BenchRpc),
+    /// Requests and responses over the service runtime alone, without a broker: the server in a process of its
+    /// own, and a load against it
+    Rpc(Box<BenchRpc>),
 }
 
 #[derive(Args, Clone)]
@@ -322,9 +323,27 @@ pub struct BenchIdle {
 }
 
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchRpc {
     #[command(subcommand)]
-    pub half: RpcHalf,
+    pub half: Option<RpcHalf>,
+    #[command(flatten)]
+    pub both: RpcBoth,
+}
+
+/// A load and the server that it starts for itself.
+#[derive(Args)]
+pub struct RpcBoth {
+    #[command(flatten)]
+    pub server: RpcServer,
+    #[command(flatten)]
+    pub shape: RpcShape,
+    /// Bytes of the body of a response [default: 64]
+    #[arg(long, value_name = "N")]
+    pub response_bytes: Option<usize>,
+    /// Run so many times and report the median run by rate
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(1000))]
+    pub rounds: usize,
 }
 
 #[derive(Subcommand)]
@@ -350,6 +369,10 @@ pub struct RpcServe {
 /// What a server is started with, by itself or for a load.
 #[derive(Args, Clone)]
 pub struct RpcServer {
+    /// A profile: what a server of the service runtime is set to, TOML
+    // The name of the global option, which is left out where a command has one of its own.
+    #[arg(long = "config", id = "config", value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     /// A Unix socket instead of TCP
     #[arg(long, value_name = "PATH", conflicts_with_all = ["tls", "tls_cert", "quic"])]
     pub unix: Option<PathBuf>,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use net::quic::{self, Windows};
-use net::service::layer;
+use net::service::{Timeouts, layer};
 use net::shutdown::Ended;
 use net::telemetry::{Telemetry, Totals};
 use net::tls::Identity;
@@ -19,7 +19,7 @@ use net::{Shards, Shutdown};
 use serde::{Deserialize, Serialize};
 
 use super::process::CpuTime;
-use super::{ALPN, Rpc};
+use super::{ALPN, HEAD_BYTES, Rpc};
 use crate::report::rate;
 
 /// The bounds of a QUIC connection. In flight is less than what the usual buffer of a UDP socket holds.
@@ -30,6 +30,9 @@ pub(super) const WINDOWS: Windows = Windows {
     bidirectional_streams: 16,
     unidirectional_streams: 0,
 };
+
+const BODY_BYTES_MAX: usize = 16 << 20;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +82,13 @@ impl Default for ServerSettings {
             shards: std::thread::available_parallelism().map_or(1, usize::from),
             response_bytes: 64,
             connections: ConnectionLimits::default(),
-            service: ServiceSettings::default(),
+            service: ServiceSettings {
+                frame_bytes_max: HEAD_BYTES + BODY_BYTES_MAX,
+                body_bytes_max: BODY_BYTES_MAX as u64,
+                // Who has not asked anything yet waits for others to connect, or for its turn in a schedule.
+                timeouts: Timeouts { first_frame: IDLE_TIMEOUT, idle: Some(IDLE_TIMEOUT), ..Timeouts::default() },
+                ..ServiceSettings::default()
+            },
             shows_in_flight: false,
             shutdown_timeout: Duration::from_secs(3),
         }

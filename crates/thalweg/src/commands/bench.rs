@@ -26,7 +26,7 @@ pub fn run(global: &Global, command: Bench) -> Result {
         Bench::Pubsub(args) => pubsub(global, &args),
         Bench::Compare(args) => compare::run(&args, global.json),
         Bench::Idle(args) => idle::run(&args, global.json),
-        Bench::Rpc(args) => rpc::run(global, args),
+        Bench::Rpc(args) => rpc::run(global, *args),
     }
 }
 

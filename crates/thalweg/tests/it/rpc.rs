@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::command::thalweg;
+use crate::command::{Done, run, thalweg};
 use crate::server::{PATIENCE, program};
 
 /// A server of the reference frames. It is killed when this is dropped.
@@ -185,4 +185,55 @@ fn a_load_with_errors_fails() {
     serve.stop();
     let message = thalweg(["bench", "rpc", "load", &place]).failed(1);
     assert!(message.contains("cannot connect to 127.0.0.1:"), "{message}");
+}
+
+/// The program in a folder with this profile, and with a broker's configuration in the environment.
+fn with_profile(profile: &str, args: &[&str]) -> Done {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("profile.toml"), profile).expect("written");
+    let mut program = program();
+    program.current_dir(folder.path()).env("THALWEG_CONFIG", "broker.toml").args(["bench", "rpc"]).args(args);
+    run(program.stdout(Stdio::piped()).stderr(Stdio::piped()), b"")
+}
+
+const SHORT: [&str; 7] = ["--connections", "4", "--duration-secs", "0.2", "--warm-up-secs", "0.05", "--json"];
+
+/// Without `serve` or `load` there are both, and what a request cost the server is known, too.
+#[test]
+fn both_halves_come_with_one_command() {
+    let done = with_profile("", &[&["--server-threads", "1", "--response-bytes", "9"], &SHORT[..]].concat());
+    let found = done.json();
+    assert_eq!((&found["transport"], &found["response_bytes"]), (&"tcp".into(), &9.into()));
+    assert_eq!((&found["server_threads"], &found["server"]["threads"]), (&1.into(), &1.into()));
+    assert!(found["server_cpu_us_per_request"].as_f64().is_some_and(|us| us > 0.0), "{found}");
+    check(&found, &found["server"], 4);
+    let done = with_profile("", &[&["--quic", "--rounds", "2", "--server-threads", "1"], &SHORT[..]].concat());
+    let found = done.json();
+    assert_eq!((&found["transport"], &found["rounds"]["count"]), (&"quic".into(), &2.into()));
+}
+
+/// A profile says how the server is set, and with that how the load speaks to it; options stand above it.
+#[test]
+fn a_profile_sets_both_halves() {
+    let profile = "server_threads = 1\ntls_self_signed = true\nresponse_bytes = 7\nlow_memory = true\n\
+        read_buffer_capacity = 1\n[request_metrics]\nbytes = false";
+    let args = ["--config", "profile.toml"];
+    let found = with_profile(profile, &[&args, &SHORT[..]].concat()).json();
+    assert_eq!((&found["transport"], &found["response_bytes"]), (&"tls".into(), &7.into()));
+    assert!(found["server"].get("bytes_read").is_none(), "{found}");
+    let found = with_profile(profile, &[&args, &["--response-bytes", "8"], &SHORT[..]].concat()).json();
+    assert_eq!(found["response_bytes"], 8);
+    let done = with_profile(profile, &[&args, &SHORT[..6]].concat());
+    assert!(done.err.contains("read_buffer_capacity changes nothing"), "{done:?}");
+}
+
+/// What a profile has wrong is refused, with the nearest thing that would be right.
+#[test]
+fn a_key_that_no_profile_has_is_refused() {
+    let args = ["--config", "profile.toml"];
+    for half in [&["serve"][..], &[]] {
+        let message = with_profile("[limits]\nmax_conections = 5", &[half, &args].concat()).failed(2);
+        let hint = "profile.toml: there is no key limits.max_conections; did you mean limits.max_connections?";
+        assert!(message.contains(hint), "{message}");
+    }
 }

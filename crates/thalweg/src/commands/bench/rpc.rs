@@ -1,7 +1,14 @@
 //! `thalweg bench rpc`: requests and responses over the service runtime, the server and the load in two processes.
 
+mod both;
+mod child;
+mod profile;
+
 use std::io::{self, Write};
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use ::bench::rpc::{
@@ -13,6 +20,7 @@ use super::idle::raise_file_limit;
 use crate::args::{self, BenchRpc, Global, RpcHalf, RpcLoad, RpcServe, RpcShape};
 use crate::block_on;
 use crate::output::{FAILED, Failure, Result, USAGE, note};
+use profile::Start;
 
 /// How often a server says what it has done.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
@@ -22,42 +30,72 @@ const BATCH_BYTES_MAX: usize = 256 << 20;
 const ALLOCATOR: &str = "mimalloc";
 
 pub fn run(global: &Global, args: BenchRpc) -> Result {
+    if global.server.is_some() || !global.set.is_empty() {
+        let why =
+            "bench rpc runs without a broker: leave --server and --set out, and name a server as PORT or host:port";
+        return Err(Failure::new(USAGE, why));
+    }
     match args.half {
-        RpcHalf::Serve(args) => serve(&args),
-        RpcHalf::Load(args) => load(global, &args),
+        Some(RpcHalf::Serve(args)) => serve(&args),
+        Some(RpcHalf::Load(args)) => load(global, &args),
+        None => both::run(global, &args.both),
     }
 }
 
-/// The settings of a server that is started with these arguments.
-fn server_settings(args: &args::RpcServer) -> ServerSettings {
-    let mut settings = ServerSettings::default();
+/// What a server is started with: its profile, and the options that stand above it.
+fn start(
+    args: &args::RpcServer,
+    bind: Option<SocketAddr>,
+    response_bytes: Option<usize>,
+) -> Result<(Start, Vec<String>)> {
+    let mut start = Start::default();
+    let notes = named_profile(args).map_or(Ok(Vec::new()), |path| start.read(path))?;
+    let settings = &mut start.settings;
+    if let Some(bind) = bind {
+        settings.place = Place::Tcp(bind);
+    }
     if let Some(path) = &args.unix {
         settings.place = Place::Unix(path.clone());
     }
-    settings.is_tls = args.tls || (args.tls_cert.is_some() && !args.quic);
-    settings.is_quic = args.quic;
+    settings.is_tls |= args.tls || (args.tls_cert.is_some() && !args.quic);
+    settings.is_quic |= args.quic;
     settings.certificate = args.tls_cert.clone().zip(args.tls_key.clone());
-    if let Some(threads) = args.server_threads {
-        settings.shards = threads;
-    }
-    if args.no_byte_metrics {
-        settings.service.telemetry.bytes = false;
-    }
+    settings.shards = args.server_threads.unwrap_or(settings.shards);
+    settings.response_bytes = response_bytes.unwrap_or(settings.response_bytes);
+    settings.service.telemetry.bytes &= !args.no_byte_metrics;
     settings.service.telemetry.durations |= args.durations;
     settings.shows_in_flight |= args.in_flight;
-    settings
+    start.check().map_err(|why| Failure::new(USAGE, why))?;
+    Ok((start, notes))
+}
+
+/// The profile, if the command line names one: the variable of the global option names the configuration of a broker.
+fn named_profile(args: &args::RpcServer) -> Option<&Path> {
+    let mut words = std::env::args_os();
+    let is_named = words.any(|word| word == "--config" || word.as_encoded_bytes().starts_with(b"--config="));
+    args.profile.as_deref().filter(|_| is_named)
 }
 
 fn serve(args: &RpcServe) -> Result {
-    let mut settings = server_settings(&args.server);
-    if let Some(bind) = args.bind {
-        settings.place = Place::Tcp(bind);
+    let (start, notes) = start(&args.server, args.bind, args.response_bytes)?;
+    if start.is_low_memory {
+        keep_little_memory()?;
     }
-    if let Some(bytes) = args.response_bytes {
-        settings.response_bytes = bytes;
-    }
+    notes.iter().for_each(|text| note(text));
     raise_file_limit();
-    block_on(serve_until_stopped(settings))
+    block_on(serve_until_stopped(start.settings))
+}
+
+/// Starts this program anew, in its own place, where its allocator would keep what is free: it is told by variables
+/// and reads them only once.
+fn keep_little_memory() -> Result {
+    let variables = [("MIMALLOC_PURGE_DELAY", "0"), ("MIMALLOC_ARENA_EAGER_COMMIT", "0")];
+    let missing: Vec<_> = variables.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let error = Command::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).envs(missing).exec();
+    Err(Failure::new(FAILED, format!("low_memory: cannot start anew: {error}")))
 }
 
 async fn serve_until_stopped(settings: ServerSettings) -> Result {
