@@ -344,6 +344,15 @@ pub struct RpcBoth {
     /// Run so many times and report the median run by rate
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(1000))]
     pub rounds: usize,
+    /// Run the C programs of this folder in every round, too, and print the ratios to them
+    #[arg(
+        long,
+        value_name = "DIR",
+        num_args = 0..=1,
+        default_missing_value = "bench/floor",
+        conflicts_with_all = ["tls", "tls_cert", "quic", "rate", "one_write_per_request"]
+    )]
+    pub floor: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]

@@ -2,6 +2,7 @@
 
 mod both;
 mod child;
+mod floor;
 mod profile;
 
 use std::io::{self, Write};

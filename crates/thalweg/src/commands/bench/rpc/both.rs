@@ -9,6 +9,7 @@ use ::bench::rpc::{LoadReport, Place, Plan, Secure, ServerSettings, Target, Trus
 use serde_json::json;
 
 use super::child::Server;
+use super::floor::Floor;
 use super::{check, measure, named_profile, plan, start};
 use crate::args::{Global, RpcBoth};
 use crate::output::{FAILED, Failure, Result};
@@ -16,15 +17,23 @@ use crate::output::{FAILED, Failure, Result};
 pub fn run(global: &Global, args: &RpcBoth) -> Result {
     // The server says what in the profile changes nothing.
     let (start, _) = start(&args.server, None, args.response_bytes)?;
-    let settings = start.settings;
+    let (settings, is_low_memory) = (start.settings, start.is_low_memory);
     // Wrong arguments are found out before anything is started. Where the server listens is not known yet.
     let nowhere = Target::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
     let plan = plan(nowhere, &args.shape, settings.response_bytes)?;
+    let mut floor = args.floor.as_deref().map(|folder| Floor::find(folder, &settings, &plan)).transpose()?;
+    let ours = || run_ours(global, args, &settings, &plan);
     let mut reports = Vec::new();
     for _ in 0..args.rounds {
-        reports.push(run_ours(global, args, &settings, &plan)?);
+        reports.push(match &mut floor {
+            Some(floor) => floor.round(ours)?,
+            None => ours()?,
+        });
     }
-    report(global, reports)
+    if is_low_memory {
+        reports.iter_mut().for_each(|report| report.program.allocator += ", that of the server with low_memory");
+    }
+    report(global, reports, floor.as_ref())
 }
 
 fn run_ours(global: &Global, args: &RpcBoth, settings: &ServerSettings, plan: &Plan) -> Result<LoadReport> {
@@ -65,7 +74,7 @@ fn serve_flags(args: &RpcBoth) -> Vec<String> {
 }
 
 /// How a server is reached that was started here and says that it listens at `place`.
-fn target(ca_file: Option<&str>, settings: &ServerSettings, place: &str) -> Result<Target> {
+pub(super) fn target(ca_file: Option<&str>, settings: &ServerSettings, place: &str) -> Result<Target> {
     let address = || {
         let port: u16 = place.parse().map_err(|e| Failure::new(FAILED, format!("no port: {place}: {e}")))?;
         Ok::<_, Failure>(SocketAddr::from(([127, 0, 0, 1], port)))
@@ -83,7 +92,7 @@ fn target(ca_file: Option<&str>, settings: &ServerSettings, place: &str) -> Resu
     })
 }
 
-fn report(global: &Global, mut reports: Vec<LoadReport>) -> Result {
+fn report(global: &Global, mut reports: Vec<LoadReport>, floor: Option<&Floor<'_>>) -> Result {
     reports.sort_by(|a, b| a.rps.total_cmp(&b.rps));
     let count = reports.len();
     let (first, middle, last) = (&reports[0], &reports[count / 2], &reports[count - 1]);
@@ -91,11 +100,17 @@ fn report(global: &Global, mut reports: Vec<LoadReport>) -> Result {
     if global.json {
         let mut value = serde_json::to_value(middle)?;
         value["rounds"] = json!({ "count": count, "rps_min": first.rps, "rps_max": last.rps });
+        if let Some(floor) = floor {
+            value["floor"] = floor.to_json();
+        }
         writeln!(out, "{value}")?;
     } else {
         write!(out, "{middle}")?;
         if count > 1 {
             writeln!(out, "{:<22}median of {count}, {:.0} to {:.0} requests/s", "rounds", first.rps, last.rps)?;
+        }
+        if let Some(floor) = floor {
+            writeln!(out, "{}", floor.table())?;
         }
     }
     reports.iter().try_for_each(check)
