@@ -15,6 +15,7 @@ mod overflow;
 mod publishing;
 mod requests;
 mod resilience;
+mod rpc;
 mod serve;
 mod subscribing;
 mod telemetry;
