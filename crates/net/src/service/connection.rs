@@ -59,6 +59,8 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     active: u64,
     /// The tick at which the frame in `rest` began.
     frame_began: u64,
+    /// Nothing is read, because something else has to be done or written before.
+    is_held_up: bool,
     /// The bytes that were written when last looked, and the tick since when others wait behind them.
     written: u64,
     stalled: Option<u64>,
@@ -191,6 +193,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             opened: live.shard.now(),
             active: live.shard.now(),
             frame_began: 0,
+            is_held_up: false,
             written: 0,
             stalled: None,
             live,
@@ -279,18 +282,20 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             if self.pending.is_some() && self.outbox.has_room() {
                 self.answer(cx, &mut scratch.out, &mut scratch.batch);
             }
-            if scratch.out.len() >= FLUSH_BYTES || !self.outbox.has_room() {
+            let has_room = self.outbox.has_room();
+            if scratch.out.len() >= FLUSH_BYTES || !has_room {
+                self.is_held_up |= !has_room;
                 break Work::OutOfRoom;
             }
             if !self.is_reading() {
                 break Work::Done;
             }
             if !self.may_handle(cx, &scratch.out) {
-                // The peer is not to blame for the time until it is read again.
-                for body in &mut self.bodies {
-                    (body.began, body.came_bytes) = (now, 0);
-                }
+                self.is_held_up = true;
                 break Work::Done;
+            }
+            if std::mem::take(&mut self.is_held_up) {
+                self.begin_anew(now);
             }
             let read = if self.rest.is_ready() { Read::Own } else { self.read(cx, scratch, now)? };
             match read {
@@ -318,6 +323,14 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             && self.held.is_none()
             && self.pending.as_ref().is_none_or(|pending| !pending.is_alone() && pending.count() < max)
             && self.bodies.iter().all(|body| body.writer.has_room(cx))
+    }
+
+    /// The time of what the peer has begun counts from now: it is not to blame for that in which it was not read.
+    fn begin_anew(&mut self, now: u64) {
+        self.frame_began = now;
+        for body in &mut self.bodies {
+            (body.began, body.came_bytes) = (now, 0);
+        }
     }
 
     fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Read, End> {
@@ -662,6 +675,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     /// The tick at which what the peer has begun should be whole.
     fn coming_due(&self) -> Option<u64> {
+        if self.is_held_up {
+            return None;
+        }
         let due = |began: u64, bytes: usize| {
             let extra = (bytes / READ_BYTES_PER_TICK_MIN) as u64;
             began.saturating_add(self.live.ticks.read).saturating_add(extra)
