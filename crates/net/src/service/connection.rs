@@ -162,11 +162,21 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Future for Connection<P, H, T> {
 impl<P: Protocol, H: Handler<P>, T> Drop for Connection<P, H, T> {
     fn drop(&mut self) {
         self.outbox.close();
-        let cells = &self.live.cells;
-        cells.requests_completed.add(self.pending.as_ref().map_or(0, |pending| pending.unfinished()));
+        self.give_up();
         if self.live.counts_bytes {
-            cells.bytes_written.add(self.outbox.progress().1 - self.written);
+            self.live.cells.bytes_written.add(self.outbox.progress().1 - self.written);
         }
+    }
+}
+
+impl<P: Protocol, H: Handler<P>, T> Connection<P, H, T> {
+    /// Lets go of all that is begun and will not be finished, with the permits that it holds.
+    fn give_up(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.live.cells.requests_completed.add(pending.unfinished());
+        }
+        (self.held, self.rest) = (None, Rest::new());
+        self.bodies.clear();
     }
 }
 
@@ -232,6 +242,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                     self.live.protocol.encode_fault(&mut self.codec, None, &fault, &mut scratch.out);
                 }
             }
+            self.give_up();
             let is_eof = matches!(self.stage, Stage::Finishing { is_eof: true, .. });
             self.stage = Stage::Closing { due: now + self.live.ticks.last_words, is_finished: false, is_eof };
         }

@@ -1,15 +1,82 @@
 //! Peers and handlers that fail: each ends its own connection and nothing else, and nothing of it is left.
 
-use crate::harness::framed::{call, open, piece, push, tell};
-use crate::harness::stand::patient;
-use crate::harness::{Said, Stand, Way, over_every_transport, until};
+use net::service::{FaultKind, ServiceSettings};
 
-over_every_transport!(what_a_lost_connection_asked_is_given_up, a_panic_ends_its_connection_and_nothing_else);
+use crate::harness::framed::{HEAD_BYTES, call, frame, open, piece, push, tell};
+use crate::harness::stand::{impatient, patient};
+use crate::harness::{PATIENCE, Said, Stand, Way, noise, over_every_transport, until};
+
+over_every_transport!(
+    what_is_begun_is_given_up_at_once,
+    a_frame_that_is_too_large_is_refused_before_it_comes,
+    a_peer_that_closes_its_half_gets_all_answers,
+    what_a_lost_connection_asked_is_given_up,
+    a_panic_ends_its_connection_and_nothing_else,
+);
+
+/// Not only once the peer has closed its side as well.
+async fn what_is_begun_is_given_up_at_once(way: Way) {
+    let stand = Stand::out_of_order(impatient(|timeouts| timeouts.last_words = PATIENCE));
+    let mut peer = stand.dial(way).await;
+    peer.send_all(&[call(1, "wait x"), open(2, None, "collect y"), frame(b'?', 3, b"")]).await;
+    let said = peer.hear().await;
+    assert!(said.is_fault(0, FaultKind::Malformed), "{said:?}");
+    stand.world.until("end x").await;
+    stand.world.until("end y").await;
+    until("permits are given back", || stand.requests.in_use() + stand.bodies.in_use() + stand.memory.in_use() == 0)
+        .await;
+    assert_eq!(stand.totals().requests_in_flight(), 0);
+    assert_eq!(stand.connections.open(), 1);
+}
+
+async fn a_frame_that_is_too_large_is_refused_before_it_comes(way: Way) {
+    for stand in Stand::both(ServiceSettings { frame_bytes_max: 1000, ..patient() }) {
+        let mut peer = stand.dial(way).await;
+        let echoed = "x".repeat(1000 - HEAD_BYTES - "echo ".len());
+        assert_eq!(peer.ask(1, &format!("echo {echoed}")).await, echoed.as_bytes());
+        peer.send(&call(1, &format!("echo {echoed}y"))[..HEAD_BYTES]).await;
+        peer.ear.is_told_and_closed(FaultKind::TooLarge).await;
+    }
+}
+
+async fn a_peer_that_closes_its_half_gets_all_answers(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        let mut frames = vec![call(0, "wait x"), call(1, "several y 3")];
+        frames.extend((2..302).map(|i| call(i, &format!("noise {i} 10000 1"))));
+        frames.extend([open(302, None, "collect z"), piece(302, b"half", false), call(303, "echo cut")[..10].to_vec()]);
+        let bytes = frames.concat();
+        let (mouth, ear) = (&mut peer.mouth, &mut peer.ear);
+        let ask = async {
+            mouth.send(&bytes).await;
+            mouth.finish().await;
+            stand.world.until("cut z").await;
+            stand.world.open("x", 1);
+            stand.world.open("y", 3);
+        };
+        let (mut said, ()) = tokio::join!(ear.hear_all(305), ask);
+        if !stand.is_in_order {
+            said.sort_by_key(Said::id);
+        }
+        assert_eq!(said[0], Said::Answer(0, b"x".into()));
+        for i in 0..3 {
+            assert_eq!(said[1 + i], Said::Answer(1, format!("y {i}").into()));
+        }
+        for i in 2..302 {
+            assert!(said[2 + i as usize] == Said::Answer(i, noise(u64::from(i), 10_000)), "{:?}", said[2 + i as usize]);
+        }
+        assert!(matches!(&said[304], Said::Answer(302, words) if words.starts_with(b"cut:")), "{:?}", said[304]);
+        peer.ear.hears_the_end().await;
+        drop(peer);
+        assert_eq!(stand.is_left_alone().await.faults, 0);
+    }
+}
 
 async fn what_a_lost_connection_asked_is_given_up(way: Way) {
     for stand in Stand::both(patient()) {
         let (mut lost, mut other) = (stand.dial_abrupt(way).await, stand.dial(way).await);
         other.send(&call(1, "wait kept")).await;
+        stand.world.until("begin kept").await;
         lost.send_all(&[call(1, "wait lost"), call(2, "several lost 3"), call(3, "echo known"), call(4, "nothing")])
             .await;
         lost.send_all(&[
