@@ -536,6 +536,13 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         {
             return Err(Fault::too_large(format!("a body has at most {max} bytes, this one {bytes}")).into());
         }
+        if self.bodies.iter().any(|body| body.tag == tag) {
+            return Err(Fault::malformed("a body that is begun again before its last piece").into());
+        }
+        // Those that were refused are among them: they are still to come.
+        if self.bodies.len() >= self.live.settings.requests_per_connection_max {
+            return Err(Fault::busy("this connection has too many bodies coming in").into());
+        }
         let live = self.live.clone();
         let permits = (live.requests.acquire(1), live.bodies.acquire(1), live.memory.acquire(body::WAITING_BYTES_MAX));
         let (writer, body) = body::channel();

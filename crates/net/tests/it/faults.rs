@@ -7,12 +7,35 @@ use crate::harness::stand::{impatient, patient};
 use crate::harness::{PATIENCE, Said, Stand, Way, noise, over_every_transport, until};
 
 over_every_transport!(
+    a_malformed_frame_is_told_and_closes,
     what_is_begun_is_given_up_at_once,
     a_frame_that_is_too_large_is_refused_before_it_comes,
     a_peer_that_closes_its_half_gets_all_answers,
     what_a_lost_connection_asked_is_given_up,
     a_panic_ends_its_connection_and_nothing_else,
 );
+
+async fn a_malformed_frame_is_told_and_closes(way: Way) {
+    let bad = [
+        frame(b'?', 1, b"no such kind"),
+        b"\x01\0\0\0too short".to_vec(),
+        piece(9, b"of no body", true),
+        frame(b'O', 1, b"short"),
+        open(7, None, "collect x").repeat(2),
+    ];
+    for stand in Stand::both(patient()) {
+        for bad in &bad {
+            let mut peer = stand.dial(way).await;
+            // Also behind what is answered, and with more behind it, which nobody reads.
+            let frames = [call(1, "echo before"), bad.clone(), noise(1, 100_000)];
+            peer.send_all(&frames).await;
+            assert_eq!(peer.hear().await, Said::Answer(1, b"before".into()));
+            peer.ear.is_told_and_closed(FaultKind::Malformed).await;
+        }
+        let totals = stand.is_left_alone().await;
+        assert_eq!(totals.faults, bad.len() as u64);
+    }
+}
 
 /// Not only once the peer has closed its side as well.
 async fn what_is_begun_is_given_up_at_once(way: Way) {
@@ -126,4 +149,21 @@ async fn a_panic_ends_its_connection_and_nothing_else(way: Way) {
         drop(other);
         stand.is_left_alone().await;
     }
+}
+
+/// Bodies that were refused take memory until they are over, so there are no more of them than of others.
+#[tokio::test]
+async fn bodies_that_are_refused_are_bounded_as_well() {
+    let settings = ServiceSettings { streamed_bodies_max: 1, requests_per_connection_max: 10, ..patient() };
+    let stand = Stand::out_of_order(settings);
+    let mut peer = stand.dial(Way::Tcp).await;
+    let frames: Vec<Vec<u8>> = (1..12).map(|id| open(id, None, "collect x")).collect();
+    peer.send_all(&frames).await;
+    for id in 2..11 {
+        let said = peer.hear().await;
+        assert!(said.is_fault(id, FaultKind::Busy), "{said:?}");
+    }
+    peer.ear.is_told_and_closed(FaultKind::Busy).await;
+    drop(peer);
+    assert_eq!(stand.is_left_alone().await.requests_refused, 9);
 }
