@@ -13,6 +13,7 @@ over_every_transport!(
     a_peer_that_closes_its_half_gets_all_answers,
     what_a_lost_connection_asked_is_given_up,
     a_panic_ends_its_connection_and_nothing_else,
+    a_panic_while_a_connection_opens_is_counted,
 );
 
 async fn a_malformed_frame_is_told_and_closes(way: Way) {
@@ -147,6 +148,21 @@ async fn a_panic_ends_its_connection_and_nothing_else(way: Way) {
         assert_eq!(other.hear().await, Said::Answer(1, b"kept".into()));
         stand.dial(way).await.is_served().await;
         drop(other);
+        stand.is_left_alone().await;
+    }
+}
+
+async fn a_panic_while_a_connection_opens_is_counted(way: Way) {
+    for (n, when) in (1..).zip(["refuse to connect", "refuse to open"]) {
+        let stand = Stand::in_order(patient());
+        let mut other = stand.dial(way).await;
+        other.is_served().await;
+        stand.world.note(when);
+        let mut peer = stand.dial(way).await;
+        assert!(!peer.is_let_in().await, "{n}");
+        until("it is counted", || stand.totals().panics == 1).await;
+        other.is_served().await;
+        drop((peer, other));
         stand.is_left_alone().await;
     }
 }
