@@ -69,13 +69,15 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
 /// A request whose body still comes.
 struct OpenBody<P: Protocol> {
     tag: P::Tag,
+    /// Its request among the pending ones, if it was not answered at once.
+    number: Option<u64>,
     writer: BodyWriter,
     /// The tick since when the peer could send, and the bytes that came since.
     began: u64,
     came_bytes: usize,
     /// The right to one more streamed body, and to what may wait of it; `None` where it was refused and is only
     /// read to get past it.
-    _permits: Option<(Permit, Permit)>,
+    permits: Option<(Permit, Permit)>,
 }
 
 enum Stage {
@@ -86,6 +88,8 @@ enum Stage {
     Finishing {
         drained: Option<Held>,
         is_eof: bool,
+        /// What the peer is told after all answers.
+        fault: Option<Fault>,
     },
     /// The last bytes go out, until this tick at most. What the peer still sends is thrown away: closing with
     /// unread bytes would take the last answers away from it.
@@ -220,7 +224,15 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let now = self.live.shard.now();
         self.outbox.register(cx);
         if !matches!(self.stage, Stage::Closing { .. }) {
-            match self.turn(cx, scratch, now) {
+            let mut turn = self.turn(cx, scratch, now);
+            if P::ORDER == Order::Request
+                && self.pending.is_some()
+                && let Err(End::Fault(fault)) = turn
+            {
+                self.put_off(fault);
+                turn = self.turn(cx, scratch, now);
+            }
+            match turn {
                 Ok(()) => {
                     self.set_timer(cx, now);
                     return Poll::Pending;
@@ -232,13 +244,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 }
                 Err(End::Over) => {}
                 Err(End::Fault(fault)) => {
-                    tracing::debug!(%fault, "closing a connection");
-                    let cells = &self.live.cells;
-                    if fault.kind == FaultKind::Timeout {
-                        cells.timeouts.add(1)
-                    } else {
-                        cells.faults.add(1)
-                    }
+                    self.count_fault(&fault);
                     self.live.protocol.encode_fault(&mut self.codec, None, &fault, &mut scratch.out);
                 }
             }
@@ -247,6 +253,28 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             self.stage = Stage::Closing { due: now + self.live.ticks.last_words, is_finished: false, is_eof };
         }
         self.poll_close(cx, scratch, now)
+    }
+
+    /// In order, a fault of the stream waits for its turn like an answer: it has no tag, so it would be taken for
+    /// an earlier one. It stands in the place of the request whose body is not whole, or else comes last.
+    fn put_off(&mut self, fault: Fault) {
+        let mut is_placed = false;
+        for body in self.bodies.drain(..) {
+            let pending = self.pending.as_mut().zip(body.number);
+            is_placed |= pending.is_some_and(|(pending, number)| pending.fail(number, &fault));
+        }
+        if is_placed {
+            self.count_fault(&fault);
+        }
+        let fault = (!is_placed).then_some(fault);
+        self.stage = Stage::Finishing { drained: None, is_eof: false, fault };
+    }
+
+    fn count_fault(&self, fault: &Fault) {
+        tracing::debug!(%fault, "closing a connection");
+        let cells = &self.live.cells;
+        let count = if fault.kind == FaultKind::Timeout { &cells.timeouts } else { &cells.faults };
+        count.add(1);
     }
 
     /// All that can be done now.
@@ -261,7 +289,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 }
                 Stage::Serving => {
                     let drained = self.live.handler.drain(&mut self.session);
-                    self.stage = Stage::Finishing { drained, is_eof: false };
+                    self.stage = Stage::Finishing { drained, is_eof: false, fault: None };
                 }
                 Stage::Finishing { .. } | Stage::Closing { .. } => {}
             }
@@ -270,12 +298,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             self.write(cx, scratch, now)?;
         }
         while self.work(cx, scratch, now)? == Work::OutOfRoom && self.outbox.has_room() {}
-        if let Stage::Finishing { drained, .. } = &mut self.stage
+        if let Stage::Finishing { drained, fault, .. } = &mut self.stage
             && drained.as_mut().is_none_or(|drained| drained.as_mut().poll(cx).is_ready())
         {
             *drained = None;
             if self.pending.is_none() && self.outbox.is_empty() {
-                return Err(End::Over);
+                return Err(fault.take().map_or(End::Over, End::Fault));
             }
         }
         self.expire(cx, now)
@@ -312,7 +340,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             match read {
                 Read::Pending => break Work::Done,
                 Read::Eof => {
-                    self.stage = Stage::Finishing { drained: None, is_eof: true };
+                    self.stage = Stage::Finishing { drained: None, is_eof: true, fault: None };
                     self.bodies.clear();
                 }
                 Read::Own => self.handle_own(cx, scratch, now, at)?,
@@ -467,7 +495,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Decoded::Request(tag, request) => match self.live.requests.acquire(1) {
                 Some(permit) => {
                     let reply = self.live.handler.call(&mut self.session, request);
-                    self.reply(tag, reply, permit, turn);
+                    let _number = self.reply(tag, reply, permit, turn);
                 }
                 None => self.refuse(tag, "the server has too many requests in flight; try again later", turn),
             },
@@ -481,14 +509,24 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Ok(true)
     }
 
-    fn reply(&mut self, tag: P::Tag, reply: Reply<P::Response, H::Later>, permit: Permit, turn: &mut Turn<'_>) {
+    /// Returns the number of the request among the pending ones, if it is one.
+    fn reply(
+        &mut self,
+        tag: P::Tag,
+        reply: Reply<P::Response, H::Later>,
+        permit: Permit,
+        turn: &mut Turn<'_>,
+    ) -> Option<u64> {
         turn.batch.started += 1;
         let (later, is_alone) = match reply {
-            Reply::Now(response) => return self.respond(tag, response, turn),
+            Reply::Now(response) => {
+                self.respond(tag, response, turn);
+                return None;
+            }
             Reply::Last(response) => {
                 self.respond(tag, response, turn);
-                self.stage = Stage::Finishing { drained: None, is_eof: false };
-                return;
+                self.stage = Stage::Finishing { drained: None, is_eof: false, fault: None };
+                return None;
             }
             Reply::Later(later) => (later, false),
             Reply::Alone(later) => (later, true),
@@ -496,7 +534,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let due = turn.now.saturating_add(self.live.ticks.handler);
         self.pending_due = self.pending_due.min(due);
         let pending = self.pending.get_or_insert_default();
-        pending.push(Begun { tag, due, at: turn.at, _permit: permit }, later, is_alone);
+        Some(pending.push(Begun { tag, due, at: turn.at, _permit: permit }, later, is_alone))
     }
 
     /// Answers at once, unless another request has to be answered before.
@@ -544,16 +582,17 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             return Err(Fault::busy("this connection has too many bodies coming in").into());
         }
         let live = self.live.clone();
-        let permits = (live.requests.acquire(1), live.bodies.acquire(1), live.memory.acquire(body::WAITING_BYTES_MAX));
+        let granted = (live.requests.acquire(1), live.bodies.acquire(1), live.memory.acquire(body::WAITING_BYTES_MAX));
         let (writer, body) = body::channel();
-        let (Some(permit), Some(open), Some(memory)) = permits else {
-            self.bodies.push(OpenBody { tag, writer, began: turn.now, came_bytes: 0, _permits: None });
+        let mut incoming = OpenBody { tag, number: None, writer, began: turn.now, came_bytes: 0, permits: None };
+        if let (Some(permit), Some(open), Some(memory)) = granted {
+            incoming.permits = Some((open, memory));
+            let reply = live.handler.call_streamed(&mut self.session, request, body);
+            incoming.number = self.reply(tag, reply, permit, turn);
+        } else {
             self.refuse(tag, "the server has too many bodies coming in; try again later", turn);
-            return Ok(());
-        };
-        self.bodies.push(OpenBody { tag, writer, began: turn.now, came_bytes: 0, _permits: Some((open, memory)) });
-        let reply = live.handler.call_streamed(&mut self.session, request, body);
-        self.reply(tag, reply, permit, turn);
+        }
+        self.bodies.push(incoming);
         Ok(())
     }
 

@@ -26,8 +26,9 @@ over_every_transport!(
 /// A timeout that a test waits for.
 const SHORT: Duration = Duration::from_millis(50);
 
-/// Sends a byte, waits until it was read, and so on until the server has had enough.
-async fn trickle(stand: &Stand, peer: &mut Peer, bytes: &[u8]) {
+/// Sends a byte, waits until it was read, and so on until the server has had enough. It blames the whole stream
+/// (0), or in order the request whose body it is.
+async fn trickle(stand: &Stand, peer: &mut Peer, bytes: &[u8], blamed: u32) {
     let mut read = stand.totals().bytes_read;
     let trickle = async {
         for byte in bytes {
@@ -44,7 +45,11 @@ async fn trickle(stand: &Stand, peer: &mut Peer, bytes: &[u8]) {
         panic!("the server took byte after byte");
     };
     // Until the end of the connection is heard.
-    let heard = async { peer.ear.is_told_and_closed(FaultKind::Timeout).await };
+    let heard = async {
+        let said = peer.ear.hear().await;
+        assert!(said.is_fault(blamed, FaultKind::Timeout), "{said:?}");
+        peer.ear.hears_the_end().await;
+    };
     tokio::select! {
         biased;
         () = heard => {}
@@ -84,7 +89,7 @@ async fn closed_with(quic: &quinn::Connection) -> Option<u64> {
 async fn a_first_frame_byte_by_byte_is_too_slow(way: Way) {
     let stand = Stand::in_order(impatient(|timeouts| timeouts.first_frame = 3 * SHORT));
     let mut peer = stand.dial(way).await;
-    trickle(&stand, &mut peer, &frame(b'K', 1, &noise(1, 1 << 20))).await;
+    trickle(&stand, &mut peer, &frame(b'K', 1, &noise(1, 1 << 20)), 0).await;
     drop(peer);
     assert_eq!(stand.is_left_alone().await.timeouts, 1);
 }
@@ -99,7 +104,7 @@ async fn a_later_frame_byte_by_byte_is_too_slow(way: Way) {
         let read = stand.totals().bytes_read;
         peer.send(&bytes[..ahead]).await;
         stand.has_read(read + ahead as u64).await;
-        trickle(&stand, &mut peer, &bytes[ahead..]).await;
+        trickle(&stand, &mut peer, &bytes[ahead..], 0).await;
         drop(peer);
         assert_eq!(stand.is_left_alone().await.timeouts, 1);
     }
@@ -109,15 +114,16 @@ async fn a_body_byte_by_byte_is_too_slow(way: Way) {
     let pieces: Vec<u8> = (0..5000).flat_map(|_| piece(1, b"x", false)).collect();
     let raw = open_raw(1, 100_000, "collect x");
     let bodies = [(open(1, None, "collect x"), pieces), (raw, noise(1, 50_000))];
-    for (opening, body) in bodies {
-        let stand = Stand::in_order(impatient(|timeouts| timeouts.read = 3 * SHORT));
-        let mut peer = stand.dial(way).await;
-        peer.send(&opening).await;
-        stand.world.until("begin x").await;
-        trickle(&stand, &mut peer, &body).await;
-        stand.world.until("end x").await;
-        drop(peer);
-        assert_eq!(stand.is_left_alone().await.timeouts, 1);
+    for (opening, body) in &bodies {
+        for stand in Stand::both(impatient(|timeouts| timeouts.read = 3 * SHORT)) {
+            let mut peer = stand.dial(way).await;
+            peer.send(opening).await;
+            stand.world.until("begin x").await;
+            trickle(&stand, &mut peer, body, u32::from(stand.is_in_order)).await;
+            stand.world.until("end x").await;
+            drop(peer);
+            assert_eq!(stand.is_left_alone().await.timeouts, 1);
+        }
     }
 }
 
