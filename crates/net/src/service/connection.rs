@@ -14,7 +14,8 @@ use std::time::Instant;
 use bytes::{Buf, BufMut};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
-use super::body::{self, BodyWriter};
+use super::bodies::{Bodies, Incoming};
+use super::body;
 use super::input::Input;
 use super::out::Out;
 use super::pending::{Answer, Begun, Pending};
@@ -48,7 +49,7 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     pending: Option<Box<Pending<P, H>>>,
     /// No pending request has taken too long before this tick.
     pending_due: u64,
-    bodies: Vec<OpenBody<P>>,
+    bodies: Bodies<P>,
     /// A message has to be over before anything else is handled.
     held: Option<Held>,
     stage: Stage,
@@ -64,20 +65,6 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     /// The bytes that were written when last looked, and the tick since when others wait behind them.
     written: u64,
     stalled: Option<u64>,
-}
-
-/// A request whose body still comes.
-struct OpenBody<P: Protocol> {
-    tag: P::Tag,
-    /// Its request among the pending ones, if it was not answered at once.
-    number: Option<u64>,
-    writer: BodyWriter,
-    /// The tick since when the peer could send, and the bytes that came since.
-    began: u64,
-    came_bytes: usize,
-    /// The right to one more streamed body, and to what may wait of it; `None` where it was refused and is only
-    /// read to get past it.
-    permits: Option<(Permit, Permit)>,
 }
 
 enum Stage {
@@ -200,7 +187,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             rest: Rest::new(),
             pending: None,
             pending_due: u64::MAX,
-            bodies: Vec::new(),
+            bodies: Bodies::default(),
             held: None,
             stage: Stage::Opening,
             timer: Timer::new(live.shard.clone()),
@@ -259,9 +246,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// an earlier one. It stands in the place of the request whose body is not whole, or else comes last.
     fn put_off(&mut self, fault: Fault) {
         let mut is_placed = false;
-        for body in self.bodies.drain(..) {
-            let pending = self.pending.as_mut().zip(body.number);
-            is_placed |= pending.is_some_and(|(pending, number)| pending.fail(number, &fault));
+        for number in self.bodies.cut() {
+            is_placed |= self.pending.as_mut().is_some_and(|pending| pending.fail(number, &fault));
         }
         if is_placed {
             self.count_fault(&fault);
@@ -361,15 +347,13 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         out.len() < FLUSH_BYTES
             && self.held.is_none()
             && self.pending.as_ref().is_none_or(|pending| !pending.is_alone() && pending.count() < max)
-            && self.bodies.iter().all(|body| body.writer.has_room(cx))
+            && self.bodies.have_room(cx)
     }
 
     /// The time of what the peer has begun counts from now: it is not to blame for that in which it was not read.
     fn begin_anew(&mut self, now: u64) {
         self.frame_began = now;
-        for body in &mut self.bodies {
-            (body.began, body.came_bytes) = (now, 0);
-        }
+        self.bodies.begin_anew(now);
     }
 
     fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Read, End> {
@@ -500,7 +484,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 None => self.refuse(tag, "the server has too many requests in flight; try again later", turn),
             },
             Decoded::Open(tag, request, body_bytes) => self.open_body(tag, request, body_bytes, turn)?,
-            Decoded::Piece { tag, bytes, is_last } => self.take_piece(tag, bytes, is_last)?,
+            Decoded::Piece { tag, bytes, is_last } => {
+                self.bodies.take(tag, bytes, is_last, self.live.settings.body_bytes_max)?
+            }
         }
         self.rest.wanted = 1;
         if matches!(self.stage, Stage::Opening) {
@@ -568,23 +554,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         body_bytes: Option<u64>,
         turn: &mut Turn<'_>,
     ) -> Result<(), End> {
-        let max = self.live.settings.body_bytes_max;
-        if let Some(bytes) = body_bytes
-            && bytes > max
-        {
-            return Err(Fault::too_large(format!("a body has at most {max} bytes, this one {bytes}")).into());
-        }
-        if self.bodies.iter().any(|body| body.tag == tag) {
-            return Err(Fault::malformed("a body that is begun again before its last piece").into());
-        }
-        // Those that were refused are among them: they are still to come.
-        if self.bodies.len() >= self.live.settings.requests_per_connection_max {
-            return Err(Fault::busy("this connection has too many bodies coming in").into());
-        }
+        self.bodies.expect(tag, body_bytes, &self.live.settings)?;
         let live = self.live.clone();
         let granted = (live.requests.acquire(1), live.bodies.acquire(1), live.memory.acquire(body::WAITING_BYTES_MAX));
         let (writer, body) = body::channel();
-        let mut incoming = OpenBody { tag, number: None, writer, began: turn.now, came_bytes: 0, permits: None };
+        let mut incoming = Incoming { tag, number: None, writer, began: turn.now, came_bytes: 0, permits: None };
         if let (Some(permit), Some(open), Some(memory)) = granted {
             incoming.permits = Some((open, memory));
             let reply = live.handler.call_streamed(&mut self.session, request, body);
@@ -593,23 +567,6 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             self.refuse(tag, "the server has too many bodies coming in; try again later", turn);
         }
         self.bodies.push(incoming);
-        Ok(())
-    }
-
-    fn take_piece(&mut self, tag: P::Tag, bytes: &[u8], is_last: bool) -> Result<(), End> {
-        let Some(at) = self.bodies.iter().position(|body| body.tag == tag) else {
-            return Err(Fault::malformed("a piece of a body that was not begun").into());
-        };
-        let max = self.live.settings.body_bytes_max;
-        self.bodies[at].came_bytes += bytes.len();
-        let writer = &mut self.bodies[at].writer;
-        if writer.bytes + bytes.len() as u64 > max {
-            return Err(Fault::too_large(format!("a body has at most {max} bytes")).into());
-        }
-        writer.push(bytes, is_last);
-        if is_last {
-            self.bodies.swap_remove(at);
-        }
         Ok(())
     }
 
@@ -741,7 +698,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         };
         let is_frame = !self.rest.is_empty() && !self.rest.is_ready() && !self.rest.is_waiting();
         let frame = is_frame.then(|| due(self.frame_began, self.rest.len()));
-        self.bodies.iter().map(|body| due(body.began, body.came_bytes)).chain(frame).min()
+        self.bodies.due(due).into_iter().chain(frame).min()
     }
 
     fn is_idle(&self) -> bool {
