@@ -1,5 +1,6 @@
 //! The runtime from outside, as a program would use it.
 
+mod bodies;
 mod certificates;
 mod faults;
 mod harness;
