@@ -5,6 +5,7 @@ mod certificates;
 mod faults;
 mod harness;
 mod limits;
+mod pushes;
 mod service;
 mod timeouts;
 mod tls;
