@@ -133,7 +133,7 @@ impl RpcServer {
         Snapshot {
             at: Instant::now(),
             totals: self.telemetry.totals(),
-            durations: self.telemetry.durations().0.into_iter().collect(),
+            durations: self.telemetry.durations().buckets.into_iter().collect(),
             shows_bytes: self.telemetry.settings.bytes,
             shows_in_flight: self.settings.shows_in_flight,
         }

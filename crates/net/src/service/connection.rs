@@ -3,7 +3,6 @@
 //! A task that is woken reads until nothing is left, handles every whole frame on the way, and writes all that
 //! came of it at once. Between frames it owns no buffer.
 
-mod bodies;
 mod ending;
 
 use std::future::Future;
@@ -17,7 +16,8 @@ use std::time::Instant;
 use bytes::{Buf, BufMut};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
-use self::bodies::OpenBody;
+use super::bodies::{Bodies, Incoming};
+use super::body;
 use super::input::Input;
 use super::out::Out;
 use super::pending::{Answer, Begun, Pending};
@@ -52,7 +52,7 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     pending: Option<Box<Pending<P, H>>>,
     /// No pending request has taken too long before this tick.
     pending_due: u64,
-    bodies: Vec<OpenBody<P>>,
+    bodies: Bodies<P>,
     /// A message has to be over before anything else is handled.
     held: Option<Held>,
     stage: Stage,
@@ -63,6 +63,8 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     active: u64,
     /// The tick at which the frame in `rest` began.
     frame_began: u64,
+    /// Nothing is read, because something else has to be done or written before.
+    is_held_up: bool,
     /// The bytes that were written when last looked, and the tick since when others wait behind them.
     written: u64,
     stalled: Option<u64>,
@@ -76,6 +78,8 @@ enum Stage {
     Finishing {
         drained: Option<Held>,
         is_eof: bool,
+        /// What the peer is told after all answers.
+        fault: Option<Fault>,
     },
     /// The last bytes go out, until this tick at most.
     Closing {
@@ -153,11 +157,21 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Future for Connection<P, H, T> {
 impl<P: Protocol, H: Handler<P>, T> Drop for Connection<P, H, T> {
     fn drop(&mut self) {
         self.outbox.close();
-        let cells = &self.live.cells;
-        cells.requests_completed.add(self.pending.as_ref().map_or(0, |pending| pending.unfinished()));
+        self.give_up();
         if self.live.counts_bytes {
-            cells.bytes_written.add(self.outbox.written() - self.written);
+            self.live.cells.bytes_written.add(self.outbox.written() - self.written);
         }
+    }
+}
+
+impl<P: Protocol, H: Handler<P>, T> Connection<P, H, T> {
+    /// Lets go of all that is begun and will not be finished, with the permits that it holds.
+    fn give_up(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.live.cells.requests_completed.add(pending.unfinished());
+        }
+        (self.held, self.rest) = (None, Rest::new());
+        self.bodies.clear();
     }
 }
 
@@ -177,13 +191,14 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             rest: Rest::new(),
             pending: None,
             pending_due: u64::MAX,
-            bodies: Vec::new(),
+            bodies: Bodies::default(),
             held: None,
             stage: Stage::Opening,
             timer: Timer::new(live.shard.clone()),
             opened: live.shard.now(),
             active: live.shard.now(),
             frame_began: 0,
+            is_held_up: false,
             written: 0,
             stalled: None,
             live,
@@ -205,7 +220,15 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
         if !matches!(self.stage, Stage::Closing { .. }) {
             let mut lingers = true;
-            match self.turn(cx, scratch, now) {
+            let mut turn = self.turn(cx, scratch, now);
+            if P::ORDER == Order::Request
+                && self.pending.is_some()
+                && let Err(End::Fault(fault)) = turn
+            {
+                self.put_off(fault);
+                turn = self.turn(cx, scratch, now);
+            }
+            match turn {
                 Ok(()) => {
                     if !is_shared && Arc::strong_count(&self.outbox) > 1 {
                         // Whoever has just got it may have pushed already.
@@ -222,20 +245,36 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 // Where closing takes nothing from the peer, nobody waits for it to close too.
                 Err(End::Over) => lingers = T::CLOSES_HARD,
                 Err(End::Fault(fault)) => {
-                    tracing::debug!(%fault, "closing a connection");
-                    let cells = &self.live.cells;
-                    if fault.kind == FaultKind::Timeout {
-                        cells.timeouts.add(1)
-                    } else {
-                        cells.faults.add(1)
-                    }
+                    self.count_fault(&fault);
                     self.live.protocol.encode_fault(&mut self.codec, None, &fault, &mut scratch.out);
                 }
             }
+            self.give_up();
             lingers &= !matches!(self.stage, Stage::Finishing { is_eof: true, .. });
             self.stage = Stage::Closing { due: now + self.live.ticks.last_words, is_finished: false, lingers };
         }
         self.poll_close(cx, scratch, now)
+    }
+
+    /// In order, a fault of the stream waits for its turn like an answer: it has no tag, so it would be taken for
+    /// an earlier one. It stands in the place of the request whose body is not whole, or else comes last.
+    fn put_off(&mut self, fault: Fault) {
+        let mut is_placed = false;
+        for number in self.bodies.cut() {
+            is_placed |= self.pending.as_mut().is_some_and(|pending| pending.fail(number, &fault));
+        }
+        if is_placed {
+            self.count_fault(&fault);
+        }
+        let fault = (!is_placed).then_some(fault);
+        self.stage = Stage::Finishing { drained: None, is_eof: false, fault };
+    }
+
+    fn count_fault(&self, fault: &Fault) {
+        tracing::debug!(%fault, "closing a connection");
+        let cells = &self.live.cells;
+        let count = if fault.kind == FaultKind::Timeout { &cells.timeouts } else { &cells.faults };
+        count.add(1);
     }
 
     /// All that can be done now.
@@ -250,7 +289,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 }
                 Stage::Serving => {
                     let drained = self.live.handler.drain(&mut self.session);
-                    self.stage = Stage::Finishing { drained, is_eof: false };
+                    self.stage = Stage::Finishing { drained, is_eof: false, fault: None };
                 }
                 Stage::Finishing { .. } | Stage::Closing { .. } => {}
             }
@@ -259,12 +298,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             self.write(cx, scratch, now)?;
         }
         while self.work(cx, scratch, now)? == Work::OutOfRoom && self.outbox.has_room() {}
-        if let Stage::Finishing { drained, .. } = &mut self.stage
+        if let Stage::Finishing { drained, fault, .. } = &mut self.stage
             && drained.as_mut().is_none_or(|drained| drained.as_mut().poll(cx).is_ready())
         {
             *drained = None;
             if self.pending.is_none() && self.outbox.is_empty() {
-                return Err(End::Over);
+                return Err(fault.take().map_or(End::Over, End::Fault));
             }
         }
         // The timer is never later than what is due.
@@ -283,18 +322,20 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             if self.pending.is_some() && self.outbox.has_room() {
                 self.answer(cx, &mut scratch.out, &mut scratch.batch);
             }
-            if scratch.out.len() >= FLUSH_BYTES || !self.outbox.has_room() {
+            let has_room = self.outbox.has_room();
+            if scratch.out.len() >= FLUSH_BYTES || !has_room {
+                self.is_held_up |= !has_room;
                 break Work::OutOfRoom;
             }
             if !self.is_reading() {
                 break Work::Done;
             }
             if !self.may_handle(cx, &scratch.out) {
-                // The peer is not to blame for the time until it is read again.
-                for body in &mut self.bodies {
-                    (body.began, body.came_bytes) = (now, 0);
-                }
+                self.is_held_up = true;
                 break Work::Done;
+            }
+            if std::mem::take(&mut self.is_held_up) {
+                self.begin_anew(now);
             }
             let lap = Lap::begin();
             let read = if self.rest.is_ready() { Read::Own } else { self.read(cx, scratch, now)? };
@@ -303,7 +344,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             match read {
                 Read::Pending => break Work::Done,
                 Read::Eof => {
-                    self.stage = Stage::Finishing { drained: None, is_eof: true };
+                    self.stage = Stage::Finishing { drained: None, is_eof: true, fault: None };
                     self.bodies.clear();
                 }
                 Read::Own => self.handle_own(cx, scratch, now, at)?,
@@ -331,7 +372,13 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         out.len() < FLUSH_BYTES
             && self.held.is_none()
             && self.pending.as_ref().is_none_or(|pending| !pending.is_alone() && pending.count() < max)
-            && self.bodies.iter().all(|body| body.writer.has_room(cx))
+            && self.bodies.have_room(cx)
+    }
+
+    /// The time of what the peer has begun counts from now: it is not to blame for that in which it was not read.
+    fn begin_anew(&mut self, now: u64) {
+        self.frame_began = now;
+        self.bodies.begin_anew(now);
     }
 
     fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Read, End> {
@@ -459,12 +506,14 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Decoded::Request(tag, request) => match self.live.requests.acquire(1) {
                 Some(permit) => {
                     let reply = self.live.handler.call(&mut self.session, request);
-                    self.reply(tag, reply, permit, turn);
+                    let _number = self.reply(tag, reply, permit, turn);
                 }
                 None => self.refuse(tag, "the server has too many requests in flight; try again later", turn),
             },
             Decoded::Open(tag, request, body_bytes) => self.open_body(tag, request, body_bytes, turn)?,
-            Decoded::Piece { tag, bytes, is_last } => self.take_piece(tag, bytes, is_last)?,
+            Decoded::Piece { tag, bytes, is_last } => {
+                self.bodies.take(tag, bytes, is_last, self.live.settings.body_bytes_max)?
+            }
         }
         self.rest.wanted = 1;
         if matches!(self.stage, Stage::Opening) {
@@ -473,14 +522,24 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Ok(true)
     }
 
-    fn reply(&mut self, tag: P::Tag, reply: Reply<P::Response, H::Later>, permit: Permit, turn: &mut Turn<'_>) {
+    /// Returns the number of the request among the pending ones, if it is one.
+    fn reply(
+        &mut self,
+        tag: P::Tag,
+        reply: Reply<P::Response, H::Later>,
+        permit: Permit,
+        turn: &mut Turn<'_>,
+    ) -> Option<u64> {
         turn.batch.started += 1;
         let (later, is_alone) = match reply {
-            Reply::Now(response) => return self.respond(tag, response, turn),
+            Reply::Now(response) => {
+                self.respond(tag, response, turn);
+                return None;
+            }
             Reply::Last(response) => {
                 self.respond(tag, response, turn);
-                self.stage = Stage::Finishing { drained: None, is_eof: false };
-                return;
+                self.stage = Stage::Finishing { drained: None, is_eof: false, fault: None };
+                return None;
             }
             Reply::Later(later) => (later, false),
             Reply::Alone(later) => (later, true),
@@ -488,7 +547,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let due = turn.now.saturating_add(self.live.ticks.handler);
         self.pending_due = self.pending_due.min(due);
         let pending = self.pending.get_or_insert_default();
-        pending.push(Begun { tag, due, at: turn.at, _permit: permit }, later, is_alone);
+        Some(pending.push(Begun { tag, due, at: turn.at, _permit: permit }, later, is_alone))
     }
 
     /// Answers at once, unless another request has to be answered before.
@@ -514,6 +573,29 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 self.live.protocol.encode_fault(&mut self.codec, Some(tag), &fault, turn.out);
             }
         }
+    }
+
+    fn open_body(
+        &mut self,
+        tag: P::Tag,
+        request: P::Request<'_>,
+        body_bytes: Option<u64>,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), End> {
+        self.bodies.check(tag, body_bytes, &self.live.settings)?;
+        let live = self.live.clone();
+        let granted = (live.requests.acquire(1), live.bodies.acquire(1), live.memory.acquire(body::WAITING_BYTES_MAX));
+        let (writer, body) = body::channel();
+        let mut incoming = Incoming { tag, number: None, writer, began: turn.now, came_bytes: 0, permits: None };
+        if let (Some(permit), Some(open), Some(memory)) = granted {
+            incoming.permits = Some((open, memory));
+            let reply = live.handler.call_streamed(&mut self.session, request, body);
+            incoming.number = self.reply(tag, reply, permit, turn);
+        } else {
+            self.refuse(tag, "the server has too many bodies coming in; try again later", turn);
+        }
+        self.bodies.push(incoming);
+        Ok(())
     }
 
     /// Encodes the later answers that are there, as long as there is room for them.

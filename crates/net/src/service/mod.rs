@@ -6,6 +6,7 @@
 //!                                                   └► pending, until the answer is there ─┘
 //! ```
 
+mod bodies;
 mod body;
 mod connection;
 mod input;

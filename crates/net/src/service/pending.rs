@@ -113,7 +113,8 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         self.alone.is_some()
     }
 
-    pub(super) fn push(&mut self, begun: Begun<P>, later: H::Later, is_alone: bool) {
+    /// Returns its number.
+    pub(super) fn push(&mut self, begun: Begun<P>, later: H::Later, is_alone: bool) -> u64 {
         let number = self.next;
         self.next += 1;
         self.unfinished += 1;
@@ -125,6 +126,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         }
         let work = Work { number, begun, is_answered: false, later: Box::pin(later) };
         self.running.push(Running(Some(work)));
+        number
     }
 
     /// A response that has to wait for its turn.
@@ -218,6 +220,21 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
                 self.ready.push_back(Answer::Done(work.begun.at));
             }
         }
+    }
+
+    /// Ends a request with a fault in place of its answer. `false` where it is over or has begun to answer.
+    pub(super) fn fail(&mut self, number: u64, fault: &Fault) -> bool {
+        let mut failed = None;
+        for running in std::mem::take(&mut self.running) {
+            match running.0 {
+                Some(work) if work.number == number && !work.is_answered => failed = Some(work),
+                _ => self.running.push(running),
+            }
+        }
+        if let Some(work) = &failed {
+            self.end(work, Some(fault.clone()));
+        }
+        failed.is_some()
     }
 
     /// The tick at which the first of the requests has taken too long.

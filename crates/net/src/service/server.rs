@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -235,7 +236,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             }
         };
         let Some(offer) = tls else {
-            return self.serve_socket(socket, address, hold).await;
+            return self.serve_socket(socket, address, hold).await.unwrap_or_default();
         };
         if offer.plaintext != Plaintext::Refused {
             let mut first = [0];
@@ -245,7 +246,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             }
             if first[0] != TLS_HANDSHAKE {
                 if offer.plaintext.is_allowed(address.ip()) {
-                    return self.serve_socket(socket, address, hold).await;
+                    return self.serve_socket(socket, address, hold).await.unwrap_or_default();
                 }
                 tracing::warn!(peer = %address, "refused a connection without TLS from another machine");
                 return;
@@ -255,7 +256,12 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         Box::pin(self.serve_tls(socket, address, offer, hold)).await;
     }
 
-    fn serve_socket(self: Rc<Self>, socket: TcpStream, address: SocketAddr, hold: Hold) -> impl Future<Output = ()> {
+    fn serve_socket(
+        self: Rc<Self>,
+        socket: TcpStream,
+        address: SocketAddr,
+        hold: Hold,
+    ) -> impl Future<Output = Option<()>> {
         let peer = self.peer(Transport::Tcp, Some(address));
         let (reader, writer) = socket.into_split();
         let outbox = Outbox::to_socket(Socket::Tcp(writer), self.settings.outbox_bytes_max);
@@ -293,7 +299,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         self.serve_stream(stream, peer, hold).await;
     }
 
-    fn serve_stream(self: Rc<Self>, stream: impl Duplex, peer: Peer, hold: Hold) -> impl Future<Output = ()> {
+    fn serve_stream(self: Rc<Self>, stream: impl Duplex, peer: Peer, hold: Hold) -> impl Future<Output = Option<()>> {
         let outbox = Outbox::to_writer(self.settings.outbox_bytes_max);
         self.serve_one(Stream::new(stream), outbox, peer, hold)
     }
@@ -305,12 +311,25 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         outbox: Outbox,
         peer: Peer,
         hold: Hold,
-    ) -> impl Future<Output = ()> + use<P, H, T> {
+    ) -> impl Future<Output = Option<()>> + use<P, H, T> {
         let open = Open::new(self.clone(), hold);
         let peer = Rc::new(peer);
-        let connection = Rc::new(self.handler.connect(&peer));
-        let stream = Connection::new(self, &peer, &connection, transport, Arc::new(outbox));
-        Guarded { stream, _connection: connection, _open: open }
+        let guarded = self.unless_it_panics(|| {
+            let connection = Rc::new(self.handler.connect(&peer));
+            let stream = Connection::new(self.clone(), &peer, &connection, transport, Arc::new(outbox));
+            Guarded { stream, _connection: connection, _open: open }
+        });
+        OptionFuture::from(guarded)
+    }
+
+    /// What a handler begins a connection or a stream with. Where it panics there is none, and nothing else happens.
+    fn unless_it_panics<T>(&self, begin: impl FnOnce() -> T) -> Option<T> {
+        catch_unwind(AssertUnwindSafe(begin))
+            .inspect_err(|_| {
+                tracing::error!("a handler panicked; its connection is closed");
+                self.cells.panics.add(1);
+            })
+            .ok()
     }
 
     /// What `work` comes to, unless it takes too long or the shutdown begins.
@@ -363,8 +382,10 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         peer.quic = Some(quic.clone());
         let open = Rc::new(Open::new(self.clone(), hold));
         let peer = Rc::new(peer);
-        let connection = Rc::new(self.handler.connect(&peer));
-        let fault = self.serve_streams(&quic, &peer, &connection, &open).await;
+        let fault = match self.unless_it_panics(|| Rc::new(self.handler.connect(&peer))) {
+            Some(connection) => self.serve_streams(&quic, &peer, &connection, &open).await,
+            None => Fault::new(FaultKind::Internal, "the connection cannot be served"),
+        };
         let code = self.protocol.close_code(fault.kind);
         quic.close(code.into(), fault.message.as_bytes());
     }
@@ -400,8 +421,12 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 Some(Some(Ok((send, receive)))) => {
                     let io = QuicStream::new(send, receive);
                     let outbox = Outbox::to_writer(self.settings.outbox_bytes_max);
-                    let stream = Connection::new(self.clone(), peer, connection, Stream::new(io), Arc::new(outbox));
-                    streams.spawn_local(Guarded { stream, _connection: connection.clone(), _open: open.clone() });
+                    let stream = self.unless_it_panics(|| {
+                        Connection::new(self.clone(), peer, connection, Stream::new(io), Arc::new(outbox))
+                    });
+                    if let Some(stream) = stream {
+                        streams.spawn_local(Guarded { stream, _connection: connection.clone(), _open: open.clone() });
+                    }
                     patience = timeouts.idle.unwrap_or(Duration::MAX);
                 }
                 Some(Some(Err(error))) => {

@@ -84,7 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for tokio_rustls::server::TlsStre
 }
 
 impl<P: Pipe + ?Sized> Duplex for Box<P> {
-    const CLOSES_HARD: bool = false;
+    const CLOSES_HARD: bool = true;
 }
 
 /// A bidirectional stream of a QUIC connection.

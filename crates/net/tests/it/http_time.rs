@@ -257,7 +257,7 @@ async fn a_drain_does_not_wait_for_what_a_service_took_over() {
     let mut head = [0; 12];
     within(socket.read_exact(&mut head)).await.expect("an answer");
     assert_eq!(&head, b"HTTP/1.1 101");
-    assert!(within(server.shutdown.run(PATIENCE)).await);
+    assert!(within(server.shutdown.run(PATIENCE)).await.is_clean());
     within(server.task).await.expect("no panic");
 }
 

@@ -188,7 +188,7 @@ fn little_memory(memory_wait: Duration) -> ServiceSettings {
 async fn a_frame_waits_for_memory(way: Way) {
     for stand in Stand::both(little_memory(crate::harness::PATIENCE)) {
         for first in [HEAD_BYTES, 3 << 10, 200 << 10] {
-            let (mut greedy, end, mut peer) = with_little_memory(&stand, way).await;
+            let (mut greedy, end, peer) = with_little_memory(&stand, way).await;
             let words = noise(2, 600 << 10);
             let bytes = frame(b'K', 2, &words);
             let read = stand.totals().bytes_read;

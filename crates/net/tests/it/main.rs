@@ -1,5 +1,6 @@
 //! The runtime from outside, as a program would use it.
 
+mod bodies;
 mod certificates;
 mod faults;
 mod harness;
@@ -7,6 +8,7 @@ mod http;
 mod http_server;
 mod http_time;
 mod limits;
+mod pushes;
 mod service;
 mod timeouts;
 mod tls;

@@ -20,13 +20,15 @@ over_every_transport!(
     an_idle_connection_is_closed_and_no_other,
     a_handler_that_never_ends_is_a_fault_and_no_end,
     a_peer_that_does_not_read_is_cut,
+    a_peer_is_not_blamed_for_the_time_that_it_was_held_up,
 );
 
 /// A timeout that a test waits for.
 const SHORT: Duration = Duration::from_millis(50);
 
-/// Sends a byte, waits until it was read, and so on until the server has had enough.
-async fn trickle(stand: &Stand, peer: &mut Peer, bytes: &[u8]) {
+/// Sends a byte, waits until it was read, and so on until the server has had enough. It blames the whole stream
+/// (0), or in order the request whose body it is.
+async fn trickle(stand: &Stand, peer: &mut Peer, bytes: &[u8], blamed: u32) {
     let mut read = stand.totals().bytes_read;
     let trickle = async {
         for byte in bytes {
@@ -43,7 +45,11 @@ async fn trickle(stand: &Stand, peer: &mut Peer, bytes: &[u8]) {
         panic!("the server took byte after byte");
     };
     // Until the end of the connection is heard.
-    let heard = async { peer.ear.is_told_and_closed(FaultKind::Timeout).await };
+    let heard = async {
+        let said = peer.ear.hear().await;
+        assert!(said.is_fault(blamed, FaultKind::Timeout), "{said:?}");
+        peer.ear.hears_the_end().await;
+    };
     tokio::select! {
         biased;
         () = heard => {}
@@ -83,14 +89,14 @@ async fn closed_with(quic: &quinn::Connection) -> Option<u64> {
 async fn a_first_frame_byte_by_byte_is_too_slow(way: Way) {
     let stand = Stand::in_order(impatient(|timeouts| timeouts.first_frame = 3 * SHORT));
     let mut peer = stand.dial(way).await;
-    trickle(&stand, &mut peer, &frame(b'K', 1, &noise(1, 1 << 20))).await;
+    trickle(&stand, &mut peer, &frame(b'K', 1, &noise(1, 1 << 20)), 0).await;
     drop(peer);
     assert_eq!(stand.is_left_alone().await.timeouts, 1);
 }
 
 async fn a_later_frame_byte_by_byte_is_too_slow(way: Way) {
     // A small frame, and the end of a large one, which lies in a buffer of its own.
-    for ahead in [0, 200 << 10] {
+    for ahead in [0, 20 << 10] {
         let stand = Stand::in_order(impatient(|timeouts| timeouts.read = 3 * SHORT));
         let mut peer = stand.dial(way).await;
         peer.is_served().await;
@@ -98,7 +104,7 @@ async fn a_later_frame_byte_by_byte_is_too_slow(way: Way) {
         let read = stand.totals().bytes_read;
         peer.send(&bytes[..ahead]).await;
         stand.has_read(read + ahead as u64).await;
-        trickle(&stand, &mut peer, &bytes[ahead..]).await;
+        trickle(&stand, &mut peer, &bytes[ahead..], 0).await;
         drop(peer);
         assert_eq!(stand.is_left_alone().await.timeouts, 1);
     }
@@ -108,15 +114,16 @@ async fn a_body_byte_by_byte_is_too_slow(way: Way) {
     let pieces: Vec<u8> = (0..5000).flat_map(|_| piece(1, b"x", false)).collect();
     let raw = open_raw(1, 100_000, "collect x");
     let bodies = [(open(1, None, "collect x"), pieces), (raw, noise(1, 50_000))];
-    for (opening, body) in bodies {
-        let stand = Stand::in_order(impatient(|timeouts| timeouts.read = 3 * SHORT));
-        let mut peer = stand.dial(way).await;
-        peer.send(&opening).await;
-        stand.world.until("begin x").await;
-        trickle(&stand, &mut peer, &body).await;
-        stand.world.until("end x").await;
-        drop(peer);
-        assert_eq!(stand.is_left_alone().await.timeouts, 1);
+    for (opening, body) in &bodies {
+        for stand in Stand::both(impatient(|timeouts| timeouts.read = 3 * SHORT)) {
+            let mut peer = stand.dial(way).await;
+            peer.send(opening).await;
+            stand.world.until("begin x").await;
+            trickle(&stand, &mut peer, body, u32::from(stand.is_in_order)).await;
+            stand.world.until("end x").await;
+            drop(peer);
+            assert_eq!(stand.is_left_alone().await.timeouts, 1);
+        }
     }
 }
 
@@ -217,6 +224,37 @@ async fn a_peer_that_does_not_read_is_cut(way: Way) {
         assert!(heard < 1000);
         drop(slow);
         stand.is_left_alone().await;
+    }
+}
+
+/// Half of a frame lies behind a request that is alone, or half of a body is in the hands of a slow handler: only
+/// after that may the peer be asked for the rest.
+async fn a_peer_is_not_blamed_for_the_time_that_it_was_held_up(way: Way) {
+    for stand in Stand::both(impatient(|timeouts| timeouts.read = 2 * SHORT)) {
+        let (mut framing, mut sending) = (stand.dial(way).await, stand.dial(way).await);
+        let behind = call(2, "echo behind");
+        framing.send_all(&[call(1, "alone x"), behind[..12].to_vec()]).await;
+        sending.send_all(&[open(1, None, "slowly y"), piece(1, &noise(1, 300 << 10), false)]).await;
+        for begun in ["begin x", "begin y"] {
+            stand.world.until(begun).await;
+        }
+        for _ in 0..3 {
+            let mut clock = stand.dial(Way::Tcp).await;
+            clock.is_served().await;
+            clock.send(b"half").await;
+            clock.ear.is_told_and_closed(FaultKind::Timeout).await;
+        }
+        stand.world.open("x", 1);
+        assert_eq!(framing.hear().await, Said::Answer(1, b"x".into()));
+        stand.world.open("y", 1);
+        stand.world.until("took y").await;
+        framing.send(&behind[12..]).await;
+        sending.send(&piece(1, b"end", true)).await;
+        assert_eq!(framing.hear().await, Said::Answer(2, b"behind".into()));
+        stand.world.open("y", 2);
+        let said = sending.hear().await;
+        assert_eq!(said, Said::Answer(1, ((300 << 10) + 3).to_string().into()));
+        assert_eq!(stand.totals().timeouts, 3);
     }
 }
 

@@ -64,13 +64,16 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     /// The tick at which what the peer has begun should be whole.
     fn coming_due(&self) -> Option<u64> {
+        if self.is_held_up {
+            return None;
+        }
         let due = |began: u64, bytes: usize| {
             let extra = (bytes / READ_BYTES_PER_TICK_MIN) as u64;
             began.saturating_add(self.live.ticks.read).saturating_add(extra)
         };
         let is_frame = !self.rest.is_empty() && !self.rest.is_ready() && !self.rest.is_waiting();
         let frame = is_frame.then(|| due(self.frame_began, self.rest.len()));
-        self.bodies.iter().map(|body| due(body.began, body.came_bytes)).chain(frame).min()
+        self.bodies.due(due).into_iter().chain(frame).min()
     }
 
     pub(super) fn is_idle(&self) -> bool {
