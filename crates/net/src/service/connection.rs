@@ -129,6 +129,8 @@ struct Turn<'t> {
     now: u64,
     /// When the read began, if that is measured.
     at: Option<Instant>,
+    /// Of the last request, if it was answered at once: the next one is in flight in its place.
+    permit: Option<Permit>,
 }
 
 /// What a read came to.
@@ -439,7 +441,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         at: Option<Instant>,
     ) -> Result<(), End> {
         let (_, out, batch) = scratch.split(0);
-        let turn = &mut Turn { out, batch, now, at };
+        let turn = &mut Turn { out, batch, now, at, permit: None };
         let mut rest = self.rest.take();
         let mut has_frame = false;
         loop {
@@ -468,7 +470,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         at: Option<Instant>,
     ) -> Result<(), End> {
         let (buf, out, batch) = scratch.split(bytes);
-        let turn = &mut Turn { out, batch, now, at };
+        let turn = &mut Turn { out, batch, now, at, permit: None };
         let mut input = Input::new(&buf[..bytes]);
         let is_new = self.rest.is_empty();
         while !input.is_empty() && self.is_reading() && self.may_handle(cx, turn.out) {
@@ -503,11 +505,17 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 turn.batch.messages += 1;
                 self.held = self.live.handler.tell(&mut self.session, message);
             }
-            Decoded::Request(tag, request) => match self.live.requests.acquire(1) {
-                Some(permit) => {
-                    let reply = self.live.handler.call(&mut self.session, request);
-                    let _number = self.reply(tag, reply, permit, turn);
-                }
+            Decoded::Request(tag, request) => match turn.permit.take().or_else(|| self.live.requests.acquire(1)) {
+                Some(permit) => match self.live.handler.call(&mut self.session, request) {
+                    Reply::Now(response) => {
+                        turn.batch.started += 1;
+                        self.respond(tag, response, turn);
+                        turn.permit = Some(permit);
+                    }
+                    reply => {
+                        let _number = self.reply(tag, reply, permit, turn);
+                    }
+                },
                 None => self.refuse(tag, "the server has too many requests in flight; try again later", turn),
             },
             Decoded::Open(tag, request, body_bytes) => self.open_body(tag, request, body_bytes, turn)?,
@@ -551,6 +559,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     }
 
     /// Answers at once, unless another request has to be answered before.
+    #[inline]
     fn respond(&mut self, tag: P::Tag, response: P::Response, turn: &mut Turn<'_>) {
         match &mut self.pending {
             Some(pending) if P::ORDER == Order::Request => pending.push_known(tag, response, turn.at),
