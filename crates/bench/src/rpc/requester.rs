@@ -34,7 +34,8 @@ pub(super) struct Requester<S> {
     head_bytes: usize,
     /// What is missing of a body, once its head has come.
     body_left: Option<usize>,
-    /// Requests that the socket did not take. Being in flight, they are at most a pipeline.
+    /// Requests that the socket did not take, after some that it did. What is not sent is at most a pipeline, what
+    /// is sent no more than that.
     out: Vec<u8>,
     out_sent: usize,
     is_flushed: bool,
@@ -229,8 +230,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Requester<S> {
                 None => break,
             }
         }
-        self.out.extend_from_slice(&bytes[sent..]);
+        self.keep(&bytes[sent..]);
         self.send_kept(cx)
+    }
+
+    /// Behind what waits already. What was sent of that is forgotten once it is the greater part.
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.out_sent > self.out.len() / 2 {
+            self.out.drain(..self.out_sent);
+            self.out_sent = 0;
+        }
+        self.out.extend_from_slice(bytes);
     }
 
     fn send_kept(&mut self, cx: &mut Context<'_>) -> Result<(), Wrong> {

@@ -98,6 +98,31 @@ fn requests_that_follow_from_one_read_go_out_by_one_write() {
     assert_eq!(written, [vec![3 * frame, frame], vec![frame; 4]]);
 }
 
+#[test]
+fn a_socket_that_is_always_behind_costs_two_pipelines_at_most() {
+    let shape = Shape { payload_bytes: 1000, ..shape(8) };
+    let frame = shape.frame_bytes();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    // Nobody else has to get a turn here.
+    runtime.block_on(tokio::task::unconstrained(async {
+        let window = Window { begin: Instant::now(), from: 0, until: u64::MAX };
+        worker::install(Worker::new(shape, window, 1));
+        // Less than two requests fit, so there is always more to send.
+        let (near, mut far) = duplex(frame + frame / 2);
+        let mut requester = Requester::new(near, &shape, 0, 0);
+        let mut request = vec![0; frame];
+        for id in 0..1000 {
+            assert!(futures_util::future::poll_immediate(&mut requester).await.is_none(), "it goes on");
+            far.read_exact(&mut request).await.expect("a request");
+            assert_eq!(Head::parse(&request).expect("a frame").map(|head| head.id), Some(id));
+            far.write_all(&answer(id)).await.expect("written");
+            assert!(requester.out.len() <= 2 * 8 * frame, "{} bytes are kept", requester.out.len());
+        }
+        requester.is_over = true;
+    }));
+    worker::take();
+}
+
 /// A stream that notes the size of each write.
 struct Writes {
     sizes: Vec<usize>,
