@@ -259,8 +259,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     fn count_fault(&self, fault: &Fault) {
         tracing::debug!(%fault, "closing a connection");
         let cells = &self.live.cells;
-        let count = if fault.kind == FaultKind::Timeout { &cells.timeouts } else { &cells.faults };
-        count.add(1);
+        match fault.kind {
+            FaultKind::Malformed | FaultKind::Unsupported | FaultKind::TooLarge => cells.faults.add(1),
+            FaultKind::Busy => cells.requests_refused.add(1),
+            FaultKind::Timeout => cells.timeouts.add(1),
+            FaultKind::Internal | FaultKind::ShuttingDown => {}
+        }
     }
 
     /// All that can be done now.

@@ -7,5 +7,6 @@ mod harness;
 mod limits;
 mod pushes;
 mod service;
+mod shutdown;
 mod timeouts;
 mod tls;
