@@ -27,7 +27,7 @@ use crate::limits::{ConnectionPermit, Connections};
 use crate::listen::{Address, Kind, Listener, Plaintext, TlsOffer};
 use crate::outbox::Socket;
 use crate::quic::{self, Windows};
-use crate::shards::Place;
+use crate::shards::{Load, Place};
 use crate::shutdown::Stages;
 use crate::{Drain, Outbox, Shards, Shutdown};
 
@@ -68,7 +68,7 @@ struct QuicOffer {
 #[derive(Clone)]
 struct Admit {
     connections: Arc<Connections>,
-    shards: Arc<Shards>,
+    load: Load,
 }
 
 /// A byte stream in memory.
@@ -128,11 +128,12 @@ impl Server {
             })),
             Kind::Quic { endpoints, config, windows } => {
                 for (i, endpoint) in endpoints.into_iter().enumerate() {
+                    let shard = i % self.shards.len();
                     let hold = Hold { _permit: None, _place: None, drain: self.shutdown.drain() };
-                    let admit = Admit { connections: self.connections.clone(), shards: self.shards.clone() };
+                    let admit = Admit { connections: self.connections.clone(), load: self.shards.load_of(shard) };
                     let what =
                         Arrived::Endpoint(endpoint, Box::new(QuicOffer { config: config.clone(), windows, admit }));
-                    self.send(i % self.shards.len(), Arrival { what, hold });
+                    self.send(shard, Arrival { what, hold });
                 }
             }
         }
@@ -353,14 +354,13 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
 
     async fn serve_endpoint(self: Rc<Self>, endpoint: quinn::Endpoint, offer: Box<QuicOffer>, hold: Hold) {
         let mut drain = hold.drain.clone();
-        let shard = self.shard.index();
         while let Some(Some(incoming)) = drain.or_begun(endpoint.accept()).await {
             let peer = incoming.remote_address();
             match offer.admit.connections.admit(Some(peer.ip())) {
                 Ok(permit) => {
                     let mut config = offer.config.clone();
                     config.transport_config(quic::transport(offer.windows, peer));
-                    let place = offer.admit.shards.place_on(shard);
+                    let place = offer.admit.load.place();
                     let hold = Hold { _permit: Some(permit), _place: Some(place), drain: hold.drain.clone() };
                     spawn_local(self.clone().serve_quic(incoming, config, hold));
                 }

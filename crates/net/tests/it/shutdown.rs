@@ -113,3 +113,22 @@ async fn whoever_does_not_end_is_cut_at_the_deadline(way: Way) {
         stand.is_left_alone().await;
     }
 }
+
+/// Whoever drops the server and its shards without a word ends them, with every listener open.
+#[tokio::test]
+async fn dropping_everything_ends_it() {
+    for way in [Way::Tcp, Way::Tls, Way::Unix, Way::Quic, Way::Pipe] {
+        let stand = Stand::in_order(patient());
+        let mut peer = stand.dial(way).await;
+        peer.send(&call(1, "wait x")).await;
+        stand.world.until("begin x").await;
+        let (world, shards) = (stand.world.clone(), std::sync::Arc::downgrade(&stand.shards));
+        drop(stand);
+        // Listeners are tasks of this runtime, which go on until it ends; over QUIC they are on the shards.
+        if matches!(way, Way::Quic | Way::Pipe) {
+            until("the shards are gone", || shards.strong_count() == 0).await;
+            world.until("end x").await;
+            peer.ear.hears_the_end().await;
+        }
+    }
+}
