@@ -292,7 +292,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             && drained.as_mut().is_none_or(|drained| drained.as_mut().poll(cx).is_ready())
         {
             *drained = None;
-            if self.pending.is_none() && self.outbox.is_empty() {
+            if self.held.is_none() && self.pending.is_none() && self.outbox.is_empty() {
                 return Err(fault.take().map_or(End::Over, End::Fault));
             }
         }

@@ -10,6 +10,7 @@ use crate::harness::{PATIENCE, Said, Stand, Way, noise, over_every_transport, un
 
 over_every_transport!(
     what_is_asked_is_answered_before_the_end,
+    a_message_that_is_begun_is_finished,
     whoever_has_not_asked_yet_is_told,
     whoever_does_not_end_is_cut_at_the_deadline,
 );
@@ -68,6 +69,23 @@ async fn what_is_asked_is_answered_before_the_end(way: Way) {
         is_closed_to(&stand, way).await;
         let totals = stand.is_left_alone().await;
         assert_eq!((totals.requests_started, totals.faults), (3, 0));
+    }
+}
+
+async fn a_message_that_is_begun_is_finished(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.send(&tell("hold x")).await;
+        stand.world.until("begin x").await;
+        let end = async {
+            stand.world.until("drain").await;
+            assert_eq!(peer.hear().await, Said::Push(0, b"going away".into()));
+            stand.world.open("x", 1);
+            stand.world.until("passed x").await;
+            peer.ear.hears_the_end().await;
+        };
+        let (ended, ()) = tokio::join!(stand.end(PATIENCE), end);
+        assert!(ended.is_clean(), "{ended:?}");
     }
 }
 
