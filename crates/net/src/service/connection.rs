@@ -71,7 +71,7 @@ enum Stage {
     /// No frame was whole yet.
     Opening,
     Serving,
-    /// Nothing more is read; what is begun is finished.
+    /// Nothing more is handled; what is begun is finished.
     Finishing {
         drained: Option<Held>,
         is_eof: bool,
@@ -275,7 +275,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if self.live.phase.get() == Phase::Draining {
             match self.stage {
                 Stage::Opening => {
-                    return Err(Fault::new(FaultKind::ShuttingDown, "the server is shutting down").into());
+                    return Err(going_away().into());
                 }
                 Stage::Serving => {
                     let drained = self.live.handler.drain(&mut self.session);
@@ -330,7 +330,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             match read {
                 Read::Pending => break Work::Done,
                 Read::Eof => {
-                    self.stage = Stage::Finishing { drained: None, is_eof: true, fault: None };
+                    match &mut self.stage {
+                        Stage::Finishing { is_eof, .. } => *is_eof = true,
+                        stage => *stage = Stage::Finishing { drained: None, is_eof: true, fault: None },
+                    }
                     self.bodies.clear();
                 }
                 Read::Own => self.handle_own(cx, scratch, now, at)?,
@@ -460,13 +463,19 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Ok(())
     }
 
+    /// While the server goes away, only what still comes of bodies is read.
     fn is_reading(&self) -> bool {
-        matches!(self.stage, Stage::Opening | Stage::Serving)
+        match self.stage {
+            Stage::Opening | Stage::Serving => true,
+            Stage::Finishing { is_eof, .. } => !is_eof && self.bodies.are_wanted(),
+            Stage::Closing { .. } => false,
+        }
     }
 
     /// Handles the first frame. `false` if it is not whole.
     fn handle_frame(&mut self, input: &mut Input<'_>, turn: &mut Turn<'_>) -> Result<bool, End> {
         let there = input.len();
+        let is_late = matches!(self.stage, Stage::Finishing { .. });
         match self.live.protocol.decode(&mut self.codec, input)? {
             Decoded::More(wanted) => {
                 let max = self.live.settings.frame_bytes_max;
@@ -476,6 +485,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 self.rest.wanted = wanted.max(there + 1);
                 return Ok(false);
             }
+            Decoded::Request(tag, _) | Decoded::Open(tag, ..) if is_late => {
+                turn.batch.started += 1;
+                self.answer_fault(tag, going_away(), turn);
+            }
+            Decoded::Message(_) if is_late => {}
+            Decoded::Piece { tag, .. } if is_late && !self.bodies.have(tag) => {}
             Decoded::Message(message) => {
                 turn.batch.messages += 1;
                 self.held = self.live.handler.tell(&mut self.session, message);
@@ -515,6 +530,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             Reply::Last(response) => {
                 self.respond(tag, response, turn);
+                self.bodies.clear();
                 self.stage = Stage::Finishing { drained: None, is_eof: false, fault: None };
                 return None;
             }
@@ -541,7 +557,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     fn refuse(&mut self, tag: P::Tag, why: &'static str, turn: &mut Turn<'_>) {
         turn.batch.started += 1;
         self.live.cells.requests_refused.add(1);
-        let fault = Fault::busy(why);
+        self.answer_fault(tag, Fault::busy(why), turn);
+    }
+
+    fn answer_fault(&mut self, tag: P::Tag, fault: Fault, turn: &mut Turn<'_>) {
         match &mut self.pending {
             Some(pending) if P::ORDER == Order::Request => pending.push_fault(tag, fault),
             _ => {
@@ -570,7 +589,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         } else {
             self.refuse(tag, "the server has too many bodies coming in; try again later", turn);
         }
-        self.bodies.push(incoming);
+        if self.is_reading() {
+            self.bodies.push(incoming);
+        }
         Ok(())
     }
 
@@ -661,7 +682,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Stage::Opening if now >= self.opening_due() => {
                 Err(Fault::new(FaultKind::Timeout, "nothing was asked in time").into())
             }
-            Stage::Serving if self.coming_due().is_some_and(|due| now >= due) => {
+            Stage::Serving | Stage::Finishing { .. } if self.coming_due().is_some_and(|due| now >= due) => {
                 Err(Fault::new(FaultKind::Timeout, "a frame took too long to come").into())
             }
             Stage::Serving if self.is_idle() && now >= self.active.saturating_add(ticks.idle) => Err(End::Over),
@@ -681,7 +702,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Stage::Serving if self.is_idle() => due = due.min(self.active.saturating_add(ticks.idle)),
             Stage::Serving => due = due.min(self.coming_due().unwrap_or(u64::MAX)),
             Stage::Closing { due: last, .. } => due = due.min(last),
-            Stage::Finishing { .. } => {}
+            Stage::Finishing { .. } => due = due.min(self.coming_due().unwrap_or(u64::MAX)),
         }
         due.min(NEVER)
     }
@@ -693,7 +714,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     /// The tick at which what the peer has begun should be whole.
     fn coming_due(&self) -> Option<u64> {
-        if self.is_held_up {
+        if self.is_held_up || !self.is_reading() {
             return None;
         }
         let due = |began: u64, bytes: usize| {
@@ -753,4 +774,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         self.set_timer(cx, now);
         Poll::Pending
     }
+}
+
+fn going_away() -> Fault {
+    Fault::new(FaultKind::ShuttingDown, "the server is shutting down")
 }

@@ -10,6 +10,7 @@ use crate::harness::{PATIENCE, Said, Stand, Way, noise, over_every_transport, un
 
 over_every_transport!(
     what_is_asked_is_answered_before_the_end,
+    a_body_that_is_coming_is_taken_to_its_end,
     a_message_that_is_begun_is_finished,
     whoever_has_not_asked_yet_is_told,
     whoever_does_not_end_is_cut_at_the_deadline,
@@ -72,6 +73,33 @@ async fn what_is_asked_is_answered_before_the_end(way: Way) {
     }
 }
 
+async fn a_body_that_is_coming_is_taken_to_its_end(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.send_all(&[open(1, None, "collect x"), piece(1, b"first, ", false)]).await;
+        stand.world.until("begin x").await;
+        let end = async {
+            stand.world.until("drain").await;
+            // A request between the pieces is refused.
+            peer.send_all(&[piece(1, b"second, ", false), call(2, "echo late"), tell("note late")]).await;
+            peer.send(&piece(1, b"last", true)).await;
+            let mut said = peer.hear_all(3).await;
+            said.sort_by_key(Said::id);
+            assert_eq!(
+                said[..2],
+                [Said::Push(0, b"going away".into()), Said::Answer(1, b"first, second, last".into())]
+            );
+            assert!(said[2].is_fault(2, FaultKind::ShuttingDown), "{said:?}");
+            peer.ear.hears_the_end().await;
+            drop(peer);
+        };
+        let (ended, ()) = tokio::join!(stand.end(PATIENCE), end);
+        assert!(ended.is_clean(), "{ended:?}");
+        assert_eq!((stand.world.noted("late"), stand.world.noted("begin late")), (0, 0));
+        stand.is_left_alone().await;
+    }
+}
+
 async fn a_message_that_is_begun_is_finished(way: Way) {
     for stand in Stand::both(patient()) {
         let mut peer = stand.dial(way).await;
@@ -83,6 +111,7 @@ async fn a_message_that_is_begun_is_finished(way: Way) {
             stand.world.open("x", 1);
             stand.world.until("passed x").await;
             peer.ear.hears_the_end().await;
+            drop(peer);
         };
         let (ended, ()) = tokio::join!(stand.end(PATIENCE), end);
         assert!(ended.is_clean(), "{ended:?}");
@@ -102,6 +131,7 @@ async fn whoever_has_not_asked_yet_is_told(way: Way) {
             }
             half.ear.is_told_and_closed(FaultKind::ShuttingDown).await;
             closes_its_connection(&silent).await;
+            drop((silent, half));
         };
         let (ended, ()) = tokio::join!(stand.end(PATIENCE), end);
         assert!(ended.is_clean(), "{ended:?}");
