@@ -117,9 +117,11 @@ impl Drop for Shards {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         for shard in &mut self.shards {
-            if let Some(thread) = shard.thread.take()
-                && thread.join().is_err()
-            {
+            let Some(thread) = shard.thread.take() else {
+                continue;
+            };
+            // A shard whose own task drops the last handle ends after it.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
                 tracing::error!("a shard ended with a panic");
             }
         }
@@ -332,5 +334,36 @@ async fn run_clock(shard: Rc<Shard>) {
         quiet_ticks = if shard.is_watched.replace(false) { 0 } else { quiet_ticks + 1 };
         shard.is_running.set(quiet_ticks < QUIET_TICKS);
         shard.chores.borrow_mut().retain(|chore| chore(quiet_ticks >= QUIET_TICKS));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+
+    use super::*;
+
+    #[test]
+    fn shards_whose_last_handle_is_on_one_of_them_end() {
+        let shards = Arc::new(Shards::start(2).expect("threads"));
+        let (ended, end) = channel::<()>();
+        for shard in 0..2 {
+            let ended = ended.clone();
+            // Dropped with the task, when the thread ends.
+            let task = async move {
+                std::future::pending::<()>().await;
+                drop(ended);
+            };
+            shards.run(shard, move |_| drop(tokio::task::spawn_local(task)));
+        }
+        drop(ended);
+        let (handle, (dropped, is_last)) = (shards.clone(), channel::<()>());
+        shards.run(0, move |_| {
+            is_last.recv().expect("a word");
+            drop(handle);
+        });
+        drop(shards);
+        dropped.send(()).expect("heard");
+        assert_eq!(end.recv_timeout(Duration::from_secs(60)), Err(RecvTimeoutError::Disconnected));
     }
 }

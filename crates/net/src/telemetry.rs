@@ -67,14 +67,14 @@ counts! {
     connections_closed,
     /// Connections that ended because their handler panicked.
     panics,
-    /// Connections that were cut because the peer or a handler took too long.
+    /// Peers that took too long and were cut, and requests whose handler did.
     timeouts,
-    /// Streams of bytes that were not of the protocol.
+    /// Streams of bytes that were not of the protocol, or over its limits.
     faults,
     requests_started,
     /// Requests that are over: answered, or given up with their connection.
     requests_completed,
-    /// Requests that were answered with `busy` at a limit.
+    /// Requests that were answered with `busy` at a limit, and frames that found no memory.
     requests_refused,
     messages,
     bytes_read,

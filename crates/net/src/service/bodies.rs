@@ -35,6 +35,15 @@ impl<P: Protocol> Bodies<P> {
         self.0.is_empty()
     }
 
+    /// Whether a handler was given one of them.
+    pub(super) fn are_wanted(&self) -> bool {
+        self.0.iter().any(|body| body.permits.is_some())
+    }
+
+    pub(super) fn have(&self, tag: P::Tag) -> bool {
+        self.0.iter().any(|body| body.tag == tag)
+    }
+
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -47,7 +56,7 @@ impl<P: Protocol> Bodies<P> {
         {
             return Err(Fault::too_large(format!("a body has at most {max} bytes, this one {bytes}")));
         }
-        if self.0.iter().any(|body| body.tag == tag) {
+        if self.have(tag) {
             return Err(Fault::malformed("a body that is begun again before its last piece"));
         }
         // Those that were refused are among them: they are still to come.

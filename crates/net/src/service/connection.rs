@@ -74,7 +74,7 @@ enum Stage {
     /// No frame was whole yet.
     Opening,
     Serving,
-    /// Nothing more is read; what is begun is finished.
+    /// Nothing more is handled; what is begun is finished.
     Finishing {
         drained: Option<Held>,
         is_eof: bool,
@@ -275,8 +275,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     fn count_fault(&self, fault: &Fault) {
         tracing::debug!(%fault, "closing a connection");
         let cells = &self.live.cells;
-        let count = if fault.kind == FaultKind::Timeout { &cells.timeouts } else { &cells.faults };
-        count.add(1);
+        match fault.kind {
+            FaultKind::Malformed | FaultKind::Unsupported | FaultKind::TooLarge => cells.faults.add(1),
+            FaultKind::Busy => cells.requests_refused.add(1),
+            FaultKind::Timeout => cells.timeouts.add(1),
+            FaultKind::Internal | FaultKind::ShuttingDown => {}
+        }
     }
 
     /// All that can be done now.
@@ -287,7 +291,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if self.live.phase.get() == Phase::Draining {
             match self.stage {
                 Stage::Opening => {
-                    return Err(Fault::new(FaultKind::ShuttingDown, "the server is shutting down").into());
+                    return Err(going_away().into());
                 }
                 Stage::Serving => {
                     let drained = self.live.handler.drain(&mut self.session);
@@ -304,7 +308,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             && drained.as_mut().is_none_or(|drained| drained.as_mut().poll(cx).is_ready())
         {
             *drained = None;
-            if self.pending.is_none() && self.outbox.is_empty() {
+            if self.held.is_none() && self.pending.is_none() && self.outbox.is_empty() {
                 return Err(fault.take().map_or(End::Over, End::Fault));
             }
         }
@@ -346,7 +350,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             match read {
                 Read::Pending => break Work::Done,
                 Read::Eof => {
-                    self.stage = Stage::Finishing { drained: None, is_eof: true, fault: None };
+                    match &mut self.stage {
+                        Stage::Finishing { is_eof, .. } => *is_eof = true,
+                        stage => *stage = Stage::Finishing { drained: None, is_eof: true, fault: None },
+                    }
                     self.bodies.clear();
                 }
                 Read::Own => self.handle_own(cx, scratch, now, at)?,
@@ -485,13 +492,19 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Ok(())
     }
 
+    /// While the server goes away, only what still comes of bodies is read.
     fn is_reading(&self) -> bool {
-        matches!(self.stage, Stage::Opening | Stage::Serving)
+        match self.stage {
+            Stage::Opening | Stage::Serving => true,
+            Stage::Finishing { is_eof, .. } => !is_eof && self.bodies.are_wanted(),
+            Stage::Closing { .. } => false,
+        }
     }
 
     /// Handles the first frame. `false` if it is not whole.
     fn handle_frame(&mut self, input: &mut Input<'_>, turn: &mut Turn<'_>) -> Result<bool, End> {
         let there = input.len();
+        let is_late = matches!(self.stage, Stage::Finishing { .. });
         match self.live.protocol.decode(&mut self.codec, input)? {
             Decoded::More(wanted) => {
                 let max = self.live.settings.frame_bytes_max;
@@ -501,6 +514,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 self.rest.wanted = wanted.max(there + 1);
                 return Ok(false);
             }
+            Decoded::Request(tag, _) | Decoded::Open(tag, ..) if is_late => {
+                turn.batch.started += 1;
+                self.answer_fault(tag, going_away(), turn);
+            }
+            Decoded::Message(_) if is_late => {}
+            Decoded::Piece { tag, .. } if is_late && !self.bodies.have(tag) => {}
             Decoded::Message(message) => {
                 turn.batch.messages += 1;
                 self.held = self.live.handler.tell(&mut self.session, message);
@@ -546,6 +565,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             Reply::Last(response) => {
                 self.respond(tag, response, turn);
+                self.bodies.clear();
                 self.stage = Stage::Finishing { drained: None, is_eof: false, fault: None };
                 return None;
             }
@@ -574,7 +594,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     fn refuse(&mut self, tag: P::Tag, why: &'static str, turn: &mut Turn<'_>) {
         turn.batch.started += 1;
         self.live.cells.requests_refused.add(1);
-        let fault = Fault::busy(why);
+        self.answer_fault(tag, Fault::busy(why), turn);
+    }
+
+    fn answer_fault(&mut self, tag: P::Tag, fault: Fault, turn: &mut Turn<'_>) {
         match &mut self.pending {
             Some(pending) if P::ORDER == Order::Request => pending.push_fault(tag, fault),
             _ => {
@@ -603,7 +626,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         } else {
             self.refuse(tag, "the server has too many bodies coming in; try again later", turn);
         }
-        self.bodies.push(incoming);
+        if self.is_reading() {
+            self.bodies.push(incoming);
+        }
         Ok(())
     }
 
@@ -674,4 +699,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             cells.bytes_read.add(batch.bytes_read);
         }
     }
+}
+
+fn going_away() -> Fault {
+    Fault::new(FaultKind::ShuttingDown, "the server is shutting down")
 }

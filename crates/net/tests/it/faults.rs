@@ -202,5 +202,5 @@ async fn bodies_that_are_refused_are_bounded_as_well() {
     }
     peer.ear.is_told_and_closed(FaultKind::Busy).await;
     drop(peer);
-    assert_eq!(stand.is_left_alone().await.requests_refused, 9);
+    assert_eq!(stand.is_left_alone().await.requests_refused, 10);
 }

@@ -10,5 +10,6 @@ mod http_time;
 mod limits;
 mod pushes;
 mod service;
+mod shutdown;
 mod timeouts;
 mod tls;

@@ -32,7 +32,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Stage::Opening if now >= self.opening_due() => {
                 Err(Fault::new(FaultKind::Timeout, "nothing was asked in time").into())
             }
-            Stage::Serving if self.coming_due().is_some_and(|due| now >= due) => {
+            Stage::Serving | Stage::Finishing { .. } if self.coming_due().is_some_and(|due| now >= due) => {
                 Err(Fault::new(FaultKind::Timeout, "a frame took too long to come").into())
             }
             Stage::Serving if self.is_idle() && now >= self.active.saturating_add(ticks.idle) => Err(End::Over),
@@ -52,7 +52,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Stage::Serving if self.is_idle() => due = due.min(self.active.saturating_add(ticks.idle)),
             Stage::Serving => due = due.min(self.coming_due().unwrap_or(u64::MAX)),
             Stage::Closing { due: last, .. } => due = due.min(last),
-            Stage::Finishing { .. } => {}
+            Stage::Finishing { .. } => due = due.min(self.coming_due().unwrap_or(u64::MAX)),
         }
         due.min(NEVER)
     }
@@ -64,7 +64,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     /// The tick at which what the peer has begun should be whole.
     fn coming_due(&self) -> Option<u64> {
-        if self.is_held_up {
+        if self.is_held_up || !self.is_reading() {
             return None;
         }
         let due = |began: u64, bytes: usize| {

@@ -1,0 +1,182 @@
+//! Going away: what is begun is finished, nothing new is taken, and whoever does not end is cut at the deadline.
+
+use std::time::Duration;
+
+use net::service::FaultKind;
+
+use crate::harness::framed::{call, open, piece, tell};
+use crate::harness::stand::{impatient, patient};
+use crate::harness::{PATIENCE, Said, Stand, Way, noise, over_every_transport, until, within};
+
+over_every_transport!(
+    what_is_asked_is_answered_before_the_end,
+    a_body_that_is_coming_is_taken_to_its_end,
+    a_message_that_is_begun_is_finished,
+    whoever_has_not_asked_yet_is_told,
+    whoever_does_not_end_is_cut_at_the_deadline,
+);
+
+/// A deadline that a test waits for.
+const SHORT: Duration = Duration::from_millis(100);
+
+/// Over QUIC, the connection ends as well, with the code of the protocol for this.
+async fn closes_its_connection(peer: &crate::harness::Peer) {
+    if let Some((quic, _)) = &peer.quic {
+        match within("the connection being closed", quic.closed()).await {
+            quinn::ConnectionError::ApplicationClosed(close) => {
+                assert_eq!(close.error_code.into_inner(), 100 + FaultKind::ShuttingDown as u64);
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+/// After the begin of the shutdown, nobody gets in.
+async fn is_closed_to(stand: &Stand, way: Way) {
+    if let Ok(mut late) = stand.try_dial(way).await {
+        let sent = within("sending", late.mouth.try_send(&call(1, "echo late"))).await;
+        let said = late.ear.next().await;
+        assert!(said.as_ref().is_none_or(|said| said.is_fault(0, FaultKind::ShuttingDown)), "{said:?} {sent:?}");
+    }
+}
+
+async fn what_is_asked_is_answered_before_the_end(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.send_all(&[call(1, "wait x"), call(2, "several y 2"), call(3, "noise 3 2000000 1")]).await;
+        stand.world.until("begin y").await;
+        let end = async {
+            stand.world.until("drain").await;
+            is_closed_to(&stand, way).await;
+            // It is too late for another request.
+            let _lost = peer.mouth.try_send(&call(4, "echo late")).await;
+            stand.world.open("x", 1);
+            stand.world.open("y", 2);
+            let mut said = peer.ear.hear_all(5).await;
+            let at = said.iter().position(|said| *said == Said::Push(0, b"going away".into())).expect("a word");
+            said.remove(at);
+            if !stand.is_in_order {
+                said.sort_by_key(Said::id);
+            }
+            assert_eq!(said[0], Said::Answer(1, b"x".into()));
+            assert_eq!(said[1..3], [0, 1].map(|i| Said::Answer(2, format!("y {i}").into())));
+            assert!(said[3] == Said::Answer(3, noise(3, 2_000_000)), "{:?}", said[3]);
+            peer.ear.hears_the_end().await;
+            peer.mouth.finish().await;
+            closes_its_connection(&peer).await;
+        };
+        let (ended, ()) = tokio::join!(stand.end(PATIENCE), end);
+        assert!(ended.is_clean() && ended.stuck == 0 && ended.draining > 0, "{ended:?}");
+        is_closed_to(&stand, way).await;
+        let totals = stand.is_left_alone().await;
+        assert_eq!((totals.requests_started, totals.faults), (3, 0));
+    }
+}
+
+async fn a_body_that_is_coming_is_taken_to_its_end(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.send_all(&[open(1, None, "collect x"), piece(1, b"first, ", false)]).await;
+        stand.world.until("begin x").await;
+        let end = async {
+            stand.world.until("drain").await;
+            // A request between the pieces is refused.
+            peer.send_all(&[piece(1, b"second, ", false), call(2, "echo late"), tell("note late")]).await;
+            peer.send(&piece(1, b"last", true)).await;
+            let mut said = peer.hear_all(3).await;
+            said.sort_by_key(Said::id);
+            assert_eq!(
+                said[..2],
+                [Said::Push(0, b"going away".into()), Said::Answer(1, b"first, second, last".into())]
+            );
+            assert!(said[2].is_fault(2, FaultKind::ShuttingDown), "{said:?}");
+            peer.ear.hears_the_end().await;
+            drop(peer);
+        };
+        let (ended, ()) = tokio::join!(stand.end(PATIENCE), end);
+        assert!(ended.is_clean(), "{ended:?}");
+        assert_eq!((stand.world.noted("late"), stand.world.noted("begin late")), (0, 0));
+        stand.is_left_alone().await;
+    }
+}
+
+async fn a_message_that_is_begun_is_finished(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.send(&tell("hold x")).await;
+        stand.world.until("begin x").await;
+        let end = async {
+            stand.world.until("drain").await;
+            assert_eq!(peer.hear().await, Said::Push(0, b"going away".into()));
+            stand.world.open("x", 1);
+            stand.world.until("passed x").await;
+            peer.ear.hears_the_end().await;
+            drop(peer);
+        };
+        let (ended, ()) = tokio::join!(stand.end(PATIENCE), end);
+        assert!(ended.is_clean(), "{ended:?}");
+    }
+}
+
+async fn whoever_has_not_asked_yet_is_told(way: Way) {
+    for stand in Stand::both(patient()) {
+        let (mut silent, mut half) = (stand.dial(way).await, stand.dial(way).await);
+        half.send(&call(1, "echo x")[..5]).await;
+        stand.has_read(5).await;
+        // A connection whose silence was not heard yet cannot be told; over QUIC there is no stream to tell it on.
+        until("both are open", || stand.totals().connections() == 2).await;
+        let end = async {
+            if way != Way::Quic {
+                silent.ear.is_told_and_closed(FaultKind::ShuttingDown).await;
+            }
+            half.ear.is_told_and_closed(FaultKind::ShuttingDown).await;
+            closes_its_connection(&silent).await;
+            drop((silent, half));
+        };
+        let (ended, ()) = tokio::join!(stand.end(PATIENCE), end);
+        assert!(ended.is_clean(), "{ended:?}");
+        let totals = stand.totals();
+        assert_eq!((totals.faults, totals.timeouts), (0, 0), "that is nobody's fault");
+    }
+}
+
+async fn whoever_does_not_end_is_cut_at_the_deadline(way: Way) {
+    for stand in Stand::both(patient()) {
+        let (mut asking, mut deaf, mut mute) = (stand.dial(way).await, stand.dial(way).await, stand.dial(way).await);
+        // A handler that never ends, a peer that does not read, a body that does not come.
+        asking.send(&call(1, "never")).await;
+        deaf.send(&call(1, "flood x 2000 65536")).await;
+        mute.send(&open(1, None, "collect y")).await;
+        for begun in ["begin never", "x", "begin y"] {
+            stand.world.until(begun).await;
+        }
+        let ended = stand.end(SHORT).await;
+        assert!(ended.aborted >= 3, "{ended:?}");
+        assert_eq!(ended.stuck, 0, "{ended:?}");
+        for peer in [&mut asking, &mut mute] {
+            assert_eq!(peer.ear.next().await, Some(Said::Push(0, b"going away".into())));
+            peer.ear.hears_the_end().await;
+        }
+        drop((asking, deaf, mute));
+        stand.is_left_alone().await;
+    }
+}
+
+/// Whoever drops the server and its shards without a word ends them, with every listener open.
+#[tokio::test]
+async fn dropping_everything_ends_it() {
+    for way in [Way::Tcp, Way::Tls, Way::Unix, Way::Quic, Way::Pipe] {
+        let stand = Stand::in_order(patient());
+        let mut peer = stand.dial(way).await;
+        peer.send(&call(1, "wait x")).await;
+        stand.world.until("begin x").await;
+        let (world, shards) = (stand.world.clone(), std::sync::Arc::downgrade(&stand.shards));
+        drop(stand);
+        // Listeners are tasks of this runtime, which go on until it ends; over QUIC they are on the shards.
+        if matches!(way, Way::Quic | Way::Pipe) {
+            until("the shards are gone", || shards.strong_count() == 0).await;
+            world.until("end x").await;
+            peer.ear.hears_the_end().await;
+        }
+    }
+}
