@@ -6,6 +6,7 @@ mod latency;
 mod load;
 mod pubsub;
 mod report;
+pub mod rpc;
 
 pub use latency::Latencies;
 pub use pubsub::{Mode, Pubsub, run};

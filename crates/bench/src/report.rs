@@ -72,6 +72,10 @@ impl Host {
     }
 }
 
+pub(crate) fn rate(per_s: f64) -> String {
+    if per_s >= 1e6 { format!("{:.2} M/s", per_s / 1e6) } else { format!("{:.1} k/s", per_s / 1e3) }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -86,7 +90,6 @@ impl fmt::Display for Report {
             self.fanout
         )?;
         writeln!(f, "  on {} x {}, Linux {}", self.host.cores, self.host.cpu, self.host.kernel)?;
-        let rate = |n: f64| if n >= 1e6 { format!("{:.2} M/s", n / 1e6) } else { format!("{:.1} k/s", n / 1e3) };
         let megabytes = self.delivered_per_s * self.payload_bytes as f64 / 1e6;
         writeln!(
             f,

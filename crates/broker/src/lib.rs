@@ -17,7 +17,7 @@ pub use broker::Broker;
 pub use fetch::Fetched;
 pub use lanes::{LanePolicy, Lanes};
 pub use metrics::Metrics;
-pub use publish::{Published, Wakes};
+pub use publish::{Attempt, Published, WaitingPublish, Wakes};
 pub use settings::Settings;
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};
 pub use subscriber::Direct;

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use engine::{Error, Result};
 use futures_util::FutureExt;
 use net::quic::{self, Windows};
-use net::read::Input;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -262,7 +261,7 @@ impl EventStream {
 
     async fn read(&mut self) -> Result<()> {
         let mut incoming = Incoming { assembler: &mut self.assembler, frames: &mut self.frames };
-        let read = net::read::read(&mut Input::Stream(&mut self.receive), &mut incoming).await;
+        let read = net::read::read(&mut self.receive, &mut incoming).await;
         self.frames.reverse();
         match read {
             Ok(true) => Ok(()),

@@ -11,7 +11,8 @@ use bytes::buf::Limit;
 use bytes::{Bytes, BytesMut};
 use engine::{Error, ErrorKind, Result};
 use net::Outbox;
-use net::read::{Input, ReadError, Reassemble};
+use net::outbox::Socket;
+use net::read::{ReadError, Reassemble};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -73,12 +74,12 @@ impl Inbox {
 
 impl Link {
     pub(crate) fn over_socket(socket: TcpStream) -> Arc<Self> {
-        let socket = Arc::new(socket);
-        let outbox = Arc::new(Outbox::to_socket(socket.clone(), OUTBOX_BYTES_MAX));
+        let (mut input, output) = socket.into_split();
+        let outbox = Arc::new(Outbox::to_socket(Socket::Tcp(output), OUTBOX_BYTES_MAX));
         let (link, writer) = (Self::new(outbox.clone()), outbox);
         let reader = link.clone();
         tokio::spawn(async move {
-            reader.run(Input::Socket(&socket), writer.run_socket()).await;
+            reader.run(&mut input, writer.run_socket()).await;
         });
         link
     }
@@ -92,7 +93,7 @@ impl Link {
         let reader = link.clone();
         tokio::spawn(async move {
             let mut output = net::outbox::StreamWriter(output);
-            reader.run(Input::Stream(&mut input), writer.run_writer(&mut output)).await;
+            reader.run(&mut input, writer.run_writer(&mut output)).await;
         });
         link
     }
@@ -102,7 +103,7 @@ impl Link {
         let (link, writer) = (Self::new(outbox.clone()), outbox);
         let reader = link.clone();
         tokio::spawn(async move {
-            reader.run(Input::Stream(&mut receive), writer.run_writer(&mut send)).await;
+            reader.run(&mut receive, writer.run_writer(&mut send)).await;
             // A finish only fails where the stream is closed already.
             send.finish().unwrap_or_default();
         });
@@ -219,9 +220,9 @@ impl Link {
         self.state.lock().inboxes.remove(&subscription);
     }
 
-    async fn run(&self, mut input: Input<'_>, writer: impl Future<Output = io::Result<()>>) {
+    async fn run(&self, input: &mut (impl AsyncRead + Unpin), writer: impl Future<Output = io::Result<()>>) {
         let error = tokio::select! {
-            error = self.read(&mut input) => error,
+            error = self.read(input) => error,
             written = writer => match written {
                 Ok(()) => disconnected("the connection was closed"),
                 Err(error) => disconnected(&format!("cannot write to the broker: {error}")),
@@ -242,7 +243,7 @@ impl Link {
         }
     }
 
-    async fn read(&self, input: &mut Input<'_>) -> Error {
+    async fn read(&self, input: &mut (impl AsyncRead + Unpin)) -> Error {
         let mut assembler = Assembler::new(BODY_BYTES_MAX);
         let mut frames = Vec::new();
         loop {

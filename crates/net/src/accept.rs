@@ -1,13 +1,15 @@
-//! Accepting TCP connections, whatever the system answers.
+//! Accepting connections, whatever the system answers.
 
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
@@ -17,13 +19,21 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 /// How long to wait when the system has no descriptors or no memory left.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// A listening socket whose accept loop ends only with the process.
+/// A listening TCP socket whose accept loop ends only with the process.
 pub struct Acceptor {
     listener: TcpListener,
-    /// Held so that, with no descriptor left, a connection can still be accepted and closed.
-    reserve: Option<File>,
-    stats: &'static AcceptStats,
+    reserve: Reserve,
 }
+
+/// The same for a Unix socket, which is removed when it is dropped.
+pub struct UnixAcceptor {
+    listener: UnixListener,
+    path: PathBuf,
+    reserve: Reserve,
+}
+
+/// Held so that, with no descriptor left, a connection can still be accepted and closed.
+struct Reserve(Option<File>);
 
 /// Counts of all listeners of the process.
 #[derive(Default)]
@@ -54,7 +64,7 @@ impl Acceptor {
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
-        Ok(Self { listener: TcpListener::from_std(socket.into())?, reserve: open_reserve(), stats: &STATS })
+        Ok(Self { listener: TcpListener::from_std(socket.into())?, reserve: Reserve::open() })
     }
 
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -67,7 +77,7 @@ impl Acceptor {
         loop {
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
-                    self.stats.accepted.fetch_add(1, Ordering::Relaxed);
+                    STATS.accepted.fetch_add(1, Ordering::Relaxed);
                     // A peer that vanished without a word is found out.
                     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
                     let set = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
@@ -77,35 +87,88 @@ impl Acceptor {
                     }
                     return (stream, peer);
                 }
-                Err(error) => self.wait_out(error).await,
+                Err(error) => self.reserve.wait_out(error, self.listener.accept()).await,
             }
         }
     }
+}
 
-    async fn wait_out(&mut self, error: io::Error) {
-        self.stats.failed.fetch_add(1, Ordering::Relaxed);
+impl UnixAcceptor {
+    /// A socket with the permissions `mode`. One that nobody listens on any more is replaced.
+    pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
+        remove_stale(path)?;
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        Ok(Self { listener, path: path.to_owned(), reserve: Reserve::open() })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next connection, as [`Acceptor::accept`].
+    pub async fn accept(&mut self) -> UnixStream {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    STATS.accepted.fetch_add(1, Ordering::Relaxed);
+                    return stream;
+                }
+                Err(error) => self.reserve.wait_out(error, self.listener.accept()).await,
+            }
+        }
+    }
+}
+
+impl Drop for UnixAcceptor {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "cannot remove a socket");
+        }
+    }
+}
+
+/// Removes a socket that is left over. One that answers, or is no socket, stays.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {}
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file that is no socket")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "something listens there already")),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    }
+}
+
+impl Reserve {
+    fn open() -> Self {
+        Self(File::open("/dev/null").ok())
+    }
+
+    /// Waits until it is worth trying again. With no descriptor left, the connection that comes `next` is closed.
+    async fn wait_out<T>(&mut self, error: io::Error, next: impl Future<Output = io::Result<T>>) {
+        STATS.failed.fetch_add(1, Ordering::Relaxed);
         match error.kind() {
             io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => {
                 tracing::debug!(%error, "connection went away before it was accepted");
             }
             _ => {
                 tracing::warn!(%error, "cannot accept connections; raise `ulimit -n` if descriptors ran out");
-                if self.reserve.take().is_some() {
-                    if let Ok((stream, _)) = self.listener.accept().await {
-                        drop(stream);
-                        self.stats.shed.fetch_add(1, Ordering::Relaxed);
+                if self.0.take().is_some() {
+                    if let Ok(accepted) = next.await {
+                        drop(accepted);
+                        STATS.shed.fetch_add(1, Ordering::Relaxed);
                     }
-                    self.reserve = open_reserve();
+                    *self = Self::open();
                 }
                 tokio::time::sleep(BACK_OFF).await;
-                if self.reserve.is_none() {
-                    self.reserve = open_reserve();
+                if self.0.is_none() {
+                    *self = Self::open();
                 }
             }
         }
     }
-}
-
-fn open_reserve() -> Option<File> {
-    File::open("/dev/null").ok()
 }

@@ -6,17 +6,23 @@
 pub mod accept;
 #[cfg(feature = "http")]
 pub mod http;
-pub mod limit;
+pub mod limits;
+pub mod listen;
 mod names;
 pub mod outbox;
 pub mod quic;
 pub mod read;
+pub mod service;
 pub mod shards;
 pub mod shutdown;
+pub mod telemetry;
 pub mod tls;
+pub mod wheel;
 
 pub use accept::Acceptor;
-pub use limit::{ConnectionLimit, ConnectionPermit};
+pub use limits::{ConnectionLimits, ConnectionPermit, Connections};
+pub use listen::{Address, Listener, Plaintext};
 pub use outbox::Outbox;
+pub use service::{Server, Service, ServiceSettings};
 pub use shards::Shards;
 pub use shutdown::{Drain, Shutdown};

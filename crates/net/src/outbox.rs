@@ -5,38 +5,76 @@
 //! take stays here for the connection's own task, which waits until it can go on.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
+use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{tcp, unix};
 use tokio::sync::Notify;
 
+use crate::service::Out;
+
 /// Chunks of one vectored write.
-const SLICES_MAX: usize = 64;
+pub(crate) const SLICES_MAX: usize = 64;
 /// What one turn takes over for a writer that is not a plain socket.
 const TURN_BYTES: usize = 256 << 10;
 
 pub struct Outbox {
     state: Mutex<State>,
-    /// Where a flush may write by itself; others have a writer task.
-    socket: Option<Arc<TcpStream>>,
-    /// The connection's task has something to write.
-    work: Notify,
+    /// Bytes that were pushed and are not yet written, those in a writer's hands included. This and the next two
+    /// are changed under the lock only, and looked at without it.
+    waiting: AtomicUsize,
+    /// All bytes that were ever written.
+    written: AtomicU64,
+    is_closed: AtomicBool,
+    /// Whether a flush writes by itself; otherwise the connection's task does.
+    is_direct: bool,
+    /// The connection's task, which has something to write.
+    work: AtomicWaker,
     /// There is room again.
     room: Notify,
     bytes_max: usize,
 }
 
+/// The writing half of a plain socket, to which any thread may write.
+pub enum Socket {
+    Tcp(tcp::OwnedWriteHalf),
+    Unix(unix::OwnedWriteHalf),
+}
+
+impl Socket {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.try_write(bytes),
+            Self::Unix(socket) => socket.try_write(bytes),
+        }
+    }
+
+    fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.try_write_vectored(slices),
+            Self::Unix(socket) => socket.try_write_vectored(slices),
+        }
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(socket) => socket.as_ref().poll_write_ready(cx),
+            Self::Unix(socket) => socket.as_ref().poll_write_ready(cx),
+        }
+    }
+}
+
 #[derive(Default)]
 struct State {
     chunks: VecDeque<Bytes>,
-    /// Bytes that were pushed and are not yet written, those in a writer's hands included.
-    bytes: usize,
-    is_closed: bool,
+    /// Where a flush writes to; gone with the connection, so that a closed one is closed at once.
+    socket: Option<Socket>,
 }
 
 /// The most bytes that ever waited in one outbox of this process.
@@ -48,65 +86,125 @@ pub fn bytes_high_water() -> u64 {
 
 impl Outbox {
     /// An outbox that writes straight to a plain socket.
-    pub fn to_socket(socket: Arc<TcpStream>, bytes_max: usize) -> Self {
-        Self { socket: Some(socket), ..Self::to_writer(bytes_max) }
+    pub fn to_socket(socket: Socket, bytes_max: usize) -> Self {
+        let state = State { socket: Some(socket), ..State::default() };
+        Self { state: Mutex::new(state), is_direct: true, ..Self::to_writer(bytes_max) }
     }
 
-    /// An outbox that [`Outbox::run_writer`] empties.
+    /// An outbox that the connection's task empties.
     pub fn to_writer(bytes_max: usize) -> Self {
-        Self { state: Mutex::new(State::default()), socket: None, work: Notify::new(), room: Notify::new(), bytes_max }
+        Self {
+            state: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            written: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+            is_direct: false,
+            work: AtomicWaker::new(),
+            room: Notify::new(),
+            bytes_max,
+        }
     }
 
     /// Whether a flush writes on the caller's thread.
     pub fn is_direct(&self) -> bool {
-        self.socket.is_some()
+        self.is_direct
     }
 
     pub fn has_room(&self) -> bool {
-        let state = self.state.lock();
-        state.bytes < self.bytes_max || state.is_closed
+        self.waiting() < self.bytes_max || self.is_closed()
     }
 
     pub fn is_closed(&self) -> bool {
-        self.state.lock().is_closed
+        self.is_closed.load(Ordering::Acquire)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.state.lock().bytes == 0
+        self.waiting() == 0
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// All bytes that were ever written.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
     }
 
     /// Adds chunks behind all others. Callers that push much ask for [`Outbox::room`] first; one that
     /// does not can overshoot by what it pushes, never by more. `false` once the connection is gone.
     pub fn push(&self, chunks: impl IntoIterator<Item = Bytes>) -> bool {
         let mut state = self.state.lock();
-        if state.is_closed {
+        if self.is_closed() {
             return false;
         }
-        for chunk in chunks {
-            if !chunk.is_empty() {
-                state.bytes += chunk.len();
-                state.chunks.push_back(chunk);
-            }
-        }
-        BYTES_HIGH_WATER.fetch_max(state.bytes as u64, Ordering::Relaxed);
+        self.keep(&mut state, chunks);
         true
     }
 
     /// Writes what the socket takes, or wakes the writer.
     pub fn flush(&self) {
         let mut state = self.state.lock();
-        if state.chunks.is_empty() || state.is_closed {
+        if state.chunks.is_empty() || self.is_closed() {
             return;
         }
-        let is_done = match &self.socket {
-            Some(socket) => self.write_to(socket, &mut state),
-            None => Ok(false),
-        };
+        let is_done = self.write_chunks(&mut state);
         drop(state);
         match is_done {
             Ok(true) => {}
-            Ok(false) => self.work.notify_one(),
+            Ok(false) => self.work.wake(),
             Err(_) => self.close(),
+        }
+    }
+
+    /// Writes `out` behind everything else, to a plain socket at once, and keeps what it does not take.
+    pub(crate) fn write(&self, out: &Out) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if self.is_closed() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut written = 0;
+        if let (true, Some(socket)) = (state.chunks.is_empty(), &state.socket) {
+            let wrote = match out.as_plain() {
+                Some(bytes) => socket.try_write(bytes),
+                None => {
+                    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+                    let count = out.slices(&mut slices);
+                    socket.try_write_vectored(&slices[..count])
+                }
+            };
+            written = match wrote {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                wrote => wrote?,
+            };
+            self.add_written(written);
+        }
+        if written < out.len() {
+            self.keep(&mut state, out.rest(written));
+            self.write_chunks(&mut state)?;
+        }
+        Ok(())
+    }
+
+    /// The task of `cx` is woken when something was pushed, or the outbox is closed.
+    pub(crate) fn register(&self, cx: &Context<'_>) {
+        self.work.register(cx.waker());
+    }
+
+    /// Goes on where a plain socket was full. Ready when nothing waits.
+    pub(crate) fn poll_socket(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let mut state = self.state.lock();
+        loop {
+            if state.chunks.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(socket) = &state.socket {
+                std::task::ready!(socket.poll_writable(cx))?;
+            }
+            self.write_chunks(&mut state)?;
         }
     }
 
@@ -129,11 +227,8 @@ impl Outbox {
             let room = self.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            {
-                let state = self.state.lock();
-                if state.bytes == 0 || state.is_closed {
-                    return;
-                }
+            if self.is_empty() || self.is_closed() {
+                return;
             }
             room.await;
         }
@@ -142,53 +237,49 @@ impl Outbox {
     /// Nothing is taken any more; what waits is forgotten.
     pub fn close(&self) {
         let mut state = self.state.lock();
-        state.is_closed = true;
-        state.chunks = VecDeque::new();
-        state.bytes = 0;
+        self.is_closed.store(true, Ordering::Release);
+        self.waiting.store(0, Ordering::Release);
+        *state = State::default();
         drop(state);
         self.room.notify_waiters();
-        self.work.notify_one();
+        self.work.wake();
     }
 
     /// The connection's part on a plain socket: goes on where a flush found the socket full.
     pub async fn run_socket(&self) -> io::Result<()> {
-        let Some(socket) = &self.socket else {
-            return Ok(());
-        };
-        loop {
-            self.work.notified().await;
-            loop {
-                socket.writable().await?;
-                let mut state = self.state.lock();
-                if state.is_closed {
-                    return Ok(());
-                }
-                if self.write_to(socket, &mut state)? {
-                    break;
-                }
+        poll_fn(|cx| {
+            self.register(cx);
+            match self.poll_socket(cx) {
+                Poll::Ready(Ok(())) if !self.is_closed() => Poll::Pending,
+                other => other,
             }
-        }
+        })
+        .await
     }
 
     /// The connection's part everywhere else: writes what is pushed, in order, until the outbox is closed.
     pub async fn run_writer(&self, writer: &mut impl ChunkWriter) -> io::Result<()> {
         let mut turn = Vec::new();
         loop {
-            let bytes = self.take_turn(&mut turn);
-            if bytes == 0 {
-                if self.is_closed() {
-                    return Ok(());
+            let bytes = poll_fn(|cx| {
+                self.register(cx);
+                match self.take_turn(&mut turn) {
+                    0 if !self.is_closed() => Poll::Pending,
+                    bytes => Poll::Ready(bytes),
                 }
-                self.work.notified().await;
-                continue;
+            });
+            let bytes = bytes.await;
+            if bytes == 0 {
+                return Ok(());
             }
             writer.write_chunks(&mut turn).await?;
             turn.clear();
-            self.wrote(&mut self.state.lock(), bytes);
+            self.turn_written(bytes);
         }
     }
 
-    fn take_turn(&self, turn: &mut Vec<Bytes>) -> usize {
+    /// Moves chunks to `turn`, which the caller writes; they count as waiting until [`Outbox::turn_written`].
+    pub(crate) fn take_turn(&self, turn: &mut impl Extend<Bytes>) -> usize {
         let mut state = self.state.lock();
         let mut bytes = 0;
         while bytes < TURN_BYTES {
@@ -196,14 +287,46 @@ impl Outbox {
                 break;
             };
             bytes += chunk.len();
-            turn.push(chunk);
+            turn.extend([chunk]);
         }
         bytes
     }
 
-    /// Writes until nothing is left (`true`) or the socket is full (`false`).
-    fn write_to(&self, socket: &TcpStream, state: &mut State) -> io::Result<bool> {
+    /// So many bytes are in the writer's hands that were never pushed.
+    pub(crate) fn turn_kept(&self, bytes: usize) {
+        let _state = self.state.lock();
+        self.waiting.store(self.waiting() + bytes, Ordering::Release);
+    }
+
+    pub(crate) fn turn_written(&self, bytes: usize) {
+        let _state = self.state.lock();
+        self.wrote(bytes);
+    }
+
+    /// So many bytes were written that never waited here.
+    pub(crate) fn wrote_past(&self, bytes: usize) {
+        let _state = self.state.lock();
+        self.add_written(bytes);
+    }
+
+    fn keep(&self, state: &mut State, chunks: impl IntoIterator<Item = Bytes>) {
+        let mut waiting = self.waiting();
+        for chunk in chunks {
+            if !chunk.is_empty() {
+                waiting += chunk.len();
+                state.chunks.push_back(chunk);
+            }
+        }
+        self.waiting.store(waiting, Ordering::Release);
+        BYTES_HIGH_WATER.fetch_max(waiting as u64, Ordering::Relaxed);
+    }
+
+    /// Writes until nothing is left (`true`), or the socket is full or not one of ours (`false`).
+    fn write_chunks(&self, state: &mut State) -> io::Result<bool> {
         while !state.chunks.is_empty() {
+            let Some(socket) = &state.socket else {
+                return Ok(false);
+            };
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let mut count = 0;
             for (slice, chunk) in slices.iter_mut().zip(&state.chunks) {
@@ -215,7 +338,7 @@ impl Outbox {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             };
-            self.wrote(state, written);
+            self.wrote(written);
             while let Some(chunk) = state.chunks.front_mut() {
                 if written < chunk.len() {
                     chunk.advance(written);
@@ -231,12 +354,19 @@ impl Outbox {
         Ok(true)
     }
 
-    fn wrote(&self, state: &mut State, bytes: usize) {
-        let was_full = state.bytes >= self.bytes_max;
-        state.bytes = state.bytes.saturating_sub(bytes);
-        if (was_full && state.bytes < self.bytes_max) || state.bytes == 0 {
+    /// Under the lock: so many bytes that waited are written.
+    fn wrote(&self, bytes: usize) {
+        let before = self.waiting();
+        let after = before.saturating_sub(bytes);
+        self.waiting.store(after, Ordering::Release);
+        self.add_written(bytes);
+        if (before >= self.bytes_max && after < self.bytes_max) || after == 0 {
             self.room.notify_waiters();
         }
+    }
+
+    fn add_written(&self, bytes: usize) {
+        self.written.store(self.written() + bytes as u64, Ordering::Relaxed);
     }
 }
 

@@ -8,16 +8,9 @@ use std::pin::Pin;
 use bytes::BytesMut;
 use bytes::buf::Limit;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
-use tokio::net::TcpStream;
 
 /// What one read takes at most.
 const SCRATCH_BYTES: usize = 256 << 10;
-
-/// Where a connection's bytes come from.
-pub enum Input<'a> {
-    Socket(&'a TcpStream),
-    Stream(&'a mut (dyn AsyncRead + Send + Unpin)),
-}
 
 /// Puts a stream of bytes together into something larger.
 pub trait Reassemble {
@@ -49,49 +42,27 @@ impl<E> From<io::Error> for ReadError<E> {
 }
 
 /// Waits for bytes and reads once. `false` at the end of the stream.
-pub async fn read<R: Reassemble>(input: &mut Input<'_>, to: &mut R) -> Result<bool, ReadError<R::Error>> {
+pub async fn read<I, R>(input: &mut I, to: &mut R) -> Result<bool, ReadError<R::Error>>
+where
+    I: AsyncRead + Unpin + ?Sized,
+    R: Reassemble,
+{
     if let Some(mut rest) = to.rest() {
-        let n = match input {
-            Input::Socket(socket) => read_socket(socket, |socket| socket.try_read_buf(&mut rest)).await?,
-            Input::Stream(stream) => stream.read_buf(&mut rest).await?,
-        };
+        let n = input.read_buf(&mut rest).await?;
         to.rest_filled();
         return Ok(n > 0);
     }
-    match input {
-        Input::Socket(socket) => {
-            let read = read_socket(socket, |socket| {
-                with_scratch(|scratch| {
-                    let n = socket.try_read(scratch)?;
-                    Ok(to.feed(&scratch[..n]).map(|()| n > 0))
-                })
-            });
-            read.await?.map_err(ReadError::Refused)
-        }
-        Input::Stream(stream) => {
-            poll_fn(|cx| {
-                with_scratch(|scratch| {
-                    let mut buf = ReadBuf::new(scratch);
-                    Pin::new(&mut **stream).poll_read(cx, &mut buf).map(|read| {
-                        read?;
-                        let filled = buf.filled();
-                        to.feed(filled).map(|()| !filled.is_empty()).map_err(ReadError::Refused)
-                    })
-                })
+    poll_fn(|cx| {
+        with_scratch(|scratch| {
+            let mut buf = ReadBuf::new(scratch);
+            Pin::new(&mut *input).poll_read(cx, &mut buf).map(|read| {
+                read?;
+                let filled = buf.filled();
+                to.feed(filled).map(|()| !filled.is_empty()).map_err(ReadError::Refused)
             })
-            .await
-        }
-    }
-}
-
-async fn read_socket<T>(socket: &TcpStream, mut read: impl FnMut(&TcpStream) -> io::Result<T>) -> io::Result<T> {
-    loop {
-        socket.readable().await?;
-        match read(socket) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            done => return done,
-        }
-    }
+        })
+    })
+    .await
 }
 
 thread_local! {

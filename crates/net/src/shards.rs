@@ -1,41 +1,69 @@
-//! One thread and one runtime a core: a connection stays on the shard that it was given.
+//! One thread and one runtime a core: a connection stays on the shard that it was given, so what belongs to
+//! it needs no locks.
 
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::watch;
+use tokio::runtime::{Builder, Handle, LocalOptions};
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::wheel::{Key, Wheel};
+
+/// The step of a shard's clock. A timeout is up to one step late.
+const TICK: Duration = Duration::from_millis(10);
+/// A clock that nobody looked at for so many ticks stops until somebody does.
+const QUIET_TICKS: u32 = 10;
+
+/// Something to be begun on a shard's own thread.
+type Job = Box<dyn FnOnce(&Rc<Shard>) + Send>;
 
 /// The shards of a process. Dropping it stops them.
 pub struct Shards {
-    shards: Vec<Shard>,
+    shards: Vec<Remote>,
     stop: watch::Sender<bool>,
 }
 
-struct Shard {
+/// A shard, as other threads see it.
+struct Remote {
     handle: Handle,
+    jobs: mpsc::UnboundedSender<Job>,
     load: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Remote {
+    fn start(index: usize, stopped: watch::Receiver<bool>) -> io::Result<Self> {
+        let (jobs, queue) = mpsc::unbounded_channel();
+        let (started, starting) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || {
+            // A local runtime stays on the thread that made it.
+            match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+                Ok(runtime) => {
+                    if started.send(Ok(runtime.handle().clone())).is_ok() {
+                        runtime.block_on(run(Rc::new(Shard::new(index)), queue, stopped));
+                        runtime.shutdown_background();
+                    }
+                }
+                Err(error) => drop(started.send(Err(error))),
+            }
+        })?;
+        let handle = starting.recv().map_err(io::Error::other)??;
+        Ok(Self { handle, jobs, load: Arc::default(), thread: Some(thread) })
+    }
 }
 
 impl Shards {
     pub fn start(count: usize) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
-        let shards = (0..count.max(1))
-            .map(|i| {
-                let runtime = Builder::new_current_thread().enable_all().build()?;
-                let handle = runtime.handle().clone();
-                let mut stopped = stopped.clone();
-                let thread = std::thread::Builder::new().name(format!("shard-{i}")).spawn(move || {
-                    // An error means that the sender is gone, which is a stop too.
-                    runtime.block_on(async { stopped.wait_for(|stop| *stop).await.map(drop).unwrap_or_default() });
-                    runtime.shutdown_background();
-                })?;
-                Ok(Shard { handle, load: Arc::default(), thread: Some(thread) })
-            })
-            .collect::<io::Result<_>>()?;
+        let shards = (0..count.max(1)).map(|index| Remote::start(index, stopped.clone())).collect::<io::Result<_>>()?;
         Ok(Self { shards, stop })
     }
 
@@ -55,6 +83,14 @@ impl Shards {
         self.shards.iter().map(|shard| shard.handle.clone()).collect()
     }
 
+    /// Runs `job` on the shard's thread, where it may spawn local tasks. Whoever sends many jobs bounds them:
+    /// with a permit in each, for example.
+    pub fn run(&self, shard: usize, job: impl FnOnce(&Rc<Shard>) + Send + 'static) {
+        if self.shards[shard].jobs.send(Box::new(job)).is_err() {
+            tracing::debug!(shard, "the shard has stopped");
+        }
+    }
+
     /// Connections of each shard.
     pub fn loads(&self) -> Vec<usize> {
         self.shards.iter().map(|shard| shard.load.load(Ordering::Relaxed)).collect()
@@ -68,9 +104,12 @@ impl Shards {
     }
 
     pub fn place_on(&self, shard: usize) -> Place {
-        let load = self.shards[shard].load.clone();
-        load.fetch_add(1, Ordering::Relaxed);
-        Place { shard, load }
+        self.places(shard).place()
+    }
+
+    /// The places of one shard, for those who live on it: it must not be the last to hold all of them.
+    pub fn places(&self, shard: usize) -> Places {
+        Places { shard, load: self.shards[shard].load.clone() }
     }
 }
 
@@ -87,6 +126,20 @@ impl Drop for Shards {
     }
 }
 
+/// Where the connections of one shard are counted.
+#[derive(Clone)]
+pub struct Places {
+    shard: usize,
+    load: Arc<AtomicUsize>,
+}
+
+impl Places {
+    pub fn place(&self) -> Place {
+        self.load.fetch_add(1, Ordering::Relaxed);
+        Place { shard: self.shard, load: self.load.clone() }
+    }
+}
+
 /// A connection's place on a shard, given back when it is dropped.
 pub struct Place {
     pub shard: usize,
@@ -96,5 +149,188 @@ pub struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.load.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn run(shard: Rc<Shard>, mut jobs: mpsc::UnboundedReceiver<Job>, mut stopped: watch::Receiver<bool>) {
+    tokio::task::spawn_local(run_clock(shard.clone()));
+    loop {
+        tokio::select! {
+            job = jobs.recv() => match job {
+                Some(job) => job(&shard),
+                None => return,
+            },
+            // An error means that the owner is gone, which is a stop too.
+            _ = stopped.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+/// What the tasks of one shard share: a coarse clock and the deadlines of all connections.
+///
+/// The clock only runs while somebody looks at it, so that an idle shard sleeps.
+pub struct Shard {
+    index: usize,
+    began: Instant,
+    /// Ticks since `began`. Right while the clock runs.
+    now: Cell<u64>,
+    is_running: Cell<bool>,
+    /// Whether somebody looked at the clock since its last step.
+    is_watched: Cell<bool>,
+    /// Starts the clock, or tells it of an earlier deadline.
+    changed: Notify,
+    timers: RefCell<Wheel<Waker>>,
+    chores: RefCell<Vec<Chore>>,
+}
+
+/// What is done at each tick while the clock runs, told whether it is the last one before the clock stops.
+/// `false` ends it.
+type Chore = Box<dyn Fn(bool) -> bool>;
+
+impl Shard {
+    fn new(index: usize) -> Self {
+        Self {
+            index,
+            began: Instant::now(),
+            now: Cell::new(0),
+            is_running: Cell::new(false),
+            is_watched: Cell::new(false),
+            changed: Notify::new(),
+            timers: RefCell::default(),
+            chores: RefCell::default(),
+        }
+    }
+
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The time in ticks, at most one tick old.
+    pub fn now(&self) -> u64 {
+        self.is_watched.set(true);
+        if !self.is_running.get() {
+            self.now.set(self.read());
+            self.is_running.set(true);
+            self.changed.notify_one();
+        }
+        self.now.get()
+    }
+
+    /// Ticks that are over only after `duration` has passed.
+    pub fn ticks(duration: Duration) -> u64 {
+        let ticks = duration.as_nanos().div_ceil(TICK.as_nanos());
+        u64::try_from(ticks).map_or(u64::MAX / 2, |ticks| ticks.min(u64::MAX / 2) + 1)
+    }
+
+    fn read(&self) -> u64 {
+        (self.began.elapsed().as_nanos() / TICK.as_nanos()) as u64
+    }
+
+    /// Has something done at each tick while the clock runs, which it does until some ticks after everyone has
+    /// become idle. It is told whether the clock stops after this tick, and says whether it wants to be called again.
+    pub fn at_each_tick(&self, chore: impl Fn(bool) -> bool + 'static) {
+        self.chores.borrow_mut().push(Box::new(chore));
+    }
+
+    /// What `work` comes to, or `None` where it takes longer.
+    pub async fn within<T>(self: &Rc<Self>, duration: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let due = self.now() + Self::ticks(duration);
+        let mut work = pin!(work);
+        let mut timer = Timer::new(self.clone());
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if self.now() >= due => Poll::Ready(None),
+            Poll::Pending => {
+                timer.set(due, cx);
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Wakes every task that has a timer.
+    pub fn wake_all(&self) {
+        self.timers.borrow().values().for_each(Waker::wake_by_ref);
+    }
+}
+
+/// One task's deadline on the wheel of its shard. When it has passed, the task is polled and looks what is due.
+pub struct Timer {
+    shard: Rc<Shard>,
+    entry: Option<(Key, u64)>,
+}
+
+impl Timer {
+    pub fn new(shard: Rc<Shard>) -> Self {
+        Self { shard, entry: None }
+    }
+
+    /// Wakes the task of `cx` at this tick at the latest.
+    pub fn set(&mut self, due: u64, cx: &Context<'_>) {
+        let mut timers = self.shard.timers.borrow_mut();
+        let key = match self.entry {
+            Some((_, at)) if at == due => return,
+            Some((key, _)) => {
+                timers.set(key, due);
+                if let Some(waker) = timers.value_mut(key) {
+                    waker.clone_from(cx.waker());
+                }
+                key
+            }
+            None => timers.insert(due, cx.waker().clone()),
+        };
+        self.entry = Some((key, due));
+        if !self.shard.is_running.get() {
+            self.shard.changed.notify_one();
+        }
+    }
+
+    /// The tick at which the task will be woken.
+    pub fn due(&self) -> Option<u64> {
+        self.entry.map(|(_, due)| due)
+    }
+
+    /// What fired has to be set again.
+    pub fn has_fired(&self, now: u64) -> bool {
+        self.entry.is_some_and(|(_, due)| due <= now)
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        if let Some((key, _)) = self.entry {
+            self.shard.timers.borrow_mut().remove(key);
+        }
+    }
+}
+
+/// Turns the wheel: in steps while somebody looks at the clock, otherwise only where something is due.
+async fn run_clock(shard: Rc<Shard>) {
+    let mut quiet_ticks = 0;
+    loop {
+        if shard.is_running.get() {
+            tokio::time::sleep(TICK).await;
+        } else {
+            let due = shard.timers.borrow().next_due();
+            let changed = shard.changed.notified();
+            match due {
+                None => changed.await,
+                Some(due) => {
+                    let at = shard.began + TICK * u32::try_from(due).unwrap_or(u32::MAX);
+                    tokio::select! {
+                        () = tokio::time::sleep_until(at.into()) => {}
+                        () = changed => {}
+                    }
+                }
+            }
+        }
+        let now = shard.read();
+        shard.now.set(now);
+        let mut fired = Vec::new();
+        shard.timers.borrow_mut().advance(now, |waker| fired.push(waker.clone()));
+        fired.into_iter().for_each(Waker::wake);
+        quiet_ticks = if shard.is_watched.replace(false) { 0 } else { quiet_ticks + 1 };
+        shard.is_running.set(quiet_ticks < QUIET_TICKS);
+        shard.chores.borrow_mut().retain(|chore| chore(quiet_ticks >= QUIET_TICKS));
     }
 }

@@ -1,7 +1,9 @@
 //! The command line: what may be typed.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use client::{Acks, Overflow};
 
@@ -249,6 +251,9 @@ pub enum Bench {
     Compare(BenchCompare),
     /// Memory of a broker alone, of idle connections, and the time to the first publish
     Idle(BenchIdle),
+    /// Requests and responses over the service runtime alone, without a broker: the server in a process of its
+    /// own, and a load against it
+    Rpc(Box<BenchRpc>),
 }
 
 #[derive(Args, Clone)]
@@ -315,6 +320,166 @@ pub enum Peer {
 pub struct BenchIdle {
     #[arg(long, default_value_t = 10_000)]
     pub connections: usize,
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BenchRpc {
+    #[command(subcommand)]
+    pub half: Option<RpcHalf>,
+    #[command(flatten)]
+    pub both: RpcBoth,
+}
+
+/// A load and the server that it starts for itself.
+#[derive(Args)]
+pub struct RpcBoth {
+    #[command(flatten)]
+    pub server: RpcServer,
+    #[command(flatten)]
+    pub shape: RpcShape,
+    /// Bytes of the body of a response [default: 64]
+    #[arg(long, value_name = "N")]
+    pub response_bytes: Option<usize>,
+    /// Run so many times and report the median run by rate
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(1000))]
+    pub rounds: usize,
+    /// Run the C programs of this folder in every round, too, and print the ratios to them
+    #[arg(
+        long,
+        value_name = "DIR",
+        num_args = 0..=1,
+        default_missing_value = "bench/floor",
+        conflicts_with_all = ["tls", "tls_cert", "quic", "rate", "one_write_per_request"]
+    )]
+    pub floor: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum RpcHalf {
+    /// Answer every request with the same bytes until SIGTERM, then print what was done as a line of JSON
+    Serve(RpcServe),
+    /// Send requests to a server that is there, check the answers, and say how fast they came
+    Load(RpcLoad),
+}
+
+#[derive(Args)]
+pub struct RpcServe {
+    /// Where to listen; port 0 takes a free one, and `listening PORT` tells which [default: 127.0.0.1:7878]
+    #[arg(long, value_name = "ADDR", conflicts_with = "unix")]
+    pub bind: Option<SocketAddr>,
+    #[command(flatten)]
+    pub server: RpcServer,
+    /// Bytes of the body of a response [default: 64]
+    #[arg(long, value_name = "N")]
+    pub response_bytes: Option<usize>,
+}
+
+/// What a server is started with, by itself or for a load.
+#[derive(Args, Clone)]
+pub struct RpcServer {
+    /// A profile: what a server of the service runtime is set to, TOML
+    // The name of the global option, which is left out where a command has one of its own.
+    #[arg(long = "config", id = "config", value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// A Unix socket instead of TCP
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["tls", "tls_cert", "quic"])]
+    pub unix: Option<PathBuf>,
+    /// TLS on TCP, and nothing else there; with a certificate made on the spot unless one is named
+    #[arg(long)]
+    pub tls: bool,
+    /// The server's certificate chain, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of it, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// QUIC on the same port
+    #[arg(long)]
+    pub quic: bool,
+    /// Threads that serve [default: one a core]
+    #[arg(long, value_name = "N", value_parser = up_to(1024))]
+    pub server_threads: Option<usize>,
+    /// Do not count bytes
+    #[arg(long)]
+    pub no_byte_metrics: bool,
+    /// Measure how long requests take in the server
+    #[arg(long)]
+    pub durations: bool,
+    /// Show the requests in flight
+    #[arg(long)]
+    pub in_flight: bool,
+}
+
+#[derive(Args)]
+pub struct RpcLoad {
+    /// The server: a port of this machine, or host:port
+    #[arg(value_name = "PORT|ADDR", default_value = "7878")]
+    pub place: String,
+    /// Its Unix socket instead
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["place", "tls", "quic"])]
+    pub unix: Option<PathBuf>,
+    /// Speak TLS; --ca-file says who vouches for the server
+    #[arg(long, conflicts_with = "quic")]
+    pub tls: bool,
+    /// Speak QUIC
+    #[arg(long)]
+    pub quic: bool,
+    /// Believe any certificate, as one that was made on the spot
+    #[arg(long, conflicts_with = "ca_file")]
+    pub tls_insecure: bool,
+    #[command(flatten)]
+    pub shape: RpcShape,
+    /// Bytes of the body of a response, which is checked
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub response_bytes: usize,
+}
+
+/// What a load does.
+#[derive(Args, Clone)]
+pub struct RpcShape {
+    /// Connections that are open all the time
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = up_to(1_000_000))]
+    pub connections: usize,
+    /// Requests in flight on each, at most
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = up_to(65_536))]
+    pub pipeline: usize,
+    /// Bytes of the body of a request
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub payload_bytes: usize,
+    /// How long to measure
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub duration_secs: f64,
+    /// How long to send before that
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub warm_up_secs: f64,
+    /// Threads of the load, with a runtime each
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(1024))]
+    pub threads: usize,
+    /// Requests a second of all connections, each due at a time of its own from which its latency counts;
+    /// without it each answer is followed by the next request
+    #[arg(long, value_name = "N", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// One write for all requests that follow from what was read, which is the default
+    #[arg(long)]
+    pub batch: bool,
+    /// One write for each request, as the load of nacelle does it
+    #[arg(long, conflicts_with = "batch")]
+    pub one_write_per_request: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().map_err(|e| format!("{e}"))?;
+    if (0.0..=86_400.0).contains(&seconds) { Ok(seconds) } else { Err("it has to be from 0 to 86400".to_owned()) }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().map_err(|e| format!("{e}"))?;
+    if (0.001..=1e9).contains(&rate) { Ok(rate) } else { Err("it has to be from 0.001 to 1000000000".to_owned()) }
+}
+
+fn up_to(max: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=max)
 }
 
 #[derive(Args)]

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use broker::Broker;
 use client::{Address, Client};
 use doors::native::Native;
-use net::Shutdown;
-use tokio::runtime::Handle;
+use net::{ConnectionLimits, Connections, Shards, Shutdown};
 
 use crate::config::Config;
 
 /// Bytes that are on the way between a client and the broker, in each direction.
 const PIPE_BYTES: usize = 256 << 10;
 
-/// A broker that lives on the program's own runtime. Its clients are ordinary [`Client`]s.
+/// A broker on a thread of its own. Its clients are ordinary [`Client`]s.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -33,31 +32,38 @@ const PIPE_BYTES: usize = 256 << 10;
 pub struct Embedded {
     broker: Arc<Broker>,
     native: Arc<Native>,
-    shutdown: Shutdown,
     settings: client::ClientSettings,
 }
 
 impl Embedded {
-    /// Starts a broker with default settings. To be called on a tokio runtime.
+    /// Starts a broker with default settings.
     pub fn start() -> io::Result<Self> {
         Self::with(&Config::defaults())
     }
 
     pub fn with(config: &Config) -> io::Result<Self> {
-        let broker = Broker::start(config.broker(), &[Handle::current()]).map_err(io::Error::other)?;
-        let native = Native::new(broker.clone(), config.server().hello_timeout, true);
-        Ok(Self { broker, native, shutdown: Shutdown::default(), settings: config.client() })
+        let (shards, server) = (Arc::new(Shards::start(1)?), config.server());
+        let broker = Broker::start(config.broker(), &shards.handles()).map_err(io::Error::other)?;
+        let connections = Connections::new(ConnectionLimits::up_to(server.connections_max));
+        let shutdown = Shutdown::default();
+        let native = Native::start(broker.clone(), server.hello_timeout, &shards, connections, &shutdown);
+        Ok(Self { broker, native: Arc::new(native), settings: config.client() })
     }
 
     /// A new client, with connections of its own.
     pub fn client(&self) -> Client {
-        let (native, drain) = (self.native.clone(), self.shutdown.drain());
+        let native = self.native.clone();
         let pipes = move || {
             let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-            tokio::spawn(native.clone().serve_pipe(theirs, drain.clone()));
+            native.server.serve_pipe(theirs);
             ours
         };
         Client::lazy(Address::Pipe(Arc::new(pipes)), self.settings.clone())
+    }
+
+    /// The door that clients come through.
+    pub fn native(&self) -> &Native {
+        &self.native
     }
 
     /// The broker itself, for what clients have no word for.

@@ -2,6 +2,7 @@
 
 pub mod config;
 mod embedded;
+mod otlp;
 pub mod server;
 
 pub use embedded::Embedded;

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use thalweg::config::{Config, Sources};
 
-use args::{Cli, Command, Global};
+use args::{Bench, Cli, Command, Global};
 use output::{Failure, Result, USAGE};
 
 #[global_allocator]
@@ -29,7 +29,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> Result {
+fn run(mut cli: Cli) -> Result {
+    if matches!(cli.command, Command::Bench(Bench::Rpc(_))) {
+        // There it names something else, which the command has, too.
+        cli.global.config = None;
+    }
     let global = &cli.global;
     if !matches!(cli.command, Command::Serve(_)) && std::env::var_os(LOG_VARIABLE).is_some() {
         // A client has nothing to log unless it is asked to.

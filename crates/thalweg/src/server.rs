@@ -9,12 +9,15 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use broker::Broker;
 use broker::metrics::{Collect, Exposition};
+use doors::native::Native;
 use net::http::IpNetwork;
 use net::quic::Windows;
+use net::telemetry::Telemetry;
 use net::tls::{Identity, IdentitySource, Reloaded, Tls};
-use net::{ConnectionLimit, Drain, Shards, Shutdown};
+use net::{ConnectionLimits, Connections, Drain, Shards, Shutdown};
 
 use crate::config::Config;
+use crate::otlp::{self, OtlpSettings};
 
 /// QUIC windows of the broker's side: what publishers may have on the way to it on one connection and
 /// on one stream, and what may be on the way to one connection of subscribers. They stay within what
@@ -77,8 +80,12 @@ impl Server {
         };
         tokio::spawn(server.tls.clone().watch(CERTIFICATES_EVERY, server.drain()));
         server.register_certificate_metrics();
+        if let Some((endpoint, every)) = config.otlp() {
+            let otlp = OtlpSettings::parse(endpoint, every)?;
+            tokio::spawn(otlp::run(otlp, server.broker.clone(), server.drain()));
+        }
         if let Some(address) = native {
-            server.open_native(address, &settings).await.map_err(|e| at("native", address, &e))?;
+            server.open_native(address, &settings).map_err(|e| at("native", address, &e))?;
         }
         if let Some(address) = http {
             server.open_http(address, &settings).await.map_err(|e| at("http", address, &e))?;
@@ -86,8 +93,8 @@ impl Server {
         Ok(server)
     }
 
-    async fn open_native(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
-        let limit = self.limit("native", settings);
+    fn open_native(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
+        let connections = self.connections("native", settings);
         let streams = self.broker.settings().pub_workers_per_conn as u32;
         let door = doors::native::Settings {
             address,
@@ -103,10 +110,28 @@ impl Server {
                 unidirectional_streams: 0,
             },
         };
-        let bound =
-            doors::native::open(&door, self.broker.clone(), &self.tls, limit, &self.shards, self.drain()).await?;
-        self.native = Some(bound);
+        let native =
+            Native::start(self.broker.clone(), settings.hello_timeout, &self.shards, connections, &self.shutdown);
+        self.native = Some(native.listen(&door, &self.tls, &self.shards)?);
+        self.show("native", native.telemetry);
         Ok(())
+    }
+
+    /// Shows what a service counts among the broker's metrics.
+    fn show(&self, door: &'static str, telemetry: Arc<Telemetry>) {
+        self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
+            let totals = telemetry.totals();
+            let name = |what: &str| format!("thalweg_{door}_{what}");
+            out.counter(&name("requests"), "Requests that were begun", totals.requests_started)?;
+            out.counter(&name("requests_completed"), "Requests that were answered", totals.requests_completed)?;
+            out.counter(&name("requests_refused"), "Requests that were refused at a limit", totals.requests_refused)?;
+            out.counter(&name("messages"), "Requests that ask for no answer", totals.messages)?;
+            out.counter(&name("read_bytes"), "Bytes read from connections", totals.bytes_read)?;
+            out.counter(&name("written_bytes"), "Bytes written to connections", totals.bytes_written)?;
+            out.counter(&name("faults"), "Connections closed for what they sent", totals.faults)?;
+            out.counter(&name("timeouts"), "Connections and requests that took too long", totals.timeouts)?;
+            out.counter(&name("panics"), "Connections closed by a defect of the broker", totals.panics)
+        })));
     }
 
     async fn open_http(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
@@ -120,22 +145,22 @@ impl Server {
             trusted_proxies: settings.http_trusted_proxies.clone(),
             access_log: settings.http_access_log,
         };
-        let limit = self.limit("http", settings);
-        self.http = Some(doors::http::open(&door, self.broker.clone(), limit, self.drain()).await?);
+        let connections = self.connections("http", settings);
+        self.http = Some(doors::http::open(&door, self.broker.clone(), connections, self.drain()).await?);
         Ok(())
     }
 
-    /// A limit of connections that shows in the metrics.
-    fn limit(&self, door: &'static str, settings: &ServerSettings) -> Arc<ConnectionLimit> {
-        let limit = ConnectionLimit::new(settings.connections_max);
-        let shown = limit.clone();
+    /// The connections of a door, which show in the metrics.
+    fn connections(&self, door: &'static str, settings: &ServerSettings) -> Arc<Connections> {
+        let connections = Connections::new(ConnectionLimits::up_to(settings.connections_max));
+        let shown = connections.clone();
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let name = |what: &str| format!("thalweg_{door}_connections{what}");
             out.gauge(&name(""), "Connections that are open", shown.open() as u64)?;
             out.gauge(&name("_max"), "Connections that may be open", shown.max() as u64)?;
             out.counter(&name("_refused"), "Connections that were refused at the limit", shown.refused())
         })));
-        limit
+        connections
     }
 
     pub fn drain(&self) -> Drain {
@@ -215,7 +240,7 @@ impl Server {
 
     /// Finishes what is begun, within the deadline. `false` if something was cut off.
     pub async fn shut_down(self) -> bool {
-        self.shutdown.run(self.shutdown_timeout).await
+        self.shutdown.run(self.shutdown_timeout).await.is_clean()
     }
 }
 

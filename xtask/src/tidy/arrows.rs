@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("broker", &["engine", "storage"]),
     ("doors", &["broker", "engine", "wire", "net"]),
     ("client", &["wire", "engine", "net"]),
-    ("bench", &["client"]),
+    ("bench", &["client", "net"]),
     ("thalweg", &["engine", "storage", "wire", "net", "broker", "doors", "client", "bench"]),
     ("xtask", &[]),
 ];

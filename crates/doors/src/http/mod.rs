@@ -29,7 +29,7 @@ use net::http::{
     SecurityHeaders,
 };
 use net::tls::Tls;
-use net::{Acceptor, ConnectionLimit, Drain};
+use net::{Acceptor, Connections, Drain};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
@@ -309,7 +309,7 @@ fn router(http: Arc<Http>) -> Router {
 pub async fn open(
     settings: &Settings,
     broker: Arc<Broker>,
-    limit: Arc<ConnectionLimit>,
+    limit: Arc<Connections>,
     drain: Drain,
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;

@@ -1,56 +1,103 @@
 //! Bytes into requests, and answers and deliveries into bytes.
 
+use std::rc::Rc;
+
 use broker::SourceStart;
-use bytes::buf::Limit;
 use bytes::{Bytes, BytesMut};
-use engine::{Delivery, DraftBatch, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
-use net::read::{Input, ReadError, Reassemble};
+use engine::{Acks, Delivery, DraftBatch, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
+use net::service::{Decoded, Fault, Input, Order, Out, Peer, Protocol};
+use wire::frame::{BODY_BYTES_BEFORE_HELLO_MAX, BODY_BYTES_MAX, HEADER_BYTES};
 use wire::response::{Push, SourceInfo, put_deliver_head};
-use wire::{Assembler, Frame, Response};
+use wire::{Frame, Header, Request, Response};
+
+use super::errors;
 
 /// A batch up to this size is copied behind its head, so that many small ones share a chunk.
 const COPY_BYTES_MAX: usize = 4 << 10;
+/// What answers nothing in particular: pushes, and the last words on a stream.
+const NO_CORRELATION: u32 = 0;
 
-/// The frames that come in on a connection.
-struct Incoming<'a> {
-    assembler: &'a mut Assembler,
-    frames: &'a mut Vec<Frame>,
+/// The frames of the protocol; see `docs/reference/protocol.md`.
+#[derive(Clone)]
+pub(super) struct NativeProtocol;
+
+/// What the peer hears of a request.
+pub(super) enum Answer {
+    Response(Response),
+    /// Why the stream is closed.
+    LastWords(Error),
 }
 
-impl Reassemble for Incoming<'_> {
-    type Error = Error;
-
-    fn feed(&mut self, bytes: &[u8]) -> Result<()> {
-        self.assembler.feed(bytes, self.frames)
-    }
-
-    fn rest(&mut self) -> Option<Limit<&mut BytesMut>> {
-        self.assembler.large_rest()
-    }
-
-    fn rest_filled(&mut self) {
-        self.assembler.close_frame(self.frames);
+impl From<Result<Response>> for Answer {
+    fn from(result: Result<Response>) -> Self {
+        Self::Response(result.unwrap_or_else(Response::Error))
     }
 }
 
-/// Reads once and adds the frames that are whole. `false` at the end of the stream.
-pub(super) async fn read_frames(
-    input: &mut Input<'_>,
-    assembler: &mut Assembler,
-    frames: &mut Vec<Frame>,
-) -> Result<bool, ReadError<Error>> {
-    net::read::read(input, &mut Incoming { assembler, frames }).await
+impl Protocol for NativeProtocol {
+    /// Who speaks: the first frames of a stranger are small.
+    type Codec = Rc<Peer>;
+    /// A request that cannot be decoded is answered like any other that fails.
+    type Request<'a> = Result<Request>;
+    /// A request that asks for no answer.
+    type Message<'a> = Request;
+    type Response = Answer;
+    /// The correlation id.
+    type Tag = u32;
+
+    const ORDER: Order = Order::Completion;
+
+    fn codec(&self, peer: &Rc<Peer>) -> Rc<Peer> {
+        peer.clone()
+    }
+
+    fn decode<'a>(&self, peer: &mut Rc<Peer>, input: &mut Input<'a>) -> std::result::Result<Decoded<'a, Self>, Fault> {
+        let Some(head) = input.bytes().first_chunk::<HEADER_BYTES>() else {
+            return Ok(Decoded::More(HEADER_BYTES));
+        };
+        let header = Header::parse(*head).map_err(errors::to_fault)?;
+        let length = header.length as usize;
+        let max = if peer.is_known.get() { BODY_BYTES_MAX } else { BODY_BYTES_BEFORE_HELLO_MAX };
+        if length > max {
+            return Err(Fault::too_large(format!("a frame has at most {max} bytes here, this one says {length}")));
+        }
+        if input.len() < HEADER_BYTES + length {
+            return Ok(Decoded::More(HEADER_BYTES + length));
+        }
+        input.take_owned(HEADER_BYTES);
+        let body = input.take_owned(length);
+        let request = Request::decode(Frame { kind: header.kind, correlation: header.correlation, body });
+        Ok(match request {
+            // A stranger is always answered, if only to be told that it has to say hello.
+            Ok(message) if peer.is_known.get() && asks_for_nothing(&message) => Decoded::Message(message),
+            request => Decoded::Request(header.correlation, request),
+        })
+    }
+
+    fn encode(&self, _peer: &mut Rc<Peer>, correlation: u32, answer: Answer, out: &mut Out) {
+        match answer {
+            Answer::Response(response) => response.encode(correlation, out.buf()),
+            Answer::LastWords(error) => Response::Error(error).encode(NO_CORRELATION, out.buf()),
+        }
+    }
+
+    fn encode_fault(&self, _peer: &mut Rc<Peer>, correlation: Option<u32>, fault: &Fault, out: &mut Out) {
+        let error = errors::of_fault(fault);
+        Response::Error(error).encode(correlation.unwrap_or(NO_CORRELATION), out.buf());
+    }
+
+    fn close_code(&self, kind: net::service::FaultKind) -> u32 {
+        errors::kind_of(kind).code().into()
+    }
+}
+
+fn asks_for_nothing(request: &Request) -> bool {
+    matches!(request, Request::Publish { acks: Acks::None, .. } | Request::Credit { .. })
 }
 
 /// A batch that a client sent, checked whole.
 pub(super) fn parse_batch(batch: BytesMut) -> Result<DraftBatch> {
     DraftBatch::parse(batch)
-}
-
-pub(super) fn encode(response: &Response, correlation: u32) -> Bytes {
-    let mut buf = BytesMut::new();
-    response.encode(correlation, &mut buf);
-    buf.freeze()
 }
 
 pub(super) fn encode_push(push: &Push) -> Bytes {

@@ -1,184 +1,269 @@
-//! One connection, from its hello to its end, over a plain socket, TLS, a pipe or QUIC.
+//! What is kept for a connection, and what each request does with it.
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use broker::{Direct, Origin, Subscription, SubscriptionHandle, Wakes};
+use broker::{Attempt, Broker, Direct, Origin, Subscription, SubscriptionHandle, Wakes};
 use bytes::Bytes;
 use engine::{Delivery, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
-use futures_util::future::{Either, select};
-use net::outbox::StreamWriter;
-use net::{Drain, Outbox};
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use net::Outbox;
+use net::service::{Handler, Held, Peer, Reply, once};
 use parking_lot::Mutex;
-use tokio::io::AsyncRead;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use wire::frame::{BODY_BYTES_BEFORE_HELLO_MAX, BODY_BYTES_MAX};
+use wire::frame::BODY_BYTES_MAX;
 use wire::negotiate::{self, VERSION};
 use wire::response::{HelloOk, Push};
-use wire::{Assembler, Frame, Request, Response, Subscribe};
+use wire::{Request, Response, Subscribe};
 
-use net::read::{Input, ReadError};
-
-use super::codec::{self, DeliveryEncoder, read_frames};
+use super::codec::{self, Answer, DeliveryEncoder, NativeProtocol};
 use super::errors::{self, Verdict};
-use super::{Native, map};
+use super::map;
 
-/// Bytes that wait for one connection before its subscriptions pause.
-const OUTBOX_BYTES_MAX: usize = 1 << 20;
-/// Bytes of answers after which the peer has to have read some before it is answered further.
-const ANSWERED_BYTES_MAX: usize = 256 << 10;
 /// Fetches of one connection that wait for records at once.
 const FETCHES_MAX: usize = 64;
 /// Partitions that the answer to a subscribe names: at least those of one topic.
 const SOURCES_TOLD_MAX: usize = engine::limits::PARTITIONS_MAX as usize;
 /// Subscriptions of one connection.
 const SUBSCRIPTIONS_MAX: usize = 16_384;
-/// How long a peer that is refused or has closed its side may take to read its last answers.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What all streams of a connection share.
+/// Hands requests to the broker.
+#[derive(Clone)]
+pub(super) struct NativeHandler {
+    pub(super) broker: Arc<Broker>,
+}
+
+/// What all streams of a connection share. Its subscriptions end when it is dropped.
 pub(super) struct Connection {
-    native: Arc<Native>,
-    id: u64,
-    thread: Option<usize>,
-    said_hello: AtomicBool,
+    peer: Rc<Peer>,
+    shared: Arc<Shared>,
+}
+
+/// The part that lanes know too.
+struct Shared {
     subscriptions: Mutex<HashMap<u32, SubscriptionHandle>>,
     /// A subscription has ended.
     ended: Notify,
     fetches: AtomicUsize,
-    quic: Option<quinn::Connection>,
 }
 
 /// One stream of frames in both directions: a whole TCP connection, or a QUIC stream.
-struct Stream {
-    connection: Arc<Connection>,
+pub(super) struct Stream {
+    connection: Rc<Connection>,
     outbox: Arc<Outbox>,
     wakes: Wakes,
-    /// Bytes of answers since there last was room in the outbox.
-    answered_bytes: usize,
 }
 
-/// Why a stream of frames ends.
-enum End {
-    /// The peer is done or gone.
-    Peer,
-    /// The peer is told why, then the stream is closed.
-    Error(Error),
-}
+type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
 
-impl Connection {
-    pub(super) fn new(native: Arc<Native>, thread: Option<usize>, quic: Option<quinn::Connection>) -> Arc<Self> {
-        let id = native.next_connection_id();
-        Arc::new(Self {
-            native,
-            id,
-            thread,
-            said_hello: AtomicBool::new(false),
-            subscriptions: Mutex::default(),
-            ended: Notify::new(),
-            fetches: AtomicUsize::new(0),
-            quic,
+impl Handler<NativeProtocol> for NativeHandler {
+    type Connection = Connection;
+    type Session = Stream;
+    type Later = Later;
+
+    fn connect(&self, peer: &Rc<Peer>) -> Connection {
+        let shared = Shared { subscriptions: Mutex::default(), ended: Notify::new(), fetches: AtomicUsize::new(0) };
+        Connection { peer: peer.clone(), shared: Arc::new(shared) }
+    }
+
+    fn open(&self, connection: &Rc<Connection>, outbox: &Arc<Outbox>) -> Stream {
+        Stream { connection: connection.clone(), outbox: outbox.clone(), wakes: Wakes::default() }
+    }
+
+    fn call(&self, stream: &mut Stream, request: Result<Request>) -> Reply<Answer, Later> {
+        if !stream.connection.peer.is_known.get() {
+            let hello = request.and_then(|request| self.hello(stream, request));
+            return hello.unwrap_or_else(|error| Reply::Last(Answer::LastWords(error)));
+        }
+        request.and_then(|request| self.answer(stream, request)).unwrap_or_else(|error| {
+            match errors::of_request(&error) {
+                Verdict::Answer => Reply::Now(Answer::Response(Response::Error(error))),
+                Verdict::Close => Reply::Last(Answer::LastWords(error)),
+            }
         })
     }
 
-    /// Serves a plain socket.
-    pub(super) async fn serve_socket(self: Arc<Self>, socket: TcpStream, drain: Drain) {
-        let socket = Arc::new(socket);
-        let outbox = Arc::new(Outbox::to_socket(socket.clone(), OUTBOX_BYTES_MAX));
-        let writer = outbox.clone();
-        self.serve(Input::Socket(&socket), outbox, async move { writer.run_socket().await }, drain).await;
-    }
-
-    /// Serves any other byte stream.
-    pub(super) async fn serve_stream(
-        self: Arc<Self>,
-        mut input: impl AsyncRead + Send + Unpin,
-        output: impl tokio::io::AsyncWrite + Send + Unpin,
-        drain: Drain,
-    ) {
-        let outbox = Arc::new(Outbox::to_writer(OUTBOX_BYTES_MAX));
-        let writer = outbox.clone();
-        let mut output = StreamWriter(output);
-        self.serve(Input::Stream(&mut input), outbox, async move { writer.run_writer(&mut output).await }, drain).await;
-    }
-
-    /// Serves the streams of a QUIC connection, so many at a time.
-    pub(super) async fn serve_quic(self: Arc<Self>, mut drain: Drain) {
-        let Some(quic) = self.quic.clone() else {
-            return;
-        };
-        let deadline = tokio::time::sleep(self.native.hello_timeout);
-        tokio::pin!(deadline);
-        loop {
-            let said_hello = self.said_hello.load(Ordering::Relaxed);
-            tokio::select! {
-                stream = quic.accept_bi() => match stream {
-                    Ok((send, receive)) => {
-                        tokio::spawn(self.clone().serve_quic_stream(send, receive, drain.clone()));
+    fn tell(&self, stream: &mut Stream, message: Request) -> Option<Held> {
+        match message {
+            Request::Publish { topic, partition, batch, .. } => {
+                match map::publish(&self.broker, &mut stream.wakes, &topic, partition, batch) {
+                    Ok(Attempt::Done(_)) => {}
+                    Ok(Attempt::Waits(waiting)) => {
+                        let broker = self.broker.clone();
+                        let wait = async move {
+                            if let Err(error) = waiting.finish(&broker, &mut Wakes::default()).await {
+                                map::publish_lost(&broker, &topic, &error);
+                            }
+                        };
+                        return Some(Box::pin(wait));
                     }
-                    Err(error) => {
-                        tracing::debug!(connection = self.id, %error, "connection closed");
-                        break;
-                    }
-                },
-                () = &mut deadline, if !said_hello => {
-                    // It may have been said while this waited.
-                    if self.said_hello.load(Ordering::Relaxed) {
-                        continue;
-                    }
-                    quic.close(ErrorKind::Timeout.code().into(), b"no hello in time");
-                    break;
-                }
-                () = drain.begun() => {
-                    self.wait_for_subscriptions().await;
-                    quic.close(ErrorKind::ShuttingDown.code().into(), b"the broker is shutting down");
-                    break;
+                    Err(error) => map::publish_lost(&self.broker, &topic, &error),
                 }
             }
+            // The subscription may have just ended; a grant is not answered.
+            Request::Credit { subscription, bytes } => {
+                if let Some(handle) = stream.connection.shared.subscriptions.lock().get(&subscription) {
+                    handle.add_credit(bytes);
+                }
+            }
+            _ => {}
         }
-        self.close();
+        None
     }
 
-    async fn serve_quic_stream(
-        self: Arc<Self>,
-        mut send: quinn::SendStream,
-        mut receive: quinn::RecvStream,
-        drain: Drain,
-    ) {
-        let outbox = Arc::new(Outbox::to_writer(OUTBOX_BYTES_MAX));
-        let writer = outbox.clone();
-        let stream = Stream { connection: self, outbox, wakes: Wakes::default(), answered_bytes: 0 };
-        stream.run(Input::Stream(&mut receive), async { writer.run_writer(&mut send).await }, drain).await;
-        // A finish only fails where the stream is closed already.
-        send.finish().unwrap_or_default();
+    /// Lets the subscribers have what was published to them.
+    fn settle(&self, stream: &mut Stream) {
+        stream.wakes.flush();
     }
 
-    async fn serve(
-        self: Arc<Self>,
-        input: Input<'_>,
-        outbox: Arc<Outbox>,
-        writer: impl Future<Output = std::io::Result<()>>,
-        drain: Drain,
-    ) {
-        let stream = Stream { connection: self.clone(), outbox, wakes: Wakes::default(), answered_bytes: 0 };
-        stream.run(input, writer, drain).await;
-        self.close();
+    /// The broker goes away: what is queued still goes out.
+    fn drain(&self, stream: &mut Stream) -> Option<Held> {
+        stream.outbox.push([codec::go_away()]);
+        stream.outbox.flush();
+        let shared = stream.connection.shared.clone();
+        Some(Box::pin(async move { shared.end_subscriptions().await }))
+    }
+}
+
+impl NativeHandler {
+    fn hello(&self, stream: &Stream, request: Request) -> Result<Reply<Answer, Later>> {
+        let Request::Hello { version, required, offered, client } = request else {
+            return Err(Error::malformed("the first request of a connection is hello"));
+        };
+        let features = negotiate::agree(version, required, offered)?;
+        let peer = &stream.connection.peer;
+        tracing::debug!(connection = peer.id, client, "hello");
+        peer.is_known.set(true);
+        Ok(now(Response::Hello(HelloOk {
+            version: VERSION,
+            features,
+            body_bytes_max: BODY_BYTES_MAX as u32,
+            publishes_in_flight_max: self.broker.settings().pub_queue_depth as u32,
+            instance: self.broker.instance(),
+            server: concat!("thalweg/", env!("CARGO_PKG_VERSION")).to_owned(),
+        })))
     }
 
-    /// Ends what the connection had open.
-    fn close(&self) {
-        let error = Error::new(ErrorKind::Disconnected, "the connection is closed");
-        for (_, handle) in self.subscriptions.lock().drain() {
-            handle.end(error.clone());
+    fn answer(&self, stream: &mut Stream, request: Request) -> Result<Reply<Answer, Later>> {
+        let broker = &self.broker;
+        Ok(match request {
+            Request::Publish { topic, partition, batch, .. } => {
+                match map::publish(broker, &mut stream.wakes, &topic, partition, batch)? {
+                    Attempt::Done(published) => now(map::published(published)),
+                    Attempt::Waits(waiting) => {
+                        let broker = broker.clone();
+                        alone(async move {
+                            let published = waiting.finish(&broker, &mut Wakes::default()).await;
+                            published.map(map::published)
+                        })
+                    }
+                }
+            }
+            Request::Subscribe(request) => alone(self.subscribe(stream, request)?),
+            Request::Unsubscribe { subscription } => {
+                // Its id is taken until the peer has been told the end.
+                let handle = stream.connection.shared.subscriptions.lock().get(&subscription).cloned();
+                let handle = handle.ok_or_else(|| no_subscription(subscription))?;
+                handle.end(Error::not_found("the subscription was closed"));
+                now(Response::Unsubscribed)
+            }
+            Request::Fetch { topic, partition, offset, bytes_max, wait_ms } => {
+                let turn = FetchTurn::take(&stream.connection.shared)?;
+                let fetch = map::fetch(broker.clone(), topic, partition, offset, bytes_max, wait_ms);
+                later(async move {
+                    let fetched = fetch.await;
+                    drop(turn);
+                    fetched
+                })
+            }
+            Request::TopicCreate { topic, settings } => {
+                now(Response::TopicCreated(map::topic_info(&broker.create_topic(&topic, settings)?)))
+            }
+            Request::TopicDelete { topic } => {
+                broker.delete_topic(&topic)?;
+                now(Response::TopicDeleted)
+            }
+            Request::TopicDescribe { topic } => {
+                now(Response::TopicDescribed(map::topic_info(&broker.describe_topic(&topic)?)))
+            }
+            Request::TopicList { after, count_max } => now(map::list(broker, &after, count_max)),
+            Request::Stats => now(Response::Stats(broker.stats()?)),
+            Request::Ping => now(Response::Pong),
+            Request::Hello { .. } => return Err(Error::malformed("hello was said already")),
+            Request::Credit { .. } => return Err(Error::malformed("a grant of credit has no answer")),
+        })
+    }
+
+    /// Opens a subscription and has a lane drain it.
+    fn subscribe(&self, stream: &Stream, request: Subscribe) -> Result<impl Future<Output = Result<Response>> + use<>> {
+        let (peer, shared) = (&stream.connection.peer, stream.connection.shared.clone());
+        let id = request.subscription;
+        {
+            let subscriptions = shared.subscriptions.lock();
+            if subscriptions.contains_key(&id) {
+                return Err(Error::invalid(format!("subscription {id} is open already")));
+            }
+            if subscriptions.len() >= SUBSCRIPTIONS_MAX {
+                return Err(Error::busy(format!("a connection has at most {SUBSCRIPTIONS_MAX} subscriptions")));
+            }
         }
+        let mut request = map::subscribe(request)?;
+        request.origin = Origin { connection: peer.id, thread: Some(peer.shard) };
+        let names_topics = matches!(request.pattern, engine::Pattern::Wildcard(_));
+        let encoder = move || DeliveryEncoder::new(id, names_topics);
+        let (broker, outbox, quic) = (self.broker.clone(), stream.outbox.clone(), peer.quic.clone());
+        if quic.is_none() && outbox.is_direct() {
+            let (outbox, encoder) = (outbox.clone(), Mutex::new(encoder()));
+            request.direct = Some(Box::new(DirectOutbox { outbox, encoder }));
+        }
+        Ok(async move {
+            let to_quic = match quic {
+                Some(quic) => Some(quic.open_uni().await.map_err(|error| {
+                    Error::new(ErrorKind::Disconnected, format!("cannot open a stream for the subscription: {error}"))
+                })?),
+                None => None,
+            };
+            let subscription = broker.subscribe(request)?;
+            // A pattern may mean more partitions than fit into an answer; each delivery names its own.
+            let sources = subscription.starts.iter().take(SOURCES_TOLD_MAX).map(codec::source_info).collect();
+            shared.subscriptions.lock().insert(id, subscription.handle());
+            let (lane, encoder, draining) = (subscription.lane, encoder(), shared.clone());
+            let drain = async move {
+                match to_quic {
+                    Some(send) => drain_to_stream(subscription, encoder, send, id).await,
+                    None => drain_to_outbox(subscription, encoder, &outbox, id).await,
+                }
+                draining.forget(id);
+            };
+            if let Err(error) = broker.run_on_lane(lane, drain).await {
+                shared.forget(id);
+                return Err(error);
+            }
+            Ok(Response::Subscribed { subscription: id, sources })
+        })
     }
+}
 
+fn now(response: Response) -> Reply<Answer, Later> {
+    Reply::Now(Answer::Response(response))
+}
+
+fn later(work: impl Future<Output = Result<Response>> + 'static) -> Reply<Answer, Later> {
+    Reply::Later(once(work.map(Answer::from).boxed_local()))
+}
+
+/// For what has to be over before the next request of the stream, which may depend on it.
+fn alone(work: impl Future<Output = Result<Response>> + 'static) -> Reply<Answer, Later> {
+    Reply::Alone(once(work.map(Answer::from).boxed_local()))
+}
+
+impl Shared {
     /// Ends the subscriptions once each has what it was queued, and waits for that.
-    async fn wait_for_subscriptions(&self) {
+    async fn end_subscriptions(&self) {
         for handle in self.subscriptions.lock().values() {
             handle.end(codec::shutting_down());
         }
@@ -199,282 +284,31 @@ impl Connection {
     }
 }
 
-impl Stream {
-    /// Reads and answers until either side ends, while the writer does its part.
-    async fn run(mut self, mut input: Input<'_>, writer: impl Future<Output = std::io::Result<()>>, mut drain: Drain) {
-        let outbox = self.outbox.clone();
-        let connection = self.connection.clone();
-        let reader = async {
-            let end = self.read_until(&mut input, &mut drain).await;
-            if let End::Error(error) = end {
-                tracing::debug!(connection = connection.id, %error, "closing the connection");
-                outbox.push([codec::encode(&Response::Error(error), 0)]);
-                outbox.flush();
-            }
-            // A peer that only has nothing more to ask still reads its answers.
-            if !outbox.is_empty() && Box::pin(tokio::time::timeout(LAST_WORDS, outbox.drained())).await.is_err() {
-                tracing::debug!(connection = connection.id, "the peer did not read its last answers");
-            }
-        };
-        tokio::pin!(reader, writer);
-        if let Either::Right((Err(error), _)) = select(reader, writer).await {
-            tracing::debug!(connection = connection.id, %error, "cannot write to the connection");
-        }
-        outbox.close();
-    }
-
-    async fn read_until(&mut self, input: &mut Input<'_>, drain: &mut Drain) -> End {
-        let mut assembler = Assembler::new(BODY_BYTES_BEFORE_HELLO_MAX);
-        if !self.connection.said_hello.load(Ordering::Relaxed) {
-            let timeout = self.connection.native.hello_timeout;
-            // Boxed here and below where something is rare: an idle connection is only as small as the
-            // largest state it could be in.
-            let hello = tokio::time::timeout(timeout, self.read_hello(input, &mut assembler));
-            match Box::pin(drain.or_begun(hello)).await {
-                Some(Ok(Ok(()))) => {}
-                Some(Ok(Err(end))) => return end,
-                None => return End::Error(codec::shutting_down()),
-                Some(Err(elapsed)) => {
-                    return End::Error(Error::new(ErrorKind::Timeout, format!("no hello in time ({elapsed})")));
-                }
-            }
-        }
-        assembler.set_body_bytes_max(BODY_BYTES_MAX);
-        let mut frames = Vec::new();
-        loop {
-            tokio::select! {
-                biased;
-                read = read_frames(input, &mut assembler, &mut frames) => match self.took(read) {
-                    Ok(()) => {}
-                    Err(end) => {
-                        self.handle_all(&mut frames).await.unwrap_or_default();
-                        return end;
-                    }
-                },
-                () = drain.begun() => return Box::pin(self.go_away()).await,
-            }
-            if let Err(error) = self.handle_all(&mut frames).await {
-                return End::Error(error);
-            }
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let error = Error::new(ErrorKind::Disconnected, "the connection is closed");
+        for (_, handle) in self.shared.subscriptions.lock().drain() {
+            handle.end(error.clone());
         }
     }
+}
 
-    async fn read_hello(&mut self, input: &mut Input<'_>, assembler: &mut Assembler) -> Result<(), End> {
-        let mut frames = Vec::new();
-        while frames.is_empty() {
-            let read = read_frames(input, assembler, &mut frames).await;
-            self.took(read)?;
-        }
-        let mut frames = frames.into_iter();
-        if let Some(frame) = frames.next() {
-            self.hello(frame).map_err(End::Error)?;
-        }
-        let mut rest = frames.collect();
-        self.handle_all(&mut rest).await.map_err(End::Error)
-    }
+/// The right of one fetch of a connection to wait.
+struct FetchTurn(Arc<Shared>);
 
-    fn took(&self, read: Result<bool, ReadError<Error>>) -> Result<(), End> {
-        match read {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(End::Peer),
-            Err(ReadError::Io(error)) => {
-                tracing::debug!(connection = self.connection.id, %error, "connection lost");
-                Err(End::Peer)
-            }
-            Err(ReadError::Refused(error)) => Err(End::Error(error)),
-        }
-    }
-
-    /// The broker goes away: what is queued still goes out.
-    async fn go_away(&mut self) -> End {
-        self.outbox.push([codec::go_away()]);
-        self.outbox.flush();
-        self.connection.wait_for_subscriptions().await;
-        self.outbox.drained().await;
-        End::Peer
-    }
-
-    fn hello(&mut self, frame: Frame) -> Result<()> {
-        let correlation = frame.correlation;
-        let Request::Hello { version, required, offered, client } = Request::decode(frame)? else {
-            return Err(Error::malformed("the first request of a connection is hello"));
-        };
-        let features = negotiate::agree(version, required, offered)?;
-        tracing::debug!(connection = self.connection.id, client, "hello");
-        self.connection.said_hello.store(true, Ordering::Relaxed);
-        let broker = &self.connection.native.broker;
-        self.answer(
-            correlation,
-            &Response::Hello(HelloOk {
-                version: VERSION,
-                features,
-                body_bytes_max: BODY_BYTES_MAX as u32,
-                publishes_in_flight_max: broker.settings().pub_queue_depth as u32,
-                instance: broker.instance(),
-                server: concat!("thalweg/", env!("CARGO_PKG_VERSION")).to_owned(),
-            }),
-        );
-        self.outbox.flush();
-        Ok(())
-    }
-
-    /// Handles what one read brought, then lets the subscribers and the peer have what came of it.
-    async fn handle_all(&mut self, frames: &mut Vec<Frame>) -> Result<()> {
-        for frame in frames.drain(..) {
-            let correlation = frame.correlation;
-            if let Err(error) = self.handle(frame).await {
-                match errors::of_request(&error) {
-                    Verdict::Answer => self.answer(correlation, &Response::Error(error)),
-                    Verdict::Close => return Err(error),
-                }
-            }
-            if self.answered_bytes >= ANSWERED_BYTES_MAX {
-                Box::pin(self.settle()).await;
-            }
-        }
-        self.settle().await;
-        Ok(())
-    }
-
-    /// Lets the subscribers and the peer have what there is. A peer that asks and never reads gets no more
-    /// answers than the outbox has room for.
-    async fn settle(&mut self) {
-        self.wakes.flush();
-        self.outbox.flush();
-        self.outbox.room().await;
-        self.answered_bytes = 0;
-    }
-
-    async fn handle(&mut self, frame: Frame) -> Result<()> {
-        let correlation = frame.correlation;
-        let broker = &self.connection.native.broker;
-        let response = match Request::decode(frame)? {
-            Request::Publish { topic, partition, acks, batch } => {
-                match map::publish(broker, &mut self.wakes, &topic, partition, batch).await {
-                    Ok(response) if map::wants_answer(acks) => response,
-                    Ok(_) => return Ok(()),
-                    Err(error) if map::wants_answer(acks) => return Err(error),
-                    Err(error) => {
-                        map::publish_lost(broker, &topic, &error);
-                        return Ok(());
-                    }
-                }
-            }
-            Request::Subscribe(request) => Box::pin(self.subscribe(request)).await?,
-            Request::Unsubscribe { subscription } => {
-                // Its id is taken until the peer has been told the end.
-                let handle = self.connection.subscriptions.lock().get(&subscription).cloned();
-                let handle = handle.ok_or_else(|| no_subscription(subscription))?;
-                handle.end(Error::not_found("the subscription was closed"));
-                Response::Unsubscribed
-            }
-            Request::Credit { subscription, bytes } => {
-                // The subscription may have just ended; a grant is not answered.
-                if let Some(handle) = self.connection.subscriptions.lock().get(&subscription) {
-                    handle.add_credit(bytes);
-                }
-                return Ok(());
-            }
-            Request::Fetch { topic, partition, offset, bytes_max, wait_ms } => {
-                let fetch = map::fetch(broker.clone(), topic, partition, offset, bytes_max, wait_ms);
-                return self.answer_later(correlation, fetch);
-            }
-            Request::TopicCreate { topic, settings } => {
-                Response::TopicCreated(map::topic_info(&broker.create_topic(&topic, settings)?))
-            }
-            Request::TopicDelete { topic } => {
-                broker.delete_topic(&topic)?;
-                Response::TopicDeleted
-            }
-            Request::TopicDescribe { topic } => {
-                Response::TopicDescribed(map::topic_info(&broker.describe_topic(&topic)?))
-            }
-            Request::TopicList { after, count_max } => map::list(broker, &after, count_max),
-            Request::Stats => Response::Stats(broker.stats()?),
-            Request::Ping => Response::Pong,
-            Request::Hello { .. } => return Err(Error::malformed("hello was said already")),
-        };
-        self.answer(correlation, &response);
-        Ok(())
-    }
-
-    fn answer(&mut self, correlation: u32, response: &Response) {
-        let bytes = codec::encode(response, correlation);
-        self.answered_bytes += bytes.len();
-        self.outbox.push([bytes]);
-    }
-
-    /// Answers when the work is done, while the next requests are handled.
-    fn answer_later(
-        &self,
-        correlation: u32,
-        work: impl Future<Output = Result<Response>> + Send + 'static,
-    ) -> Result<()> {
-        let connection = self.connection.clone();
-        if connection.fetches.fetch_add(1, Ordering::Relaxed) >= FETCHES_MAX {
-            connection.fetches.fetch_sub(1, Ordering::Relaxed);
+impl FetchTurn {
+    fn take(shared: &Arc<Shared>) -> Result<Self> {
+        let turn = Self(shared.clone());
+        if shared.fetches.fetch_add(1, Ordering::Relaxed) >= FETCHES_MAX {
             return Err(Error::busy(format!("{FETCHES_MAX} fetches of this connection are waiting already")));
         }
-        let outbox = self.outbox.clone();
-        tokio::spawn(async move {
-            let response = work.await.unwrap_or_else(Response::Error);
-            // The records are shared until here; what is encoded is this connection's own.
-            outbox.room().await;
-            outbox.push([codec::encode(&response, correlation)]);
-            outbox.flush();
-            connection.fetches.fetch_sub(1, Ordering::Relaxed);
-        });
-        Ok(())
+        Ok(turn)
     }
+}
 
-    async fn subscribe(&mut self, request: Subscribe) -> Result<Response> {
-        let id = request.subscription;
-        {
-            let subscriptions = self.connection.subscriptions.lock();
-            if subscriptions.contains_key(&id) {
-                return Err(Error::invalid(format!("subscription {id} is open already")));
-            }
-            if subscriptions.len() >= SUBSCRIPTIONS_MAX {
-                return Err(Error::busy(format!("a connection has at most {SUBSCRIPTIONS_MAX} subscriptions")));
-            }
-        }
-        let mut request = map::subscribe(request)?;
-        request.origin = Origin { connection: self.connection.id, thread: self.connection.thread };
-        let broker = &self.connection.native.broker;
-        let names_topics = matches!(request.pattern, engine::Pattern::Wildcard(_));
-        let encoder = || DeliveryEncoder::new(id, names_topics);
-        let to_quic = match &self.connection.quic {
-            Some(quic) => Some(quic.open_uni().await.map_err(|error| {
-                Error::new(ErrorKind::Disconnected, format!("cannot open a stream for the subscription: {error}"))
-            })?),
-            None => {
-                if self.outbox.is_direct() {
-                    let outbox = self.outbox.clone();
-                    request.direct = Some(Box::new(DirectOutbox { outbox, encoder: Mutex::new(encoder()) }));
-                }
-                None
-            }
-        };
-        let subscription = broker.subscribe(request)?;
-        // A pattern may mean more partitions than fit into an answer; each delivery names its own.
-        let sources = subscription.starts.iter().take(SOURCES_TOLD_MAX).map(codec::source_info).collect();
-        self.connection.subscriptions.lock().insert(id, subscription.handle());
-        let lane = subscription.lane;
-        let connection = self.connection.clone();
-        let outbox = self.outbox.clone();
-        let encoder = encoder();
-        let drain = async move {
-            match to_quic {
-                Some(send) => drain_to_stream(subscription, encoder, send, id).await,
-                None => drain_to_outbox(subscription, encoder, &outbox, id).await,
-            }
-            connection.forget(id);
-        };
-        if let Err(error) = broker.run_on_lane(lane, drain).await {
-            self.connection.forget(id);
-            return Err(error);
-        }
-        Ok(Response::Subscribed { subscription: id, sources })
+impl Drop for FetchTurn {
+    fn drop(&mut self) {
+        self.0.fetches.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

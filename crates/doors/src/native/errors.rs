@@ -1,6 +1,7 @@
 //! The native protocol's errors are the broker's own; what is decided here is who must hang up.
 
 use engine::{Error, ErrorKind};
+use net::service::{Fault, FaultKind};
 
 /// What to do with a connection after an error in what it sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,4 +30,31 @@ pub(super) fn of_request(error: &Error) -> Verdict {
         | ErrorKind::Internal => Verdict::Answer,
         ErrorKind::Denied | ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
     }
+}
+
+/// What the runtime found wrong, in the broker's words.
+pub(super) fn of_fault(fault: &Fault) -> Error {
+    Error::new(kind_of(fault.kind), fault.message.to_string())
+}
+
+pub(super) fn kind_of(kind: FaultKind) -> ErrorKind {
+    match kind {
+        FaultKind::Malformed => ErrorKind::Malformed,
+        FaultKind::Unsupported => ErrorKind::Unsupported,
+        FaultKind::TooLarge => ErrorKind::TooLarge,
+        FaultKind::Busy => ErrorKind::Busy,
+        FaultKind::Timeout => ErrorKind::Timeout,
+        FaultKind::Internal => ErrorKind::Internal,
+        FaultKind::ShuttingDown => ErrorKind::ShuttingDown,
+    }
+}
+
+/// A frame that ends its stream.
+pub(super) fn to_fault(error: Error) -> Fault {
+    let kind = match error.kind {
+        ErrorKind::TooLarge => FaultKind::TooLarge,
+        ErrorKind::Unsupported => FaultKind::Unsupported,
+        _ => FaultKind::Malformed,
+    };
+    Fault::new(kind, error.message)
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Broker, TopicStatus, Wakes};
+use broker::{Attempt, Broker, TopicStatus, Wakes};
 use bytes::BytesMut;
-use engine::{Acks, Error, PartitionId, Pattern, Result};
+use engine::{Error, PartitionId, Pattern, Result};
 use wire::Subscribe;
 use wire::response::{Level, PartitionInfo, Published, Response, TopicInfo};
 
@@ -16,32 +16,31 @@ const LIST_COUNT_MAX: u32 = 1000;
 /// How long a fetch may wait for records.
 const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
 
-pub(super) async fn publish(
+pub(super) fn publish(
     broker: &Broker,
     wakes: &mut Wakes,
     topic: &str,
     partition: Option<PartitionId>,
     batch: BytesMut,
-) -> Result<Response> {
+) -> Result<Attempt> {
     let batch = codec::parse_batch(batch).inspect_err(|_| broker.metrics().publish_errors.add(1))?;
-    let published = broker.publish(topic, partition, batch, wakes).await?;
-    Ok(Response::Published(Published {
+    broker.try_publish(topic, partition, batch, wakes)
+}
+
+pub(super) fn published(published: broker::Published) -> Response {
+    Response::Published(Published {
         partition: published.partition,
         base_offset: published.base_offset,
         // Every topic lives in memory: there is no higher level to wait for.
         level: Level::Accepted,
         receivers: published.receivers,
-    }))
+    })
 }
 
 /// Counts a publish that failed and asked for no answer.
 pub(super) fn publish_lost(broker: &Broker, topic: &str, error: &Error) {
     broker.metrics().publish_lost.add(1);
     tracing::debug!(topic, %error, "a publish without acknowledgement failed");
-}
-
-pub(super) fn wants_answer(acks: Acks) -> bool {
-    acks != Acks::None
 }
 
 /// What the broker is asked for a subscription, without the parts that the connection adds.

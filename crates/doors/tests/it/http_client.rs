@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
-use net::{ConnectionLimit, Shutdown};
+use net::{ConnectionLimits, Connections, Shutdown};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -29,7 +29,7 @@ pub async fn within<T>(work: impl Future<Output = T>) -> T {
 pub struct Server {
     pub address: SocketAddr,
     pub broker: Arc<Broker>,
-    pub limit: Arc<ConnectionLimit>,
+    pub connections: Arc<Connections>,
     pub shutdown: Shutdown,
 }
 
@@ -49,9 +49,10 @@ pub async fn start() -> Server {
 
 pub async fn start_with(of_broker: broker::Settings, of_door: Settings, connections_max: usize) -> Server {
     let broker = Broker::start(of_broker, &[Handle::current()]).expect("one thread");
-    let (limit, shutdown) = (ConnectionLimit::new(connections_max), Shutdown::default());
-    let opened = doors::http::open(&of_door, broker.clone(), limit.clone(), shutdown.drain()).await;
-    Server { address: opened.expect("a free port"), broker, limit, shutdown }
+    let (limits, shutdown) = (ConnectionLimits::up_to(connections_max), Shutdown::default());
+    let connections = Connections::new(limits);
+    let opened = doors::http::open(&of_door, broker.clone(), connections.clone(), shutdown.drain()).await;
+    Server { address: opened.expect("a free port"), broker, connections, shutdown }
 }
 
 pub struct Answer {

@@ -29,7 +29,7 @@ async fn a_client_that_does_not_send_its_headers_is_cut() {
         let answer = rest(&mut socket).await;
         assert_eq!(answer.contains("200 OK"), said.ends_with("\r\n\r\n"), "{said}");
     }
-    assert_eq!(server.limit.open(), 0);
+    assert_eq!(server.connections.open(), 0);
     // What is asked in time may take longer than that.
     let mut socket = server.socket().await;
     socket.write_all(format!("{health}connection: close\r\n\r\n").as_bytes()).await.expect("sent");
@@ -47,14 +47,14 @@ async fn a_connection_over_the_limit_is_told_so() {
     let refused = server.get("/healthz").await;
     assert_eq!((refused.status, &refused.json()["error"]["kind"]), (503, &json!("busy")));
     assert_eq!(refused.header("retry-after"), "1");
-    assert_eq!((server.limit.open(), server.limit.refused()), (1, 1));
+    assert_eq!((server.connections.open(), server.connections.refused()), (1, 1));
     let metrics =
         within(whole(within(first.send_request(request("GET", "/metrics", &[], ""))).await.expect("an answer")));
     assert!(metrics.await.text().contains("thalweg_http_answered_refusals_total 1\n"));
     drop(first);
     // The permit comes back as soon as the door has seen that the client is gone.
     within(async {
-        while server.limit.open() > 0 {
+        while server.connections.open() > 0 {
             tokio::task::yield_now().await;
         }
     })
@@ -96,7 +96,7 @@ async fn a_drain_ends_idle_connections_and_lets_requests_finish() {
 
     uploading.write_all(b"new").await.expect("sent");
     assert!(rest(&mut uploading).await.starts_with("HTTP/1.1 200"));
-    assert!(within(ended).await.expect("no panic"));
+    assert!(within(ended).await.expect("no panic").is_clean());
     assert_eq!(broker.describe_topic("t").expect("a topic").partitions[0].end, 2);
     assert!(TcpStream::connect(address).await.is_err(), "the door is closed");
 }
@@ -120,6 +120,6 @@ async fn a_drain_ends_long_polls() {
         }
     })
     .await;
-    assert!(within(server.shutdown.run(Duration::from_secs(30))).await);
+    assert!(within(server.shutdown.run(Duration::from_secs(30))).await.is_clean());
     assert!(rest(&mut polling).await.ends_with(r#"{"records":[],"next_offset":1}"#));
 }

@@ -246,14 +246,14 @@ async fn a_drain_ends_a_stream_after_what_was_published() {
     let server = start().await;
     let mut events = server.events("/v1/topics/t/events", &[]).await;
     server.publish("t", &["last"]).await;
-    let ended = async { assert!(server.shutdown.run(Duration::from_secs(30)).await) };
+    let ended = async { assert!(server.shutdown.run(Duration::from_secs(30)).await.is_clean()) };
     let read = async {
         assert_eq!(events.value().await, "last");
         assert_eq!(events.event().await.data["error"]["kind"], "shutting_down");
         assert_eq!(events.block().await, None);
     };
     within(async { tokio::join!(ended, read) }).await;
-    assert_eq!(server.limit.open(), 0);
+    assert_eq!(server.connections.open(), 0);
 }
 
 async fn frame(socket: &mut WebSocketStream<TcpStream>) -> Value {
@@ -353,13 +353,13 @@ async fn a_web_socket_is_closed_with_the_reason() {
     assert!(within(socket.next()).await.is_none());
 
     let mut socket = server.web_socket("/v1/topics/t/ws").await;
-    let ended = async { assert!(server.shutdown.run(Duration::from_secs(30)).await) };
+    let ended = async { assert!(server.shutdown.run(Duration::from_secs(30)).await.is_clean()) };
     let read = async {
         assert_eq!(close(&mut socket).await.0, CloseCode::Away);
         assert!(within(socket.next()).await.is_none());
     };
     within(async { tokio::join!(ended, read) }).await;
-    assert_eq!(server.limit.open(), 0);
+    assert_eq!(server.connections.open(), 0);
 }
 
 #[tokio::test]
@@ -367,13 +367,13 @@ async fn a_web_socket_holds_its_permit_until_its_client_goes() {
     let server = start().await;
     let mut socket = server.web_socket("/v1/topics/t/ws").await;
     assert!(server.broker.stats().expect("metrics").contains("thalweg_http_streams{kind=\"websocket\"} 1\n"));
-    assert_eq!(server.limit.open(), 1);
+    assert_eq!(server.connections.open(), 1);
     within(socket.close(None)).await.expect("sent");
     while let Some(frame) = within(socket.next()).await {
         frame.expect("an orderly end");
     }
     within(async {
-        while server.limit.open() > 0 {
+        while server.connections.open() > 0 {
             tokio::task::yield_now().await;
         }
     })

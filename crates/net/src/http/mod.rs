@@ -21,7 +21,6 @@ mod wire;
 
 use std::error::Error;
 use std::io;
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +42,9 @@ pub use refusal::{Reason, Refusal, RefusalBody, plain_text};
 pub use server::HttpServer;
 pub use stats::HttpStats;
 
+pub use crate::listen::Plaintext;
 use crate::tls::Tls;
-use crate::{Acceptor, ConnectionLimit, Drain};
+use crate::{Acceptor, Connections, Drain};
 use activity::Timeouts;
 use policy::{Limits, Policy};
 
@@ -139,26 +139,6 @@ impl HttpSettings {
     }
 }
 
-/// Who may speak without TLS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Plaintext {
-    Refused,
-    /// Clients on this machine.
-    #[default]
-    FromLoopback,
-    FromAnywhere,
-}
-
-impl Plaintext {
-    fn is_allowed(self, peer: IpAddr) -> bool {
-        match self {
-            Self::Refused => false,
-            Self::FromLoopback => peer.to_canonical().is_loopback(),
-            Self::FromAnywhere => true,
-        }
-    }
-}
-
 /// Headers by which a browser does less with an answer. An answer that has one of them keeps its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SecurityHeaders {
@@ -194,7 +174,7 @@ pub async fn serve<S, B>(
     acceptor: Acceptor,
     settings: HttpSettings,
     tls: Option<&Tls>,
-    limit: Arc<ConnectionLimit>,
+    connections: Arc<Connections>,
     drain: Drain,
     service: S,
 ) -> io::Result<()>
@@ -205,6 +185,6 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    HttpServer::new(settings, tls, limit, service)?.serve(acceptor, drain).await;
+    HttpServer::new(settings, tls, connections, service)?.serve(acceptor, drain).await;
     Ok(())
 }

@@ -23,13 +23,15 @@ use super::HttpSettings;
 use super::activity::Timeouts;
 use super::body::RequestBody;
 use super::connection::{Connection, Version, serve_http1, serve_http2, version};
+use super::forwarded::is_trusted;
 use super::policy::Policy;
 use super::rate::Rates;
 use super::refusal::{Reason, Refusal};
 use super::stats::HttpStats;
 use super::wire::{LAST_WORDS, Wire, last_words};
+use crate::limits::Cap;
 use crate::tls::{PeerIdentity, Tls};
-use crate::{Acceptor, ConnectionLimit, ConnectionPermit, Drain, Shutdown};
+use crate::{Acceptor, ConnectionPermit, Connections, Drain, Shutdown};
 
 /// The first byte of a TLS handshake; no request begins with it.
 const TLS_HANDSHAKE: u8 = 0x16;
@@ -47,7 +49,7 @@ const HTTP2_SEND_BUFFER_BYTES: usize = 64 << 10;
 /// How often an HTTP/2 client has to show that it is there, and how long it may take.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Refused clients that are told why at once; any more are just closed.
-const REFUSALS_MAX: usize = 64;
+const REFUSALS_MAX: u64 = 64;
 /// How much longer than its connections a listener waits.
 const DRAIN_MARGIN: Duration = Duration::from_secs(1);
 
@@ -66,8 +68,8 @@ pub(super) struct Shared<S> {
     pub began: Instant,
     headers: HeaderMap,
     tls: Option<TlsAcceptor>,
-    limit: Arc<ConnectionLimit>,
-    refusals: Arc<ConnectionLimit>,
+    connections: Arc<Connections>,
+    refusals: Arc<Cap>,
     stats: Arc<HttpStats>,
     is_draining: Arc<AtomicBool>,
     connection_ids: AtomicU64,
@@ -97,7 +99,12 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     /// With TLS, clients speak it on the same port as plaintext, as far as that is allowed.
-    pub fn new(settings: HttpSettings, tls: Option<&Tls>, limit: Arc<ConnectionLimit>, service: S) -> io::Result<Self> {
+    pub fn new(
+        settings: HttpSettings,
+        tls: Option<&Tls>,
+        connections: Arc<Connections>,
+        service: S,
+    ) -> io::Result<Self> {
         let tls = tls.map(|tls| tls.server_config(&ALPN)).transpose()?.map(TlsAcceptor::from);
         Ok(Self(Arc::new(Shared {
             service,
@@ -109,8 +116,8 @@ where
             began: Instant::now(),
             headers: settings.security_headers.headers(),
             tls,
-            limit,
-            refusals: ConnectionLimit::new(REFUSALS_MAX),
+            connections,
+            refusals: Cap::new(REFUSALS_MAX),
             stats: Arc::default(),
             is_draining: Arc::default(),
             connection_ids: AtomicU64::new(1),
@@ -148,7 +155,7 @@ where
             tokio::select! {
                 (socket, peer) = accepted => shared.take(socket, peer, late.drain()),
                 are_done = &mut done => {
-                    if !are_done {
+                    if !are_done.is_clean() {
                         tracing::warn!("HTTP connections did not end in time");
                     }
                     return;
@@ -164,9 +171,13 @@ where
         peer: SocketAddr,
         drain: Drain,
     ) {
-        let Some(permit) = self.0.limit.acquire() else {
-            self.0.stats.add_refused(Reason::Connections);
-            return;
+        let permit = match self.0.connections.admit(None) {
+            Ok(permit) => permit,
+            Err(refused) => {
+                tracing::warn!(%peer, "refused a connection: {refused}");
+                self.0.stats.add_refused(Reason::Connections);
+                return;
+            }
         };
         let connection = self.0.connection(peer, drain, permit);
         let shared = self.0.clone();
@@ -199,12 +210,17 @@ where
             tokio::spawn(async move { shared.refuse_plaintext(socket, peer).await });
             return;
         }
-        let Some(permit) = self.limit.acquire() else {
-            let max = self.limit.max();
-            tracing::warn!(%peer, max, "refused a connection: as many as there may be are open");
-            let refusal = Refusal::new(Reason::Connections, format!("{max} connections are open here already"));
-            tokio::spawn(async move { shared.refuse(socket, refusal).await });
-            return;
+        // A proxy comes for many clients, and needs more than the share of one.
+        let is_proxy = is_trusted(peer.ip(), &self.settings.trusted_proxies);
+        let permit = match self.connections.admit((!is_proxy).then_some(peer.ip())) {
+            Ok(permit) => permit,
+            Err(refused) => {
+                tracing::warn!(%peer, "refused a connection: {refused}");
+                let refusal =
+                    Refusal::new(Reason::Connections, format!("this server refuses the connection: {refused}"));
+                tokio::spawn(async move { shared.refuse(socket, refusal).await });
+                return;
+            }
         };
         let connection = self.connection(peer, drain, permit);
         tokio::spawn(async move { shared.begin(socket, connection, is_plain_allowed).await });
@@ -306,7 +322,7 @@ where
     /// Tells a client why it is not served, unless it speaks TLS or there are too many of them.
     async fn refuse(&self, socket: TcpStream, refusal: Refusal) {
         self.stats.add_refused(refusal.reason);
-        let Some(_permit) = self.refusals.acquire() else {
+        let Some(_permit) = self.refusals.acquire(1) else {
             return;
         };
         if self.tls.is_some() {

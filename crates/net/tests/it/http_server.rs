@@ -15,7 +15,7 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use net::http::{Caller, HttpServer, HttpSettings, HttpStats, RequestBody};
 use net::tls::Tls;
-use net::{Acceptor, ConnectionLimit, Shutdown};
+use net::{Acceptor, ConnectionLimits, Connections, Shutdown};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -113,20 +113,20 @@ async fn answer(mut request: Request<RequestBody>) -> Result<Response<TestBody>,
 pub struct Running {
     pub address: SocketAddr,
     pub stats: Arc<HttpStats>,
-    pub limit: Arc<ConnectionLimit>,
+    pub limit: Arc<Connections>,
     pub shutdown: Shutdown,
     pub task: JoinHandle<()>,
 }
 
 impl Running {
     pub fn start(settings: HttpSettings) -> Self {
-        Self::with(settings, None, 100)
+        Self::with(settings, None, ConnectionLimits::up_to(100))
     }
 
-    pub fn with(settings: HttpSettings, tls: Option<&Tls>, connections_max: usize) -> Self {
+    pub fn with(settings: HttpSettings, tls: Option<&Tls>, limits: ConnectionLimits) -> Self {
         let acceptor = Acceptor::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let address = acceptor.local_addr().expect("an address");
-        let (limit, shutdown) = (ConnectionLimit::new(connections_max), Shutdown::default());
+        let (limit, shutdown) = (Connections::new(limits), Shutdown::default());
         let server = HttpServer::new(settings, tls, limit.clone(), service_fn(answer)).expect("a server");
         let stats = server.stats();
         let task = tokio::spawn(server.serve(acceptor, shutdown.drain()));

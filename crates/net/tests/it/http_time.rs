@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use net::http::{HttpServer, HttpSettings, Reason};
-use net::{ConnectionLimit, Shutdown};
+use net::{ConnectionLimits, Connections, Shutdown};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::http_server::*;
@@ -224,7 +224,7 @@ async fn a_drain_lets_requests_finish_and_ends_what_is_idle() {
     drop(frames);
     assert_eq!(whole(within(uploading2).await.expect("an answer")).await.text, "4");
     within(connection2).await.expect("no panic").expect("told to go away, and gone");
-    assert!(within(ended).await.expect("no panic"));
+    assert!(within(ended).await.expect("no panic").is_clean());
     within(task).await.expect("no panic");
     assert_eq!(limit.open(), 0);
 }
@@ -240,7 +240,7 @@ async fn a_drain_ends_by_its_deadline_whatever_clients_do() {
     deaf.write_all(REQUEST.replace("/ ", "/endless ").as_bytes()).await.expect("sent");
     until(|| server.stats.connections() == 3 && server.stats.requests()[1] == 1).await;
     let began = Instant::now();
-    assert!(server.shutdown.run(PATIENCE).await);
+    assert!(server.shutdown.run(PATIENCE).await.is_clean());
     within(server.task).await.expect("no panic");
     assert!(began.elapsed() < PATIENCE / 2);
     assert_eq!((server.stats.overdue(), server.limit.open()), (3, 0));
@@ -257,7 +257,7 @@ async fn a_drain_does_not_wait_for_what_a_service_took_over() {
     let mut head = [0; 12];
     within(socket.read_exact(&mut head)).await.expect("an answer");
     assert_eq!(&head, b"HTTP/1.1 101");
-    assert!(within(server.shutdown.run(PATIENCE)).await);
+    assert!(within(server.shutdown.run(PATIENCE)).await.is_clean());
     within(server.task).await.expect("no panic");
 }
 
@@ -275,13 +275,13 @@ async fn probes_are_answered_during_a_drain_where_that_is_asked_for() {
     assert!(rest(&mut probe).await.ends_with("ok"));
     stuck.write_all(b"x").await.expect("sent");
     assert!(rest(&mut stuck).await.ends_with("\r\n\r\n1"));
-    assert!(within(ended).await.expect("no panic"));
+    assert!(within(ended).await.expect("no panic").is_clean());
     within(task).await.expect("no panic");
 }
 
 #[tokio::test]
 async fn a_pipe_in_memory_is_served_as_a_socket_is() {
-    let (limit, shutdown) = (ConnectionLimit::new(1), Shutdown::default());
+    let (limit, shutdown) = (Connections::new(ConnectionLimits::up_to(1)), Shutdown::default());
     let service = hyper::service::service_fn(async |_: Request<net::http::RequestBody>| {
         Ok::<_, std::convert::Infallible>(hyper::Response::new(Full::new(Bytes::from_static(b"piped"))))
     });
@@ -294,6 +294,6 @@ async fn a_pipe_in_memory_is_served_as_a_socket_is() {
     let mut client = http1_over(near).await;
     let answer = within(client.send_request(request("/", &[]))).await.expect("an answer");
     assert_eq!(whole(answer).await.text, "piped");
-    assert!(within(shutdown.run(PATIENCE)).await);
+    assert!(within(shutdown.run(PATIENCE)).await.is_clean());
     within(serving).await.expect("no panic");
 }

@@ -1,7 +1,14 @@
 //! The runtime from outside, as a program would use it.
 
+mod bodies;
 mod certificates;
+mod faults;
+mod harness;
 mod http;
 mod http_server;
 mod http_time;
+mod limits;
+mod pushes;
+mod service;
+mod timeouts;
 mod tls;

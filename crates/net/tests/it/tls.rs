@@ -320,7 +320,7 @@ async fn changed_files_are_found_without_being_told() {
     std::fs::rename(&aside, &root).expect("moved back");
     folder.put("own", &ca.server("a.example"));
     until(&|| tls.reloads() == 2).await;
-    assert!(within(shutdown.run(PATIENCE)).await);
+    assert!(within(shutdown.run(PATIENCE)).await.is_clean());
     within(watch).await.expect("no panic");
 }
 

@@ -2,6 +2,7 @@
 
 mod compare;
 mod idle;
+mod rpc;
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -25,6 +26,7 @@ pub fn run(global: &Global, command: Bench) -> Result {
         Bench::Pubsub(args) => pubsub(global, &args),
         Bench::Compare(args) => compare::run(&args, global.json),
         Bench::Idle(args) => idle::run(&args, global.json),
+        Bench::Rpc(args) => rpc::run(global, *args),
     }
 }
 

@@ -28,6 +28,8 @@ impl Spawned {
         let child = Command::new(program)
             .args(["serve", "--native", "127.0.0.1:0", "--http", "off", "--ready-file"])
             .arg(&ready_file)
+            // That it comes and goes is no news here.
+            .args(["--set", "log=warn"])
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -120,6 +120,8 @@ pub const KEYS: &[Key] = &[
     key("subscriber_lane_shard", Broker, Kind::Choice(&LANE_POLICIES), "auto", "How a subscriber gets its lane"),
     // Telemetry.
     key("disable_timings", Broker, Kind::Bool, "false", "Leave out the latency histograms"),
+    key("otlp_endpoint", Broker, Kind::Text, "", "OpenTelemetry collector to send metrics to, as http://localhost:4318"),
+    key("otlp_interval_ms", Broker, MILLIS, "10000", "How often metrics are sent there"),
     key("log", Broker, Kind::Text, "info", "What is logged: a level, or target=level,..."),
     key("log_format", Broker, Kind::Choice(&LOG_FORMATS), "text", "How the log is written"),
     // Clients.

@@ -283,6 +283,12 @@ impl Config {
         }
     }
 
+    /// The collector that metrics are exported to, and how often, where one is named.
+    pub fn otlp(&self) -> Option<(&str, std::time::Duration)> {
+        let endpoint = self.text("otlp_endpoint");
+        (!endpoint.is_empty()).then(|| (endpoint, self.millis("otlp_interval_ms")))
+    }
+
     /// What is logged, and whether as JSON.
     pub fn log(&self) -> (&str, bool) {
         (self.text("log"), self.text("log_format") == "json")
@@ -342,13 +348,18 @@ pub fn key_name(name: &str, place: &str) -> Result<&'static str> {
 /// The key of this name; an unknown one is refused with the nearest that is known.
 fn find(name: &str, place: &str) -> Result<&'static Key> {
     KEYS.iter().find(|key| key.name == name).ok_or_else(|| {
-        let nearest = KEYS.iter().map(|key| (distance(name, key.name), key.name)).min();
-        let hint = match nearest {
-            Some((distance, nearest)) if distance <= 2 + nearest.len() / 4 => format!("; did you mean {nearest}?"),
-            _ => "; `thalweg config show` lists all keys".to_owned(),
+        let hint = match nearest(name, KEYS.iter().map(|key| key.name)) {
+            Some(nearest) => format!("; did you mean {nearest}?"),
+            None => "; `thalweg config show` lists all keys".to_owned(),
         };
         ConfigError(format!("{place}: there is no key {name}{hint}"))
     })
+}
+
+/// The known name that this one may have been meant for.
+pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, nearest) = known.map(|known| (distance(name, known), known)).min()?;
+    (distance <= 2 + nearest.len() / 4).then_some(nearest)
 }
 
 /// Levenshtein's distance.

@@ -80,7 +80,8 @@ fn hold_connections(server: &Spawned, count: usize) -> Result<(u64, u64)> {
     })
 }
 
-fn raise_file_limit() {
+/// As many open files as this user may have at all.
+pub(super) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

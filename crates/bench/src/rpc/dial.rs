@@ -1,0 +1,215 @@
+//! How a load connects.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::quic;
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{RecvStream, SendStream};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::io::Join;
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::ALPN;
+use super::server::WINDOWS;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a load connects to.
+#[derive(Clone, Debug)]
+pub enum Target {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+    Tls(Secure),
+    Quic(Secure),
+}
+
+#[derive(Clone, Debug)]
+pub struct Secure {
+    pub address: SocketAddr,
+    /// The name that the certificate has to have.
+    pub name: String,
+    pub trust: Trust,
+}
+
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// Whoever answers: for certificates that were made on the spot.
+    Anyone,
+    /// Those that a PEM file vouches for.
+    File(PathBuf),
+}
+
+impl Target {
+    /// The name of the transport, for reports.
+    pub fn transport(&self) -> &'static str {
+        match self {
+            Self::Tcp(_) => "tcp",
+            Self::Unix(_) => "unix",
+            Self::Tls(_) => "tls",
+            Self::Quic(_) => "quic",
+        }
+    }
+
+    fn place(&self) -> String {
+        match self {
+            Self::Tcp(address) => address.to_string(),
+            Self::Unix(path) => path.display().to_string(),
+            Self::Tls(secure) | Self::Quic(secure) => secure.address.to_string(),
+        }
+    }
+}
+
+/// An open connection.
+pub(super) enum Link {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Quic(Quic),
+}
+
+/// One stream of a QUIC connection with a socket of its own.
+pub(super) struct Quic {
+    pub stream: Join<RecvStream, SendStream>,
+    pub connection: quinn::Connection,
+    pub endpoint: quinn::Endpoint,
+}
+
+/// What all connections to a target have in common.
+pub(super) struct Dialer {
+    target: Target,
+    tls: Option<Arc<ClientConfig>>,
+}
+
+impl Dialer {
+    pub(super) fn new(target: Target) -> io::Result<Self> {
+        let tls = match &target {
+            Target::Tcp(_) | Target::Unix(_) => None,
+            Target::Tls(secure) => Some(client_config(&secure.trust, &[])?),
+            Target::Quic(secure) => Some(client_config(&secure.trust, &[ALPN])?),
+        };
+        Ok(Self { target, tls: tls.map(Arc::new) })
+    }
+
+    pub(super) async fn connect(&self) -> io::Result<Link> {
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.connect_now()).await;
+        connected.map_err(|elapsed| io::Error::new(io::ErrorKind::TimedOut, elapsed)).flatten().map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot connect to {}: {error}", self.target.place()))
+        })
+    }
+
+    async fn connect_now(&self) -> io::Result<Link> {
+        Ok(match (&self.target, &self.tls) {
+            (Target::Unix(path), _) => Link::Unix(UnixStream::connect(path).await?),
+            (Target::Tls(secure), Some(tls)) => {
+                let name = ServerName::try_from(secure.name.clone()).map_err(io::Error::other)?;
+                let socket = tcp(secure.address).await?;
+                Link::Tls(Box::new(TlsConnector::from(tls.clone()).connect(name, socket).await?))
+            }
+            (Target::Quic(secure), Some(tls)) => Link::Quic(connect_quic(secure, tls.clone()).await?),
+            (Target::Tcp(address), _) => Link::Tcp(tcp(*address).await?),
+            (Target::Tls(_) | Target::Quic(_), None) => return Err(io::Error::other("no settings for TLS")),
+        })
+    }
+}
+
+async fn tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect(address).await?;
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+async fn connect_quic(secure: &Secure, tls: Arc<ClientConfig>) -> io::Result<Quic> {
+    let crypto = QuicClientConfig::try_from(tls).map_err(io::Error::other)?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(quic::transport(WINDOWS, secure.address));
+    // Where the peer is on this machine, the packets are larger than what another machine could be sent.
+    let local = match (secure.address.is_ipv6(), secure.address.ip().is_loopback()) {
+        (false, true) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        (false, false) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        (true, true) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        (true, false) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = quic::bind_socket(SocketAddr::new(local, 0), false)?;
+    let endpoint = quinn::Endpoint::new(quic::endpoint_config()?, None, socket, Arc::new(quinn::TokioRuntime))?;
+    let connecting = endpoint.connect_with(config, secure.address, &secure.name).map_err(io::Error::other)?;
+    let connection = connecting.await?;
+    let (send, receive) = connection.open_bi().await?;
+    Ok(Quic { stream: tokio::io::join(receive, send), connection, endpoint })
+}
+
+fn client_config(trust: &Trust, alpn: &[&[u8]]) -> io::Result<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?;
+    let builder = match trust {
+        Trust::Anyone => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider))),
+        Trust::File(path) => builder.with_root_certificates(roots(path)?),
+    };
+    let mut config = builder.with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    Ok(config)
+}
+
+fn roots(path: &Path) -> io::Result<RootCertStore> {
+    let wrap = |error: &dyn std::error::Error| io::Error::other(format!("{}: {error}", path.display()));
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrap(&error))? {
+        roots.add(certificate.map_err(|error| wrap(&error))?).map_err(|error| wrap(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(io::Error::other(format!("{}: no certificate in it", path.display())));
+    }
+    Ok(roots)
+}
+
+/// Believes any certificate, but not a signature that is not of its key.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,82 @@
+//! What a process has cost so far, from what Linux says of it.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CPU time. The sum is exact; how it is divided is known in steps of the system's clock, 10 ms as a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    pub user: Duration,
+    pub system: Duration,
+}
+
+impl CpuTime {
+    /// Of this process, the threads that have ended included.
+    pub fn own() -> Option<Self> {
+        let (user, system) = ticks("/proc/self/stat")?;
+        Some(Self::divide(clock(ClockId::ProcessCPUTime), user, system))
+    }
+
+    /// Of another one: of the threads that it has now.
+    pub fn of(pid: u32) -> Option<Self> {
+        let (user, system) = ticks(&format!("/proc/{pid}/stat"))?;
+        let ran = |task: fs::DirEntry| {
+            let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            text.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let total: Option<u64> = tasks.map(|task| ran(task.ok()?)).sum();
+        Some(Self::divide(total.map_or(user + system, Duration::from_nanos), user, system))
+    }
+
+    pub fn total(self) -> Duration {
+        self.user + self.system
+    }
+
+    pub fn since(self, earlier: Self) -> Self {
+        let user = self.user.saturating_sub(earlier.user);
+        Self { user, system: self.system.saturating_sub(earlier.system) }
+    }
+
+    fn divide(total: Duration, user: Duration, system: Duration) -> Self {
+        let part = user.as_secs_f64() / (user + system).as_secs_f64();
+        let user = total.mul_f64(if part.is_finite() { part } else { 0.5 });
+        Self { user, system: total.saturating_sub(user) }
+    }
+}
+
+fn clock(id: ClockId) -> Duration {
+    let time = clock_gettime(id);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// User and system time in the steps of the system's clock.
+fn ticks(path: &str) -> Option<(Duration, Duration)> {
+    let stat = fs::read_to_string(path).ok()?;
+    // The name of the command may hold anything, also a parenthesis.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let a_second = rustix::param::clock_ticks_per_second() as f64;
+    let mut next = || Some(Duration::from_secs_f64(fields.next()?.parse::<u64>().ok()? as f64 / a_second));
+    Some((next()?, next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn this_process_costs_the_same_from_inside_and_from_outside() {
+        let before = CpuTime::own().expect("Linux tells");
+        let begin = clock(ClockId::ThreadCPUTime);
+        while clock(ClockId::ThreadCPUTime) - begin < Duration::from_millis(30) {
+            std::hint::spin_loop();
+        }
+        let own = CpuTime::own().expect("Linux tells").since(before).total();
+        let from_outside = CpuTime::of(std::process::id()).expect("Linux tells").total();
+        assert!(own >= Duration::from_millis(30), "{own:?}");
+        assert!(from_outside >= Duration::from_millis(30), "{from_outside:?}");
+    }
+}

@@ -1,0 +1,263 @@
+//! What a load found, with everything that has to be the same in a run that it is compared with.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use super::load::{Outcome, Plan};
+use super::process::CpuTime;
+use super::server::Served;
+use super::worker::ANSWERS_A_SAMPLE;
+use crate::report::{Host, Percentiles, rate};
+
+/// The system's load averages over 1, 5 and 15 minutes.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct LoadAverage(pub [f64; 3]);
+
+impl LoadAverage {
+    pub fn now() -> Self {
+        let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let mut values = text.split_whitespace().filter_map(|word| word.parse().ok());
+        Self(std::array::from_fn(|_| values.next().unwrap_or_default()))
+    }
+}
+
+/// The program that made the load, as it is known outside of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Program {
+    pub client: String,
+    pub commit: String,
+    /// Where that is known from: the build, or the checkout that the program lies in, as it is now.
+    pub commit_from: String,
+    pub allocator: String,
+    pub command: String,
+}
+
+impl Program {
+    /// This one, with the allocator that it was built with.
+    pub fn this(version: &str, allocator: &str) -> Self {
+        let (commit, commit_from) = match (option_env!("THALWEG_COMMIT"), commit_of_checkout()) {
+            (Some(commit), _) => (commit.to_owned(), "build"),
+            (None, Some(commit)) => (commit, "checkout"),
+            (None, None) => ("unknown".to_owned(), "nowhere"),
+        };
+        let settings = std::env::vars().filter(|(name, _)| name.starts_with("MIMALLOC_"));
+        let settings = settings.map(|(name, value)| format!(", {name}={value}")).collect::<String>();
+        Self {
+            client: version.to_owned(),
+            commit,
+            commit_from: commit_from.to_owned(),
+            allocator: format!("{allocator}{settings}"),
+            command: std::env::args().collect::<Vec<_>>().join(" "),
+        }
+    }
+}
+
+fn commit_of_checkout() -> Option<String> {
+    let program = std::env::current_exe().ok()?;
+    let git = |args: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(program.parent()?).args(args).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        (output.status.success() && !text.is_empty()).then_some(text)
+    };
+    let root = PathBuf::from(git(&["rev-parse", "--show-toplevel"])?);
+    // A program that was installed may lie in a checkout of anything.
+    root.join("crates/thalweg").is_dir().then(|| git(&["describe", "--always", "--dirty"]))?
+}
+
+/// How the clock of the processor is governed, of all that there are.
+fn governor() -> String {
+    let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let governors: BTreeSet<String> =
+        cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("cpufreq/scaling_governor")).ok()).collect();
+    match governors.is_empty() {
+        true => "not exposed".to_owned(),
+        false => governors.iter().map(|name| name.trim()).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// The processors that this process may run on, as a list.
+fn cpus_allowed() -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    Some(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned())
+}
+
+/// A run. Its keys are those that `bench/floor/compare.py` reads.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// Answers that came within the time.
+    pub requests: u64,
+    pub seconds: f64,
+    pub rps: f64,
+    pub errors: u64,
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
+    pub p99_9_us: f64,
+    pub max_us: f64,
+    pub mean_us: f64,
+    /// Answers that were timed, which is one in so many.
+    pub timed: u64,
+    pub timed_one_in: u64,
+    pub client_cpu_us_per_request: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_cpu_us_per_request: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_user_us_per_request: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_sys_us_per_request: Option<f64>,
+    /// Requests a second that were asked for; without it a closed loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Of an open loop: requests that were due, those of them answered only when the time was over, and how late
+    /// requests were sent, which is part of their latency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_late_p99_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_late_max_us: Option<f64>,
+    /// Everything from here on has to be the same in what this is compared with.
+    pub transport: String,
+    pub is_tls: bool,
+    /// `batch`, or `request`: what one write holds.
+    pub writes: String,
+    pub connections: usize,
+    pub pipeline: usize,
+    pub payload_bytes: usize,
+    pub response_bytes: usize,
+    pub warm_up_seconds: f64,
+    pub client_threads: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_cpus: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_threads: Option<usize>,
+    #[serde(flatten)]
+    pub host: Host,
+    pub governor: String,
+    #[serde(flatten)]
+    pub program: Program,
+    pub load_average_before: LoadAverage,
+    pub load_average_after: LoadAverage,
+    /// What the server said at its end, where this run has started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<Served>,
+}
+
+impl LoadReport {
+    pub fn new(plan: &Plan, outcome: &Outcome, program: Program, load_average_before: LoadAverage) -> Self {
+        let seconds = plan.duration.as_secs_f64();
+        let a_request = |seconds: f64| seconds * 1e6 / outcome.requests.max(1) as f64;
+        let server =
+            |part: fn(CpuTime) -> std::time::Duration| outcome.server_cpu.map(|cpu| a_request(part(cpu).as_secs_f64()));
+        let none = Percentiles { count: 0, mean: 0.0, p50: 0.0, p90: 0.0, p99: 0.0, p999: 0.0, max: 0.0 };
+        let latency = outcome.latencies.percentiles().unwrap_or(none);
+        let lag = outcome.lags.percentiles();
+        let transport = plan.target.transport();
+        Self {
+            requests: outcome.requests,
+            seconds,
+            rps: outcome.requests as f64 / seconds,
+            errors: outcome.errors,
+            p50_us: latency.p50,
+            p90_us: latency.p90,
+            p99_us: latency.p99,
+            p99_9_us: latency.p999,
+            max_us: latency.max,
+            mean_us: latency.mean,
+            timed: latency.count,
+            timed_one_in: if plan.rate.is_some() { 1 } else { ANSWERS_A_SAMPLE },
+            client_cpu_us_per_request: a_request(outcome.client_cpu.as_secs_f64()),
+            server_cpu_us_per_request: server(CpuTime::total),
+            server_user_us_per_request: server(|cpu| cpu.user),
+            server_sys_us_per_request: server(|cpu| cpu.system),
+            rate: plan.rate,
+            due: plan.rate.map(|_| outcome.due),
+            late: plan.rate.map(|_| outcome.late),
+            sent_late_p99_us: lag.map(|lag| lag.p99),
+            sent_late_max_us: lag.map(|lag| lag.max),
+            transport: transport.to_owned(),
+            is_tls: matches!(transport, "tls" | "quic"),
+            writes: if plan.is_one_write_per_request { "request" } else { "batch" }.to_owned(),
+            connections: plan.connections,
+            pipeline: plan.pipeline,
+            payload_bytes: plan.payload_bytes,
+            response_bytes: plan.response_bytes,
+            warm_up_seconds: plan.warm_up.as_secs_f64(),
+            client_threads: plan.threads.clamp(1, plan.connections.max(1)),
+            client_cpus: cpus_allowed(),
+            server_threads: None,
+            host: Host::here(),
+            governor: governor(),
+            program,
+            load_average_before,
+            load_average_after: LoadAverage::now(),
+            server: None,
+        }
+    }
+}
+
+impl fmt::Display for LoadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut row = |name: &str, value: String| writeln!(f, "{name:<22}{value}");
+        row("requests", format!("{} in {} s: {}", self.requests, self.seconds, rate(self.rps)))?;
+        row("errors", self.errors.to_string())?;
+        row(
+            "latency us",
+            format!(
+                "p50 {:.1}  p90 {:.1}  p99 {:.1}  p99.9 {:.1}  max {:.1}  (mean {:.1})",
+                self.p50_us, self.p90_us, self.p99_us, self.p99_9_us, self.max_us, self.mean_us
+            ),
+        )?;
+        match (self.rate, self.due, self.late) {
+            (Some(per_s), Some(due), Some(late)) => {
+                let lag = |us: Option<f64>| us.unwrap_or_default();
+                row("loop", format!("open, {}: from when a request was due; every answer is timed", rate(per_s)))?;
+                row("due", format!("{due}, {late} of them answered only when the time was over"))?;
+                row(
+                    "sent late us",
+                    format!("p99 {:.1}  max {:.1}", lag(self.sent_late_p99_us), lag(self.sent_late_max_us)),
+                )?;
+            }
+            _ => row(
+                "loop",
+                format!("closed: latency says how long the queue is; one answer in {} is timed", self.timed_one_in),
+            )?,
+        }
+        row("client CPU us/request", format!("{:.3}", self.client_cpu_us_per_request))?;
+        if let (Some(all), Some(user), Some(system)) =
+            (self.server_cpu_us_per_request, self.server_user_us_per_request, self.server_sys_us_per_request)
+        {
+            row("server CPU us/request", format!("{all:.3}: user {user:.3}, system {system:.3}"))?;
+        }
+        row(
+            "shape",
+            format!(
+                "{} connections x {}, {} bytes in, {} out, {}",
+                self.connections,
+                self.pipeline,
+                self.payload_bytes,
+                self.response_bytes,
+                if self.writes == "batch" { "one write a batch" } else { "one write a request" }
+            ),
+        )?;
+        let server = self.server_threads.map_or("unknown".to_owned(), |threads| threads.to_string());
+        row("transport", self.transport.clone())?;
+        row("threads", format!("server {server}, client {}", self.client_threads))?;
+        row("client", format!("{}, {}", self.program.client, self.program.allocator))?;
+        row("commit", format!("{} (known from the {})", self.program.commit, self.program.commit_from))?;
+        row(
+            "machine",
+            format!("{} x {}, Linux {}, governor {}", self.host.cores, self.host.cpu, self.host.kernel, self.governor),
+        )?;
+        let (before, after) = (self.load_average_before.0[0], self.load_average_after.0[0]);
+        row("load average", format!("{before:.2} before, {after:.2} after"))?;
+        row("command", self.program.command.clone())
+    }
+}

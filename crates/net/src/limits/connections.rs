@@ -1,0 +1,240 @@
+//! How many connections may be open, of all peers and of each, and how fast a peer may open them.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::peers::{Peer, Peers};
+
+/// What connections are limited to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// Open connections of all peers.
+    pub connections_max: usize,
+    /// Open connections of one peer: an IPv4 address, or the first 64 bits of an IPv6 address.
+    pub per_peer_max: usize,
+    /// Connections that one peer opens in a second, and at once after a pause. `None` is without a limit.
+    pub opens_per_second_per_peer_max: Option<NonZeroU32>,
+    /// Peers that are remembered: those with open connections, and those who opened one within a second. It
+    /// is divided into parts that fill unevenly, so a new peer may be refused from nine tenths on.
+    pub peers_max: usize,
+}
+
+impl ConnectionLimits {
+    /// For so many connections. One peer may have all of them, and each may come from another peer. A peer
+    /// opens at most 20,000 in a second. Twice as many peers as connections are remembered, and 16,384 at least.
+    pub fn up_to(connections_max: usize) -> Self {
+        Self {
+            connections_max,
+            per_peer_max: connections_max,
+            opens_per_second_per_peer_max: NonZeroU32::new(20_000),
+            peers_max: connections_max.saturating_mul(2).max(16_384),
+        }
+    }
+}
+
+/// [`ConnectionLimits::up_to`] 16,384 connections.
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self::up_to(16_384)
+    }
+}
+
+/// The connections that are open, and may be.
+pub struct Connections {
+    limits: ConnectionLimits,
+    peers: Peers,
+    open: AtomicUsize,
+    /// By [`Refused::index`].
+    refused: [AtomicU64; Refused::NAMES.len()],
+}
+
+impl Connections {
+    pub fn new(limits: ConnectionLimits) -> Arc<Self> {
+        Arc::new(Self { limits, peers: Peers::new(&limits), open: AtomicUsize::new(0), refused: Default::default() })
+    }
+
+    /// A permit for one connection. One without a peer, as from a pipe, only counts among all.
+    pub fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Result<ConnectionPermit, Refused> {
+        let admitted = self.take(peer.map(Peer::from));
+        if let Err(refused) = admitted {
+            self.refused[refused.index()].fetch_add(1, Ordering::Relaxed);
+        }
+        admitted.map(|peer| ConnectionPermit { connections: self.clone(), peer })
+    }
+
+    fn take(&self, peer: Option<Peer>) -> Result<Option<Peer>, Refused> {
+        let max = self.limits.connections_max;
+        let taken = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1));
+        if taken.is_err() {
+            return Err(Refused::AtCapacity { connections_max: max });
+        }
+        if let Some(peer) = peer
+            && let Err(refused) = self.peers.open(peer)
+        {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            return Err(refused);
+        }
+        Ok(peer)
+    }
+
+    /// Connections that hold a permit.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Connections that may be open.
+    pub fn max(&self) -> usize {
+        self.limits.connections_max
+    }
+
+    pub fn limits(&self) -> &ConnectionLimits {
+        &self.limits
+    }
+
+    /// Connections that were refused.
+    pub fn refused(&self) -> u64 {
+        self.refused_by_limit().iter().map(|(_, count)| count).sum()
+    }
+
+    /// The same by the name of the limit.
+    pub fn refused_by_limit(&self) -> [(&'static str, u64); Refused::NAMES.len()] {
+        std::array::from_fn(|i| (Refused::NAMES[i], self.refused[i].load(Ordering::Relaxed)))
+    }
+}
+
+/// The right to one open connection, given back when it is dropped.
+#[must_use = "what is not held is given back"]
+pub struct ConnectionPermit {
+    connections: Arc<Connections>,
+    peer: Option<Peer>,
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        if let Some(peer) = self.peer {
+            self.connections.peers.close(peer);
+        }
+        self.connections.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The limit that a connection met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    AtCapacity { connections_max: usize },
+    PeerAtCapacity { per_peer_max: usize },
+    PeerTooFast { opens_per_second_per_peer_max: u32 },
+    TableFull { peers_max: usize },
+}
+
+impl Refused {
+    const NAMES: [&str; 4] = ["connections_max", "per_peer_max", "opens_per_second_per_peer_max", "peers_max"];
+
+    fn index(self) -> usize {
+        match self {
+            Self::AtCapacity { .. } => 0,
+            Self::PeerAtCapacity { .. } => 1,
+            Self::PeerTooFast { .. } => 2,
+            Self::TableFull { .. } => 3,
+        }
+    }
+
+    /// The name of the limit, as a setting and a label have it.
+    pub fn limit(self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtCapacity { connections_max: n } => write!(f, "all {n} connections are taken")?,
+            Self::PeerAtCapacity { per_peer_max: n } => write!(f, "this peer has {n} connections open")?,
+            Self::PeerTooFast { opens_per_second_per_peer_max: n } => {
+                write!(f, "this peer opens more than {n} connections a second")?;
+            }
+            Self::TableFull { peers_max: n } => write!(f, "no room for another peer beside {n}")?,
+        }
+        write!(f, " ({})", self.limit())
+    }
+}
+
+impl std::error::Error for Refused {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(last: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([192, 0, 2, last]))
+    }
+
+    #[test]
+    fn never_more_than_the_maximum_and_a_dropped_permit_comes_back() {
+        let connections = Connections::new(ConnectionLimits::up_to(2));
+        let first = connections.admit(None);
+        let second = connections.admit(peer(1));
+        assert!(first.is_ok() && second.is_ok());
+        assert_eq!(connections.admit(peer(2)).err(), Some(Refused::AtCapacity { connections_max: 2 }));
+        assert_eq!((connections.open(), connections.refused()), (2, 1));
+        drop(first);
+        assert!(connections.admit(peer(2)).is_ok());
+        drop(second);
+        assert_eq!(connections.open(), 0);
+    }
+
+    #[test]
+    fn a_connection_that_its_peer_may_not_open_leaves_room_for_others() {
+        let limits = ConnectionLimits { per_peer_max: 1, ..ConnectionLimits::up_to(2) };
+        let connections = Connections::new(limits);
+        let first = connections.admit(peer(1));
+        assert_eq!(connections.admit(peer(1)).err(), Some(Refused::PeerAtCapacity { per_peer_max: 1 }));
+        let second = connections.admit(peer(2));
+        assert!(first.is_ok() && second.is_ok());
+        assert_eq!(connections.refused_by_limit()[1], ("per_peer_max", 1));
+    }
+
+    #[test]
+    fn a_refusal_names_its_limit() {
+        let all = [
+            Refused::AtCapacity { connections_max: 7 },
+            Refused::PeerAtCapacity { per_peer_max: 7 },
+            Refused::PeerTooFast { opens_per_second_per_peer_max: 7 },
+            Refused::TableFull { peers_max: 7 },
+        ];
+        for refused in all {
+            let text = refused.to_string();
+            assert!(text.contains('7') && text.ends_with(&format!("({})", refused.limit())), "{text}");
+        }
+    }
+
+    #[test]
+    fn threads_together_never_exceed_a_limit() {
+        let limits =
+            ConnectionLimits { per_peer_max: 3, opens_per_second_per_peer_max: None, ..ConnectionLimits::up_to(5) };
+        let rounds = if cfg!(miri) { 100 } else { 20_000 };
+        let connections = Connections::new(limits);
+        let held = [const { AtomicUsize::new(0) }; 3];
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (connections, held) = (&connections, &held);
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        let i = (thread + round) % 2;
+                        let permit = connections.admit(peer(i as u8));
+                        if permit.is_ok() {
+                            assert!(held[i].fetch_add(1, Ordering::SeqCst) < 3);
+                            assert!(held[2].fetch_add(1, Ordering::SeqCst) < 5);
+                            held[2].fetch_sub(1, Ordering::SeqCst);
+                            held[i].fetch_sub(1, Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(connections.open(), 0);
+    }
+}

@@ -1,0 +1,668 @@
+//! One stream of frames from its first byte to its last: read, decode, handle, write.
+//!
+//! A task that is woken reads until nothing is left, handles every whole frame on the way, and writes all that
+//! came of it at once. Between frames it owns no buffer.
+
+mod ending;
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::{Buf, BufMut};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+
+use super::bodies::{Bodies, Incoming};
+use super::body;
+use super::input::Input;
+use super::out::Out;
+use super::pending::{Answer, Begun, Pending};
+use super::protocol::{Decoded, Fault, FaultKind, Handler, Held, Order, Protocol, Reply};
+use super::rest::{self, Rest};
+use super::scratch::{self, Batch, Scratch};
+use super::transport::Transport;
+use super::{Live, Peer, Phase};
+use crate::Outbox;
+use crate::limits::Permit;
+use crate::shards::Timer;
+use crate::telemetry::{self, Lap};
+
+/// With so many bytes to be written, nothing more is handled before they are.
+const FLUSH_BYTES: usize = 64 << 10;
+/// From this on the rest of a frame is read straight into the connection's own buffer.
+const LARGE_REST_BYTES: usize = 16 << 10;
+/// A frame may take its read timeout, and a tick more for each so many bytes that have come of it.
+const READ_BYTES_PER_TICK_MIN: usize = 256;
+
+/// A tick that does not come.
+const NEVER: u64 = u64::MAX / 2;
+
+pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
+    live: Rc<Live<P, H>>,
+    transport: T,
+    outbox: Arc<Outbox>,
+    codec: P::Codec,
+    session: H::Session,
+    rest: Rest,
+    /// Boxed, because most streams never have any.
+    pending: Option<Box<Pending<P, H>>>,
+    /// No pending request has taken too long before this tick.
+    pending_due: u64,
+    bodies: Bodies<P>,
+    /// A message has to be over before anything else is handled.
+    held: Option<Held>,
+    stage: Stage,
+    timer: Timer,
+    /// The tick at which the stream began.
+    opened: u64,
+    /// The tick of the last byte in either direction, or of the end of what held the stream up.
+    active: u64,
+    /// The tick at which the frame in `rest` began.
+    frame_began: u64,
+    /// Nothing is read, because something else has to be done or written before.
+    is_held_up: bool,
+    /// The bytes that were written when last looked, and the tick since when others wait behind them.
+    written: u64,
+    stalled: Option<u64>,
+}
+
+enum Stage {
+    /// No frame was whole yet.
+    Opening,
+    Serving,
+    /// Nothing more is read; what is begun is finished.
+    Finishing {
+        drained: Option<Held>,
+        is_eof: bool,
+        /// What the peer is told after all answers.
+        fault: Option<Fault>,
+    },
+    /// The last bytes go out, until this tick at most.
+    Closing {
+        due: u64,
+        is_finished: bool,
+        /// What the peer still sends is thrown away until it closes: closing with unread bytes would take the last
+        /// answers from it.
+        lingers: bool,
+    },
+}
+
+/// Why a stream ends.
+enum End {
+    /// The peer is told.
+    Fault(Fault),
+    /// There is nobody to tell.
+    Gone(io::Error),
+    /// All is said.
+    Over,
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Gone(error)
+    }
+}
+
+impl From<Fault> for End {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// Why a stream stops working.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Nothing more can be done now.
+    Done,
+    /// What there is to write has to go first.
+    OutOfRoom,
+}
+
+/// What the frames of one read have in common.
+struct Turn<'t> {
+    out: &'t mut Out,
+    batch: &'t mut Batch,
+    now: u64,
+    /// When the read began, if that is measured.
+    at: Option<Instant>,
+}
+
+/// What a read came to.
+enum Read {
+    Pending,
+    Eof,
+    /// Something that the decoder has to see, in `rest`.
+    Own,
+    /// The same, so many bytes in the scratch buffer.
+    Scratch(usize),
+}
+
+impl<P: Protocol, H: Handler<P>, T> Unpin for Connection<P, H, T> {}
+
+impl<P: Protocol, H: Handler<P>, T: Transport> Future for Connection<P, H, T> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.live.phase.get() == Phase::Aborting {
+            return Poll::Ready(());
+        }
+        scratch::with(|scratch| self.poll_turn(cx, scratch))
+    }
+}
+
+impl<P: Protocol, H: Handler<P>, T> Drop for Connection<P, H, T> {
+    fn drop(&mut self) {
+        self.outbox.close();
+        self.give_up();
+        if self.live.counts_bytes {
+            self.live.cells.bytes_written.add(self.outbox.written() - self.written);
+        }
+    }
+}
+
+impl<P: Protocol, H: Handler<P>, T> Connection<P, H, T> {
+    /// Lets go of all that is begun and will not be finished, with the permits that it holds.
+    fn give_up(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.live.cells.requests_completed.add(pending.unfinished());
+        }
+        (self.held, self.rest) = (None, Rest::new());
+        self.bodies.clear();
+    }
+}
+
+impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
+    pub(super) fn new(
+        live: Rc<Live<P, H>>,
+        peer: &Rc<Peer>,
+        connection: &Rc<H::Connection>,
+        transport: T,
+        outbox: Arc<Outbox>,
+    ) -> Self {
+        Self {
+            codec: live.protocol.codec(peer),
+            session: live.handler.open(connection, &outbox),
+            transport,
+            outbox,
+            rest: Rest::new(),
+            pending: None,
+            pending_due: u64::MAX,
+            bodies: Bodies::default(),
+            held: None,
+            stage: Stage::Opening,
+            timer: Timer::new(live.shard.clone()),
+            opened: live.shard.now(),
+            active: live.shard.now(),
+            frame_began: 0,
+            is_held_up: false,
+            written: 0,
+            stalled: None,
+            live,
+        }
+    }
+
+    /// A turn ended in a panic.
+    pub(super) fn count_panic(&self) {
+        self.live.cells.panics.add(1);
+        scratch::with(|scratch| self.count(&mut scratch.batch));
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<()> {
+        let now = self.live.shard.now();
+        // Nobody else has it, as a rule: then nobody can push.
+        let is_shared = Arc::strong_count(&self.outbox) > 1;
+        if is_shared {
+            self.outbox.register(cx);
+        }
+        if !matches!(self.stage, Stage::Closing { .. }) {
+            let mut lingers = true;
+            let mut turn = self.turn(cx, scratch, now);
+            if P::ORDER == Order::Request
+                && self.pending.is_some()
+                && let Err(End::Fault(fault)) = turn
+            {
+                self.put_off(fault);
+                turn = self.turn(cx, scratch, now);
+            }
+            match turn {
+                Ok(()) => {
+                    if !is_shared && Arc::strong_count(&self.outbox) > 1 {
+                        // Whoever has just got it may have pushed already.
+                        cx.waker().wake_by_ref();
+                    }
+                    self.set_timer(cx, now);
+                    return Poll::Pending;
+                }
+                Err(End::Gone(error)) => {
+                    tracing::debug!(%error, "connection lost");
+                    self.count(&mut scratch.batch);
+                    return Poll::Ready(());
+                }
+                // Where closing takes nothing from the peer, nobody waits for it to close too.
+                Err(End::Over) => lingers = T::CLOSES_HARD,
+                Err(End::Fault(fault)) => {
+                    self.count_fault(&fault);
+                    self.live.protocol.encode_fault(&mut self.codec, None, &fault, &mut scratch.out);
+                }
+            }
+            self.give_up();
+            lingers &= !matches!(self.stage, Stage::Finishing { is_eof: true, .. });
+            self.stage = Stage::Closing { due: now + self.live.ticks.last_words, is_finished: false, lingers };
+        }
+        self.poll_close(cx, scratch, now)
+    }
+
+    /// In order, a fault of the stream waits for its turn like an answer: it has no tag, so it would be taken for
+    /// an earlier one. It stands in the place of the request whose body is not whole, or else comes last.
+    fn put_off(&mut self, fault: Fault) {
+        let mut is_placed = false;
+        for number in self.bodies.cut() {
+            is_placed |= self.pending.as_mut().is_some_and(|pending| pending.fail(number, &fault));
+        }
+        if is_placed {
+            self.count_fault(&fault);
+        }
+        let fault = (!is_placed).then_some(fault);
+        self.stage = Stage::Finishing { drained: None, is_eof: false, fault };
+    }
+
+    fn count_fault(&self, fault: &Fault) {
+        tracing::debug!(%fault, "closing a connection");
+        let cells = &self.live.cells;
+        let count = if fault.kind == FaultKind::Timeout { &cells.timeouts } else { &cells.faults };
+        count.add(1);
+    }
+
+    /// All that can be done now.
+    fn turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<(), End> {
+        if self.outbox.is_closed() {
+            return Err(End::Over);
+        }
+        if self.live.phase.get() == Phase::Draining {
+            match self.stage {
+                Stage::Opening => {
+                    return Err(Fault::new(FaultKind::ShuttingDown, "the server is shutting down").into());
+                }
+                Stage::Serving => {
+                    let drained = self.live.handler.drain(&mut self.session);
+                    self.stage = Stage::Finishing { drained, is_eof: false, fault: None };
+                }
+                Stage::Finishing { .. } | Stage::Closing { .. } => {}
+            }
+        }
+        if !self.outbox.is_empty() {
+            self.write(cx, scratch, now)?;
+        }
+        while self.work(cx, scratch, now)? == Work::OutOfRoom && self.outbox.has_room() {}
+        if let Stage::Finishing { drained, fault, .. } = &mut self.stage
+            && drained.as_mut().is_none_or(|drained| drained.as_mut().poll(cx).is_ready())
+        {
+            *drained = None;
+            if self.pending.is_none() && self.outbox.is_empty() {
+                return Err(fault.take().map_or(End::Over, End::Fault));
+            }
+        }
+        // The timer is never later than what is due.
+        if self.timer.has_fired(now) { self.expire(cx, now) } else { Ok(()) }
+    }
+
+    /// Answers, reads and handles until nothing more can be done, and writes what came of it.
+    fn work(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Work, End> {
+        let at = self.live.measures_durations.then(Instant::now);
+        let mut is_unsettled = false;
+        let why = loop {
+            if self.held.as_mut().is_some_and(|held| held.as_mut().poll(cx).is_ready()) {
+                self.held = None;
+                self.active = now;
+            }
+            if self.pending.is_some() && self.outbox.has_room() {
+                self.answer(cx, &mut scratch.out, &mut scratch.batch);
+            }
+            let has_room = self.outbox.has_room();
+            if scratch.out.len() >= FLUSH_BYTES || !has_room {
+                self.is_held_up |= !has_room;
+                break Work::OutOfRoom;
+            }
+            if !self.is_reading() {
+                break Work::Done;
+            }
+            if !self.may_handle(cx, &scratch.out) {
+                self.is_held_up = true;
+                break Work::Done;
+            }
+            if std::mem::take(&mut self.is_held_up) {
+                self.begin_anew(now);
+            }
+            let lap = Lap::begin();
+            let read = if self.rest.is_ready() { Read::Own } else { self.read(cx, scratch, now)? };
+            lap.end(telemetry::Phase::Read, &self.live.cells);
+            let lap = Lap::begin();
+            match read {
+                Read::Pending => break Work::Done,
+                Read::Eof => {
+                    self.stage = Stage::Finishing { drained: None, is_eof: true, fault: None };
+                    self.bodies.clear();
+                }
+                Read::Own => self.handle_own(cx, scratch, now, at)?,
+                Read::Scratch(bytes) => self.handle_scratch(cx, scratch, bytes, now, at)?,
+            }
+            lap.end(telemetry::Phase::Handle, &self.live.cells);
+            is_unsettled = true;
+        };
+        if is_unsettled {
+            self.live.handler.settle(&mut self.session);
+        }
+        let immediate = scratch.batch.immediate;
+        self.write(cx, scratch, now)?;
+        if let Some(at) = at
+            && immediate > 0
+        {
+            self.live.cells.durations.record(at.elapsed(), immediate);
+        }
+        Ok(why)
+    }
+
+    /// Whether another frame may be handled: nothing has to be written, answered or taken before.
+    fn may_handle(&self, cx: &Context<'_>, out: &Out) -> bool {
+        let max = self.live.settings.requests_per_connection_max;
+        out.len() < FLUSH_BYTES
+            && self.held.is_none()
+            && self.pending.as_ref().is_none_or(|pending| !pending.is_alone() && pending.count() < max)
+            && self.bodies.have_room(cx)
+    }
+
+    /// The time of what the peer has begun counts from now: it is not to blame for that in which it was not read.
+    fn begin_anew(&mut self, now: u64) {
+        self.frame_began = now;
+        self.bodies.begin_anew(now);
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Read, End> {
+        loop {
+            let before = self.rest.len();
+            // What lies in a buffer of its own stays there: moving it for its last bytes, one by one if the peer
+            // wants it so, would cost the square of its length.
+            let is_large = before >= LARGE_REST_BYTES || self.rest.wanted >= before + LARGE_REST_BYTES;
+            let read = if is_large {
+                let Some(room) = self.rest.poll_room(cx, &Self::memory(&self.live, now))? else {
+                    return Ok(Read::Pending);
+                };
+                let mut room = (&mut self.rest.bytes).limit(room);
+                match pin!(self.transport.reader().read_buf(&mut room)).poll(cx) {
+                    Poll::Ready(read) => read?,
+                    Poll::Pending => return Ok(Read::Pending),
+                }
+            } else {
+                let (buf, ..) = scratch.split(before + LARGE_REST_BYTES);
+                // What is read and not handled may have to wait for memory: of that there is little while it is short.
+                let room_max = if self.live.memory.is_short() { LARGE_REST_BYTES } else { buf.len() - before };
+                let mut buf = ReadBuf::new(&mut buf[before..before + room_max]);
+                match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
+                    Poll::Ready(read) => read?,
+                    Poll::Pending => return Ok(Read::Pending),
+                }
+                buf.filled().len()
+            };
+            if read == 0 {
+                return Ok(Read::Eof);
+            }
+            self.active = now;
+            scratch.batch.bytes_read += read as u64;
+            if !is_large {
+                if before > 0 {
+                    let (buf, ..) = scratch.split(before);
+                    buf[..before].copy_from_slice(&self.rest.bytes);
+                }
+                return Ok(Read::Scratch(before + read));
+            }
+            if self.rest.is_ready() {
+                return Ok(Read::Own);
+            }
+        }
+    }
+
+    /// Where `rest` has its memory from.
+    fn memory(live: &Live<P, H>, now: u64) -> rest::Source<'_> {
+        let may_wait = !live.settings.memory_wait.is_zero();
+        rest::Source { memory: &live.memory, due: may_wait.then(|| now.saturating_add(live.ticks.memory_wait)) }
+    }
+
+    fn handle_own(
+        &mut self,
+        cx: &Context<'_>,
+        scratch: &mut Scratch,
+        now: u64,
+        at: Option<Instant>,
+    ) -> Result<(), End> {
+        let (_, out, batch) = scratch.split(0);
+        let turn = &mut Turn { out, batch, now, at };
+        let mut rest = self.rest.take();
+        let mut has_frame = false;
+        loop {
+            let mut input = Input::own(&mut rest);
+            let is_whole = self.handle_frame(&mut input, turn)?;
+            let taken = input.taken();
+            rest.advance(taken);
+            has_frame |= is_whole;
+            if rest.is_empty() || !is_whole || !self.is_reading() || !self.may_handle(cx, turn.out) {
+                break;
+            }
+        }
+        self.rest.release(rest);
+        if has_frame {
+            self.frame_began = now;
+        }
+        Ok(())
+    }
+
+    fn handle_scratch(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &mut Scratch,
+        bytes: usize,
+        now: u64,
+        at: Option<Instant>,
+    ) -> Result<(), End> {
+        let (buf, out, batch) = scratch.split(bytes);
+        let turn = &mut Turn { out, batch, now, at };
+        let mut input = Input::new(&buf[..bytes]);
+        let is_new = self.rest.is_empty();
+        while !input.is_empty() && self.is_reading() && self.may_handle(cx, turn.out) {
+            if !self.handle_frame(&mut input, turn)? {
+                break;
+            }
+        }
+        if is_new || input.taken() > 0 {
+            self.frame_began = now;
+        }
+        self.rest.keep(cx, input.bytes(), &Self::memory(&self.live, now))?;
+        Ok(())
+    }
+
+    fn is_reading(&self) -> bool {
+        matches!(self.stage, Stage::Opening | Stage::Serving)
+    }
+
+    /// Handles the first frame. `false` if it is not whole.
+    fn handle_frame(&mut self, input: &mut Input<'_>, turn: &mut Turn<'_>) -> Result<bool, End> {
+        let there = input.len();
+        match self.live.protocol.decode(&mut self.codec, input)? {
+            Decoded::More(wanted) => {
+                let max = self.live.settings.frame_bytes_max;
+                if wanted > max {
+                    return Err(Fault::too_large(format!("a frame has at most {max} bytes, this one {wanted}")).into());
+                }
+                self.rest.wanted = wanted.max(there + 1);
+                return Ok(false);
+            }
+            Decoded::Message(message) => {
+                turn.batch.messages += 1;
+                self.held = self.live.handler.tell(&mut self.session, message);
+            }
+            Decoded::Request(tag, request) => match self.live.requests.acquire(1) {
+                Some(permit) => {
+                    let reply = self.live.handler.call(&mut self.session, request);
+                    let _number = self.reply(tag, reply, permit, turn);
+                }
+                None => self.refuse(tag, "the server has too many requests in flight; try again later", turn),
+            },
+            Decoded::Open(tag, request, body_bytes) => self.open_body(tag, request, body_bytes, turn)?,
+            Decoded::Piece { tag, bytes, is_last } => {
+                self.bodies.take(tag, bytes, is_last, self.live.settings.body_bytes_max)?
+            }
+        }
+        self.rest.wanted = 1;
+        if matches!(self.stage, Stage::Opening) {
+            self.stage = Stage::Serving;
+        }
+        Ok(true)
+    }
+
+    /// Returns the number of the request among the pending ones, if it is one.
+    fn reply(
+        &mut self,
+        tag: P::Tag,
+        reply: Reply<P::Response, H::Later>,
+        permit: Permit,
+        turn: &mut Turn<'_>,
+    ) -> Option<u64> {
+        turn.batch.started += 1;
+        let (later, is_alone) = match reply {
+            Reply::Now(response) => {
+                self.respond(tag, response, turn);
+                return None;
+            }
+            Reply::Last(response) => {
+                self.respond(tag, response, turn);
+                self.stage = Stage::Finishing { drained: None, is_eof: false, fault: None };
+                return None;
+            }
+            Reply::Later(later) => (later, false),
+            Reply::Alone(later) => (later, true),
+        };
+        let due = turn.now.saturating_add(self.live.ticks.handler);
+        self.pending_due = self.pending_due.min(due);
+        let pending = self.pending.get_or_insert_default();
+        Some(pending.push(Begun { tag, due, at: turn.at, _permit: permit }, later, is_alone))
+    }
+
+    /// Answers at once, unless another request has to be answered before.
+    fn respond(&mut self, tag: P::Tag, response: P::Response, turn: &mut Turn<'_>) {
+        match &mut self.pending {
+            Some(pending) if P::ORDER == Order::Request => pending.push_known(tag, response, turn.at),
+            _ => {
+                turn.batch.completed += 1;
+                turn.batch.immediate += 1;
+                self.live.protocol.encode(&mut self.codec, tag, response, turn.out);
+            }
+        }
+    }
+
+    fn refuse(&mut self, tag: P::Tag, why: &'static str, turn: &mut Turn<'_>) {
+        turn.batch.started += 1;
+        self.live.cells.requests_refused.add(1);
+        let fault = Fault::busy(why);
+        match &mut self.pending {
+            Some(pending) if P::ORDER == Order::Request => pending.push_fault(tag, fault),
+            _ => {
+                turn.batch.completed += 1;
+                self.live.protocol.encode_fault(&mut self.codec, Some(tag), &fault, turn.out);
+            }
+        }
+    }
+
+    fn open_body(
+        &mut self,
+        tag: P::Tag,
+        request: P::Request<'_>,
+        body_bytes: Option<u64>,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), End> {
+        self.bodies.check(tag, body_bytes, &self.live.settings)?;
+        let live = self.live.clone();
+        let granted = (live.requests.acquire(1), live.bodies.acquire(1), live.memory.acquire(body::WAITING_BYTES_MAX));
+        let (writer, body) = body::channel();
+        let mut incoming = Incoming { tag, number: None, writer, began: turn.now, came_bytes: 0, permits: None };
+        if let (Some(permit), Some(open), Some(memory)) = granted {
+            incoming.permits = Some((open, memory));
+            let reply = live.handler.call_streamed(&mut self.session, request, body);
+            incoming.number = self.reply(tag, reply, permit, turn);
+        } else {
+            self.refuse(tag, "the server has too many bodies coming in; try again later", turn);
+        }
+        self.bodies.push(incoming);
+        Ok(())
+    }
+
+    /// Encodes the later answers that are there, as long as there is room for them.
+    fn answer(&mut self, cx: &mut Context<'_>, out: &mut Out, batch: &mut Batch) {
+        let Some(pending) = &mut self.pending else {
+            return;
+        };
+        let (protocol, codec) = (&self.live.protocol, &mut self.codec);
+        while out.len() < FLUSH_BYTES {
+            match pending.poll_next(cx) {
+                Some(Answer::Response(tag, response)) => protocol.encode(codec, tag, response, out),
+                Some(Answer::Fault(tag, fault)) => protocol.encode_fault(codec, Some(tag), &fault, out),
+                Some(Answer::Done(at)) => {
+                    batch.completed += 1;
+                    if let Some(at) = at {
+                        self.live.cells.durations.record(at.elapsed(), 1);
+                    }
+                }
+                None => break,
+            }
+        }
+        if pending.is_empty() {
+            self.pending = None;
+            self.pending_due = u64::MAX;
+        }
+    }
+
+    /// Writes all that is encoded, and counts what was done since the last time.
+    fn write(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> io::Result<()> {
+        let lap = Lap::begin();
+        let written = self.transport.write(&self.outbox, &scratch.out, cx);
+        lap.end(telemetry::Phase::Write, &self.live.cells);
+        if !scratch.out.is_empty() {
+            scratch.out.clear();
+        }
+        self.count(&mut scratch.batch);
+        let written_bytes = self.outbox.written();
+        let has_progress = written_bytes != self.written;
+        if self.live.counts_bytes {
+            self.live.cells.bytes_written.add(written_bytes - self.written);
+        }
+        self.written = written_bytes;
+        if has_progress {
+            self.active = now;
+        }
+        self.stalled = match self.stalled {
+            _ if self.outbox.is_empty() => None,
+            Some(since) if !has_progress => Some(since),
+            _ => Some(now),
+        };
+        written
+    }
+
+    /// Counts what was done since the last time.
+    fn count(&self, batch: &mut Batch) {
+        let (batch, cells) = (std::mem::take(batch), &self.live.cells);
+        if batch.started > 0 {
+            cells.requests_started.add(batch.started);
+        }
+        if batch.completed > 0 {
+            cells.requests_completed.add(batch.completed);
+        }
+        if batch.messages > 0 {
+            cells.messages.add(batch.messages);
+        }
+        if self.live.counts_bytes {
+            cells.bytes_read.add(batch.bytes_read);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! When a stream ends: what takes too long, and how it is closed.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+use super::super::protocol::{Fault, FaultKind, Handler, Protocol};
+use super::super::scratch::Scratch;
+use super::super::transport::Transport;
+use super::{Connection, End, NEVER, READ_BYTES_PER_TICK_MIN, Stage};
+
+impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
+    /// Ends what has taken too long.
+    pub(super) fn expire(&mut self, cx: &mut Context<'_>, now: u64) -> Result<(), End> {
+        if now >= self.pending_due
+            && let Some(pending) = &mut self.pending
+        {
+            self.live.cells.timeouts.add(pending.expire(now));
+            self.pending_due = pending.due().unwrap_or(u64::MAX);
+            cx.waker().wake_by_ref();
+        }
+        self.rest.expire(now)?;
+        let ticks = &self.live.ticks;
+        if self.stalled.is_some_and(|since| now >= since.saturating_add(ticks.write)) {
+            self.live.cells.timeouts.add(1);
+            let error = io::Error::new(io::ErrorKind::TimedOut, "the peer does not read what it is sent");
+            return Err(End::Gone(error));
+        }
+        match self.stage {
+            Stage::Opening if now >= self.opening_due() => {
+                Err(Fault::new(FaultKind::Timeout, "nothing was asked in time").into())
+            }
+            Stage::Serving if self.coming_due().is_some_and(|due| now >= due) => {
+                Err(Fault::new(FaultKind::Timeout, "a frame took too long to come").into())
+            }
+            Stage::Serving if self.is_idle() && now >= self.active.saturating_add(ticks.idle) => Err(End::Over),
+            _ => Ok(()),
+        }
+    }
+
+    /// The tick at which something has taken too long, as it looks now.
+    pub(super) fn due(&self) -> u64 {
+        let ticks = &self.live.ticks;
+        let mut due = self.rest.wait_due().map_or(self.pending_due, |due| due.min(self.pending_due));
+        if let Some(since) = self.stalled {
+            due = due.min(since.saturating_add(ticks.write));
+        }
+        match self.stage {
+            Stage::Opening => due = due.min(self.opening_due()),
+            Stage::Serving if self.is_idle() => due = due.min(self.active.saturating_add(ticks.idle)),
+            Stage::Serving => due = due.min(self.coming_due().unwrap_or(u64::MAX)),
+            Stage::Closing { due: last, .. } => due = due.min(last),
+            Stage::Finishing { .. } => {}
+        }
+        due.min(NEVER)
+    }
+
+    /// A stream that opens may not put its first frame off by sending it slowly.
+    fn opening_due(&self) -> u64 {
+        self.opened.saturating_add(self.live.ticks.first_frame)
+    }
+
+    /// The tick at which what the peer has begun should be whole.
+    fn coming_due(&self) -> Option<u64> {
+        if self.is_held_up {
+            return None;
+        }
+        let due = |began: u64, bytes: usize| {
+            let extra = (bytes / READ_BYTES_PER_TICK_MIN) as u64;
+            began.saturating_add(self.live.ticks.read).saturating_add(extra)
+        };
+        let is_frame = !self.rest.is_empty() && !self.rest.is_ready() && !self.rest.is_waiting();
+        let frame = is_frame.then(|| due(self.frame_began, self.rest.len()));
+        self.bodies.due(due).into_iter().chain(frame).min()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        let is_working = self.pending.is_some() || self.held.is_some() || !self.bodies.is_empty();
+        !is_working && self.rest.is_empty() && self.stalled.is_none()
+    }
+
+    /// A timer that fires early looks again; so it only has to be moved to an earlier tick, or after it fired.
+    /// There always is one: the shutdown wakes those who have.
+    pub(super) fn set_timer(&mut self, cx: &Context<'_>, now: u64) {
+        let due = self.due();
+        if self.timer.due().is_none_or(|at| due < at || at <= now) {
+            self.timer.set(due, cx);
+        }
+    }
+
+    /// The end: what is said is sent, the direction closed, and the peer given time to read it.
+    pub(super) fn poll_close(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Poll<()> {
+        let Stage::Closing { due, is_finished, lingers } = self.stage else {
+            return Poll::Ready(());
+        };
+        if now >= due {
+            return Poll::Ready(());
+        }
+        if !is_finished {
+            let is_written = self.write(cx, scratch, now).is_ok();
+            if !is_written || self.outbox.is_closed() {
+                return Poll::Ready(());
+            }
+            if !self.outbox.is_empty() || self.transport.poll_finish(&self.outbox, cx).is_pending() {
+                self.set_timer(cx, now);
+                return Poll::Pending;
+            }
+            self.stage = Stage::Closing { due, is_finished: true, lingers };
+        }
+        if !lingers {
+            return Poll::Ready(());
+        }
+        let (buf, ..) = scratch.split(0);
+        loop {
+            let mut buf = ReadBuf::new(buf);
+            match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => break,
+            }
+        }
+        self.set_timer(cx, now);
+        Poll::Pending
+    }
+}

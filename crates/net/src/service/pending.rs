@@ -1,0 +1,272 @@
+//! The requests of one stream that are answered later, and whose turn it is.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{Stream, StreamExt};
+
+use super::protocol::{Fault, FaultKind, Handler, Order, Protocol};
+use crate::limits::Permit;
+
+/// What came of the pending requests.
+pub(super) enum Answer<P: Protocol> {
+    Response(P::Tag, P::Response),
+    Fault(P::Tag, Fault),
+    /// A request has all of its responses; it began then, if that is measured.
+    Done(Option<Instant>),
+}
+
+/// What is known of a request while it is worked on.
+pub(super) struct Begun<P: Protocol> {
+    pub(super) tag: P::Tag,
+    /// The tick at which it has taken too long.
+    pub(super) due: u64,
+    pub(super) at: Option<Instant>,
+    /// The right to be in flight.
+    pub(super) _permit: Permit,
+}
+
+pub(super) struct Pending<P: Protocol, H: Handler<P>> {
+    running: FuturesUnordered<Running<P, H::Later>>,
+    /// Where order counts: a place for each request from the first one that is not answered whole.
+    places: VecDeque<Place<P, H::Later>>,
+    /// The number of the first place.
+    first: u64,
+    /// The number of the next request.
+    next: u64,
+    /// Answers whose turn it is.
+    ready: VecDeque<Answer<P>>,
+    /// The request that has to be over before another is handled.
+    alone: Option<u64>,
+    /// Requests of which nobody was told that they are done. Those that panicked are among them.
+    unfinished: u64,
+}
+
+/// A place in the order of responses.
+enum Place<P: Protocol, L> {
+    Running,
+    /// Its response is known before its turn; it began then, if that is measured.
+    Known(P::Tag, P::Response, Option<Instant>),
+    /// Its first response, with what goes on after it.
+    Ahead(Work<P, L>, P::Response),
+    /// It ended, with a fault or after its last response.
+    Over(Option<(P::Tag, Fault)>, Option<Instant>),
+}
+
+struct Work<P: Protocol, L> {
+    number: u64,
+    begun: Begun<P>,
+    is_answered: bool,
+    later: Pin<Box<L>>,
+}
+
+/// A work until its next response.
+struct Running<P: Protocol, L>(Option<Work<P, L>>);
+
+impl<P: Protocol, L: Stream<Item = P::Response>> Future for Running<P, L> {
+    type Output = Option<(Work<P, L>, Option<P::Response>)>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(work) = &mut self.0 else {
+            return Poll::Ready(None);
+        };
+        let response = std::task::ready!(work.later.as_mut().poll_next(cx));
+        Poll::Ready(self.0.take().map(|work| (work, response)))
+    }
+}
+
+impl<P: Protocol, H: Handler<P>> Default for Pending<P, H> {
+    fn default() -> Self {
+        Self {
+            running: FuturesUnordered::new(),
+            places: VecDeque::new(),
+            first: 0,
+            next: 0,
+            ready: VecDeque::new(),
+            alone: None,
+            unfinished: 0,
+        }
+    }
+}
+
+impl<P: Protocol, H: Handler<P>> Pending<P, H> {
+    /// Requests that are not answered whole.
+    pub(super) fn count(&self) -> usize {
+        self.running.len().max(self.places.len()) + self.ready.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    /// Requests that are given up if this is dropped now.
+    pub(super) fn unfinished(&self) -> u64 {
+        self.unfinished
+    }
+
+    /// Whether a request runs beside which no other may.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone.is_some()
+    }
+
+    /// Returns its number.
+    pub(super) fn push(&mut self, begun: Begun<P>, later: H::Later, is_alone: bool) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.unfinished += 1;
+        if is_alone {
+            self.alone = Some(number);
+        }
+        if P::ORDER == Order::Request {
+            self.places.push_back(Place::Running);
+        }
+        let work = Work { number, begun, is_answered: false, later: Box::pin(later) };
+        self.running.push(Running(Some(work)));
+        number
+    }
+
+    /// A response that has to wait for its turn.
+    pub(super) fn push_known(&mut self, tag: P::Tag, response: P::Response, at: Option<Instant>) {
+        self.next += 1;
+        self.unfinished += 1;
+        self.places.push_back(Place::Known(tag, response, at));
+    }
+
+    /// A refusal that has to wait for its turn.
+    pub(super) fn push_fault(&mut self, tag: P::Tag, fault: Fault) {
+        self.next += 1;
+        self.unfinished += 1;
+        self.places.push_back(Place::Over(Some((tag, fault)), None));
+    }
+
+    /// The next answer that may go out. Nothing is worked on while nobody asks: whoever asks has room for it.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Option<Answer<P>> {
+        loop {
+            if let Some(answer) = self.ready.pop_front().or_else(|| self.next_in_order()) {
+                self.unfinished -= u64::from(matches!(answer, Answer::Done(_)));
+                return Some(answer);
+            }
+            match self.running.poll_next_unpin(cx) {
+                Poll::Ready(Some(Some((work, response)))) => self.take(work, response),
+                Poll::Ready(Some(None)) => {}
+                Poll::Ready(None) | Poll::Pending => return None,
+            }
+        }
+    }
+
+    fn next_in_order(&mut self) -> Option<Answer<P>> {
+        match self.places.front()? {
+            Place::Running => return None,
+            Place::Known(..) | Place::Over(..) => self.first += 1,
+            Place::Ahead(..) => {}
+        }
+        match self.places.pop_front()? {
+            Place::Running => None,
+            Place::Known(tag, response, at) => {
+                self.ready.push_back(Answer::Done(at));
+                Some(Answer::Response(tag, response))
+            }
+            Place::Ahead(work, response) => {
+                let tag = work.begun.tag;
+                self.places.push_front(Place::Running);
+                self.running.push(Running(Some(work)));
+                Some(Answer::Response(tag, response))
+            }
+            Place::Over(fault, at) => {
+                if let Some((tag, fault)) = fault {
+                    self.ready.push_back(Answer::Done(at));
+                    return Some(Answer::Fault(tag, fault));
+                }
+                Some(Answer::Done(at))
+            }
+        }
+    }
+
+    /// Takes over what a work came to: a response, or its end.
+    fn take(&mut self, mut work: Work<P, H::Later>, response: Option<P::Response>) {
+        let is_turn = P::ORDER == Order::Completion || work.number == self.first;
+        match response {
+            Some(response) if is_turn => {
+                work.is_answered = true;
+                self.ready.push_back(Answer::Response(work.begun.tag, response));
+                self.running.push(Running(Some(work)));
+            }
+            Some(response) => {
+                work.is_answered = true;
+                let at = (work.number - self.first) as usize;
+                self.places[at] = Place::Ahead(work, response);
+            }
+            None => {
+                let missing = || Fault::new(FaultKind::Internal, "the request was given no answer");
+                let fault = (!work.is_answered).then(missing);
+                self.end(&work, fault);
+            }
+        }
+    }
+
+    fn end(&mut self, work: &Work<P, H::Later>, fault: Option<Fault>) {
+        if self.alone == Some(work.number) {
+            self.alone = None;
+        }
+        let fault = fault.map(|fault| (work.begun.tag, fault));
+        match P::ORDER {
+            Order::Request => self.places[(work.number - self.first) as usize] = Place::Over(fault, work.begun.at),
+            Order::Completion => {
+                self.ready.extend(fault.map(|(tag, fault)| Answer::Fault(tag, fault)));
+                self.ready.push_back(Answer::Done(work.begun.at));
+            }
+        }
+    }
+
+    /// Ends a request with a fault in place of its answer. `false` where it is over or has begun to answer.
+    pub(super) fn fail(&mut self, number: u64, fault: &Fault) -> bool {
+        let mut failed = None;
+        for running in std::mem::take(&mut self.running) {
+            match running.0 {
+                Some(work) if work.number == number && !work.is_answered => failed = Some(work),
+                _ => self.running.push(running),
+            }
+        }
+        if let Some(work) = &failed {
+            self.end(work, Some(fault.clone()));
+        }
+        failed.is_some()
+    }
+
+    /// The tick at which the first of the requests has taken too long.
+    pub(super) fn due(&self) -> Option<u64> {
+        let running = self.running.iter().filter_map(|running| running.0.as_ref());
+        let ahead = self.places.iter().filter_map(|place| match place {
+            Place::Ahead(work, _) => Some(work),
+            _ => None,
+        });
+        running.chain(ahead).map(|work| work.begun.due).min()
+    }
+
+    /// Ends every request that has taken too long. Returns how many.
+    pub(super) fn expire(&mut self, now: u64) -> u64 {
+        let mut late = Vec::new();
+        for running in std::mem::take(&mut self.running) {
+            match running.0 {
+                Some(work) if work.begun.due <= now => late.push(work),
+                _ => self.running.push(running),
+            }
+        }
+        for place in &mut self.places {
+            if matches!(place, Place::Ahead(work, _) if work.begun.due <= now)
+                && let Place::Ahead(work, _) = std::mem::replace(place, Place::Running)
+            {
+                // Its first response has to wait no longer: a fault goes out instead.
+                late.push(work);
+            }
+        }
+        for work in &late {
+            self.end(work, Some(Fault::new(FaultKind::Timeout, "the request took too long")));
+        }
+        late.len() as u64
+    }
+}

@@ -1,0 +1,497 @@
+//! A service on all shards, and how connections get there.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::OptionFuture;
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::{JoinSet, spawn_local};
+
+use super::connection::Connection;
+use super::protocol::{Fault, FaultKind, Handler, Protocol};
+use super::transport::{Duplex, Plain, QuicStream, Stream, Transport as ByteStream};
+use super::{Live, Peer, Phase, Service, Transport};
+use crate::limits::{ConnectionPermit, Connections};
+use crate::listen::{Address, Kind, Listener, Plaintext, TlsOffer};
+use crate::outbox::Socket;
+use crate::quic::{self, Windows};
+use crate::shards::{Place, Places};
+use crate::shutdown::Stages;
+use crate::{Drain, Outbox, Shards, Shutdown};
+
+/// The first byte of a TLS handshake.
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// A service that runs on every shard until its drain begins. It is cheap to clone.
+#[derive(Clone)]
+pub struct Server {
+    shards: Arc<Shards>,
+    /// The way to each shard. What is on it holds the permit of a connection.
+    arrivals: Vec<mpsc::UnboundedSender<Arrival>>,
+    connections: Arc<Connections>,
+    shutdown: Shutdown,
+}
+
+/// Something to be served on a shard.
+struct Arrival {
+    what: Arrived,
+    hold: Hold,
+}
+
+enum Arrived {
+    Tcp(std::net::TcpStream, SocketAddr, Option<TlsOffer>),
+    Unix(std::os::unix::net::UnixStream),
+    Pipe(Box<dyn Pipe>),
+    Endpoint(quinn::Endpoint, Box<QuicOffer>),
+}
+
+/// How QUIC is spoken on an endpoint.
+struct QuicOffer {
+    config: quinn::ServerConfig,
+    windows: Windows,
+    connections: Arc<Connections>,
+    places: Places,
+}
+
+/// A byte stream in memory.
+pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
+
+/// What a connection holds while it is open.
+struct Hold {
+    _permit: Option<ConnectionPermit>,
+    _place: Option<Place>,
+    drain: Drain,
+}
+
+impl Server {
+    /// Starts the service on every shard.
+    pub fn start<P, H>(
+        service: Service<P, H>,
+        shards: &Arc<Shards>,
+        connections: Arc<Connections>,
+        shutdown: &Shutdown,
+    ) -> Self
+    where
+        P: Protocol + Clone + Send + Sync,
+        H: Handler<P> + Clone + Send + Sync,
+    {
+        let service = Arc::new(service);
+        let arrivals = (0..shards.len()).map(|shard| {
+            let (arrivals, queue) = mpsc::unbounded_channel();
+            let (service, stages) = (service.clone(), shutdown.stages());
+            shards.run(shard, move |shard| {
+                let live = Rc::new(service.live(shard));
+                spawn_local(live.clone().watch(stages));
+                spawn_local(live.serve_all(queue));
+            });
+            arrivals
+        });
+        Self { arrivals: arrivals.collect(), shards: shards.clone(), connections, shutdown: shutdown.clone() }
+    }
+
+    /// Serves what comes to the listener, in a task of the current runtime, until the drain begins.
+    pub fn listen(&self, listener: Listener) -> io::Result<Address> {
+        let address = listener.address()?;
+        let server = self.clone();
+        match listener.0 {
+            Kind::Tcp { mut acceptor, tls } => drop(tokio::spawn(async move {
+                let mut drain = server.shutdown.drain();
+                while let Some((socket, peer)) = drain.or_begun(acceptor.accept()).await {
+                    server.take_tcp(socket, peer, tls.clone());
+                }
+            })),
+            Kind::Unix(mut acceptor) => drop(tokio::spawn(async move {
+                let mut drain = server.shutdown.drain();
+                while let Some(socket) = drain.or_begun(acceptor.accept()).await {
+                    server.take_unix(socket);
+                }
+            })),
+            Kind::Quic { endpoints, config, windows } => {
+                for (i, endpoint) in endpoints.into_iter().enumerate() {
+                    let shard = i % self.shards.len();
+                    let hold = Hold { _permit: None, _place: None, drain: self.shutdown.drain() };
+                    let (connections, places) = (self.connections.clone(), self.shards.places(shard));
+                    let offer = QuicOffer { config: config.clone(), windows, connections, places };
+                    self.send(shard, Arrival { what: Arrived::Endpoint(endpoint, Box::new(offer)), hold });
+                }
+            }
+        }
+        Ok(address)
+    }
+
+    /// Serves one byte stream in memory.
+    pub fn serve_pipe(&self, pipe: impl Pipe + 'static) {
+        if let Some((hold, shard)) = self.admit(None) {
+            self.send(shard, Arrival { what: Arrived::Pipe(Box::new(pipe)), hold });
+        }
+    }
+
+    fn take_tcp(&self, socket: TcpStream, peer: SocketAddr, tls: Option<TlsOffer>) {
+        let Some((hold, shard)) = self.admit(Some(peer)) else {
+            return;
+        };
+        match socket.into_std() {
+            Ok(socket) => self.send(shard, Arrival { what: Arrived::Tcp(socket, peer, tls), hold }),
+            Err(error) => tracing::debug!(%peer, %error, "connection lost while it was placed"),
+        }
+    }
+
+    fn take_unix(&self, socket: UnixStream) {
+        let Some((hold, shard)) = self.admit(None) else {
+            return;
+        };
+        match socket.into_std() {
+            Ok(socket) => self.send(shard, Arrival { what: Arrived::Unix(socket), hold }),
+            Err(error) => tracing::debug!(%error, "connection lost while it was placed"),
+        }
+    }
+
+    fn admit(&self, peer: Option<SocketAddr>) -> Option<(Hold, usize)> {
+        match self.connections.admit(peer.map(|peer| peer.ip())) {
+            Ok(permit) => {
+                let place = self.shards.place();
+                let shard = place.shard;
+                Some((Hold { _permit: Some(permit), _place: Some(place), drain: self.shutdown.drain() }, shard))
+            }
+            Err(refused) => {
+                tracing::warn!(?peer, %refused, "refused a connection");
+                None
+            }
+        }
+    }
+
+    fn send(&self, shard: usize, arrival: Arrival) {
+        if self.arrivals[shard].send(arrival).is_err() {
+            tracing::debug!(shard, "the shard has stopped");
+        }
+    }
+}
+
+static CONNECTION_IDS: AtomicU64 = AtomicU64::new(1);
+
+impl<P: Protocol, H: Handler<P>> Live<P, H> {
+    /// Follows the shutdown.
+    async fn watch(self: Rc<Self>, mut stages: Stages) {
+        stages.begun().await;
+        self.phase.set(Phase::Draining);
+        self.shard.wake_all();
+        stages.aborted().await;
+        self.phase.set(Phase::Aborting);
+        self.shard.wake_all();
+    }
+
+    async fn serve_all(self: Rc<Self>, mut arrivals: mpsc::UnboundedReceiver<Arrival>) {
+        while let Some(Arrival { what, hold }) = arrivals.recv().await {
+            let live = self.clone();
+            match what {
+                Arrived::Tcp(socket, address, tls) => drop(spawn_local(live.serve_tcp(socket, address, tls, hold))),
+                Arrived::Unix(socket) => drop(spawn_local(live.serve_unix(socket, hold))),
+                Arrived::Pipe(pipe) => {
+                    let peer = self.peer(Transport::Pipe, None);
+                    drop(spawn_local(async move { live.serve_stream(pipe, peer, hold).await }));
+                }
+                Arrived::Endpoint(endpoint, offer) => drop(spawn_local(live.serve_endpoint(endpoint, offer, hold))),
+            }
+        }
+    }
+
+    fn peer(&self, transport: Transport, address: Option<SocketAddr>) -> Peer {
+        Peer {
+            id: CONNECTION_IDS.fetch_add(1, Ordering::Relaxed),
+            transport,
+            address,
+            shard: self.shard.index(),
+            certificates: Vec::new(),
+            quic: None,
+            is_known: Cell::new(false),
+        }
+    }
+
+    async fn serve_tcp(
+        self: Rc<Self>,
+        socket: std::net::TcpStream,
+        address: SocketAddr,
+        tls: Option<TlsOffer>,
+        hold: Hold,
+    ) {
+        let socket = match TcpStream::from_std(socket) {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::warn!(peer = %address, %error, "cannot place a connection");
+                return;
+            }
+        };
+        let Some(offer) = tls else {
+            return self.serve_socket(socket, address, hold).await.unwrap_or_default();
+        };
+        if offer.plaintext != Plaintext::Refused {
+            let mut first = [0];
+            let peeked = self.within(self.settings.timeouts.handshake, socket.peek(&mut first)).await;
+            if !matches!(peeked, Some(Ok(1))) {
+                return;
+            }
+            if first[0] != TLS_HANDSHAKE {
+                if offer.plaintext.is_allowed(address.ip()) {
+                    return self.serve_socket(socket, address, hold).await.unwrap_or_default();
+                }
+                tracing::warn!(peer = %address, "refused a connection without TLS from another machine");
+                return;
+            }
+        }
+        // Boxed: a connection without TLS does not pay for the state of one with it.
+        Box::pin(self.serve_tls(socket, address, offer, hold)).await;
+    }
+
+    fn serve_socket(
+        self: Rc<Self>,
+        socket: TcpStream,
+        address: SocketAddr,
+        hold: Hold,
+    ) -> impl Future<Output = Option<()>> {
+        let peer = self.peer(Transport::Tcp, Some(address));
+        let (reader, writer) = socket.into_split();
+        let outbox = Outbox::to_socket(Socket::Tcp(writer), self.settings.outbox_bytes_max);
+        self.serve_one(Plain(reader), outbox, peer, hold)
+    }
+
+    async fn serve_unix(self: Rc<Self>, socket: std::os::unix::net::UnixStream, hold: Hold) {
+        let peer = self.peer(Transport::Unix, None);
+        match UnixStream::from_std(socket) {
+            Ok(socket) => {
+                let (reader, writer) = socket.into_split();
+                let outbox = Outbox::to_socket(Socket::Unix(writer), self.settings.outbox_bytes_max);
+                self.serve_one(Plain(reader), outbox, peer, hold).await;
+            }
+            Err(error) => tracing::warn!(%error, "cannot place a connection"),
+        }
+    }
+
+    async fn serve_tls(self: Rc<Self>, socket: TcpStream, address: SocketAddr, offer: TlsOffer, hold: Hold) {
+        let handshake = self.within(self.settings.timeouts.handshake, offer.acceptor.accept(socket)).await;
+        let stream = match handshake {
+            Some(Ok(stream)) => stream,
+            Some(Err(error)) => {
+                tracing::debug!(peer = %address, %error, "TLS handshake failed");
+                return;
+            }
+            None => {
+                tracing::debug!(peer = %address, "TLS handshake not finished in time");
+                return;
+            }
+        };
+        let mut peer = self.peer(Transport::Tls, Some(address));
+        peer.certificates =
+            stream.get_ref().1.peer_certificates().map(<[CertificateDer<'_>]>::to_vec).unwrap_or_default();
+        self.serve_stream(stream, peer, hold).await;
+    }
+
+    fn serve_stream(self: Rc<Self>, stream: impl Duplex, peer: Peer, hold: Hold) -> impl Future<Output = Option<()>> {
+        let outbox = Outbox::to_writer(self.settings.outbox_bytes_max);
+        self.serve_one(Stream::new(stream), outbox, peer, hold)
+    }
+
+    /// A connection that is one stream of frames.
+    fn serve_one<T: ByteStream>(
+        self: Rc<Self>,
+        transport: T,
+        outbox: Outbox,
+        peer: Peer,
+        hold: Hold,
+    ) -> impl Future<Output = Option<()>> + use<P, H, T> {
+        let open = Open::new(self.clone(), hold);
+        let peer = Rc::new(peer);
+        let guarded = self.unless_it_panics(|| {
+            let connection = Rc::new(self.handler.connect(&peer));
+            let stream = Connection::new(self.clone(), &peer, &connection, transport, Arc::new(outbox));
+            Guarded { stream, _connection: connection, _open: open }
+        });
+        OptionFuture::from(guarded)
+    }
+
+    /// What a handler begins a connection or a stream with. Where it panics there is none, and nothing else happens.
+    fn unless_it_panics<T>(&self, begin: impl FnOnce() -> T) -> Option<T> {
+        catch_unwind(AssertUnwindSafe(begin))
+            .inspect_err(|_| {
+                tracing::error!("a handler panicked; its connection is closed");
+                self.cells.panics.add(1);
+            })
+            .ok()
+    }
+
+    /// What `work` comes to, unless it takes too long or the shutdown begins.
+    async fn within<T>(&self, duration: Duration, work: impl Future<Output = T>) -> Option<T> {
+        if self.phase.get() != Phase::Serving {
+            return None;
+        }
+        self.until_phase_changes(duration, work).await
+    }
+
+    async fn serve_endpoint(self: Rc<Self>, endpoint: quinn::Endpoint, offer: Box<QuicOffer>, hold: Hold) {
+        let mut drain = hold.drain.clone();
+        while let Some(Some(incoming)) = drain.or_begun(endpoint.accept()).await {
+            let peer = incoming.remote_address();
+            match offer.connections.admit(Some(peer.ip())) {
+                Ok(permit) => {
+                    let mut config = offer.config.clone();
+                    config.transport_config(quic::transport(offer.windows, peer));
+                    let hold =
+                        Hold { _permit: Some(permit), _place: Some(offer.places.place()), drain: hold.drain.clone() };
+                    spawn_local(self.clone().serve_quic(incoming, config, hold));
+                }
+                Err(refused) => {
+                    tracing::warn!(%peer, %refused, "refused a connection");
+                    incoming.refuse();
+                }
+            }
+        }
+        endpoint.wait_idle().await;
+    }
+
+    async fn serve_quic(self: Rc<Self>, incoming: quinn::Incoming, config: quinn::ServerConfig, hold: Hold) {
+        let address = incoming.remote_address();
+        let handshake = async { incoming.accept_with(Arc::new(config))?.await };
+        let quic = match self.within(self.settings.timeouts.handshake, handshake).await {
+            Some(Ok(quic)) => quic,
+            Some(Err(error)) => {
+                tracing::debug!(peer = %address, %error, "QUIC handshake failed");
+                return;
+            }
+            None => {
+                tracing::debug!(peer = %address, "QUIC handshake not finished in time");
+                return;
+            }
+        };
+        let mut peer = self.peer(Transport::Quic, Some(address));
+        let identity =
+            quic.peer_identity().and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
+        peer.certificates = identity.map(|certificates| *certificates).unwrap_or_default();
+        peer.quic = Some(quic.clone());
+        let open = Rc::new(Open::new(self.clone(), hold));
+        let peer = Rc::new(peer);
+        let fault = match self.unless_it_panics(|| Rc::new(self.handler.connect(&peer))) {
+            Some(connection) => self.serve_streams(&quic, &peer, &connection, &open).await,
+            None => Fault::new(FaultKind::Internal, "the connection cannot be served"),
+        };
+        let code = self.protocol.close_code(fault.kind);
+        quic.close(code.into(), fault.message.as_bytes());
+    }
+
+    /// Serves the streams of a QUIC connection until it ends. Why it did.
+    async fn serve_streams(
+        self: &Rc<Self>,
+        quic: &quinn::Connection,
+        peer: &Rc<Peer>,
+        connection: &Rc<H::Connection>,
+        open: &Rc<Open<P, H>>,
+    ) -> Fault {
+        let mut streams = JoinSet::new();
+        let timeouts = &self.settings.timeouts;
+        let mut patience = timeouts.first_frame;
+        loop {
+            let is_serving = self.phase.get() == Phase::Serving;
+            if !is_serving && streams.is_empty() {
+                return Fault::new(FaultKind::ShuttingDown, "the server is shutting down");
+            }
+            let is_quiet = streams.is_empty();
+            let wait = async {
+                tokio::select! {
+                    stream = quic.accept_bi(), if is_serving => Some(stream),
+                    // A panic in a stream was counted there.
+                    _ = streams.join_next(), if !is_quiet => None,
+                }
+            };
+            // A connection with streams is as patient as they are.
+            let wait_max = if is_quiet { patience } else { Duration::MAX };
+            let waited = self.until_phase_changes(wait_max, wait).await;
+            match waited {
+                Some(Some(Ok((send, receive)))) => {
+                    let io = QuicStream::new(send, receive);
+                    let outbox = Outbox::to_writer(self.settings.outbox_bytes_max);
+                    let stream = self.unless_it_panics(|| {
+                        Connection::new(self.clone(), peer, connection, Stream::new(io), Arc::new(outbox))
+                    });
+                    if let Some(stream) = stream {
+                        streams.spawn_local(Guarded { stream, _connection: connection.clone(), _open: open.clone() });
+                    }
+                    patience = timeouts.idle.unwrap_or(Duration::MAX);
+                }
+                Some(Some(Err(error))) => {
+                    tracing::debug!(%error, "connection closed");
+                    return Fault::new(FaultKind::Internal, "the connection is gone");
+                }
+                Some(None) => {}
+                None if self.phase.get() == Phase::Serving && streams.is_empty() => {
+                    return Fault::new(FaultKind::Timeout, "nothing was asked in time");
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// What `work` comes to, unless it takes too long or the shutdown moves on.
+    async fn until_phase_changes<T>(&self, duration: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let phase = self.phase.get();
+        let mut work = std::pin::pin!(work);
+        let work = std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Pending if self.phase.get() != phase => Poll::Ready(None),
+            polled => polled.map(Some),
+        });
+        self.shard.within(duration, work).await.flatten()
+    }
+}
+
+/// A connection that is open and counted.
+struct Open<P: Protocol, H: Handler<P>> {
+    live: Rc<Live<P, H>>,
+    _hold: Hold,
+}
+
+impl<P: Protocol, H: Handler<P>> Open<P, H> {
+    fn new(live: Rc<Live<P, H>>, hold: Hold) -> Self {
+        live.cells.connections_opened.add(1);
+        Self { live, _hold: hold }
+    }
+}
+
+impl<P: Protocol, H: Handler<P>> Drop for Open<P, H> {
+    fn drop(&mut self) {
+        self.live.cells.connections_closed.add(1);
+    }
+}
+
+/// A stream whose handler may panic: then the stream ends, and nothing else.
+struct Guarded<P: Protocol, H: Handler<P>, T, O> {
+    stream: Connection<P, H, T>,
+    /// Lives as long as any of its streams.
+    _connection: Rc<H::Connection>,
+    _open: O,
+}
+
+impl<P: Protocol, H: Handler<P>, T, O> Unpin for Guarded<P, H, T, O> {}
+
+impl<P: Protocol, H: Handler<P>, T: ByteStream, O> Future for Guarded<P, H, T, O> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let stream = &mut self.stream;
+        catch_unwind(AssertUnwindSafe(|| Pin::new(stream).poll(cx))).unwrap_or_else(|_| {
+            tracing::error!("a handler panicked; its connection is closed");
+            self.stream.count_panic();
+            Poll::Ready(())
+        })
+    }
+}

@@ -1,0 +1,244 @@
+//! Bodies in pieces, in both directions: whole, bounded in memory, and at the pace of who reads them.
+
+use net::service::{FaultKind, ServiceSettings};
+
+use crate::harness::framed::{call, open, open_raw, piece};
+use crate::harness::stand::patient;
+use crate::harness::{Said, Stand, Way, noise, over_every_transport, until};
+
+over_every_transport!(
+    a_body_comes_whole,
+    bodies_may_come_at_the_same_time,
+    a_slow_handler_slows_its_peer,
+    a_slow_peer_slows_its_handler,
+    a_body_that_is_dropped_is_read_to_its_end,
+    a_body_over_the_limit_is_refused,
+    bodies_beyond_the_cap_are_answered_busy,
+    a_body_that_is_cut_is_not_taken_for_a_whole_one,
+);
+
+/// A body in pieces of these sizes.
+fn pieces(id: u32, body: &[u8], sizes: &[usize]) -> Vec<u8> {
+    let (mut frames, mut rest) = (Vec::new(), body);
+    for size in sizes.iter().cycle() {
+        let (first, more) = rest.split_at((*size).min(rest.len()));
+        frames.extend(piece(id, first, more.is_empty()));
+        if more.is_empty() {
+            return frames;
+        }
+        rest = more;
+    }
+    frames
+}
+
+async fn a_body_comes_whole(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        let body = noise(1, 3 << 20);
+        let length = body.len() as u64;
+        let mut bytes = Vec::new();
+        for (id, declared) in [(1, None), (2, Some(length))] {
+            bytes.extend(open(id, declared, "collect x"));
+            bytes.extend(pieces(id, &body, &[1, 100, 70_000, 0, 3, 600_000]));
+        }
+        bytes.extend(open_raw(3, length, "collect x"));
+        bytes.extend(&body);
+        bytes.extend([open(4, Some(0), "collect x"), piece(4, b"", true), call(5, "echo end")].concat());
+        let mut said = peer.exchange(&bytes, 5).await;
+        if !stand.is_in_order {
+            said.sort_by_key(Said::id);
+        }
+        for id in 1..4 {
+            assert!(said[id as usize - 1] == Said::Answer(id, body.clone()), "{:?}", said[id as usize - 1]);
+        }
+        assert_eq!(said[3..], [Said::Answer(4, Vec::new()), Said::Answer(5, b"end".into())]);
+        drop(peer);
+        stand.is_left_alone().await;
+    }
+}
+
+async fn bodies_may_come_at_the_same_time(way: Way) {
+    let stand = Stand::out_of_order(patient());
+    let mut peer = stand.dial(way).await;
+    let body = |id: u32| noise(u64::from(id), 100_000 * id as usize);
+    let mut bytes: Vec<u8> = (1..=8).flat_map(|id| open(id, None, "collect x")).collect();
+    for at in (0..).step_by(30_000).take_while(|at| *at < 800_000) {
+        for id in (1..=8).filter(|id| body(*id).len() > at) {
+            let (body, to) = (body(id), at + 30_000);
+            bytes.extend(piece(id, &body[at..to.min(body.len())], to >= body.len()));
+            bytes.extend(call(100 + id, "echo between"));
+        }
+    }
+    let between = (bytes.windows(7).filter(|words| *words == b"between")).count();
+    let said = peer.exchange(&bytes, 8 + between).await;
+    for id in 1..=8 {
+        let answer = said.iter().find(|said| said.id() == id).expect("an answer");
+        assert!(*answer == Said::Answer(id, body(id)), "{answer:?}");
+    }
+    drop(peer);
+    stand.is_left_alone().await;
+}
+
+/// What lies between a peer that sends a body and a handler that takes it: what may wait, two reads, and what the
+/// system or the transport holds for both ends.
+const BETWEEN_BYTES_MAX: u64 = 24 << 20;
+
+async fn a_slow_handler_slows_its_peer(way: Way) {
+    for stand in Stand::both(ServiceSettings { body_bytes_max: 1 << 30, ..patient() }) {
+        let (mut peer, mut other) = (stand.dial(way).await, stand.dial(way).await);
+        let (count, bytes) = (1000, 64 << 10);
+        let chunk = piece(1, &noise(1, bytes), false);
+        peer.send(&open(1, None, "slowly x")).await;
+        let sent = std::cell::Cell::new(0);
+        let send = async {
+            for _ in 0..count {
+                peer.mouth.send(&chunk).await;
+                sent.set(sent.get() + bytes as u64);
+            }
+            peer.mouth.send(&piece(1, b"end", true)).await;
+        };
+        let take = async {
+            // Before each piece that is taken, and so after all that could have come without it.
+            for taken in 0..count / 2 {
+                let read = stand.totals().bytes_read;
+                let most = (taken * bytes) as u64 + (1 << 20);
+                assert!(read < most, "the server has read {read} bytes, and {taken} pieces were taken");
+                assert!(sent.get() < most + BETWEEN_BYTES_MAX, "{} bytes sent, {taken} pieces taken", sent.get());
+                stand.world.open("x", 1);
+                stand.world.until_times("took x", taken + 1).await;
+            }
+            // Others are served, and requests of the same peer wait.
+            other.is_served().await;
+            let in_use = stand.memory.in_use();
+            assert!(in_use < 2 << 20, "{in_use}");
+            stand.world.open("x", 2 * count);
+        };
+        tokio::join!(send, take);
+        let said = peer.hear().await;
+        assert_eq!(said, Said::Answer(1, (count * bytes + 3).to_string().into()));
+        drop((peer, other));
+        stand.is_left_alone().await;
+    }
+}
+
+async fn a_slow_peer_slows_its_handler(way: Way) {
+    let bytes = 64 << 10;
+    for stand in Stand::both(ServiceSettings { outbox_bytes_max: 256 << 10, ..patient() }) {
+        let mut peer = stand.dial(way).await;
+        peer.send(&call(1, &format!("flood x 1000 {bytes}"))).await;
+        for heard in 0..1000 {
+            let made = stand.world.noted("x") as u64;
+            let between = (made - heard) * bytes;
+            assert!(between < BETWEEN_BYTES_MAX, "{made} answers were made, {heard} heard");
+            let said = peer.hear().await;
+            assert!(said == Said::Answer(1, noise(heard, bytes as usize)), "{said:?}");
+        }
+        peer.is_served().await;
+        drop(peer);
+        stand.is_left_alone().await;
+    }
+}
+
+async fn a_body_that_is_dropped_is_read_to_its_end(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        let body = noise(1, 4 << 20);
+        // Dropped before it comes.
+        let bytes = [open(1, None, "drop x"), pieces(1, &body, &[100_000]), call(2, "echo after")].concat();
+        let said = peer.exchange(&bytes, 2).await;
+        assert_eq!(said, [Said::Answer(1, b"dropped".into()), Said::Answer(2, b"after".into())]);
+        // Dropped while the peer is held up by it.
+        let bytes = [open(3, None, "keep y"), pieces(3, &body, &[100_000]), call(4, "echo after")].concat();
+        let let_go = async {
+            stand.world.until("begin y").await;
+            stand.world.open("y", 1);
+        };
+        let (mut said, ()) = tokio::join!(peer.exchange(&bytes, 2), let_go);
+        if !stand.is_in_order {
+            said.sort_by_key(Said::id);
+        }
+        assert_eq!(said, [Said::Answer(3, b"dropped".into()), Said::Answer(4, b"after".into())]);
+        until("its permits are given back", || stand.bodies.in_use() + stand.memory.in_use() == 0).await;
+        drop(peer);
+        stand.is_left_alone().await;
+    }
+}
+
+async fn a_body_over_the_limit_is_refused(way: Way) {
+    for stand in Stand::both(ServiceSettings { body_bytes_max: 100_000, ..patient() }) {
+        let whole = noise(1, 100_000);
+        // What is announced is refused before it comes.
+        for opening in [open(1, Some(100_001), "collect x"), open_raw(1, 1 << 40, "collect x")] {
+            let mut peer = stand.dial(way).await;
+            let fits = [open(2, Some(100_000), "collect x"), pieces(2, &whole, &[9_000])].concat();
+            assert!(peer.exchange(&fits, 1).await[0] == Said::Answer(2, whole.clone()));
+            peer.send(&opening).await;
+            peer.ear.is_told_and_closed(FaultKind::TooLarge).await;
+        }
+        assert_eq!(stand.world.noted("begin x"), 2);
+        // What is not, as soon as it is too much.
+        let mut peer = stand.dial(way).await;
+        peer.send_all(&[open(1, None, "collect y"), piece(1, &whole, false), piece(1, b"x", false)]).await;
+        let said = peer.hear().await;
+        assert!(said.is_fault(u32::from(stand.is_in_order), FaultKind::TooLarge), "{said:?}");
+        peer.ear.hears_the_end().await;
+        stand.world.until("end y").await;
+        drop(peer);
+        let totals = stand.is_left_alone().await;
+        assert_eq!((totals.faults, totals.requests_started), (3, 3));
+        assert!(totals.bytes_read < 4 * 100_000);
+    }
+}
+
+async fn bodies_beyond_the_cap_are_answered_busy(way: Way) {
+    for stand in Stand::both(ServiceSettings { streamed_bodies_max: 1, ..patient() }) {
+        let (mut first, mut second) = (stand.dial(way).await, stand.dial(way).await);
+        first.send_all(&[open(1, None, "collect x"), piece(1, b"a", false)]).await;
+        stand.world.until("begin x").await;
+        second.send_all(&[open(2, None, "collect y"), piece(2, b"lost", false)]).await;
+        let said = second.hear().await;
+        assert!(said.is_fault(2, FaultKind::Busy), "{said:?}");
+        second.send_all(&[piece(2, b"lost", true), call(3, "echo after")]).await;
+        assert_eq!(second.hear().await, Said::Answer(3, b"after".into()));
+        first.send(&piece(1, b"b", true)).await;
+        assert_eq!(first.hear().await, Said::Answer(1, b"ab".into()));
+        assert_eq!(stand.world.noted("begin y"), 0);
+        drop((first, second));
+        assert_eq!(stand.is_left_alone().await.requests_refused, 1);
+    }
+}
+
+async fn a_body_that_is_cut_is_not_taken_for_a_whole_one(way: Way) {
+    for stand in Stand::both(patient()) {
+        let (mut lost, mut half) = (stand.dial_abrupt(way).await, stand.dial(way).await);
+        for (peer, name) in [(&mut lost, "lost"), (&mut half, "half")] {
+            peer.send_all(&[open(1, Some(10), &format!("collect {name}")), piece(1, b"12345", false)]).await;
+            stand.world.until(&format!("begin {name}")).await;
+        }
+        half.mouth.finish().await;
+        let said = half.hear().await;
+        assert!(matches!(&said, Said::Answer(1, words) if words.starts_with(b"cut:")), "{said:?}");
+        drop(lost);
+        stand.world.until("end lost").await;
+        drop(half);
+        stand.is_left_alone().await;
+    }
+}
+
+/// A large piece costs no more than it is long, and pieces of many bodies together are bounded.
+#[tokio::test]
+async fn what_waits_of_all_bodies_is_bounded_by_the_memory() {
+    let settings = ServiceSettings { memory_bytes_max: 1 << 20, streamed_bodies_max: 1000, ..patient() };
+    let stand = Stand::out_of_order(settings);
+    let mut peer = stand.dial_abrupt(Way::Tcp).await;
+    let opened: Vec<u8> = (1..=10).flat_map(|id| open(id, None, "keep x")).collect();
+    peer.send(&opened).await;
+    // Each may have a quarter of a MiB waiting.
+    for said in peer.hear_all(6).await {
+        assert!(said.is_fault(said.id(), FaultKind::Busy), "{said:?}");
+    }
+    stand.world.until_times("begin x", 4).await;
+    assert_eq!(stand.memory.in_use(), 1 << 20);
+    drop(peer);
+    stand.is_left_alone().await;
+}

@@ -1,0 +1,237 @@
+//! A handler that does what the words of a request say.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream::{LocalBoxStream, StreamExt, once, pending, unfold};
+use net::Outbox;
+use net::service::{Body, Handler, Held, Peer, Reply};
+
+use super::framed::{Call, Framed, Response};
+use super::{World, noise};
+
+#[derive(Clone)]
+pub struct Scripted(pub Arc<World>);
+
+/// Counts the connections that are open.
+pub struct Connection(Arc<World>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.connection_closed();
+    }
+}
+
+pub struct Session {
+    outbox: Arc<Outbox>,
+}
+
+type Later = LocalBoxStream<'static, Response>;
+type Replied = Reply<Response, Later>;
+
+fn text(text: impl Into<String>) -> Response {
+    vec![Bytes::from(text.into())]
+}
+
+/// Notes that somebody waits for the work, and that nobody does any more.
+struct Begun(Arc<World>, String);
+
+impl Begun {
+    fn new(world: &Arc<World>, name: &str) -> Self {
+        world.note(format!("begin {name}"));
+        Self(world.clone(), name.to_owned())
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.note(format!("end {}", self.1));
+    }
+}
+
+/// Answers with its name once the gate of that name is open.
+fn gated(world: &Arc<World>, name: &str) -> Later {
+    let begun = Begun::new(world, name);
+    once(async move {
+        begun.0.pass(&begun.1).await;
+        text(&*begun.1)
+    })
+    .boxed_local()
+}
+
+/// So many answers, each when the gate lets it through.
+fn several(world: &Arc<World>, name: &str, count: usize) -> Later {
+    unfold((Begun::new(world, name), 0), move |(begun, i)| async move {
+        if i == count {
+            return None;
+        }
+        begun.0.pass(&begun.1).await;
+        Some((text(format!("{} {i}", begun.1)), (begun, i + 1)))
+    })
+    .boxed_local()
+}
+
+fn number(word: Option<&str>) -> usize {
+    word.and_then(|word| word.parse().ok()).expect("a number")
+}
+
+impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
+    type Connection = Connection;
+    type Session = Session;
+    type Later = Later;
+
+    fn connect(&self, _peer: &Rc<Peer>) -> Connection {
+        if self.0.noted("refuse to connect") > 0 {
+            panic!("told to panic");
+        }
+        self.0.connection_opened();
+        Connection(self.0.clone())
+    }
+
+    fn open(&self, _connection: &Rc<Connection>, outbox: &Arc<Outbox>) -> Session {
+        if self.0.noted("refuse to open") > 0 {
+            panic!("told to panic");
+        }
+        self.0.keep_outbox(outbox);
+        Session { outbox: outbox.clone() }
+    }
+
+    fn call(&self, _session: &mut Session, request: Call<'_>) -> Replied {
+        if let Some(kept) = request.kept {
+            let how = Bytes::from_static(if kept.is_copied { b"copied:" } else { b"taken:" });
+            return Reply::Now(vec![how, kept.words.freeze()]);
+        }
+        let world = &self.0;
+        let words = std::str::from_utf8(request.words).expect("a text");
+        let mut each = words.split(' ');
+        let verb = each.next().unwrap_or_default();
+        let mut next = || each.next();
+        match verb {
+            "echo" => Reply::Now(vec![Bytes::copy_from_slice(&request.words[5..])]),
+            // So many bytes in so many pieces.
+            "noise" => {
+                let (seed, bytes, pieces) = (number(next()), number(next()), number(next()));
+                let whole = Bytes::from(noise(seed as u64, bytes));
+                let piece = |i| whole.slice(bytes * i / pieces..bytes * (i + 1) / pieces);
+                Reply::Now((0..pieces).map(piece).collect())
+            }
+            "wait" => Reply::Later(gated(world, next().expect("a name"))),
+            "alone" => Reply::Alone(gated(world, next().expect("a name"))),
+            "last" => Reply::Last(text("bye")),
+            "several" => Reply::Later(several(world, next().expect("a name"), number(next()))),
+            "nothing" => Reply::Later(futures_util::stream::empty().boxed_local()),
+            "never" => {
+                let begun = Begun::new(world, "never");
+                Reply::Later(
+                    pending()
+                        .map(move |response: Response| {
+                            let _ = &begun;
+                            response
+                        })
+                        .boxed_local(),
+                )
+            }
+            // So many answers of so many bytes, as fast as they are taken.
+            "flood" => {
+                let (name, count, bytes) = (next().expect("a name").to_owned(), number(next()), number(next()));
+                let begun = Begun::new(world, &name);
+                let answers = futures_util::stream::iter(0..count).map(move |i| {
+                    begun.0.note(begun.1.clone());
+                    vec![Bytes::from(noise(i as u64, bytes))]
+                });
+                Reply::Later(answers.boxed_local())
+            }
+            "panic" => panic!("told to panic"),
+            "panic-later" => Reply::Later(once(async { panic!("told to panic") }).boxed_local()),
+            other => panic!("the script has no {other}"),
+        }
+    }
+
+    fn tell(&self, session: &mut Session, message: &[u8]) -> Option<Held> {
+        let words = std::str::from_utf8(message).expect("a text");
+        let (verb, name) = words.split_once(' ').unwrap_or((words, ""));
+        match verb {
+            "note" => self.0.note(name),
+            "hold" => {
+                let begun = Begun::new(&self.0, name);
+                return Some(Box::pin(async move {
+                    begun.0.pass(&begun.1).await;
+                    begun.0.note(format!("passed {}", begun.1));
+                }));
+            }
+            "push" => {
+                session.outbox.push([super::framed::push(0, name.as_bytes())]);
+                session.outbox.flush();
+            }
+            other => panic!("the script has no {other}"),
+        }
+        None
+    }
+
+    fn call_streamed(&self, session: &mut Session, request: Call<'_>, mut body: Body) -> Replied {
+        let world = self.0.clone();
+        let words = std::str::from_utf8(request.words).expect("a text");
+        let (verb, name) = words.split_once(' ').map_or((words, ""), |(verb, name)| (verb, name));
+        let begun = Begun::new(&world, name);
+        match verb {
+            // All of the body comes back.
+            "collect" => Reply::Later(
+                once(async move {
+                    let mut all = Vec::new();
+                    while let Some(piece) = body.next().await {
+                        match piece {
+                            Ok(piece) => all.push(piece),
+                            Err(fault) => {
+                                begun.0.note(format!("cut {}", begun.1));
+                                return text(format!("cut: {fault}"));
+                            }
+                        }
+                    }
+                    all
+                })
+                .boxed_local(),
+            ),
+            // Each piece is taken when the gate lets it through, and its length noted.
+            "slowly" => Reply::Later(
+                once(async move {
+                    let mut bytes = 0;
+                    loop {
+                        begun.0.pass(&begun.1).await;
+                        match body.next().await {
+                            Some(Ok(piece)) => bytes += piece.len(),
+                            Some(Err(fault)) => return text(format!("cut: {fault}")),
+                            None => return text(bytes.to_string()),
+                        }
+                        begun.0.note(format!("took {}", begun.1));
+                    }
+                })
+                .boxed_local(),
+            ),
+            // The body is kept unread until the gate opens, and then dropped.
+            "keep" => Reply::Later(
+                once(async move {
+                    begun.0.pass(&begun.1).await;
+                    drop(body);
+                    text("dropped")
+                })
+                .boxed_local(),
+            ),
+            "drop" => Reply::Now(text("dropped")),
+            _ => self.call_any(session, request),
+        }
+    }
+
+    fn drain(&self, session: &mut Session) -> Option<Held> {
+        session.outbox.push([super::framed::push(0, b"going away")]);
+        session.outbox.flush();
+        self.0.note("drain");
+        None
+    }
+}
+
+impl Scripted {
+    fn call_any(&self, session: &mut Session, request: Call<'_>) -> Replied {
+        <Self as Handler<Framed<true>>>::call(self, session, request)
+    }
+}

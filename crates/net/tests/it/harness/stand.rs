@@ -1,0 +1,310 @@
+//! A server with any listener, and peers that connect to it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::limits::{Cap, ConnectionLimits, Connections};
+use net::quic::{self, Windows};
+use net::service::{Service, ServiceSettings, Timeouts};
+use net::shutdown::Ended;
+use net::telemetry::{Telemetry, Totals};
+use net::tls::{Tls, TlsSettings};
+use net::{Address, Listener, Plaintext, Server, Shards, Shutdown};
+use rustls::pki_types::ServerName;
+use socket2::SockRef;
+use tempfile::TempDir;
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+
+use super::handler::Scripted;
+use super::{Framed, PATIENCE, Peer, World, until, within};
+use crate::certificates::{Authority, Folder};
+
+/// Where connections come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Tcp,
+    Tls,
+    Unix,
+    Quic,
+    Pipe,
+}
+
+const HOST: &str = "server.example";
+const ALPN: &[u8] = b"framed";
+pub const WINDOWS: Windows = Windows {
+    connection_receive: 1 << 20,
+    stream_receive: 256 << 10,
+    send: 1 << 20,
+    bidirectional_streams: 64,
+    unidirectional_streams: 4,
+};
+/// What a pipe holds.
+const PIPE_BYTES: usize = 64 << 10;
+
+/// Settings under which nothing takes too long.
+pub fn patient() -> ServiceSettings {
+    let timeouts = Timeouts {
+        handshake: PATIENCE,
+        first_frame: PATIENCE,
+        read: PATIENCE,
+        write: PATIENCE,
+        idle: None,
+        handler: PATIENCE,
+        last_words: Duration::from_secs(5),
+    };
+    ServiceSettings { timeouts, ..ServiceSettings::default() }
+}
+
+pub fn impatient(change: impl FnOnce(&mut Timeouts)) -> ServiceSettings {
+    let mut settings = patient();
+    change(&mut settings.timeouts);
+    settings
+}
+
+pub struct Stand {
+    pub is_in_order: bool,
+    pub world: Arc<World>,
+    pub telemetry: Arc<Telemetry>,
+    pub requests: Arc<Cap>,
+    pub bodies: Arc<Cap>,
+    pub memory: Arc<Cap>,
+    pub connections: Arc<Connections>,
+    pub shutdown: Shutdown,
+    pub server: Server,
+    pub shards: Arc<Shards>,
+    authority: Authority,
+    tls: Arc<Tls>,
+    sockets: TempDir,
+    addresses: parking_lot::Mutex<Vec<(Way, Address)>>,
+}
+
+/// How a stand is built.
+pub struct Plan {
+    pub is_in_order: bool,
+    pub settings: ServiceSettings,
+    pub limits: ConnectionLimits,
+    pub shards: usize,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        let limits = ConnectionLimits { opens_per_second_per_peer_max: None, ..ConnectionLimits::default() };
+        Self { is_in_order: true, settings: patient(), limits, shards: 2 }
+    }
+}
+
+impl Stand {
+    /// Answers in the order of requests.
+    pub fn in_order(settings: ServiceSettings) -> Self {
+        Self::build(Plan { settings, ..Plan::default() })
+    }
+
+    /// Answers as they are done.
+    pub fn out_of_order(settings: ServiceSettings) -> Self {
+        Self::build(Plan { is_in_order: false, settings, ..Plan::default() })
+    }
+
+    pub fn both(settings: ServiceSettings) -> [Self; 2] {
+        [Self::in_order(settings), Self::out_of_order(settings)]
+    }
+
+    pub fn build(plan: Plan) -> Self {
+        let world = Arc::new(World::default());
+        let shards = Arc::new(Shards::start(plan.shards).expect("threads"));
+        let connections = Connections::new(plan.limits);
+        let shutdown = Shutdown::default();
+        let handler = Scripted(world.clone());
+        macro_rules! start {
+            ($in_order:literal) => {{
+                let service = Service::new(Framed::<$in_order>, handler, plan.settings);
+                let caps = (service.requests.clone(), service.bodies.clone(), service.memory.clone());
+                let telemetry = service.telemetry.clone();
+                (Server::start(service, &shards, connections.clone(), &shutdown), caps, telemetry)
+            }};
+        }
+        let (server, (requests, bodies, memory), telemetry) =
+            if plan.is_in_order { start!(true) } else { start!(false) };
+        let (authority, folder) = (Authority::new(), Folder::new());
+        let identities = vec![folder.identity("own", &authority.server(HOST))];
+        let tls = Tls::new(TlsSettings { identities, refuse_unknown_names: false, client_auth: None }).expect("TLS");
+        Self {
+            is_in_order: plan.is_in_order,
+            world,
+            telemetry,
+            requests,
+            bodies,
+            memory,
+            connections,
+            shutdown,
+            server,
+            shards,
+            authority,
+            tls,
+            sockets: tempfile::tempdir().expect("a temporary folder"),
+            addresses: parking_lot::Mutex::default(),
+        }
+    }
+
+    /// The address of the listener, which is opened when it is first asked for.
+    pub fn address(&self, way: Way) -> Address {
+        let mut addresses = self.addresses.lock();
+        if let Some((_, address)) = addresses.iter().find(|(of, _)| *of == way) {
+            return address.clone();
+        }
+        let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let config = || self.tls.server_config(&[ALPN]).expect("a configuration");
+        let listener = match way {
+            Way::Tcp => Listener::tcp(free),
+            Way::Tls => Listener::tcp(free).map(|tcp| tcp.with_tls(config(), Plaintext::Refused)),
+            Way::Unix => Listener::unix(&self.socket_path()),
+            Way::Quic => {
+                let config = quic::server_config(config()).expect("a configuration");
+                Listener::quic(free, config, WINDOWS, 1, &self.shards)
+            }
+            Way::Pipe => panic!("a pipe has no address"),
+        };
+        let address = self.server.listen(listener.expect("bound")).expect("an address");
+        addresses.push((way, address.clone()));
+        address
+    }
+
+    /// Another listener for TLS, and without it for whom `plaintext` says.
+    pub fn listen_tls(&self, plaintext: Plaintext) -> SocketAddr {
+        let tcp = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into()).expect("bound");
+        let config = self.tls.server_config(&[ALPN]).expect("a configuration");
+        match self.server.listen(tcp.with_tls(config, plaintext)).expect("an address") {
+            Address::Tcp(address) => address,
+            other => panic!("no TCP: {other}"),
+        }
+    }
+
+    /// What a QUIC client sends first.
+    pub async fn first_quic_packet(&self) -> Vec<u8> {
+        let trap = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let (endpoint, config) = self.quic_client().expect("a client");
+        let at = trap.local_addr().expect("an address");
+        let _connecting = endpoint.connect_with(config, at, HOST).expect("begun");
+        let mut packet = vec![0; 65_536];
+        let (len, _) = within("a packet", trap.recv_from(&mut packet)).await.expect("received");
+        packet.truncate(len);
+        packet
+    }
+
+    fn quic_client(&self) -> std::io::Result<(quinn::Endpoint, quinn::ClientConfig)> {
+        let socket = quic::bind_socket((Ipv4Addr::LOCALHOST, 0).into(), false)?;
+        let endpoint = quinn::Endpoint::new(quic::endpoint_config()?, None, socket, Arc::new(quinn::TokioRuntime))?;
+        let config = self.authority.client(&[ALPN], None);
+        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config).expect("TLS 1.3");
+        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+        config.transport_config(quic::transport(WINDOWS, (Ipv4Addr::LOCALHOST, 0).into()));
+        Ok((endpoint, config))
+    }
+
+    pub fn socket_path(&self) -> PathBuf {
+        self.sockets.path().join("socket")
+    }
+
+    pub fn socket_address(&self, way: Way) -> SocketAddr {
+        match self.address(way) {
+            Address::Tcp(address) | Address::Quic(address) => address,
+            Address::Unix(path) => panic!("{} is no network", path.display()),
+        }
+    }
+
+    pub async fn dial(&self, way: Way) -> Peer {
+        self.try_dial(way).await.expect("connected")
+    }
+
+    /// A connection whose end is a reset, where the transport has such a thing; over a Unix socket it is one where
+    /// something was not read.
+    pub async fn dial_abrupt(&self, way: Way) -> Peer {
+        self.connect(way, true).await.expect("connected")
+    }
+
+    pub async fn try_dial(&self, way: Way) -> std::io::Result<Peer> {
+        self.connect(way, false).await
+    }
+
+    async fn connect(&self, way: Way, is_abrupt: bool) -> std::io::Result<Peer> {
+        let tcp = async |way| {
+            let socket = TcpStream::connect(self.socket_address(way)).await?;
+            socket.set_nodelay(true)?;
+            if is_abrupt {
+                SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
+            }
+            std::io::Result::Ok(socket)
+        };
+        let connect = async {
+            match way {
+                // Closing the halves one by one would say goodbye before the reset.
+                Way::Tcp if is_abrupt => Ok(Peer::of(tcp(way).await?)),
+                Way::Tcp => {
+                    let (input, output) = tcp(way).await?.into_split();
+                    Ok(Peer::new(input, output))
+                }
+                Way::Tls => {
+                    let connector = TlsConnector::from(self.authority.client(&[ALPN], None));
+                    let name = ServerName::try_from(HOST).expect("a name");
+                    Ok(Peer::of(connector.connect(name, tcp(way).await?).await?))
+                }
+                Way::Unix => {
+                    let Address::Unix(path) = self.address(way) else { panic!("no path") };
+                    let socket = UnixStream::connect(path).await?;
+                    if is_abrupt {
+                        return Ok(Peer::of(socket));
+                    }
+                    let (input, output) = socket.into_split();
+                    Ok(Peer::new(input, output))
+                }
+                Way::Quic => {
+                    let (quic, endpoint) = self.quic().await?;
+                    let (output, input) = quic.open_bi().await?;
+                    Ok(Peer { quic: Some((quic, endpoint)), ..Peer::new(input, output) })
+                }
+                Way::Pipe => {
+                    let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+                    self.server.serve_pipe(theirs);
+                    Ok(Peer::of(ours))
+                }
+            }
+        };
+        within("connecting", connect).await
+    }
+
+    /// A QUIC connection without streams.
+    pub async fn quic(&self) -> std::io::Result<(quinn::Connection, quinn::Endpoint)> {
+        let at = self.socket_address(Way::Quic);
+        let (endpoint, config) = self.quic_client()?;
+        let quic = endpoint.connect_with(config, at, HOST).map_err(std::io::Error::other)?.await?;
+        Ok((quic, endpoint))
+    }
+
+    pub fn totals(&self) -> Totals {
+        self.telemetry.totals()
+    }
+
+    /// Waits until the server has read so many bytes.
+    pub async fn has_read(&self, bytes: u64) {
+        until("the server reads", || self.totals().bytes_read >= bytes).await;
+    }
+
+    /// Waits until nobody is connected, and checks that nothing is left of those who were.
+    pub async fn is_left_alone(&self) -> Totals {
+        until("all are gone", || self.connections.open() == 0 && self.totals().connections() == 0).await;
+        let totals = self.totals();
+        assert_eq!(totals.requests_started, totals.requests_completed, "{totals:?}");
+        assert_eq!(totals.connections_opened, totals.connections_closed, "{totals:?}");
+        let in_use = (self.requests.in_use(), self.bodies.in_use(), self.memory.in_use());
+        assert_eq!(in_use, (0, 0, 0), "requests, bodies and memory in use");
+        assert_eq!(self.shards.loads().iter().sum::<usize>(), 0);
+        totals
+    }
+
+    /// Ends the server, which has the given time for it.
+    pub async fn end(&self, deadline: Duration) -> Ended {
+        within("the shutdown", self.shutdown.run(deadline)).await
+    }
+}

@@ -1,0 +1,110 @@
+//! What others say on a connection, from any thread, between its answers.
+
+use std::sync::Arc;
+
+use net::Outbox;
+
+use crate::harness::framed::{call, push};
+use crate::harness::stand::{impatient, patient};
+use crate::harness::{Said, Stand, Way, noise, over_every_transport, until};
+
+over_every_transport!(pushes_and_answers_never_split_each_other, pushes_to_a_peer_that_does_not_read_end_with_it);
+
+const THREADS: u32 = 4;
+const PUSHES: u32 = 400;
+
+/// Small pushes, and some that a socket does not take at once.
+fn pushed(thread: u32, i: u32) -> Vec<u8> {
+    let len = if i.is_multiple_of(50) { 300_000 } else { (i as usize * 37) % 3000 };
+    [&i.to_le_bytes()[..], &noise(u64::from(thread * PUSHES + i), len)].concat()
+}
+
+/// Pushes everything from a thread of its own, in frames of one chunk or two, sometimes several at once.
+fn push_all(outbox: &Outbox, thread: u32) {
+    for i in 0..PUSHES {
+        while !outbox.has_room() {
+            std::thread::yield_now();
+        }
+        let frame = push(thread, &pushed(thread, i));
+        let at = frame.len() / 2;
+        assert!(outbox.push([frame.slice(..at), frame.slice(at..)]));
+        if i % 3 != 0 {
+            outbox.flush();
+        }
+    }
+    outbox.flush();
+}
+
+async fn pushes_and_answers_never_split_each_other(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.is_served().await;
+        let outbox = stand.world.outboxes().pop().expect("a stream");
+        let threads: Vec<_> = (1..=THREADS)
+            .map(|thread| {
+                let outbox = outbox.clone();
+                std::thread::spawn(move || push_all(&outbox, thread))
+            })
+            .collect();
+        // Meanwhile answers at once, later ones, small and large.
+        let asked: Vec<Vec<u8>> = (0..600)
+            .map(|i| match i % 4 {
+                0 => call(1000 + i, &format!("noise {i} 50000 3")),
+                1 => call(1000 + i, "wait x"),
+                _ => call(1000 + i, &format!("echo {i}")),
+            })
+            .collect();
+        stand.world.open("x", 150);
+        let said = peer.exchange(&asked.concat(), (600 + THREADS * PUSHES) as usize).await;
+        for thread in 1..=THREADS {
+            let of_thread = said.iter().filter(|said| matches!(said, Said::Push(of, _) if *of == thread));
+            for (i, said) in (0..).zip(of_thread) {
+                assert!(*said == Said::Push(thread, pushed(thread, i)), "{said:?} is not push {i} of thread {thread}");
+            }
+        }
+        let mut answers: Vec<&Said> = said.iter().filter(|said| matches!(said, Said::Answer(..))).collect();
+        if !stand.is_in_order {
+            answers.sort_by_key(|said| said.id());
+        }
+        for (i, said) in (0..).zip(answers) {
+            let expected = match i % 4 {
+                0 => noise(i, 50_000),
+                1 => b"x".to_vec(),
+                _ => i.to_string().into(),
+            };
+            assert!(*said == Said::Answer(1000 + i as u32, expected), "{said:?} is not answer {i}");
+        }
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        drop(peer);
+        let totals = stand.is_left_alone().await;
+        assert_eq!(totals.requests_started, 601);
+    }
+}
+
+/// Whoever waits for room is told that there never will be any.
+async fn pushes_to_a_peer_that_does_not_read_end_with_it(way: Way) {
+    let stand = Stand::in_order(impatient(|timeouts| timeouts.write = std::time::Duration::from_millis(100)));
+    let mut slow = stand.dial(way).await;
+    slow.is_served().await;
+    let outbox: Arc<Outbox> = stand.world.outboxes().pop().expect("a stream");
+    let chunk = push(0, &noise(1, 64 << 10));
+    let push = async {
+        let mut pushed = 0;
+        loop {
+            outbox.room().await;
+            if !outbox.push([chunk.clone()]) {
+                return pushed;
+            }
+            outbox.flush();
+            pushed += chunk.len();
+        }
+    };
+    let pushed = crate::harness::within("being refused", push).await;
+    assert!(pushed < 24 << 20, "{pushed} bytes for one that reads none");
+    until("it is cut", || stand.totals().timeouts == 1).await;
+    crate::harness::within("the outbox being empty", outbox.drained()).await;
+    drop(slow);
+    stand.is_left_alone().await;
+}

@@ -1,0 +1,283 @@
+//! Requests and their answers over every transport: whole, in order, however the bytes are cut.
+
+use net::service::FaultKind;
+
+use crate::harness::framed::{HEAD_BYTES, call, frame, open, open_raw, piece, tell};
+use crate::harness::stand::patient;
+use crate::harness::{Said, Stand, Way, noise, over_every_transport};
+
+over_every_transport!(
+    every_request_is_answered_and_many_of_one_read_too,
+    frames_are_the_same_wherever_they_are_cut,
+    frames_may_come_byte_by_byte,
+    large_frames_are_taken_without_a_copy,
+    large_answers_come_whole_and_in_order,
+    a_slow_request_keeps_later_answers_waiting_where_order_counts,
+    later_requests_overtake_where_a_tag_tells,
+    a_request_that_is_alone_holds_the_next_ones,
+    the_last_answer_closes,
+    one_request_may_have_several_answers,
+    a_request_without_an_answer_is_a_fault,
+    a_message_holds_what_comes_after_it,
+);
+
+fn answer(id: u32, words: &str) -> Said {
+    Said::Answer(id, words.into())
+}
+
+async fn every_request_is_answered_and_many_of_one_read_too(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        assert_eq!(peer.ask(1, "echo hello").await, b"hello");
+        assert_eq!(peer.ask(2, "echo ").await, b"");
+        let frames: Vec<Vec<u8>> = (0..2_000).map(|i| call(i, &format!("echo {i}"))).collect();
+        let expected: Vec<Said> = (0..2_000).map(|i| answer(i, &i.to_string())).collect();
+        assert_eq!(peer.exchange(&frames.concat(), 2_000).await, expected);
+        drop(peer);
+        let totals = stand.is_left_alone().await;
+        assert_eq!((totals.requests_started, totals.connections_opened, totals.faults), (2_002, 1, 0));
+    }
+}
+
+/// One frame of each kind, and what is answered.
+fn one_of_each() -> (Vec<u8>, Vec<Said>) {
+    let frames = [
+        call(1, "echo first"),
+        tell("note told"),
+        frame(b'K', 2, b"kept words"),
+        open(3, None, "collect x"),
+        piece(3, b"", false),
+        piece(3, b"some ", false),
+        piece(3, b"pieces", true),
+        open_raw(4, 9, "collect y"),
+        b"raw bytes".to_vec(),
+        open_raw(5, 0, "collect z"),
+        call(6, "echo end"),
+    ];
+    let answers = [(1, "first"), (2, "copied:kept words"), (3, "some pieces"), (4, "raw bytes"), (5, ""), (6, "end")];
+    (frames.concat(), answers.map(|(id, words)| answer(id, words)).into())
+}
+
+/// In the order of their ids, where the protocol has none of its own. A frame that was read into a buffer of the
+/// connection was not copied out of it; with other cuts it was.
+fn leveled(mut said: Vec<Said>) -> Vec<Said> {
+    said.sort_by_key(Said::id);
+    let copied = |said| match said {
+        Said::Answer(id, words) => Said::Answer(
+            id,
+            words.strip_prefix(b"taken:").map_or(words.clone(), |words| [&b"copied:"[..], words].concat()),
+        ),
+        other => other,
+    };
+    said.into_iter().map(copied).collect()
+}
+
+async fn frames_are_the_same_wherever_they_are_cut(way: Way) {
+    let (bytes, expected) = one_of_each();
+    for stand in Stand::both(patient()) {
+        let mut read = 0;
+        for cut in 1..bytes.len() {
+            let mut peer = stand.dial(way).await;
+            peer.send(&bytes[..cut]).await;
+            stand.has_read(read + cut as u64).await;
+            read += bytes.len() as u64;
+            peer.send(&bytes[cut..]).await;
+            assert_eq!(leveled(peer.hear_all(expected.len()).await), expected, "cut at {cut}");
+        }
+        let totals = stand.is_left_alone().await;
+        let connections = bytes.len() as u64 - 1;
+        assert_eq!(totals.requests_started, 6 * connections);
+        assert_eq!((totals.messages, totals.bytes_read), (connections, read));
+        assert_eq!(stand.world.noted("told") as u64, connections);
+    }
+}
+
+async fn frames_may_come_byte_by_byte(way: Way) {
+    let (bytes, expected) = one_of_each();
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        for (n, byte) in (1..).zip(&bytes) {
+            peer.send(&[*byte]).await;
+            stand.has_read(n).await;
+        }
+        assert_eq!(leveled(peer.hear_all(expected.len()).await), expected);
+    }
+}
+
+async fn large_frames_are_taken_without_a_copy(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        for (id, len) in [(1, 300 << 10), (2, 5 << 20), (3, 5 << 20)] {
+            let words = noise(id, len);
+            let bytes = frame(b'K', id as u32, &words);
+            // The first bytes, which are read into the buffer of the thread, say how much is still to come.
+            let read = stand.totals().bytes_read;
+            let at = [HEAD_BYTES, HEAD_BYTES + 5_000, 7][id as usize - 1];
+            peer.send(&bytes[..at]).await;
+            stand.has_read(read + at as u64).await;
+            peer.send(&bytes[at..]).await;
+            let said = peer.hear().await;
+            let Said::Answer(_, answered) = &said else { panic!("{said:?}") };
+            let expected = [&b"taken:"[..], &words].concat();
+            assert!(*answered == expected, "{said:?} {}", String::from_utf8_lossy(&answered[..7]));
+        }
+        drop(peer);
+        stand.is_left_alone().await;
+    }
+}
+
+async fn large_answers_come_whole_and_in_order(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        // Larger than the buffers between the ends, in one piece, in large ones, in more than a write takes at
+        // once, in small ones; with small answers between them.
+        let sizes = [(9 << 20, 1), (9 << 20, 7), (9 << 20, 200), (1 << 20, 1000), (100, 3)];
+        let mut frames = Vec::new();
+        for (i, (bytes, pieces)) in (0..).zip(sizes) {
+            frames.push(call(2 * i, &format!("noise {i} {bytes} {pieces}")));
+            frames.push(call(2 * i + 1, "echo small"));
+        }
+        let said = peer.exchange(&frames.concat(), 2 * sizes.len()).await;
+        for (i, (bytes, _)) in (0..).zip(sizes) {
+            let expected = Said::Answer(2 * i, noise(u64::from(i), bytes));
+            assert!(said[2 * i as usize] == expected, "{:?}", said[2 * i as usize]);
+            assert_eq!(said[2 * i as usize + 1], answer(2 * i + 1, "small"));
+        }
+        drop(peer);
+        let totals = stand.is_left_alone().await;
+        let heads = (HEAD_BYTES * 2 * sizes.len() + 5 * sizes.len()) as u64;
+        assert_eq!(totals.bytes_written, sizes.iter().map(|(bytes, _)| *bytes as u64).sum::<u64>() + heads);
+    }
+}
+
+async fn a_slow_request_keeps_later_answers_waiting_where_order_counts(way: Way) {
+    let stand = Stand::in_order(patient());
+    let mut peer = stand.dial(way).await;
+    let frames = [
+        call(1, "wait slow"),
+        call(2, "echo at once"),
+        call(3, "wait fast"),
+        call(4, "several many 2"),
+        call(5, "nothing"),
+        call(6, "echo last"),
+    ];
+    peer.send_all(&frames).await;
+    stand.world.until("begin many").await;
+    stand.world.open("fast", 1);
+    stand.world.open("many", 2);
+    // It is over, and its answer waits.
+    stand.world.until("end fast").await;
+    // A word of somebody else does not wait behind it.
+    stand.world.outboxes()[0].push([crate::harness::framed::push(7, b"before")]);
+    stand.world.outboxes()[0].flush();
+    assert_eq!(peer.hear().await, Said::Push(7, b"before".into()));
+    stand.world.open("slow", 1);
+    let expected = [(1, "slow"), (2, "at once"), (3, "fast"), (4, "many 0"), (4, "many 1")];
+    for (id, words) in expected {
+        assert_eq!(peer.hear().await, answer(id, words));
+    }
+    let said = peer.hear().await;
+    assert!(said.is_fault(5, FaultKind::Internal), "{said:?}");
+    assert_eq!(peer.hear().await, answer(6, "last"));
+    drop(peer);
+    assert_eq!(stand.is_left_alone().await.requests_started, 6);
+}
+
+async fn later_requests_overtake_where_a_tag_tells(way: Way) {
+    let stand = Stand::out_of_order(patient());
+    let mut peer = stand.dial(way).await;
+    peer.send_all(&[call(1, "wait slow"), call(2, "echo at once"), call(3, "wait fast"), call(4, "wait middle")]).await;
+    assert_eq!(peer.hear().await, answer(2, "at once"));
+    for (gate, id) in [("fast", 3), ("middle", 4), ("slow", 1)] {
+        stand.world.open(gate, 1);
+        assert_eq!(peer.hear().await, answer(id, gate));
+    }
+    drop(peer);
+    stand.is_left_alone().await;
+}
+
+async fn a_request_that_is_alone_holds_the_next_ones(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.send_all(&[call(1, "wait first"), call(2, "alone second"), call(3, "wait third"), tell("note told")])
+            .await;
+        stand.world.until("begin second").await;
+        // What is before it goes on.
+        stand.world.open("first", 1);
+        assert_eq!(peer.hear().await, answer(1, "first"));
+        assert_eq!((stand.world.noted("begin third"), stand.world.noted("told")), (0, 0));
+        stand.world.open("second", 1);
+        assert_eq!(peer.hear().await, answer(2, "second"));
+        stand.world.until("told").await;
+        stand.world.open("third", 1);
+        assert_eq!(peer.hear().await, answer(3, "third"));
+        peer.is_served().await;
+        drop(peer);
+        stand.is_left_alone().await;
+    }
+}
+
+async fn the_last_answer_closes(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.send_all(&[call(1, "wait before"), call(2, "last"), call(3, "echo never"), tell("note told")]).await;
+        stand.world.until("begin before").await;
+        stand.world.open("before", 1);
+        let mut said = peer.hear_all(2).await;
+        said.sort_by_key(Said::id);
+        assert_eq!(said, [answer(1, "before"), answer(2, "bye")]);
+        peer.ear.hears_the_end().await;
+        assert_eq!(stand.world.noted("told"), 0);
+        drop(peer);
+        assert_eq!(stand.is_left_alone().await.requests_started, 2);
+    }
+}
+
+async fn one_request_may_have_several_answers(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.send_all(&[call(1, "several x 3"), call(2, "several y 3"), call(3, "flood z 500 3000")]).await;
+        // In order, the answers of the second wait for the first to end.
+        for gate in ["y", "x"] {
+            stand.world.open(gate, 3);
+        }
+        let mut said = peer.hear_all(506).await;
+        if !stand.is_in_order {
+            said.sort_by_key(Said::id);
+        }
+        let mut expected: Vec<Said> = (0..3).map(|i| answer(1, &format!("x {i}"))).collect();
+        expected.extend((0..3).map(|i| answer(2, &format!("y {i}"))));
+        expected.extend((0..500).map(|i| Said::Answer(3, noise(i, 3000))));
+        assert!(said == expected, "{said:?}");
+        drop(peer);
+        assert_eq!(stand.is_left_alone().await.requests_started, 3);
+    }
+}
+
+async fn a_request_without_an_answer_is_a_fault(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.ask_in_vain(1, "nothing", FaultKind::Internal).await;
+        peer.is_served().await;
+        drop(peer);
+        stand.is_left_alone().await;
+    }
+}
+
+async fn a_message_holds_what_comes_after_it(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.send_all(&[call(1, "wait before"), tell("hold up"), tell("note told"), call(2, "echo after")]).await;
+        stand.world.until("begin up").await;
+        // What was asked before is answered meanwhile.
+        stand.world.open("before", 1);
+        assert_eq!(peer.hear().await, answer(1, "before"));
+        assert_eq!(stand.world.noted("told"), 0);
+        stand.world.open("up", 1);
+        assert_eq!(peer.hear().await, answer(2, "after"));
+        let order = ["passed up", "told"].map(|note| stand.world.notes().iter().position(|noted| noted == note));
+        assert!(order[0].is_some() && order[0] < order[1], "{order:?}");
+        drop(peer);
+        assert_eq!(stand.is_left_alone().await.messages, 2);
+    }
+}

@@ -1,0 +1,305 @@
+//! Whoever takes too long is told and cut: silent, slow, idle or not reading, on every kind of listener.
+
+use std::time::Duration;
+
+use net::Plaintext;
+use net::service::FaultKind;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::harness::framed::{HEAD_BYTES, call, frame, open, open_raw, piece, tell};
+use crate::harness::stand::{Plan, impatient, patient};
+use crate::harness::{PATIENCE, Peer, Said, Stand, Way, noise, over_every_transport, until, within};
+
+over_every_transport!(
+    a_silent_connection_is_closed,
+    a_first_frame_byte_by_byte_is_too_slow,
+    a_later_frame_byte_by_byte_is_too_slow,
+    a_body_byte_by_byte_is_too_slow,
+    a_slow_frame_that_comes_fast_enough_is_waited_for,
+    an_idle_connection_is_closed_and_no_other,
+    a_handler_that_never_ends_is_a_fault_and_no_end,
+    a_peer_that_does_not_read_is_cut,
+    a_peer_is_not_blamed_for_the_time_that_it_was_held_up,
+);
+
+/// A timeout that a test waits for.
+const SHORT: Duration = Duration::from_millis(50);
+
+/// Sends a byte, waits until it was read, and so on until the server has had enough. It blames the whole stream
+/// (0), or in order the request whose body it is.
+async fn trickle(stand: &Stand, peer: &mut Peer, bytes: &[u8], blamed: u32) {
+    let mut read = stand.totals().bytes_read;
+    let trickle = async {
+        for byte in bytes {
+            if peer.mouth.try_send(&[*byte]).await.is_err() {
+                break;
+            }
+            read += 1;
+            // Slower than what is waited for, and each byte a read of its own.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            while stand.totals().bytes_read < read && stand.totals().timeouts == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        panic!("the server took byte after byte");
+    };
+    // Until the end of the connection is heard.
+    let heard = async {
+        let said = peer.ear.hear().await;
+        assert!(said.is_fault(blamed, FaultKind::Timeout), "{said:?}");
+        peer.ear.hears_the_end().await;
+    };
+    tokio::select! {
+        biased;
+        () = heard => {}
+        () = trickle => {}
+    }
+}
+
+async fn a_silent_connection_is_closed(way: Way) {
+    for stand in Stand::both(impatient(|timeouts| timeouts.first_frame = SHORT)) {
+        let mut silent = stand.dial(way).await;
+        match &silent.quic {
+            // Nothing is known of a stream before something comes on it.
+            Some((quic, _)) => assert_eq!(closed_with(quic).await, Some(close_code(FaultKind::Timeout))),
+            None => silent.ear.is_told_and_closed(FaultKind::Timeout).await,
+        }
+        drop(silent);
+        let mut half = stand.dial(way).await;
+        half.send(&call(1, "echo x")[..HEAD_BYTES]).await;
+        half.ear.is_told_and_closed(FaultKind::Timeout).await;
+        drop(half);
+        stand.is_left_alone().await;
+    }
+}
+
+fn close_code(kind: FaultKind) -> u64 {
+    100 + kind as u64
+}
+
+/// The code that the server closes a QUIC connection with.
+async fn closed_with(quic: &quinn::Connection) -> Option<u64> {
+    match within("the connection being closed", quic.closed()).await {
+        quinn::ConnectionError::ApplicationClosed(close) => Some(close.error_code.into_inner()),
+        _other => None,
+    }
+}
+
+async fn a_first_frame_byte_by_byte_is_too_slow(way: Way) {
+    let stand = Stand::in_order(impatient(|timeouts| timeouts.first_frame = 3 * SHORT));
+    let mut peer = stand.dial(way).await;
+    trickle(&stand, &mut peer, &frame(b'K', 1, &noise(1, 1 << 20)), 0).await;
+    drop(peer);
+    assert_eq!(stand.is_left_alone().await.timeouts, 1);
+}
+
+async fn a_later_frame_byte_by_byte_is_too_slow(way: Way) {
+    // A small frame, and the end of a large one, which lies in a buffer of its own.
+    for ahead in [0, 20 << 10] {
+        let stand = Stand::in_order(impatient(|timeouts| timeouts.read = 3 * SHORT));
+        let mut peer = stand.dial(way).await;
+        peer.is_served().await;
+        let bytes = frame(b'K', 1, &noise(1, 1 << 20));
+        let read = stand.totals().bytes_read;
+        peer.send(&bytes[..ahead]).await;
+        stand.has_read(read + ahead as u64).await;
+        trickle(&stand, &mut peer, &bytes[ahead..], 0).await;
+        drop(peer);
+        assert_eq!(stand.is_left_alone().await.timeouts, 1);
+    }
+}
+
+async fn a_body_byte_by_byte_is_too_slow(way: Way) {
+    let pieces: Vec<u8> = (0..5000).flat_map(|_| piece(1, b"x", false)).collect();
+    let raw = open_raw(1, 100_000, "collect x");
+    let bodies = [(open(1, None, "collect x"), pieces), (raw, noise(1, 50_000))];
+    for (opening, body) in &bodies {
+        for stand in Stand::both(impatient(|timeouts| timeouts.read = 3 * SHORT)) {
+            let mut peer = stand.dial(way).await;
+            peer.send(opening).await;
+            stand.world.until("begin x").await;
+            trickle(&stand, &mut peer, body, u32::from(stand.is_in_order)).await;
+            stand.world.until("end x").await;
+            drop(peer);
+            assert_eq!(stand.is_left_alone().await.timeouts, 1);
+        }
+    }
+}
+
+/// More than the timeout for the whole frame, and yet always something: 256 bytes are worth a tick.
+async fn a_slow_frame_that_comes_fast_enough_is_waited_for(way: Way) {
+    let stand = Stand::in_order(impatient(|timeouts| timeouts.read = 4 * SHORT));
+    let (mut peer, mut clock) = (stand.dial(way).await, stand.dial(Way::Tcp).await);
+    peer.is_served().await;
+    clock.is_served().await;
+    clock.send(b"half").await;
+    let words = noise(1, 200 << 10);
+    let bytes = frame(b'K', 1, &words);
+    let (most, end) = bytes.split_at(bytes.len() - 1);
+    peer.send(most).await;
+    // The timeout is over for somebody who sent nothing.
+    clock.ear.is_told_and_closed(FaultKind::Timeout).await;
+    peer.send(end).await;
+    let said = peer.hear().await;
+    assert!(matches!(said, Said::Answer(1, _)), "{said:?}");
+}
+
+async fn an_idle_connection_is_closed_and_no_other(way: Way) {
+    let settings = impatient(|timeouts| (timeouts.idle, timeouts.last_words) = (Some(SHORT), SHORT));
+    for stand in Stand::both(settings) {
+        let mut asking = stand.dial(way).await;
+        asking.send(&call(1, "wait x")).await;
+        let mut held = stand.dial(way).await;
+        held.send(&tell("hold y")).await;
+        let mut sending = stand.dial(way).await;
+        sending.send(&open(1, None, "collect z")).await;
+        for begun in ["begin x", "begin y", "begin z"] {
+            stand.world.until(begun).await;
+        }
+        // Time passes: one after the other these become idle.
+        for _ in 0..3 {
+            let mut idle = stand.dial(way).await;
+            idle.is_served().await;
+            idle.ear.hears_the_end().await;
+            if let Some((quic, _)) = &idle.quic {
+                assert_eq!(closed_with(quic).await, Some(close_code(FaultKind::Timeout)));
+            }
+        }
+        assert_eq!(stand.world.noted("end y"), 0);
+        stand.world.open("x", 1);
+        assert_eq!(asking.hear().await, Said::Answer(1, b"x".into()));
+        sending.send(&piece(1, b"body", true)).await;
+        assert_eq!(sending.hear().await, Said::Answer(1, b"body".into()));
+        stand.world.open("y", 1);
+        stand.world.until("passed y").await;
+        held.is_served().await;
+        for mut peer in [asking, held, sending] {
+            peer.ear.hears_the_end().await;
+        }
+        let totals = stand.is_left_alone().await;
+        assert_eq!((totals.timeouts, totals.faults), (0, 0));
+    }
+}
+
+async fn a_handler_that_never_ends_is_a_fault_and_no_end(way: Way) {
+    for stand in Stand::both(impatient(|timeouts| timeouts.handler = SHORT)) {
+        let mut peer = stand.dial(way).await;
+        peer.ask_in_vain(1, "never", FaultKind::Timeout).await;
+        stand.world.until("end never").await;
+        // Also one that has begun to answer, one that would be answered out of turn, and one that is alone.
+        stand.world.open("x", 1);
+        peer.send_all(&[call(2, "never"), call(3, "several x 2"), call(4, "echo known"), call(5, "alone y")]).await;
+        let mut said = peer.hear_all(if stand.is_in_order { 4 } else { 5 }).await;
+        said.sort_by_key(Said::id);
+        assert!(said[0].is_fault(2, FaultKind::Timeout), "{said:?}");
+        if !stand.is_in_order {
+            assert_eq!(said.remove(1), Said::Answer(3, b"x 0".into()));
+        }
+        assert!(said[1].is_fault(3, FaultKind::Timeout), "{said:?}");
+        assert_eq!(said[2], Said::Answer(4, b"known".into()));
+        assert!(said[3].is_fault(5, FaultKind::Timeout), "{said:?}");
+        peer.send(&open(6, None, "collect z")).await;
+        assert!(peer.hear().await.is_fault(6, FaultKind::Timeout));
+        // Its body is read to get past it.
+        peer.send(&piece(6, b"late", true)).await;
+        peer.is_served().await;
+        drop(peer);
+        assert_eq!(stand.is_left_alone().await.timeouts, 5);
+    }
+}
+
+async fn a_peer_that_does_not_read_is_cut(way: Way) {
+    for stand in Stand::both(impatient(|timeouts| timeouts.write = 2 * SHORT)) {
+        let mut slow = stand.dial(way).await;
+        slow.send(&call(1, "flood x 1000 65536")).await;
+        stand.world.until("end x").await;
+        until("it is counted", || stand.totals().timeouts == 1).await;
+        // What it finds when it reads at last is what came before, and the end.
+        let mut heard = 0;
+        while let Some(said) = within("the end", slow.ear.next_or_cut()).await {
+            assert_eq!(said, Said::Answer(1, noise(heard, 65536)));
+            heard += 1;
+        }
+        assert!(heard < 1000);
+        drop(slow);
+        stand.is_left_alone().await;
+    }
+}
+
+/// Half of a frame lies behind a request that is alone, or half of a body is in the hands of a slow handler: only
+/// after that may the peer be asked for the rest.
+async fn a_peer_is_not_blamed_for_the_time_that_it_was_held_up(way: Way) {
+    for stand in Stand::both(impatient(|timeouts| timeouts.read = 2 * SHORT)) {
+        let (mut framing, mut sending) = (stand.dial(way).await, stand.dial(way).await);
+        let behind = call(2, "echo behind");
+        framing.send_all(&[call(1, "alone x"), behind[..12].to_vec()]).await;
+        sending.send_all(&[open(1, None, "slowly y"), piece(1, &noise(1, 300 << 10), false)]).await;
+        for begun in ["begin x", "begin y"] {
+            stand.world.until(begun).await;
+        }
+        for _ in 0..3 {
+            let mut clock = stand.dial(Way::Tcp).await;
+            clock.is_served().await;
+            clock.send(b"half").await;
+            clock.ear.is_told_and_closed(FaultKind::Timeout).await;
+        }
+        stand.world.open("x", 1);
+        assert_eq!(framing.hear().await, Said::Answer(1, b"x".into()));
+        stand.world.open("y", 1);
+        stand.world.until("took y").await;
+        framing.send(&behind[12..]).await;
+        sending.send(&piece(1, b"end", true)).await;
+        assert_eq!(framing.hear().await, Said::Answer(2, b"behind".into()));
+        stand.world.open("y", 2);
+        let said = sending.hear().await;
+        assert_eq!(said, Said::Answer(1, ((300 << 10) + 3).to_string().into()));
+        assert_eq!(stand.totals().timeouts, 3);
+    }
+}
+
+/// A handshake that is begun and not finished holds a connection no longer than it may.
+#[tokio::test]
+async fn a_tls_handshake_that_is_never_finished_is_given_up() {
+    for plaintext in [Plaintext::Refused, Plaintext::FromAnywhere] {
+        let stand = Stand::in_order(impatient(|timeouts| timeouts.handshake = SHORT));
+        let at = stand.listen_tls(plaintext);
+        // A record that announces more than comes.
+        for said in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
+            let mut socket = within("connecting", TcpStream::connect(at)).await.expect("connected");
+            within("sending", socket.write_all(said)).await.expect("sent");
+            let mut words = Vec::new();
+            within("the end", socket.read_to_end(&mut words)).await.map(drop).unwrap_or_default();
+            assert!(words.is_empty(), "{words:?}");
+        }
+        until("their places are free", || stand.connections.open() == 0).await;
+        assert_eq!(stand.totals().connections_opened, 0);
+    }
+}
+
+/// The same over QUIC: a client that vanishes after its first packet.
+#[tokio::test]
+async fn a_quic_handshake_that_is_never_finished_is_given_up() {
+    let stand = Stand::in_order(impatient(|timeouts| timeouts.handshake = SHORT));
+    let first = stand.first_quic_packet().await;
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    socket.send_to(&first, stand.socket_address(Way::Quic)).expect("sent");
+    until("it has begun", || stand.connections.open() == 1).await;
+    until("its place is free", || stand.connections.open() == 0).await;
+    assert_eq!(stand.totals().connections_opened, 0);
+    let mut peer = stand.dial(Way::Quic).await;
+    // A client that means it is not given up, however short the time is for whom does not.
+    let _served = peer.is_let_in().await;
+}
+
+/// What has no timeout of its own is not cut by that of another.
+#[tokio::test]
+async fn nothing_is_cut_without_a_reason() {
+    let stand = Stand::build(Plan { settings: patient(), ..Plan::default() });
+    let mut peer = stand.dial(Way::Tcp).await;
+    peer.is_served().await;
+    let clock = Stand::in_order(impatient(|timeouts| timeouts.first_frame = 4 * SHORT));
+    clock.dial(Way::Tcp).await.ear.is_told_and_closed(FaultKind::Timeout).await;
+    peer.is_served().await;
+    assert!(PATIENCE > 8 * SHORT);
+}

@@ -1,0 +1,290 @@
+//! Sends the metrics to an OpenTelemetry collector: OTLP over HTTP, in its JSON encoding.
+//!
+//! What is sent is what `/metrics` shows, read from the same text, so that the two never tell different things.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use broker::Broker;
+use broker::metrics::{Collect, Counter, Exposition};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Uri};
+use hyper_util::rt::TokioIo;
+use net::Drain;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+/// Where a collector takes metrics, below its address.
+const METRICS_PATH: &str = "/v1/metrics";
+/// How long one export may take.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// And how long the one that a stop waits for.
+const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
+/// What an answer may have to say for itself.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// The values sent are totals since the start.
+const CUMULATIVE: u32 = 2;
+
+/// Where to, and how often.
+#[derive(Clone, Debug)]
+pub struct OtlpSettings {
+    pub endpoint: Uri,
+    pub every: Duration,
+}
+
+impl OtlpSettings {
+    /// An endpoint as `http://host:port`, with or without the path.
+    pub fn parse(endpoint: &str, every: Duration) -> io::Result<Self> {
+        let invalid = |why: &str| io::Error::other(format!("otlp_endpoint {endpoint}: {why}"));
+        let uri: Uri = endpoint.parse().map_err(|error| invalid(&format!("{error}")))?;
+        if uri.scheme_str() != Some("http") {
+            return Err(invalid("write http://host:port; for a collector behind TLS, run one on this machine"));
+        }
+        let Some(authority) = uri.authority() else {
+            return Err(invalid("it names no host"));
+        };
+        let path = if uri.path() == "/" { METRICS_PATH } else { uri.path() };
+        let endpoint = Uri::builder().scheme("http").authority(authority.clone()).path_and_query(path);
+        Ok(Self { endpoint: endpoint.build().map_err(io::Error::other)?, every })
+    }
+}
+
+/// Exports until the drain begins, and once more then. A collector that does not answer costs nothing but its metrics.
+pub async fn run(settings: OtlpSettings, broker: Arc<Broker>, mut drain: Drain) {
+    let (sent, failed) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
+    let shown = (sent.clone(), failed.clone());
+    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
+        out.counter("thalweg_otlp_exports", "Times that metrics were sent to a collector", shown.0.get())?;
+        out.counter("thalweg_otlp_export_errors", "Times that a collector did not take metrics", shown.1.get())
+    })));
+    let began = unix_nanos();
+    let mut was_failing = false;
+    loop {
+        let is_over = drain.or_begun(tokio::time::sleep(settings.every)).await.is_none();
+        let timeout = if is_over { LAST_EXPORT_TIMEOUT } else { EXPORT_TIMEOUT };
+        let exported = tokio::time::timeout(timeout, export(&settings.endpoint, &broker, began)).await;
+        let error = match exported {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error),
+            Err(elapsed) => Some(elapsed.into()),
+        };
+        match &error {
+            None => sent.add(1),
+            Some(error) => {
+                failed.add(1);
+                if !was_failing {
+                    tracing::warn!(endpoint = %settings.endpoint, %error, "metrics cannot be exported; trying on");
+                }
+            }
+        }
+        if was_failing && error.is_none() {
+            tracing::info!(endpoint = %settings.endpoint, "metrics are exported again");
+        }
+        was_failing = error.is_some();
+        if is_over {
+            return;
+        }
+    }
+}
+
+async fn export(endpoint: &Uri, broker: &Broker, began: u64) -> io::Result<()> {
+    let text = broker.stats().map_err(io::Error::other)?;
+    let body = to_otlp(&text, began, unix_nanos()).to_string();
+    let authority = endpoint.authority().ok_or_else(|| io::Error::other("no host"))?;
+    let socket =
+        TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80))).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.map_err(io::Error::other)?;
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(endpoint.path())
+        .header(HOST, authority.as_str())
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(body)))
+        .map_err(io::Error::other)?;
+    // Ends with the sender, and then the connection does.
+    let exchange = async move {
+        let answer = sender.send_request(request).await.map_err(io::Error::other)?;
+        let status = answer.status();
+        let body = http_body_util::Limited::new(answer.into_body(), ANSWER_BYTES_MAX);
+        let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+        if status.is_success() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("{status}: {}", String::from_utf8_lossy(&body))))
+    };
+    let (done, closed) = tokio::join!(exchange, connection);
+    done.and(closed.map_err(io::Error::other))
+}
+
+fn unix_nanos() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// One family of the text format.
+#[derive(Default)]
+struct Family<'t> {
+    kind: &'t str,
+    help: &'t str,
+    samples: Vec<Sample<'t>>,
+}
+
+struct Sample<'t> {
+    /// What comes after the family's name: `total`, `bucket`, `sum`, `count` or nothing.
+    suffix: &'t str,
+    labels: Vec<(&'t str, &'t str)>,
+    value: f64,
+}
+
+/// The text format of Prometheus as an OTLP request, taken at `now` and counted since `began` (Unix time in ns).
+fn to_otlp(text: &str, began: u64, now: u64) -> Value {
+    let mut families: BTreeMap<&str, Family<'_>> = BTreeMap::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# ") {
+            let mut words = rest.splitn(3, ' ');
+            if let (Some(what), Some(name), Some(said)) = (words.next(), words.next(), words.next()) {
+                let family = families.entry(name).or_default();
+                match what {
+                    "TYPE" => family.kind = said,
+                    "HELP" => family.help = said,
+                    _ => {}
+                }
+            }
+        } else if let Some((name, sample)) = parse_sample(line) {
+            let family = families.iter_mut().rev().find(|(family, _)| is_of(name, family));
+            if let Some((family, found)) = family {
+                let suffix = name[family.len()..].trim_start_matches('_');
+                found.samples.push(Sample { suffix, ..sample });
+            }
+        }
+    }
+    let metrics: Vec<Value> = families.iter().filter_map(|(name, family)| metric(name, family, began, now)).collect();
+    json!({ "resourceMetrics": [{
+        "resource": { "attributes": [
+            attribute(("service.name", "thalweg")),
+            attribute(("service.version", env!("CARGO_PKG_VERSION"))),
+        ] },
+        "scopeMetrics": [{ "scope": { "name": "thalweg" }, "metrics": metrics }],
+    }] })
+}
+
+fn is_of(name: &str, family: &str) -> bool {
+    let suffix = name.strip_prefix(family);
+    suffix.is_some_and(|suffix| matches!(suffix, "" | "_total" | "_bucket" | "_sum" | "_count"))
+}
+
+/// `name{label="value",...} number`
+fn parse_sample(line: &str) -> Option<(&str, Sample<'_>)> {
+    let (name_and_labels, value) = line.rsplit_once(' ')?;
+    let (name, labels) = match name_and_labels.split_once('{') {
+        Some((name, labels)) => (name, parse_labels(labels.strip_suffix('}')?)),
+        None => (name_and_labels, Vec::new()),
+    };
+    let value = if value == "+Inf" { f64::INFINITY } else { value.parse().ok()? };
+    Some((name, Sample { suffix: "", labels, value }))
+}
+
+/// Values of labels here hold no quotes or commas of their own: they are names that the broker gives.
+fn parse_labels(labels: &str) -> Vec<(&str, &str)> {
+    let pairs = labels.split("\",").filter_map(|pair| pair.trim_end_matches('"').split_once("=\""));
+    pairs.collect()
+}
+
+fn metric(name: &str, family: &Family<'_>, began: u64, now: u64) -> Option<Value> {
+    let described = |data: (&str, Value)| {
+        let mut metric = json!({ "name": name, "description": family.help });
+        metric[data.0] = data.1;
+        metric
+    };
+    let point = |sample: &Sample<'_>| {
+        let attributes: Vec<Value> = sample.labels.iter().copied().map(attribute).collect();
+        json!({
+            "attributes": attributes,
+            "startTimeUnixNano": began.to_string(),
+            "timeUnixNano": now.to_string(),
+            "asDouble": sample.value,
+        })
+    };
+    let points = || family.samples.iter().map(point).collect::<Vec<_>>();
+    match family.kind {
+        "counter" => Some(described((
+            "sum",
+            json!({ "dataPoints": points(), "aggregationTemporality": CUMULATIVE, "isMonotonic": true }),
+        ))),
+        "gauge" => Some(described(("gauge", json!({ "dataPoints": points() })))),
+        "histogram" => Some(described((
+            "histogram",
+            json!({ "dataPoints": [histogram(family, began, now)], "aggregationTemporality": CUMULATIVE }),
+        ))),
+        _ => None,
+    }
+}
+
+/// The buckets of the text format are added up; those of OTLP are not.
+fn histogram(family: &Family<'_>, began: u64, now: u64) -> Value {
+    let (mut bounds, mut counts, mut before) = (Vec::new(), Vec::new(), 0.0);
+    let (mut sum, mut count) = (0.0, 0.0);
+    for sample in &family.samples {
+        match sample.suffix {
+            "bucket" => {
+                let bound = sample.labels.iter().find(|(name, _)| *name == "le").map_or("+Inf", |(_, bound)| bound);
+                if let (true, Ok(bound)) = (bound != "+Inf", bound.parse::<f64>()) {
+                    bounds.push(bound);
+                }
+                counts.push(((sample.value - before) as u64).to_string());
+                before = sample.value;
+            }
+            "sum" => sum = sample.value,
+            "count" => count = sample.value,
+            _ => {}
+        }
+    }
+    json!({
+        "startTimeUnixNano": began.to_string(),
+        "timeUnixNano": now.to_string(),
+        "count": (count as u64).to_string(),
+        "sum": sum,
+        "bucketCounts": counts,
+        "explicitBounds": bounds,
+    })
+}
+
+fn attribute((key, value): (&str, &str)) -> Value {
+    json!({ "key": key, "value": { "stringValue": value } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_the_text_says() {
+        let text = "# HELP a_bytes Bytes.\n# TYPE a_bytes counter\na_bytes_total 7\n\
+            # TYPE b gauge\nb{shard=\"0\"} 1\nb{shard=\"1\"} 2\n\
+            # TYPE c_seconds histogram\nc_seconds_sum 0.5\nc_seconds_count 3\nc_seconds_bucket{le=\"0.1\"} 1\n\
+            c_seconds_bucket{le=\"+Inf\"} 3\n# EOF\n";
+        let otlp = to_otlp(text, 1, 2);
+        let metrics = &otlp["resourceMetrics"][0]["scopeMetrics"][0]["metrics"];
+        assert_eq!(metrics[0]["name"], "a_bytes");
+        assert_eq!(metrics[0]["sum"]["dataPoints"][0]["asDouble"], 7.0);
+        assert_eq!(metrics[1]["gauge"]["dataPoints"][1]["attributes"][0]["value"]["stringValue"], "1");
+        let histogram = &metrics[2]["histogram"]["dataPoints"][0];
+        assert_eq!(histogram["bucketCounts"], json!(["1", "2"]));
+        assert_eq!(histogram["explicitBounds"], json!([0.1]));
+        assert_eq!((&histogram["count"], &histogram["sum"]), (&json!("3"), &json!(0.5)));
+    }
+
+    #[test]
+    fn an_endpoint_without_a_path_gets_the_usual_one() {
+        let every = Duration::from_secs(1);
+        let parse = |endpoint: &str| OtlpSettings::parse(endpoint, every).map(|settings| settings.endpoint.to_string());
+        assert_eq!(parse("http://localhost:4318").expect("valid"), "http://localhost:4318/v1/metrics");
+        assert_eq!(parse("http://localhost:4318/x").expect("valid"), "http://localhost:4318/x");
+        assert!(parse("https://localhost:4318").is_err());
+        assert!(parse("localhost").is_err());
+    }
+}
