@@ -157,14 +157,10 @@ enum End {
     Cut,
 }
 
-/// Serves a connection of this version to its end.
-pub(super) async fn serve<S, B, T>(
-    shared: Arc<Shared<S>>,
-    connection: Arc<Connection>,
-    stream: T,
-    version: Version,
-    first: Bytes,
-) where
+/// Serves a connection of HTTP/1 to its end. This future is what an idle connection costs, so that what is
+/// rare is boxed in it.
+pub(super) async fn serve_http1<S, B, T>(shared: Arc<Shared<S>>, wire: Wire<T>)
+where
     S: Service<Request<RequestBody>, Response = Response<B>> + Send + Sync + 'static,
     S::Future: Send,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -172,29 +168,37 @@ pub(super) async fn serve<S, B, T>(
     B::Error: Into<Box<dyn Error + Send + Sync>>,
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    if version == Version::Http2 {
-        connection.activity.set_http2();
-    }
-    let io = TokioIo::new(Wire::new(stream, first, connection.clone()));
+    let connection = wire.connection.clone();
     let service = {
         let (shared, connection) = (shared.clone(), connection.clone());
         service_fn(move |request| exchange(shared.clone(), connection.clone(), request))
     };
-    let timeouts = shared.settings.timeouts();
-    match version {
-        Version::Http1 => {
-            let mut http = shared.http1.serve_connection(io, service).with_upgrades();
-            let end = drive(Pin::new(&mut http), &connection, &timeouts).await;
-            // `None` where the connection speaks something else by now.
-            if let Some(parts) = http.into_parts() {
-                end_http1(&shared, parts.io.into_inner(), end).await;
-            }
-        }
-        Version::Http2 => {
-            let http = pin!(shared.http2.serve_connection(io, service));
-            drive(http, &connection, &timeouts).await;
-        }
+    let mut http = shared.http1.serve_connection(TokioIo::new(wire), service).with_upgrades();
+    let end = drive(Pin::new(&mut http), &connection, &shared.timeouts).await;
+    // `None` where the connection speaks something else by now.
+    if let Some(parts) = http.into_parts() {
+        Box::pin(end_http1(&shared, parts.io.into_inner(), end)).await;
     }
+}
+
+/// Serves a connection of HTTP/2 to its end.
+pub(super) async fn serve_http2<S, B, T>(shared: Arc<Shared<S>>, wire: Wire<T>)
+where
+    S: Service<Request<RequestBody>, Response = Response<B>> + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let connection = wire.connection.clone();
+    connection.activity.set_http2();
+    let service = {
+        let (shared, connection) = (shared.clone(), connection.clone());
+        service_fn(move |request| exchange(shared.clone(), connection.clone(), request))
+    };
+    let http = pin!(shared.http2.serve_connection(TokioIo::new(wire), service));
+    drive(http, &connection, &shared.timeouts).await;
 }
 
 /// Runs a connection until it ends or something on it is overdue.

@@ -77,9 +77,14 @@ pub(super) struct Origin {
     pub is_secure: Option<bool>,
 }
 
+/// Whether this is one of the proxies.
+pub(super) fn is_trusted(address: IpAddr, proxies: &[IpNetwork]) -> bool {
+    proxies.iter().any(|network| network.contains(address))
+}
+
 /// The client of a request that came from this peer. Without a trusted proxy that is the peer.
 pub(super) fn origin(peer: IpAddr, headers: &HeaderMap, proxies: &[IpNetwork]) -> Origin {
-    let is_trusted = |address: IpAddr| proxies.iter().any(|network| network.contains(address));
+    let is_trusted = |address| is_trusted(address, proxies);
     let peer = peer.to_canonical();
     let unknown = Origin { address: peer, is_secure: None };
     if !is_trusted(peer) {

@@ -20,13 +20,15 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::HttpSettings;
+use super::activity::Timeouts;
 use super::body::RequestBody;
-use super::connection::{Connection, Version, serve, version};
+use super::connection::{Connection, Version, serve_http1, serve_http2, version};
+use super::forwarded::is_trusted;
 use super::policy::Policy;
 use super::rate::Rates;
 use super::refusal::{Reason, Refusal};
 use super::stats::HttpStats;
-use super::wire::{LAST_WORDS, last_words};
+use super::wire::{LAST_WORDS, Wire, last_words};
 use crate::limits::Cap;
 use crate::tls::{PeerIdentity, Tls};
 use crate::{Acceptor, ConnectionPermit, Connections, Drain, Shutdown};
@@ -59,6 +61,7 @@ pub(super) struct Shared<S> {
     pub settings: HttpSettings,
     pub service: S,
     pub policy: Policy,
+    pub timeouts: Timeouts,
     pub rates: Option<Rates>,
     pub http1: http1::Builder,
     pub http2: http2::Builder<TokioExecutor>,
@@ -106,6 +109,7 @@ where
         Ok(Self(Arc::new(Shared {
             service,
             policy: settings.policy(),
+            timeouts: settings.timeouts(),
             rates: settings.requests_per_second.map(Rates::new),
             http1: http1_builder(&settings),
             http2: http2_builder(&settings),
@@ -176,7 +180,12 @@ where
             }
         };
         let connection = self.0.connection(peer, drain, permit);
-        self.0.clone().serve_plain(stream, connection).await;
+        let shared = self.0.clone();
+        match shared.begin_plain(stream, connection).await {
+            Some((Version::Http1, wire)) => Box::pin(serve_http1(shared, wire)).await,
+            Some((Version::Http2, wire)) => Box::pin(serve_http2(shared, wire)).await,
+            None => {}
+        }
     }
 }
 
@@ -193,7 +202,7 @@ where
         Connection::new(id, peer, self.stats.clone(), self.is_draining.clone(), drain, permit)
     }
 
-    /// Serves a new connection in a task of its own, or refuses it.
+    /// Serves a new connection in a task of its own, once it is clear what it speaks, or refuses it.
     fn take(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr, drain: Drain) {
         let shared = self.clone();
         let is_plain_allowed = self.settings.plaintext.is_allowed(peer.ip());
@@ -201,7 +210,9 @@ where
             tokio::spawn(async move { shared.refuse_plaintext(socket, peer).await });
             return;
         }
-        let permit = match self.connections.admit(Some(peer.ip())) {
+        // A proxy comes for many clients, and needs more than the share of one.
+        let is_proxy = is_trusted(peer.ip(), &self.settings.trusted_proxies);
+        let permit = match self.connections.admit((!is_proxy).then_some(peer.ip())) {
             Ok(permit) => permit,
             Err(refused) => {
                 tracing::warn!(%peer, "refused a connection: {refused}");
@@ -212,59 +223,78 @@ where
             }
         };
         let connection = self.connection(peer, drain, permit);
-        tokio::spawn(async move { shared.serve(socket, connection, is_plain_allowed).await });
+        tokio::spawn(async move { shared.begin(socket, connection, is_plain_allowed).await });
     }
 
-    async fn serve(self: Arc<Self>, socket: TcpStream, mut connection: Connection, is_plain_allowed: bool) {
-        let Some(tls) = &self.tls else {
-            return self.serve_plain(socket, connection).await;
+    /// Finds out what a connection speaks, and leaves it to a task that only knows how to serve that.
+    async fn begin(self: Arc<Self>, socket: TcpStream, mut connection: Connection, is_plain_allowed: bool) {
+        let first = match &self.tls {
+            Some(_) => self.in_time(&connection, is_tls(&socket)).await,
+            None => Some(Ok(false)),
         };
-        match self.in_time(&connection, is_tls(&socket)).await {
-            Some(Ok(true)) => {}
-            Some(Ok(false)) if is_plain_allowed => return self.serve_plain(socket, connection).await,
-            Some(Ok(false)) => return self.refuse_plaintext(socket, connection.peer).await,
-            Some(Err(error)) => {
-                tracing::debug!(connection = connection.id, %error, "connection lost before it began");
-                return;
+        match first {
+            Some(Ok(true)) => {
+                if let Some((version, stream)) = self.shake_hands(socket, &mut connection).await {
+                    self.spawn(version, Wire::new(stream, Bytes::new(), Arc::new(connection)));
+                }
             }
-            None => return,
+            Some(Ok(false)) if is_plain_allowed => {
+                if let Some((version, wire)) = self.begin_plain(socket, connection).await {
+                    self.spawn(version, wire);
+                }
+            }
+            Some(Ok(false)) => Box::pin(self.refuse_plaintext(socket, connection.peer)).await,
+            Some(Err(error)) => tracing::debug!(connection = connection.id, %error, "connection lost before it began"),
+            None => {}
         }
-        // Boxed: a connection without TLS does not pay for the state of one with it.
-        let handshake = Box::pin(tls.accept(socket));
-        let stream = match self.in_time(&connection, handshake).await {
+    }
+
+    async fn shake_hands(
+        &self,
+        socket: TcpStream,
+        connection: &mut Connection,
+    ) -> Option<(Version, Box<TlsStream<TcpStream>>)> {
+        let handshake = Box::pin(self.tls.as_ref()?.accept(socket));
+        let stream = match self.in_time(connection, handshake).await {
             Some(Ok(stream)) => stream,
             failed => {
                 if let Some(Err(error)) = failed {
                     tracing::debug!(connection = connection.id, %error, "TLS handshake failed");
                 }
                 self.stats.add_failed_handshake();
-                return;
+                return None;
             }
         };
         let session = stream.get_ref().1;
         connection.is_tls = true;
         connection.identity = PeerIdentity::of_certificates(session.peer_certificates());
         let version = if session.alpn_protocol() == Some(ALPN[0]) { Version::Http2 } else { Version::Http1 };
-        self.serve_tls(stream, connection, version).await;
+        // Boxed: it is large, and moved about.
+        Some((version, Box::new(stream)))
     }
 
-    async fn serve_tls(self: Arc<Self>, stream: TlsStream<TcpStream>, connection: Connection, version: Version) {
-        Box::pin(serve(self, Arc::new(connection), stream, version, Bytes::new())).await;
-    }
-
-    async fn serve_plain<T>(self: Arc<Self>, mut stream: T, connection: Connection)
+    /// `None` for a connection that ends before it is clear which version it speaks.
+    async fn begin_plain<T>(&self, mut stream: T, connection: Connection) -> Option<(Version, Wire<T>)>
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        match self.in_time(&connection, version(&mut stream)).await {
-            Some(Ok(Some((version, first)))) => {
-                Box::pin(serve(self, Arc::new(connection), stream, version, first)).await;
+        match self.in_time(&connection, version(&mut stream)).await? {
+            Ok(begun) => {
+                let (version, first) = begun?;
+                Some((version, Wire::new(stream, first, Arc::new(connection))))
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 tracing::debug!(connection = connection.id, %error, "connection lost before it began");
+                None
             }
-            Some(Ok(None)) | None => {}
         }
+    }
+
+    fn spawn<T: AsyncRead + AsyncWrite + Send + Unpin + 'static>(self: Arc<Self>, version: Version, wire: Wire<T>) {
+        match version {
+            Version::Http1 => tokio::spawn(serve_http1(self, wire)),
+            Version::Http2 => tokio::spawn(serve_http2(self, wire)),
+        };
     }
 
     /// What comes of this, if that is within the time for a head and before the drain.

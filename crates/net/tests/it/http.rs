@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use http_body_util::Full;
 use hyper::{Method, Request};
+use net::ConnectionLimits;
 use net::http::{HttpSettings, IpNetwork, Plaintext, Reason, SecurityHeaders};
 use net::tls::{ClientAuth, Tls, TlsSettings};
 use rustls::ClientConfig;
@@ -251,7 +252,7 @@ async fn too_many_requests_of_one_client_are_put_off() {
 
 #[tokio::test]
 async fn connections_over_the_limit_are_told_so() {
-    let server = Running::with(settings(), None, 1);
+    let server = Running::with(settings(), None, ConnectionLimits::up_to(1));
     let mut first = server.http1().await;
     assert_eq!(within(first.send_request(request("/", &[]))).await.expect("an answer").status(), 200);
     let refused = server.say("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
@@ -259,6 +260,18 @@ async fn connections_over_the_limit_are_told_so() {
     assert_eq!(server.stats.refused(Reason::Connections), 1);
     drop(first);
     until(|| server.limit.open() == 0).await;
+    assert_eq!(server.get("/", &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_has_more_connections_than_the_share_of_one_client() {
+    let limits = ConnectionLimits { per_peer_max: 1, ..ConnectionLimits::up_to(100) };
+    let server = Running::with(settings(), None, limits);
+    let _first = server.http1().await;
+    assert!(is_refusal(&server.say("").await, 503));
+    let trusted_proxies = vec!["127.0.0.1".parse().expect("a network")];
+    let server = Running::with(HttpSettings { trusted_proxies, ..settings() }, None, limits);
+    let _first = server.http1().await;
     assert_eq!(server.get("/", &[]).await.status, 200);
 }
 
@@ -362,7 +375,7 @@ async fn tls_and_plaintext_come_on_one_port() {
     let auth = ClientAuth { roots, is_required: false, names: Vec::new(), fingerprints: Vec::new() };
     let identities = vec![folder.identity("own", &ca.server("server.example"))];
     let tls = Tls::new(TlsSettings { identities, refuse_unknown_names: false, client_auth: Some(auth) }).expect("TLS");
-    let server = Running::with(settings(), Some(&tls), 100);
+    let server = Running::with(settings(), Some(&tls), ConnectionLimits::up_to(100));
 
     let stream = tls_to(&server, ca.client(&[b"http/1.1"], Some(&alice))).await.expect("a handshake");
     let mut client = http1_over(stream).await;
@@ -381,11 +394,11 @@ async fn tls_and_plaintext_come_on_one_port() {
     until(|| server.stats.failed_handshakes() == 1).await;
 
     let strict = HttpSettings { plaintext: Plaintext::Refused, ..settings() };
-    let server = Running::with(strict.clone(), Some(&tls), 100);
+    let server = Running::with(strict.clone(), Some(&tls), ConnectionLimits::up_to(100));
     assert!(tls_to(&server, ca.client(&[], None)).await.is_ok());
     let refused = server.say("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert!(is_refusal(&refused, 403) && refused.contains("https"), "{refused}");
-    let no_tls = Running::with(strict, None, 100);
+    let no_tls = Running::with(strict, None, ConnectionLimits::up_to(100));
     assert!(is_refusal(&no_tls.say("").await, 403));
     assert_eq!(no_tls.stats.refused(Reason::Plaintext), 1);
 }

@@ -120,13 +120,13 @@ pub struct Running {
 
 impl Running {
     pub fn start(settings: HttpSettings) -> Self {
-        Self::with(settings, None, 100)
+        Self::with(settings, None, ConnectionLimits::up_to(100))
     }
 
-    pub fn with(settings: HttpSettings, tls: Option<&Tls>, connections_max: usize) -> Self {
+    pub fn with(settings: HttpSettings, tls: Option<&Tls>, limits: ConnectionLimits) -> Self {
         let acceptor = Acceptor::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let address = acceptor.local_addr().expect("an address");
-        let (limit, shutdown) = (Connections::new(ConnectionLimits::up_to(connections_max)), Shutdown::default());
+        let (limit, shutdown) = (Connections::new(limits), Shutdown::default());
         let server = HttpServer::new(settings, tls, limit.clone(), service_fn(answer)).expect("a server");
         let stats = server.stats();
         let task = tokio::spawn(server.serve(acceptor, shutdown.drain()));
