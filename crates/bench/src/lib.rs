@@ -1,6 +1,6 @@
-//! A load generator on the public client only, and its reports.
+//! Load generators and their reports: of a broker, on the public client only, and of the service runtime alone.
 //!
-//! It runs in another process than the broker. A run that loses a record says so.
+//! They run in another process than what they load. A run that loses a record or an answer says so.
 
 mod latency;
 mod load;
