@@ -71,7 +71,7 @@ fn keeps_a_pipeline_full_and_ends_when_all_is_answered() {
         }
     });
     assert_eq!((tally.errors, &tally.told[..]), (0, &[][..]));
-    assert!(tally.answers > 100, "{} answers", tally.answers);
+    assert!(tally.answers > 4, "{} answers are no more than the first requests", tally.answers);
     let timed = tally.latencies.percentiles().expect("some").count;
     assert_eq!(timed, tally.answers / ANSWERS_A_SAMPLE);
 }

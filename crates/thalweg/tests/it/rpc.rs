@@ -97,7 +97,7 @@ fn a_server_that_cannot_be_is_refused() {
 
 /// What a load of a fraction of a second found, which has to be no error.
 fn load(args: &[&str]) -> Value {
-    let short = ["--duration-secs", "0.2", "--warm-up-secs", "0.05", "--json"];
+    let short = ["--duration-secs", "0.4", "--warm-up-secs", "0.05", "--json"];
     thalweg(["bench", "rpc", "load"].into_iter().chain(args.iter().copied()).chain(short)).json()
 }
 
@@ -168,10 +168,10 @@ fn an_open_loop_keeps_to_its_rate() {
     let serve = Serve::with(&["--bind", "127.0.0.1:0"]);
     let place = serve.place.clone();
     let found = load(&[&place, "--rate", "2000", "--connections", "7", "--threads", "2"]);
-    assert_eq!((&found["due"], &found["timed"]), (&400.into(), &400.into()), "{found}");
+    assert_eq!((&found["due"], &found["timed"]), (&800.into(), &800.into()), "{found}");
     assert!(found["sent_late_p99_us"].as_f64().is_some_and(|us| us > 0.0), "{found}");
     let served = serve.stop();
-    assert_eq!(served["requests"], 500, "those of the warm-up, too");
+    assert_eq!(served["requests"], 900, "those of the warm-up, too");
 }
 
 /// A load that did not get what it asked for has failed.
@@ -196,7 +196,7 @@ fn with_profile(profile: &str, args: &[&str]) -> Done {
     run(program.stdout(Stdio::piped()).stderr(Stdio::piped()), b"")
 }
 
-const SHORT: [&str; 7] = ["--connections", "4", "--duration-secs", "0.2", "--warm-up-secs", "0.05", "--json"];
+const SHORT: [&str; 7] = ["--connections", "4", "--duration-secs", "0.4", "--warm-up-secs", "0.05", "--json"];
 
 /// Without `serve` or `load` there are both, and what a request cost the server is known, too.
 #[test]
