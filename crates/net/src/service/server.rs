@@ -21,7 +21,7 @@ use tokio::task::{JoinSet, spawn_local};
 
 use super::connection::Connection;
 use super::protocol::{Fault, FaultKind, Handler, Protocol};
-use super::transport::{Plain, Stream, Transport as ByteStream};
+use super::transport::{Plain, QuicStream, Stream, Transport as ByteStream};
 use super::{Live, Peer, Phase, Service, Transport};
 use crate::limits::{ConnectionPermit, Connections};
 use crate::listen::{Address, Kind, Listener, Plaintext, TlsOffer};
@@ -440,7 +440,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             let waited = self.until_phase_changes(wait_max, wait).await;
             match waited {
                 Some(Some(Ok((send, receive)))) => {
-                    let io = tokio::io::join(receive, send);
+                    let io = QuicStream::new(send, receive);
                     let outbox = Outbox::to_writer(self.settings.outbox_bytes_max);
                     let stream = self.unless_it_panics(|| {
                         Connection::new(self.clone(), peer, connection, Stream::new(io), Arc::new(outbox))

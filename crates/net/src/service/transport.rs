@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::out::Out;
 use crate::Outbox;
@@ -142,5 +142,48 @@ impl<S: AsyncWrite + Unpin> Stream<S> {
             self.is_flushed = true;
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+/// A stream of a QUIC connection. Its end is reached when the peer has all of it: the connection may be closed right
+/// after, and would take with it what is still on the way.
+pub(super) struct QuicStream {
+    receive: quinn::RecvStream,
+    send: quinn::SendStream,
+    /// Over when everything has arrived, or the peer wants no more.
+    arrived: Option<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+impl QuicStream {
+    pub(super) fn new(send: quinn::SendStream, receive: quinn::RecvStream) -> Self {
+        Self { receive, send, arrived: None }
+    }
+}
+
+impl AsyncRead for QuicStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        AsyncRead::poll_read(Pin::new(&mut self.receive), cx, buf)
+    }
+}
+
+impl AsyncWrite for QuicStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        AsyncWrite::poll_write(Pin::new(&mut self.send), cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        AsyncWrite::poll_flush(Pin::new(&mut self.send), cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let stream = &mut *self;
+        let arrived = stream.arrived.get_or_insert_with(|| {
+            if let Err(error) = stream.send.finish() {
+                tracing::debug!(%error, "nothing more to finish");
+            }
+            let stopped = stream.send.stopped();
+            Box::pin(async move { drop(stopped.await) })
+        });
+        arrived.as_mut().poll(cx).map(Ok)
     }
 }

@@ -14,6 +14,7 @@ over_every_transport!(
     a_message_that_is_begun_is_finished,
     whoever_has_not_asked_yet_is_told,
     whoever_does_not_end_is_cut_at_the_deadline,
+    answers_reach_a_peer_that_has_said_all_it_wants,
 );
 
 /// A deadline that a test waits for.
@@ -164,6 +165,55 @@ async fn whoever_does_not_end_is_cut_at_the_deadline(way: Way) {
         }
         drop((asking, deaf, mute));
         stand.is_left_alone().await;
+    }
+}
+
+/// The end comes at once after the answer: over QUIC the connection is closed only when it has arrived.
+async fn answers_reach_a_peer_that_has_said_all_it_wants(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.send(&call(1, "wait x")).await;
+        peer.send(&call(2, "noise 2 300000 3")).await;
+        stand.world.until("begin x").await;
+        until("both are asked", || stand.totals().requests_started == 2).await;
+        let end = async {
+            stand.world.until("drain").await;
+            peer.mouth.finish().await;
+            stand.world.open("x", 1);
+            let mut said = peer.hear_all(3).await;
+            said.sort_by_key(Said::id);
+            assert_eq!(said[..2], [Said::Push(0, b"going away".into()), Said::Answer(1, b"x".into())]);
+            assert!(said[2] == Said::Answer(2, noise(2, 300_000)), "{:?}", said[2]);
+            peer.ear.hears_the_end().await;
+        };
+        let (ended, ()) = tokio::join!(stand.end(PATIENCE), end);
+        assert!(ended.is_clean(), "{ended:?}");
+    }
+}
+
+/// The same where the peer has closed its half before, and its last request is answered during the shutdown.
+#[tokio::test]
+async fn answers_reach_a_peer_that_had_said_all_before() {
+    for way in [Way::Tcp, Way::Tls, Way::Unix, Way::Quic, Way::Pipe] {
+        for stand in Stand::both(patient()) {
+            let mut peer = stand.dial(way).await;
+            peer.send(&call(1, "wait x")).await;
+            peer.mouth.finish().await;
+            stand.world.until("begin x").await;
+            let end = async {
+                until("nobody gets in", || stand.shutdown.drain().has_begun()).await;
+                stand.world.open("x", 1);
+                // That the server goes away may be heard before it hears that nothing more comes.
+                let mut said = peer.hear().await;
+                if matches!(said, Said::Push(..)) {
+                    said = peer.hear().await;
+                }
+                assert_eq!(said, Said::Answer(1, b"x".into()), "{way:?}");
+                peer.ear.hears_the_end().await;
+            };
+            let (ended, ()) = tokio::join!(stand.end(PATIENCE), end);
+            assert!(ended.is_clean(), "{way:?}: {ended:?}");
+        }
     }
 }
 
