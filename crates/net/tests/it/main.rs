@@ -8,5 +8,6 @@ mod limits;
 mod pushes;
 mod service;
 mod shutdown;
+mod sockets;
 mod timeouts;
 mod tls;
