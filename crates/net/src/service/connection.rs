@@ -302,6 +302,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// Answers, reads and handles until nothing more can be done, and writes what came of it.
     fn work(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Work, End> {
         let at = self.live.measures_durations.then(Instant::now);
+        scratch.batch.began = at;
         let mut is_unsettled = false;
         let why = loop {
             if self.held.as_mut().is_some_and(|held| held.as_mut().poll(cx).is_ready()) {
@@ -549,6 +550,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Some(pending) if P::ORDER == Order::Request => pending.push_known(tag, response, turn.at),
             _ => {
                 turn.batch.completed += 1;
+                turn.batch.answered_at_once += 1;
                 self.live.protocol.encode(&mut self.codec, tag, response, turn.out);
             }
         }
@@ -565,6 +567,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Some(pending) if P::ORDER == Order::Request => pending.push_fault(tag, fault),
             _ => {
                 turn.batch.completed += 1;
+                turn.batch.answered_at_once += 1;
                 self.live.protocol.encode_fault(&mut self.codec, Some(tag), &fault, turn.out);
             }
         }
@@ -653,6 +656,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
         if batch.messages > 0 {
             cells.messages.add(batch.messages);
+        }
+        if batch.answered_at_once > 0
+            && let Some(began) = batch.began
+        {
+            cells.durations.record(began.elapsed(), batch.answered_at_once);
         }
         if self.live.counts_bytes {
             cells.bytes_read.add(batch.bytes_read);

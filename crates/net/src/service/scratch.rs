@@ -1,6 +1,7 @@
 //! The buffers that the connections of one thread take turns with.
 
 use std::cell::Cell;
+use std::time::Instant;
 
 use super::out::Out;
 
@@ -24,6 +25,9 @@ pub(super) struct Batch {
     pub(super) completed: u64,
     pub(super) messages: u64,
     pub(super) bytes_read: u64,
+    /// Of the completed ones, those that were answered in this turn, and when it began if that is measured.
+    pub(super) answered_at_once: u64,
+    pub(super) began: Option<Instant>,
 }
 
 impl Scratch {

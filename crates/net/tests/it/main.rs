@@ -2,6 +2,7 @@
 
 mod bodies;
 mod certificates;
+mod counts;
 mod faults;
 mod harness;
 mod limits;

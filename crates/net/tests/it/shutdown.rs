@@ -5,7 +5,7 @@ use std::time::Duration;
 use net::service::FaultKind;
 
 use crate::harness::framed::{call, open, piece, tell};
-use crate::harness::stand::{impatient, patient};
+use crate::harness::stand::patient;
 use crate::harness::{PATIENCE, Said, Stand, Way, noise, over_every_transport, until, within};
 
 over_every_transport!(
