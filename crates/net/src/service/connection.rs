@@ -249,6 +249,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if is_placed {
             self.count_fault(&fault);
         }
+        self.rest = Rest::new();
         let fault = (!is_placed).then_some(fault);
         self.stage = Stage::Finishing { drained: None, is_eof: false, fault };
     }
