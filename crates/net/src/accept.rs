@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// Connections that the kernel holds until they are accepted.
@@ -29,8 +29,12 @@ pub struct Acceptor {
 pub struct UnixAcceptor {
     listener: UnixListener,
     path: PathBuf,
+    file: FileId,
     reserve: Reserve,
 }
+
+/// A file, whatever its name: the device and the number there.
+type FileId = (u64, u64);
 
 /// Held so that, with no descriptor left, a connection can still be accepted and closed.
 struct Reserve(Option<File>);
@@ -99,7 +103,7 @@ impl UnixAcceptor {
         remove_stale(path)?;
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-        Ok(Self { listener, path: path.to_owned(), reserve: Reserve::open() })
+        Ok(Self { listener, path: path.to_owned(), file: file_at(path)?, reserve: Reserve::open() })
     }
 
     pub fn path(&self) -> &Path {
@@ -122,10 +126,21 @@ impl UnixAcceptor {
 
 impl Drop for UnixAcceptor {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.path) {
+        // Another process may have put its own in the place.
+        let removed = match file_at(&self.path) {
+            Ok(file) if file != self.file => return,
+            Ok(_) => std::fs::remove_file(&self.path),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
             tracing::debug!(path = %self.path.display(), %error, "cannot remove a socket");
         }
     }
+}
+
+fn file_at(path: &Path) -> io::Result<FileId> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
 }
 
 /// Removes a socket that is left over. One that answers, or is no socket, stays.
@@ -136,10 +151,13 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "something listens there already")),
+    // Without waiting: one that is too busy to accept would let this wait for ever.
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
-        Err(error) => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "something listens there already")),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How long those who are told to stop at once may take to be gone.
-const ABORT_WAIT: Duration = Duration::from_millis(50);
+const ABORT_WAIT: Duration = Duration::from_secs(1);
 
 /// The one who decides that it is over. Cheap to clone.
 #[derive(Clone)]
@@ -121,6 +121,11 @@ impl Drain {
     /// Returns once the shutdown has begun, or its owner is gone.
     pub async fn begun(&mut self) {
         self.stages.begun().await;
+    }
+
+    /// Returns once what is left is to be cut off, or the owner of the shutdown is gone.
+    pub async fn aborted(&mut self) {
+        self.stages.aborted().await;
     }
 
     /// What the work comes to, or `None` where the shutdown begins first.

@@ -35,11 +35,6 @@ use crate::telemetry::{self, Lap};
 const FLUSH_BYTES: usize = 64 << 10;
 /// From this on the rest of a frame is read straight into the connection's own buffer.
 const LARGE_REST_BYTES: usize = 16 << 10;
-/// A frame may take its read timeout, and a tick more for each so many bytes that have come of it.
-const READ_BYTES_PER_TICK_MIN: usize = 256;
-
-/// A tick that does not come.
-const NEVER: u64 = u64::MAX / 2;
 
 pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     live: Rc<Live<P, H>>,
@@ -268,6 +263,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if is_placed {
             self.count_fault(&fault);
         }
+        self.rest = Rest::new();
         let fault = (!is_placed).then_some(fault);
         self.stage = Stage::Finishing { drained: None, is_eof: false, fault };
     }
@@ -319,6 +315,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// Answers, reads and handles until nothing more can be done, and writes what came of it.
     fn work(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Work, End> {
         let at = self.live.measures_durations.then(Instant::now);
+        scratch.batch.began = at;
         let mut is_unsettled = false;
         let why = loop {
             if self.held.as_mut().is_some_and(|held| held.as_mut().poll(cx).is_ready()) {
@@ -365,13 +362,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if is_unsettled {
             self.live.handler.settle(&mut self.session);
         }
-        let immediate = scratch.batch.immediate;
         self.write(cx, scratch, now)?;
-        if let Some(at) = at
-            && immediate > 0
-        {
-            self.live.cells.durations.record(at.elapsed(), immediate);
-        }
         Ok(why)
     }
 
@@ -507,9 +498,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let is_late = matches!(self.stage, Stage::Finishing { .. });
         match self.live.protocol.decode(&mut self.codec, input)? {
             Decoded::More(wanted) => {
-                let max = self.live.settings.frame_bytes_max;
-                if wanted > max {
-                    return Err(Fault::too_large(format!("a frame has at most {max} bytes, this one {wanted}")).into());
+                if wanted > self.live.settings.frame_bytes_max {
+                    return Err(self.too_large(wanted).into());
                 }
                 self.rest.wanted = wanted.max(there + 1);
                 return Ok(false);
@@ -520,6 +510,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             Decoded::Message(_) if is_late => {}
             Decoded::Piece { tag, .. } if is_late && !self.bodies.have(tag) => {}
+            Decoded::Request(..) | Decoded::Message(_) if there - input.len() > self.live.settings.frame_bytes_max => {
+                return Err(self.too_large(there - input.len()).into());
+            }
             Decoded::Message(message) => {
                 turn.batch.messages += 1;
                 self.held = self.live.handler.tell(&mut self.session, message);
@@ -547,6 +540,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             self.stage = Stage::Serving;
         }
         Ok(true)
+    }
+
+    #[cold]
+    fn too_large(&self, bytes: usize) -> Fault {
+        let max = self.live.settings.frame_bytes_max;
+        Fault::too_large(format!("a frame has at most {max} bytes, this one {bytes}"))
     }
 
     /// Returns the number of the request among the pending ones, if it is one.
@@ -585,7 +584,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Some(pending) if P::ORDER == Order::Request => pending.push_known(tag, response, turn.at),
             _ => {
                 turn.batch.completed += 1;
-                turn.batch.immediate += 1;
+                turn.batch.answered_at_once += 1;
                 self.live.protocol.encode(&mut self.codec, tag, response, turn.out);
             }
         }
@@ -602,6 +601,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             Some(pending) if P::ORDER == Order::Request => pending.push_fault(tag, fault),
             _ => {
                 turn.batch.completed += 1;
+                turn.batch.answered_at_once += 1;
                 self.live.protocol.encode_fault(&mut self.codec, Some(tag), &fault, turn.out);
             }
         }
@@ -694,6 +694,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
         if batch.messages > 0 {
             cells.messages.add(batch.messages);
+        }
+        if batch.answered_at_once > 0
+            && let Some(began) = batch.began
+        {
+            cells.durations.record(began.elapsed(), batch.answered_at_once);
         }
         if self.live.counts_bytes {
             cells.bytes_read.add(batch.bytes_read);

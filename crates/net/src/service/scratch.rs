@@ -1,6 +1,7 @@
 //! The buffers that the connections of one thread take turns with.
 
 use std::cell::Cell;
+use std::time::Instant;
 
 use super::out::Out;
 
@@ -22,10 +23,11 @@ pub(super) struct Scratch {
 pub(super) struct Batch {
     pub(super) started: u64,
     pub(super) completed: u64,
-    /// Those of `completed` that were answered at once.
-    pub(super) immediate: u64,
     pub(super) messages: u64,
     pub(super) bytes_read: u64,
+    /// Of the completed ones, those that were answered in this turn, and when it began if that is measured.
+    pub(super) answered_at_once: u64,
+    pub(super) began: Option<Instant>,
 }
 
 impl Scratch {

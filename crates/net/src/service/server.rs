@@ -340,9 +340,8 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         self.until_phase_changes(duration, work).await
     }
 
-    async fn serve_endpoint(self: Rc<Self>, endpoint: quinn::Endpoint, offer: Box<QuicOffer>, hold: Hold) {
-        let mut drain = hold.drain.clone();
-        while let Some(Some(incoming)) = drain.or_begun(endpoint.accept()).await {
+    async fn serve_endpoint(self: Rc<Self>, endpoint: quinn::Endpoint, offer: Box<QuicOffer>, mut hold: Hold) {
+        while let Some(Some(incoming)) = hold.drain.or_begun(endpoint.accept()).await {
             let peer = incoming.remote_address();
             match offer.connections.admit(Some(peer.ip())) {
                 Ok(permit) => {
@@ -358,7 +357,17 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 }
             }
         }
-        endpoint.wait_idle().await;
+        // Those who are there hear the end; whoever still comes is refused and not left to wait.
+        let refuse = async {
+            while let Some(incoming) = endpoint.accept().await {
+                incoming.refuse();
+            }
+        };
+        tokio::select! {
+            () = endpoint.wait_idle() => {}
+            () = refuse => {}
+            () = hold.drain.aborted() => {}
+        }
     }
 
     async fn serve_quic(self: Rc<Self>, incoming: quinn::Incoming, config: quinn::ServerConfig, hold: Hold) {

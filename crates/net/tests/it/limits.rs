@@ -233,6 +233,28 @@ async fn a_frame_that_waits_too_long_for_memory_is_answered_busy(way: Way) {
     }
 }
 
+/// In order, its refusal waits for its turn.
+#[tokio::test]
+async fn a_frame_without_memory_is_refused_after_the_answers_before_it() {
+    let stand = Stand::in_order(little_memory(SHORT));
+    let (_greedy, _end, mut peer) = with_little_memory(&stand, Way::Tcp).await;
+    let large = frame(b'K', 2, &noise(2, 600 << 10));
+    peer.send(&call(1, "wait x")).await;
+    stand.world.until("begin x").await;
+    let refused = stand.memory.refused();
+    peer.send(&large[..HEAD_BYTES]).await;
+    until("it waits", || stand.memory.refused() > refused).await;
+    // Somebody who begins to wait later is refused, so its time is over as well.
+    for _ in 0..2 {
+        let mut clock = stand.dial(Way::Tcp).await;
+        clock.send(&large[..HEAD_BYTES]).await;
+        clock.ear.is_told_and_closed(FaultKind::Busy).await;
+    }
+    stand.world.open("x", 1);
+    assert_eq!(peer.hear().await, Said::Answer(1, b"x".into()));
+    peer.ear.is_told_and_closed(FaultKind::Busy).await;
+}
+
 /// What answers may take of what lies between a handler and a peer that does not read: the outbox, one write, and
 /// what the system holds for both ends.
 const BETWEEN_BYTES_MAX: usize = 24 << 20;

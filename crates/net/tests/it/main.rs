@@ -2,6 +2,7 @@
 
 mod bodies;
 mod certificates;
+mod counts;
 mod faults;
 mod harness;
 mod http;
@@ -11,5 +12,6 @@ mod limits;
 mod pushes;
 mod service;
 mod shutdown;
+mod sockets;
 mod timeouts;
 mod tls;

@@ -9,7 +9,12 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::super::protocol::{Fault, FaultKind, Handler, Protocol};
 use super::super::scratch::Scratch;
 use super::super::transport::Transport;
-use super::{Connection, End, NEVER, READ_BYTES_PER_TICK_MIN, Stage};
+use super::{Connection, End, Stage};
+
+/// A tick that does not come.
+const NEVER: u64 = u64::MAX / 2;
+/// A frame may take its read timeout, and a tick more for each so many bytes that have come of it.
+const READ_BYTES_PER_TICK_MIN: usize = 256;
 
 impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// Ends what has taken too long.

@@ -187,6 +187,15 @@ impl Said {
         })
     }
 
+    /// The length of its whole frame.
+    pub fn frame_bytes(&self) -> usize {
+        HEAD_BYTES
+            + match self {
+                Self::Answer(_, words) | Self::Push(_, words) => words.len(),
+                Self::Fault(.., message) => 1 + message.len(),
+            }
+    }
+
     pub fn id(&self) -> u32 {
         match self {
             Self::Answer(id, _) | Self::Fault(id, ..) | Self::Push(id, _) => *id,

@@ -36,15 +36,6 @@ impl Mouth {
         within("sending", self.try_send(bytes)).await.expect("sent");
     }
 
-    /// Sends as much as is taken at once.
-    pub async fn send_some(&mut self, bytes: &[u8]) -> usize {
-        let write = std::future::poll_fn(|cx| match self.0.as_mut().poll_write(cx, bytes) {
-            std::task::Poll::Pending => std::task::Poll::Ready(Ok(0)),
-            ready => ready,
-        });
-        write.await.expect("sent")
-    }
-
     /// Says that nothing more comes.
     pub async fn finish(&mut self) {
         within("closing one direction", self.0.shutdown()).await.expect("closed");

@@ -1,0 +1,97 @@
+//! What a service counts is what happened.
+
+use net::service::{FaultKind, ServiceSettings};
+use net::telemetry::TelemetrySettings;
+
+use crate::harness::framed::{call, frame, open, piece, tell};
+use crate::harness::stand::patient;
+use crate::harness::{Said, Stand, Way, over_every_transport, until};
+
+over_every_transport!(everything_is_counted_once, every_request_has_its_duration);
+
+fn measured() -> ServiceSettings {
+    ServiceSettings { telemetry: TelemetrySettings { bytes: true, durations: true }, ..patient() }
+}
+
+async fn everything_is_counted_once(way: Way) {
+    for stand in Stand::both(ServiceSettings { streamed_bodies_max: 1, ..measured() }) {
+        let frames = [
+            call(1, "echo at once"),
+            call(2, "wait later"),
+            call(3, "echo behind"),
+            call(4, "several more 3"),
+            call(5, "nothing"),
+            tell("note told"),
+            open(6, None, "collect body"),
+            open(7, None, "collect refused"),
+            piece(7, b"refused", true),
+            piece(6, b"body", true),
+            call(8, "noise 8 100000 3"),
+        ];
+        let (count, peers) = (8, 3);
+        let mut heard = 0;
+        for peer in 0..peers {
+            let mut peer_of = stand.dial(way).await;
+            peer_of.send_all(&frames).await;
+            stand.world.open("later", 1);
+            stand.world.open("more", 3);
+            for _ in 0..count + 2 {
+                heard += peer_of.hear().await.frame_bytes();
+            }
+            let peer = peer as u64 + 1;
+            until("all is counted", || stand.totals().requests_completed == peer * count).await;
+        }
+        let totals = stand.is_left_alone().await;
+        let sent = frames.concat().len() as u64 * peers as u64;
+        assert_eq!((totals.bytes_read, totals.bytes_written), (sent, heard as u64));
+        assert_eq!((totals.connections_opened, totals.requests_started), (3, 3 * count));
+        assert_eq!((totals.messages, totals.requests_refused), (3, 3));
+        assert_eq!((totals.faults, totals.timeouts, totals.panics), (0, 0, 0));
+        assert_eq!((totals.connections(), totals.requests_in_flight()), (0, 0));
+
+        let mut bad = stand.dial(way).await;
+        bad.send(&frame(b'?', 1, b"")).await;
+        bad.ear.is_told_and_closed(FaultKind::Malformed).await;
+        drop(bad);
+        assert_eq!(stand.is_left_alone().await.faults, 1);
+    }
+}
+
+/// At once, behind another, later, or after several answers: all that were answered, and none twice.
+async fn every_request_has_its_duration(way: Way) {
+    for stand in Stand::both(measured()) {
+        let mut peer = stand.dial(way).await;
+        let at_once: Vec<u8> = (0..100).flat_map(|id| call(id, "echo x")).collect();
+        assert_eq!(peer.exchange(&at_once, 100).await.len(), 100);
+        peer.send_all(&[call(1, "wait x"), call(2, "echo behind"), call(3, "several y 2"), call(4, "nothing")]).await;
+        stand.world.until("begin y").await;
+        stand.world.open("x", 1);
+        stand.world.open("y", 2);
+        assert_eq!(peer.hear_all(5).await.len(), 5);
+        peer.send_all(&[open(5, None, "collect z"), piece(5, b"z", true)]).await;
+        assert_eq!(peer.hear().await, Said::Answer(5, b"z".into()));
+        drop(peer);
+        let totals = stand.is_left_alone().await;
+        let net::telemetry::Distribution { buckets, sum_ns } = stand.telemetry.durations();
+        let count: u64 = buckets.iter().map(|(_, count)| count).sum();
+        assert_eq!((count, totals.requests_completed), (105, 105));
+        let most: u64 = buckets.iter().map(|(bound, count)| bound * count).sum();
+        assert!(0 < sum_ns && sum_ns <= most, "{sum_ns} of at most {most}");
+    }
+}
+
+/// What is switched off costs nothing and counts nothing.
+#[tokio::test]
+async fn bytes_and_durations_are_counted_only_where_they_are_wanted() {
+    let telemetry = TelemetrySettings { bytes: false, durations: false };
+    let stand = Stand::in_order(ServiceSettings { telemetry, ..patient() });
+    let mut peer = stand.dial(Way::Tcp).await;
+    peer.is_served().await;
+    peer.send(&call(1, "wait x")).await;
+    stand.world.open("x", 1);
+    peer.hear().await;
+    drop(peer);
+    let totals = stand.is_left_alone().await;
+    assert_eq!((totals.requests_started, totals.bytes_read, totals.bytes_written), (2, 0, 0));
+    assert_eq!(stand.telemetry.durations(), net::telemetry::Distribution::default());
+}

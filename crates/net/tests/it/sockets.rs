@@ -1,0 +1,239 @@
+//! What is left of a listener, or in its way: socket files, and a process without descriptors.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use net::{Address, Listener};
+
+use crate::harness::framed::call;
+use crate::harness::stand::patient;
+use crate::harness::{PATIENCE, Said, Stand, Way, until};
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("socket");
+    (folder, path)
+}
+
+fn refusal(path: &Path) -> ErrorKind {
+    Listener::unix(path).err().expect("refused").kind()
+}
+
+#[tokio::test]
+async fn a_stale_socket_is_replaced() {
+    let (_folder, path) = folder();
+    drop(UnixListener::bind(&path).expect("bound"));
+    assert!(path.exists(), "nobody listens, and the file is there");
+    let _listener = Listener::unix(&path).expect("replaced");
+    assert!(UnixStream::connect(&path).is_ok());
+    let mode = std::fs::metadata(&path).expect("a file").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    drop(_listener);
+    let _listener = Listener::unix_for(&path, 0o666).expect("bound");
+    assert_eq!(std::fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o666);
+}
+
+#[tokio::test]
+async fn a_live_socket_is_refused_and_goes_on() {
+    let (_folder, path) = folder();
+    let live = UnixListener::bind(&path).expect("bound");
+    assert_eq!(refusal(&path), ErrorKind::AddrInUse);
+    let mut near = UnixStream::connect(&path).expect("connected");
+    near.write_all(b"x").expect("sent");
+    // The first was the question whether somebody listens.
+    let (mut asked, _) = live.accept().expect("accepted");
+    assert_eq!(asked.read(&mut [0]).expect("the end"), 0);
+    let (mut far, _) = live.accept().expect("accepted");
+    far.read_exact(&mut [0]).expect("received");
+}
+
+/// Also where it is too busy to answer.
+#[tokio::test]
+async fn a_live_socket_that_accepts_nobody_is_refused_at_once() {
+    let (_folder, path) = folder();
+    let live = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).expect("a socket");
+    live.bind(&socket2::SockAddr::unix(&path).expect("a path")).expect("bound");
+    live.listen(0).expect("listening");
+    let connect = || {
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).expect("a socket");
+        socket.set_nonblocking(true).expect("set");
+        socket.connect(&socket2::SockAddr::unix(&path).expect("a path")).map(|()| socket)
+    };
+    let mut waiting = Vec::new();
+    while let Ok(socket) = connect() {
+        waiting.push(socket);
+        assert!(waiting.len() < 100, "its queue is full");
+    }
+    let (told, refused) = std::sync::mpsc::channel();
+    let at = path.clone();
+    // In a thread that may hang, of a runtime that nobody waits for.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let _entered = runtime.enter();
+        told.send(refusal(&at))
+    });
+    assert_eq!(refused.recv_timeout(PATIENCE), Ok(ErrorKind::AddrInUse));
+    drop(live);
+    let _listener = Listener::unix(&path).expect("it is stale now");
+}
+
+#[tokio::test]
+async fn what_is_no_socket_of_this_kind_is_not_touched() {
+    let (_folder, path) = folder();
+    std::fs::write(&path, "mine").expect("written");
+    assert_eq!(refusal(&path), ErrorKind::AlreadyExists);
+    assert_eq!(std::fs::read_to_string(&path).expect("still there"), "mine");
+    std::fs::remove_file(&path).expect("removed");
+
+    let target = path.with_extension("target");
+    drop(UnixListener::bind(&target).expect("bound"));
+    std::os::unix::fs::symlink(&target, &path).expect("linked");
+    assert_eq!(refusal(&path), ErrorKind::AlreadyExists);
+    assert!(target.exists());
+    std::fs::remove_file(&path).expect("removed");
+
+    let _datagrams = UnixDatagram::bind(&path).expect("bound");
+    assert!(Listener::unix(&path).is_err());
+    assert!(path.exists());
+    assert_eq!(refusal(&path.with_extension("none").join("socket")), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_socket_is_removed_at_the_end_and_no_other() {
+    let stand = Stand::in_order(patient());
+    stand.dial(Way::Unix).await.is_served().await;
+    let path = stand.socket_path();
+    assert!(path.exists());
+    assert!(stand.end(PATIENCE).await.is_clean());
+    until("it is removed", || !path.exists()).await;
+
+    // One that took its place in the meantime belongs to somebody else.
+    let (_folder, path) = folder();
+    let listener = Listener::unix(&path).expect("bound");
+    std::fs::remove_file(&path).expect("removed");
+    let _other = UnixListener::bind(&path).expect("bound");
+    drop(listener);
+    assert!(UnixStream::connect(&path).is_ok(), "it is still reached");
+}
+
+const CHILD_SOCKET: &str = "THALWEG_NET_TEST_SOCKET";
+const FILES_MAX: u64 = 40;
+
+/// The server of the next test, in a process of its own that has few descriptors. It ends when its input does.
+#[test]
+#[ignore = "another test runs it in a process of its own"]
+fn with_few_descriptors() {
+    let Ok(path) = std::env::var(CHILD_SOCKET) else {
+        return;
+    };
+    let stand = Stand::in_order(patient());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async move {
+        let unix = Listener::unix(Path::new(&path)).expect("bound");
+        stand.server.listen(unix).expect("an address");
+        let tcp = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into()).expect("bound");
+        let Ok(Address::Tcp(tcp)) = stand.server.listen(tcp) else { panic!("no address") };
+        let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        limit.current = Some(FILES_MAX);
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("lowered");
+        println!("tcp {tcp}");
+        let (ended, end) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            std::io::stdin().read_to_end(&mut Vec::new()).expect("the end");
+            ended.send(())
+        });
+        end.await.expect("the end");
+        let stats = net::accept::stats();
+        let count = |count: &std::sync::atomic::AtomicU64| count.load(std::sync::atomic::Ordering::Relaxed);
+        println!("failed {} shed {}", count(&stats.failed), count(&stats.shed));
+    });
+}
+
+/// Where connections are opened until there are no descriptors for them.
+enum Door {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+trait Plug: Read + Write {}
+
+impl<T: Read + Write> Plug for T {}
+
+impl Door {
+    fn open(&self) -> Box<dyn Plug> {
+        match self {
+            Self::Unix(path) => {
+                let socket = UnixStream::connect(path).expect("connected");
+                socket.set_read_timeout(Some(PATIENCE)).expect("set");
+                Box::new(socket)
+            }
+            Self::Tcp(address) => {
+                let socket = TcpStream::connect(address).expect("connected");
+                socket.set_read_timeout(Some(PATIENCE)).expect("set");
+                Box::new(socket)
+            }
+        }
+    }
+
+    /// Whether a request is answered, rather than the connection closed.
+    fn serves(&self) -> Option<Box<dyn Plug>> {
+        let mut socket = self.open();
+        let mut answer = [0; 11];
+        let is_served = socket.write_all(&call(1, "echo in")).and_then(|()| socket.read_exact(&mut answer)).is_ok();
+        is_served.then(|| {
+            assert_eq!(Said::take(&mut answer[..].into()), Some(Said::Answer(1, b"in".into())));
+            socket
+        })
+    }
+}
+
+/// With no descriptor left, connections are closed rather than left to hang, the failures are counted, those who
+/// are there are served, and once there are descriptors again, everybody is.
+#[test]
+fn running_out_of_descriptors_passes_on_every_kind_of_socket() {
+    for is_unix in [true, false] {
+        let (_folder, path) = folder();
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "sockets::with_few_descriptors", "--ignored", "--nocapture"])
+            .env(CHILD_SOCKET, &path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("started");
+        let mut output = std::io::BufReader::new(child.stdout.take().expect("its output"));
+        let mut line_with = |start: &str| loop {
+            let mut line = String::new();
+            assert!(std::io::BufRead::read_line(&mut output, &mut line).expect("a line") > 0, "no {start}");
+            if let Some(rest) = line.strip_prefix(start) {
+                return rest.trim().to_owned();
+            }
+        };
+        let tcp = line_with("tcp ").parse().expect("an address");
+        let door = if is_unix { Door::Unix(path.clone()) } else { Door::Tcp(tcp) };
+        let first = door.serves().expect("served");
+        // Some of these are closed; none of them hangs.
+        let mut held: Vec<_> = (0..2 * FILES_MAX).map(|_| door.serves()).collect();
+        let served = held.iter().filter(|held| held.is_some()).count();
+        assert!(served > 5 && served < FILES_MAX as usize, "{served}");
+        held.clear();
+        drop(first);
+        // Descriptors come back when the server has heard the end of those.
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while door.serves().is_none() {
+            assert!(std::time::Instant::now() < deadline, "nobody is served any more");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(child.stdin.take());
+        let counts = line_with("failed ");
+        let (failed, shed) = counts.split_once(" shed ").expect("two counts");
+        assert!(failed.parse::<u64>().expect("a number") > 0, "{counts}");
+        assert!(shed.parse::<u64>().expect("a number") >= 10, "{counts}");
+        assert!(child.wait().expect("ended").success());
+    }
+}
