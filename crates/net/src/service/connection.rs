@@ -33,6 +33,8 @@ use crate::telemetry::{self, Lap};
 
 /// With so many bytes to be written, nothing more is handled before they are.
 const FLUSH_BYTES: usize = 64 << 10;
+/// What one turn reads, answers and writes at most so many times. Then others have theirs, whatever is left to do.
+const ROUNDS_MAX: usize = 16;
 /// From this on the rest of a frame is read straight into the connection's own buffer.
 const LARGE_REST_BYTES: usize = 16 << 10;
 
@@ -299,7 +301,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if !self.outbox.is_empty() {
             self.write(cx, scratch, now)?;
         }
-        while self.work(cx, scratch, now)? == Work::OutOfRoom && self.outbox.has_room() {}
+        let mut rounds = ROUNDS_MAX;
+        while self.work(cx, scratch, now, &mut rounds)? == Work::OutOfRoom && self.outbox.has_room() {}
         if let Stage::Finishing { drained, fault, .. } = &mut self.stage
             && drained.as_mut().is_none_or(|drained| drained.as_mut().poll(cx).is_ready())
         {
@@ -312,12 +315,17 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if self.timer.has_fired(now) { self.expire(cx, now) } else { Ok(()) }
     }
 
-    /// Answers, reads and handles until nothing more can be done, and writes what came of it.
-    fn work(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Work, End> {
+    /// Answers, reads and handles until nothing more can be done, or the rounds are over, and writes what came of it.
+    fn work(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64, rounds: &mut usize) -> Result<Work, End> {
         let at = self.live.measures_durations.then(Instant::now);
         scratch.batch.began = at;
         let mut is_unsettled = false;
         let why = loop {
+            if *rounds == 0 {
+                cx.waker().wake_by_ref();
+                break Work::Done;
+            }
+            *rounds -= 1;
             if self.held.as_mut().is_some_and(|held| held.as_mut().poll(cx).is_ready()) {
                 self.held = None;
                 self.active = now;

@@ -3,6 +3,7 @@
 mod bodies;
 mod certificates;
 mod counts;
+mod fairness;
 mod faults;
 mod harness;
 mod http;

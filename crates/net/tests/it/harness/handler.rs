@@ -133,11 +133,13 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
                 )
             }
             // So many answers of so many bytes, as fast as they are taken.
-            "flood" => {
+            "flood" | "flood-quietly" => {
                 let (name, count, bytes) = (next().expect("a name").to_owned(), number(next()), number(next()));
-                let begun = Begun::new(world, &name);
+                let (begun, is_noted) = (Begun::new(world, &name), verb == "flood");
                 let answers = futures_util::stream::iter(0..count).map(move |i| {
-                    begun.0.note(begun.1.clone());
+                    if is_noted {
+                        begun.0.note(begun.1.clone());
+                    }
                     vec![Bytes::from(noise(i as u64, bytes))]
                 });
                 Reply::Later(answers.boxed_local())
@@ -152,6 +154,7 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
         let words = std::str::from_utf8(message).expect("a text");
         let (verb, name) = words.split_once(' ').unwrap_or((words, ""));
         match verb {
+            "ignore" => {}
             "note" => self.0.note(name),
             "hold" => {
                 let begun = Begun::new(&self.0, name);
