@@ -35,6 +35,8 @@ pub struct ServerSettings {
     pub shards: usize,
     pub quic_endpoints: usize,
     pub connections_max: usize,
+    /// Of one address, at each door.
+    pub connections_per_peer_max: usize,
     pub hello_timeout: Duration,
     pub shutdown_timeout: Duration,
     pub http_body_bytes_max: usize,
@@ -152,13 +154,23 @@ impl Server {
 
     /// The connections of a door, which show in the metrics.
     fn connections(&self, door: &'static str, settings: &ServerSettings) -> Arc<Connections> {
-        let connections = Connections::new(ConnectionLimits::up_to(settings.connections_max));
+        let connections = Connections::new(ConnectionLimits {
+            per_peer_max: settings.connections_per_peer_max,
+            ..ConnectionLimits::up_to(settings.connections_max)
+        });
         let shown = connections.clone();
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let name = |what: &str| format!("thalweg_{door}_connections{what}");
             out.gauge(&name(""), "Connections that are open", shown.open() as u64)?;
             out.gauge(&name("_max"), "Connections that may be open", shown.max() as u64)?;
-            out.counter(&name("_refused"), "Connections that were refused at the limit", shown.refused())
+            out.counter(&name("_refused"), "Connections that were refused at the limit", shown.refused())?;
+            let by_limit = shown.refused_by_limit().map(|(limit, count)| (limit.to_owned(), count));
+            out.counters(
+                &name("_refused_by_limit"),
+                "Refused connections by the limit that they met",
+                "limit",
+                &by_limit,
+            )
         })));
         connections
     }

@@ -31,6 +31,8 @@ use crate::shards::{Place, Places};
 use crate::shutdown::Stages;
 use crate::{Drain, Outbox, Shards, Shutdown};
 
+/// From this part of the connections on, a QUIC peer has to prove its address before it gets one.
+const VALIDATE_FROM_PART: usize = 8;
 /// The first byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
 
@@ -343,7 +345,15 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
     async fn serve_endpoint(self: Rc<Self>, endpoint: quinn::Endpoint, offer: Box<QuicOffer>, mut hold: Hold) {
         while let Some(Some(incoming)) = hold.drain.or_begun(endpoint.accept()).await {
             let peer = incoming.remote_address();
-            match offer.connections.admit(Some(peer.ip())) {
+            let connections = &offer.connections;
+            if !incoming.remote_address_validated() && connections.open() > connections.max() / VALIDATE_FROM_PART {
+                // Whoever borrows another's address does not hear this, and does not come again.
+                if let Err(error) = incoming.retry() {
+                    tracing::debug!(%peer, %error, "cannot ask for a proof of the address");
+                }
+                continue;
+            }
+            match connections.admit(Some(peer.ip())) {
                 Ok(permit) => {
                     let mut config = offer.config.clone();
                     config.transport_config(quic::transport(offer.windows, peer));

@@ -88,6 +88,7 @@ pub const KEYS: &[Key] = &[
     key("tls_key", Broker, Kind::Text, "", "The key of tls_cert, PEM"),
     key("insecure", Broker, Kind::Bool, "false", "Allow other machines without TLS or with a certificate made on the spot"),
     key("connections_max", Broker, count(1, 1_000_000), "65536", "Open connections of each door"),
+    key("connections_per_peer_max", Broker, count(0, 1_000_000), "0", "Open connections of one address at each door; 0 is as many as connections_max"),
     key("hello_timeout_ms", Broker, MILLIS, "5000", "How long a connection may take for its handshake"),
     key("shutdown_timeout_ms", Broker, MILLIS, "10000", "How long to finish what is begun when stopped"),
     key("shards", Broker, count(0, 1024), "0", "Threads that serve connections; 0 is one a core"),

@@ -272,6 +272,7 @@ impl Config {
             shards: or(self.size("shards"), cores),
             quic_endpoints: or(self.size("quic_endpoints"), (cores / 2).clamp(1, 4)),
             connections_max: self.size("connections_max"),
+            connections_per_peer_max: or(self.size("connections_per_peer_max"), self.size("connections_max")),
             hello_timeout: self.millis("hello_timeout_ms"),
             shutdown_timeout: self.millis("shutdown_timeout_ms"),
             http_body_bytes_max: self.size("http_body_max_bytes"),

@@ -212,6 +212,32 @@ async fn connections_beyond_the_limit_are_refused() {
     within("ping", quic.ping()).await.expect("served");
 }
 
+/// One address has only its share of the connections, and the refusals say which limit it was.
+#[tokio::test]
+async fn a_peer_has_its_share_of_the_connections() {
+    let server = Server::with(&["connections_max=100", "connections_per_peer_max=4"]);
+    let watcher = server.client("tcp").await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(Raw::open(server.address).await);
+    }
+    assert_eq!(Raw::connect(server.address).await.last_words().await, None);
+    let refused = "thalweg_native_connections_refused_by_limit_total{limit=\"per_peer_max\"}";
+    assert_eq!(metric(&watcher, refused).await, 1);
+    held.pop();
+    until("a place is free", async || metric(&watcher, "thalweg_native_connections").await == 3).await;
+    Raw::open(server.address).await;
+}
+
+/// With many connections open a QUIC client has to prove its address, which costs it a round trip and nothing else.
+#[tokio::test]
+async fn quic_clients_prove_their_address_where_connections_are_scarce() {
+    let server = Server::with(&["connections_max=8"]);
+    let _held = [Raw::open(server.address).await, Raw::open(server.address).await];
+    let client = server.client("quic").await;
+    within("publish", client.publish("t", Record::new("proven"))).await.expect("published");
+}
+
 /// With no file descriptor left, connections are closed rather than left to hang, the failure is counted,
 /// and once descriptors are free new connections work.
 #[tokio::test]
