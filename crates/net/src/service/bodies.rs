@@ -5,7 +5,6 @@ use std::task::Context;
 use super::ServiceSettings;
 use super::body::BodyWriter;
 use super::protocol::{Fault, Protocol};
-use crate::limits::Permit;
 
 /// Those whose last piece has not come.
 pub(super) struct Bodies<P: Protocol>(Vec<Incoming<P>>);
@@ -19,9 +18,6 @@ pub(super) struct Incoming<P: Protocol> {
     /// The tick since when the peer could send, and the bytes that came since.
     pub(super) began: u64,
     pub(super) came_bytes: usize,
-    /// The right to one more streamed body, and to what may wait of it; `None` where it was refused and is only
-    /// read to get past it.
-    pub(super) permits: Option<(Permit, Permit)>,
 }
 
 impl<P: Protocol> Default for Bodies<P> {
@@ -37,7 +33,7 @@ impl<P: Protocol> Bodies<P> {
 
     /// Whether a handler was given one of them.
     pub(super) fn are_wanted(&self) -> bool {
-        self.0.iter().any(|body| body.permits.is_some())
+        self.0.iter().any(|body| body.writer.is_wanted())
     }
 
     pub(super) fn have(&self, tag: P::Tag) -> bool {
@@ -49,7 +45,7 @@ impl<P: Protocol> Bodies<P> {
     }
 
     /// Whether one more may begin: of this length, if the peer said it.
-    pub(super) fn check(&self, tag: P::Tag, bytes: Option<u64>, settings: &ServiceSettings) -> Result<(), Fault> {
+    pub(super) fn admit(&self, tag: P::Tag, bytes: Option<u64>, settings: &ServiceSettings) -> Result<(), Fault> {
         let max = settings.body_bytes_max;
         if let Some(bytes) = bytes
             && bytes > max
@@ -80,7 +76,9 @@ impl<P: Protocol> Bodies<P> {
         if body.writer.bytes + piece.len() as u64 > bytes_max {
             return Err(Fault::too_large(format!("a body has at most {bytes_max} bytes")));
         }
-        body.writer.push(piece, is_last);
+        if !body.writer.push(piece, is_last) {
+            return Err(Fault::busy("the server has no memory left for this body; try again later"));
+        }
         if is_last {
             self.0.swap_remove(at);
         }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 
 use super::protocol::{Fault, FaultKind};
+use crate::limits::Permit;
 
 /// Bytes of one body that wait for its handler; with more, the connection is not read.
 pub(super) const WAITING_BYTES_MAX: u64 = 256 << 10;
@@ -24,10 +25,20 @@ pub(super) struct BodyWriter {
     pub(super) bytes: u64,
 }
 
+/// What a body that is taken holds until it is over and nothing of it waits.
+pub(super) struct Permits {
+    /// The right to one more streamed body.
+    pub(super) _body: Permit,
+    /// That to what waits of it, or to [`WAITING_BYTES_MAX`] where that is more.
+    pub(super) memory: Permit,
+}
+
 #[derive(Default)]
 struct State {
     pieces: VecDeque<Bytes>,
     waiting_bytes: u64,
+    /// `None` where the body was refused and is only read to get past it.
+    permits: Option<Permits>,
     /// No more pieces come: the last one did, or the connection ended before (`is_cut`).
     is_over: bool,
     is_cut: bool,
@@ -37,13 +48,29 @@ struct State {
     writer: Option<Waker>,
 }
 
-pub(super) fn channel() -> (BodyWriter, Body) {
-    let state = Rc::new(RefCell::new(State::default()));
+pub(super) fn channel(permits: Option<Permits>) -> (BodyWriter, Body) {
+    let state = Rc::new(RefCell::new(State { permits, ..State::default() }));
     (BodyWriter { state: state.clone(), bytes: 0 }, Body(state))
 }
 
+impl State {
+    /// Holds the memory of all that waits. `false` where there is none.
+    fn pay(&mut self) -> bool {
+        if self.is_over && self.pieces.is_empty() {
+            self.permits = None;
+        }
+        let Some(Permits { memory, .. }) = &mut self.permits else {
+            return true;
+        };
+        let (paid, due) = (memory.amount(), self.waiting_bytes.max(WAITING_BYTES_MAX));
+        memory.shrink(paid.saturating_sub(due));
+        due <= paid || memory.grow(due - paid)
+    }
+}
+
 impl BodyWriter {
-    pub(super) fn push(&mut self, piece: &[u8], is_last: bool) {
+    /// `false` where there is no memory for it.
+    pub(super) fn push(&mut self, piece: &[u8], is_last: bool) -> bool {
         self.bytes += piece.len() as u64;
         let mut state = self.state.borrow_mut();
         if !state.is_unread && !piece.is_empty() {
@@ -52,6 +79,12 @@ impl BodyWriter {
         }
         state.is_over |= is_last;
         wake(&mut state.reader);
+        state.pay()
+    }
+
+    /// Whether a handler was given it.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.state.borrow().permits.is_some()
     }
 
     /// Whether another piece may come. If not, the task of `cx` is woken when it may.
@@ -70,6 +103,7 @@ impl Drop for BodyWriter {
         let mut state = self.state.borrow_mut();
         if !state.is_over {
             (state.is_over, state.is_cut) = (true, true);
+            state.pay();
             wake(&mut state.reader);
         }
     }
@@ -89,6 +123,7 @@ impl Stream for Body {
         let mut state = self.0.borrow_mut();
         if let Some(piece) = state.pieces.pop_front() {
             state.waiting_bytes -= piece.len() as u64;
+            state.pay();
             wake(&mut state.writer);
             return Poll::Ready(Some(Ok(piece)));
         }
@@ -108,6 +143,8 @@ impl Drop for Body {
         let mut state = self.0.borrow_mut();
         state.is_unread = true;
         state.pieces.clear();
+        state.waiting_bytes = 0;
+        state.pay();
         wake(&mut state.writer);
     }
 }

@@ -17,7 +17,7 @@ use bytes::{Buf, BufMut};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
 use super::bodies::{Bodies, Incoming};
-use super::body;
+use super::body::{self, Permits};
 use super::input::Input;
 use super::out::Out;
 use super::pending::{Answer, Begun, Pending};
@@ -622,17 +622,24 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         body_bytes: Option<u64>,
         turn: &mut Turn<'_>,
     ) -> Result<(), End> {
-        self.bodies.check(tag, body_bytes, &self.live.settings)?;
+        self.bodies.admit(tag, body_bytes, &self.live.settings)?;
         let live = self.live.clone();
         let granted = (live.requests.acquire(1), live.bodies.acquire(1), live.memory.acquire(body::WAITING_BYTES_MAX));
-        let (writer, body) = body::channel();
-        let mut incoming = Incoming { tag, number: None, writer, began: turn.now, came_bytes: 0, permits: None };
-        if let (Some(permit), Some(open), Some(memory)) = granted {
-            incoming.permits = Some((open, memory));
-            let reply = live.handler.call_streamed(&mut self.session, request, body);
-            incoming.number = self.reply(tag, reply, permit, turn);
-        } else {
-            self.refuse(tag, "the server has too many bodies coming in; try again later", turn);
+        let (permit, permits) = match granted {
+            (Some(permit), Some(body), Some(memory)) => (Some(permit), Some(Permits { _body: body, memory })),
+            _ => (None, None),
+        };
+        let (writer, body) = body::channel(permits);
+        let mut incoming = Incoming { tag, number: None, writer, began: turn.now, came_bytes: 0 };
+        match permit {
+            Some(permit) => {
+                let reply = live.handler.call_streamed(&mut self.session, request, body);
+                incoming.number = self.reply(tag, reply, permit, turn);
+            }
+            None => {
+                drop(body);
+                self.refuse(tag, "the server has too many bodies coming in; try again later", turn);
+            }
         }
         if self.is_reading() {
             self.bodies.push(incoming);

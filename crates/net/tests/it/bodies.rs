@@ -225,7 +225,7 @@ async fn a_body_that_is_cut_is_not_taken_for_a_whole_one(way: Way) {
     }
 }
 
-/// A large piece costs no more than it is long, and pieces of many bodies together are bounded.
+/// Each body that is taken may have a quarter of a MiB waiting.
 #[tokio::test]
 async fn what_waits_of_all_bodies_is_bounded_by_the_memory() {
     let settings = ServiceSettings { memory_bytes_max: 1 << 20, streamed_bodies_max: 1000, ..patient() };
@@ -233,12 +233,42 @@ async fn what_waits_of_all_bodies_is_bounded_by_the_memory() {
     let mut peer = stand.dial_abrupt(Way::Tcp).await;
     let opened: Vec<u8> = (1..=10).flat_map(|id| open(id, None, "keep x")).collect();
     peer.send(&opened).await;
-    // Each may have a quarter of a MiB waiting.
     for said in peer.hear_all(6).await {
         assert!(said.is_fault(said.id(), FaultKind::Busy), "{said:?}");
     }
     stand.world.until_times("begin x", 4).await;
     assert_eq!(stand.memory.in_use(), 1 << 20);
+    drop(peer);
+    stand.is_left_alone().await;
+}
+
+/// A piece that is larger pays for what it is more, as long as it waits.
+#[tokio::test]
+async fn a_large_piece_is_charged_while_it_waits() {
+    let settings = ServiceSettings { memory_bytes_max: 4 << 20, ..patient() };
+    let stand = Stand::out_of_order(settings);
+    let mut peer = stand.dial(Way::Tcp).await;
+    let large = noise(1, 1 << 20);
+    peer.send_all(&[open(1, None, "slowly x"), piece(1, &large, false)]).await;
+    stand.world.until("begin x").await;
+    stand.has_read(1 << 20).await;
+    until("it is charged", || stand.memory.in_use() >= 1 << 20).await;
+    stand.world.open("x", 1);
+    stand.world.until("took x").await;
+    peer.send(&piece(1, b"small", false)).await;
+    until("it is given back", || stand.memory.in_use() < 1 << 19).await;
+    // What does not fit is refused, and not kept all the same.
+    let mut second = stand.dial(Way::Tcp).await;
+    second.send_all(&[open(2, None, "keep y"), piece(2, &noise(2, 3 << 20), false)]).await;
+    second.ear.is_told_and_closed(FaultKind::Busy).await;
+    // Nor is it free once it is whole and still waits.
+    drop(second);
+    stand.world.open("x", 1);
+    stand.world.until_times("took x", 2).await;
+    peer.send(&piece(1, &large, true)).await;
+    until("it is charged", || stand.memory.in_use() >= 1 << 20).await;
+    stand.world.open("x", 2);
+    assert_eq!(peer.hear().await, Said::Answer(1, (2 * large.len() + 5).to_string().into()));
     drop(peer);
     stand.is_left_alone().await;
 }
