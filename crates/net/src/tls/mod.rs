@@ -7,6 +7,7 @@ mod client;
 mod files;
 mod identity;
 mod sessions;
+pub mod trust;
 mod x509;
 
 use std::io;
