@@ -1,20 +1,29 @@
-//! A whole protocol of one's own: a line with numbers is answered by a line with their sum.
+//! A protocol of one's own, from its bytes to a server: lines of numbers are answered with their sum.
 //!
-//! `cargo run -p thalweg-net --example custom_protocol`, then `printf '1 2 3\n4 x\n' | nc 127.0.0.1 7000`.
+//! ```console
+//! $ cargo run -p thalweg-net --example custom_protocol
+//! $ nc localhost 7001
+//! 1 2 39
+//! 42
+//! one two
+//! error: 'one': invalid digit found in string
+//! ```
 
+use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use net::service::layer::from_fn;
 use net::service::{Decoded, Fault, Input, Never, Order, Out, Peer, Protocol};
-use net::{ConnectionLimits, Connections, Listener, Server, Service, ServiceSettings, Shards, Shutdown};
+use net::{Address, Listener, Server, Service, ServiceSettings};
 
 #[derive(Clone)]
-struct Lines;
+struct Sums;
 
-impl Protocol for Lines {
+impl Protocol for Sums {
     type Codec = ();
-    type Request<'a> = &'a [u8];
+    /// What is no number is for the handler to answer; only bytes that are no text end the connection.
+    type Request<'a> = Result<Vec<i64>, String>;
     type Message<'a> = Never;
     type Response = String;
     type Tag = ();
@@ -24,36 +33,38 @@ impl Protocol for Lines {
     fn codec(&self, _peer: &Rc<Peer>) {}
 
     fn decode<'a>(&self, _codec: &mut (), input: &mut Input<'a>) -> Result<Decoded<'a, Self>, Fault> {
-        Ok(match input.bytes().iter().position(|byte| *byte == b'\n') {
-            Some(end) => Decoded::Request((), &input.take(end + 1)[..end]),
-            None => Decoded::More(input.len() + 1),
-        })
+        let Some(end) = input.bytes().iter().position(|byte| *byte == b'\n') else {
+            return Ok(Decoded::More(input.len() + 1));
+        };
+        let line = std::str::from_utf8(input.take(end + 1)).map_err(|error| Fault::malformed(error.to_string()))?;
+        let number = |word: &str| word.parse().map_err(|error| format!("error: '{word}': {error}"));
+        Ok(Decoded::Request((), line.split_whitespace().map(number).collect()))
     }
 
-    fn encode(&self, _codec: &mut (), _tag: (), line: String, out: &mut Out) {
-        out.put(line.as_bytes());
+    fn encode(&self, _codec: &mut (), _tag: (), response: String, out: &mut Out) {
+        out.put(response.as_bytes());
         out.put(b"\n");
     }
 
-    fn encode_fault(&self, _codec: &mut (), _tag: Option<()>, fault: &Fault, out: &mut Out) {
-        out.put(format!("error: {fault}\n").as_bytes());
+    fn encode_fault(&self, codec: &mut (), _tag: Option<()>, fault: &Fault, out: &mut Out) {
+        self.encode(codec, (), format!("error: {fault}"), out);
     }
 }
 
-fn sum(line: &[u8]) -> String {
-    let words = str::from_utf8(line).unwrap_or("?").split_whitespace();
-    match words.map(str::parse::<i64>).sum::<Result<i64, _>>() {
-        Ok(sum) => sum.to_string(),
-        Err(error) => format!("error: {error}"),
-    }
+fn answer(numbers: Result<Vec<i64>, String>) -> String {
+    numbers.map_or_else(|error| error, |numbers| numbers.iter().sum::<i64>().to_string())
+}
+
+pub fn serve(address: SocketAddr) -> io::Result<(Server, Address)> {
+    let service = Service::new(Sums, from_fn(answer), ServiceSettings::default());
+    let server = Server::on_every_core(service)?;
+    let address = server.listen(Listener::tcp(address)?)?;
+    Ok((server, address))
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> std::io::Result<()> {
-    let (shards, shutdown) = (Arc::new(Shards::start(1)?), Shutdown::default());
-    let settings = ServiceSettings { frame_bytes_max: 64 << 10, ..ServiceSettings::default() };
-    let service = Service::new(Lines, from_fn::<Lines, _>(sum), settings);
-    let server = Server::start(service, &shards, Connections::new(ConnectionLimits::default()), &shutdown);
-    println!("listening on {}", server.listen(Listener::tcp(([127, 0, 0, 1], 7000).into())?)?);
+async fn main() -> io::Result<()> {
+    let (_server, address) = serve(([127, 0, 0, 1], 7001).into())?;
+    println!("listening on {address}");
     std::future::pending().await
 }

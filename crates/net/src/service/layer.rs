@@ -1,5 +1,6 @@
 //! Handlers around handlers, put together by the compiler: no boxes, no lists, no dynamic calls.
 
+use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,19 +20,28 @@ pub trait Layer<H> {
 }
 
 /// A handler that is one function of the request, for services whose connections have no state.
-#[derive(Clone)]
-pub struct FnHandler<F>(F);
+pub struct FnHandler<P, F> {
+    answer: F,
+    /// The protocol follows from the service that it is given to.
+    _protocol: PhantomData<fn(P)>,
+}
 
 /// A handler from a function that answers each request at once.
-pub fn from_fn<P, F>(answer: F) -> FnHandler<F>
+pub fn from_fn<P, F>(answer: F) -> FnHandler<P, F>
 where
     P: Protocol,
     F: Fn(P::Request<'_>) -> P::Response,
 {
-    FnHandler(answer)
+    FnHandler { answer, _protocol: PhantomData }
 }
 
-impl<P, F> Handler<P> for FnHandler<F>
+impl<P, F: Clone> Clone for FnHandler<P, F> {
+    fn clone(&self) -> Self {
+        Self { answer: self.answer.clone(), _protocol: PhantomData }
+    }
+}
+
+impl<P, F> Handler<P> for FnHandler<P, F>
 where
     P: Protocol,
     F: for<'a> Fn(P::Request<'a>) -> P::Response + 'static,
@@ -45,7 +55,7 @@ where
     fn open(&self, _connection: &Rc<()>, _outbox: &Arc<Outbox>) {}
 
     fn call(&self, _session: &mut (), request: P::Request<'_>) -> Reply<P::Response, Self::Later> {
-        Reply::Now(self.0(request))
+        Reply::Now((self.answer)(request))
     }
 
     fn tell(&self, _session: &mut (), _message: P::Message<'_>) -> Option<Held> {

@@ -23,7 +23,7 @@ use super::connection::Connection;
 use super::protocol::{Fault, FaultKind, Handler, Protocol};
 use super::transport::{Duplex, Plain, QuicStream, Stream, Transport as ByteStream};
 use super::{Live, Peer, Phase, Service, Transport};
-use crate::limits::{ConnectionPermit, Connections};
+use crate::limits::{ConnectionLimits, ConnectionPermit, Connections};
 use crate::listen::{Address, Kind, Listener, Plaintext, TlsOffer};
 use crate::outbox::Socket;
 use crate::quic::{self, Windows};
@@ -103,6 +103,22 @@ impl Server {
             arrivals
         });
         Self { arrivals: arrivals.collect(), shards: shards.clone(), connections, shutdown: shutdown.clone() }
+    }
+
+    /// The same without any choice: a shard for each core, connections up to the usual limits, and a shutdown of its
+    /// own ([`Server::shutdown`]).
+    pub fn on_every_core<P, H>(service: Service<P, H>) -> io::Result<Self>
+    where
+        P: Protocol + Clone + Send + Sync,
+        H: Handler<P> + Clone + Send + Sync,
+    {
+        let shards = Arc::new(Shards::start(std::thread::available_parallelism()?.get())?);
+        Ok(Self::start(service, &shards, Connections::new(ConnectionLimits::default()), &Shutdown::default()))
+    }
+
+    /// What ends it.
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.shutdown
     }
 
     /// Serves what comes to the listener, in a task of the current runtime, until the drain begins.

@@ -1,8 +1,12 @@
 //! The runtime from outside, as a program would use it.
 
+// Two examples have a module in common, and both are modules here.
+#![allow(clippy::duplicate_mod)]
+
 mod bodies;
 mod certificates;
 mod counts;
+mod examples;
 mod fairness;
 mod faults;
 mod harness;

@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::harness::framed::{HEAD_BYTES, call, frame, open, open_raw, piece, tell};
-use crate::harness::stand::{Plan, impatient, patient};
-use crate::harness::{PATIENCE, Peer, Said, Stand, Way, noise, over_every_transport, until, within};
+use crate::harness::stand::impatient;
+use crate::harness::{Peer, Said, Stand, Way, noise, over_every_transport, until, within};
 
 over_every_transport!(
     a_silent_connection_is_closed,
@@ -290,16 +290,4 @@ async fn a_quic_handshake_that_is_never_finished_is_given_up() {
     let mut peer = stand.dial(Way::Quic).await;
     // A client that means it is not given up, however short the time is for whom does not.
     let _served = peer.is_let_in().await;
-}
-
-/// What has no timeout of its own is not cut by that of another.
-#[tokio::test]
-async fn nothing_is_cut_without_a_reason() {
-    let stand = Stand::build(Plan { settings: patient(), ..Plan::default() });
-    let mut peer = stand.dial(Way::Tcp).await;
-    peer.is_served().await;
-    let clock = Stand::in_order(impatient(|timeouts| timeouts.first_frame = 4 * SHORT));
-    clock.dial(Way::Tcp).await.ear.is_told_and_closed(FaultKind::Timeout).await;
-    peer.is_served().await;
-    assert!(PATIENCE > 8 * SHORT);
 }
