@@ -134,6 +134,67 @@ pub enum Reply<R, L> {
 }
 
 /// What is done with requests. Each shard has a clone of its own, so it may keep `Rc` and `Cell` in what it makes.
+///
+/// A request is answered now or later, and a message never: whatever else is written does not compile.
+///
+/// ```
+/// # use std::{rc::Rc, sync::Arc};
+/// # use net::{Outbox, service::{Handler, Held, NoLater, Peer, Protocol, Reply}};
+/// # struct Mine;
+/// # impl<P: Protocol> Handler<P> for Mine {
+/// #     type Connection = ();
+/// #     type Session = ();
+/// #     type Later = NoLater<P::Response>;
+/// #     fn connect(&self, _: &Rc<Peer>) {}
+/// #     fn open(&self, _: &Rc<()>, _: &Arc<Outbox>) {}
+/// fn call(&self, _: &mut (), _: P::Request<'_>) -> Reply<P::Response, Self::Later> {
+///     Reply::Later(futures_util::stream::pending())
+/// }
+/// fn tell(&self, _: &mut (), _: P::Message<'_>) -> Option<Held> {
+///     None
+/// }
+/// # }
+/// ```
+///
+/// A request that is forgotten:
+///
+/// ```compile_fail,E0308
+/// # use std::{rc::Rc, sync::Arc};
+/// # use net::{Outbox, service::{Handler, Held, NoLater, Peer, Protocol, Reply}};
+/// # struct Mine;
+/// # impl<P: Protocol> Handler<P> for Mine {
+/// #     type Connection = ();
+/// #     type Session = ();
+/// #     type Later = NoLater<P::Response>;
+/// #     fn connect(&self, _: &Rc<Peer>) {}
+/// #     fn open(&self, _: &Rc<()>, _: &Arc<Outbox>) {}
+/// fn call(&self, _: &mut (), _: P::Request<'_>) -> Reply<P::Response, Self::Later> {
+///     println!("noted");
+/// }
+/// # fn tell(&self, _: &mut (), _: P::Message<'_>) -> Option<Held> { None }
+/// # }
+/// ```
+///
+/// A message that is answered:
+///
+/// ```compile_fail,E0053
+/// # use std::{rc::Rc, sync::Arc};
+/// # use net::{Outbox, service::{Handler, Held, NoLater, Peer, Protocol, Reply}};
+/// # struct Mine;
+/// # impl<P: Protocol> Handler<P> for Mine {
+/// #     type Connection = ();
+/// #     type Session = ();
+/// #     type Later = NoLater<P::Response>;
+/// #     fn connect(&self, _: &Rc<Peer>) {}
+/// #     fn open(&self, _: &Rc<()>, _: &Arc<Outbox>) {}
+/// # fn call(&self, _: &mut (), _: P::Request<'_>) -> Reply<P::Response, Self::Later> {
+/// #     Reply::Later(futures_util::stream::pending())
+/// # }
+/// fn tell(&self, _: &mut (), _: P::Message<'_>) -> Reply<P::Response, Self::Later> {
+///     Reply::Later(futures_util::stream::pending())
+/// }
+/// # }
+/// ```
 pub trait Handler<P: Protocol>: 'static {
     /// What the streams of one connection share: many over QUIC, otherwise one. Dropped when it is gone.
     type Connection: 'static;
