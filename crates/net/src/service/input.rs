@@ -58,7 +58,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Takes the next `n` bytes to keep. A large frame, which was read into a buffer of its own, is not copied.
+    /// Takes the next `n` bytes to keep. A large frame, which was read into a buffer of its own, is not copied, as
+    /// long as nothing was taken before it with [`Input::take`].
     pub fn take_owned(&mut self, n: usize) -> BytesMut {
         match &mut self.source {
             Source::Own(bytes) => bytes.split_to(n.min(bytes.len())),

@@ -135,42 +135,65 @@ pub enum Reply<R, L> {
 
 /// What is done with requests. Each shard has a clone of its own, so it may keep `Rc` and `Cell` in what it makes.
 ///
-/// A request cannot be left without an answer: this handler, which forgets it, does not compile.
+/// A request is answered now or later, and a message never: whatever else is written does not compile.
 ///
-/// ```compile_fail,E0308
+/// ```
 /// # use std::{rc::Rc, sync::Arc};
 /// # use net::{Outbox, service::{Handler, Held, NoLater, Peer, Protocol, Reply}};
-/// struct Forgetful;
-///
-/// impl<P: Protocol> Handler<P> for Forgetful {
-/// #   type Connection = ();
-/// #   type Session = ();
-/// #   type Later = NoLater<P::Response>;
-/// #   fn connect(&self, _: &Rc<Peer>) {}
-/// #   fn open(&self, _: &Rc<()>, _: &Arc<Outbox>) {}
-/// #   fn tell(&self, _: &mut (), _: P::Message<'_>) -> Option<Held> { None }
-///     fn call(&self, _: &mut (), _request: P::Request<'_>) -> Reply<P::Response, Self::Later> {}
+/// # struct Mine;
+/// # impl<P: Protocol> Handler<P> for Mine {
+/// #     type Connection = ();
+/// #     type Session = ();
+/// #     type Later = NoLater<P::Response>;
+/// #     fn connect(&self, _: &Rc<Peer>) {}
+/// #     fn open(&self, _: &Rc<()>, _: &Arc<Outbox>) {}
+/// fn call(&self, _: &mut (), _: P::Request<'_>) -> Reply<P::Response, Self::Later> {
+///     Reply::Later(futures_util::stream::pending())
 /// }
+/// fn tell(&self, _: &mut (), _: P::Message<'_>) -> Option<Held> {
+///     None
+/// }
+/// # }
 /// ```
 ///
-/// Nor can a one-way message be answered:
+/// A request that is forgotten:
 ///
 /// ```compile_fail,E0308
 /// # use std::{rc::Rc, sync::Arc};
 /// # use net::{Outbox, service::{Handler, Held, NoLater, Peer, Protocol, Reply}};
-/// struct Talkative;
-///
-/// impl<P: Protocol<Response = u8>> Handler<P> for Talkative {
-/// #   type Connection = ();
-/// #   type Session = ();
-/// #   type Later = NoLater<u8>;
-/// #   fn connect(&self, _: &Rc<Peer>) {}
-/// #   fn open(&self, _: &Rc<()>, _: &Arc<Outbox>) {}
-/// #   fn call(&self, _: &mut (), _: P::Request<'_>) -> Reply<u8, Self::Later> { Reply::Now(1) }
-///     fn tell(&self, _: &mut (), _message: P::Message<'_>) -> Option<Held> {
-///         Reply::Now(2)
-///     }
+/// # struct Mine;
+/// # impl<P: Protocol> Handler<P> for Mine {
+/// #     type Connection = ();
+/// #     type Session = ();
+/// #     type Later = NoLater<P::Response>;
+/// #     fn connect(&self, _: &Rc<Peer>) {}
+/// #     fn open(&self, _: &Rc<()>, _: &Arc<Outbox>) {}
+/// fn call(&self, _: &mut (), _: P::Request<'_>) -> Reply<P::Response, Self::Later> {
+///     println!("noted");
 /// }
+/// # fn tell(&self, _: &mut (), _: P::Message<'_>) -> Option<Held> { None }
+/// # }
+/// ```
+///
+/// A message that is answered:
+///
+/// ```compile_fail,E0053
+/// # use std::{rc::Rc, sync::Arc};
+/// # use net::{Outbox, service::{Handler, Held, NoLater, Peer, Protocol, Reply}};
+/// # struct Mine;
+/// # impl<P: Protocol> Handler<P> for Mine {
+/// #     type Connection = ();
+/// #     type Session = ();
+/// #     type Later = NoLater<P::Response>;
+/// #     fn connect(&self, _: &Rc<Peer>) {}
+/// #     fn open(&self, _: &Rc<()>, _: &Arc<Outbox>) {}
+/// # fn call(&self, _: &mut (), _: P::Request<'_>) -> Reply<P::Response, Self::Later> {
+/// #     Reply::Later(futures_util::stream::pending())
+/// # }
+/// fn tell(&self, _: &mut (), _: P::Message<'_>) -> Reply<P::Response, Self::Later> {
+///     Reply::Later(futures_util::stream::pending())
+/// }
+/// # }
 /// ```
 pub trait Handler<P: Protocol>: 'static {
     /// What the streams of one connection share: many over QUIC, otherwise one. Dropped when it is gone.
