@@ -252,6 +252,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 256 }))]
+
         /// Against a map that is searched whole: the same entries fire, none early, none late.
         #[test]
         fn behaves_as_a_list_of_deadlines(steps in proptest::collection::vec(step(), 1..60)) {

@@ -270,3 +270,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         late.len() as u64
     }
 }
+
+#[cfg(test)]
+#[path = "pending_tests.rs"]
+mod tests;
