@@ -13,6 +13,9 @@ use crate::Outbox;
 use crate::limits::Cap;
 use crate::service::{Decoded, Held, Input, Never, Out, Peer, Reply};
 
+/// What a later answer says: the number of its request, and which of its responses it is.
+type Said = (usize, usize);
+
 /// A protocol that is only its order. A response is its request's tag, with its own number.
 #[derive(Clone)]
 struct Only<const IN_ORDER: bool>;
@@ -95,7 +98,7 @@ struct Came {
 fn run<const IN_ORDER: bool>(steps: &[Step]) -> Result<(), TestCaseError> {
     let lease = Cap::new(1000).lease();
     let mut pending = Pending::<Only<IN_ORDER>, Nothing>::default();
-    let mut running: Vec<(usize, usize, UnboundedSender<(usize, usize)>)> = Vec::new();
+    let mut running: Vec<(usize, usize, UnboundedSender<Said>)> = Vec::new();
     let (mut came, mut latest, mut now) = (Vec::<Came>::new(), 0, 0);
     let mut take = |pending: &mut Pending<Only<IN_ORDER>, Nothing>, came: &mut Vec<Came>| {
         while let Some(answer) = pending.poll_next(&mut Context::from_waker(Waker::noop())) {
