@@ -33,6 +33,18 @@ const PATTERNS: [(&str, &str); 14] = [
     ("\u{e4}.*", "\u{e4}.x"),
 ];
 
+/// What the service of its target is asked: what, a tag, a length and as many words, and so on.
+const SERVICE: [(&str, &[u8]); 8] = [
+    ("now", b"\x00\x01\x02hi\x00\x02\x00"),
+    ("later", b"\x01\x01\x03\x03ab\x00\x02\x01c"),
+    ("alone", b"\x02\x01\x01\x02\x01\x02\x01\x03\x00\x03\x00"),
+    ("last", b"\x01\x01\x01\x03\x03\x02\x01z\x00\x03\x01y"),
+    ("message", b"\x04\x00\x01\x03\x00\x01\x01a"),
+    ("body", b"\x05\x01\x01\x05\x06\x01\x02ab\x07\x01\x03cde\x00\x02\x01x"),
+    ("cut", b"\x05\x01\x00\x06\x01\x02ab"),
+    ("malformed", b"\x01\x01\x01\x03\x05\x02\x00\xff\x00\x00"),
+];
+
 /// Seeds by the name of their target and their own.
 type Seeds = BTreeMap<(&'static str, String), Vec<u8>>;
 
@@ -80,6 +92,11 @@ fn seeds() -> Outcome<Seeds> {
     }
     for (i, (pattern, topic)) in PATTERNS.iter().enumerate() {
         seeds.insert(("pattern", format!("{i:02}")), format!("{pattern}\n{topic}").into_bytes());
+    }
+    for (name, said) in SERVICE {
+        for (cut, cuts) in [[0u8; 4], [1, 1, 1, 1], [2, 5, 0, 7]].iter().enumerate() {
+            seeds.insert(("service", format!("{name}-{cut}")), [&cuts[..], said].concat());
+        }
     }
     seeds.retain(|_, bytes| bytes.len() <= SEED_BYTES_MAX);
     Ok(seeds)

@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 5] = ["frames", "request", "response", "record_batch", "pattern"];
+pub const TARGETS: [&str; 6] = ["frames", "request", "response", "record_batch", "pattern", "service"];
 const SECONDS: &str = "60";
 
 /// What keeps fuzzing from running here. With `install` it is first tried to mend that.

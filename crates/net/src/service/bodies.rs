@@ -4,7 +4,7 @@ use std::task::Context;
 
 use super::ServiceSettings;
 use super::body::BodyWriter;
-use super::protocol::{Fault, Protocol};
+use super::protocol::{Fault, Order, Protocol};
 
 /// Those whose last piece has not come.
 pub(super) struct Bodies<P: Protocol>(Vec<Incoming<P>>);
@@ -29,6 +29,16 @@ impl<P: Protocol> Default for Bodies<P> {
 impl<P: Protocol> Bodies<P> {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing but pieces may come now. In order, what came between them could only be answered after a body
+    /// that may never be whole.
+    pub(super) fn forbid_others(&self) -> bool {
+        P::ORDER == Order::Request && !self.is_empty()
     }
 
     /// Whether a handler was given one of them.

@@ -374,9 +374,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Ok(why)
     }
 
-    /// Whether another frame may be handled: nothing has to be written, answered or taken before.
+    /// Whether another frame may be handled: nothing has to be written, answered or taken before. Requests that wait
+    /// for their bodies hold nothing up: what they wait for is among the next frames.
     fn may_handle(&self, cx: &Context<'_>, out: &Out) -> bool {
-        let max = self.live.settings.requests_per_connection_max;
+        let max = self.live.settings.requests_per_connection_max + self.bodies.count();
         out.len() < FLUSH_BYTES
             && self.held.is_none()
             && self.pending.as_ref().is_none_or(|pending| !pending.is_alone() && pending.count() < max)
@@ -511,6 +512,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 }
                 self.rest.wanted = wanted.max(there + 1);
                 return Ok(false);
+            }
+            Decoded::Request(..) | Decoded::Open(..) | Decoded::Message(_) if self.bodies.forbid_others() => {
+                return Err(Fault::malformed("the body that was begun is not whole").into());
             }
             Decoded::Request(tag, _) | Decoded::Open(tag, ..) if is_late => {
                 turn.batch.started += 1;

@@ -74,7 +74,7 @@ impl Default for Timeouts {
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceSettings {
     pub requests_in_flight_max: u64,
-    /// Requests of one stream of frames that may wait for their answers.
+    /// Requests of one stream of frames that may wait for their answers, and as many that wait for their bodies.
     pub requests_per_connection_max: usize,
     /// Bodies that come in piece by piece at once.
     pub streamed_bodies_max: u64,

@@ -46,7 +46,7 @@ pub trait Protocol: Sized + 'static {
 /// In which order responses go out when requests take their time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As the requests came in.
+    /// As the requests came in. A body comes whole before anything else.
     Request,
     /// As they are done; the tag tells which is which.
     Completion,

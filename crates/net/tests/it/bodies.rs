@@ -2,13 +2,15 @@
 
 use net::service::{FaultKind, ServiceSettings};
 
-use crate::harness::framed::{call, open, open_raw, piece};
+use crate::harness::framed::{call, open, open_raw, piece, tell};
 use crate::harness::stand::patient;
 use crate::harness::{Said, Stand, Way, noise, over_every_transport, until};
 
 over_every_transport!(
     a_body_comes_whole,
     bodies_may_come_at_the_same_time,
+    many_bodies_at_once_do_not_wait_for_each_other,
+    in_order_nothing_comes_before_a_body_is_whole,
     a_slow_handler_slows_its_peer,
     a_slow_peer_slows_its_handler,
     a_body_that_is_dropped_is_read_to_its_end,
@@ -59,7 +61,6 @@ async fn a_body_comes_whole(way: Way) {
 
 async fn bodies_may_come_at_the_same_time(way: Way) {
     let stand = Stand::out_of_order(patient());
-    let mut peer = stand.dial(way).await;
     let body = |id: u32| noise(u64::from(id), 100_000 * id as usize);
     let mut bytes: Vec<u8> = (1..=8).flat_map(|id| open(id, None, "collect x")).collect();
     for at in (0..).step_by(30_000).take_while(|at| *at < 800_000) {
@@ -70,6 +71,7 @@ async fn bodies_may_come_at_the_same_time(way: Way) {
         }
     }
     let between = (bytes.windows(7).filter(|words| *words == b"between")).count();
+    let mut peer = stand.dial(way).await;
     let said = peer.exchange(&bytes, 8 + between).await;
     for id in 1..=8 {
         let answer = said.iter().find(|said| said.id() == id).expect("an answer");
@@ -77,6 +79,32 @@ async fn bodies_may_come_at_the_same_time(way: Way) {
     }
     drop(peer);
     stand.is_left_alone().await;
+}
+
+async fn many_bodies_at_once_do_not_wait_for_each_other(way: Way) {
+    let stand = Stand::out_of_order(ServiceSettings { requests_per_connection_max: 3, ..patient() });
+    let mut peer = stand.dial(way).await;
+    let each = |bytes: fn(u32) -> Vec<u8>| (1..=3).flat_map(bytes).collect::<Vec<u8>>();
+    peer.send(&each(|id| open(id, None, "collect x"))).await;
+    stand.world.until_times("begin x", 3).await;
+    let mut said = peer.exchange(&each(|id| piece(id, b"body", true)), 3).await;
+    said.sort_by_key(Said::id);
+    assert_eq!(said, [1, 2, 3].map(|id| Said::Answer(id, b"body".into())));
+    drop(peer);
+    stand.is_left_alone().await;
+}
+
+async fn in_order_nothing_comes_before_a_body_is_whole(way: Way) {
+    for between in [call(2, "echo x"), tell("x"), open(2, None, "collect x")] {
+        let stand = Stand::in_order(patient());
+        let mut peer = stand.dial(way).await;
+        peer.send_all(&[open(1, None, "collect x"), piece(1, b"a", false), between, piece(1, b"b", true)]).await;
+        let said = peer.hear().await;
+        assert!(said.is_fault(1, FaultKind::Malformed), "{said:?}");
+        peer.ear.hears_the_end().await;
+        drop(peer);
+        stand.is_left_alone().await;
+    }
 }
 
 /// What lies between a peer that sends a body and a handler that takes it: what may wait, two reads, and what the

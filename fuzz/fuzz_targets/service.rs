@@ -1,0 +1,202 @@
+//! A service answers the same bytes in the same way, however they come and whatever they say.
+//!
+//! Input: four bytes with the sizes of the pieces in turn (0 is all that is left), and the stream. It is said to a
+//! server over a pipe, once whole and once in pieces. The protocol is made so that most bytes mean something:
+//! what is asked, a tag, a length and as many words.
+
+#![no_main]
+
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
+
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::Once;
+use libfuzzer_sys::fuzz_target;
+use net::limits::{ConnectionLimits, Connections};
+use net::service::{
+    Body, Decoded, Fault, Handler, Held, Input, Order, Out, Peer, Protocol, Reply, Service, ServiceSettings, once,
+};
+use net::{Outbox, Server, Shards, Shutdown};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::runtime::Runtime;
+
+const HEAD_BYTES: usize = 3;
+/// Of the pipe: less than most streams, so that both ends wait for each other.
+const PIPE_BYTES: usize = 64;
+const MALFORMED: u8 = 0x80;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((cuts, stream)) = input.split_first_chunk::<4>() else {
+        return;
+    };
+    let whole = said(stream, &[0]);
+    let cut = said(stream, cuts);
+    assert_eq!(cut, whole);
+    assert_eq!(STAND.telemetry.totals().panics, 0);
+});
+
+/// A server on a thread of its own, for all inputs.
+struct Stand {
+    server: Server,
+    telemetry: Arc<net::telemetry::Telemetry>,
+    runtime: Runtime,
+}
+
+static STAND: LazyLock<Stand> = LazyLock::new(|| {
+    let settings = ServiceSettings {
+        frame_bytes_max: 192,
+        body_bytes_max: 512,
+        requests_per_connection_max: 3,
+        outbox_bytes_max: 128,
+        ..ServiceSettings::default()
+    };
+    let service = Service::new(Asked, Obedient, settings);
+    let telemetry = service.telemetry.clone();
+    let shards = Arc::new(Shards::start(1).expect("a thread"));
+    let connections = Connections::new(ConnectionLimits::default());
+    let server = Server::start(service, &shards, connections, &Shutdown::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    Stand { server, telemetry, runtime }
+});
+
+/// All that the server says.
+fn said(stream: &[u8], cuts: &[u8]) -> Vec<u8> {
+    let (mine, theirs) = tokio::io::duplex(PIPE_BYTES);
+    STAND.server.serve_pipe(theirs);
+    STAND.runtime.block_on(async {
+        let (mut ear, mouth) = tokio::io::split(mine);
+        let mut heard = Vec::new();
+        // A server that has said its last words need not listen.
+        let (_, read) = tokio::join!(say(mouth, stream, cuts), ear.read_to_end(&mut heard));
+        read.expect("the end of the answers");
+        heard
+    })
+}
+
+async fn say(mut mouth: tokio::io::WriteHalf<DuplexStream>, stream: &[u8], cuts: &[u8]) -> io::Result<()> {
+    let mut rest = stream;
+    for cut in cuts.iter().cycle() {
+        let piece = if *cut == 0 { rest.len() } else { usize::from(*cut).min(rest.len()) };
+        mouth.write_all(&rest[..piece]).await?;
+        rest = &rest[piece..];
+        if rest.is_empty() {
+            break;
+        }
+        // The server reads this piece before the next one comes, as a rule.
+        tokio::task::yield_now().await;
+    }
+    mouth.shutdown().await
+}
+
+#[derive(Clone)]
+struct Asked;
+
+/// How a request is to be answered.
+#[derive(Clone, Copy)]
+enum How {
+    Now,
+    Later,
+    Alone,
+    Last,
+}
+
+impl Protocol for Asked {
+    type Codec = ();
+    type Request<'a> = (How, &'a [u8]);
+    type Message<'a> = &'a [u8];
+    type Response = Vec<u8>;
+    type Tag = u8;
+
+    const ORDER: Order = Order::Request;
+
+    fn codec(&self, _peer: &Rc<Peer>) {}
+
+    fn decode<'a>(&self, _codec: &mut (), input: &mut Input<'a>) -> Result<Decoded<'a, Self>, Fault> {
+        let Some(&[asked, tag, length]) = input.bytes().first_chunk::<HEAD_BYTES>() else {
+            return Ok(Decoded::More(HEAD_BYTES));
+        };
+        if asked & MALFORMED != 0 {
+            return Err(Fault::malformed("no such thing"));
+        }
+        let whole = HEAD_BYTES + usize::from(length);
+        if input.len() < whole {
+            return Ok(Decoded::More(whole));
+        }
+        let words = &input.take(whole)[HEAD_BYTES..];
+        Ok(match asked % 8 {
+            0 => Decoded::Request(tag, (How::Now, words)),
+            1 => Decoded::Request(tag, (How::Later, words)),
+            2 => Decoded::Request(tag, (How::Alone, words)),
+            3 => Decoded::Request(tag, (How::Last, words)),
+            4 => Decoded::Message(words),
+            5 => Decoded::Open(tag, (How::Later, words), words.first().map(|length| u64::from(*length))),
+            piece => Decoded::Piece { tag, bytes: words, is_last: piece == 7 },
+        })
+    }
+
+    fn encode(&self, _codec: &mut (), tag: u8, response: Vec<u8>, out: &mut Out) {
+        out.put(&[tag, response.len() as u8]);
+        out.put(&response);
+    }
+
+    fn encode_fault(&self, _codec: &mut (), tag: Option<u8>, fault: &Fault, out: &mut Out) {
+        out.put(&[tag.unwrap_or_default(), u8::MAX, fault.kind as u8]);
+    }
+}
+
+#[derive(Clone)]
+struct Obedient;
+
+impl Handler<Asked> for Obedient {
+    type Connection = ();
+    type Session = ();
+    type Later = Once<LocalBoxFuture<'static, Vec<u8>>>;
+
+    fn connect(&self, _peer: &Rc<Peer>) {}
+
+    fn open(&self, _connection: &Rc<()>, _outbox: &Arc<Outbox>) {}
+
+    fn call(&self, _session: &mut (), (how, words): (How, &[u8])) -> Reply<Vec<u8>, Self::Later> {
+        let answer = words.to_vec();
+        let later = |answer: Vec<u8>| -> Self::Later {
+            once(Box::pin(async {
+                rest(&answer).await;
+                answer
+            }))
+        };
+        match how {
+            How::Now => Reply::Now(answer),
+            How::Later => Reply::Later(later(answer)),
+            How::Alone => Reply::Alone(later(answer)),
+            How::Last => Reply::Last(answer),
+        }
+    }
+
+    fn tell(&self, _session: &mut (), words: &[u8]) -> Option<Held> {
+        let words = words.to_vec();
+        (!words.is_empty()).then(|| Box::pin(async move { rest(&words).await }) as Held)
+    }
+
+    fn call_streamed(&self, _session: &mut (), _: (How, &[u8]), mut body: Body) -> Reply<Vec<u8>, Self::Later> {
+        Reply::Later(once(Box::pin(async move {
+            let (mut bytes, mut sum) = (0u64, 0u8);
+            while let Some(piece) = body.next().await {
+                let Ok(piece) = piece else {
+                    return b"cut".to_vec();
+                };
+                rest(&piece).await;
+                bytes += piece.len() as u64;
+                sum = piece.iter().fold(sum, |sum, byte| sum.rotate_left(1) ^ byte);
+            }
+            [&bytes.to_le_bytes()[..], &[sum]].concat()
+        })))
+    }
+}
+
+/// Takes as many turns as the first word says.
+async fn rest(words: &[u8]) {
+    for _ in 0..words.first().map_or(0, |word| word % 4) {
+        tokio::task::yield_now().await;
+    }
+}
