@@ -13,7 +13,7 @@ pub mod partitioner;
 pub mod pattern;
 pub mod record;
 
-pub use catalog::TopicSettings;
+pub use catalog::{Storage, TopicSettings};
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
 pub use ids::{Offset, PartitionId, SourceId, Start, TopicName};
