@@ -10,6 +10,7 @@ use engine::{Error, Pattern, Result, TopicName};
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
+use storage::{Store, StoredTopic};
 use tokio::runtime::Handle;
 
 use crate::admission::LogBudget;
@@ -28,6 +29,8 @@ pub struct Broker {
     metrics: Arc<Metrics>,
     lanes: Lanes,
     budget: LogBudget,
+    /// Where topics on disk are kept.
+    store: Option<Arc<Store>>,
     pub(crate) topics: RwLock<HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>>,
     /// Held by whoever creates or deletes a topic or subscribes to a pattern, so that none of them
     /// misses another. Taken before `topics`.
@@ -38,8 +41,18 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts a broker whose tasks run on these threads.
+    /// Starts a broker whose tasks run on these threads, with all topics in memory.
     pub fn start(settings: Settings, threads: &[Handle]) -> Result<Arc<Self>> {
+        Self::start_with(settings, threads, None)
+    }
+
+    /// The same with a data directory, and the topics that are in it.
+    pub fn start_with(
+        settings: Settings,
+        threads: &[Handle],
+        stored: Option<(Arc<Store>, Vec<StoredTopic>)>,
+    ) -> Result<Arc<Self>> {
+        let (store, stored) = stored.map_or((None, Vec::new()), |(store, topics)| (Some(store), topics));
         let Some(first) = threads.first() else {
             return Err(Error::invalid("a broker needs at least one thread"));
         };
@@ -49,7 +62,10 @@ impl Broker {
             settings: Arc::new(settings),
             metrics: Arc::default(),
             lanes,
-            topics: RwLock::default(),
+            store,
+            topics: RwLock::new(
+                stored.into_iter().map(|stored| (stored.name.clone(), Topic::stored(stored))).collect(),
+            ),
             patterns: Mutex::default(),
             subscriber_ids: AtomicU64::new(1),
             registry: RwLock::default(),
@@ -76,6 +92,15 @@ impl Broker {
     /// Differs after every start.
     pub fn instance(&self) -> u64 {
         self.instance
+    }
+
+    pub(crate) fn store(&self) -> Option<&Store> {
+        self.store.as_deref()
+    }
+
+    /// Makes all that was taken safe. Nothing is taken after it.
+    pub fn stop(&self) -> Result<()> {
+        self.store.as_ref().map_or(Ok(()), |store| store.stop())
     }
 
     pub(crate) fn lanes(&self) -> &Lanes {
@@ -107,6 +132,9 @@ impl Broker {
         self.metrics.expose(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
+        if let Some(store) = &self.store {
+            crate::metrics::expose_store(out, &store.stats())?;
+        }
         out.gauge("thalweg_topics", "Topics, inboxes included", self.topics.read().len() as u64)?;
         let rows = |value: &dyn Fn(&crate::lanes::LaneLoad) -> u64| -> Vec<(String, u64)> {
             self.lanes.loads().map(|(lane, load)| (lane.to_string(), value(load))).collect()

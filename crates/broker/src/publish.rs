@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{DraftBatch, Error, Offset, PartitionId, Result};
+use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result};
+use tokio::sync::oneshot;
 
 use crate::broker::Broker;
-use crate::partition::{AppendContext, PartitionCell, Refused};
+use crate::partition::{AppendContext, Commit, PartitionCell, Refused};
 use crate::subscriber::Subscriber;
 use crate::timers::now_ms;
 
@@ -17,6 +18,8 @@ pub struct Published {
     pub base_offset: Offset,
     /// Live subscribers and queue groups that it was handed to.
     pub receivers: u32,
+    /// It is on the disk, and not only in memory.
+    pub is_committed: bool,
 }
 
 /// Subscribers that have something new. A door collects them over all publishes of one read and then
@@ -55,31 +58,49 @@ pub enum Attempt {
     Done(Published),
     /// A subscriber whose overflow policy is to block has no room: [`WaitingPublish::finish`] waits for it.
     Waits(WaitingPublish),
+    /// It has its place, and is acknowledged when it is on the disk: [`CommittingPublish::finish`] waits for that.
+    Commits(CommittingPublish),
+}
+
+/// A batch that the journal has not synced yet.
+pub struct CommittingPublish {
+    published: Published,
+    committed: oneshot::Receiver<Result<()>>,
+    begin: Option<Instant>,
 }
 
 /// A batch on its way into a partition whose subscribers have no room for it yet.
 pub struct WaitingPublish {
     cell: Arc<PartitionCell>,
-    retention: (u64, u64),
+    how: How,
     batch: DraftBatch,
     blocking: Arc<Subscriber>,
     begin: Option<Instant>,
 }
 
+/// What one append is about beside its batch.
+#[derive(Clone, Copy)]
+struct How {
+    retention: (u64, u64),
+    awaits_commit: bool,
+}
+
 impl Broker {
     /// Puts a batch into a topic, which is created if that is allowed. Without a partition, the key of
-    /// its first record decides, and batches without keys take turns. Waits only for subscribers whose
-    /// overflow policy is to block.
+    /// its first record decides, and batches without keys take turns. Waits for subscribers whose overflow policy is
+    /// to block, and for the disk where `acks` asks for that.
     pub async fn publish(
         &self,
         topic: &str,
         partition: Option<PartitionId>,
+        acks: Acks,
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Published> {
-        match self.try_publish(topic, partition, batch, wakes)? {
+        match self.try_publish(topic, partition, acks, batch, wakes)? {
             Attempt::Done(published) => Ok(published),
             Attempt::Waits(waiting) => waiting.finish(self, wakes).await,
+            Attempt::Commits(committing) => committing.finish(self).await,
         }
     }
 
@@ -88,12 +109,13 @@ impl Broker {
         &self,
         topic: &str,
         partition: Option<PartitionId>,
+        acks: Acks,
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
         let begin = self.settings().timings.then(Instant::now);
-        let attempt = self.append(topic, partition, batch, begin, wakes);
-        if !matches!(attempt, Ok(Attempt::Waits(_))) {
+        let attempt = self.append(topic, partition, acks, batch, begin, wakes);
+        if matches!(attempt, Ok(Attempt::Done(_)) | Err(_)) {
             self.count_publish(attempt.is_err(), begin, wakes);
         }
         attempt
@@ -103,6 +125,7 @@ impl Broker {
         &self,
         topic: &str,
         partition: Option<PartitionId>,
+        acks: Acks,
         batch: DraftBatch,
         begin: Option<Instant>,
         wakes: &mut Wakes,
@@ -112,31 +135,47 @@ impl Broker {
             Some(partition) => topic.partition(partition)?,
             None => topic.partition_of(&batch),
         };
-        let retention = (topic.settings.retention_bytes, topic.settings.retention_ms);
-        match self.append_to(&cell, retention, batch, wakes) {
-            Ok(published) => Ok(Attempt::Done(published)),
+        let awaits_commit = match acks {
+            Acks::None | Acks::Accepted => false,
+            Acks::Committed => true,
+            Acks::Default => self.settings().ack_on_commit,
+        };
+        let how = How { retention: (topic.settings.retention_bytes, topic.settings.retention_ms), awaits_commit };
+        match self.append_to(&cell, how, batch, wakes) {
+            Ok((published, Commit::Awaited(committed))) => {
+                Ok(Attempt::Commits(CommittingPublish { published, committed, begin }))
+            }
+            Ok((published, Commit::InMemory | Commit::Unasked)) => Ok(Attempt::Done(published)),
             Err(Refused::Failed(error)) => Err(error),
             Err(Refused::Blocked(batch, blocking)) => {
                 self.metrics().publish_waits.add(1);
-                Ok(Attempt::Waits(WaitingPublish { cell, retention, batch, blocking, begin }))
+                Ok(Attempt::Waits(WaitingPublish { cell, how, batch, blocking, begin }))
             }
         }
     }
 
     fn append_to(
         &self,
-        cell: &PartitionCell,
-        (retention_bytes, retention_ms): (u64, u64),
+        cell: &Arc<PartitionCell>,
+        how: How,
         batch: DraftBatch,
         wakes: &mut Wakes,
-    ) -> std::result::Result<Published, Refused> {
+    ) -> std::result::Result<(Published, Commit), Refused> {
         let (records, bytes) = (u64::from(batch.count()), batch.len() as u64);
-        let context = AppendContext { budget: self.log_budget(), retention_bytes, retention_ms, now_ms: now_ms() };
+        let context = AppendContext {
+            budget: self.log_budget(),
+            store: self.store(),
+            awaits_commit: how.awaits_commit,
+            retention_bytes: how.retention.0,
+            retention_ms: how.retention.1,
+            now_ms: now_ms(),
+        };
         let appended = cell.append(batch, &context, wakes)?;
         self.metrics().published_batches.add(1);
         self.metrics().published_records.add(records);
         self.metrics().published_bytes.add(bytes);
-        Ok(Published { partition: cell.id, base_offset: appended.base_offset, receivers: appended.receivers as u32 })
+        let (base_offset, receivers) = (appended.base_offset, appended.receivers as u32);
+        Ok((Published { partition: cell.id, base_offset, receivers, is_committed: false }, appended.commit))
     }
 
     fn count_publish(&self, has_failed: bool, begin: Option<Instant>, wakes: &mut Wakes) {
@@ -162,18 +201,37 @@ impl WaitingPublish {
     }
 
     async fn append(self, broker: &Broker, wakes: &mut Wakes) -> Result<Published> {
-        let Self { cell, retention, mut batch, mut blocking, .. } = self;
+        let Self { cell, how, mut batch, mut blocking, .. } = self;
         let deadline = tokio::time::Instant::now() + broker.settings().publish_wait;
         loop {
             wakes.flush();
             wait_for_room(&blocking, &cell, batch.len(), deadline).await?;
-            (batch, blocking) = match broker.append_to(&cell, retention, batch, wakes) {
-                Ok(published) => return Ok(published),
+            (batch, blocking) = match broker.append_to(&cell, how, batch, wakes) {
+                Ok((published, commit)) => return finish_commit(published, commit).await,
                 Err(Refused::Failed(error)) => return Err(error),
                 Err(Refused::Blocked(batch, blocking)) => (batch, blocking),
             };
         }
     }
+}
+
+impl CommittingPublish {
+    /// Waits until the journal has synced it.
+    pub async fn finish(self, broker: &Broker) -> Result<Published> {
+        let result = finish_commit(self.published, Commit::Awaited(self.committed)).await;
+        broker.count_publish(result.is_err(), self.begin, &mut Wakes::default());
+        result
+    }
+}
+
+async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
+    let Commit::Awaited(committed) = commit else {
+        return Ok(published);
+    };
+    committed.await.unwrap_or_else(|gone| {
+        Err(Error::new(ErrorKind::Internal, format!("the partition ended before its record was on the disk: {gone}")))
+    })?;
+    Ok(Published { is_committed: true, ..published })
 }
 
 async fn wait_for_room(

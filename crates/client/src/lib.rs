@@ -31,7 +31,7 @@ pub use address::{Address, Pipes};
 pub use client::Client;
 pub use engine::{
     Acks, BatchBuilder, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch, RecordView, Result,
-    RetryClass, Start, TopicSettings,
+    RetryClass, Start, Storage, TopicSettings,
 };
 pub use publisher::{Publisher, PublisherBuilder};
 pub use settings::ClientSettings;

@@ -41,7 +41,8 @@ impl std::str::FromStr for Storage {
     }
 }
 
-/// The settings of one topic. Zero means "no limit of its own" for both kinds of retention.
+/// The settings of one topic. For both kinds of retention zero means no limit, and [`TopicSettings::DEFAULT`] what
+/// the broker is set to; so it does for partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopicSettings {
     pub partitions: u32,
@@ -59,6 +60,38 @@ impl Default for TopicSettings {
 }
 
 impl TopicSettings {
+    pub const DEFAULT: u64 = u64::MAX;
+    pub const DEFAULT_PARTITIONS: u32 = u32::MAX;
+
+    /// All as the broker is set.
+    pub fn of_broker() -> Self {
+        Self {
+            partitions: Self::DEFAULT_PARTITIONS,
+            retention_bytes: Self::DEFAULT,
+            retention_ms: Self::DEFAULT,
+            storage: Storage::Auto,
+        }
+    }
+
+    /// Kept for a week, whatever it takes.
+    pub fn on_disk() -> Self {
+        Self { retention_bytes: 0, retention_ms: 7 * 24 * 3_600_000, storage: Storage::Disk, ..Self::default() }
+    }
+
+    /// With the defaults where nothing is said.
+    pub fn or(self, defaults: &Self) -> Self {
+        let or = |value, default| if value == Self::DEFAULT { default } else { value };
+        Self {
+            partitions: match self.partitions {
+                Self::DEFAULT_PARTITIONS => defaults.partitions,
+                partitions => partitions,
+            },
+            retention_bytes: or(self.retention_bytes, defaults.retention_bytes),
+            retention_ms: or(self.retention_ms, defaults.retention_ms),
+            storage: self.storage,
+        }
+    }
+
     pub fn validate(&self) -> Result<()> {
         if self.partitions == 0 || self.partitions > PARTITIONS_MAX {
             return Err(Error::invalid(format!(

@@ -11,6 +11,11 @@ pub struct Partition {
 }
 
 impl Partition {
+    /// Goes on where a log ends.
+    pub fn from_end(end: Offset) -> Self {
+        Self { end }
+    }
+
     pub fn end(&self) -> Offset {
         self.end
     }

@@ -1,7 +1,7 @@
 //! What a client asks for.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use engine::{Acks, Error, ErrorKind, Offset, Overflow, PartitionId, Result, Start, TopicSettings};
+use engine::{Acks, Error, ErrorKind, Offset, Overflow, PartitionId, Result, Start, Storage, TopicSettings};
 
 use crate::field::{Fields, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
@@ -284,10 +284,14 @@ pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
     b.put_u32(settings.partitions);
     b.put_u64(settings.retention_bytes);
     b.put_u64(settings.retention_ms);
+    b.put_u8(settings.storage as u8);
 }
 
 pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
-    Ok(TopicSettings { partitions: f.u32()?, retention_bytes: f.u64()?, retention_ms: f.u64()? })
+    let (partitions, retention_bytes, retention_ms, storage) = (f.u32()?, f.u64()?, f.u64()?, f.u8()?);
+    let storage = Storage::from_code(storage)
+        .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 2, not {storage}")))?;
+    Ok(TopicSettings { partitions, retention_bytes, retention_ms, storage })
 }
 
 /// A publish as the pieces that a vectored write takes: its head, and its batch uncopied.

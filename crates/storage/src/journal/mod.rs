@@ -6,7 +6,7 @@
 
 pub mod block;
 mod files;
-pub(crate) mod recover;
+pub mod recover;
 
 use std::io::IoSlice;
 use std::path::Path;

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::{
-    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Overflow, RecordBatch, Result, RetryClass, Start, TopicSettings,
+    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Overflow, RecordBatch, Result, RetryClass, Start, Storage,
+    TopicSettings,
 };
 use proptest::prelude::*;
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES, put_frame};
@@ -110,7 +111,8 @@ fn requests() -> Vec<Vector> {
         ..subscribe(Start::Live)
     };
     let (required, offered) = (Features(0), Features(0x8000_0000_0000_0001));
-    let settings = TopicSettings { partitions: 4, retention_bytes: 64 << 20, retention_ms: 3_600_000 };
+    let (retention_bytes, retention_ms) = (64 << 20, 3_600_000);
+    let settings = TopicSettings { partitions: 4, retention_bytes, retention_ms, storage: Storage::Disk };
     let mut values = vec![
         ("hello", Request::Hello { version: 1, required, offered, client: "thalweg-rust/0.1".into() }),
         ("publish", publish(Some(2), Acks::Accepted)),
@@ -160,7 +162,7 @@ fn responses() -> Vec<Vector> {
     let source = |partition, start| SourceInfo { topic: "orders.eu".into(), partition, start, end: 1 << 40 };
     let topic = |partitions| TopicInfo {
         topic: "orders.eu".into(),
-        settings: TopicSettings { partitions: 2, retention_bytes: 0, retention_ms: u64::MAX },
+        settings: TopicSettings { partitions: 2, retention_bytes: 0, retention_ms: u64::MAX, storage: Storage::Memory },
         partitions,
     };
     let partitions = || {
