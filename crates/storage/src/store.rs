@@ -7,8 +7,8 @@
 //! topics/<id>/<partition>/<base offset>.log, .index
 //! ```
 //!
-//! A background thread writes committed batches to segments and, every now and then, a checkpoint: it syncs the
-//! segments, replaces the file, and lets the journal use its old files again.
+//! In the background one thread writes committed batches to segments. Another takes a checkpoint every now and then: it
+//! syncs the segments, replaces the file, and lets the journal use its old files again.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -26,11 +26,13 @@ use parking_lot::{Condvar, Mutex};
 use crate::catalog::{Catalog, Change, Checkpoint, NotACheckpoint};
 use crate::disk::{Disk, damaged, failed, read_whole, replace};
 use crate::journal::recover::{self, Found, Progress, Tail};
-use crate::journal::{Entry, EntryKind, Journal, JournalSettings, JournalStats, Owner};
+use crate::journal::{Entry, EntryKind, Gate, Journal, JournalSettings, JournalStats, Owner};
 use crate::partition::{DiskPartition, PartitionInfo, TailBytes};
 
-/// How often the background thread looks whether there is something to do.
+/// How often the background threads look whether there is something to do.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The journal waits while so many times the unflushed bytes that are meant to be there are.
+const GATE_FACTOR: u64 = 4;
 /// What one partition writes to its segments before another has its turn.
 const FLUSH_BYTES: usize = 4 << 20;
 
@@ -40,8 +42,8 @@ pub struct StoreSettings {
     pub segment_bytes: u64,
     /// Bytes of newest batches that stay in memory, all partitions together.
     pub tail_bytes_max: u64,
-    /// Committed bytes in no segment: with more, they are written at once; with four times as many, which only a full
-    /// or broken disk brings about, appends are refused.
+    /// Committed bytes in no segment: with more, they are written at once; with four times as many, the journal waits
+    /// until they are fewer, and so do all who publish.
     pub unflushed_bytes_max: u64,
     /// Bytes of the journal between two checkpoints, which recovery has to read.
     pub checkpoint_bytes: u64,
@@ -91,7 +93,8 @@ pub struct Store {
     /// When the last one was taken. Held while one is.
     checkpoint: Mutex<Instant>,
     background: Mutex<Background>,
-    has_work: Condvar,
+    /// It is over.
+    stopped: Condvar,
     counts: Counts,
     clock: fn() -> u64,
     _lock: Box<dyn Send + Sync>,
@@ -110,7 +113,7 @@ struct State {
 
 #[derive(Default)]
 struct Background {
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
     is_stopped: bool,
 }
 
@@ -131,9 +134,39 @@ pub(crate) struct Shared {
     /// Opened when all that it had is brought back.
     pub(crate) journal: OnceLock<Journal>,
     pub(crate) tails: TailBytes,
+    /// With so many committed bytes in no segment, somebody has to write them.
+    unflushed_bytes_max: u64,
+    has_to_flush: Mutex<bool>,
+    flush: Condvar,
+    gate: Arc<Gate>,
 }
 
 impl Shared {
+    /// So many bytes more are committed and in no segment.
+    pub(crate) fn committed(&self, bytes: u64) {
+        let before = self.tails.unflushed.fetch_add(bytes, Ordering::Relaxed);
+        if before <= self.unflushed_bytes_max && before + bytes > self.unflushed_bytes_max {
+            self.wake_flusher();
+        }
+        if before + bytes > GATE_FACTOR * self.unflushed_bytes_max {
+            self.gate.set_shut(true);
+            self.wake_flusher();
+        }
+    }
+
+    fn wake_flusher(&self) {
+        *self.has_to_flush.lock() = true;
+        self.flush.notify_one();
+    }
+
+    fn wait_for_flush(&self, patience: Duration) {
+        let mut has_to = self.has_to_flush.lock();
+        if !*has_to {
+            self.flush.wait_for(&mut has_to, patience);
+        }
+        *has_to = false;
+    }
+
     pub(crate) fn append(&self, entry: Entry) -> Result<()> {
         let journal = self.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
         journal.append(entry)
@@ -189,7 +222,8 @@ impl Store {
             }
         };
         state.remove_leftovers()?;
-        let journal = Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail)?;
+        let journal =
+            Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, state.shared.gate.clone())?;
         state.shared.journal.get_or_init(|| journal);
         let topics = state.topics();
         let store = Arc::new(Self {
@@ -199,20 +233,15 @@ impl Store {
             state: Mutex::new(state),
             checkpoint: Mutex::new(Instant::now()),
             background: Mutex::default(),
-            has_work: Condvar::new(),
+            stopped: Condvar::new(),
             counts: Counts::default(),
             clock,
             _lock: lock,
         });
         // From here on there is a directory to come back to.
         store.checkpoint()?;
-        let background = Arc::downgrade(&store);
-        let thread = std::thread::Builder::new()
-            .name("storage".into())
-            .spawn(move || while background.upgrade().is_some_and(|store| store.work()) {});
-        store.background.lock().thread = Some(thread.map_err(|error| {
-            Error::new(ErrorKind::Internal, format!("cannot start a thread for the storage: {error}"))
-        })?);
+        store.spawn("segments", Self::flush_until_stopped)?;
+        store.spawn("checkpoints", Self::take_checkpoints_until_stopped)?;
         Ok((store, topics))
     }
 
@@ -242,22 +271,21 @@ impl Store {
         self.shared.append(Entry { kind: EntryKind::Catalog, stream: 0, body, owner, mark: 0 })
     }
 
-    /// Refuses where the disk is behind with what was appended already.
-    pub fn admit(&self) -> Result<()> {
-        if let Some(journal) = self.shared.journal.get() {
-            journal.admit()?;
-        }
-        let unflushed = self.shared.tails.unflushed.load(Ordering::Relaxed);
-        if unflushed > self.settings.unflushed_bytes_max {
-            self.has_work.notify_one();
-        }
-        if unflushed > 4 * self.settings.unflushed_bytes_max {
-            return Err(Error::busy(format!(
-                "{unflushed} bytes wait to be written to {}; is the disk full?",
-                self.shared.dir.display()
-            )));
-        }
+    fn spawn(self: &Arc<Self>, name: &str, work: fn(&Self) -> bool) -> Result<()> {
+        let store = Arc::downgrade(self);
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || while store.upgrade().is_some_and(|store| work(&store)) {});
+        let thread = thread.map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("cannot start a thread for the storage: {error}"))
+        })?;
+        self.background.lock().threads.push(thread);
         Ok(())
+    }
+
+    /// Refuses where too much waits for the journal already.
+    pub fn admit(&self) -> Result<()> {
+        self.shared.journal.get().map_or(Ok(()), Journal::admit)
     }
 
     pub fn broken(&self) -> Option<Error> {
@@ -279,11 +307,10 @@ impl Store {
 
     /// Writes what waits, takes a checkpoint and ends the threads. Nothing may be appended any more.
     pub fn stop(&self) -> Result<()> {
-        self.background.lock().is_stopped = true;
-        self.has_work.notify_all();
-        let thread = self.background.lock().thread.take();
-        if let Some(thread) = thread {
-            thread.join().unwrap_or_else(|_| tracing::error!("the thread of the storage panicked"));
+        self.end_background();
+        let threads = std::mem::take(&mut self.background.lock().threads);
+        for thread in threads {
+            thread.join().unwrap_or_else(|_| tracing::error!("a thread of the storage panicked"));
         }
         if let Some(journal) = self.shared.journal.get() {
             journal.stop();
@@ -291,24 +318,40 @@ impl Store {
         if self.broken().is_some() { Ok(()) } else { self.checkpoint() }
     }
 
-    /// One look at what there is to do. `false` once it is over.
-    fn work(&self) -> bool {
+    fn end_background(&self) {
+        self.background.lock().is_stopped = true;
+        self.stopped.notify_all();
+        self.shared.wake_flusher();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.background.lock().is_stopped
+    }
+
+    /// One look at what there is to write. `false` once it is over.
+    fn flush_until_stopped(&self) -> bool {
+        self.shared.wait_for_flush(LOOK_EVERY);
+        let unflushed = || self.shared.tails.unflushed.load(Ordering::Relaxed);
+        let is_behind = || unflushed() > GATE_FACTOR * self.settings.unflushed_bytes_max;
+        while unflushed() > self.settings.unflushed_bytes_max / 2 && !self.is_stopped() && self.flush() {
+            self.shared.gate.set_shut(is_behind());
+            self.trim_tails();
+        }
+        self.shared.gate.set_shut(is_behind());
+        self.trim_tails();
+        !self.is_stopped()
+    }
+
+    /// One look at whether it is time. `false` once it is over.
+    fn take_checkpoints_until_stopped(&self) -> bool {
         {
             let mut background = self.background.lock();
             if !background.is_stopped {
-                self.has_work.wait_for(&mut background, LOOK_EVERY);
+                self.stopped.wait_for(&mut background, LOOK_EVERY);
             }
             if background.is_stopped {
                 return false;
             }
-        }
-        let tails = &self.shared.tails;
-        if tails.unflushed.load(Ordering::Relaxed) > self.settings.unflushed_bytes_max / 2 {
-            self.flush();
-        }
-        let held = tails.held.load(Ordering::Relaxed);
-        if held > self.settings.tail_bytes_max {
-            self.trim_tails(held - self.settings.tail_bytes_max * 3 / 4);
         }
         let (last, since) = (*self.checkpoint.lock(), self.journal_bytes_since_checkpoint());
         let is_due = since > self.settings.checkpoint_bytes
@@ -332,24 +375,30 @@ impl Store {
         self.state.lock().partitions.iter().map(|(stream, partition)| (*stream, partition.clone())).collect()
     }
 
-    fn flush(&self) {
+    /// Writes a part of what each partition has. Whether that went well.
+    fn flush(&self) -> bool {
         for (_, partition) in self.all_partitions() {
             match partition.flush(FLUSH_BYTES, (self.clock)()) {
                 Ok(bytes) => drop(self.counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed)),
                 Err(error) => {
                     tracing::error!(%error, "cannot write to a segment; it is tried again");
-                    return;
+                    return false;
                 }
             }
         }
+        true
     }
 
-    /// Frees memory of batches that are in segments, a part of it from each partition.
-    fn trim_tails(&self, bytes: u64) {
+    /// Frees memory of batches that are in segments where tails hold too much, a part of it from each partition.
+    fn trim_tails(&self) {
+        let held = self.shared.tails.held.load(Ordering::Relaxed);
+        if held <= self.settings.tail_bytes_max {
+            return;
+        }
+        let mut missing = held - self.settings.tail_bytes_max * 3 / 4;
         let partitions = self.all_partitions();
-        let share = bytes / partitions.len().max(1) as u64 + 1;
-        let mut missing = bytes;
-        for share in [share, bytes] {
+        let share = missing / partitions.len().max(1) as u64 + 1;
+        for share in [share, missing] {
             for (_, partition) in &partitions {
                 missing -= partition.trim_tail(share.min(missing)).min(missing);
                 if missing == 0 {
@@ -411,8 +460,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.background.lock().is_stopped = true;
-        self.has_work.notify_all();
+        self.end_background();
         if let Some(journal) = self.shared.journal.get() {
             journal.stop();
         }
@@ -422,7 +470,16 @@ impl Drop for Store {
 impl State {
     fn new(disk: Arc<dyn Disk>, dir: &Path, settings: StoreSettings) -> Self {
         let dir = dir.to_path_buf();
-        let shared = Shared { disk, dir: dir.clone(), journal: OnceLock::new(), tails: TailBytes::default() };
+        let shared = Shared {
+            disk,
+            dir: dir.clone(),
+            journal: OnceLock::new(),
+            tails: TailBytes::default(),
+            unflushed_bytes_max: settings.unflushed_bytes_max,
+            has_to_flush: Mutex::default(),
+            flush: Condvar::new(),
+            gate: Arc::default(),
+        };
         Self {
             dir,
             settings,

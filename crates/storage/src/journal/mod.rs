@@ -65,6 +65,30 @@ pub struct Entry {
     pub mark: u64,
 }
 
+/// Holds the journal up while what it has committed cannot be written to its place fast enough: publishers then wait
+/// for their acknowledgements, and send less.
+#[derive(Default)]
+pub(crate) struct Gate {
+    is_shut: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    pub(crate) fn set_shut(&self, is_shut: bool) {
+        *self.is_shut.lock() = is_shut;
+        if !is_shut {
+            self.opened.notify_all();
+        }
+    }
+
+    fn pass(&self) {
+        let mut is_shut = self.is_shut.lock();
+        while *is_shut {
+            self.opened.wait(&mut is_shut);
+        }
+    }
+}
+
 /// What the journal has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalStats {
@@ -88,6 +112,7 @@ struct Shared {
     directory: u64,
     file_bytes: u64,
     queue_bytes_max: usize,
+    gate: Arc<Gate>,
     files: Files,
     queue: Mutex<Queue>,
     has_work: Condvar,
@@ -151,6 +176,7 @@ impl Journal {
         directory: u64,
         settings: JournalSettings,
         tail: recover::Tail,
+        gate: Arc<Gate>,
     ) -> Result<Self> {
         assert!(settings.file_bytes > block::BODIES_BYTES_MAX as u64 / 64, "invariant: a file holds some blocks");
         let files = Files::new(disk, dir, settings.file_bytes, settings.files_max);
@@ -176,6 +202,7 @@ impl Journal {
             directory,
             file_bytes: settings.file_bytes,
             queue_bytes_max: settings.queue_bytes_max,
+            gate,
             files,
             queue: Mutex::default(),
             has_work: Condvar::new(),
@@ -274,6 +301,8 @@ impl Journal {
 
     /// Writes and syncs what waits, and ends the threads.
     pub fn stop(&self) {
+        // Nobody may be left to open it.
+        self.shared.gate.set_shut(false);
         self.shared.queue.lock().is_stopped = true;
         self.shared.has_work.notify_all();
         let mut threads = self.threads.lock();
@@ -321,6 +350,7 @@ impl Shared {
         loop {
             let written = {
                 let mut writer = self.writer.lock();
+                self.gate.pass();
                 let Some(entries) = self.gather(&mut writer) else {
                     return;
                 };

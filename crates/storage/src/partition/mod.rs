@@ -32,7 +32,7 @@ const ENTRY_BYTES: usize = 96;
 /// What tails may hold, all together.
 #[derive(Debug, Default)]
 pub(crate) struct TailBytes {
-    /// In tails, and of those the ones that are in no segment yet.
+    /// In tails, and of those the ones that are committed and in no segment yet.
     pub(crate) held: AtomicU64,
     pub(crate) unflushed: AtomicU64,
 }
@@ -152,9 +152,7 @@ impl DiskPartition {
     }
 
     fn hold(&self, state: &mut State, batch: RecordBatch) {
-        let cost = cost(&batch);
-        self.shared.tails.held.fetch_add(cost, Ordering::Relaxed);
-        self.shared.tails.unflushed.fetch_add(cost, Ordering::Relaxed);
+        self.shared.tails.held.fetch_add(cost(&batch), Ordering::Relaxed);
         state.end = batch.next_offset();
         state.tail.push_back(batch);
         state.is_dirty = true;
@@ -171,6 +169,7 @@ impl DiskPartition {
             // It is in a segment already.
             Ok(batch) if batch.next_offset() <= state.end => {}
             Ok(batch) if batch.base_offset() == state.end => {
+                self.shared.tails.unflushed.fetch_add(cost(&batch), Ordering::Relaxed);
                 self.hold(&mut state, batch);
                 state.committed = state.end;
             }
@@ -186,9 +185,16 @@ impl DiskPartition {
     /// All before this offset lasts. Returns what has become visible by that.
     pub fn commit(&self, mark: Offset) -> Vec<RecordBatch> {
         let mut state = self.state.lock();
+        if mark <= state.committed || state.is_deleted {
+            return Vec::new();
+        }
         let before = std::mem::replace(&mut state.committed, mark);
         let first = state.tail.partition_point(|batch| batch.base_offset() < before);
-        state.tail.iter().skip(first).take_while(|batch| batch.base_offset() < mark).cloned().collect()
+        let batches: Vec<_> =
+            state.tail.iter().skip(first).take_while(|batch| batch.base_offset() < mark).cloned().collect();
+        drop(state);
+        self.shared.committed(batches.iter().map(cost).sum());
+        batches
     }
 
     /// Committed batches from the one that holds `from`, up to `bytes_max`, at least one where there is one. Empty
@@ -361,10 +367,10 @@ impl DiskPartition {
     pub(crate) fn delete(&self) {
         let mut state = self.state.lock();
         state.is_deleted = true;
-        let (flushed, mut held, mut unflushed) = (state.flushed, 0, 0);
+        let (unflushed_offsets, mut held, mut unflushed) = (state.flushed..state.committed, 0, 0);
         for batch in state.tail.drain(..) {
             held += cost(&batch);
-            unflushed += if batch.base_offset() >= flushed { cost(&batch) } else { 0 };
+            unflushed += if unflushed_offsets.contains(&batch.base_offset()) { cost(&batch) } else { 0 };
         }
         self.shared.tails.held.fetch_sub(held, Ordering::Relaxed);
         self.shared.tails.unflushed.fetch_sub(unflushed, Ordering::Relaxed);
