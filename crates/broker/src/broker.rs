@@ -12,6 +12,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
 use storage::{Store, StoredTopic};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 use crate::admission::LogBudget;
 use crate::lanes::Lanes;
@@ -31,6 +32,8 @@ pub struct Broker {
     budget: LogBudget,
     /// Where topics on disk are kept.
     store: Option<Arc<Store>>,
+    /// Its journal has room again.
+    journal_room: Arc<Notify>,
     pub(crate) topics: RwLock<HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>>,
     /// Held by whoever creates or deletes a topic or subscribes to a pattern, so that none of them
     /// misses another. Taken before `topics`.
@@ -56,6 +59,11 @@ impl Broker {
         let Some(first) = threads.first() else {
             return Err(Error::invalid("a broker needs at least one thread"));
         };
+        let journal_room = Arc::new(Notify::new());
+        if let Some(store) = &store {
+            let room = journal_room.clone();
+            store.on_room(Box::new(move || room.notify_waiters()));
+        }
         let lanes = Lanes::start(settings.writer_lanes.clamp(1, WRITER_LANES_MAX), settings.lane_policy, threads);
         let broker = Arc::new(Self {
             budget: LogBudget::new(settings.log_bytes_max),
@@ -63,6 +71,7 @@ impl Broker {
             metrics: Arc::default(),
             lanes,
             store,
+            journal_room,
             topics: RwLock::new(
                 stored.into_iter().map(|stored| (stored.name.clone(), Topic::stored(stored))).collect(),
             ),
@@ -96,6 +105,10 @@ impl Broker {
 
     pub(crate) fn store(&self) -> Option<&Store> {
         self.store.as_deref()
+    }
+
+    pub(crate) fn journal_room(&self) -> &Notify {
+        &self.journal_room
     }
 
     /// Makes all that was taken safe. Nothing is taken after it.

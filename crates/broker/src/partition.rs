@@ -58,9 +58,17 @@ pub(crate) enum Commit {
 
 /// Why an append did not happen.
 pub(crate) enum Refused {
-    /// This subscriber has no room and its policy is to block. The batch comes back.
-    Blocked(DraftBatch, Arc<Subscriber>),
+    /// Somebody has no room. The batch comes back.
+    Blocked(DraftBatch, Blocking),
     Failed(Error),
+}
+
+/// Who has no room for a batch.
+pub(crate) enum Blocking {
+    /// A subscriber whose policy is to block.
+    Subscriber(Arc<Subscriber>),
+    /// The journal has so much waiting.
+    Journal(Error),
 }
 
 /// The bounds of a partition's log at one moment.
@@ -112,7 +120,7 @@ impl PartitionCell {
         }
         let len = batch.len();
         if let Err(member) = state.fanout.all_accept(|member| !member.handle.blocks(member.source, len)) {
-            return Err(Refused::Blocked(batch, member.handle.clone()));
+            return Err(Refused::Blocked(batch, Blocking::Subscriber(member.handle.clone())));
         }
         let receivers = state.fanout.receivers();
         let (base_offset, commit) = match &mut state.log {
@@ -126,8 +134,8 @@ impl PartitionCell {
                 (batch.base_offset(), Commit::InMemory)
             }
             Log::Disk(log) => {
-                if let Some(store) = context.store {
-                    store.admit().map_err(Refused::Failed)?;
+                if let Some(Err(full)) = context.store.map(Store::admit) {
+                    return Err(Refused::Blocked(batch, Blocking::Journal(full)));
                 }
                 let batch = state.order.append(batch);
                 let (base_offset, end) = (batch.base_offset(), batch.next_offset());

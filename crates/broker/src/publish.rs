@@ -7,7 +7,7 @@ use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result};
 use tokio::sync::oneshot;
 
 use crate::broker::Broker;
-use crate::partition::{AppendContext, Commit, PartitionCell, Refused};
+use crate::partition::{AppendContext, Blocking, Commit, PartitionCell, Refused};
 use crate::subscriber::Subscriber;
 use crate::timers::now_ms;
 
@@ -56,7 +56,7 @@ impl Drop for Wakes {
 /// What became of a publish that does not wait.
 pub enum Attempt {
     Done(Published),
-    /// A subscriber whose overflow policy is to block has no room: [`WaitingPublish::finish`] waits for it.
+    /// A subscriber whose overflow policy is to block has no room, or the journal: [`WaitingPublish::finish`] waits.
     Waits(WaitingPublish),
     /// It has its place, and is acknowledged when it is on the disk: [`CommittingPublish::finish`] waits for that.
     Commits(CommittingPublish),
@@ -69,12 +69,12 @@ pub struct CommittingPublish {
     begin: Option<Instant>,
 }
 
-/// A batch on its way into a partition whose subscribers have no room for it yet.
+/// A batch on its way into a partition for which somebody has no room yet.
 pub struct WaitingPublish {
     cell: Arc<PartitionCell>,
     how: How,
     batch: DraftBatch,
-    blocking: Arc<Subscriber>,
+    blocking: Blocking,
     begin: Option<Instant>,
 }
 
@@ -178,6 +178,18 @@ impl Broker {
         Ok((Published { partition: cell.id, base_offset, receivers, is_committed: false }, appended.commit))
     }
 
+    /// Waits until half of the journal's queue is free.
+    async fn wait_for_journal(&self, full: &Error, deadline: tokio::time::Instant) -> Result<()> {
+        let room = self.journal_room().notified();
+        tokio::pin!(room);
+        room.as_mut().enable();
+        // It may have had room since it refused.
+        if self.store().is_none_or(|store| store.admit().is_ok()) {
+            return Ok(());
+        }
+        tokio::time::timeout_at(deadline, room).await.map_err(|elapsed| Error { message: format!("{} ({elapsed})", full.message), ..full.clone() })
+    }
+
     fn count_publish(&self, has_failed: bool, begin: Option<Instant>, wakes: &mut Wakes) {
         if has_failed {
             self.metrics().publish_errors.add(1);
@@ -205,7 +217,10 @@ impl WaitingPublish {
         let deadline = tokio::time::Instant::now() + broker.settings().publish_wait;
         loop {
             wakes.flush();
-            wait_for_room(&blocking, &cell, batch.len(), deadline).await?;
+            match &blocking {
+                Blocking::Subscriber(subscriber) => wait_for_room(subscriber, &cell, batch.len(), deadline).await?,
+                Blocking::Journal(full) => broker.wait_for_journal(full, deadline).await?,
+            }
             (batch, blocking) = match broker.append_to(&cell, how, batch, wakes) {
                 Ok((published, commit)) => return finish_commit(published, commit).await,
                 Err(Refused::Failed(error)) => return Err(error),

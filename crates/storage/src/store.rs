@@ -288,6 +288,13 @@ impl Store {
         self.shared.journal.get().map_or(Ok(()), Journal::admit)
     }
 
+    /// `tell` is called when there is room again after [`Store::admit`] refused somebody.
+    pub fn on_room(&self, tell: Box<dyn Fn() + Send + Sync>) {
+        if let Some(journal) = self.shared.journal.get() {
+            journal.on_room(tell);
+        }
+    }
+
     pub fn broken(&self) -> Option<Error> {
         self.shared.journal.get().and_then(Journal::broken)
     }

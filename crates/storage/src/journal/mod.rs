@@ -113,6 +113,8 @@ struct Shared {
     file_bytes: u64,
     queue_bytes_max: usize,
     gate: Arc<Gate>,
+    /// Told when there is room again after somebody was refused.
+    on_room: OnceLock<Box<dyn Fn() + Send + Sync>>,
     files: Files,
     queue: Mutex<Queue>,
     has_work: Condvar,
@@ -139,6 +141,8 @@ struct Counts {
 struct Queue {
     entries: std::collections::VecDeque<Entry>,
     bytes: usize,
+    /// Somebody was refused since there was room.
+    is_missed: bool,
     is_stopped: bool,
 }
 
@@ -203,6 +207,7 @@ impl Journal {
             file_bytes: settings.file_bytes,
             queue_bytes_max: settings.queue_bytes_max,
             gate,
+            on_room: OnceLock::new(),
             files,
             queue: Mutex::default(),
             has_work: Condvar::new(),
@@ -253,14 +258,24 @@ impl Journal {
     /// Refuses where too much waits already. Callers that may append several entries at once ask once: they can
     /// overshoot by what they append, never by more.
     pub fn admit(&self) -> Result<()> {
-        let queued = self.shared.queue.lock().bytes;
+        let mut queue = self.shared.queue.lock();
+        let queued = queue.bytes;
         if queued < self.shared.queue_bytes_max {
             return Ok(());
         }
+        queue.is_missed = true;
+        drop(queue);
         Err(match self.shared.files.trouble() {
             Some(trouble) => Error::busy(format!("the journal has no room for more: {}", trouble.message)),
             None => Error::busy(format!("{queued} bytes wait for the disk already; try again later")),
         })
+    }
+
+    /// `tell` is called whenever half of the queue is free again after [`Journal::admit`] refused somebody.
+    pub fn on_room(&self, tell: Box<dyn Fn() + Send + Sync>) {
+        if self.shared.on_room.set(tell).is_err() {
+            tracing::error!("somebody else is told already when the journal has room");
+        }
     }
 
     /// All before this position lasts, and its owners know.
@@ -392,7 +407,14 @@ impl Shared {
             bytes += entry.body.len();
         }
         queue.bytes -= bytes;
-        Some(queue.entries.drain(..count).collect())
+        let has_room = queue.is_missed && queue.bytes < self.queue_bytes_max / 2;
+        queue.is_missed &= !has_room;
+        let entries = queue.entries.drain(..count).collect();
+        drop(queue);
+        if let (true, Some(tell)) = (has_room, self.on_room.get()) {
+            tell();
+        }
+        Some(entries)
     }
 
     /// Writes a block; it is not synced yet.

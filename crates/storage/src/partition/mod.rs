@@ -302,6 +302,10 @@ impl DiskPartition {
         };
         segments.append(&batches, now_ms)?;
         let mut state = self.state.lock();
+        if state.is_deleted {
+            // What it had is not counted any more.
+            return Ok(0);
+        }
         state.flushed = last.next_offset();
         state.segment_bytes = segments.bytes();
         self.shared.tails.unflushed.fetch_sub(bytes, Ordering::Relaxed);
