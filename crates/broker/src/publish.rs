@@ -187,7 +187,9 @@ impl Broker {
         if self.store().is_none_or(|store| store.admit().is_ok()) {
             return Ok(());
         }
-        tokio::time::timeout_at(deadline, room).await.map_err(|elapsed| Error { message: format!("{} ({elapsed})", full.message), ..full.clone() })
+        tokio::time::timeout_at(deadline, room)
+            .await
+            .map_err(|elapsed| Error { message: format!("{} ({elapsed})", full.message), ..full.clone() })
     }
 
     fn count_publish(&self, has_failed: bool, begin: Option<Instant>, wakes: &mut Wakes) {

@@ -68,7 +68,16 @@ impl Files {
         let slots = in_use.iter().map(|used| &used.file).chain(&spare).map(|file| file.slot + 1).max();
         (state.slots, state.number) = (slots.unwrap_or(0), number);
         state.in_use = in_use.into();
-        state.spare = spare.into();
+        state.spare = spare.into_iter().filter(|file| self.is_whole(file)).collect();
+    }
+
+    /// Whether a file may be used again. One that a crash left half made, or of another size, is removed.
+    fn is_whole(&self, file: &JournalFile) -> bool {
+        let is_whole = file.file.len().is_ok_and(|len| len == self.file_bytes);
+        if !is_whole && let Err(error) = self.disk.remove(&file.path) {
+            tracing::warn!(path = %file.path.display(), %error, "cannot remove a journal file of another size");
+        }
+        is_whole
     }
 
     /// Makes a file ready if there are too few. `false` where there is nothing to do for now.
