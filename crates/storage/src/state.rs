@@ -4,6 +4,7 @@
 //! missing in it. Then the segments are cut back to what the checkpoint knows, and get what the journal has.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -185,12 +186,15 @@ impl State {
                 if partition.refused().is_none() {
                     return self.replay_one(&partition, found, clock);
                 }
-                if !salvages.contains_key(&found.stream) {
-                    let (disk, dir) = (&*self.shared.disk, partition.dir());
-                    make_dir(disk, &dir).map_err(failed("make", &dir))?;
-                    salvages.insert(found.stream, Salvage::create(disk, &dir, origin.position)?);
-                }
-                salvages.get_mut(&found.stream).map_or(Ok(()), |salvage| salvage.push(&found))
+                let salvage = match salvages.entry(found.stream) {
+                    Entry::Occupied(salvage) => salvage.into_mut(),
+                    Entry::Vacant(none) => {
+                        let (disk, dir) = (&*self.shared.disk, partition.dir());
+                        make_dir(disk, &dir).map_err(failed("make", &dir))?;
+                        none.insert(Salvage::create(disk, &dir, origin.position)?)
+                    }
+                };
+                salvage.push(&found)
             }
             EntryKind::View | EntryKind::Next => Ok(()),
         }

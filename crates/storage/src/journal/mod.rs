@@ -58,7 +58,7 @@ impl JournalSettings {
     }
 
     fn check(&self) -> Result<()> {
-        if self.file_bytes % PAGE_BYTES != 0 || self.file_bytes < FILE_BYTES_MIN {
+        if !self.file_bytes.is_multiple_of(PAGE_BYTES) || self.file_bytes < FILE_BYTES_MIN {
             return Err(Error::invalid(format!(
                 "a file of the journal has a multiple of {PAGE_BYTES} bytes, at least {FILE_BYTES_MIN}, not {}",
                 self.file_bytes

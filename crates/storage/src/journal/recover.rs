@@ -172,7 +172,7 @@ fn slots(disk: &dyn Disk, dir: &Path) -> Result<Vec<Slot>> {
     for name in disk.list(dir).map_err(failed("list", dir))? {
         if let Some(slot) = name.strip_suffix(".journal").and_then(|slot| slot.parse().ok()) {
             let path = dir.join(&name);
-            let len = disk.open(&path).and_then(|file| file.len()).map_err(failed("open", &path))?;
+            let len = disk.open(&path).and_then(|file| file.size()).map_err(failed("open", &path))?;
             slots.push(Slot { slot, path, len });
         }
     }

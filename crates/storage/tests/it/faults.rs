@@ -50,6 +50,11 @@ impl Site {
     }
 }
 
+/// The power goes, or only the process.
+fn end_of_process(disk: &SimDisk, seed: u64) -> SimDisk {
+    if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() }
+}
+
 fn fault(doing: Doing, path: &'static str, after: u64, times: u64, error: Io) -> Fault {
     Fault { doing, path, after, times, error }
 }
@@ -97,8 +102,7 @@ fn journal_breaks(doing: Doing, seed: u64, syncs_in_flight: usize) {
     let writers = site.work.writers();
     let refused = writers[0].append_now().expect_err("nothing is taken any more");
     assert_eq!(refused.message, broken.message);
-    let is_cut = random.is_one_in(2);
-    site.check(|disk| if is_cut { disk.cut(seed) } else { disk.kill() });
+    site.check(|disk| end_of_process(disk, random.next()));
 }
 
 #[test]
@@ -133,8 +137,7 @@ fn a_full_disk_makes_appends_wait_and_they_go_on_when_there_is_room() {
             append_until_committed(&site, &writer);
         }
         site.work.store.checkpoint().expect("there is room");
-        let is_cut = random.is_one_in(2);
-        site.check(|disk| if is_cut { disk.cut(seed) } else { disk.kill() });
+        site.check(|disk| end_of_process(disk, random.next()));
     }
 }
 
@@ -168,7 +171,7 @@ fn segments_fail(doing: Doing, path: &'static str, seed: u64) {
         site.disk.faulted() > before + random.below(4)
     });
     if random.is_one_in(3) {
-        return site.check(|disk| if seed % 2 == 0 { disk.cut(seed) } else { disk.kill() });
+        return site.check(|disk| end_of_process(disk, seed));
     }
     if random.is_one_in(2) {
         append_until_busy(&site, &writer);
@@ -180,7 +183,7 @@ fn segments_fail(doing: Doing, path: &'static str, seed: u64) {
     for _ in 0..random.below(20) {
         append_until_committed(&site, &writer);
     }
-    site.check(|disk| if seed % 2 == 0 { disk.cut(seed) } else { disk.kill() });
+    site.check(|disk| end_of_process(disk, seed));
 }
 
 #[test]

@@ -572,13 +572,13 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         let mut world = self.disk.0.lock();
         world.begin(Doing::Read, &self.path)?;
         Ok(world.files[&self.file].live.len() as u64)
     }
 
-    fn set_len(&self, len: u64) -> io::Result<()> {
+    fn set_size(&self, len: u64) -> io::Result<()> {
         let mut world = self.disk.0.lock();
         world.begin(Doing::Write, &self.path)?;
         let before = world.files[&self.file].live.len() as u64;
