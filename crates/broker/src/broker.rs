@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use crate::admission::LogBudget;
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
+use crate::producers::ProducerIds;
 use crate::settings::Settings;
 use crate::subscriber::Subscriber;
 use crate::timers;
@@ -33,6 +34,7 @@ pub struct Broker {
     /// misses another. Taken before `topics`.
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
     subscriber_ids: AtomicU64,
+    producer_ids: ProducerIds,
     registry: RwLock<Registry>,
     instance: u64,
 }
@@ -52,6 +54,7 @@ impl Broker {
             topics: RwLock::default(),
             patterns: Mutex::default(),
             subscriber_ids: AtomicU64::new(1),
+            producer_ids: ProducerIds::default(),
             registry: RwLock::default(),
             // A new hasher is keyed at random; that is all the randomness that is needed here.
             instance: RandomState::new().hash_one(timers::now_ms()),
@@ -88,6 +91,11 @@ impl Broker {
 
     pub(crate) fn next_subscriber_id(&self) -> u64 {
         self.subscriber_ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Where the ids of producers come from.
+    pub fn producer_ids(&self) -> &ProducerIds {
+        &self.producer_ids
     }
 
     /// Adds metrics of another part of the process to what [`Broker::stats`] shows.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::{DraftBatch, Error, Fanout, Offset, Partition, PartitionId, RecordBatch, Result, Start, TopicName};
+use engine::{
+    DraftBatch, Error, Fanout, Offset, Partition, PartitionId, Placed, RecordBatch, Result, Start, TopicName,
+};
 use parking_lot::Mutex;
 use storage::MemoryLog;
 use tokio::sync::Notify;
@@ -36,6 +38,8 @@ struct State {
 pub(crate) struct Appended {
     pub base_offset: Offset,
     pub receivers: usize,
+    /// It was there before: nobody got it again.
+    pub is_duplicate: bool,
 }
 
 /// Why an append did not happen.
@@ -97,7 +101,10 @@ impl PartitionCell {
                 context.budget.acquire(cost).ok_or_else(|| Refused::Failed(out_of_memory(context.budget)))?
             }
         };
-        let batch = state.order.append(batch);
+        let batch = match state.order.append(batch).map_err(Refused::Failed)? {
+            Placed::New(batch) => batch,
+            Placed::Duplicate { base_offset } => return Ok(Appended { base_offset, receivers: 0, is_duplicate: true }),
+        };
         state.log.append(batch.clone(), context.now_ms);
         permit.spend();
         context.budget.release(state.log.trim(context.retention_bytes, context.retention_ms, context.now_ms));
@@ -111,7 +118,7 @@ impl PartitionCell {
             },
         );
         self.appended.notify_waiters();
-        Ok(Appended { base_offset: batch.base_offset(), receivers })
+        Ok(Appended { base_offset: batch.base_offset(), receivers, is_duplicate: false })
     }
 
     pub(crate) fn extent(&self) -> Extent {

@@ -110,7 +110,7 @@ impl Broker {
         let topic = self.topic_or_create(topic)?;
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,
-            None => topic.partition_of(&batch),
+            None => topic.partition_of(&batch)?,
         };
         let retention = (topic.settings.retention_bytes, topic.settings.retention_ms);
         match self.append_to(&cell, retention, batch, wakes) {
@@ -133,9 +133,13 @@ impl Broker {
         let (records, bytes) = (u64::from(batch.count()), batch.len() as u64);
         let context = AppendContext { budget: self.log_budget(), retention_bytes, retention_ms, now_ms: now_ms() };
         let appended = cell.append(batch, &context, wakes)?;
-        self.metrics().published_batches.add(1);
-        self.metrics().published_records.add(records);
-        self.metrics().published_bytes.add(bytes);
+        if appended.is_duplicate {
+            self.metrics().publish_duplicates.add(1);
+        } else {
+            self.metrics().published_batches.add(1);
+            self.metrics().published_records.add(records);
+            self.metrics().published_bytes.add(bytes);
+        }
         Ok(Published { partition: cell.id, base_offset: appended.base_offset, receivers: appended.receivers as u32 })
     }
 

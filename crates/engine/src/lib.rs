@@ -12,13 +12,17 @@ pub mod limits;
 pub mod partition;
 pub mod partitioner;
 pub mod pattern;
+pub mod producers;
 pub mod record;
+
+#[cfg(test)]
+mod script;
 
 pub use catalog::TopicSettings;
 pub use codec::Codec;
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
 pub use ids::{Offset, PartitionId, SourceId, Start, TopicName};
-pub use partition::Partition;
+pub use partition::{Partition, Placed};
 pub use pattern::Pattern;
 pub use record::{Acks, BatchBuilder, DraftBatch, Producer, Record, RecordBatch, RecordView, Records};

@@ -17,6 +17,11 @@ pub const RECORDS_EXPANDED_BYTES_MAX: usize = 8 * BATCH_BYTES_MAX;
 pub const BATCH_RECORDS_MAX: usize = 1 << 20;
 /// Headers of one record.
 pub const HEADERS_MAX: usize = 1024;
+/// Producers that one partition remembers. Beyond that it forgets who was silent the longest.
+pub const PRODUCERS_MAX: usize = 4096;
+/// Batches of a producer that one partition tells apart from new ones, at least; a producer has no more of them
+/// unanswered at a time. Kafka's clients keep to five.
+pub const PRODUCER_BATCHES_MAX: usize = 64;
 /// What a subscription may ask for in its queue, in batches.
 pub const SUBSCRIBER_QUEUE_BATCHES_MAX: usize = 65_536;
 /// Subscriptions of one broker.

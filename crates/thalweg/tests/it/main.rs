@@ -12,6 +12,7 @@ mod certificates;
 mod commands;
 mod limits;
 mod overflow;
+mod producers;
 mod publishing;
 mod requests;
 mod resilience;
