@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::admission::LogBudget;
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
+use crate::producers::ProducerIds;
 use crate::settings::Settings;
 use crate::subscriber::Subscriber;
 use crate::timers;
@@ -39,6 +40,7 @@ pub struct Broker {
     /// misses another. Taken before `topics`.
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
     subscriber_ids: AtomicU64,
+    producer_ids: ProducerIds,
     registry: RwLock<Registry>,
     instance: u64,
 }
@@ -60,9 +62,12 @@ impl Broker {
             return Err(Error::invalid("a broker needs at least one thread"));
         };
         let journal_room = Arc::new(Notify::new());
+        let producer_ids = ProducerIds::default();
         if let Some(store) = &store {
             let room = journal_room.clone();
             store.on_room(Box::new(move || room.notify_waiters()));
+            let store = store.clone();
+            producer_ids.reserve_from(Box::new(move |count| store.reserve_producers(count)));
         }
         let lanes = Lanes::start(settings.writer_lanes.clamp(1, WRITER_LANES_MAX), settings.lane_policy, threads);
         let broker = Arc::new(Self {
@@ -77,6 +82,7 @@ impl Broker {
             ),
             patterns: Mutex::default(),
             subscriber_ids: AtomicU64::new(1),
+            producer_ids,
             registry: RwLock::default(),
             // A new hasher is keyed at random; that is all the randomness that is needed here.
             instance: RandomState::new().hash_one(timers::now_ms()),
@@ -126,6 +132,11 @@ impl Broker {
 
     pub(crate) fn next_subscriber_id(&self) -> u64 {
         self.subscriber_ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Where the ids of producers come from.
+    pub fn producer_ids(&self) -> &ProducerIds {
+        &self.producer_ids
     }
 
     /// Adds metrics of another part of the process to what [`Broker::stats`] shows.

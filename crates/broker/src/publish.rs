@@ -133,7 +133,7 @@ impl Broker {
         let topic = self.topic_or_create(topic)?;
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,
-            None => topic.partition_of(&batch),
+            None => topic.partition_of(&batch)?,
         };
         let awaits_commit = match acks {
             Acks::None | Acks::Accepted => false,
@@ -145,7 +145,7 @@ impl Broker {
             Ok((published, Commit::Awaited(committed))) => {
                 Ok(Attempt::Commits(CommittingPublish { published, committed, begin }))
             }
-            Ok((published, Commit::InMemory | Commit::Unasked)) => Ok(Attempt::Done(published)),
+            Ok((published, commit)) => Ok(Attempt::Done(Published { is_committed: commit.is_reached(), ..published })),
             Err(Refused::Failed(error)) => Err(error),
             Err(Refused::Blocked(batch, blocking)) => {
                 self.metrics().publish_waits.add(1);
@@ -171,9 +171,13 @@ impl Broker {
             now_ms: now_ms(),
         };
         let appended = cell.append(batch, &context, wakes)?;
-        self.metrics().published_batches.add(1);
-        self.metrics().published_records.add(records);
-        self.metrics().published_bytes.add(bytes);
+        if appended.is_duplicate {
+            self.metrics().publish_duplicates.add(1);
+        } else {
+            self.metrics().published_batches.add(1);
+            self.metrics().published_records.add(records);
+            self.metrics().published_bytes.add(bytes);
+        }
         let (base_offset, receivers) = (appended.base_offset, appended.receivers as u32);
         Ok((Published { partition: cell.id, base_offset, receivers, is_committed: false }, appended.commit))
     }
@@ -243,7 +247,7 @@ impl CommittingPublish {
 
 async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
     let Commit::Awaited(committed) = commit else {
-        return Ok(published);
+        return Ok(Published { is_committed: commit.is_reached(), ..published });
     };
     committed.await.unwrap_or_else(|gone| {
         Err(Error::new(ErrorKind::Internal, format!("the partition ended before its record was on the disk: {gone}")))

@@ -67,14 +67,22 @@ impl Topic {
     }
 
     /// The partition of a batch that names none: that of the key of its first record, else they take turns.
-    pub(crate) fn partition_of(&self, batch: &DraftBatch) -> Arc<PartitionCell> {
-        match batch.first_key().filter(|_| self.partitions.len() > 1) {
+    pub(crate) fn partition_of(&self, batch: &DraftBatch) -> Result<Arc<PartitionCell>> {
+        if self.partitions.len() > 1 && batch.producer().is_some() {
+            // Sent again it might go elsewhere, and so be taken twice.
+            return Err(Error::invalid(format!(
+                "topic {} has {} partitions: a batch with a producer has to name its own",
+                self.name,
+                self.partitions.len()
+            )));
+        }
+        Ok(match batch.first_key().filter(|_| self.partitions.len() > 1) {
             Some(key) => {
                 let partition = partitioner::for_key(key, self.partitions.len() as u32);
                 self.partitions[partition as usize].clone()
             }
             None => self.next_partition(),
-        }
+        })
     }
 
     /// Batches without a partition and a key take turns.

@@ -33,6 +33,8 @@ use crate::partition::{DiskPartition, PartitionInfo, TailBytes};
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The journal waits while so many times the unflushed bytes that are meant to be there are.
 const GATE_FACTOR: u64 = 4;
+/// How long somebody stands still for the journal.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 /// What one partition writes to its segments before another has its turn.
 const FLUSH_BYTES: usize = 4 << 20;
 
@@ -266,6 +268,21 @@ impl Store {
         Ok(())
     }
 
+    /// Sets ids of producers aside and returns the first. Waits until that lasts.
+    pub fn reserve_producers(&self, count: u32) -> Result<i64> {
+        let waits = Arc::new(Waits::default());
+        let first = {
+            let mut state = self.state.lock();
+            let first = state.catalog.next_producer;
+            let change = Change::Producers { next: first + i64::from(count) };
+            self.append_change(&change, waits.clone())?;
+            state.catalog.apply(&change);
+            first
+        };
+        waits.wait()?;
+        Ok(first)
+    }
+
     fn append_change(&self, change: &Change, owner: Arc<dyn Owner>) -> Result<()> {
         let body = Bytes::from(change.encode());
         self.shared.append(Entry { kind: EntryKind::Catalog, stream: 0, body, owner, mark: 0 })
@@ -465,6 +482,42 @@ impl Store {
     }
 }
 
+/// Stands still until the journal has said what became of an entry.
+#[derive(Default)]
+struct Waits {
+    outcome: Mutex<Option<Result<()>>>,
+    said: Condvar,
+}
+
+impl Waits {
+    fn wait(&self) -> Result<()> {
+        let mut outcome = self.outcome.lock();
+        loop {
+            if let Some(outcome) = &*outcome {
+                return outcome.clone();
+            }
+            if self.said.wait_for(&mut outcome, WAIT_MAX).timed_out() && outcome.is_none() {
+                return Err(Error::busy("the journal takes too long; is the disk full?"));
+            }
+        }
+    }
+
+    fn say(&self, outcome: Result<()>) {
+        *self.outcome.lock() = Some(outcome);
+        self.said.notify_all();
+    }
+}
+
+impl Owner for Waits {
+    fn committed(&self, _mark: u64) {
+        self.say(Ok(()));
+    }
+
+    fn failed(&self, error: &Error) {
+        self.say(Err(error.clone()));
+    }
+}
+
 impl Drop for Store {
     fn drop(&mut self) {
         self.end_background();
@@ -559,6 +612,7 @@ impl State {
                         self.forget(*id);
                         self.catalog.apply(&change);
                     }
+                    Change::Producers { .. } => self.catalog.apply(&change),
                 }
             }
             EntryKind::Batch | EntryKind::Start => {

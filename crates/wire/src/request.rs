@@ -21,6 +21,7 @@ pub mod kind {
     pub const TOPIC_LIST: u8 = 0x0a;
     pub const STATS: u8 = 0x0b;
     pub const PING: u8 = 0x0c;
+    pub const INIT_PRODUCER: u8 = 0x0d;
 }
 
 /// Stands for "no partition named" where a partition is expected.
@@ -75,6 +76,8 @@ pub enum Request {
     /// The broker's metrics, as Prometheus reads them.
     Stats,
     Ping,
+    /// An identity for a publisher that numbers its batches.
+    InitProducer,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +143,7 @@ impl Request {
             }),
             Self::Stats => put_frame(buf, kind::STATS, correlation, |_| {}),
             Self::Ping => put_frame(buf, kind::PING, correlation, |_| {}),
+            Self::InitProducer => put_frame(buf, kind::INIT_PRODUCER, correlation, |_| {}),
         }
     }
 
@@ -177,6 +181,7 @@ impl Request {
             kind::TOPIC_LIST => Self::TopicList { after: f.str()?, count_max: f.u32()? },
             kind::STATS => Self::Stats,
             kind::PING => Self::Ping,
+            kind::INIT_PRODUCER => Self::InitProducer,
             unknown => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,

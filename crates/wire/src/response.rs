@@ -25,6 +25,7 @@ pub mod kind {
     pub const TOPICS: u8 = ANSWER | request::TOPIC_LIST;
     pub const STATS: u8 = ANSWER | request::STATS;
     pub const PONG: u8 = ANSWER | request::PING;
+    pub const PRODUCER: u8 = ANSWER | request::INIT_PRODUCER;
     pub const ERROR: u8 = 0xff;
 
     pub const DELIVER: u8 = 0x40;
@@ -37,15 +38,30 @@ pub mod kind {
 pub enum Response {
     Hello(HelloOk),
     Published(Published),
-    Subscribed { subscription: u32, sources: Vec<SourceInfo> },
+    Subscribed {
+        subscription: u32,
+        sources: Vec<SourceInfo>,
+    },
     Unsubscribed,
-    Fetched { start: Offset, end: Offset, batches: Vec<RecordBatch> },
+    Fetched {
+        start: Offset,
+        end: Offset,
+        batches: Vec<RecordBatch>,
+    },
     TopicCreated(TopicInfo),
     TopicDeleted,
     TopicDescribed(TopicInfo),
-    Topics { topics: Vec<TopicInfo>, is_last: bool },
+    Topics {
+        topics: Vec<TopicInfo>,
+        is_last: bool,
+    },
     Stats(String),
     Pong,
+    /// An identity that nobody was given before.
+    Producer {
+        id: i64,
+        epoch: i16,
+    },
     Error(Error),
 }
 
@@ -184,6 +200,10 @@ impl Response {
             }),
             Self::Stats(text) => put_frame(buf, kind::STATS, correlation, |b| b.put_slice(text.as_bytes())),
             Self::Pong => put_frame(buf, kind::PONG, correlation, |_| {}),
+            Self::Producer { id, epoch } => put_frame(buf, kind::PRODUCER, correlation, |b| {
+                b.put_i64(*id);
+                b.put_i16(*epoch);
+            }),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -232,6 +252,7 @@ impl Response {
                 return Ok(Self::Stats(text));
             }
             kind::PONG => Self::Pong,
+            kind::PRODUCER => Self::Producer { id: f.i64()?, epoch: f.i16()? },
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };

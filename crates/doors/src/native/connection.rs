@@ -202,6 +202,7 @@ impl NativeHandler {
             Request::TopicList { after, count_max } => now(map::list(broker, &after, count_max)),
             Request::Stats => now(Response::Stats(broker.stats()?)),
             Request::Ping => now(Response::Pong),
+            Request::InitProducer => now(map::init_producer(broker)?),
             Request::Hello { .. } => return Err(Error::malformed("hello was said already")),
             Request::Credit { .. } => return Err(Error::malformed("a grant of credit has no answer")),
         })

@@ -27,6 +27,8 @@ pub(super) fn of_request(error: &Error) -> Verdict {
         | ErrorKind::Timeout
         | ErrorKind::NoResponders
         | ErrorKind::SlowSubscriber
+        | ErrorKind::OutOfSequence
+        | ErrorKind::Fenced
         | ErrorKind::Internal => Verdict::Answer,
         ErrorKind::Denied | ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
     }

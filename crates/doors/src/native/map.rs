@@ -71,6 +71,10 @@ pub(super) async fn fetch(
     Ok(Response::Fetched { start: fetched.start, end: fetched.end, batches: fetched.batches })
 }
 
+pub(super) fn init_producer(broker: &Broker) -> Result<Response> {
+    broker.init_producer().map(|(id, epoch)| Response::Producer { id, epoch })
+}
+
 pub(super) fn list(broker: &Broker, after: &str, count_max: u32) -> Response {
     let (topics, is_last) = broker.list_topics(after, count_max.clamp(1, LIST_COUNT_MAX) as usize);
     Response::Topics { topics: topics.iter().map(topic_info).collect(), is_last }

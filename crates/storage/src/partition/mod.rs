@@ -16,7 +16,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use engine::producers::Producers;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
@@ -24,7 +25,7 @@ use crate::disk::failed;
 use crate::journal::{Entry, EntryKind, Owner};
 use crate::store::Shared;
 pub use segments::SegmentInfo;
-use segments::{Part, Segments, SharedSegments, refused};
+use segments::{Part, Segments, SharedSegments, refuse};
 
 /// What a batch in a tail costs beside its bytes.
 const ENTRY_BYTES: usize = 96;
@@ -52,6 +53,9 @@ struct State {
     committed: Offset,
     end: Offset,
     tail: VecDeque<RecordBatch>,
+    /// What follows from all committed batches about who wrote them.
+    producers: Producers,
+    producers_end: Offset,
     /// Of the segments, as they were last seen.
     segment_bytes: u64,
     /// Why it is not served.
@@ -65,6 +69,9 @@ struct State {
 pub struct PartitionInfo {
     pub start: Offset,
     pub segments: Vec<SegmentInfo>,
+    /// [`Producers`] in bytes, and the offset up to which they know the log. Empty where there are none.
+    pub producers: Bytes,
+    pub producers_end: Offset,
 }
 
 impl PartitionInfo {
@@ -106,16 +113,26 @@ impl DiskPartition {
     ) -> Self {
         let end = info.end();
         let disk = shared.disk.clone();
-        let (segments, refused) = match Segments::open(disk.clone(), dir.clone(), segment_bytes, &info.segments) {
+        let (segments, mut refused) = match Segments::open(disk.clone(), dir.clone(), segment_bytes, &info.segments) {
             Ok(segments) => (segments, None),
             // It keeps its place and its files; nothing is read from them or written to them.
-            Err(error) => (Segments::closed(disk, dir, segment_bytes, &info.segments), Some(refused(&error))),
+            Err(error) => (Segments::closed(disk, dir, segment_bytes, &info.segments), Some(refuse(&error))),
         };
+        let producers = match info.producers.is_empty() {
+            true => Ok(Producers::default()),
+            false => Producers::decode(info.producers.clone()),
+        };
+        let producers = producers.unwrap_or_else(|error| {
+            refused.get_or_insert(refuse(&error));
+            Producers::default()
+        });
         let state = State {
             start: info.start,
             flushed: end,
             committed: end,
             end,
+            producers,
+            producers_end: info.producers_end,
             segment_bytes: segments.bytes(),
             refused,
             ..State::default()
@@ -126,6 +143,11 @@ impl DiskPartition {
     /// The offset that the next record gets.
     pub fn end(&self) -> Offset {
         self.state.lock().end
+    }
+
+    /// What is known of those who wrote the committed batches.
+    pub fn producers(&self) -> Producers {
+        self.state.lock().producers.clone()
     }
 
     /// Why it is not served, if it is not.
@@ -167,18 +189,19 @@ impl DiskPartition {
         let batch = body.and_then(RecordBatch::parse);
         match batch {
             // It is in a segment already.
-            Ok(batch) if batch.next_offset() <= state.end => {}
+            Ok(batch) if batch.next_offset() <= state.end => state.note(&batch),
             Ok(batch) if batch.base_offset() == state.end => {
                 self.shared.tails.unflushed.fetch_add(cost(&batch), Ordering::Relaxed);
+                state.note(&batch);
                 self.hold(&mut state, batch);
                 state.committed = state.end;
             }
             Ok(batch) => {
                 let (end, base) = (state.end, batch.base_offset());
                 let gap = Error::new(ErrorKind::Corrupt, format!("records {end} to {base} are missing in the journal"));
-                state.refused = Some(refused(&gap));
+                state.refused = Some(refuse(&gap));
             }
-            Err(error) => state.refused = Some(refused(&error)),
+            Err(error) => state.refused = Some(refuse(&error)),
         }
     }
 
@@ -192,6 +215,7 @@ impl DiskPartition {
         let first = state.tail.partition_point(|batch| batch.base_offset() < before);
         let batches: Vec<_> =
             state.tail.iter().skip(first).take_while(|batch| batch.base_offset() < mark).cloned().collect();
+        batches.iter().for_each(|batch| state.note(batch));
         drop(state);
         self.shared.committed(batches.iter().map(cost).sum());
         batches
@@ -350,9 +374,16 @@ impl DiskPartition {
         while self.flush(usize::MAX, now_ms)? > 0 {}
         let (dirty, info) = {
             let mut segments = self.segments.lock();
-            let start = self.state.lock().start;
+            let state = self.state.lock();
+            let (start, producers_end) = (state.start, state.producers_end);
+            let mut producers = BytesMut::new();
+            if !state.producers.is_empty() {
+                state.producers.encode(&mut producers);
+            }
+            drop(state);
             segments.forget_before(start);
-            (segments.dirty(), PartitionInfo { start, segments: segments.infos() })
+            let (segments, producers) = (&mut *segments, producers.freeze());
+            (segments.dirty(), PartitionInfo { start, segments: segments.infos(), producers, producers_end })
         };
         for (path, file) in dirty {
             file.sync().map_err(failed("sync", &path))?;
@@ -378,6 +409,16 @@ impl DiskPartition {
         }
         self.shared.tails.held.fetch_sub(held, Ordering::Relaxed);
         self.shared.tails.unflushed.fetch_sub(unflushed, Ordering::Relaxed);
+    }
+}
+
+impl State {
+    /// Another batch is committed, unless it was before.
+    fn note(&mut self, batch: &RecordBatch) {
+        if batch.base_offset() >= self.producers_end {
+            self.producers.replay(batch);
+            self.producers_end = batch.next_offset();
+        }
     }
 }
 

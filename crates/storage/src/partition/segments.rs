@@ -449,6 +449,6 @@ fn make_index(path: &Path, file: &dyn DiskFile, info: &SegmentInfo) -> Result<In
 pub(crate) type SharedSegments = Mutex<Segments>;
 
 /// The partition cannot be served.
-pub(crate) fn refused(error: &Error) -> Error {
+pub(crate) fn refuse(error: &Error) -> Error {
     Error::new(ErrorKind::Corrupt, format!("this partition is not served: {}", error.message))
 }

@@ -13,6 +13,7 @@ mod commands;
 mod durable;
 mod limits;
 mod overflow;
+mod producers;
 mod publishing;
 mod requests;
 mod resilience;
