@@ -200,3 +200,12 @@ impl Broker {
         )
     }
 }
+
+impl Drop for Broker {
+    /// Whoever let go of it without [`Broker::stop`] finds everything all the same, and nobody else in the directory.
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::error!(%error, "the data directory was not left as it should be; the journal has all of it");
+        }
+    }
+}

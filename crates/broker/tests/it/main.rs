@@ -3,6 +3,7 @@
 mod support;
 
 mod delivering;
+mod durable;
 mod groups;
 mod joining;
 mod lanes;
