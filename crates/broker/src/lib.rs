@@ -3,6 +3,7 @@
 mod admission;
 mod broker;
 mod fetch;
+mod growth;
 mod lanes;
 pub mod metrics;
 mod partition;

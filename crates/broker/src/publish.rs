@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{DraftBatch, Error, Offset, PartitionId, Result};
+use engine::{DraftBatch, Error, Offset, PartitionId, Result, TopicSettings};
 
 use crate::broker::Broker;
 use crate::partition::{AppendContext, PartitionCell, Refused};
@@ -15,6 +15,8 @@ use crate::timers::now_ms;
 pub struct Published {
     pub partition: PartitionId,
     pub base_offset: Offset,
+    /// Partitions that the topic had.
+    pub partitions: u32,
     /// Live subscribers and queue groups that it was handed to.
     pub receivers: u32,
 }
@@ -60,7 +62,7 @@ pub enum Attempt {
 /// A batch on its way into a partition whose subscribers have no room for it yet.
 pub struct WaitingPublish {
     cell: Arc<PartitionCell>,
-    retention: (u64, u64),
+    settings: TopicSettings,
     batch: DraftBatch,
     blocking: Arc<Subscriber>,
     begin: Option<Instant>,
@@ -112,13 +114,13 @@ impl Broker {
             Some(partition) => topic.partition(partition)?,
             None => topic.partition_of(&batch),
         };
-        let retention = (topic.settings.retention_bytes, topic.settings.retention_ms);
-        match self.append_to(&cell, retention, batch, wakes) {
+        let settings = topic.settings;
+        match self.append_to(&cell, &settings, batch, wakes) {
             Ok(published) => Ok(Attempt::Done(published)),
             Err(Refused::Failed(error)) => Err(error),
             Err(Refused::Blocked(batch, blocking)) => {
                 self.metrics().publish_waits.add(1);
-                Ok(Attempt::Waits(WaitingPublish { cell, retention, batch, blocking, begin }))
+                Ok(Attempt::Waits(WaitingPublish { cell, settings, batch, blocking, begin }))
             }
         }
     }
@@ -126,17 +128,19 @@ impl Broker {
     fn append_to(
         &self,
         cell: &PartitionCell,
-        (retention_bytes, retention_ms): (u64, u64),
+        settings: &TopicSettings,
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> std::result::Result<Published, Refused> {
         let (records, bytes) = (u64::from(batch.count()), batch.len() as u64);
+        let TopicSettings { partitions, retention_bytes, retention_ms } = *settings;
         let context = AppendContext { budget: self.log_budget(), retention_bytes, retention_ms, now_ms: now_ms() };
         let appended = cell.append(batch, &context, wakes)?;
         self.metrics().published_batches.add(1);
         self.metrics().published_records.add(records);
         self.metrics().published_bytes.add(bytes);
-        Ok(Published { partition: cell.id, base_offset: appended.base_offset, receivers: appended.receivers as u32 })
+        let (base_offset, receivers) = (appended.base_offset, appended.receivers as u32);
+        Ok(Published { partition: cell.id, base_offset, partitions, receivers })
     }
 
     fn count_publish(&self, has_failed: bool, begin: Option<Instant>, wakes: &mut Wakes) {
@@ -162,12 +166,12 @@ impl WaitingPublish {
     }
 
     async fn append(self, broker: &Broker, wakes: &mut Wakes) -> Result<Published> {
-        let Self { cell, retention, mut batch, mut blocking, .. } = self;
+        let Self { cell, settings, mut batch, mut blocking, .. } = self;
         let deadline = tokio::time::Instant::now() + broker.settings().publish_wait;
         loop {
             wakes.flush();
             wait_for_room(&blocking, &cell, batch.len(), deadline).await?;
-            (batch, blocking) = match broker.append_to(&cell, retention, batch, wakes) {
+            (batch, blocking) = match broker.append_to(&cell, &settings, batch, wakes) {
                 Ok(published) => return Ok(published),
                 Err(Refused::Failed(error)) => return Err(error),
                 Err(Refused::Blocked(batch, blocking)) => (batch, blocking),

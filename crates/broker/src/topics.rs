@@ -1,5 +1,6 @@
 //! Topics: created, found, described, deleted.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,10 +29,21 @@ pub struct TopicStatus {
 
 pub type PartitionStatus = Extent;
 
+pub(crate) type Topics = HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>;
+
 impl Topic {
     fn new(name: TopicName, settings: TopicSettings) -> Self {
         let partitions = (0..settings.partitions).map(|id| Arc::new(PartitionCell::new(name.clone(), id))).collect();
         Self { name, settings, partitions, turn: AtomicU32::new(0) }
+    }
+
+    /// The same topic with partitions added, which nobody reads yet.
+    pub(crate) fn grown(&self, partitions: u32) -> Self {
+        let settings = TopicSettings { partitions, ..self.settings };
+        let added =
+            (self.settings.partitions..partitions).map(|id| Arc::new(PartitionCell::new(self.name.clone(), id)));
+        let partitions = self.partitions.iter().cloned().chain(added).collect();
+        Self { name: self.name.clone(), settings, partitions, turn: AtomicU32::new(self.turn.load(Ordering::Relaxed)) }
     }
 
     pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {
@@ -64,7 +76,7 @@ impl Topic {
         self.partitions[turn % self.partitions.len()].clone()
     }
 
-    fn status(&self) -> TopicStatus {
+    pub(crate) fn status(&self) -> TopicStatus {
         TopicStatus {
             name: self.name.clone(),
             settings: self.settings,
@@ -150,17 +162,12 @@ impl Broker {
     /// Creates a topic, or returns the one that somebody else created at the same moment.
     pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<Arc<Topic>> {
         let patterns = self.patterns.lock();
-        let (count, partitions) = {
+        {
             let topics = self.topics.read();
             if let Some(topic) = topics.get(&name) {
                 return Ok(topic.clone());
             }
-            (topics.len(), topics.values().map(|topic| topic.partitions.len()).sum::<usize>())
-        };
-        if count >= TOPICS_MAX || partitions + settings.partitions as usize > PARTITIONS_TOTAL_MAX {
-            return Err(Error::busy(format!(
-                "this broker holds {count} topics with {partitions} partitions; delete some first"
-            )));
+            room_for(&topics, 1, settings.partitions)?;
         }
         let topic = Arc::new(Topic::new(name.clone(), settings));
         if !name.is_inbox() {
@@ -194,6 +201,16 @@ impl Broker {
     }
 }
 
-fn no_such_topic(name: &str) -> Error {
+/// Whether so many topics and partitions may be added.
+pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32) -> Result<()> {
+    let (count, partitions) = (topics.len(), topics.values().map(|topic| topic.partitions.len()).sum::<usize>());
+    if count + more_topics > TOPICS_MAX || partitions + more_partitions as usize > PARTITIONS_TOTAL_MAX {
+        let message = format!("this broker holds {count} topics with {partitions} partitions; delete some first");
+        return Err(Error::busy(message));
+    }
+    Ok(())
+}
+
+pub(crate) fn no_such_topic(name: &str) -> Error {
     Error::not_found(format!("there is no topic '{name}'; create it, or list those that exist"))
 }

@@ -147,11 +147,11 @@ pub struct Publish {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// The value
-    Value,
-    /// Key, a tab and the value
-    KeyValue,
+pub enum Output {
+    /// The value, one a line
+    Text,
+    /// The bytes of the values and nothing between them
+    Raw,
     /// One JSON object a line
     Json,
     /// Topic, partition, offset, time, key and value in columns
@@ -171,8 +171,13 @@ pub struct Subscribe {
     /// Stop at the end that the log has now
     #[arg(long)]
     pub until_end: bool,
-    #[arg(long, short, value_enum, default_value = "value")]
-    pub format: Format,
+    /// How records are printed
+    #[arg(long, short = 'O', value_enum, default_value = "text")]
+    pub output: Output,
+    /// Print records as this template says, one a line: '{{offset}} {{partition}} {{key}} {{value}} {{time}}
+    /// {{topic}}', with \n and \t
+    #[arg(long, short = 'F', value_name = "TEMPLATE", conflicts_with = "output")]
+    pub format: Option<String>,
     /// Only this partition
     #[arg(long, short)]
     pub partition: Option<u32>,
@@ -206,6 +211,16 @@ pub enum Topic {
         /// How long a batch stays, ms; 0 is no limit
         #[arg(long)]
         retention_ms: Option<u64>,
+        /// Only say what would be created, and what speaks against it
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Give a topic more partitions; they only grow, and keys may come to other ones from then on
+    AddPartitions {
+        topic: String,
+        /// How many more
+        #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
     },
     /// List topics
     List,

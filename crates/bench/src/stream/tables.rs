@@ -205,7 +205,7 @@ impl StreamReport {
     pub fn verdict(&self) -> String {
         match self.consumed_seconds {
             _ if self.faults().any() => format!(
-                "THIS RUN IS NOT WHOLE, its rates do not count: {} records lost, {} damaged, {} repeated, {} out of order",
+                "THIS RUN IS NOT WHOLE and its rates do not count: {} records lost, {} damaged, {} repeated, {} late",
                 self.lost, self.damaged, self.repeated, self.disordered
             ),
             Some(_) => format!("all {} records came once, in order, with their bytes", self.consumed),

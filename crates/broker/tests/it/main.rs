@@ -4,6 +4,7 @@ mod support;
 
 mod delivering;
 mod groups;
+mod growing;
 mod joining;
 mod lanes;
 mod limits;

@@ -329,6 +329,14 @@ impl SettingsIn {
     }
 }
 
+/// What is to be different about a topic.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GrowthIn {
+    /// In all.
+    pub partitions: u32,
+}
+
 /// A batch that was published.
 #[derive(Serialize)]
 pub(super) struct ResultOut {
@@ -343,7 +351,7 @@ pub(super) struct ResultOut {
 
 impl ResultOut {
     pub fn new(published: Published, count: u32) -> Self {
-        let Published { partition, base_offset, receivers } = published;
+        let Published { partition, base_offset, receivers, .. } = published;
         Self { partition, base_offset, count, level: "accepted", receivers }
     }
 }

@@ -190,6 +190,9 @@ impl NativeHandler {
             Request::TopicDescribe { topic } => {
                 now(Response::TopicDescribed(map::topic_info(&broker.describe_topic(&topic)?)))
             }
+            Request::TopicGrow { topic, partitions } => {
+                now(Response::TopicGrown(map::topic_info(&broker.grow_topic(&topic, partitions)?)))
+            }
             Request::TopicList { after, count_max } => now(map::list(broker, &after, count_max)),
             Request::Stats => now(Response::Stats(broker.stats()?)),
             Request::Ping => now(Response::Pong),

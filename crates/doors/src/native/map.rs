@@ -34,6 +34,7 @@ pub(super) fn published(published: broker::Published) -> Response {
         // Every topic lives in memory: there is no higher level to wait for.
         level: Level::Accepted,
         receivers: published.receivers,
+        partitions: published.partitions,
     })
 }
 

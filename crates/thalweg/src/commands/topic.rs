@@ -1,24 +1,25 @@
-//! `thalweg topic`: create, list, describe, delete.
+//! `thalweg topic`: create, list, describe, grow, delete.
 
 use std::io::Write;
 
-use client::{TopicInfo, TopicSettings};
+use client::{Client, Error, ErrorKind, TopicInfo, TopicSettings};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use engine::TopicName;
 use serde_json::{Value, json};
 use thalweg::config::{Config, parse_bytes};
 
 use super::connect;
 use crate::args::Topic;
 use crate::block_on;
-use crate::output::{Failure, Result, USAGE};
+use crate::output::{FAILED, Failure, Result, USAGE};
 
 pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
     block_on(async {
         let client = connect(config).await?;
         let mut out = std::io::stdout();
         match command {
-            Topic::Create { topic, partitions, retention_bytes, retention_ms } => {
+            Topic::Create { topic, partitions, retention_bytes, retention_ms, dry_run } => {
                 let defaults = config.broker().topic_defaults;
                 let bytes = retention_bytes.map(|text| parse_bytes(&text)).transpose();
                 let settings = TopicSettings {
@@ -28,6 +29,12 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                         .unwrap_or(defaults.retention_bytes),
                     retention_ms: retention_ms.unwrap_or(defaults.retention_ms),
                 };
+                if dry_run {
+                    let is_there = would_create(&client, &topic, settings).await?;
+                    tell_dry_run(&mut out, &topic, settings, is_there, is_json)?;
+                    client.close().await;
+                    return Ok(());
+                }
                 let info = client.create_topic(&topic, settings).await?;
                 if is_json {
                     writeln!(out, "{}", to_json(&info))?;
@@ -51,6 +58,15 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                     describe(&mut out, &info)?;
                 }
             }
+            Topic::AddPartitions { topic, count } => {
+                let has = client.describe_topic(&topic).await?.settings.partitions;
+                let info = client.grow_topic(&topic, has.saturating_add(count)).await?;
+                if is_json {
+                    writeln!(out, "{}", to_json(&info))?;
+                } else {
+                    writeln!(out, "topic {topic} has {} partitions now, {has} before", info.settings.partitions)?;
+                }
+            }
             Topic::Delete { topic } => {
                 client.delete_topic(&topic).await?;
                 if is_json {
@@ -63,6 +79,47 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
         client.close().await;
         Ok(())
     })
+}
+
+/// What the broker would say to a creation, without it: whether the topic is there already.
+async fn would_create(client: &Client, topic: &str, settings: TopicSettings) -> Result<bool> {
+    let name = TopicName::parse(topic)?;
+    settings.validate()?;
+    if name.is_inbox() {
+        return Err(Error::invalid(format!("{name}: an inbox is created by subscribing to it")).into());
+    }
+    match client.describe_topic(topic).await {
+        Ok(info) if info.settings == settings => Ok(true),
+        Ok(_) => Err(Failure::new(FAILED, format!("topic {topic} exists with other settings"))),
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, is_there: bool, is_json: bool) -> Result {
+    let TopicSettings { partitions, retention_bytes, retention_ms } = settings;
+    if is_json {
+        let would = json!({
+            "topic": topic, "would_create": !is_there, "partitions": partitions,
+            "retention_bytes": retention_bytes, "retention_ms": retention_ms,
+        });
+        return Ok(writeln!(out, "{would}")?);
+    }
+    match is_there {
+        true => writeln!(out, "topic {topic} is there already, with these settings:")?,
+        false => writeln!(out, "topic {topic} would be created:")?,
+    }
+    Ok(writeln!(out, "{}", settings_table(settings))?)
+}
+
+fn settings_table(settings: TopicSettings) -> Table {
+    let limit = |n: u64, unit: &str| if n == 0 { "no limit".to_owned() } else { format!("{n} {unit}") };
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.add_row(["partitions".to_owned(), settings.partitions.to_string()]);
+    table.add_row(["retention of a partition".to_owned(), limit(settings.retention_bytes, "bytes")]);
+    table.add_row(["retention of a batch".to_owned(), limit(settings.retention_ms, "ms")]);
+    table
 }
 
 fn list(out: &mut impl Write, topics: &[TopicInfo]) -> Result {
@@ -88,15 +145,11 @@ fn list(out: &mut impl Write, topics: &[TopicInfo]) -> Result {
 }
 
 fn describe(out: &mut impl Write, info: &TopicInfo) -> Result {
-    writeln!(
-        out,
-        "topic {}: {} partitions, keeps {} bytes a partition and batches for {} ms",
-        info.topic, info.settings.partitions, info.settings.retention_bytes, info.settings.retention_ms
-    )?;
+    writeln!(out, "topic {}\n{}\n", info.topic, settings_table(info.settings))?;
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["PARTITION", "START", "END", "BYTES", "SUBSCRIBERS"]);
+    table.load_style(NOTHING).set_header(["PARTITION", "START", "END", "RECORDS", "BYTES", "SUBSCRIBERS"]);
     for (id, p) in info.partitions.iter().enumerate() {
-        table.add_row([id as u64, p.start, p.end, p.bytes, u64::from(p.subscribers)]);
+        table.add_row([id as u64, p.start, p.end, p.end - p.start, p.bytes, u64::from(p.subscribers)]);
     }
     Ok(writeln!(out, "{table}")?)
 }

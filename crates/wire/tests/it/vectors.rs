@@ -146,6 +146,7 @@ fn requests() -> Vec<Vector> {
         ("topic_list_after", Request::TopicList { after: topic(), count_max: 1 }),
         ("stats", Request::Stats),
         ("ping", Request::Ping),
+        ("topic_grow", Request::TopicGrow { topic: topic(), partitions: 1024 }),
     ]);
     let encode = |(i, (name, value)): (usize, (&str, Request))| {
         let correlation = 0x0100_0000 + i as u32;
@@ -169,7 +170,7 @@ fn responses() -> Vec<Vector> {
             PartitionInfo { start: 0, end: 0, bytes: 0, subscribers: 0 },
         ]
     };
-    let published = |level| Published { partition: 2, base_offset: 1 << 40, level, receivers: 3 };
+    let published = |level| Published { partition: 2, base_offset: 1 << 40, level, receivers: 3, partitions: 4 };
     let hello = HelloOk {
         version: 1,
         features: Features(0),
@@ -195,6 +196,7 @@ fn responses() -> Vec<Vector> {
         ("topics_last", Response::Topics { topics: Vec::new(), is_last: true }),
         ("stats", Response::Stats("thalweg_topics 1\n".into())),
         ("pong", Response::Pong),
+        ("topic_grown", Response::TopicGrown(topic(partitions()))),
     ];
     let encode = |i: usize, name: String, value: Response| {
         let mut buf = BytesMut::new();
