@@ -3,6 +3,7 @@
 mod admission;
 mod broker;
 mod fetch;
+mod growth;
 mod lanes;
 mod log;
 pub mod metrics;

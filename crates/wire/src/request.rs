@@ -22,6 +22,7 @@ pub mod kind {
     pub const STATS: u8 = 0x0b;
     pub const PING: u8 = 0x0c;
     pub const INIT_PRODUCER: u8 = 0x0d;
+    pub const TOPIC_GROW: u8 = 0x10;
 }
 
 /// Stands for "no partition named" where a partition is expected.
@@ -67,6 +68,11 @@ pub enum Request {
     },
     TopicDescribe {
         topic: String,
+    },
+    /// The topic shall have so many partitions in all.
+    TopicGrow {
+        topic: String,
+        partitions: u32,
     },
     /// Topics in the order of their names, after this one.
     TopicList {
@@ -137,6 +143,10 @@ impl Request {
             }),
             Self::TopicDelete { topic } => put_frame(buf, kind::TOPIC_DELETE, correlation, |b| put_str(b, topic)),
             Self::TopicDescribe { topic } => put_frame(buf, kind::TOPIC_DESCRIBE, correlation, |b| put_str(b, topic)),
+            Self::TopicGrow { topic, partitions } => put_frame(buf, kind::TOPIC_GROW, correlation, |b| {
+                put_str(b, topic);
+                b.put_u32(*partitions);
+            }),
             Self::TopicList { after, count_max } => put_frame(buf, kind::TOPIC_LIST, correlation, |b| {
                 put_str(b, after);
                 b.put_u32(*count_max);
@@ -178,6 +188,7 @@ impl Request {
             kind::TOPIC_CREATE => Self::TopicCreate { topic: f.str()?, settings: get_settings(&mut f)? },
             kind::TOPIC_DELETE => Self::TopicDelete { topic: f.str()? },
             kind::TOPIC_DESCRIBE => Self::TopicDescribe { topic: f.str()? },
+            kind::TOPIC_GROW => Self::TopicGrow { topic: f.str()?, partitions: f.u32()? },
             kind::TOPIC_LIST => Self::TopicList { after: f.str()?, count_max: f.u32()? },
             kind::STATS => Self::Stats,
             kind::PING => Self::Ping,

@@ -5,6 +5,7 @@ mod support;
 mod delivering;
 mod durable;
 mod groups;
+mod growing;
 mod joining;
 mod lanes;
 mod limits;
