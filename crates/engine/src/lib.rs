@@ -6,6 +6,7 @@
 pub mod catalog;
 pub mod error;
 pub mod fanout;
+pub mod groups;
 pub mod ids;
 pub mod limits;
 pub mod partition;
@@ -16,7 +17,7 @@ pub mod record;
 pub use catalog::TopicSettings;
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
-pub use ids::{Offset, PartitionId, SourceId, Start, TopicName};
+pub use ids::{Offset, PartitionId, SourceId, Start, TopicName, TopicPartition};
 pub use partition::Partition;
 pub use pattern::Pattern;
 pub use record::{Acks, BatchBuilder, DraftBatch, Record, RecordBatch, RecordView};
