@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 use tokio::runtime::Handle;
 
 use crate::admission::LogBudget;
+use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
 use crate::settings::Settings;
@@ -32,6 +33,7 @@ pub struct Broker {
     /// Held by whoever creates or deletes a topic or subscribes to a pattern, so that none of them
     /// misses another. Taken before `topics`.
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
+    groups: Coordinator,
     subscriber_ids: AtomicU64,
     registry: RwLock<Registry>,
     instance: u64,
@@ -51,6 +53,7 @@ impl Broker {
             lanes,
             topics: RwLock::default(),
             patterns: Mutex::default(),
+            groups: Coordinator::default(),
             subscriber_ids: AtomicU64::new(1),
             registry: RwLock::default(),
             // A new hasher is keyed at random; that is all the randomness that is needed here.
@@ -62,6 +65,7 @@ impl Broker {
             None => Ok(()),
         })));
         first.spawn(timers::sweep_retention(Arc::downgrade(&broker)));
+        first.spawn(groups::keep_time(Arc::downgrade(&broker)));
         Ok(broker)
     }
 
@@ -80,6 +84,10 @@ impl Broker {
 
     pub(crate) fn lanes(&self) -> &Lanes {
         &self.lanes
+    }
+
+    pub(crate) fn groups(&self) -> &Coordinator {
+        &self.groups
     }
 
     pub(crate) fn log_budget(&self) -> &LogBudget {
@@ -105,6 +113,7 @@ impl Broker {
 
     fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         self.metrics.expose(out)?;
+        self.expose_groups(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         out.gauge("thalweg_topics", "Topics, inboxes included", self.topics.read().len() as u64)?;

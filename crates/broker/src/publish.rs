@@ -9,6 +9,7 @@ use crate::broker::Broker;
 use crate::partition::{AppendContext, PartitionCell, Refused};
 use crate::subscriber::Subscriber;
 use crate::timers::now_ms;
+use crate::topics::{Topic, refuse_internal};
 
 /// Where a batch is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,12 +92,31 @@ impl Broker {
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
+        refuse_internal(topic)?;
         let begin = self.settings().timings.then(Instant::now);
         let attempt = self.append(topic, partition, batch, begin, wakes);
         if !matches!(attempt, Ok(Attempt::Waits(_))) {
             self.count_publish(attempt.is_err(), begin, wakes);
         }
         attempt
+    }
+
+    /// A batch of the broker itself, into a topic that takes no others. Nobody makes it wait.
+    pub(crate) fn publish_internal(
+        &self,
+        topic: &Topic,
+        partition: PartitionId,
+        batch: DraftBatch,
+        wakes: &mut Wakes,
+    ) -> Result<Published> {
+        let cell = topic.partition(partition)?;
+        let retention = (topic.settings.retention_bytes, topic.settings.retention_ms);
+        self.append_to(&cell, retention, batch, wakes).map_err(|refused| match refused {
+            Refused::Failed(error) => error,
+            Refused::Blocked(_, subscriber) => {
+                Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name))
+            }
+        })
     }
 
     fn append(

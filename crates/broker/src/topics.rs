@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use engine::ids::is_inbox;
+use engine::ids::{is_inbox, is_internal};
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
 use engine::{
     DraftBatch, Error, ErrorKind, PartitionId, Pattern, Result, Start, TopicName, TopicSettings, partitioner,
@@ -81,6 +81,7 @@ impl Broker {
         if name.is_inbox() {
             return Err(Error::invalid(format!("{name}: an inbox is created by subscribing to it")));
         }
+        refuse_internal(name.as_str())?;
         let topic = self.create(name, settings)?;
         if topic.settings != settings {
             return Err(Error::new(
@@ -117,6 +118,7 @@ impl Broker {
 
     /// Removes a topic with all it holds. Its subscriptions end.
     pub fn delete_topic(&self, name: &str) -> Result<()> {
+        refuse_internal(name)?;
         let _control = self.patterns.lock();
         let topic = self.topics.write().remove(name).ok_or_else(|| no_such_topic(name))?;
         for cell in &topic.partitions {
@@ -126,6 +128,7 @@ impl Broker {
                 subscriber.lose_source(source, Error::not_found(format!("topic {name} was deleted")));
             }
         }
+        self.forget_topic(&topic.name);
         Ok(())
     }
 
@@ -140,7 +143,7 @@ impl Broker {
         if is_inbox(name) {
             return Err(Error::not_found(format!("nobody waits for an answer at {name} any more")));
         }
-        if !self.settings().auto_create_topics {
+        if is_internal(name) || !self.settings().auto_create_topics {
             TopicName::parse(name)?;
             return Err(no_such_topic(name));
         }
@@ -163,7 +166,7 @@ impl Broker {
             )));
         }
         let topic = Arc::new(Topic::new(name.clone(), settings));
-        if !name.is_inbox() {
+        if !name.is_hidden() {
             // Before anyone can publish to it, whoever subscribed to a pattern that matches is there.
             for (pattern, group, subscriber) in patterns.iter() {
                 if pattern.matches(&name) {
@@ -174,13 +177,14 @@ impl Broker {
             }
         }
         self.topics.write().insert(name, topic.clone());
+        self.groups().topics_changed();
         Ok(topic)
     }
 
     /// Topics that a pattern means now.
     pub(crate) fn topics_matching(&self, pattern: &Pattern) -> Vec<Arc<Topic>> {
         let topics = self.topics.read();
-        topics.values().filter(|topic| !topic.name.is_inbox() && pattern.matches(&topic.name)).cloned().collect()
+        topics.values().filter(|topic| !topic.name.is_hidden() && pattern.matches(&topic.name)).cloned().collect()
     }
 
     pub(crate) fn trim_logs(&self, now_ms: u64) {
@@ -192,6 +196,14 @@ impl Broker {
             }
         }
     }
+}
+
+/// Names that begin with `_` are the broker's own, but for inboxes: clients only read such topics.
+pub(crate) fn refuse_internal(name: &str) -> Result<()> {
+    if is_internal(name) {
+        return Err(Error::invalid(format!("'{name}': names that begin with '_' are internal; clients can only read")));
+    }
+    Ok(())
 }
 
 fn no_such_topic(name: &str) -> Error {

@@ -64,6 +64,11 @@ impl TopicName {
         is_internal(&self.0)
     }
 
+    /// Whether no pattern means it: internal topics and inboxes.
+    pub fn is_hidden(&self) -> bool {
+        self.0.starts_with('_')
+    }
+
     /// Inboxes carry the answers of request/reply. They live as long as their subscriber.
     pub fn is_inbox(&self) -> bool {
         is_inbox(&self.0)

@@ -53,7 +53,8 @@ pub struct Join {
 }
 
 impl Join {
-    fn check(&self) -> Result<()> {
+    /// Whether every value is in its range.
+    pub fn check(&self) -> Result<()> {
         check_topics(&self.topics)?;
         let session = SESSION_TIMEOUT_MS_MIN..=SESSION_TIMEOUT_MS_MAX;
         if !session.contains(&self.session_timeout_ms) {
@@ -431,9 +432,14 @@ impl Group {
         }
     }
 
+    /// Whether topics may have changed since the group looked at them.
+    pub fn is_outdated(&self, catalog: &dyn Catalog) -> bool {
+        catalog.version() != self.catalog_version && !self.members.is_empty()
+    }
+
     /// Looks at the topics again if they may have changed.
     pub fn refresh(&mut self, catalog: &dyn Catalog) {
-        if catalog.version() == self.catalog_version || self.members.is_empty() {
+        if !self.is_outdated(catalog) {
             return;
         }
         let before = self.topics.clone();
@@ -526,9 +532,13 @@ impl Group {
         Ok(member.news > member.told)
     }
 
-    /// What a member is told now. `in_full` names its partitions also where they did not change.
-    pub fn answer(&mut self, who: &Identity, in_full: bool) -> Outcome<Turn> {
+    /// What a member is told now as the answer to this heartbeat. `in_full` names its partitions also where they
+    /// did not change. The member listens only to the answer of its last heartbeat; an earlier one tells nothing.
+    pub fn answer(&mut self, who: &Identity, beat: u64, in_full: bool) -> Outcome<Turn> {
         let member = self.find(who)?;
+        if member.beats != beat {
+            return Ok(Turn { epoch: member.epoch, assignment: None });
+        }
         let has_news = member.news > member.told;
         member.told = member.news;
         let assignment = (has_news || in_full).then(|| member.assigned.iter().cloned().collect());
@@ -618,14 +628,14 @@ impl Group {
         self.offsets.committed()
     }
 
-    /// Partitions that have a committed offset or will have one.
-    pub fn offset_partitions(&self) -> BTreeSet<TopicPartition> {
-        self.offsets.partitions()
+    /// The changes that make the log forget the offsets of a topic, or all.
+    pub fn tombstones(&self, topic: Option<&TopicName>) -> Vec<Change> {
+        self.offsets.tombstones(topic)
     }
 
-    /// The changes that forget all offsets of a topic, or of all.
-    pub fn forget(&self, topic: Option<&TopicName>) -> Vec<Change> {
-        self.offsets.forget(topic)
+    /// A topic was deleted: its offsets go at once, those on their way too.
+    pub fn forget_topic(&mut self, topic: &TopicName) {
+        self.offsets.forget(topic);
     }
 
     /// Whether the group had no members for so long that its offsets go.

@@ -127,15 +127,24 @@ impl Offsets {
     }
 
     /// Partitions that have a committed offset, or will have one.
-    pub(super) fn partitions(&self) -> BTreeSet<TopicPartition> {
+    fn partitions(&self) -> BTreeSet<&TopicPartition> {
         let staged = self.staged.iter().flat_map(|staged| &staged.changes).map(|change| &change.partition);
-        self.committed.keys().chain(staged).cloned().collect()
+        self.committed.keys().chain(staged).collect()
     }
 
-    /// What forgets these topics, or all.
-    pub(super) fn forget(&self, topic: Option<&TopicName>) -> Vec<Change> {
-        let of_topic = |partition: &TopicPartition| topic.is_none_or(|topic| partition.topic == *topic);
-        let partitions = self.partitions().into_iter().filter(of_topic);
-        partitions.map(|partition| Change { partition, committed: None }).collect()
+    /// What the log has to be told for it to forget these partitions.
+    pub(super) fn tombstones(&self, topic: Option<&TopicName>) -> Vec<Change> {
+        let partitions = self.partitions().into_iter().filter(|p| topic.is_none_or(|topic| p.topic == *topic));
+        partitions.map(|partition| Change { partition: partition.clone(), committed: None }).collect()
+    }
+
+    /// Forgets a topic at once: there is nothing any more that its offsets could mean.
+    pub(super) fn forget(&mut self, topic: &TopicName) {
+        for staged in &mut self.staged {
+            staged.changes.retain(|change| change.partition.topic != *topic);
+        }
+        for change in self.tombstones(Some(topic)) {
+            self.apply(change);
+        }
     }
 }

@@ -12,8 +12,8 @@
 //! - `leave M`, `away M`
 //! - `settle`: all members that are not away beat until nothing changes; prints the state
 //! - `at MS`: the time, and who is expired by it; `deadline`: when the next one is
-//! - `commit M A/0=5 [epoch=N]`, `outsider A/0=5`, `forget [A]`: staged at a position of the log; `safe N`:
-//!   the log is safe up to there
+//! - `commit M A/0=5 [epoch=N]`, `outsider A/0=5`: staged at a position of the log; `safe N`: the log is safe
+//!   up to there; `forget A`: the topic was deleted
 //! - `committed`, `state`, `expired RETENTION_MS`
 //! - `restart`: the group as the log has it
 
@@ -214,6 +214,7 @@ impl Script {
         let instance = command.named.get("instance").copied();
         let mut client = self.clients.get(&name).cloned().unwrap_or_else(|| Client::new(&name, instance));
         let mut is_full = false;
+        let beat;
         self.save(command.word(0) == "join");
         match command.word(0) {
             "join" => {
@@ -224,7 +225,7 @@ impl Script {
                     rebalance_timeout_ms: command.number("rebalance", 5_000),
                     ..join_of(client.who.clone(), patterns(command.named["topics"]))
                 };
-                self.group.join(join, &self.topics, self.now)?;
+                beat = self.group.join(join, &self.topics, self.now)?;
             }
             "beat" => {
                 let owned: Option<BTreeSet<TopicPartition>> = command.named.get("owns").map(|owns| match *owns {
@@ -234,9 +235,12 @@ impl Script {
                 });
                 is_full = owned.is_some();
                 let epoch = command.number("epoch", client.epoch);
-                self.group.beat(&client.who, epoch, owned.as_ref(), &self.topics, self.now)?;
+                beat = self.group.beat(&client.who, epoch, owned.as_ref(), &self.topics, self.now)?;
             }
-            "topics" => self.group.resubscribe(&client.who, client.epoch, patterns(command.word(2)), &self.topics)?,
+            "topics" => {
+                self.group.resubscribe(&client.who, client.epoch, patterns(command.word(2)), &self.topics)?;
+                beat = self.group.beat(&client.who, client.epoch, None, &self.topics, self.now)?;
+            }
             "leave" | "away" => {
                 self.group.leave(&client.who, command.word(0) == "away", self.now)?;
                 return Ok(String::new());
@@ -244,7 +248,7 @@ impl Script {
             other => panic!("no command '{other}'"),
         }
         let has_news = self.group.reconcile(&client.who, self.now)?;
-        let turn = self.group.answer(&client.who, is_full)?;
+        let turn = self.group.answer(&client.who, beat, is_full)?;
         assert!(turn.assignment.is_some() == (has_news || is_full));
         client.epoch = turn.epoch;
         let mut text = format!("epoch {}", turn.epoch);
@@ -273,8 +277,12 @@ impl Script {
                 return format!("{}\n", if text.is_empty() { "nothing" } else { &text });
             }
             "forget" => {
-                let name = command.words.get(1).map(|name| topic(name));
-                (Committer::Outsider, self.group.forget(name.as_ref()))
+                let tombstones = self.group.tombstones(Some(&topic(command.word(1))));
+                let text = show(tombstones.iter().map(|change| &change.partition));
+                let records: Vec<OffsetsRecord> = tombstones.into_iter().map(|change| self.record(change)).collect();
+                self.log.extend(records);
+                self.group.forget_topic(&topic(command.word(1)));
+                return text + "\n";
             }
             "outsider" => (Committer::Outsider, changes(&command.words[1..])),
             _ => {
@@ -283,18 +291,17 @@ impl Script {
                 (Committer::Member { who: client.who.clone(), epoch }, changes(&command.words[2..]))
             }
         };
-        if command.word(0) != "forget"
-            && let Err(refused) = self.group.check_commit(&committer, &changes)
-        {
+        if let Err(refused) = self.group.check_commit(&committer, &changes) {
             return show_refusal(&refused);
         }
-        let group = self.group.name().clone();
-        self.log.extend(
-            changes.iter().map(|change| OffsetsRecord::Offset { group: group.clone(), change: change.clone() }),
-        );
+        self.log.extend(changes.iter().map(|change| self.record(change.clone())).collect::<Vec<_>>());
         self.group.stage(self.position, changes);
         self.position += 1;
         format!("staged at {}\n", self.position - 1)
+    }
+
+    fn record(&self, change: Change) -> OffsetsRecord {
+        OffsetsRecord::Offset { group: self.group.name().clone(), change }
     }
 
     fn state(&self) -> String {
@@ -613,7 +620,7 @@ impl World {
             }
             Op::Kill { member, topics } => {
                 self.programs[*member] = None;
-                if member % 2 == 0 {
+                if member.is_multiple_of(2) {
                     self.join(*member, *topics);
                 }
             }
@@ -631,7 +638,7 @@ impl World {
     fn join(&mut self, member: usize, topics: usize) {
         if self.programs[member].is_none() {
             self.starts += 1;
-            let instance = (member % 2 == 0).then(|| format!("i{member}"));
+            let instance = member.is_multiple_of(2).then(|| format!("i{member}"));
             let Client { who, .. } = Client::new(&format!("m{member}-{}", self.starts), instance.as_deref());
             self.programs[member] = Some(Program { who, epoch: 0, reads: BTreeSet::new() });
         }
@@ -640,8 +647,8 @@ impl World {
         // It begins anew.
         program.reads.clear();
         let join = join_of(program.who.clone(), patterns(SUBSCRIPTIONS[topics]));
-        self.group.join(join, &self.topics, self.now).expect("there is room");
-        self.hear(member, true);
+        let beat = self.group.join(join, &self.topics, self.now).expect("there is room");
+        self.hear(member, beat, true);
     }
 
     fn beat(&mut self, member: usize, says_owned: bool, is_lost: bool) {
@@ -651,20 +658,22 @@ impl World {
         };
         let owned = says_owned.then_some(&program.reads);
         match self.group.beat(&program.who, program.epoch, owned, &self.topics, self.now) {
-            Ok(_) if is_lost => {
+            Ok(beat) if is_lost => {
                 self.group.reconcile(&program.who, self.now).expect("a member");
-                self.group.answer(&program.who, says_owned).expect("a member");
+                self.group.answer(&program.who, beat, says_owned).expect("a member");
             }
-            Ok(_) => self.hear(member, says_owned),
+            Ok(beat) => self.hear(member, beat, says_owned),
             // It was put out: it stops to read.
             Err(_) => self.programs[member] = None,
         }
     }
 
-    fn hear(&mut self, member: usize, in_full: bool) {
+    fn hear(&mut self, member: usize, beat: u64, in_full: bool) {
         let program = self.programs[member].as_mut().expect("it runs");
         self.group.reconcile(&program.who, self.now).expect("a member");
-        let turn = self.group.answer(&program.who, in_full).expect("a member");
+        let earlier = self.group.answer(&program.who, beat - 1, true).expect("a member");
+        assert_eq!(earlier.assignment, None, "only the last heartbeat is told something");
+        let turn = self.group.answer(&program.who, beat, in_full).expect("a member");
         assert!(turn.epoch >= program.epoch, "a member's epoch goes backwards");
         program.epoch = turn.epoch;
         if let Some(assignment) = turn.assignment {

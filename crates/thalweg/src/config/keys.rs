@@ -103,6 +103,7 @@ pub const KEYS: &[Key] = &[
     key("default_partitions", Broker, count(1, 1024), "1", "Partitions of a topic that names none"),
     key("retention_bytes", Broker, bytes(0, 1 << 44), "64MiB", "Bytes that a partition keeps; 0 is no limit of its own"),
     key("retention_ms", Broker, count(0, u64::MAX), "3600000", "How long a batch stays; 0 is no limit"),
+    key("offsets_retention_ms", Broker, count(0, u64::MAX), "604800000", "How long a consumer group without members keeps its offsets; 0 is no limit"),
     // Publishing.
     tuned("ack_on_commit", Broker, Kind::Bool, ["false", "true", "false"], None, "Whether a publish that names no acks is acknowledged when committed"),
     tuned("pub_queue_depth", Broker, count(1, 65_536), ["1024", "512", "4096"], Some(["512", "1024", "2048"]), "Publishes of a connection before the first is answered"),
