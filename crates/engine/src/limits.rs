@@ -25,9 +25,10 @@ pub const GROUP_NAME_BYTES_MAX: usize = 255;
 /// Consumer groups of one broker: each costs memory also while it has no members.
 pub const GROUPS_MAX: usize = 16_384;
 /// Members of one consumer group.
-pub const GROUP_MEMBERS_MAX: usize = 1024;
-/// Topics and patterns that one member subscribes to.
+pub const GROUP_MEMBERS_MAX: usize = 512;
+/// Topics and patterns that one member subscribes to, and their names together.
 pub const GROUP_TOPICS_MAX: usize = 256;
+pub const GROUP_TOPICS_BYTES_MAX: usize = 4096;
 /// Partitions that one consumer group shares out, and those that it has committed offsets of.
 pub const GROUP_PARTITIONS_MAX: usize = 16_384;
 /// What a member may write beside a committed offset; Kafka's limit.
@@ -48,5 +49,9 @@ pub const BACKFILL_BYTES: usize = 1 << 20;
 
 const _: () = assert!(BACKFILL_BYTES <= BATCH_BYTES_MAX, "a backfill step is at most one large batch");
 const _: () = assert!(PARTITIONS_MAX as usize <= PARTITIONS_TOTAL_MAX);
-const _: () = assert!(GROUP_METADATA_BYTES_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX);
+const _: () = assert!(GROUP_METADATA_BYTES_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX, "offsets in one frame");
+const _: () = assert!(
+    (GROUP_TOPICS_BYTES_MAX + 1300) * GROUP_MEMBERS_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX,
+    "a group is described in one frame"
+);
 const _: () = assert!(BATCH_BYTES_MAX < i32::MAX as usize, "the batch length field is an i32");

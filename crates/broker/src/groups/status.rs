@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::groups::{Committed, GroupName, GroupState, InstanceId, MemberId, MemberState};
+use engine::groups::{Assignor, Committed, GroupName, GroupState, InstanceId, MemberId, MemberState};
 use engine::{Offset, TopicPartition};
 
 use super::{Cell, Outcome};
@@ -31,7 +31,7 @@ pub struct GroupStatus {
     pub name: GroupName,
     pub state: GroupState,
     pub epoch: u32,
-    pub assignor: &'static str,
+    pub assignor: Assignor,
     pub members: Vec<GroupMember>,
     pub partitions: Vec<GroupPartition>,
 }
@@ -92,7 +92,7 @@ impl Broker {
             name: name.clone(),
             state: group.state(),
             epoch: group.epoch(),
-            assignor: group.assignor_name(),
+            assignor: group.assignor(),
             members: members.collect(),
             partitions: Vec::new(),
         };

@@ -163,7 +163,7 @@ async fn lag_is_the_end_less_what_is_committed() {
     member.commit("t", 0, 1).await.expect("committed");
     member.commit("t", 1, 1).await.expect("committed");
     let status = broker.describe_group(&group()).await.expect("a group");
-    assert_eq!((status.state, status.members.len(), status.assignor), (GroupState::Stable, 1, "uniform"));
+    assert_eq!((status.state, status.members.len(), status.assignor), (GroupState::Stable, 1, Assignor::Uniform));
     assert_eq!(status.partitions.iter().map(|p| p.lag()).collect::<Vec<_>>(), [Some(2), Some(0), None]);
     assert!(status.partitions.iter().all(|p| p.owner.as_ref() == Some(&member.who.member)));
     let (listed, is_last) = broker.list_groups("", 10).await.expect("groups");

@@ -27,8 +27,9 @@ pub(super) fn of_request(error: &Error) -> Verdict {
         | ErrorKind::Timeout
         | ErrorKind::NoResponders
         | ErrorKind::SlowSubscriber
+        | ErrorKind::Denied
         | ErrorKind::Internal => Verdict::Answer,
-        ErrorKind::Denied | ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
+        ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
     }
 }
 

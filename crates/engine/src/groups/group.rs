@@ -9,8 +9,8 @@ use super::{Catalog, GroupError, GroupName, InstanceId, MemberId, Reason};
 use crate::error::{Error, Result};
 use crate::ids::{Offset, TopicName, TopicPartition};
 use crate::limits::{
-    GROUP_MEMBERS_MAX, GROUP_PARTITIONS_MAX, GROUP_TOPICS_MAX, REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MAX,
-    SESSION_TIMEOUT_MS_MIN,
+    GROUP_MEMBERS_MAX, GROUP_PARTITIONS_MAX, GROUP_TOPICS_BYTES_MAX, GROUP_TOPICS_MAX, REBALANCE_TIMEOUT_MS_MAX,
+    SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN,
 };
 use crate::pattern::Pattern;
 
@@ -80,6 +80,12 @@ fn check_topics(topics: &[Pattern]) -> Result<()> {
             topics.len()
         )));
     }
+    let bytes: usize = topics.iter().map(|topic| topic.as_str().len()).sum();
+    if bytes > GROUP_TOPICS_BYTES_MAX {
+        return Err(Error::too_large(format!(
+            "the topics of a member have names of {bytes} bytes, more than {GROUP_TOPICS_BYTES_MAX}; use a pattern"
+        )));
+    }
     match topics.iter().find(|topic| topic.as_str().starts_with('_')) {
         Some(topic) => Err(Error::invalid(format!("a group cannot share the internal topic {topic}"))),
         None => Ok(()),
@@ -144,6 +150,35 @@ pub struct MemberStatus<'a> {
     pub assigned: &'a BTreeSet<TopicPartition>,
     /// What it was asked to give up.
     pub revoking: &'a BTreeSet<TopicPartition>,
+}
+
+impl GroupState {
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::Empty, Self::Stable, Self::Reconciling].into_iter().find(|state| *state as u8 == code)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Stable => "stable",
+            Self::Reconciling => "reconciling",
+        }
+    }
+}
+
+impl MemberState {
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::Stable, Self::Revoking, Self::Waiting, Self::Away].into_iter().find(|state| *state as u8 == code)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stable => "stable",
+            Self::Revoking => "revoking",
+            Self::Waiting => "waiting",
+            Self::Away => "away",
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -478,7 +513,7 @@ impl Group {
     }
 
     /// The one that most members ask for.
-    fn assignor(&self) -> Assignor {
+    pub fn assignor(&self) -> Assignor {
         let votes = |assignor: Assignor| self.members.values().filter(|member| member.assignor == assignor).count();
         if votes(Assignor::Range) > votes(Assignor::Uniform) { Assignor::Range } else { Assignor::Uniform }
     }
