@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::admission::LogBudget;
+use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
 use crate::producers::ProducerIds;
@@ -38,6 +39,7 @@ pub struct Broker {
     /// Held by whoever creates, grows or deletes a topic or subscribes to all of one or to a pattern, so that
     /// none of them misses another. Taken before `topics`.
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
+    groups: Coordinator,
     subscriber_ids: AtomicU64,
     producer_ids: ProducerIds,
     registry: RwLock<Registry>,
@@ -80,6 +82,7 @@ impl Broker {
                 stored.into_iter().map(|stored| (stored.name.clone(), Topic::stored(stored))).collect(),
             ),
             patterns: Mutex::default(),
+            groups: Coordinator::default(),
             subscriber_ids: AtomicU64::new(1),
             producer_ids,
             registry: RwLock::default(),
@@ -92,6 +95,7 @@ impl Broker {
             None => Ok(()),
         })));
         first.spawn(timers::sweep_retention(Arc::downgrade(&broker)));
+        first.spawn(groups::keep_time(Arc::downgrade(&broker)));
         Ok(broker)
     }
 
@@ -125,6 +129,10 @@ impl Broker {
         &self.lanes
     }
 
+    pub(crate) fn groups(&self) -> &Coordinator {
+        &self.groups
+    }
+
     pub(crate) fn log_budget(&self) -> &LogBudget {
         &self.budget
     }
@@ -153,6 +161,7 @@ impl Broker {
 
     fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         self.metrics.expose(out)?;
+        self.expose_groups(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {

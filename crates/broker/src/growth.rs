@@ -54,6 +54,7 @@ impl Broker {
             }
         }
         self.topics.write().insert(topic.name.clone(), grown.clone());
+        self.groups().topics_changed();
         Ok((grown.status(), lasts))
     }
 }

@@ -3,6 +3,7 @@
 mod admission;
 mod broker;
 mod fetch;
+mod groups;
 mod growth;
 mod lanes;
 mod log;
@@ -18,6 +19,7 @@ mod topics;
 
 pub use broker::Broker;
 pub use fetch::Fetched;
+pub use groups::{Beat, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo};
 pub use lanes::{LanePolicy, Lanes};
 pub use metrics::Metrics;
 pub use producers::{ProducerIds, ReserveIds};

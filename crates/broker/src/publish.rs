@@ -10,6 +10,7 @@ use crate::broker::Broker;
 use crate::partition::{AppendContext, Blocking, Commit, PartitionCell, Refused};
 use crate::subscriber::Subscriber;
 use crate::timers::now_ms;
+use crate::topics::{Topic, refuse_internal};
 
 /// Where a batch is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,14 @@ struct How {
     awaits_commit: bool,
 }
 
+impl How {
+    fn of(topic: &Topic, awaits_commit: bool) -> Self {
+        let settings = &topic.settings;
+        let retention = (settings.retention_bytes, settings.retention_ms);
+        Self { partitions: settings.partitions, retention, awaits_commit }
+    }
+}
+
 impl Broker {
     /// Puts a batch into a topic, which is created if that is allowed. Without a partition, the key of
     /// its first record decides, and batches without keys take turns. Waits for subscribers whose overflow policy is
@@ -116,12 +125,30 @@ impl Broker {
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
+        refuse_internal(topic)?;
         let begin = self.settings().timings.then(Instant::now);
         let attempt = self.append(topic, partition, acks, batch, begin, wakes);
         if matches!(attempt, Ok(Attempt::Done(_)) | Err(_)) {
             self.count_publish(attempt.is_err(), begin, wakes);
         }
         attempt
+    }
+
+    /// A batch of the broker itself, into a topic that takes no others. Nobody makes it wait.
+    pub(crate) fn publish_internal(
+        &self,
+        topic: &Topic,
+        partition: PartitionId,
+        batch: DraftBatch,
+        wakes: &mut Wakes,
+    ) -> Result<(Published, Commit)> {
+        let cell = topic.partition(partition)?;
+        self.append_to(&cell, How::of(topic, true), batch, wakes).map_err(|refused| match refused {
+            Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
+            Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
+                Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name))
+            }
+        })
     }
 
     fn append(
@@ -143,9 +170,7 @@ impl Broker {
             Acks::Committed => true,
             Acks::Default => self.settings().ack_on_commit,
         };
-        let settings = &topic.settings;
-        let retention = (settings.retention_bytes, settings.retention_ms);
-        let how = How { partitions: settings.partitions, retention, awaits_commit };
+        let how = How::of(&topic, awaits_commit);
         match self.append_to(&cell, how, batch, wakes) {
             Ok((published, Commit::Awaited(committed))) => {
                 Ok(Attempt::Commits(CommittingPublish { published, committed, begin }))
@@ -251,7 +276,8 @@ impl CommittingPublish {
     }
 }
 
-async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
+/// Waits for what is still to come.
+pub(crate) async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
     let Commit::Awaited(committed) = commit else {
         return Ok(Published { is_committed: commit.is_reached(), ..published });
     };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use engine::ids::is_internal;
 use engine::limits::{SUBSCRIBER_QUEUE_BATCHES_MAX, SUBSCRIPTIONS_MAX};
 use engine::{
     Delivery, Error, Feed, FeedLimits, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start, Storage,
@@ -73,6 +74,9 @@ impl Broker {
         }
         if request.group.is_some() && request.start != Start::Live {
             return Err(Error::invalid("a queue group starts live: its members share what is published from now on"));
+        }
+        if request.overflow == Overflow::Block && is_internal(request.pattern.as_str()) {
+            return Err(Error::invalid("a subscription to an internal topic cannot block: the broker does not wait"));
         }
         let defaults = self.settings().subscriber_queue;
         let limits = FeedLimits {

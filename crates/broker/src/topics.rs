@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use engine::ids::is_inbox;
+use engine::ids::{is_inbox, is_internal};
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
 use engine::{
     DraftBatch, Error, ErrorKind, PartitionId, Pattern, Result, Start, Storage, TopicName, TopicSettings, partitioner,
@@ -125,6 +125,7 @@ impl Broker {
         if name.is_inbox() {
             return Err(Error::invalid(format!("{name}: an inbox is created by subscribing to it")));
         }
+        refuse_internal(name.as_str())?;
         let (topic, lasts) = self.create(name, settings)?;
         if topic.settings != settings {
             return Err(Error::new(
@@ -180,6 +181,7 @@ impl Broker {
 
     /// Removes a topic with all it holds. Its subscriptions end. That it is gone lasts when this is over.
     pub async fn delete_topic(&self, name: &str) -> Result<()> {
+        refuse_internal(name)?;
         self.remove(name)?.wait().await
     }
 
@@ -201,6 +203,7 @@ impl Broker {
                 subscriber.lose_source(source, Error::not_found(format!("topic {name} was deleted")));
             }
         }
+        self.forget_topic(&topic.name);
         Ok(lasts)
     }
 
@@ -215,7 +218,7 @@ impl Broker {
         if is_inbox(name) {
             return Err(Error::not_found(format!("nobody waits for an answer at {name} any more")));
         }
-        if !self.settings().auto_create_topics {
+        if is_internal(name) || !self.settings().auto_create_topics {
             TopicName::parse(name)?;
             return Err(no_such_topic(name));
         }
@@ -241,7 +244,7 @@ impl Broker {
             }
             _ => (Topic::in_memory(name.clone(), settings), Lasts::already()),
         };
-        if !name.is_inbox() {
+        if !name.is_hidden() {
             // Before anyone can publish to it, whoever subscribed to a pattern that matches is there.
             for (pattern, group, subscriber) in patterns.iter() {
                 if pattern.matches(&name) {
@@ -252,13 +255,14 @@ impl Broker {
             }
         }
         self.topics.write().insert(name, topic.clone());
+        self.groups().topics_changed();
         Ok((topic, lasts))
     }
 
     /// Topics that a pattern means now.
     pub(crate) fn topics_matching(&self, pattern: &Pattern) -> Vec<Arc<Topic>> {
         let topics = self.topics.read();
-        topics.values().filter(|topic| !topic.name.is_inbox() && pattern.matches(&topic.name)).cloned().collect()
+        topics.values().filter(|topic| !topic.name.is_hidden() && pattern.matches(&topic.name)).cloned().collect()
     }
 
     pub(crate) fn trim_logs(&self, now_ms: u64) {
@@ -322,6 +326,14 @@ pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32
     if count + more_topics > TOPICS_MAX || partitions + more_partitions as usize > PARTITIONS_TOTAL_MAX {
         let message = format!("this broker holds {count} topics with {partitions} partitions; delete some first");
         return Err(Error::busy(message));
+    }
+    Ok(())
+}
+
+/// Names that begin with `_` are the broker's own, but for inboxes: clients only read such topics.
+pub(crate) fn refuse_internal(name: &str) -> Result<()> {
+    if is_internal(name) {
+        return Err(Error::invalid(format!("'{name}': names that begin with '_' are internal; clients can only read")));
     }
     Ok(())
 }

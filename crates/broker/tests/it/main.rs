@@ -2,6 +2,7 @@
 
 mod support;
 
+mod consumer_groups;
 mod delivering;
 mod durable;
 mod groups;
