@@ -1,12 +1,11 @@
 //! The broker: what it holds, and how it starts.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::limits::WRITER_LANES_MAX;
-use engine::{Error, Pattern, Result, TopicName};
+use engine::{Error, Pattern, Result};
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
@@ -15,12 +14,14 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::admission::LogBudget;
+use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
+use crate::producers::ProducerIds;
 use crate::settings::Settings;
 use crate::subscriber::Subscriber;
 use crate::timers;
-use crate::topics::Topic;
+use crate::topics::{Topic, Topics};
 
 /// A subscriber of a pattern, and its queue group.
 type PatternSubscriber = (Pattern, Option<String>, Arc<Subscriber>);
@@ -34,11 +35,13 @@ pub struct Broker {
     store: Option<Arc<Store>>,
     /// Its journal has room again.
     journal_room: Arc<Notify>,
-    pub(crate) topics: RwLock<HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>>,
-    /// Held by whoever creates or deletes a topic or subscribes to a pattern, so that none of them
-    /// misses another. Taken before `topics`.
+    pub(crate) topics: RwLock<Topics>,
+    /// Held by whoever creates, grows or deletes a topic or subscribes to all of one or to a pattern, so that
+    /// none of them misses another. Taken before `topics`.
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
+    groups: Coordinator,
     subscriber_ids: AtomicU64,
+    producer_ids: ProducerIds,
     registry: RwLock<Registry>,
     instance: u64,
 }
@@ -60,9 +63,12 @@ impl Broker {
             return Err(Error::invalid("a broker needs at least one thread"));
         };
         let journal_room = Arc::new(Notify::new());
+        let producer_ids = ProducerIds::default();
         if let Some(store) = &store {
             let room = journal_room.clone();
             store.on_room(Box::new(move || room.notify_waiters()));
+            let store = store.clone();
+            producer_ids.reserve_from(Box::new(move |count| store.reserve_producers(count)));
         }
         let lanes = Lanes::start(settings.writer_lanes.clamp(1, WRITER_LANES_MAX), settings.lane_policy, threads);
         let broker = Arc::new(Self {
@@ -76,7 +82,9 @@ impl Broker {
                 stored.into_iter().map(|stored| (stored.name.clone(), Topic::stored(stored))).collect(),
             ),
             patterns: Mutex::default(),
+            groups: Coordinator::default(),
             subscriber_ids: AtomicU64::new(1),
+            producer_ids,
             registry: RwLock::default(),
             // A new hasher is keyed at random; that is all the randomness that is needed here.
             instance: RandomState::new().hash_one(timers::now_ms()),
@@ -87,6 +95,7 @@ impl Broker {
             None => Ok(()),
         })));
         first.spawn(timers::sweep_retention(Arc::downgrade(&broker)));
+        first.spawn(groups::keep_time(Arc::downgrade(&broker)));
         Ok(broker)
     }
 
@@ -120,12 +129,21 @@ impl Broker {
         &self.lanes
     }
 
+    pub(crate) fn groups(&self) -> &Coordinator {
+        &self.groups
+    }
+
     pub(crate) fn log_budget(&self) -> &LogBudget {
         &self.budget
     }
 
     pub(crate) fn next_subscriber_id(&self) -> u64 {
         self.subscriber_ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Where the ids of producers come from.
+    pub fn producer_ids(&self) -> &ProducerIds {
+        &self.producer_ids
     }
 
     /// Adds metrics of another part of the process to what [`Broker::stats`] shows.
@@ -143,6 +161,7 @@ impl Broker {
 
     fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         self.metrics.expose(out)?;
+        self.expose_groups(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {
@@ -187,5 +206,14 @@ impl Broker {
             "lane",
             &rows(&|load| load.dropped.get()),
         )
+    }
+}
+
+impl Drop for Broker {
+    /// Whoever let go of it without [`Broker::stop`] finds everything all the same, and nobody else in the directory.
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::error!(%error, "the data directory was not left as it should be; the journal has all of it");
+        }
     }
 }

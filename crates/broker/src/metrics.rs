@@ -95,6 +95,8 @@ pub struct Metrics {
     pub published_records: Counter,
     pub published_bytes: Counter,
     pub publish_errors: Counter,
+    /// Batches that their producer sent again, and that were there already.
+    pub publish_duplicates: Counter,
     /// Publishes without acknowledgement that failed: nobody was told.
     pub publish_lost: Counter,
     /// Publishes that had to wait for a subscriber whose policy is to block.
@@ -195,6 +197,11 @@ impl Metrics {
         out.counter("thalweg_published_batches", "Record batches taken in", self.published_batches.get())?;
         out.counter("thalweg_published_records", "Records taken in", self.published_records.get())?;
         out.counter("thalweg_published_bytes", "Bytes of the batches taken in", self.published_bytes.get())?;
+        out.counter(
+            "thalweg_publish_duplicates",
+            "Batches that were sent again and were there already",
+            self.publish_duplicates.get(),
+        )?;
         out.counter("thalweg_publish_errors", "Publishes that were refused", self.publish_errors.get())?;
         out.counter("thalweg_publish_lost", "Refused publishes that asked for no answer", self.publish_lost.get())?;
         out.counter(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::{
-    DraftBatch, Error, ErrorKind, Fanout, Offset, Partition, PartitionId, RecordBatch, Result, Start, TopicName,
+    DraftBatch, Error, ErrorKind, Fanout, Offset, Partition, PartitionId, Placed, RecordBatch, Result, Start, TopicName,
 };
 use parking_lot::Mutex;
 use storage::{MemoryLog, Owner, Store};
@@ -29,13 +29,15 @@ pub(crate) struct PartitionCell {
     has_ended_member: AtomicBool,
 }
 
+type Uncommitted = VecDeque<(Offset, oneshot::Sender<Result<()>>)>;
+
 /// Invariant: every live source of the fanout was offered exactly the batches that became readable since it joined.
 struct State {
     order: Partition,
     log: Log,
     fanout: Fanout<Arc<Subscriber>>,
     /// Who waits until all before an offset is committed, in the order of offsets.
-    uncommitted: VecDeque<(Offset, oneshot::Sender<Result<()>>)>,
+    uncommitted: Uncommitted,
     is_deleted: bool,
 }
 
@@ -43,6 +45,8 @@ struct State {
 pub(crate) struct Appended {
     pub base_offset: Offset,
     pub receivers: usize,
+    /// It was there before: nobody got it again.
+    pub is_duplicate: bool,
     pub commit: Commit,
 }
 
@@ -52,8 +56,16 @@ pub(crate) enum Commit {
     InMemory,
     /// Nobody asked.
     Unasked,
+    /// Nothing: it is on the disk.
+    Reached,
     /// Says when it is on the disk.
     Awaited(oneshot::Receiver<Result<()>>),
+}
+
+impl Commit {
+    pub(crate) fn is_reached(&self) -> bool {
+        matches!(self, Self::Reached)
+    }
 }
 
 /// Why an append did not happen.
@@ -96,7 +108,7 @@ impl PartitionCell {
     pub(crate) fn new(topic: TopicName, id: PartitionId, log: Log) -> Self {
         let order = match &log {
             Log::Memory(_) => Partition::default(),
-            Log::Disk(log) => Partition::from_end(log.end()),
+            Log::Disk(log) => Partition::resume(log.end(), log.producers()),
         };
         let state = State { order, log, fanout: Fanout::default(), uncommitted: VecDeque::new(), is_deleted: false };
         Self { topic, id, state: Mutex::new(state), appended: Notify::new(), has_ended_member: AtomicBool::new(false) }
@@ -123,37 +135,50 @@ impl PartitionCell {
             return Err(Refused::Blocked(batch, Blocking::Subscriber(member.handle.clone())));
         }
         let receivers = state.fanout.receivers();
-        let (base_offset, commit) = match &mut state.log {
+        match &mut state.log {
             Log::Memory(log) => {
                 make_room(log, MemoryLog::cost(len), context).map_err(Refused::Failed)?;
-                let batch = state.order.append(batch);
+                let batch = match state.order.append(batch).map_err(Refused::Failed)? {
+                    Placed::New(batch) => batch,
+                    Placed::Duplicate { base_offset } => {
+                        context.budget.release(MemoryLog::cost(len));
+                        return Ok(Appended {
+                            base_offset,
+                            receivers: 0,
+                            is_duplicate: true,
+                            commit: Commit::InMemory,
+                        });
+                    }
+                };
                 log.append(batch.clone(), context.now_ms);
                 context.budget.release(log.trim(context.retention_bytes, context.retention_ms, context.now_ms));
                 deliver(&mut state.fanout, &batch, wakes);
                 self.appended.notify_waiters();
-                (batch.base_offset(), Commit::InMemory)
+                let base_offset = batch.base_offset();
+                Ok(Appended { base_offset, receivers, is_duplicate: false, commit: Commit::InMemory })
             }
             Log::Disk(log) => {
                 if let Some(Err(full)) = context.store.map(Store::admit) {
                     return Err(Refused::Blocked(batch, Blocking::Journal(full)));
                 }
-                let batch = state.order.append(batch);
-                let (base_offset, end) = (batch.base_offset(), batch.next_offset());
-                if let Err(error) = log.append(batch, self.clone()) {
-                    state.order = Partition::from_end(base_offset);
-                    return Err(Refused::Failed(error));
-                }
-                let commit = if context.awaits_commit {
-                    let (committed, awaited) = oneshot::channel();
-                    state.uncommitted.push_back((end, committed));
-                    Commit::Awaited(awaited)
-                } else {
-                    Commit::Unasked
+                let count = u64::from(batch.count());
+                let (base_offset, is_duplicate) = match state.order.append(batch).map_err(Refused::Failed)? {
+                    Placed::New(batch) => {
+                        let base_offset = batch.base_offset();
+                        // What the journal does not take, it will not take later either: the order need not go back.
+                        log.append(batch, self.clone()).map_err(Refused::Failed)?;
+                        (base_offset, false)
+                    }
+                    Placed::Duplicate { base_offset } => (base_offset, true),
                 };
-                (base_offset, commit)
+                let commit = match context.awaits_commit {
+                    true => await_commit(&mut state.uncommitted, base_offset + count, log.extent().end),
+                    false => Commit::Unasked,
+                };
+                let receivers = if is_duplicate { 0 } else { receivers };
+                Ok(Appended { base_offset, receivers, is_duplicate, commit })
             }
-        };
-        Ok(Appended { base_offset, receivers, commit })
+        }
     }
 
     pub(crate) fn extent(&self) -> Extent {
@@ -213,6 +238,13 @@ impl PartitionCell {
         };
         state.fanout.join(engine::fanout::Member { handle: subscriber.clone(), source }, group);
         Ok(Some((from, end)))
+    }
+
+    /// Subscribers of this partition that read all partitions of its topic, those included that are yet to come.
+    pub(crate) fn followers(&self) -> Vec<Arc<Subscriber>> {
+        let state = self.state.lock();
+        let members = state.fanout.members().map(|member| &member.handle);
+        members.filter(|subscriber| subscriber.scope.is_whole).cloned().collect()
     }
 
     /// A subscriber of this partition has ended; it leaves before the next append.
@@ -337,6 +369,18 @@ fn deliver(fanout: &mut Fanout<Arc<Subscriber>>, batch: &RecordBatch, wakes: &mu
             }
         },
     );
+}
+
+/// Waits until all before `end` is committed, if it is not yet.
+fn await_commit(waiting: &mut Uncommitted, end: Offset, committed: Offset) -> Commit {
+    if end <= committed {
+        return Commit::Reached;
+    }
+    let (said, heard) = oneshot::channel();
+    // Only a duplicate is not the last one.
+    let at = waiting.partition_point(|(other, _)| *other <= end);
+    waiting.insert(at, (end, said));
+    Commit::Awaited(heard)
 }
 
 /// Takes so many bytes of the budget for this log.

@@ -10,12 +10,15 @@ use crate::broker::Broker;
 use crate::partition::{AppendContext, Blocking, Commit, PartitionCell, Refused};
 use crate::subscriber::Subscriber;
 use crate::timers::now_ms;
+use crate::topics::{Topic, refuse_internal};
 
 /// Where a batch is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
     pub partition: PartitionId,
     pub base_offset: Offset,
+    /// Partitions that the topic had.
+    pub partitions: u32,
     /// Live subscribers and queue groups that it was handed to.
     pub receivers: u32,
     /// It is on the disk, and not only in memory.
@@ -81,8 +84,17 @@ pub struct WaitingPublish {
 /// What one append is about beside its batch.
 #[derive(Clone, Copy)]
 struct How {
+    partitions: u32,
     retention: (u64, u64),
     awaits_commit: bool,
+}
+
+impl How {
+    fn of(topic: &Topic, awaits_commit: bool) -> Self {
+        let settings = &topic.settings;
+        let retention = (settings.retention_bytes, settings.retention_ms);
+        Self { partitions: settings.partitions, retention, awaits_commit }
+    }
 }
 
 impl Broker {
@@ -113,12 +125,30 @@ impl Broker {
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
+        refuse_internal(topic)?;
         let begin = self.settings().timings.then(Instant::now);
         let attempt = self.append(topic, partition, acks, batch, begin, wakes);
         if matches!(attempt, Ok(Attempt::Done(_)) | Err(_)) {
             self.count_publish(attempt.is_err(), begin, wakes);
         }
         attempt
+    }
+
+    /// A batch of the broker itself, into a topic that takes no others. Nobody makes it wait.
+    pub(crate) fn publish_internal(
+        &self,
+        topic: &Topic,
+        partition: PartitionId,
+        batch: DraftBatch,
+        wakes: &mut Wakes,
+    ) -> Result<(Published, Commit)> {
+        let cell = topic.partition(partition)?;
+        self.append_to(&cell, How::of(topic, true), batch, wakes).map_err(|refused| match refused {
+            Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
+            Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
+                Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name))
+            }
+        })
     }
 
     fn append(
@@ -133,19 +163,19 @@ impl Broker {
         let topic = self.topic_or_create(topic)?;
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,
-            None => topic.partition_of(&batch),
+            None => topic.partition_of(&batch)?,
         };
         let awaits_commit = match acks {
             Acks::None | Acks::Accepted => false,
             Acks::Committed => true,
             Acks::Default => self.settings().ack_on_commit,
         };
-        let how = How { retention: (topic.settings.retention_bytes, topic.settings.retention_ms), awaits_commit };
+        let how = How::of(&topic, awaits_commit);
         match self.append_to(&cell, how, batch, wakes) {
             Ok((published, Commit::Awaited(committed))) => {
                 Ok(Attempt::Commits(CommittingPublish { published, committed, begin }))
             }
-            Ok((published, Commit::InMemory | Commit::Unasked)) => Ok(Attempt::Done(published)),
+            Ok((published, commit)) => Ok(Attempt::Done(Published { is_committed: commit.is_reached(), ..published })),
             Err(Refused::Failed(error)) => Err(error),
             Err(Refused::Blocked(batch, blocking)) => {
                 self.metrics().publish_waits.add(1);
@@ -171,11 +201,16 @@ impl Broker {
             now_ms: now_ms(),
         };
         let appended = cell.append(batch, &context, wakes)?;
-        self.metrics().published_batches.add(1);
-        self.metrics().published_records.add(records);
-        self.metrics().published_bytes.add(bytes);
+        if appended.is_duplicate {
+            self.metrics().publish_duplicates.add(1);
+        } else {
+            self.metrics().published_batches.add(1);
+            self.metrics().published_records.add(records);
+            self.metrics().published_bytes.add(bytes);
+        }
         let (base_offset, receivers) = (appended.base_offset, appended.receivers as u32);
-        Ok((Published { partition: cell.id, base_offset, receivers, is_committed: false }, appended.commit))
+        let (partition, partitions) = (cell.id, how.partitions);
+        Ok((Published { partition, base_offset, partitions, receivers, is_committed: false }, appended.commit))
     }
 
     /// Waits until half of the journal's queue is free.
@@ -241,9 +276,10 @@ impl CommittingPublish {
     }
 }
 
-async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
+/// Waits for what is still to come.
+pub(crate) async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
     let Commit::Awaited(committed) = commit else {
-        return Ok(published);
+        return Ok(Published { is_committed: commit.is_reached(), ..published });
     };
     committed.await.unwrap_or_else(|gone| {
         Err(Error::new(ErrorKind::Internal, format!("the partition ended before its record was on the disk: {gone}")))

@@ -36,6 +36,8 @@ pub struct Settings {
     pub lane_policy: LanePolicy,
     /// How long a publish waits for subscribers whose overflow policy is to block.
     pub publish_wait: Duration,
+    /// How long the offsets of a consumer group stay after its last member left; 0 is for ever.
+    pub offsets_retention: Duration,
     /// Latency histograms.
     pub timings: bool,
 }
@@ -59,6 +61,7 @@ impl Default for Settings {
             lane_queue_depth: 8192,
             lane_policy: LanePolicy::Auto,
             publish_wait: Duration::from_secs(2),
+            offsets_retention: Duration::from_secs(7 * 24 * 3600),
             timings: true,
         }
     }

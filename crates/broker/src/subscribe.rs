@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use engine::ids::is_internal;
 use engine::limits::{SUBSCRIBER_QUEUE_BATCHES_MAX, SUBSCRIPTIONS_MAX};
 use engine::{
     Delivery, Error, Feed, FeedLimits, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start, Storage,
@@ -11,7 +12,7 @@ use engine::{
 
 use crate::broker::Broker;
 use crate::partition::PartitionCell;
-use crate::subscriber::{Direct, Next, Subscriber};
+use crate::subscriber::{Direct, Next, Scope, Subscriber};
 use crate::timers;
 
 /// What a door asks for.
@@ -74,6 +75,9 @@ impl Broker {
         if request.group.is_some() && request.start != Start::Live {
             return Err(Error::invalid("a queue group starts live: its members share what is published from now on"));
         }
+        if request.overflow == Overflow::Block && is_internal(request.pattern.as_str()) {
+            return Err(Error::invalid("a subscription to an internal topic cannot block: the broker does not wait"));
+        }
         let defaults = self.settings().subscriber_queue;
         let limits = FeedLimits {
             batches_max: request.queue_batches.unwrap_or(defaults.batches_max).clamp(1, SUBSCRIBER_QUEUE_BATCHES_MAX),
@@ -90,7 +94,7 @@ impl Broker {
         let lane = self.lanes().choose(id, request.origin.connection, request.origin.thread);
         let subscriber = Arc::new(Subscriber::new(
             id,
-            is_wildcard,
+            Scope { is_pattern: is_wildcard, is_whole: request.partition.is_none(), group: request.group.clone() },
             feed,
             request.direct,
             self.lanes().load(lane),
@@ -135,10 +139,13 @@ impl Subscription {
         } else {
             self.broker.topic_or_create(name.as_str())?
         };
-        match partition {
-            Some(partition) => self.join(&topic.partition(partition)?, start, group),
-            None => topic.partitions().iter().try_for_each(|cell| self.join(cell, start, group)),
+        if let Some(partition) = partition {
+            return self.join(&topic.partition(partition)?, start, group);
         }
+        let broker = self.broker.clone();
+        let _control = broker.patterns.lock();
+        // It may have grown since.
+        broker.topic(name.as_str())?.partitions().iter().try_for_each(|cell| self.join(cell, start, group))
     }
 
     fn join_pattern(&mut self, pattern: Pattern, group: Option<String>) -> Result<()> {

@@ -1,9 +1,10 @@
 //! Topics: created, found, described, deleted.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use engine::ids::is_inbox;
+use engine::ids::{is_inbox, is_internal};
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
 use engine::{
     DraftBatch, Error, ErrorKind, PartitionId, Pattern, Result, Start, Storage, TopicName, TopicSettings, partitioner,
@@ -21,7 +22,7 @@ pub(crate) struct Topic {
     pub settings: TopicSettings,
     partitions: Box<[Arc<PartitionCell>]>,
     /// Its id in the data directory, if it is there.
-    stored_as: Option<u32>,
+    pub(crate) stored_as: Option<u32>,
     turn: AtomicU32,
 }
 
@@ -33,6 +34,8 @@ pub struct TopicStatus {
 }
 
 pub type PartitionStatus = Extent;
+
+pub(crate) type Topics = HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>;
 
 impl Topic {
     fn in_memory(name: TopicName, settings: TopicSettings) -> Arc<Self> {
@@ -56,6 +59,16 @@ impl Topic {
         Arc::new(Self { name, settings, partitions, stored_as, turn: AtomicU32::new(0) })
     }
 
+    /// The same topic with partitions added, which nobody reads yet.
+    pub(crate) fn grown(&self, added: impl Iterator<Item = Log>) -> Arc<Self> {
+        let cell = |(id, log)| Arc::new(PartitionCell::new(self.name.clone(), id, log));
+        let added = (self.settings.partitions..).zip(added).map(cell);
+        let partitions: Box<[_]> = self.partitions.iter().cloned().chain(added).collect();
+        let settings = TopicSettings { partitions: partitions.len() as u32, ..self.settings };
+        let turn = AtomicU32::new(self.turn.load(Ordering::Relaxed));
+        Arc::new(Self { name: self.name.clone(), settings, partitions, stored_as: self.stored_as, turn })
+    }
+
     pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {
         &self.partitions
     }
@@ -67,14 +80,22 @@ impl Topic {
     }
 
     /// The partition of a batch that names none: that of the key of its first record, else they take turns.
-    pub(crate) fn partition_of(&self, batch: &DraftBatch) -> Arc<PartitionCell> {
-        match batch.first_key().filter(|_| self.partitions.len() > 1) {
+    pub(crate) fn partition_of(&self, batch: &DraftBatch) -> Result<Arc<PartitionCell>> {
+        if self.partitions.len() > 1 && batch.producer().is_some() {
+            // Sent again it might go elsewhere, and so be taken twice.
+            return Err(Error::invalid(format!(
+                "topic {} has {} partitions: a batch with a producer has to name its own",
+                self.name,
+                self.partitions.len()
+            )));
+        }
+        Ok(match batch.first_key().filter(|_| self.partitions.len() > 1) {
             Some(key) => {
                 let partition = partitioner::for_key(key, self.partitions.len() as u32);
                 self.partitions[partition as usize].clone()
             }
             None => self.next_partition(),
-        }
+        })
     }
 
     /// Batches without a partition and a key take turns.
@@ -86,7 +107,7 @@ impl Topic {
         self.partitions[turn % self.partitions.len()].clone()
     }
 
-    fn status(&self) -> TopicStatus {
+    pub(crate) fn status(&self) -> TopicStatus {
         TopicStatus {
             name: self.name.clone(),
             settings: self.settings,
@@ -104,6 +125,7 @@ impl Broker {
         if name.is_inbox() {
             return Err(Error::invalid(format!("{name}: an inbox is created by subscribing to it")));
         }
+        refuse_internal(name.as_str())?;
         let (topic, lasts) = self.create(name, settings)?;
         if topic.settings != settings {
             return Err(Error::new(
@@ -159,6 +181,7 @@ impl Broker {
 
     /// Removes a topic with all it holds. Its subscriptions end. That it is gone lasts when this is over.
     pub async fn delete_topic(&self, name: &str) -> Result<()> {
+        refuse_internal(name)?;
         self.remove(name)?.wait().await
     }
 
@@ -180,6 +203,7 @@ impl Broker {
                 subscriber.lose_source(source, Error::not_found(format!("topic {name} was deleted")));
             }
         }
+        self.forget_topic(&topic.name);
         Ok(lasts)
     }
 
@@ -194,7 +218,7 @@ impl Broker {
         if is_inbox(name) {
             return Err(Error::not_found(format!("nobody waits for an answer at {name} any more")));
         }
-        if !self.settings().auto_create_topics {
+        if is_internal(name) || !self.settings().auto_create_topics {
             TopicName::parse(name)?;
             return Err(no_such_topic(name));
         }
@@ -206,17 +230,12 @@ impl Broker {
     /// Creates a topic, or returns the one that somebody else created at the same moment.
     pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<(Arc<Topic>, Lasts)> {
         let patterns = self.patterns.lock();
-        let (count, partitions) = {
+        {
             let topics = self.topics.read();
             if let Some(topic) = topics.get(&name) {
                 return Ok((topic.clone(), Lasts::already()));
             }
-            (topics.len(), topics.values().map(|topic| topic.partitions.len()).sum::<usize>())
-        };
-        if count >= TOPICS_MAX || partitions + settings.partitions as usize > PARTITIONS_TOTAL_MAX {
-            return Err(Error::busy(format!(
-                "this broker holds {count} topics with {partitions} partitions; delete some first"
-            )));
+            room_for(&topics, 1, settings.partitions)?;
         }
         let (topic, lasts) = match (settings.storage, self.store()) {
             (Storage::Disk, Some(store)) => {
@@ -225,7 +244,7 @@ impl Broker {
             }
             _ => (Topic::in_memory(name.clone(), settings), Lasts::already()),
         };
-        if !name.is_inbox() {
+        if !name.is_hidden() {
             // Before anyone can publish to it, whoever subscribed to a pattern that matches is there.
             for (pattern, group, subscriber) in patterns.iter() {
                 if pattern.matches(&name) {
@@ -236,13 +255,14 @@ impl Broker {
             }
         }
         self.topics.write().insert(name, topic.clone());
+        self.groups().topics_changed();
         Ok((topic, lasts))
     }
 
     /// Topics that a pattern means now.
     pub(crate) fn topics_matching(&self, pattern: &Pattern) -> Vec<Arc<Topic>> {
         let topics = self.topics.read();
-        topics.values().filter(|topic| !topic.name.is_inbox() && pattern.matches(&topic.name)).cloned().collect()
+        topics.values().filter(|topic| !topic.name.is_hidden() && pattern.matches(&topic.name)).cloned().collect()
     }
 
     pub(crate) fn trim_logs(&self, now_ms: u64) {
@@ -260,16 +280,16 @@ impl Broker {
 pub(crate) struct Lasts(Option<oneshot::Receiver<Result<()>>>);
 
 impl Lasts {
-    fn already() -> Self {
+    pub(crate) fn already() -> Self {
         Self(None)
     }
 
-    fn when_committed() -> (Arc<dyn Owner>, Self) {
+    pub(crate) fn when_committed() -> (Arc<dyn Owner>, Self) {
         let (said, heard) = oneshot::channel();
         (Arc::new(Said(Mutex::new(Some(said)))), Self(Some(heard)))
     }
 
-    async fn wait(self) -> Result<()> {
+    pub(crate) async fn wait(self) -> Result<()> {
         let Some(heard) = self.0 else {
             return Ok(());
         };
@@ -300,6 +320,24 @@ impl Owner for Said {
     }
 }
 
-fn no_such_topic(name: &str) -> Error {
+/// Whether so many topics and partitions may be added.
+pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32) -> Result<()> {
+    let (count, partitions) = (topics.len(), topics.values().map(|topic| topic.partitions.len()).sum::<usize>());
+    if count + more_topics > TOPICS_MAX || partitions + more_partitions as usize > PARTITIONS_TOTAL_MAX {
+        let message = format!("this broker holds {count} topics with {partitions} partitions; delete some first");
+        return Err(Error::busy(message));
+    }
+    Ok(())
+}
+
+/// Names that begin with `_` are the broker's own, but for inboxes: clients only read such topics.
+pub(crate) fn refuse_internal(name: &str) -> Result<()> {
+    if is_internal(name) {
+        return Err(Error::invalid(format!("'{name}': names that begin with '_' are internal; clients can only read")));
+    }
+    Ok(())
+}
+
+pub(crate) fn no_such_topic(name: &str) -> Error {
     Error::not_found(format!("there is no topic '{name}'; create it, or list those that exist"))
 }

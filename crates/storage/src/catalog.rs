@@ -10,14 +10,19 @@
 //! | 16 | 8 | the data directory's id |
 //! | 24 | 8 + 8 + 4 | where the journal has to be read from: position, number and slot of its file |
 //! | 44 | 4 | the id that the next topic gets |
-//! | 48 | 4 | number of topics, and the topics: id (4), name, settings, for each partition its start (8) and its segments |
+//! | 48 | 8 | the id that the next producer may get |
+//! | 56 | 4 | number of topics, and the topics: id (4), name, settings, and its partitions |
 //!
-//! Settings are partitions (4), retention in bytes (8) and in ms (8), and storage (1). Segments are their number (4), and for
-//! each: first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), when it was appended to last (8).
+//! | Part | Bytes |
+//! |---|---|
+//! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1) |
+//! | partition | its start (8), number of segments (4), the segments, then its producers |
+//! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
+//! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8) |
 
 use std::collections::BTreeMap;
 
-use bytes::{Buf, BufMut};
+use bytes::{Buf, BufMut, Bytes};
 use engine::{Error, Result, Storage, TopicName, TopicSettings};
 
 use crate::journal::block::{checksum, u32_at};
@@ -41,6 +46,7 @@ pub struct TopicEntry {
 pub struct Catalog {
     pub topics: BTreeMap<u32, TopicEntry>,
     pub next_id: u32,
+    pub next_producer: i64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +59,23 @@ pub struct Checkpoint {
 /// A change of the catalog, as the journal has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    Create { id: u32, name: TopicName, settings: TopicSettings },
-    Delete { id: u32 },
+    Create {
+        id: u32,
+        name: TopicName,
+        settings: TopicSettings,
+    },
+    Delete {
+        id: u32,
+    },
+    /// Nothing but its number of partitions changes, and that only grows.
+    Grow {
+        id: u32,
+        partitions: u32,
+    },
+    /// Ids of producers below this one were set aside.
+    Producers {
+        next: i64,
+    },
 }
 
 /// Why bytes are no checkpoint.
@@ -75,6 +96,13 @@ impl Catalog {
                 self.topics.entry(*id).or_insert(entry);
             }
             Change::Delete { id } => drop(self.topics.remove(id)),
+            Change::Grow { id, partitions } => {
+                if let Some(topic) = self.topics.get_mut(id) {
+                    topic.settings.partitions = topic.settings.partitions.max(*partitions);
+                    topic.partitions.resize(topic.settings.partitions as usize, PartitionInfo::default());
+                }
+            }
+            Change::Producers { next } => self.next_producer = self.next_producer.max(*next),
         }
     }
 }
@@ -82,6 +110,8 @@ impl Catalog {
 impl Change {
     const CREATE: u8 = 1;
     const DELETE: u8 = 2;
+    const PRODUCERS: u8 = 3;
+    const GROW: u8 = 4;
 
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -95,6 +125,15 @@ impl Change {
             Self::Delete { id } => {
                 bytes.put_u8(Self::DELETE);
                 bytes.put_u32_le(*id);
+            }
+            Self::Grow { id, partitions } => {
+                bytes.put_u8(Self::GROW);
+                bytes.put_u32_le(*id);
+                bytes.put_u32_le(*partitions);
+            }
+            Self::Producers { next } => {
+                bytes.put_u8(Self::PRODUCERS);
+                bytes.put_i64_le(*next);
             }
         }
         bytes
@@ -112,6 +151,8 @@ impl Change {
                 Self::Create { id: input.try_get_u32_le()?, name: get_name(input)?, settings: get_settings(input)? }
             }
             Self::DELETE => Self::Delete { id: input.try_get_u32_le()? },
+            Self::GROW => Self::Grow { id: input.try_get_u32_le()?, partitions: input.try_get_u32_le()? },
+            Self::PRODUCERS => Self::Producers { next: input.try_get_i64_le()? },
             other => return Err(Failed(format!("{other} is no change of the catalog"))),
         })
     }
@@ -128,6 +169,7 @@ impl Checkpoint {
         bytes.put_u64_le(self.origin.number);
         bytes.put_u32_le(self.origin.slot);
         bytes.put_u32_le(self.catalog.next_id);
+        bytes.put_i64_le(self.catalog.next_producer);
         bytes.put_u32_le(self.catalog.topics.len() as u32);
         for (id, topic) in &self.catalog.topics {
             bytes.put_u32_le(*id);
@@ -143,6 +185,9 @@ impl Checkpoint {
                     bytes.put_i64_le(segment.timestamp_ms_max);
                     bytes.put_u64_le(segment.appended_ms);
                 }
+                bytes.put_u64_le(partition.producers_end);
+                bytes.put_u32_le(partition.producers.len() as u32);
+                bytes.put_slice(&partition.producers);
             }
         }
         let crc = checksum(&bytes[12..]);
@@ -172,7 +217,8 @@ fn get_checkpoint(input: &mut &[u8]) -> Result<Checkpoint> {
         let directory = input.try_get_u64_le()?;
         let (position, number) = (input.try_get_u64_le()?, input.try_get_u64_le()?);
         let origin = Origin { position, number, slot: input.try_get_u32_le()? };
-        let mut catalog = Catalog { next_id: input.try_get_u32_le()?, ..Catalog::default() };
+        let (next_id, next_producer) = (input.try_get_u32_le()?, input.try_get_i64_le()?);
+        let mut catalog = Catalog { next_id, next_producer, ..Catalog::default() };
         for _ in 0..input.try_get_u32_le()? {
             let (id, name, settings) = (input.try_get_u32_le()?, get_name(input)?, get_settings(input)?);
             let partitions = (0..settings.partitions).map(|_| get_partition(input)).collect::<Result<_, Failed>>()?;
@@ -196,7 +242,11 @@ fn get_partition(input: &mut &[u8]) -> Result<PartitionInfo, Failed> {
         })
     };
     let segments = (0..input.try_get_u32_le()?).map(|_| segment(input)).collect::<Result<_, Failed>>()?;
-    Ok(PartitionInfo { start, segments })
+    let producers_end = input.try_get_u64_le()?;
+    let len = input.try_get_u32_le()? as usize;
+    let (producers, rest) = input.split_at_checked(len).ok_or_else(|| Failed("producers are cut short".into()))?;
+    *input = rest;
+    Ok(PartitionInfo { start, segments, producers: Bytes::copy_from_slice(producers), producers_end })
 }
 
 fn put_name(bytes: &mut Vec<u8>, name: &TopicName) {
@@ -256,8 +306,9 @@ mod tests {
         catalog.apply(&Change::Create { id: 3, name: name("orders.eu"), settings });
         catalog.apply(&Change::Create { id: 4, name: name("x"), settings: TopicSettings::default() });
         let segment = SegmentInfo { base: 5, end: 9, bytes: 1000, timestamp_ms_max: -1, appended_ms: 77 };
-        let partition =
-            PartitionInfo { start: 6, segments: vec![segment, SegmentInfo { base: 9, end: 11, ..segment }] };
+        let segments = vec![segment, SegmentInfo { base: 9, end: 11, ..segment }];
+        let producers = Bytes::from_static(b"who");
+        let partition = PartitionInfo { start: 6, segments, producers, producers_end: 11 };
         catalog.topics.get_mut(&3).expect("a topic").partitions[1] = partition;
         Checkpoint { directory: 1, origin: Origin { position: 4096, number: 2, slot: 1 }, catalog }
     }
@@ -284,11 +335,12 @@ mod tests {
         let name = TopicName::parse("a").expect("a name");
         let create = Change::Create { id: 7, name, settings: TopicSettings::default() };
         let mut catalog = Catalog::default();
-        for change in [&create, &create, &Change::Delete { id: 7 }, &Change::Delete { id: 7 }] {
+        let (delete, producers) = (Change::Delete { id: 7 }, Change::Producers { next: 3000 });
+        for change in [&create, &create, &delete, &delete, &producers, &producers] {
             assert_eq!(Change::decode(&change.encode()), Ok(change.clone()));
             catalog.apply(change);
         }
-        assert_eq!((catalog.topics.len(), catalog.next_id), (0, 8));
+        assert_eq!((catalog.topics.len(), catalog.next_id, catalog.next_producer), (0, 8, 3000));
         assert!(Change::decode(&[9]).is_err() && Change::decode(&[]).is_err());
     }
 }

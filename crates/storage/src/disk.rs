@@ -40,8 +40,9 @@ pub trait DiskFile: Send + Sync {
     fn write_at(&self, slices: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
     /// The contents and the length last from now on.
     fn sync(&self) -> io::Result<()>;
+    /// How many bytes it has.
     fn size(&self) -> io::Result<u64>;
-    fn set_size(&self, bytes: u64) -> io::Result<()>;
+    fn set_len(&self, len: u64) -> io::Result<()>;
 }
 
 /// The file system of the machine.
@@ -138,8 +139,8 @@ impl DiskFile for File {
         Ok(self.metadata()?.len())
     }
 
-    fn set_size(&self, bytes: u64) -> io::Result<()> {
-        self.set_len(bytes)
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        File::set_len(self, len)
     }
 }
 
@@ -169,9 +170,7 @@ pub(crate) fn damaged(path: &Path, at: u64, what: impl fmt::Display) -> Error {
 /// A file of another version of its format.
 pub(crate) fn other_version(path: &Path, version: u32, ours: u32) -> Error {
     let path = path.display();
-    let what = format!(
-        "{path} has version {version}, this broker reads version {ours}; start it with the release that wrote it"
-    );
+    let what = format!("{path} has version {version}, this broker reads version {ours}; use the release that wrote it");
     Error::new(ErrorKind::Unsupported, what)
 }
 

@@ -58,6 +58,7 @@ impl State {
         ids.into_iter().for_each(|id| drop(self.open_partitions(id)));
     }
 
+    /// Opens those partitions of a topic that are not open yet, and returns them.
     pub(crate) fn open_partitions(&mut self, id: u32) -> Vec<Arc<DiskPartition>> {
         let Some(entry) = self.catalog.topics.get(&id) else {
             return Vec::new();
@@ -65,10 +66,14 @@ impl State {
         let mut opened = Vec::new();
         for (i, info) in entry.partitions.iter().enumerate() {
             let stream = stream(id, i as PartitionId);
+            if self.partitions.contains_key(&stream) {
+                continue;
+            }
             let dir = self.shared.topic_dir(id).join(i.to_string());
             let partition = DiskPartition::open(self.shared.clone(), dir, stream, self.settings.segment_bytes, info);
-            opened.push(Arc::new(partition));
-            self.partitions.insert(stream, opened[i].clone());
+            let partition = Arc::new(partition);
+            self.partitions.insert(stream, partition.clone());
+            opened.push(partition);
         }
         opened
     }
@@ -201,17 +206,15 @@ impl State {
     }
 
     fn replay_change(&mut self, change: &Change) -> Result<()> {
+        if let Change::Delete { id } = change {
+            self.forget(*id);
+        }
+        self.catalog.apply(change);
         match change {
-            Change::Create { id, .. } if !self.catalog.topics.contains_key(id) => {
-                self.catalog.apply(change);
+            Change::Create { id, .. } | Change::Grow { id, .. } => {
                 self.open_partitions(*id).iter().try_for_each(|partition| partition.settle())
             }
-            Change::Create { .. } => Ok(()),
-            Change::Delete { id } => {
-                self.forget(*id);
-                self.catalog.apply(change);
-                Ok(())
-            }
+            Change::Delete { .. } | Change::Producers { .. } => Ok(()),
         }
     }
 

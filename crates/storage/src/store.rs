@@ -36,6 +36,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// The journal waits while so many times the unflushed bytes that are meant to be there are.
 const GATE_FACTOR: u64 = 4;
+/// How long somebody stands still for the journal.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 /// What one partition writes to its segments before another has its turn.
 const FLUSH_BYTES: usize = 4 << 20;
 
@@ -261,6 +263,15 @@ impl Store {
         Ok(state.topic(id, name, settings))
     }
 
+    /// Gives a topic so many partitions in all, and returns the new ones. They last when `owner` hears so.
+    pub fn grow_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<Vec<Arc<DiskPartition>>> {
+        let change = Change::Grow { id, partitions };
+        let mut state = self.state.lock();
+        self.append_change(&change, owner)?;
+        state.catalog.apply(&change);
+        Ok(state.open_partitions(id))
+    }
+
     /// Removes a topic with all its files. That lasts when `owner` hears so.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
         let change = Change::Delete { id };
@@ -269,6 +280,21 @@ impl Store {
         state.forget(id);
         state.catalog.apply(&change);
         Ok(())
+    }
+
+    /// Sets ids of producers aside and returns the first. Waits until that lasts.
+    pub fn reserve_producers(&self, count: u32) -> Result<i64> {
+        let waits = Arc::new(Waits::default());
+        let first = {
+            let mut state = self.state.lock();
+            let first = state.catalog.next_producer;
+            let change = Change::Producers { next: first + i64::from(count) };
+            self.append_change(&change, waits.clone())?;
+            state.catalog.apply(&change);
+            first
+        };
+        waits.wait()?;
+        Ok(first)
     }
 
     fn append_change(&self, change: &Change, owner: Arc<dyn Owner>) -> Result<()> {
@@ -478,6 +504,42 @@ impl Store {
             self.shared.remove_topic(id);
         }
         Ok(())
+    }
+}
+
+/// Stands still until the journal has said what became of an entry.
+#[derive(Default)]
+struct Waits {
+    outcome: Mutex<Option<Result<()>>>,
+    said: Condvar,
+}
+
+impl Waits {
+    fn wait(&self) -> Result<()> {
+        let mut outcome = self.outcome.lock();
+        loop {
+            if let Some(outcome) = &*outcome {
+                return outcome.clone();
+            }
+            if self.said.wait_for(&mut outcome, WAIT_MAX).timed_out() && outcome.is_none() {
+                return Err(Error::busy("the journal takes too long; is the disk full?"));
+            }
+        }
+    }
+
+    fn say(&self, outcome: Result<()>) {
+        *self.outcome.lock() = Some(outcome);
+        self.said.notify_all();
+    }
+}
+
+impl Owner for Waits {
+    fn committed(&self, _mark: u64) {
+        self.say(Ok(()));
+    }
+
+    fn failed(&self, error: &Error) {
+        self.say(Err(error.clone()));
     }
 }
 

@@ -331,6 +331,14 @@ impl SettingsIn {
     }
 }
 
+/// What is to be different about a topic.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GrowthIn {
+    /// In all.
+    pub partitions: u32,
+}
+
 /// A batch that was published.
 #[derive(Serialize)]
 pub(super) struct ResultOut {
@@ -344,7 +352,7 @@ pub(super) struct ResultOut {
 
 impl ResultOut {
     pub fn new(published: Published, count: u32) -> Self {
-        let Published { partition, base_offset, receivers, is_committed } = published;
+        let Published { partition, base_offset, receivers, is_committed, .. } = published;
         let level = if is_committed { "committed" } else { "accepted" };
         Self { partition, base_offset, count, level, receivers }
     }
@@ -433,21 +441,18 @@ pub(super) fn page(
     let mut body = b"{\"records\":[".to_vec();
     let (mut next_offset, mut count) = (from, 0);
     'page: for batch in batches {
-        let records = match batch.records() {
+        let records = match batch.records_from(next_offset) {
             Ok(records) => records,
             // The page ends before what it cannot show; the next one says why.
             Err(_) if count > 0 => break,
             Err(error) => return Err(unreadable(&error, batch)),
         };
-        for view in records {
+        for view in &records {
             let view = match view {
                 Ok(view) => view,
                 Err(_) if count > 0 => break 'page,
                 Err(error) => return Err(unreadable(&error, batch)),
             };
-            if view.offset < next_offset {
-                continue;
-            }
             if count == records_max || body.len() > PAGE_BYTES_MAX {
                 break 'page;
             }
@@ -470,8 +475,8 @@ fn unreadable(error: &Error, batch: &RecordBatch) -> Failure {
 
 /// The first record of the batch that is not older than this.
 pub(super) fn offset_for_time(batch: &RecordBatch, timestamp_ms: i64) -> Option<Offset> {
-    let mut records = batch.records().ok()?.flatten();
-    records.find(|view| view.timestamp_ms >= timestamp_ms).map(|view| view.offset)
+    let records = batch.records().ok()?;
+    records.iter().flatten().find(|view| view.timestamp_ms >= timestamp_ms).map(|view| view.offset)
 }
 
 #[derive(Serialize)]

@@ -34,6 +34,7 @@ pub(super) fn published(published: broker::Published) -> Response {
         base_offset: published.base_offset,
         level: if published.is_committed { Level::Committed } else { Level::Accepted },
         receivers: published.receivers,
+        partitions: published.partitions,
     })
 }
 
@@ -69,6 +70,10 @@ pub(super) async fn fetch(
     let wait = Duration::from_millis(wait_ms.into()).min(FETCH_WAIT_MAX);
     let fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, wait).await?;
     Ok(Response::Fetched { start: fetched.start, end: fetched.end, batches: fetched.batches })
+}
+
+pub(super) fn init_producer(broker: &Broker) -> Result<Response> {
+    broker.init_producer().map(|(id, epoch)| Response::Producer { id, epoch })
 }
 
 pub(super) fn list(broker: &Broker, after: &str, count_max: u32) -> Response {

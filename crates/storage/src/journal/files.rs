@@ -205,7 +205,8 @@ impl Files {
             if used.head.bytes == self.file_bytes {
                 state.spare.push_back(used.file);
             } else if let Err(error) = self.disk.remove(&used.file.path) {
-                tracing::warn!(path = %used.file.path.display(), %error, "cannot remove a journal file of another size");
+                let path = used.file.path.display();
+                tracing::warn!(%path, %error, "cannot remove a journal file of another size");
             }
         }
         self.changed.notify_all();

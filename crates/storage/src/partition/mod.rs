@@ -16,7 +16,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use engine::producers::Producers;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
@@ -51,6 +52,9 @@ struct State {
     committed: Offset,
     end: Offset,
     tail: VecDeque<TailBatch>,
+    /// What follows from all committed batches about who wrote them.
+    producers: Producers,
+    producers_end: Offset,
     /// The largest timestamp that was ever in the tail.
     timestamp_ms_max: Option<i64>,
     /// Of the segments, as they were last seen, and of the committed batches that are in none.
@@ -75,6 +79,9 @@ struct TailBatch {
 pub struct PartitionInfo {
     pub start: Offset,
     pub segments: Vec<SegmentInfo>,
+    /// [`Producers`] in bytes, and the offset up to which they know the log. Empty where there are none.
+    pub producers: Bytes,
+    pub producers_end: Offset,
 }
 
 impl PartitionInfo {
@@ -125,16 +132,26 @@ impl DiskPartition {
     ) -> Self {
         let end = info.end();
         let disk = shared.disk.clone();
-        let (segments, refused) = match Segments::open(disk.clone(), dir.clone(), segment_bytes, &info.segments) {
+        let (segments, mut refused) = match Segments::open(disk.clone(), dir.clone(), segment_bytes, &info.segments) {
             Ok(segments) => (segments, None),
             // It keeps its place and its files; nothing is read from them or written to them.
-            Err(error) => (Segments::closed(disk, dir, segment_bytes, &info.segments), Some(refused(&error))),
+            Err(error) => (Segments::closed(disk, dir, segment_bytes, &info.segments), Some(refuse(&error))),
         };
+        let producers = match info.producers.is_empty() {
+            true => Ok(Producers::default()),
+            false => Producers::decode(info.producers.clone()),
+        };
+        let producers = producers.unwrap_or_else(|error| {
+            refused.get_or_insert(refuse(&error));
+            Producers::default()
+        });
         let state = State {
             start: info.start,
             flushed: end,
             committed: end,
             end,
+            producers,
+            producers_end: info.producers_end,
             segment_bytes: segments.bytes(),
             refused,
             ..State::default()
@@ -148,7 +165,7 @@ impl DiskPartition {
 
     /// It cannot be served. It keeps its place and its files.
     pub(crate) fn refuse(&self, error: &Error) {
-        self.state.lock().refused.get_or_insert_with(|| refused(error));
+        self.state.lock().refused.get_or_insert_with(|| refuse(error));
     }
 
     /// What was put aside when it could not be served.
@@ -170,6 +187,11 @@ impl DiskPartition {
     /// The offset that the next record gets.
     pub fn end(&self) -> Offset {
         self.state.lock().end
+    }
+
+    /// What is known of those who wrote the committed batches.
+    pub fn producers(&self) -> Producers {
+        self.state.lock().producers.clone()
     }
 
     /// Why it is not served, if it is not.
@@ -203,10 +225,14 @@ impl DiskPartition {
         state.tail.push_back(TailBatch { batch, timestamp_ms_max });
     }
 
-    /// A batch that recovery found. One that is in a segment already makes no difference.
+    /// A batch that recovery found. One that is in a segment already makes no difference there.
     pub(crate) fn replay(&self, batch: RecordBatch) {
         let mut state = self.state.lock();
-        if !state.is_deleted && batch.base_offset() == state.end {
+        if state.is_deleted {
+            return;
+        }
+        state.note(&batch);
+        if batch.base_offset() == state.end {
             self.shared.tails.unflushed.fetch_add(cost(&batch), Ordering::Relaxed);
             state.unflushed_bytes += batch.len() as u64;
             self.hold(&mut state, batch);
@@ -225,6 +251,7 @@ impl DiskPartition {
         let first = state.tail.partition_point(|held| held.batch.base_offset() < before);
         let visible = state.tail.iter().skip(first).take_while(|held| held.batch.base_offset() < mark);
         let batches: Vec<RecordBatch> = visible.map(|held| held.batch.clone()).collect();
+        batches.iter().for_each(|batch| state.note(batch));
         state.unflushed_bytes += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
         state.changes += 1;
         // Before somebody can flush them.
@@ -405,13 +432,20 @@ impl DiskPartition {
         while self.flush(usize::MAX, now_ms)? > 0 {}
         let (unsynced, taken) = {
             let mut segments = self.segments.lock();
-            let start = {
+            let mut info = PartitionInfo::default();
+            {
                 let state = self.state.lock();
                 // What came after the flush is not in it, and so it does not begin there.
-                state.start.min(state.flushed)
-            };
-            segments.forget_before(start);
-            let info = PartitionInfo { start, segments: segments.infos() };
+                info.start = state.start.min(state.flushed);
+                info.producers_end = state.producers_end;
+                if !state.producers.is_empty() {
+                    let mut bytes = BytesMut::new();
+                    state.producers.encode(&mut bytes);
+                    info.producers = bytes.freeze();
+                }
+            }
+            segments.forget_before(info.start);
+            info.segments = segments.infos();
             let (dirs, names) = segments.unsynced_dirs();
             (segments.unsynced()?, Taken { info, dirs, names, changes })
         };
@@ -453,6 +487,14 @@ impl DiskPartition {
 }
 
 impl State {
+    /// Another batch is committed, unless it was before.
+    fn note(&mut self, batch: &RecordBatch) {
+        if batch.base_offset() >= self.producers_end {
+            self.producers.replay(batch);
+            self.producers_end = batch.next_offset();
+        }
+    }
+
     /// The place in the tail of the first batch that is in no segment.
     fn first_unflushed(&self) -> usize {
         self.tail.partition_point(|held| held.batch.base_offset() < self.flushed)
@@ -496,6 +538,6 @@ fn cost(batch: &RecordBatch) -> u64 {
 }
 
 /// The partition cannot be served.
-fn refused(error: &Error) -> Error {
+fn refuse(error: &Error) -> Error {
     Error::new(ErrorKind::Corrupt, format!("this partition is not served: {}", error.message))
 }

@@ -163,7 +163,7 @@ impl Segments {
             let (path, bytes) = (self.log_path(segment.info.base), segment.info.bytes);
             let file = self.disk.open(&path).map_err(failed("open", &path))?;
             if file.size().map_err(failed("read", &path))? > bytes {
-                file.set_size(bytes).map_err(failed("cut", &path))?;
+                file.set_len(bytes).map_err(failed("cut", &path))?;
             }
         }
         Ok(())
@@ -234,7 +234,7 @@ impl Segments {
             // What an earlier try left, which failed before it wrote anything that counts.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let file = self.disk.open(&path).map_err(failed("open", &path))?;
-                file.set_size(0).map_err(failed("cut", &path))?;
+                file.set_len(0).map_err(failed("cut", &path))?;
                 file.into()
             }
             created => created.map_err(failed("make", &path))?.into(),

@@ -578,7 +578,7 @@ impl DiskFile for SimFile {
         Ok(world.files[&self.file].live.len() as u64)
     }
 
-    fn set_size(&self, len: u64) -> io::Result<()> {
+    fn set_len(&self, len: u64) -> io::Result<()> {
         let mut world = self.disk.0.lock();
         world.begin(Doing::Write, &self.path)?;
         let before = world.files[&self.file].live.len() as u64;

@@ -106,6 +106,7 @@ pub const KEYS: &[Key] = &[
     key("data", Broker, Kind::Text, "", "The directory of topics on disk; without one all topics are in memory"),
     key("disk_retention_bytes", Broker, bytes(0, 1 << 50), "0", "Bytes that a partition on disk keeps; 0 is no limit"),
     key("disk_retention_ms", Broker, count(0, u64::MAX), "604800000", "How long a batch stays on disk; 0 is no limit"),
+    key("offsets_retention_ms", Broker, count(0, u64::MAX), "604800000", "How long a consumer group without members keeps its offsets; 0 is no limit"),
     // Publishing.
     tuned("ack_on_commit", Broker, Kind::Bool, ["true"; 3], None, "Whether a publish that names no acks is acknowledged when it is on disk, where its topic is"),
     tuned("pub_queue_depth", Broker, count(1, 65_536), ["1024", "512", "4096"], Some(["512", "1024", "2048"]), "Publishes of a connection before the first is answered"),

@@ -251,6 +251,7 @@ impl Config {
                 .find(|(name, _)| *name == policy)
                 .map_or(LanePolicy::Auto, |(_, policy)| policy),
             publish_wait: self.millis("publish_queue_wait_timeout_ms"),
+            offsets_retention: self.millis("offsets_retention_ms"),
             timings: !self.bool("disable_timings"),
         }
     }
