@@ -375,6 +375,9 @@ pub struct BenchStream {
     /// The process of the broker that --server names, to tell its memory and CPU
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,
+    /// Also write a page with plots, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 fn acks_with_answer(text: &str) -> Result<Acks, String> {

@@ -4,6 +4,7 @@
 //! way at once. Producer and consumer are clients of their own, each on a thread of its own.
 
 mod consumer;
+mod page;
 mod producer;
 pub mod quoted;
 mod record;
@@ -27,9 +28,9 @@ use record::Records;
 use watch::Watch;
 
 pub use consumer::Faults;
+pub use page::page;
 pub use record::{Length, STAMP_BYTES};
 pub use report::{Charts, StreamReport};
-pub use tables::Table;
 pub use timeline::Point;
 pub use watch::Usage;
 

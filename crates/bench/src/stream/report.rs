@@ -165,7 +165,7 @@ impl StreamReport {
             e2e_us: e2e.and_then(|consumed| consumed.e2e.percentiles()),
             server_resident_bytes_start: outcome.usage.first().map(resident),
             server_resident_bytes_max: outcome.usage.iter().map(resident).max(),
-            server_cpu_percent_max: outcome.usage.iter().map(|usage| usage.cpu_percent).reduce(f64::max),
+            server_cpu_percent_max: outcome.usage.iter().filter_map(|usage| usage.cpu_percent).reduce(f64::max),
             server_cpu_seconds: outcome.server_cpu.map(|cpu| cpu.as_secs_f64()),
             client_cpu_seconds: outcome.client_cpu_seconds,
             host: Host::here(),

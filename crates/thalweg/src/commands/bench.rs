@@ -5,7 +5,7 @@ mod idle;
 mod rpc;
 mod stream;
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use thalweg::config::Config;
 use crate::args::{Bench, BenchMode, BenchPubsub, Global, Transport};
 use crate::commands::spawned::Spawned;
 use crate::load;
-use crate::output::{Failure, LOST, Result};
+use crate::output::{FAILED, Failure, LOST, Result};
 
 /// Where `main.rs` gets its memory from.
 const ALLOCATOR: &str = "mimalloc";
@@ -123,6 +123,10 @@ pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Resu
         }
     };
     Ok(runtime.enable_all().build()?.block_on(::bench::run(&scenario))?)
+}
+
+fn create_page(path: &Path) -> Result<File> {
+    File::create(path).map_err(|e| Failure::new(FAILED, format!("{}: {e}", path.display())))
 }
 
 fn this_program() -> Program {

@@ -30,7 +30,7 @@ fn the_reports_workload_has_its_six_tables() {
         ("Producer latency, ms ", "1.26"),
         ("Consumer latency, ms ", "11.47"),
         ("End-to-end latency, ms ", "12.12"),
-        ("Memory and CPU of the server ", "315"),
+        ("Memory and CPU of server ", "315"),
     ] {
         let table = text.split("\n\n").find(|table| table.starts_with(title)).unwrap_or_else(|| panic!("{text}"));
         let row = table.lines().find(|line| line.starts_with("Fluvio 0.8.5 [1]")).unwrap_or_else(|| panic!("{table}"));

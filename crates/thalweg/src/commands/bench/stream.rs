@@ -7,7 +7,7 @@ use client::TopicSettings;
 use indicatif::ProgressBar;
 use thalweg::config::Config;
 
-use super::{PATIENCE, address, config_flags, this_program};
+use super::{PATIENCE, address, config_flags, create_page, this_program};
 use crate::args::{BenchStream, Global, StreamConsumer, StreamMode};
 use crate::commands::spawned::Spawned;
 use crate::load;
@@ -45,6 +45,8 @@ impl StreamMode {
 
 pub fn run(global: &Global, args: &BenchStream) -> Result {
     let config = load(global, Vec::new())?;
+    // A file that cannot be written is known before anything is measured.
+    let mut file = args.html.as_deref().map(create_page).transpose()?;
     let mut out = std::io::stdout();
     let mut reports = Vec::new();
     for mode in &args.mode {
@@ -58,6 +60,9 @@ pub fn run(global: &Global, args: &BenchStream) -> Result {
             write!(out, "{}{report}", if reports.is_empty() { "" } else { "\n" })?;
         }
         reports.push(report);
+    }
+    if let (Some(file), Some(page)) = (&mut file, stream::page(&reports)) {
+        file.write_all(page.render().as_bytes())?;
     }
     match reports.iter().find(|report| report.faults().any()) {
         Some(report) => {
