@@ -1,18 +1,25 @@
 //! Topics that get more partitions while they are in use.
 
-use std::sync::Arc;
-
 use engine::{Error, Result, Start, TopicSettings};
+use storage::MemoryLog;
 
 use crate::broker::Broker;
-use crate::topics::{TopicStatus, no_such_topic, room_for};
+use crate::log::Log;
+use crate::topics::{Lasts, TopicStatus, no_such_topic, room_for};
 
 impl Broker {
     /// Gives a topic so many partitions in all. They only grow: records stay where they are, and keys that come to
     /// other partitions from then on would not find back. Having as many already is fine.
     ///
     /// Whoever reads all of the topic, or a pattern that it matches, gets the new partitions from their first record.
-    pub fn grow_topic(&self, name: &str, partitions: u32) -> Result<TopicStatus> {
+    /// Of a topic on disk they last when this is over.
+    pub async fn grow_topic(&self, name: &str, partitions: u32) -> Result<TopicStatus> {
+        let (status, lasts) = self.grow(name, partitions)?;
+        lasts.wait().await?;
+        Ok(status)
+    }
+
+    fn grow(&self, name: &str, partitions: u32) -> Result<(TopicStatus, Lasts)> {
         let _control = self.patterns.lock();
         let topic = self.topic(name)?;
         let has = topic.settings.partitions;
@@ -23,11 +30,20 @@ impl Broker {
             return Err(Error::invalid(format!("topic {name} has {has} partitions: they can only grow")));
         }
         if partitions == has {
-            return Ok(topic.status());
+            return Ok((topic.status(), Lasts::already()));
         }
         TopicSettings { partitions, ..topic.settings }.validate()?;
         room_for(&self.topics.read(), 0, partitions - has)?;
-        let grown = Arc::new(topic.grown(partitions));
+        let (grown, lasts) = match (topic.stored_as, self.store()) {
+            (Some(id), Some(store)) => {
+                let (said, lasts) = Lasts::when_committed();
+                (topic.grown(store.grow_topic(id, partitions, said)?.into_iter().map(Log::Disk)), lasts)
+            }
+            _ => {
+                let logs = (has..partitions).map(|_| Log::Memory(MemoryLog::default()));
+                (topic.grown(logs), Lasts::already())
+            }
+        };
         let [first, ..] = topic.partitions() else {
             return Err(no_such_topic(name));
         };
@@ -38,6 +54,7 @@ impl Broker {
             }
         }
         self.topics.write().insert(topic.name.clone(), grown.clone());
-        Ok(grown.status())
+        self.groups().topics_changed();
+        Ok((grown.status(), lasts))
     }
 }

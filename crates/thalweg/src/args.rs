@@ -211,6 +211,9 @@ pub enum Topic {
         /// How long a batch stays, ms; 0 is no limit
         #[arg(long)]
         retention_ms: Option<u64>,
+        /// Where its records are kept: memory, disk, or auto for what the broker can
+        #[arg(long, default_value = "auto")]
+        storage: client::Storage,
         /// Only say what would be created, and what speaks against it
         #[arg(long)]
         dry_run: bool,
@@ -372,6 +375,12 @@ pub struct BenchStream {
     /// When the consumer reads
     #[arg(long, value_enum, default_value = "together")]
     pub consumer: StreamConsumer,
+    /// Where the topic is kept: memory, disk, or auto for what the broker can
+    #[arg(long, default_value = "auto")]
+    pub storage: client::Storage,
+    /// Give the broker that is started a data directory below this one; it is removed afterwards
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
     /// The process of the broker that --server names, to tell its memory and CPU
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,

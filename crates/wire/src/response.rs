@@ -5,6 +5,7 @@ use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, RetryCl
 
 use crate::field::{Fields, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
+use crate::groups::GroupResponse;
 use crate::negotiate::Features;
 use crate::request::{get_settings, put_settings};
 
@@ -25,7 +26,15 @@ pub mod kind {
     pub const TOPICS: u8 = ANSWER | request::TOPIC_LIST;
     pub const STATS: u8 = ANSWER | request::STATS;
     pub const PONG: u8 = ANSWER | request::PING;
+    pub const PRODUCER: u8 = ANSWER | request::INIT_PRODUCER;
     pub const TOPIC_GROWN: u8 = ANSWER | request::TOPIC_GROW;
+    pub const GROUP_TURN: u8 = ANSWER | request::GROUP_HEARTBEAT;
+    pub const OFFSETS_COMMITTED: u8 = ANSWER | request::OFFSET_COMMIT;
+    pub const OFFSETS: u8 = ANSWER | request::OFFSET_FETCH;
+    pub const GROUPS: u8 = ANSWER | request::GROUP_LIST;
+    pub const GROUP_DESCRIBED: u8 = ANSWER | request::GROUP_DESCRIBE;
+    pub const GROUP_DELETED: u8 = ANSWER | request::GROUP_DELETE;
+    pub const OFFSETS_RESET: u8 = ANSWER | request::OFFSET_RESET;
     pub const ERROR: u8 = 0xff;
 
     pub const DELIVER: u8 = 0x40;
@@ -38,16 +47,32 @@ pub mod kind {
 pub enum Response {
     Hello(HelloOk),
     Published(Published),
-    Subscribed { subscription: u32, sources: Vec<SourceInfo> },
+    Subscribed {
+        subscription: u32,
+        sources: Vec<SourceInfo>,
+    },
     Unsubscribed,
-    Fetched { start: Offset, end: Offset, batches: Vec<RecordBatch> },
+    Fetched {
+        start: Offset,
+        end: Offset,
+        batches: Vec<RecordBatch>,
+    },
     TopicCreated(TopicInfo),
     TopicDeleted,
     TopicDescribed(TopicInfo),
     TopicGrown(TopicInfo),
-    Topics { topics: Vec<TopicInfo>, is_last: bool },
+    Topics {
+        topics: Vec<TopicInfo>,
+        is_last: bool,
+    },
     Stats(String),
     Pong,
+    /// An identity that nobody was given before.
+    Producer {
+        id: i64,
+        epoch: i16,
+    },
+    Group(GroupResponse),
     Error(Error),
 }
 
@@ -190,6 +215,11 @@ impl Response {
             }),
             Self::Stats(text) => put_frame(buf, kind::STATS, correlation, |b| b.put_slice(text.as_bytes())),
             Self::Pong => put_frame(buf, kind::PONG, correlation, |_| {}),
+            Self::Producer { id, epoch } => put_frame(buf, kind::PRODUCER, correlation, |b| {
+                b.put_i64(*id);
+                b.put_i16(*epoch);
+            }),
+            Self::Group(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -240,6 +270,8 @@ impl Response {
                 return Ok(Self::Stats(text));
             }
             kind::PONG => Self::Pong,
+            kind::PRODUCER => Self::Producer { id: f.i64()?, epoch: f.i16()? },
+            kind::GROUP_TURN..=kind::OFFSETS_RESET => Self::Group(GroupResponse::get(frame.kind, &mut f)?),
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };

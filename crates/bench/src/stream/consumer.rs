@@ -112,7 +112,7 @@ fn check(
         consumed.e2e.record_many(latency, count);
         consumed.e2e_timeline.record(since_begin, latency, count, bytes);
     };
-    for record in batch.records()? {
+    for record in &batch.records()? {
         let value = record?.value.unwrap_or_default();
         bytes += value.len() as u64;
         let Some(stamp) = records.read(value) else {

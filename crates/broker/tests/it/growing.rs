@@ -17,26 +17,27 @@ fn of(partitions: u32) -> TopicSettings {
 #[tokio::test]
 async fn a_topic_grows_and_does_not_shrink() {
     let broker = start(Settings::default());
-    broker.create_topic("t", of(2)).expect("created");
+    broker.create_topic("t", of(2)).await.expect("created");
     publish(&broker, "t", 1).await.expect("published");
     for _ in 0..2 {
-        let status = broker.grow_topic("t", 5).expect("grown");
+        let status = broker.grow_topic("t", 5).await.expect("grown");
         assert_eq!((status.settings.partitions, status.partitions.len()), (5, 5));
         assert_eq!(status.partitions[1].end, 1, "records stay where they are");
     }
     assert_eq!(publish(&broker, "t", 4).await.expect("published").partitions, 5);
-    let kind = |name: &str, partitions| broker.grow_topic(name, partitions).map(drop).map_err(|error| error.kind);
-    assert_eq!(kind("t", 4), Err(ErrorKind::Invalid));
-    assert_eq!(kind("t", PARTITIONS_MAX + 1), Err(ErrorKind::Invalid));
-    assert_eq!(kind("nothing", 2), Err(ErrorKind::NotFound));
+    let kind =
+        async |name: &str, partitions| broker.grow_topic(name, partitions).await.map(drop).map_err(|error| error.kind);
+    assert_eq!(kind("t", 4).await, Err(ErrorKind::Invalid));
+    assert_eq!(kind("t", PARTITIONS_MAX + 1).await, Err(ErrorKind::Invalid));
+    assert_eq!(kind("nothing", 2).await, Err(ErrorKind::NotFound));
     let _inbox = broker.subscribe(ask("_inbox.1")).expect("subscribed");
-    assert_eq!(kind("_inbox.1", 2), Err(ErrorKind::Invalid));
+    assert_eq!(kind("_inbox.1", 2).await, Err(ErrorKind::Invalid));
     for i in 0..PARTITIONS_TOTAL_MAX as u32 / PARTITIONS_MAX - 1 {
-        broker.create_topic(&format!("wide-{i}"), of(PARTITIONS_MAX)).expect("created");
+        broker.create_topic(&format!("wide-{i}"), of(PARTITIONS_MAX)).await.expect("created");
     }
-    assert_eq!(kind("t", PARTITIONS_MAX), Err(ErrorKind::Busy), "the inbox has one");
-    assert_eq!(kind("t", PARTITIONS_MAX - 1), Ok(()));
-    broker.delete_topic("t").expect("deleted");
+    assert_eq!(kind("t", PARTITIONS_MAX).await, Err(ErrorKind::Busy), "the inbox has one");
+    assert_eq!(kind("t", PARTITIONS_MAX - 1).await, Ok(()));
+    broker.delete_topic("t").await.expect("deleted");
     assert_eq!(metric(&broker, "thalweg_log_bytes"), 0, "those that were added are deleted, too");
 }
 
@@ -45,7 +46,7 @@ async fn a_topic_grows_and_does_not_shrink() {
 #[tokio::test]
 async fn who_reads_all_of_it_gets_the_new_partitions() {
     let broker = start(Settings::default());
-    broker.create_topic("a.b", of(1)).expect("created");
+    broker.create_topic("a.b", of(1)).await.expect("created");
     let member = || Subscribe { group: Some("g".into()), ..ask("a.b") };
     let asked = [
         ask("a.b"),
@@ -56,7 +57,7 @@ async fn who_reads_all_of_it_gets_the_new_partitions() {
         member(),
     ];
     let mut readers: Vec<_> = asked.into_iter().map(|ask| broker.subscribe(ask).expect("subscribed")).collect();
-    broker.grow_topic("a.b", 3).expect("grown");
+    broker.grow_topic("a.b", 3).await.expect("grown");
     for partition in 0..3 {
         for _ in 0..10 {
             // Three plain readers and one of the group; the fourth only of its partition.
@@ -89,19 +90,19 @@ async fn who_reads_all_of_it_gets_the_new_partitions() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn who_comes_while_it_grows_misses_none() {
     let broker = start(Settings::default());
-    broker.create_topic("t", of(300)).expect("created");
+    broker.create_topic("t", of(300)).await.expect("created");
     for partitions in 301..400 {
         let together = Arc::new(Barrier::new(2));
-        let growing = std::thread::spawn({
+        let growing = tokio::spawn({
             let (broker, together) = (broker.clone(), together.clone());
-            move || {
+            async move {
                 together.wait();
-                broker.grow_topic("t", partitions).map(drop)
+                broker.grow_topic("t", partitions).await.map(drop)
             }
         });
         together.wait();
         let reader = broker.subscribe(ask("t")).expect("subscribed");
-        growing.join().expect("no panic").expect("grown");
+        growing.await.expect("no panic").expect("grown");
         let receivers = publish(&broker, "t", partitions - 1).await.expect("published").receivers;
         assert_eq!(receivers, 1, "partition {}", partitions - 1);
         drop(reader);

@@ -2,7 +2,9 @@
 
 mod support;
 
+mod consumer_groups;
 mod delivering;
+mod durable;
 mod groups;
 mod growing;
 mod joining;

@@ -27,8 +27,11 @@ pub(super) fn of_request(error: &Error) -> Verdict {
         | ErrorKind::Timeout
         | ErrorKind::NoResponders
         | ErrorKind::SlowSubscriber
+        | ErrorKind::OutOfSequence
+        | ErrorKind::Fenced
+        | ErrorKind::Denied
         | ErrorKind::Internal => Verdict::Answer,
-        ErrorKind::Denied | ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
+        ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
     }
 }
 

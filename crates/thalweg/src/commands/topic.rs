@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use client::{Client, Error, ErrorKind, TopicInfo, TopicSettings};
+use client::{Client, Error, ErrorKind, Storage, TopicInfo, TopicSettings};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use engine::TopicName;
@@ -19,8 +19,9 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
         let client = connect(config).await?;
         let mut out = std::io::stdout();
         match command {
-            Topic::Create { topic, partitions, retention_bytes, retention_ms, dry_run } => {
-                let defaults = config.broker().topic_defaults;
+            Topic::Create { topic, partitions, retention_bytes, retention_ms, storage, dry_run } => {
+                // What is not said is as the broker is set.
+                let defaults = TopicSettings::of_broker();
                 let bytes = retention_bytes.map(|text| parse_bytes(&text)).transpose();
                 let settings = TopicSettings {
                     partitions: partitions.unwrap_or(defaults.partitions),
@@ -28,6 +29,7 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                         .map_err(|e| Failure::new(USAGE, format!("--retention-bytes: {e}")))?
                         .unwrap_or(defaults.retention_bytes),
                     retention_ms: retention_ms.unwrap_or(defaults.retention_ms),
+                    storage,
                 };
                 if dry_run {
                     let is_there = would_create(&client, &topic, settings).await?;
@@ -84,12 +86,12 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
 /// What the broker would say to a creation, without it: whether the topic is there already.
 async fn would_create(client: &Client, topic: &str, settings: TopicSettings) -> Result<bool> {
     let name = TopicName::parse(topic)?;
-    settings.validate()?;
+    settings.or(&TopicSettings::default()).validate()?;
     if name.is_inbox() {
         return Err(Error::invalid(format!("{name}: an inbox is created by subscribing to it")).into());
     }
     match client.describe_topic(topic).await {
-        Ok(info) if info.settings == settings => Ok(true),
+        Ok(info) if fits(&info.settings, settings) => Ok(true),
         Ok(_) => Err(Failure::new(FAILED, format!("topic {topic} exists with other settings"))),
         Err(error) if error.kind == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error.into()),
@@ -97,11 +99,17 @@ async fn would_create(client: &Client, topic: &str, settings: TopicSettings) -> 
 }
 
 fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, is_there: bool, is_json: bool) -> Result {
-    let TopicSettings { partitions, retention_bytes, retention_ms } = settings;
     if is_json {
+        // What is not said is null: it will be as the broker is set.
+        let said = |n: u64, default: u64| (n != default).then_some(n);
+        let default = TopicSettings::DEFAULT;
         let would = json!({
-            "topic": topic, "would_create": !is_there, "partitions": partitions,
-            "retention_bytes": retention_bytes, "retention_ms": retention_ms,
+            "topic": topic,
+            "would_create": !is_there,
+            "partitions": said(settings.partitions.into(), TopicSettings::DEFAULT_PARTITIONS.into()),
+            "retention_bytes": said(settings.retention_bytes, default),
+            "retention_ms": said(settings.retention_ms, default),
+            "storage": settings.storage.name(),
         });
         return Ok(writeln!(out, "{would}")?);
     }
@@ -113,10 +121,20 @@ fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, is_t
 }
 
 fn settings_table(settings: TopicSettings) -> Table {
-    let limit = |n: u64, unit: &str| if n == 0 { "no limit".to_owned() } else { format!("{n} {unit}") };
+    let as_set = || "as the broker is set".to_owned();
+    let limit = |n: u64, unit: &str| match n {
+        0 => "no limit".to_owned(),
+        TopicSettings::DEFAULT => as_set(),
+        _ => format!("{n} {unit}"),
+    };
+    let partitions = match settings.partitions {
+        TopicSettings::DEFAULT_PARTITIONS => as_set(),
+        partitions => partitions.to_string(),
+    };
     let mut table = Table::new();
     table.load_style(NOTHING);
-    table.add_row(["partitions".to_owned(), settings.partitions.to_string()]);
+    table.add_row(["partitions".to_owned(), partitions]);
+    table.add_row(["records are kept".to_owned(), place(settings.storage).to_owned()]);
     table.add_row(["retention of a partition".to_owned(), limit(settings.retention_bytes, "bytes")]);
     table.add_row(["retention of a batch".to_owned(), limit(settings.retention_ms, "ms")]);
     table
@@ -128,13 +146,14 @@ fn list(out: &mut impl Write, topics: &[TopicInfo]) -> Result {
         return Ok(());
     }
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["TOPIC", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);
+    table.load_style(NOTHING).set_header(["TOPIC", "STORAGE", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);
     for topic in topics {
         let records: u64 = topic.partitions.iter().map(|p| p.end - p.start).sum();
         let bytes: u64 = topic.partitions.iter().map(|p| p.bytes).sum();
         let subscribers = topic.partitions.iter().map(|p| p.subscribers).max().unwrap_or(0);
         table.add_row([
             topic.topic.clone(),
+            topic.settings.storage.name().to_owned(),
             topic.settings.partitions.to_string(),
             records.to_string(),
             bytes.to_string(),
@@ -161,8 +180,23 @@ fn to_json(info: &TopicInfo) -> Value {
     };
     json!({
         "topic": info.topic,
+        "storage": info.settings.storage.name(),
         "retention_bytes": info.settings.retention_bytes,
         "retention_ms": info.settings.retention_ms,
         "partitions": info.partitions.iter().enumerate().map(partition).collect::<Vec<_>>(),
     })
+}
+
+fn place(storage: Storage) -> &'static str {
+    match storage {
+        Storage::Disk => "on disk",
+        Storage::Memory => "in memory",
+        Storage::Auto => "on disk where the broker has one",
+    }
+}
+
+/// Whether a topic is as it is asked for, as far as anything is.
+fn fits(there: &TopicSettings, asked: TopicSettings) -> bool {
+    let storage = if asked.storage == Storage::Auto { there.storage } else { asked.storage };
+    *there == TopicSettings { storage, ..asked.or(there) }
 }

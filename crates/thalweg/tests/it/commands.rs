@@ -162,7 +162,7 @@ fn topic_commands() {
     let create =
         ["topic", "create", "orders", "--partitions", "2", "--retention-bytes", "1MiB", "--retention-ms", "1000"];
     assert!(on(&server, create).ok().contains("orders"));
-    let settings = json!({ "topic": "orders", "retention_bytes": 1 << 20, "retention_ms": 1_000 });
+    let settings = json!({ "topic": "orders", "retention_bytes": 1 << 20, "retention_ms": 1_000, "storage": "memory" });
     let created = on(&server, create.into_iter().chain(["--json"])).json();
     for (name, value) in settings.as_object().expect("an object") {
         assert_eq!(&created[name], value);
@@ -171,8 +171,8 @@ fn topic_commands() {
     feed(&server, ["publish", "orders", "--partition", "1"], "a\nb\n").ok();
     let list = on(&server, ["topic", "list"]).ok();
     let rows: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["TOPIC", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);
-    assert_eq!(&rows[1][..3], ["orders", "2", "2"]);
+    assert_eq!(rows[0], ["TOPIC", "STORAGE", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);
+    assert_eq!(&rows[1][..4], ["orders", "memory", "2", "2"]);
     let listed = on(&server, ["--json", "topic", "list"]).json();
     assert_eq!(listed[0]["partitions"][1]["end"], 2);
     let described = on(&server, ["topic", "describe", "orders"]).ok();

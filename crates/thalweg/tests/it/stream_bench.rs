@@ -117,7 +117,8 @@ async fn report(plan: Plan) -> StreamReport {
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_records_are_counted() {
     let server = Server::start();
-    let settings = TopicSettings { partitions: 1, retention_bytes: 20_000, retention_ms: 0 };
+    let settings =
+        TopicSettings { partitions: 1, retention_bytes: 20_000, retention_ms: 0, ..TopicSettings::default() };
     let report = report(plan(&server, settings, Consumer::After)).await;
     let faults = report.faults();
     assert!(faults.any() && faults.lost > 0, "{faults:?}");
@@ -131,7 +132,7 @@ async fn lost_records_are_counted() {
 async fn a_foreign_record_is_noticed() {
     let server = Server::start();
     let client = server.client("tcp").await;
-    let settings = TopicSettings { partitions: 1, retention_bytes: 0, retention_ms: 0 };
+    let settings = TopicSettings { partitions: 1, retention_bytes: 0, retention_ms: 0, ..TopicSettings::default() };
     let plan = Plan { rate: Some(10_000.0), ..plan(&server, settings, Consumer::Together) };
     // It is there before the first record of the run, which will find the topic made.
     within("create", client.create_topic("load", settings)).await.expect("created");

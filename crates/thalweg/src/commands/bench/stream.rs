@@ -1,5 +1,7 @@
 //! `thalweg bench stream`: one producer, one consumer, in the terms of a published report.
 
+use std::path::{Path, PathBuf};
+
 use std::io::Write;
 
 use ::bench::stream::{self, Consumer, Length, Plan, StreamReport};
@@ -82,7 +84,12 @@ fn measure(global: &Global, config: &Config, args: &BenchStream, workload: Workl
         settings: config.client(),
         topic: format!("bench-stream-{}", std::process::id()),
         // A consumer reads the log at its own pace: all of it stays until the end.
-        topic_settings: TopicSettings { partitions: args.partitions, retention_bytes: 0, retention_ms: 0 },
+        topic_settings: TopicSettings {
+            partitions: args.partitions,
+            retention_bytes: 0,
+            retention_ms: 0,
+            storage: args.storage,
+        },
         records: args.records.unwrap_or(workload.records),
         length: args.record_bytes.map_or(workload.length, Length::Fixed),
         batch: args.batch.unwrap_or(workload.batch),
@@ -97,9 +104,10 @@ fn measure(global: &Global, config: &Config, args: &BenchStream, workload: Workl
         patience: PATIENCE,
         server_pid: args.server_pid,
     };
+    let data = args.data.as_deref().map(Data::below);
     let spawned = match &global.server {
         Some(_) => None,
-        None => Some(Spawned::start(&server_flags(global, &plan))?),
+        None => Some(Spawned::start(&server_flags(global, &plan, data.as_ref().map(Data::path)))?),
     };
     if let Some(spawned) = &spawned {
         plan.address = address(args.transport, &spawned.native)?;
@@ -109,7 +117,30 @@ fn measure(global: &Global, config: &Config, args: &BenchStream, workload: Workl
 }
 
 /// A log that has room for the run, unless the options of this command say how large it is.
-fn server_flags(global: &Global, plan: &Plan) -> Vec<String> {
+fn server_flags(global: &Global, plan: &Plan, data: Option<&Path>) -> Vec<String> {
     let room = format!("memory_max={}", (plan.log_bytes() + (64 << 20)).max(1 << 30));
-    ["--set".to_owned(), room].into_iter().chain(config_flags(global)).collect()
+    let data = data.map(|data| format!("data={}", data.display()));
+    let set = std::iter::once(room).chain(data).flat_map(|pair| ["--set".to_owned(), pair]);
+    set.chain(config_flags(global)).collect()
+}
+
+/// A data directory for one run. Gone with it.
+struct Data(PathBuf);
+
+impl Data {
+    fn below(dir: &Path) -> Self {
+        Self(dir.join(format!("thalweg-bench-{}", std::process::id())))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("cannot remove {}: {error}", self.0.display());
+        }
+    }
 }
