@@ -27,7 +27,7 @@ END_TO_END = [("e2e_us.mean", "end to end, mean us"), ("e2e_us.p50", "end to end
 PRODUCER = [("producer_us.p50", "acknowledgement, p50 us"), ("producer_us.p99", "acknowledgement, p99 us")]
 MEMORY = [("server_resident_bytes_max", "server memory, MB")]
 
-# Name, records and bytes of each, records of a batch of Thalweg and the figures that are compared. The modes are
+# By name: records and bytes of each, records of a batch of Thalweg and the figures that are compared. The modes are
 # those that the programs of the peers know by the same name.
 SCENARIOS = {
     "one-in-flight": {"records": 10_000, "bytes": 1036, "batch": 1, "figures": END_TO_END + PRODUCER + MEMORY},
@@ -51,9 +51,11 @@ def read_arguments():
     add("--scenarios", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
     add("--rounds", type=int, default=5)
     add("--scale", type=float, default=1, help="of the numbers of records: 0.01 to try things out")
+    add("--storage", choices=["disk", "memory"], default="disk",
+        help="of Thalweg and JetStream; Kafka knows files only")
     add("--thalweg", default="target/release/thalweg", help="the program; relative to the checkout")
     add("--options", default="", help="more options for `thalweg bench stream`, as one argument")
-    add("--dir", help="where the peers' data goes while they run; a temporary folder by default")
+    add("--dir", help="where data goes while a system runs: the disk that is meant; a temporary folder by default")
     add("--realtime", action="store_true", help="run all by `chrt -r 5`, so that other work has to wait")
     add("--json", metavar="FILE", help="write all that was measured into this file")
     options = parser.parse_args()
@@ -72,15 +74,18 @@ def commands(options, name):
     consumer = {"one-in-flight": "together", "paced": "none"}.get(name, "after")
     rate = ["--rate", RATE_PER_S] if name == "paced" else []
     folder = ["--dir", options.dir] if options.dir else []
+    # A run has a folder of its own.
+    storage = ["--storage", options.storage, *(["--data", "."] if options.storage == "disk" else [])]
     found = {
-        "thalweg": [options.thalweg, "bench", "stream", "--json", "--records", records, *size, *shape,
+        "thalweg": [options.thalweg, "bench", "stream", "--json", "--records", records, *size, *shape, *storage,
                     "--consumer", consumer, *rate, *shlex.split(options.options)],
     }
     if "kafka" in options.systems:
         found["kafka"] = [os.path.join(HERE, "kafka", "run.py"), "--mode", name, "--records", records, *size, *folder]
     jetstream = [os.path.join(HERE, "nats-jetstream", "run.py"), "--mode", name, *folder]
     if "jetstream" in options.systems:
-        found["jetstream"] = [*jetstream, "-records", records]
+        memory = ["-storage", "memory"] if options.storage == "memory" else []
+        found["jetstream"] = [*jetstream, "-records", records, *memory]
     if "jetstream-sync" in options.systems:
         found["jetstream-sync"] = [*jetstream, "--sync", "always", "-records", min(records, SYNC_RECORDS_MAX)]
     if "floor" in options.systems and name != "paced":
@@ -166,7 +171,8 @@ def main():
     commit = subprocess.run(["git", "-C", HERE, "describe", "--always", "--dirty"], capture_output=True, text=True)
     about["commit"] = commit.stdout.strip()
     about["load_average"] = {"before": load_before, "after": os.getloadavg()}
-    print(f"{options.rounds} rounds, every system in turn in each, records x {options.scale:g}"
+    print(f"{options.rounds} rounds, every system in turn in each, Thalweg's topics in {options.storage},"
+          f" records x {options.scale:g}"
           f"{', real time' if options.realtime else ''}")
     print(f"{about['cpu']}, {about['cores']} CPUs, Linux {about['kernel']}, commit {about['commit']},"
           f" load average {load_before[0]:.2f} before, {about['load_average']['after'][0]:.2f} after")

@@ -4,6 +4,7 @@ mod plot;
 pub(crate) mod units;
 
 use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use plot::{Axis, Line, Plot, Stroke};
 
@@ -38,7 +39,8 @@ pub struct Section {
 }
 
 impl Page {
-    pub fn new(title: &str, host: &Host, program: &Program, load: [LoadAverage; 2], ended_ms: u64) -> Self {
+    /// `load` is that before and after what was measured.
+    pub fn new(title: &str, host: &Host, program: &Program, load: [LoadAverage; 2]) -> Self {
         let average = |load: LoadAverage| load.0.map(|one| format!("{one:.2}")).join(", ");
         let facts = vec![
             ("Command", program.command.clone()),
@@ -47,7 +49,7 @@ impl Page {
             ("Load average", format!("{} before, {} after (1, 5, 15 minutes)", average(load[0]), average(load[1]))),
             ("Program", format!("{}, {}", program.client, program.allocator)),
             ("Commit", format!("{} (known from the {})", program.commit, program.commit_from)),
-            ("Ended", format_time(ended_ms)),
+            ("Written", format_time(now_ms())),
         ];
         Self { title: title.to_owned(), sections: Vec::new(), facts }
     }
@@ -90,7 +92,7 @@ impl Section {
             let shown = row.iter().filter(|plot| !plot.is_empty());
             let shown: String = shown.map(|plot| plot.render(row.len())).collect();
             if !shown.is_empty() {
-                let _infallible = write!(out, "<div class=\"row of-{}\">\n{shown}</div>\n", row.len());
+                let _infallible = write!(out, "<div class=\"row of-{}\">\n{shown}</div>\n", row.len().max(2));
             }
         }
         out.push_str("<div class=\"row of-2\">\n");
@@ -136,6 +138,10 @@ fn escape(text: &str) -> String {
     out
 }
 
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
 /// The day and the time of milliseconds since 1970, UTC.
 fn format_time(ms: u64) -> String {
     let (days, seconds) = ((ms / 86_400_000) as i64, ms / 1000 % 86_400);
@@ -173,7 +179,7 @@ mod tests {
             command: evil.to_owned(),
         };
         let host = Host { cpu: evil.to_owned(), cores: 2, kernel: evil.to_owned() };
-        let mut page = Page::new(evil, &host, &program, [LoadAverage::default(); 2], 0);
+        let mut page = Page::new(evil, &host, &program, [LoadAverage::default(); 2]);
         page.sections.push(Section {
             title: evil.to_owned(),
             shape: evil.to_owned(),

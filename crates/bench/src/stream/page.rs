@@ -9,7 +9,7 @@ use crate::html::{Axis, Line, Page, Plot, Section, Stroke};
 pub fn page(reports: &[StreamReport]) -> Option<Page> {
     let (first, last) = (reports.first()?, reports.last()?);
     let load = [first.load_average_before, last.load_average_after];
-    let mut page = Page::new("thalweg bench stream", &last.host, &last.program, load, last.ended_ms);
+    let mut page = Page::new("thalweg bench stream", &last.host, &last.program, load);
     page.sections = reports.iter().map(StreamReport::section).collect();
     Some(page)
 }
@@ -65,8 +65,8 @@ impl StreamReport {
         ];
         let mut add = |value: Option<String>, what: &str| tiles.extend(value.map(|value| (value, what.to_owned())));
         add(self.consumed_per_s.map(|per_s| format!("{}/s", count(per_s as u64))), "consumed, mean");
-        add(self.producer_us.map(|p| latency(p.p50)), "acknowledgement, p50");
-        add(self.producer_us.map(|p| latency(p.p99)), "acknowledgement, p99");
+        add(self.producer_us.map(|p| latency(p.p50)), "ack, p50");
+        add(self.producer_us.map(|p| latency(p.p99)), "ack, p99");
         add(self.e2e_us.map(|p| latency(p.p50)), "end to end, p50");
         add(self.e2e_us.map(|p| latency(p.p99)), "end to end, p99");
         add(self.memory_growth_mb().map(|mb| format!("{} MB", short(mb))), "growth of memory");

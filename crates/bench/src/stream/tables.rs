@@ -55,8 +55,8 @@ impl StreamReport {
             let figures = [Some(quoted::MEMORY_MB_MAX), None, Some(quoted::CPU_PERCENT_MAX), None, None];
             rows.push((quoted::FLUVIO, figures.map(|figure| fixed(figure, 0)).to_vec()));
         }
-        let columns = vec!["growth MB", "max MB", "max CPU %", "mean CPU %", "CPU s/GB"];
-        Table { title: "Memory and CPU of server", columns, rows }
+        let columns = vec!["growth MB", "max MB", "max CPU %", "mean %", "CPU s/GB"];
+        Table { title: "Memory and CPU", columns, rows }
     }
 
     /// What the tables mean, and where the figures of others are from.
@@ -152,7 +152,7 @@ impl StreamReport {
         };
         let rate = self.rate_per_s.map_or(String::new(), |per_s| format!(", {} asked for", rate(per_s)));
         format!(
-            "{} {} over {}: {} records of {:.0} B, {} {}, {batch}, acks {}, consumer {}{rate}",
+            "{} {} over {}: {} records of {:.0} B, {} {} {}, {batch}, acks {}, consumer {}{rate}",
             self.system,
             self.mode,
             self.transport,
@@ -160,6 +160,7 @@ impl StreamReport {
             self.record_bytes,
             self.partitions,
             if self.partitions == 1 { "partition" } else { "partitions" },
+            if self.storage == "disk" { "on disk" } else { "in memory" },
             self.acks,
             self.consumer
         )
