@@ -214,6 +214,9 @@ pub enum Topic {
         /// Where its records are kept: memory, disk, or auto for what the broker can
         #[arg(long, default_value = "auto")]
         storage: client::Storage,
+        /// Keep only the newest record of each key; one without a value removes its key. On disk only
+        #[arg(long)]
+        compact: bool,
         /// Only say what would be created, and what speaks against it
         #[arg(long)]
         dry_run: bool,
@@ -231,6 +234,15 @@ pub enum Topic {
     Describe { topic: String },
     /// Delete a topic with all it holds
     Delete { topic: String },
+    /// Delete the oldest records of a partition for good
+    DeleteRecords {
+        topic: String,
+        #[arg(long, short, default_value_t = 0)]
+        partition: u32,
+        /// Those before this offset, or `end` for all that are there
+        #[arg(long)]
+        before: String,
+    },
 }
 
 #[derive(Subcommand)]
