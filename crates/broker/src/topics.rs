@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use engine::ids::{is_inbox, is_internal};
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
 use engine::{
-    DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Result, Start, Storage, TopicName, TopicSettings, partitioner,
+    DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Result, Start, Storage, TopicName, TopicSettings,
+    partitioner,
 };
 use parking_lot::Mutex;
 use storage::{MemoryLog, Owner, StoredTopic};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Acks, Record, Result, TopicSettings};
+use engine::{Acks, Offset, PartitionId, Record, Result, TopicSettings};
 use wire::{Request, Response, TopicInfo};
 
 use crate::address::Address;

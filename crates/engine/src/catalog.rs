@@ -57,7 +57,13 @@ pub struct TopicSettings {
 
 impl Default for TopicSettings {
     fn default() -> Self {
-        Self { partitions: 1, retention_bytes: 64 << 20, retention_ms: 3_600_000, storage: Storage::Auto, compact: false }
+        Self {
+            partitions: 1,
+            retention_bytes: 64 << 20,
+            retention_ms: 3_600_000,
+            storage: Storage::Auto,
+            compact: false,
+        }
     }
 }
 

@@ -327,7 +327,8 @@ mod tests {
         let settings = TopicSettings { partitions: 2, storage: Storage::Disk, ..TopicSettings::default() };
         catalog.apply(&Change::Create { id: 3, name: name("orders.eu"), settings });
         catalog.apply(&Change::Create { id: 4, name: name("x"), settings: TopicSettings::default() });
-        let segment = SegmentInfo { base: 5, end: 9, bytes: 1000, timestamp_ms_max: -1, appended_ms: 77, generation: 2 };
+        let segment =
+            SegmentInfo { base: 5, end: 9, bytes: 1000, timestamp_ms_max: -1, appended_ms: 77, generation: 2 };
         let segments = vec![segment, SegmentInfo { base: 9, end: 11, ..segment }];
         let producers = Bytes::from_static(b"who");
         let compacted = Compacted { to: 9, horizon: 7, horizon_ms: 99 };

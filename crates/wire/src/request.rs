@@ -214,9 +214,7 @@ impl Request {
             kind::TOPIC_DELETE => Self::TopicDelete { topic: f.str()? },
             kind::TOPIC_DESCRIBE => Self::TopicDescribe { topic: f.str()? },
             kind::TOPIC_GROW => Self::TopicGrow { topic: f.str()?, partitions: f.u32()? },
-            kind::RECORDS_DELETE => {
-                Self::RecordsDelete { topic: f.str()?, partition: f.u32()?, before: f.u64()? }
-            }
+            kind::RECORDS_DELETE => Self::RecordsDelete { topic: f.str()?, partition: f.u32()?, before: f.u64()? },
             kind::TOPIC_LIST => Self::TopicList { after: f.str()?, count_max: f.u32()? },
             kind::STATS => Self::Stats,
             kind::PING => Self::Ping,

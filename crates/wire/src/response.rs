@@ -211,9 +211,7 @@ impl Response {
             Self::TopicDeleted => put_frame(buf, kind::TOPIC_DELETED, correlation, |_| {}),
             Self::TopicDescribed(info) => put_frame(buf, kind::TOPIC_DESCRIBED, correlation, |b| put_topic(b, info)),
             Self::TopicGrown(info) => put_frame(buf, kind::TOPIC_GROWN, correlation, |b| put_topic(b, info)),
-            Self::RecordsDeleted { start } => {
-                put_frame(buf, kind::RECORDS_DELETED, correlation, |b| b.put_u64(*start))
-            }
+            Self::RecordsDeleted { start } => put_frame(buf, kind::RECORDS_DELETED, correlation, |b| b.put_u64(*start)),
             Self::Topics { topics, is_last } => put_frame(buf, kind::TOPICS, correlation, |b| {
                 b.put_u8(u8::from(*is_last));
                 b.put_u32(topics.len() as u32);

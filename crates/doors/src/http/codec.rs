@@ -506,6 +506,13 @@ struct PartitionOut {
     subscribers: usize,
 }
 
+/// Where a partition begins after records of it were deleted.
+#[derive(Serialize)]
+pub(super) struct DeletedOut {
+    pub partition: PartitionId,
+    pub start_offset: Offset,
+}
+
 #[derive(Serialize)]
 pub(super) struct TopicsOut<'a> {
     pub topics: Vec<TopicOut<'a>>,

@@ -25,8 +25,8 @@ use parking_lot::Mutex;
 
 use crate::journal::{Entry, EntryKind, Owner};
 use crate::store::Shared;
-use compact::{Outcome, Pace, Turn};
 pub use compact::{Compacted, CompactionSettings, CompactionStats};
+use compact::{Outcome, Pace, Turn};
 pub use segments::SegmentInfo;
 use segments::{Segments, SharedSegments};
 

@@ -413,7 +413,12 @@ impl Segments {
 
     /// Segments to compact, if it is worth it: from the oldest one on those that grow no more and last, when enough
     /// came since they were compacted up to an offset. The one that grows is closed for it.
-    pub(crate) fn plan_compaction(&mut self, to: Offset, dirty_bytes_min: u64, now_ms: u64) -> Result<Vec<SegmentInfo>> {
+    pub(crate) fn plan_compaction(
+        &mut self,
+        to: Offset,
+        dirty_bytes_min: u64,
+        now_ms: u64,
+    ) -> Result<Vec<SegmentInfo>> {
         let dirty = self.list.iter().filter(|segment| segment.info.end > to);
         let dirty: u64 = dirty.map(|segment| segment.info.bytes).sum();
         if dirty < dirty_bytes_min.max(1) || dirty * 2 < self.bytes() {

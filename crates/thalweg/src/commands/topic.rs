@@ -1,8 +1,8 @@
-//! `thalweg topic`: create, list, describe, grow, delete.
+//! `thalweg topic`: create, list, describe, grow, delete, and delete what it holds.
 
 use std::io::Write;
 
-use client::{Client, Error, ErrorKind, Storage, TopicInfo, TopicSettings};
+use client::{Client, Error, ErrorKind, Offset, Storage, TopicInfo, TopicSettings};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use engine::TopicName;
@@ -81,9 +81,9 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
             Topic::DeleteRecords { topic, partition, before } => {
                 let before = match before.as_str() {
                     "end" => Offset::MAX,
-                    number => number
-                        .parse()
-                        .map_err(|e| Failure::new(USAGE, format!("--before is an offset or `end`, not {before}: {e}")))?,
+                    number => number.parse().map_err(|e| {
+                        Failure::new(USAGE, format!("--before is an offset or `end`, not {before}: {e}"))
+                    })?,
                 };
                 let start = client.delete_records(&topic, partition, before).await?;
                 if is_json {

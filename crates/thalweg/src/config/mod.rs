@@ -15,6 +15,7 @@ use broker::LanePolicy;
 use client::ClientSettings;
 use engine::{FeedLimits, Storage, TopicSettings};
 use net::http::IpNetwork;
+use storage::{CompactionSettings, StoreSettings};
 
 use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
 
@@ -213,6 +214,16 @@ impl Config {
             .to_socket_addrs()
             .map_err(|e| ConfigError(format!("{name} = {text}: {e}; write host:port, or off")))?;
         found.next().map(Some).ok_or_else(|| ConfigError(format!("{name} = {text}: this name has no address")))
+    }
+
+    /// How the data directory is kept.
+    pub fn store(&self) -> StoreSettings {
+        let compaction = CompactionSettings {
+            bytes_per_s: self.bytes("compaction_bytes_per_s"),
+            tombstone_retention_ms: self.count("tombstone_retention_ms"),
+            ..CompactionSettings::default()
+        };
+        StoreSettings { compaction, ..StoreSettings::default() }
     }
 
     pub fn broker(&self) -> broker::Settings {
