@@ -30,8 +30,8 @@ mod tls;
 pub use address::{Address, Pipes};
 pub use client::Client;
 pub use engine::{
-    Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch, RecordView,
-    Records, Result, RetryClass, Start, TopicSettings,
+    Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch,
+    RecordView, Records, Result, RetryClass, Start, TopicSettings,
 };
 pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher, PublisherBuilder};
 pub use settings::ClientSettings;

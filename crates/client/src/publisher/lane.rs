@@ -314,8 +314,7 @@ impl<T> Lane<T> {
         self.unsent = self.queue.len();
         self.renumber(0, 0);
         let why = Error::new(ErrorKind::OutOfSequence, "the broker does not know this publisher any more");
-        let settle =
-            |batch: Sealed<T>| Settled { owed: batch.owed, held: batch.held, outcome: Err(uncertain(&why)) };
+        let settle = |batch: Sealed<T>| Settled { owed: batch.owed, held: batch.held, outcome: Err(uncertain(&why)) };
         lost.into_iter().map(settle).collect()
     }
 
@@ -340,7 +339,8 @@ impl<T> Lane<T> {
             }
         }
         let is_due = |open: &Open<T>| open.deadline <= now;
-        while let Some(open) = self.full.pop_front_if(|open| is_due(open)).or_else(|| self.gathering.take_if(|o| is_due(o)))
+        while let Some(open) =
+            self.full.pop_front_if(|open| is_due(open)).or_else(|| self.gathering.take_if(|o| is_due(o)))
         {
             self.next_number += 1;
             settled.push(open.settle(Err(expired(timeout, false, why.as_ref()))));

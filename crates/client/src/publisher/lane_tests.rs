@@ -22,12 +22,16 @@ enum Broker {
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    Gather { is_last: bool },
+    Gather {
+        is_last: bool,
+    },
     Step,
     Broker(Broker),
     Answer,
     /// The wire breaks; so many of the batches on it still arrive.
-    Cut { arrive: usize },
+    Cut {
+        arrive: usize,
+    },
     /// The connection is found to be gone while a batch is handed to it.
     Vanish,
     /// The broker forgets this producer.

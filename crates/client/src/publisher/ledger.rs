@@ -90,11 +90,22 @@ pub(super) enum Wake {
 
 /// What the sender does next.
 pub(super) enum Next {
-    Send { batch: BatchTag, bytes: Bytes },
-    Seal { lane: usize, open: Open<Owed>, producer: Option<Producer> },
-    Identity { lane: usize },
+    Send {
+        batch: BatchTag,
+        bytes: Bytes,
+    },
+    Seal {
+        lane: usize,
+        open: Open<Owed>,
+        producer: Option<Producer>,
+    },
+    Identity {
+        lane: usize,
+    },
     /// Nothing, before an answer or this time comes.
-    Nothing { due: Option<Instant> },
+    Nothing {
+        due: Option<Instant>,
+    },
 }
 
 impl Ledger {
@@ -240,12 +251,7 @@ impl Ledger {
     }
 
     /// A batch of [`Next::Seal`] is closed: what is to be sent.
-    pub fn seal(
-        &self,
-        lane: usize,
-        open: Open<Owed>,
-        producer: Option<Producer>,
-    ) -> (BatchTag, Bytes) {
+    pub fn seal(&self, lane: usize, open: Open<Owed>, producer: Option<Producer>) -> (BatchTag, Bytes) {
         let before = open.held;
         let (sealed, spare) = open.seal(self.settings.codec, producer);
         let bytes = sealed.bytes.clone();
@@ -447,9 +453,7 @@ impl State {
         }
         Ok(match &record.key {
             _ if partitions == 1 => 0,
-            Some(key) if !settings.partitioner.ignores_keys() => {
-                partitioner::for_key(key, partitions) as usize
-            }
+            Some(key) if !settings.partitioner.ignores_keys() => partitioner::for_key(key, partitions) as usize,
             _ => self.sticky.current(partitions) as usize,
         })
     }

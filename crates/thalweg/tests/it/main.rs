@@ -10,6 +10,7 @@ mod server;
 mod bad_input;
 mod certificates;
 mod commands;
+mod idempotence;
 mod limits;
 mod overflow;
 mod producers;
