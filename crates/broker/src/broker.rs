@@ -1,25 +1,27 @@
 //! The broker: what it holds, and how it starts.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::limits::WRITER_LANES_MAX;
-use engine::{Error, Pattern, Result, TopicName};
+use engine::{Error, Pattern, Result};
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
+use storage::{Store, StoredTopic};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 use crate::admission::LogBudget;
+use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
 use crate::producers::ProducerIds;
 use crate::settings::Settings;
 use crate::subscriber::Subscriber;
 use crate::timers;
-use crate::topics::Topic;
+use crate::topics::{Topic, Topics};
 
 /// A subscriber of a pattern, and its queue group.
 type PatternSubscriber = (Pattern, Option<String>, Arc<Subscriber>);
@@ -29,10 +31,15 @@ pub struct Broker {
     metrics: Arc<Metrics>,
     lanes: Lanes,
     budget: LogBudget,
-    pub(crate) topics: RwLock<HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>>,
-    /// Held by whoever creates or deletes a topic or subscribes to a pattern, so that none of them
-    /// misses another. Taken before `topics`.
+    /// Where topics on disk are kept.
+    store: Option<Arc<Store>>,
+    /// Its journal has room again.
+    journal_room: Arc<Notify>,
+    pub(crate) topics: RwLock<Topics>,
+    /// Held by whoever creates, grows or deletes a topic or subscribes to all of one or to a pattern, so that
+    /// none of them misses another. Taken before `topics`.
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
+    groups: Coordinator,
     subscriber_ids: AtomicU64,
     producer_ids: ProducerIds,
     registry: RwLock<Registry>,
@@ -40,21 +47,44 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts a broker whose tasks run on these threads.
+    /// Starts a broker whose tasks run on these threads, with all topics in memory.
     pub fn start(settings: Settings, threads: &[Handle]) -> Result<Arc<Self>> {
+        Self::start_with(settings, threads, None)
+    }
+
+    /// The same with a data directory, and the topics that are in it.
+    pub fn start_with(
+        settings: Settings,
+        threads: &[Handle],
+        stored: Option<(Arc<Store>, Vec<StoredTopic>)>,
+    ) -> Result<Arc<Self>> {
+        let (store, stored) = stored.map_or((None, Vec::new()), |(store, topics)| (Some(store), topics));
         let Some(first) = threads.first() else {
             return Err(Error::invalid("a broker needs at least one thread"));
         };
+        let journal_room = Arc::new(Notify::new());
+        let producer_ids = ProducerIds::default();
+        if let Some(store) = &store {
+            let room = journal_room.clone();
+            store.on_room(Box::new(move || room.notify_waiters()));
+            let store = store.clone();
+            producer_ids.reserve_from(Box::new(move |count| store.reserve_producers(count)));
+        }
         let lanes = Lanes::start(settings.writer_lanes.clamp(1, WRITER_LANES_MAX), settings.lane_policy, threads);
         let broker = Arc::new(Self {
             budget: LogBudget::new(settings.log_bytes_max),
             settings: Arc::new(settings),
             metrics: Arc::default(),
             lanes,
-            topics: RwLock::default(),
+            store,
+            journal_room,
+            topics: RwLock::new(
+                stored.into_iter().map(|stored| (stored.name.clone(), Topic::stored(stored))).collect(),
+            ),
             patterns: Mutex::default(),
+            groups: Coordinator::default(),
             subscriber_ids: AtomicU64::new(1),
-            producer_ids: ProducerIds::default(),
+            producer_ids,
             registry: RwLock::default(),
             // A new hasher is keyed at random; that is all the randomness that is needed here.
             instance: RandomState::new().hash_one(timers::now_ms()),
@@ -65,6 +95,7 @@ impl Broker {
             None => Ok(()),
         })));
         first.spawn(timers::sweep_retention(Arc::downgrade(&broker)));
+        first.spawn(groups::keep_time(Arc::downgrade(&broker)));
         Ok(broker)
     }
 
@@ -81,8 +112,25 @@ impl Broker {
         self.instance
     }
 
+    pub(crate) fn store(&self) -> Option<&Store> {
+        self.store.as_deref()
+    }
+
+    pub(crate) fn journal_room(&self) -> &Notify {
+        &self.journal_room
+    }
+
+    /// Makes all that was taken safe. Nothing is taken after it.
+    pub fn stop(&self) -> Result<()> {
+        self.store.as_ref().map_or(Ok(()), |store| store.stop())
+    }
+
     pub(crate) fn lanes(&self) -> &Lanes {
         &self.lanes
+    }
+
+    pub(crate) fn groups(&self) -> &Coordinator {
+        &self.groups
     }
 
     pub(crate) fn log_budget(&self) -> &LogBudget {
@@ -113,8 +161,12 @@ impl Broker {
 
     fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         self.metrics.expose(out)?;
+        self.expose_groups(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
+        if let Some(store) = &self.store {
+            crate::metrics::expose_store(out, &store.stats())?;
+        }
         out.gauge("thalweg_topics", "Topics, inboxes included", self.topics.read().len() as u64)?;
         let rows = |value: &dyn Fn(&crate::lanes::LaneLoad) -> u64| -> Vec<(String, u64)> {
             self.lanes.loads().map(|(lane, load)| (lane.to_string(), value(load))).collect()
@@ -154,5 +206,14 @@ impl Broker {
             "lane",
             &rows(&|load| load.dropped.get()),
         )
+    }
+}
+
+impl Drop for Broker {
+    /// Whoever let go of it without [`Broker::stop`] finds everything all the same, and nobody else in the directory.
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::error!(%error, "the data directory was not left as it should be; the journal has all of it");
+        }
     }
 }

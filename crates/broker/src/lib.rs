@@ -3,7 +3,10 @@
 mod admission;
 mod broker;
 mod fetch;
+mod groups;
+mod growth;
 mod lanes;
+mod log;
 pub mod metrics;
 mod partition;
 mod producers;
@@ -16,11 +19,13 @@ mod topics;
 
 pub use broker::Broker;
 pub use fetch::Fetched;
+pub use groups::{Beat, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo};
 pub use lanes::{LanePolicy, Lanes};
 pub use metrics::Metrics;
 pub use producers::{ProducerIds, ReserveIds};
-pub use publish::{Attempt, Published, WaitingPublish, Wakes};
+pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish, Wakes};
 pub use settings::Settings;
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};
 pub use subscriber::Direct;
+pub use timers::now_ms;
 pub use topics::{PartitionStatus, TopicStatus};

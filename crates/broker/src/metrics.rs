@@ -237,6 +237,25 @@ impl Metrics {
     }
 }
 
+/// What the data directory does.
+pub(crate) fn expose_store(out: &mut Exposition<'_>, stats: &storage::StoreStats) -> fmt::Result {
+    let journal = &stats.journal;
+    out.counter("thalweg_journal_entries", "Entries written to the journal", journal.entries)?;
+    out.counter("thalweg_journal_bytes", "Bytes written to the journal", journal.bytes)?;
+    out.counter("thalweg_journal_syncs", "Syncs of the journal", journal.syncs)?;
+    out.counter("thalweg_journal_sync_nanoseconds", "Time spent in them", journal.sync_nanos)?;
+    out.gauge("thalweg_journal_queued_bytes", "Bytes that wait for the journal", journal.queued_bytes)?;
+    out.gauge("thalweg_journal_files", "Journal files with what no checkpoint has", journal.files_in_use)?;
+    out.gauge("thalweg_journal_files_spare", "Journal files that are ready", journal.files_spare)?;
+    out.gauge("thalweg_journal_is_full", "Whether appends wait for a journal file", u64::from(journal.is_full))?;
+    out.gauge("thalweg_tail_bytes", "Bytes of newest batches in memory, of topics on disk", stats.tail_bytes)?;
+    out.gauge("thalweg_unflushed_bytes", "Committed bytes that are in no segment yet", stats.unflushed_bytes)?;
+    out.counter("thalweg_segment_bytes_written", "Bytes written to segments", stats.flushed_bytes)?;
+    out.counter("thalweg_checkpoints", "Checkpoints taken", stats.checkpoints)?;
+    out.counter("thalweg_checkpoint_errors", "Checkpoints that failed", stats.checkpoint_errors)?;
+    out.counter("thalweg_checkpoint_nanoseconds", "Time spent on checkpoints", stats.checkpoint_nanos)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use engine::ids::is_internal;
 use engine::limits::{SUBSCRIBER_QUEUE_BATCHES_MAX, SUBSCRIPTIONS_MAX};
 use engine::{
-    Delivery, Error, Feed, FeedLimits, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start, TopicName,
-    TopicSettings,
+    Delivery, Error, Feed, FeedLimits, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start, Storage,
+    TopicName, TopicSettings,
 };
 
 use crate::broker::Broker;
 use crate::partition::PartitionCell;
-use crate::subscriber::{Direct, Next, Subscriber};
+use crate::subscriber::{Direct, Next, Scope, Subscriber};
 use crate::timers;
 
 /// What a door asks for.
@@ -74,6 +75,9 @@ impl Broker {
         if request.group.is_some() && request.start != Start::Live {
             return Err(Error::invalid("a queue group starts live: its members share what is published from now on"));
         }
+        if request.overflow == Overflow::Block && is_internal(request.pattern.as_str()) {
+            return Err(Error::invalid("a subscription to an internal topic cannot block: the broker does not wait"));
+        }
         let defaults = self.settings().subscriber_queue;
         let limits = FeedLimits {
             batches_max: request.queue_batches.unwrap_or(defaults.batches_max).clamp(1, SUBSCRIBER_QUEUE_BATCHES_MAX),
@@ -90,7 +94,7 @@ impl Broker {
         let lane = self.lanes().choose(id, request.origin.connection, request.origin.thread);
         let subscriber = Arc::new(Subscriber::new(
             id,
-            is_wildcard,
+            Scope { is_pattern: is_wildcard, is_whole: request.partition.is_none(), group: request.group.clone() },
             feed,
             request.direct,
             self.lanes().load(lane),
@@ -129,15 +133,19 @@ impl Subscription {
         group: Option<&str>,
     ) -> Result<()> {
         let topic = if name.is_inbox() {
-            let settings = TopicSettings { partitions: 1, ..self.broker.settings().topic_defaults };
-            self.broker.create(name.clone(), settings)?
+            let settings =
+                TopicSettings { partitions: 1, storage: Storage::Memory, ..self.broker.settings().topic_defaults };
+            self.broker.create(name.clone(), settings)?.0
         } else {
             self.broker.topic_or_create(name.as_str())?
         };
-        match partition {
-            Some(partition) => self.join(&topic.partition(partition)?, start, group),
-            None => topic.partitions().iter().try_for_each(|cell| self.join(cell, start, group)),
+        if let Some(partition) = partition {
+            return self.join(&topic.partition(partition)?, start, group);
         }
+        let broker = self.broker.clone();
+        let _control = broker.patterns.lock();
+        // It may have grown since.
+        broker.topic(name.as_str())?.partitions().iter().try_for_each(|cell| self.join(cell, start, group))
     }
 
     fn join_pattern(&mut self, pattern: Pattern, group: Option<String>) -> Result<()> {
@@ -179,7 +187,7 @@ impl Subscription {
                     return Ok(());
                 }
                 Next::Behind(cell, source, from) => {
-                    cell.backfill(&self.subscriber, source, from);
+                    cell.backfill(&self.subscriber, source, from).await;
                     // History comes in long runs: let others have the thread in between.
                     tokio::task::consume_budget().await;
                 }
@@ -217,7 +225,7 @@ impl Drop for Subscription {
             cell.leave(&self.subscriber);
             if cell.topic.is_inbox() && cell.extent().subscribers == 0 {
                 // An inbox lives as long as its subscriber; somebody else may have removed it already.
-                self.broker.delete_topic(cell.topic.as_str()).unwrap_or_default();
+                self.broker.remove(cell.topic.as_str()).map(drop).unwrap_or_default();
             }
         }
     }

@@ -1,21 +1,28 @@
 //! Topics: created, found, described, deleted.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use engine::ids::is_inbox;
+use engine::ids::{is_inbox, is_internal};
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
 use engine::{
-    DraftBatch, Error, ErrorKind, PartitionId, Pattern, Result, Start, TopicName, TopicSettings, partitioner,
+    DraftBatch, Error, ErrorKind, PartitionId, Pattern, Result, Start, Storage, TopicName, TopicSettings, partitioner,
 };
+use parking_lot::Mutex;
+use storage::{MemoryLog, Owner, StoredTopic};
+use tokio::sync::oneshot;
 
 use crate::broker::Broker;
+use crate::log::Log;
 use crate::partition::{Extent, PartitionCell};
 
 pub(crate) struct Topic {
     pub name: TopicName,
     pub settings: TopicSettings,
     partitions: Box<[Arc<PartitionCell>]>,
+    /// Its id in the data directory, if it is there.
+    pub(crate) stored_as: Option<u32>,
     turn: AtomicU32,
 }
 
@@ -28,10 +35,38 @@ pub struct TopicStatus {
 
 pub type PartitionStatus = Extent;
 
+pub(crate) type Topics = HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>;
+
 impl Topic {
-    fn new(name: TopicName, settings: TopicSettings) -> Self {
-        let partitions = (0..settings.partitions).map(|id| Arc::new(PartitionCell::new(name.clone(), id))).collect();
-        Self { name, settings, partitions, turn: AtomicU32::new(0) }
+    fn in_memory(name: TopicName, settings: TopicSettings) -> Arc<Self> {
+        let logs = (0..settings.partitions).map(|_| Log::Memory(MemoryLog::default()));
+        Self::new(name, settings, None, logs)
+    }
+
+    pub(crate) fn stored(stored: StoredTopic) -> Arc<Self> {
+        let logs = stored.partitions.into_iter().map(Log::Disk);
+        Self::new(stored.name, stored.settings, Some(stored.id), logs)
+    }
+
+    fn new(
+        name: TopicName,
+        settings: TopicSettings,
+        stored_as: Option<u32>,
+        logs: impl Iterator<Item = Log>,
+    ) -> Arc<Self> {
+        let cell = |(id, log)| Arc::new(PartitionCell::new(name.clone(), id, log));
+        let partitions = (0..).zip(logs).map(cell).collect();
+        Arc::new(Self { name, settings, partitions, stored_as, turn: AtomicU32::new(0) })
+    }
+
+    /// The same topic with partitions added, which nobody reads yet.
+    pub(crate) fn grown(&self, added: impl Iterator<Item = Log>) -> Arc<Self> {
+        let cell = |(id, log)| Arc::new(PartitionCell::new(self.name.clone(), id, log));
+        let added = (self.settings.partitions..).zip(added).map(cell);
+        let partitions: Box<[_]> = self.partitions.iter().cloned().chain(added).collect();
+        let settings = TopicSettings { partitions: partitions.len() as u32, ..self.settings };
+        let turn = AtomicU32::new(self.turn.load(Ordering::Relaxed));
+        Arc::new(Self { name: self.name.clone(), settings, partitions, stored_as: self.stored_as, turn })
     }
 
     pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {
@@ -72,7 +107,7 @@ impl Topic {
         self.partitions[turn % self.partitions.len()].clone()
     }
 
-    fn status(&self) -> TopicStatus {
+    pub(crate) fn status(&self) -> TopicStatus {
         TopicStatus {
             name: self.name.clone(),
             settings: self.settings,
@@ -82,21 +117,42 @@ impl Topic {
 }
 
 impl Broker {
-    /// Creates a topic. One that is there already with the same settings is fine.
-    pub fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
+    /// Creates a topic. One that is there already with the same settings is fine. What the settings leave open is
+    /// as the broker is set. A topic on disk lasts when this is over.
+    pub async fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
         let name = TopicName::parse(name)?;
-        settings.validate()?;
+        let settings = self.resolve(settings)?;
         if name.is_inbox() {
             return Err(Error::invalid(format!("{name}: an inbox is created by subscribing to it")));
         }
-        let topic = self.create(name, settings)?;
+        refuse_internal(name.as_str())?;
+        let (topic, lasts) = self.create(name, settings)?;
         if topic.settings != settings {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
                 format!("topic {} exists with other settings", topic.name),
             ));
         }
+        lasts.wait().await?;
         Ok(topic.status())
+    }
+
+    fn resolve(&self, settings: TopicSettings) -> Result<TopicSettings> {
+        let storage = match (settings.storage, self.store()) {
+            (Storage::Auto, None) => Storage::Memory,
+            (Storage::Auto, Some(_)) => Storage::Disk,
+            (Storage::Disk, None) => {
+                return Err(Error::invalid("this broker keeps all topics in memory; start it with --data DIR"));
+            }
+            (storage, _) => storage,
+        };
+        let defaults = match storage {
+            Storage::Disk => self.settings().disk_topic_defaults,
+            Storage::Memory | Storage::Auto => self.settings().topic_defaults,
+        };
+        let settings = TopicSettings { storage, ..settings }.or(&defaults);
+        settings.validate()?;
+        Ok(settings)
     }
 
     pub fn describe_topic(&self, name: &str) -> Result<TopicStatus> {
@@ -123,10 +179,23 @@ impl Broker {
         (found.into_iter().take(count_max).map(|topic| topic.status()).collect(), is_last)
     }
 
-    /// Removes a topic with all it holds. Its subscriptions end.
-    pub fn delete_topic(&self, name: &str) -> Result<()> {
+    /// Removes a topic with all it holds. Its subscriptions end. That it is gone lasts when this is over.
+    pub async fn delete_topic(&self, name: &str) -> Result<()> {
+        refuse_internal(name)?;
+        self.remove(name)?.wait().await
+    }
+
+    /// The same without waiting.
+    pub(crate) fn remove(&self, name: &str) -> Result<Lasts> {
         let _control = self.patterns.lock();
-        let topic = self.topics.write().remove(name).ok_or_else(|| no_such_topic(name))?;
+        let topic = self.topic(name)?;
+        let mut lasts = Lasts::already();
+        if let (Some(id), Some(store)) = (topic.stored_as, self.store()) {
+            let (said, hears) = Lasts::when_committed();
+            store.delete_topic(id, said)?;
+            lasts = hears;
+        }
+        self.topics.write().remove(name);
         for cell in &topic.partitions {
             let (members, freed) = cell.delete();
             self.log_budget().release(freed);
@@ -134,7 +203,8 @@ impl Broker {
                 subscriber.lose_source(source, Error::not_found(format!("topic {name} was deleted")));
             }
         }
-        Ok(())
+        self.forget_topic(&topic.name);
+        Ok(lasts)
     }
 
     pub(crate) fn topic(&self, name: &str) -> Result<Arc<Topic>> {
@@ -148,30 +218,33 @@ impl Broker {
         if is_inbox(name) {
             return Err(Error::not_found(format!("nobody waits for an answer at {name} any more")));
         }
-        if !self.settings().auto_create_topics {
+        if is_internal(name) || !self.settings().auto_create_topics {
             TopicName::parse(name)?;
             return Err(no_such_topic(name));
         }
-        self.create(TopicName::parse(name)?, self.settings().topic_defaults)
+        let settings = self.resolve(TopicSettings::of_broker())?;
+        // Its records never last before it does: nobody has to wait.
+        Ok(self.create(TopicName::parse(name)?, settings)?.0)
     }
 
     /// Creates a topic, or returns the one that somebody else created at the same moment.
-    pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<Arc<Topic>> {
+    pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<(Arc<Topic>, Lasts)> {
         let patterns = self.patterns.lock();
-        let (count, partitions) = {
+        {
             let topics = self.topics.read();
             if let Some(topic) = topics.get(&name) {
-                return Ok(topic.clone());
+                return Ok((topic.clone(), Lasts::already()));
             }
-            (topics.len(), topics.values().map(|topic| topic.partitions.len()).sum::<usize>())
-        };
-        if count >= TOPICS_MAX || partitions + settings.partitions as usize > PARTITIONS_TOTAL_MAX {
-            return Err(Error::busy(format!(
-                "this broker holds {count} topics with {partitions} partitions; delete some first"
-            )));
+            room_for(&topics, 1, settings.partitions)?;
         }
-        let topic = Arc::new(Topic::new(name.clone(), settings));
-        if !name.is_inbox() {
+        let (topic, lasts) = match (settings.storage, self.store()) {
+            (Storage::Disk, Some(store)) => {
+                let (said, lasts) = Lasts::when_committed();
+                (Topic::stored(store.create_topic(name.clone(), settings, said)?), lasts)
+            }
+            _ => (Topic::in_memory(name.clone(), settings), Lasts::already()),
+        };
+        if !name.is_hidden() {
             // Before anyone can publish to it, whoever subscribed to a pattern that matches is there.
             for (pattern, group, subscriber) in patterns.iter() {
                 if pattern.matches(&name) {
@@ -182,13 +255,14 @@ impl Broker {
             }
         }
         self.topics.write().insert(name, topic.clone());
-        Ok(topic)
+        self.groups().topics_changed();
+        Ok((topic, lasts))
     }
 
     /// Topics that a pattern means now.
     pub(crate) fn topics_matching(&self, pattern: &Pattern) -> Vec<Arc<Topic>> {
         let topics = self.topics.read();
-        topics.values().filter(|topic| !topic.name.is_inbox() && pattern.matches(&topic.name)).cloned().collect()
+        topics.values().filter(|topic| !topic.name.is_hidden() && pattern.matches(&topic.name)).cloned().collect()
     }
 
     pub(crate) fn trim_logs(&self, now_ms: u64) {
@@ -202,6 +276,68 @@ impl Broker {
     }
 }
 
-fn no_such_topic(name: &str) -> Error {
+/// When a change of the catalog lasts.
+pub(crate) struct Lasts(Option<oneshot::Receiver<Result<()>>>);
+
+impl Lasts {
+    pub(crate) fn already() -> Self {
+        Self(None)
+    }
+
+    pub(crate) fn when_committed() -> (Arc<dyn Owner>, Self) {
+        let (said, heard) = oneshot::channel();
+        (Arc::new(Said(Mutex::new(Some(said)))), Self(Some(heard)))
+    }
+
+    pub(crate) async fn wait(self) -> Result<()> {
+        let Some(heard) = self.0 else {
+            return Ok(());
+        };
+        heard.await.unwrap_or_else(|gone| {
+            Err(Error::new(ErrorKind::Internal, format!("the journal ended before the change was on the disk: {gone}")))
+        })
+    }
+}
+
+struct Said(Mutex<Option<oneshot::Sender<Result<()>>>>);
+
+impl Said {
+    fn say(&self, result: Result<()>) {
+        if let Some(said) = self.0.lock().take() {
+            // Who no longer waits need not know.
+            said.send(result).unwrap_or_default();
+        }
+    }
+}
+
+impl Owner for Said {
+    fn committed(&self, _mark: u64) {
+        self.say(Ok(()));
+    }
+
+    fn failed(&self, error: &Error) {
+        self.say(Err(error.clone()));
+    }
+}
+
+/// Whether so many topics and partitions may be added.
+pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32) -> Result<()> {
+    let (count, partitions) = (topics.len(), topics.values().map(|topic| topic.partitions.len()).sum::<usize>());
+    if count + more_topics > TOPICS_MAX || partitions + more_partitions as usize > PARTITIONS_TOTAL_MAX {
+        let message = format!("this broker holds {count} topics with {partitions} partitions; delete some first");
+        return Err(Error::busy(message));
+    }
+    Ok(())
+}
+
+/// Names that begin with `_` are the broker's own, but for inboxes: clients only read such topics.
+pub(crate) fn refuse_internal(name: &str) -> Result<()> {
+    if is_internal(name) {
+        return Err(Error::invalid(format!("'{name}': names that begin with '_' are internal; clients can only read")));
+    }
+    Ok(())
+}
+
+pub(crate) fn no_such_topic(name: &str) -> Error {
     Error::not_found(format!("there is no topic '{name}'; create it, or list those that exist"))
 }

@@ -31,7 +31,7 @@ pub use address::{Address, Pipes};
 pub use client::Client;
 pub use engine::{
     Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch,
-    RecordView, Records, Result, RetryClass, Start, TopicSettings,
+    RecordView, Records, Result, RetryClass, Start, Storage, TopicSettings,
 };
 pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher, PublisherBuilder};
 pub use settings::ClientSettings;

@@ -15,6 +15,19 @@ pub type PartitionId = u32;
 /// The place of a partition among the partitions that one subscription reads.
 pub type SourceId = u32;
 
+/// A partition, with the topic that it is of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TopicPartition {
+    pub topic: TopicName,
+    pub partition: PartitionId,
+}
+
+impl fmt::Display for TopicPartition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.topic, self.partition)
+    }
+}
+
 /// Where a subscription begins in each partition.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Start {
@@ -46,6 +59,16 @@ impl TopicName {
         &self.0
     }
 
+    /// Whether it is the broker's own: clients read it and do not publish to it.
+    pub fn is_internal(&self) -> bool {
+        is_internal(&self.0)
+    }
+
+    /// Whether no pattern means it: internal topics and inboxes.
+    pub fn is_hidden(&self) -> bool {
+        self.0.starts_with('_')
+    }
+
     /// Inboxes carry the answers of request/reply. They live as long as their subscriber.
     pub fn is_inbox(&self) -> bool {
         is_inbox(&self.0)
@@ -55,6 +78,11 @@ impl TopicName {
 /// Whether a name is that of an inbox, which only its owner's subscription creates.
 pub fn is_inbox(name: &str) -> bool {
     name.starts_with(INBOX_PREFIX)
+}
+
+/// Whether a name is that of a topic of the broker itself: all that begin with `_` but the inboxes.
+pub fn is_internal(name: &str) -> bool {
+    name.starts_with('_') && !is_inbox(name)
 }
 
 /// How the name of every inbox begins.

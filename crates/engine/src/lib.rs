@@ -7,6 +7,7 @@ pub mod catalog;
 pub mod codec;
 pub mod error;
 pub mod fanout;
+pub mod groups;
 pub mod ids;
 pub mod limits;
 pub mod partition;
@@ -18,11 +19,11 @@ pub mod record;
 #[cfg(test)]
 mod script;
 
-pub use catalog::TopicSettings;
+pub use catalog::{Storage, TopicSettings};
 pub use codec::Codec;
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
-pub use ids::{Offset, PartitionId, SourceId, Start, TopicName};
+pub use ids::{Offset, PartitionId, SourceId, Start, TopicName, TopicPartition};
 pub use partition::{Partition, Placed};
 pub use pattern::Pattern;
 pub use record::{Acks, BatchBuilder, DraftBatch, Producer, Record, RecordBatch, RecordView, Records};

@@ -28,9 +28,38 @@ pub const SUBSCRIBER_QUEUE_BATCHES_MAX: usize = 65_536;
 pub const SUBSCRIPTIONS_MAX: usize = 262_144;
 /// Lanes that write to subscribers.
 pub const WRITER_LANES_MAX: usize = 64;
+/// The name of a consumer group, the id of a member and that of its instance.
+pub const GROUP_NAME_BYTES_MAX: usize = 255;
+/// Consumer groups of one broker: each costs memory also while it has no members.
+pub const GROUPS_MAX: usize = 16_384;
+/// Members of one consumer group.
+pub const GROUP_MEMBERS_MAX: usize = 512;
+/// Topics and patterns that one member subscribes to, and their names together.
+pub const GROUP_TOPICS_MAX: usize = 256;
+pub const GROUP_TOPICS_BYTES_MAX: usize = 4096;
+/// Partitions that one consumer group shares out, and those that it has committed offsets of.
+pub const GROUP_PARTITIONS_MAX: usize = 16_384;
+/// What a member may write beside a committed offset; Kafka's limit.
+pub const OFFSET_METADATA_BYTES_MAX: usize = 4096;
+/// The same of all offsets of a group together, so that one answer has room for them.
+pub const GROUP_METADATA_BYTES_MAX: usize = 2 << 20;
+/// Commits of one group that are on their way into the log of committed offsets.
+pub const GROUP_COMMITS_IN_FLIGHT_MAX: usize = 1024;
+/// Committed offsets of one broker.
+pub const COMMITTED_OFFSETS_MAX: usize = 1 << 20;
+/// How long a member may be silent before its partitions go to others, at least and at most.
+pub const SESSION_TIMEOUT_MS_MIN: u32 = 100;
+pub const SESSION_TIMEOUT_MS_MAX: u32 = 1_800_000;
+/// How long a member may take to give up partitions, at most.
+pub const REBALANCE_TIMEOUT_MS_MAX: u32 = 3_600_000;
 /// Bytes of history that one read hands to a subscriber's queue.
 pub const BACKFILL_BYTES: usize = 1 << 20;
 
 const _: () = assert!(BACKFILL_BYTES <= BATCH_BYTES_MAX, "a backfill step is at most one large batch");
 const _: () = assert!(PARTITIONS_MAX as usize <= PARTITIONS_TOTAL_MAX);
+const _: () = assert!(GROUP_METADATA_BYTES_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX, "offsets in one frame");
+const _: () = assert!(
+    (GROUP_TOPICS_BYTES_MAX + 1300) * GROUP_MEMBERS_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX,
+    "a group is described in one frame"
+);
 const _: () = assert!(BATCH_BYTES_MAX < i32::MAX as usize, "the batch length field is an i32");

@@ -30,14 +30,14 @@ pub enum Step {
 }
 
 /// The producers of one partition. All of it follows from the log, batch by batch.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Producers {
     states: HashMap<i64, State, foldhash::fast::RandomState>,
 }
 
 /// Invariant: there is at least one run, each goes on in sequence where the one before it ends, and later in
 /// the log. All together have at most [`REMEMBERED_MAX`] records.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     epoch: i16,
     runs: VecDeque<Run>,

@@ -11,6 +11,12 @@ pub(crate) fn put_str(buf: &mut BytesMut, text: &str) {
     buf.put_slice(text.as_bytes());
 }
 
+/// A list: the number of its entries, then the entries.
+pub(crate) fn put_list<T>(buf: &mut BytesMut, entries: &[T], put: impl Fn(&mut BytesMut, &T)) {
+    buf.put_u32(entries.len() as u32);
+    entries.iter().for_each(|entry| put(buf, entry));
+}
+
 /// Reads the fields of one body. What is left at the end is an error, so that nothing is ignored.
 pub(crate) struct Fields<B> {
     body: B,
@@ -46,6 +52,21 @@ impl<B: Buf> Fields<B> {
         }
         String::from_utf8(self.body.copy_to_bytes(length).into())
             .map_err(|e| Error::malformed(format!("a string is not UTF-8: {e}")))
+    }
+
+    /// 0 or 1.
+    pub(crate) fn bool(&mut self) -> Result<bool> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(Error::malformed(format!("a yes or no is 1 or 0, not {other}"))),
+        }
+    }
+
+    /// A list whose entries have at least so many bytes.
+    pub(crate) fn list<T>(&mut self, entry_bytes_min: usize, get: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        let count = self.count(entry_bytes_min)?;
+        (0..count).map(|_| get(self)).collect()
     }
 
     /// How many entries follow. Each has at least `entry_bytes_min`, so a lie reserves no memory.

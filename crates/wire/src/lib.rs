@@ -4,11 +4,13 @@
 
 mod field;
 pub mod frame;
+pub mod groups;
 pub mod negotiate;
 pub mod request;
 pub mod response;
 
 pub use frame::{Assembler, Frame, Header};
+pub use groups::{GroupRequest, GroupResponse};
 pub use negotiate::{Features, VERSION};
 pub use request::{Request, Subscribe};
 pub use response::{HelloOk, Level, PartitionInfo, Published, Push, Response, SourceInfo, TopicInfo};

@@ -1,10 +1,11 @@
 //! What a client asks for.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use engine::{Acks, Error, ErrorKind, Offset, Overflow, PartitionId, Result, Start, TopicSettings};
+use engine::{Acks, Error, ErrorKind, Offset, Overflow, PartitionId, Result, Start, Storage, TopicSettings};
 
 use crate::field::{Fields, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
+use crate::groups::GroupRequest;
 use crate::negotiate::{Features, MAGIC};
 
 /// The kinds of frames that clients send. An answer has the kind of its request with the highest bit set.
@@ -22,6 +23,14 @@ pub mod kind {
     pub const STATS: u8 = 0x0b;
     pub const PING: u8 = 0x0c;
     pub const INIT_PRODUCER: u8 = 0x0d;
+    pub const TOPIC_GROW: u8 = 0x0e;
+    pub const GROUP_HEARTBEAT: u8 = 0x10;
+    pub const OFFSET_COMMIT: u8 = 0x11;
+    pub const OFFSET_FETCH: u8 = 0x12;
+    pub const GROUP_LIST: u8 = 0x13;
+    pub const GROUP_DESCRIBE: u8 = 0x14;
+    pub const GROUP_DELETE: u8 = 0x15;
+    pub const OFFSET_RESET: u8 = 0x16;
 }
 
 /// Stands for "no partition named" where a partition is expected.
@@ -68,6 +77,11 @@ pub enum Request {
     TopicDescribe {
         topic: String,
     },
+    /// The topic shall have so many partitions in all.
+    TopicGrow {
+        topic: String,
+        partitions: u32,
+    },
     /// Topics in the order of their names, after this one.
     TopicList {
         after: String,
@@ -78,6 +92,8 @@ pub enum Request {
     Ping,
     /// An identity for a publisher that numbers its batches.
     InitProducer,
+    /// Consumer groups and their offsets.
+    Group(GroupRequest),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +153,10 @@ impl Request {
             }),
             Self::TopicDelete { topic } => put_frame(buf, kind::TOPIC_DELETE, correlation, |b| put_str(b, topic)),
             Self::TopicDescribe { topic } => put_frame(buf, kind::TOPIC_DESCRIBE, correlation, |b| put_str(b, topic)),
+            Self::TopicGrow { topic, partitions } => put_frame(buf, kind::TOPIC_GROW, correlation, |b| {
+                put_str(b, topic);
+                b.put_u32(*partitions);
+            }),
             Self::TopicList { after, count_max } => put_frame(buf, kind::TOPIC_LIST, correlation, |b| {
                 put_str(b, after);
                 b.put_u32(*count_max);
@@ -144,6 +164,7 @@ impl Request {
             Self::Stats => put_frame(buf, kind::STATS, correlation, |_| {}),
             Self::Ping => put_frame(buf, kind::PING, correlation, |_| {}),
             Self::InitProducer => put_frame(buf, kind::INIT_PRODUCER, correlation, |_| {}),
+            Self::Group(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
         }
     }
 
@@ -178,10 +199,12 @@ impl Request {
             kind::TOPIC_CREATE => Self::TopicCreate { topic: f.str()?, settings: get_settings(&mut f)? },
             kind::TOPIC_DELETE => Self::TopicDelete { topic: f.str()? },
             kind::TOPIC_DESCRIBE => Self::TopicDescribe { topic: f.str()? },
+            kind::TOPIC_GROW => Self::TopicGrow { topic: f.str()?, partitions: f.u32()? },
             kind::TOPIC_LIST => Self::TopicList { after: f.str()?, count_max: f.u32()? },
             kind::STATS => Self::Stats,
             kind::PING => Self::Ping,
             kind::INIT_PRODUCER => Self::InitProducer,
+            kind::GROUP_HEARTBEAT..=kind::OFFSET_RESET => Self::Group(GroupRequest::get(frame.kind, &mut f)?),
             unknown => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
@@ -224,26 +247,7 @@ impl Subscribe {
         b.put_u32(self.subscription);
         put_str(b, &self.topic);
         b.put_u32(self.partition.unwrap_or(ANY_PARTITION));
-        match &self.start {
-            Start::Live => b.put_u8(0),
-            Start::Earliest => b.put_u8(1),
-            Start::Offset(offset) => {
-                b.put_u8(2);
-                b.put_u64(*offset);
-            }
-            Start::Time(timestamp_ms) => {
-                b.put_u8(3);
-                b.put_i64(*timestamp_ms);
-            }
-            Start::Offsets(offsets) => {
-                b.put_u8(4);
-                b.put_u32(offsets.len() as u32);
-                for (partition, offset) in offsets {
-                    b.put_u32(*partition);
-                    b.put_u64(*offset);
-                }
-            }
-        }
+        put_start(b, &self.start);
         b.put_u8(self.overflow as u8);
         b.put_u32(self.queue_batches);
         put_str(b, &self.group);
@@ -254,17 +258,8 @@ impl Subscribe {
         let subscription = f.u32()?;
         let topic = f.str()?;
         let partition = get_partition(f)?;
-        let start = match f.u8()? {
-            0 => Start::Live,
-            1 => Start::Earliest,
-            2 => Start::Offset(f.u64()?),
-            3 => Start::Time(f.i64()?),
-            4 => {
-                let count = f.count(12)?;
-                Start::Offsets((0..count).map(|_| Ok((f.u32()?, f.u64()?))).collect::<Result<_>>()?)
-            }
-            other => return Err(Error::malformed(format!("a start is 0 to 4, not {other}"))),
-        };
+        let start = f.u8()?;
+        let start = get_start(start, f)?;
         let overflow = f.u8()?;
         let overflow = Overflow::from_code(overflow)
             .ok_or_else(|| Error::malformed(format!("an overflow policy is 0 to 4, not {overflow}")))?;
@@ -281,6 +276,44 @@ impl Subscribe {
     }
 }
 
+pub(crate) fn put_start(b: &mut BytesMut, start: &Start) {
+    match start {
+        Start::Live => b.put_u8(0),
+        Start::Earliest => b.put_u8(1),
+        Start::Offset(offset) => {
+            b.put_u8(2);
+            b.put_u64(*offset);
+        }
+        Start::Time(timestamp_ms) => {
+            b.put_u8(3);
+            b.put_i64(*timestamp_ms);
+        }
+        Start::Offsets(offsets) => {
+            b.put_u8(4);
+            b.put_u32(offsets.len() as u32);
+            for (partition, offset) in offsets {
+                b.put_u32(*partition);
+                b.put_u64(*offset);
+            }
+        }
+    }
+}
+
+/// What follows the code of a start.
+pub(crate) fn get_start<B: Buf>(code: u8, f: &mut Fields<B>) -> Result<Start> {
+    Ok(match code {
+        0 => Start::Live,
+        1 => Start::Earliest,
+        2 => Start::Offset(f.u64()?),
+        3 => Start::Time(f.i64()?),
+        4 => {
+            let count = f.count(12)?;
+            Start::Offsets((0..count).map(|_| Ok((f.u32()?, f.u64()?))).collect::<Result<_>>()?)
+        }
+        other => return Err(Error::malformed(format!("a start is 0 to 4, not {other}"))),
+    })
+}
+
 fn get_partition<B: Buf>(f: &mut Fields<B>) -> Result<Option<PartitionId>> {
     Ok(Some(f.u32()?).filter(|partition| *partition != ANY_PARTITION))
 }
@@ -289,10 +322,14 @@ pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
     b.put_u32(settings.partitions);
     b.put_u64(settings.retention_bytes);
     b.put_u64(settings.retention_ms);
+    b.put_u8(settings.storage as u8);
 }
 
 pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
-    Ok(TopicSettings { partitions: f.u32()?, retention_bytes: f.u64()?, retention_ms: f.u64()? })
+    let (partitions, retention_bytes, retention_ms, storage) = (f.u32()?, f.u64()?, f.u64()?, f.u8()?);
+    let storage = Storage::from_code(storage)
+        .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 2, not {storage}")))?;
+    Ok(TopicSettings { partitions, retention_bytes, retention_ms, storage })
 }
 
 /// A publish as the pieces that a vectored write takes: its head, and its batch uncopied.

@@ -5,6 +5,7 @@ use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, RetryCl
 
 use crate::field::{Fields, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
+use crate::groups::GroupResponse;
 use crate::negotiate::Features;
 use crate::request::{get_settings, put_settings};
 
@@ -26,6 +27,14 @@ pub mod kind {
     pub const STATS: u8 = ANSWER | request::STATS;
     pub const PONG: u8 = ANSWER | request::PING;
     pub const PRODUCER: u8 = ANSWER | request::INIT_PRODUCER;
+    pub const TOPIC_GROWN: u8 = ANSWER | request::TOPIC_GROW;
+    pub const GROUP_TURN: u8 = ANSWER | request::GROUP_HEARTBEAT;
+    pub const OFFSETS_COMMITTED: u8 = ANSWER | request::OFFSET_COMMIT;
+    pub const OFFSETS: u8 = ANSWER | request::OFFSET_FETCH;
+    pub const GROUPS: u8 = ANSWER | request::GROUP_LIST;
+    pub const GROUP_DESCRIBED: u8 = ANSWER | request::GROUP_DESCRIBE;
+    pub const GROUP_DELETED: u8 = ANSWER | request::GROUP_DELETE;
+    pub const OFFSETS_RESET: u8 = ANSWER | request::OFFSET_RESET;
     pub const ERROR: u8 = 0xff;
 
     pub const DELIVER: u8 = 0x40;
@@ -51,6 +60,7 @@ pub enum Response {
     TopicCreated(TopicInfo),
     TopicDeleted,
     TopicDescribed(TopicInfo),
+    TopicGrown(TopicInfo),
     Topics {
         topics: Vec<TopicInfo>,
         is_last: bool,
@@ -62,6 +72,7 @@ pub enum Response {
         id: i64,
         epoch: i16,
     },
+    Group(GroupResponse),
     Error(Error),
 }
 
@@ -111,6 +122,8 @@ pub struct Published {
     pub level: Level,
     /// Live subscribers and queue groups that the batch was handed to.
     pub receivers: u32,
+    /// Partitions that the topic has: a publisher learns here that it has grown.
+    pub partitions: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,6 +180,7 @@ impl Response {
                 b.put_u64(published.base_offset);
                 b.put_u8(published.level as u8);
                 b.put_u32(published.receivers);
+                b.put_u32(published.partitions);
             }),
             Self::Subscribed { subscription, sources } => put_frame(buf, kind::SUBSCRIBED, correlation, |b| {
                 b.put_u32(*subscription);
@@ -191,6 +205,7 @@ impl Response {
             Self::TopicCreated(info) => put_frame(buf, kind::TOPIC_CREATED, correlation, |b| put_topic(b, info)),
             Self::TopicDeleted => put_frame(buf, kind::TOPIC_DELETED, correlation, |_| {}),
             Self::TopicDescribed(info) => put_frame(buf, kind::TOPIC_DESCRIBED, correlation, |b| put_topic(b, info)),
+            Self::TopicGrown(info) => put_frame(buf, kind::TOPIC_GROWN, correlation, |b| put_topic(b, info)),
             Self::Topics { topics, is_last } => put_frame(buf, kind::TOPICS, correlation, |b| {
                 b.put_u8(u8::from(*is_last));
                 b.put_u32(topics.len() as u32);
@@ -204,6 +219,7 @@ impl Response {
                 b.put_i64(*id);
                 b.put_i16(*epoch);
             }),
+            Self::Group(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -224,6 +240,7 @@ impl Response {
                 base_offset: f.u64()?,
                 level: Level::from_code(f.u8()?)?,
                 receivers: f.u32()?,
+                partitions: f.u32()?,
             }),
             kind::SUBSCRIBED => {
                 let subscription = f.u32()?;
@@ -241,6 +258,7 @@ impl Response {
             kind::TOPIC_CREATED => Self::TopicCreated(get_topic(&mut f)?),
             kind::TOPIC_DELETED => Self::TopicDeleted,
             kind::TOPIC_DESCRIBED => Self::TopicDescribed(get_topic(&mut f)?),
+            kind::TOPIC_GROWN => Self::TopicGrown(get_topic(&mut f)?),
             kind::TOPICS => {
                 let is_last = f.u8()? != 0;
                 let count = f.count(26)?;
@@ -253,6 +271,7 @@ impl Response {
             }
             kind::PONG => Self::Pong,
             kind::PRODUCER => Self::Producer { id: f.i64()?, epoch: f.i16()? },
+            kind::GROUP_TURN..=kind::OFFSETS_RESET => Self::Group(GroupResponse::get(frame.kind, &mut f)?),
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };

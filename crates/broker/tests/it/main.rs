@@ -2,8 +2,11 @@
 
 mod support;
 
+mod consumer_groups;
 mod delivering;
+mod durable;
 mod groups;
+mod growing;
 mod joining;
 mod lanes;
 mod limits;

@@ -172,7 +172,7 @@ impl World {
                 batch.base_offset()
             }
         };
-        Ok(Published { partition: 0, base_offset, level: Level::Accepted, receivers: 0 })
+        Ok(Published { partition: 0, base_offset, level: Level::Accepted, receivers: 0, partitions: 1 })
     }
 
     fn answer(&mut self) {
@@ -396,7 +396,8 @@ fn a_lone_record_does_not_linger() {
     world.now += linger;
     assert_eq!(seal(&mut world), None, "it has waited long enough");
     for number in 0..2 {
-        let published = Published { partition: 0, base_offset: number, level: Level::Accepted, receivers: 0 };
+        let published =
+            Published { partition: 0, base_offset: number, level: Level::Accepted, receivers: 0, partitions: 1 };
         world.lane.answered(number, Ok(published), world.now);
     }
     assert_eq!(seal(&mut world), Some(world.now + linger), "the last one had company");

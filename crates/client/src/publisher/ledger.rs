@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use engine::limits::PARTITIONS_MAX;
 use engine::partitioner::{self, Sticky};
 use engine::{DraftBatch, Error, PartitionId, Producer, Record, Result};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use wire::Response;
 
@@ -39,6 +40,9 @@ pub(super) struct Ledger {
 }
 
 struct State {
+    /// What lanes begin with.
+    identity: Option<Identity>,
+    /// One for each partition that the topic is known to have.
     lanes: Vec<Lane<Owed>>,
     /// Lanes that have something to send, each once.
     ready: VecDeque<usize>,
@@ -110,10 +114,11 @@ pub(super) enum Next {
 
 impl Ledger {
     pub fn new(settings: Settings, partitions: u32, identity: Option<Identity>, seed: u64) -> Self {
-        let state = State {
-            lanes: (0..partitions).map(|_| Lane::new(identity)).collect(),
+        let mut state = State {
+            identity,
+            lanes: Vec::new(),
             ready: VecDeque::new(),
-            is_ready: vec![false; partitions as usize],
+            is_ready: Vec::new(),
             sticky: Sticky::new(seed),
             sticky_bytes: 0,
             held: 0,
@@ -124,6 +129,7 @@ impl Ledger {
             unreachable: None,
             failed: Failed::default(),
         };
+        state.learn(partitions);
         Self {
             settings,
             state: Mutex::new(state),
@@ -291,6 +297,11 @@ impl Ledger {
         self.finish(state, settled);
     }
 
+    /// The topic has so many partitions. They only grow.
+    pub fn learn(&self, partitions: u32) {
+        self.state.lock().learn(partitions);
+    }
+
     /// The broker cannot be reached, or can again.
     pub fn set_unreachable(&self, error: Option<Error>) {
         self.state.lock().unreachable = error;
@@ -350,7 +361,7 @@ impl Ledger {
     }
 
     /// Tells those who wait, after the lock is given back.
-    fn finish(&self, mut state: parking_lot::MutexGuard<'_, State>, all: impl IntoIterator<Item = Settled<Owed>>) {
+    fn finish(&self, mut state: MutexGuard<'_, State>, all: impl IntoIterator<Item = Settled<Owed>>) {
         let mut owed: Vec<(Owed, Outcome)> = Vec::new();
         let mut one = None;
         for settled in all {
@@ -395,17 +406,24 @@ impl OnAck for Ledger {
             Response::Published(published) => Ok(published),
             other => Err(unexpected(&other)),
         });
-        self.settle(batch, |lane| lane.answered(batch.number, answer, Instant::now()));
+        let partitions = answer.as_ref().map_or(0, |published| published.partitions);
+        let mut state = self.state.lock();
+        state.learn(partitions);
+        self.settle(state, batch, |lane| lane.answered(batch.number, answer, Instant::now()));
     }
 
     fn lost(&self, batch: BatchTag, error: &Error) {
-        self.settle(batch, |lane| lane.lost(batch.number, error, Instant::now()));
+        self.settle(self.state.lock(), batch, |lane| lane.lost(batch.number, error, Instant::now()));
     }
 }
 
 impl Ledger {
-    fn settle(&self, batch: BatchTag, take: impl FnOnce(&mut Lane<Owed>) -> Option<Settled<Owed>>) {
-        let mut state = self.state.lock();
+    fn settle(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        batch: BatchTag,
+        take: impl FnOnce(&mut Lane<Owed>) -> Option<Settled<Owed>>,
+    ) {
         let at = batch.lane as usize;
         state.outstanding -= 1;
         let settled = take(&mut state.lanes[at]);
@@ -419,6 +437,13 @@ impl Ledger {
 }
 
 impl State {
+    fn learn(&mut self, partitions: u32) {
+        while self.lanes.len() < partitions.min(PARTITIONS_MAX) as usize {
+            self.lanes.push(Lane::new(self.identity));
+            self.is_ready.push(false);
+        }
+    }
+
     fn has_no_room(&mut self, settings: &Settings) -> bool {
         self.is_full |= self.held >= settings.buffer_bytes;
         self.is_full

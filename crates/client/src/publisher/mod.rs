@@ -65,22 +65,12 @@ struct Settings {
     acks: Acks,
     partition: Option<PartitionId>,
     partitioner: Partitioner,
-    /// Whether the topic had one partition when it was looked at: then none is named.
-    is_only_partition: bool,
     codec: Codec,
     batch_bytes: usize,
     linger: Duration,
     buffer_bytes: usize,
     batches_in_flight_max: usize,
     delivery_timeout: Duration,
-}
-
-impl Settings {
-    /// The partition that a batch names.
-    fn named_partition(&self, lane: usize) -> Option<PartitionId> {
-        // A topic that has got more of them meanwhile refuses the batch, which no longer knows where it belongs.
-        (self.partition.is_some() || !self.is_only_partition).then_some(lane as PartitionId)
-    }
 }
 
 pub struct PublisherBuilder {
@@ -106,7 +96,6 @@ impl PublisherBuilder {
             acks: Acks::Default,
             partition: None,
             partitioner: Partitioner::default(),
-            is_only_partition: false,
             codec: Codec::None,
             batch_bytes: given.publish_chunk_bytes,
             linger: Duration::ZERO,
@@ -194,7 +183,6 @@ impl PublisherBuilder {
             true => Some(sender::init_producer(&client).await?),
             false => None,
         };
-        settings.is_only_partition = partitions == 1;
         settings.batches_in_flight_max = settings.batches_in_flight_max.min(taken_at_once).max(1);
         let ledger = Ledger::new(settings, partitions, identity, (turn as u64) << 32 | 0x9e37_79b9);
         let sender = Arc::new(Sender::new(Arc::new(ledger), client, turn, link));

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{Acks, Result};
+use engine::{Acks, PartitionId, Result};
 use wire::request::publish_frame;
 use wire::{Request, Response};
 
@@ -14,6 +14,9 @@ use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::link::{Link, Waiter, unexpected};
 use crate::pool::is_transient;
+
+/// How often a publisher without acknowledgements asks how many partitions its topic has.
+const PARTITIONS_LOOK_EVERY: Duration = Duration::from_secs(10);
 
 pub(super) struct Sender {
     pub ledger: Arc<Ledger>,
@@ -80,7 +83,8 @@ impl Sender {
 
     fn frame(&self, correlation: u32, lane: usize, batch: bytes::Bytes) -> [bytes::Bytes; 2] {
         let settings = &self.ledger.settings;
-        publish_frame(correlation, &settings.topic, settings.named_partition(lane), settings.acks, batch)
+        // Named even where there is one: keys that were gathered for it do not belong to others that came since.
+        publish_frame(correlation, &settings.topic, Some(lane as PartitionId), settings.acks, batch)
     }
 
     /// Waits until everything was handed to the network.
@@ -116,6 +120,13 @@ impl Sender {
         }
     }
 
+    /// How many partitions the topic has: acknowledgements say it, and without any somebody has to ask.
+    async fn look_at_partitions(&self) {
+        if let Ok(info) = self.client.describe_topic(&self.ledger.settings.topic).await {
+            self.ledger.learn(info.settings.partitions);
+        }
+    }
+
     async fn reconnect(&self, link: &mut Arc<Link>) -> Result<()> {
         *link = self.client.shared.publish.link(self.turn).await?;
         Ok(())
@@ -130,6 +141,7 @@ pub(super) async fn run(sender: Arc<Sender>) {
     tokio::pin!(timer);
     // When the timer is to fire.
     let mut armed: Option<Instant> = None;
+    let mut looked = Instant::now();
     loop {
         let work = sender.work();
         tokio::pin!(work);
@@ -147,6 +159,10 @@ pub(super) async fn run(sender: Arc<Sender>) {
             arm(&mut timer, &mut armed, deadline);
         };
         arm(&mut timer, &mut armed, due);
+        if ledger.settings.acks == Acks::None && looked.elapsed() > PARTITIONS_LOOK_EVERY {
+            sender.look_at_partitions().await;
+            looked = Instant::now();
+        }
     }
 }
 

@@ -317,16 +317,26 @@ pub(super) struct SettingsIn {
     partitions: Option<u32>,
     retention_bytes: Option<u64>,
     retention_ms: Option<u64>,
+    storage: Option<String>,
 }
 
 impl SettingsIn {
-    pub fn over(&self, defaults: TopicSettings) -> TopicSettings {
-        TopicSettings {
+    pub fn over(&self, defaults: TopicSettings) -> engine::Result<TopicSettings> {
+        Ok(TopicSettings {
             partitions: self.partitions.unwrap_or(defaults.partitions),
             retention_bytes: self.retention_bytes.unwrap_or(defaults.retention_bytes),
             retention_ms: self.retention_ms.unwrap_or(defaults.retention_ms),
-        }
+            storage: self.storage.as_deref().map(str::parse).transpose()?.unwrap_or(defaults.storage),
+        })
     }
+}
+
+/// What is to be different about a topic.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GrowthIn {
+    /// In all.
+    pub partitions: u32,
 }
 
 /// A batch that was published.
@@ -335,7 +345,6 @@ pub(super) struct ResultOut {
     partition: PartitionId,
     base_offset: Offset,
     count: u32,
-    /// Every topic lives in memory: there is no higher level to wait for.
     level: &'static str,
     #[serde(skip)]
     receivers: u32,
@@ -343,8 +352,9 @@ pub(super) struct ResultOut {
 
 impl ResultOut {
     pub fn new(published: Published, count: u32) -> Self {
-        let Published { partition, base_offset, receivers } = published;
-        Self { partition, base_offset, count, level: "accepted", receivers }
+        let Published { partition, base_offset, receivers, is_committed, .. } = published;
+        let level = if is_committed { "committed" } else { "accepted" };
+        Self { partition, base_offset, count, level, receivers }
     }
 }
 
@@ -481,6 +491,7 @@ struct SettingsOut {
     partitions: u32,
     retention_bytes: u64,
     retention_ms: u64,
+    storage: &'static str,
 }
 
 #[derive(Serialize)]
@@ -488,7 +499,7 @@ struct PartitionOut {
     partition: PartitionId,
     start_offset: Offset,
     end_offset: Offset,
-    bytes: usize,
+    bytes: u64,
     subscribers: usize,
 }
 
@@ -500,7 +511,7 @@ pub(super) struct TopicsOut<'a> {
 
 impl<'a> TopicOut<'a> {
     pub fn new(status: &'a TopicStatus) -> Self {
-        let TopicSettings { partitions, retention_bytes, retention_ms } = status.settings;
+        let TopicSettings { partitions, retention_bytes, retention_ms, storage } = status.settings;
         let extents = (0..).zip(&status.partitions).map(|(partition, extent)| PartitionOut {
             partition,
             start_offset: extent.start,
@@ -510,7 +521,7 @@ impl<'a> TopicOut<'a> {
         });
         Self {
             topic: status.name.as_str(),
-            settings: SettingsOut { partitions, retention_bytes, retention_ms },
+            settings: SettingsOut { partitions, retention_bytes, retention_ms, storage: storage.name() },
             partitions: extents.collect(),
         }
     }

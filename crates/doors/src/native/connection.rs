@@ -18,14 +18,16 @@ use tokio::sync::Notify;
 use wire::frame::BODY_BYTES_MAX;
 use wire::negotiate::{self, VERSION};
 use wire::response::{HelloOk, Push};
-use wire::{Request, Response, Subscribe};
+use wire::{GroupRequest, Request, Response, Subscribe};
 
 use super::codec::{self, Answer, DeliveryEncoder, NativeProtocol};
 use super::errors::{self, Verdict};
-use super::map;
+use super::{groups, map};
 
 /// Fetches of one connection that wait for records at once.
 const FETCHES_MAX: usize = 64;
+/// Heartbeats of consumer groups that wait for news; others are answered at once.
+const HEARTBEATS_MAX: usize = 256;
 /// Partitions that the answer to a subscribe names: at least those of one topic.
 const SOURCES_TOLD_MAX: usize = engine::limits::PARTITIONS_MAX as usize;
 /// Subscriptions of one connection.
@@ -49,6 +51,7 @@ struct Shared {
     /// A subscription has ended.
     ended: Notify,
     fetches: AtomicUsize,
+    heartbeats: AtomicUsize,
 }
 
 /// One stream of frames in both directions: a whole TCP connection, or a QUIC stream.
@@ -66,7 +69,12 @@ impl Handler<NativeProtocol> for NativeHandler {
     type Later = Later;
 
     fn connect(&self, peer: &Rc<Peer>) -> Connection {
-        let shared = Shared { subscriptions: Mutex::default(), ended: Notify::new(), fetches: AtomicUsize::new(0) };
+        let shared = Shared {
+            subscriptions: Mutex::default(),
+            ended: Notify::new(),
+            fetches: AtomicUsize::new(0),
+            heartbeats: AtomicUsize::new(0),
+        };
         Connection { peer: peer.clone(), shared: Arc::new(shared) }
     }
 
@@ -89,9 +97,10 @@ impl Handler<NativeProtocol> for NativeHandler {
 
     fn tell(&self, stream: &mut Stream, message: Request) -> Option<Held> {
         match message {
-            Request::Publish { topic, partition, batch, .. } => {
-                match map::publish(&self.broker, &mut stream.wakes, &topic, partition, batch) {
-                    Ok(Attempt::Done(_)) => {}
+            Request::Publish { topic, partition, acks, batch } => {
+                match map::publish(&self.broker, &mut stream.wakes, &topic, partition, acks, batch) {
+                    // Nobody is told whether it is committed.
+                    Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
                     Ok(Attempt::Waits(waiting)) => {
                         let broker = self.broker.clone();
                         let wait = async move {
@@ -151,8 +160,8 @@ impl NativeHandler {
     fn answer(&self, stream: &mut Stream, request: Request) -> Result<Reply<Answer, Later>> {
         let broker = &self.broker;
         Ok(match request {
-            Request::Publish { topic, partition, batch, .. } => {
-                match map::publish(broker, &mut stream.wakes, &topic, partition, batch)? {
+            Request::Publish { topic, partition, acks, batch } => {
+                match map::publish(broker, &mut stream.wakes, &topic, partition, acks, batch)? {
                     Attempt::Done(published) => now(map::published(published)),
                     Attempt::Waits(waiting) => {
                         let broker = broker.clone();
@@ -160,6 +169,10 @@ impl NativeHandler {
                             let published = waiting.finish(&broker, &mut Wakes::default()).await;
                             published.map(map::published)
                         })
+                    }
+                    Attempt::Commits(committing) => {
+                        let broker = broker.clone();
+                        later(async move { committing.finish(&broker).await.map(map::published) })
                     }
                 }
             }
@@ -172,7 +185,10 @@ impl NativeHandler {
                 now(Response::Unsubscribed)
             }
             Request::Fetch { topic, partition, offset, bytes_max, wait_ms } => {
-                let turn = FetchTurn::take(&stream.connection.shared)?;
+                let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.fetches, FETCHES_MAX);
+                let turn = turn.ok_or_else(|| {
+                    Error::busy(format!("{FETCHES_MAX} fetches of this connection are waiting already"))
+                })?;
                 let fetch = map::fetch(broker.clone(), topic, partition, offset, bytes_max, wait_ms);
                 later(async move {
                     let fetched = fetch.await;
@@ -181,22 +197,52 @@ impl NativeHandler {
                 })
             }
             Request::TopicCreate { topic, settings } => {
-                now(Response::TopicCreated(map::topic_info(&broker.create_topic(&topic, settings)?)))
+                let broker = broker.clone();
+                alone(async move {
+                    let status = broker.create_topic(&topic, settings).await?;
+                    Ok(Response::TopicCreated(map::topic_info(&status)))
+                })
             }
             Request::TopicDelete { topic } => {
-                broker.delete_topic(&topic)?;
-                now(Response::TopicDeleted)
+                let broker = broker.clone();
+                alone(async move { broker.delete_topic(&topic).await.map(|()| Response::TopicDeleted) })
             }
             Request::TopicDescribe { topic } => {
                 now(Response::TopicDescribed(map::topic_info(&broker.describe_topic(&topic)?)))
             }
+            Request::TopicGrow { topic, partitions } => {
+                let broker = broker.clone();
+                alone(async move {
+                    let status = broker.grow_topic(&topic, partitions).await?;
+                    Ok(Response::TopicGrown(map::topic_info(&status)))
+                })
+            }
             Request::TopicList { after, count_max } => now(map::list(broker, &after, count_max)),
+            Request::Group(mut request) => {
+                let turn = self.heartbeat_turn(stream, &mut request);
+                let (broker, peer) = (broker.clone(), stream.connection.peer.to_string());
+                later(async move {
+                    let answer = groups::answer(&broker, request, &peer).await;
+                    drop(turn);
+                    answer
+                })
+            }
             Request::Stats => now(Response::Stats(broker.stats()?)),
             Request::Ping => now(Response::Pong),
             Request::InitProducer => now(map::init_producer(broker)?),
             Request::Hello { .. } => return Err(Error::malformed("hello was said already")),
             Request::Credit { .. } => return Err(Error::malformed("a grant of credit has no answer")),
         })
+    }
+
+    /// A heartbeat waits for news only while not too many of its connection do.
+    fn heartbeat_turn(&self, stream: &Stream, request: &mut GroupRequest) -> Option<WaitTurn> {
+        let wait_ms = groups::wait_ms(request).filter(|wait_ms| **wait_ms > 0)?;
+        let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.heartbeats, HEARTBEATS_MAX);
+        if turn.is_none() {
+            *wait_ms = 0;
+        }
+        turn
     }
 
     /// Opens a subscription and has a lane drain it.
@@ -294,22 +340,22 @@ impl Drop for Connection {
     }
 }
 
-/// The right of one fetch of a connection to wait.
-struct FetchTurn(Arc<Shared>);
+/// The right of one request of a connection to wait, among those that are counted with it.
+struct WaitTurn {
+    shared: Arc<Shared>,
+    waiting: fn(&Shared) -> &AtomicUsize,
+}
 
-impl FetchTurn {
-    fn take(shared: &Arc<Shared>) -> Result<Self> {
-        let turn = Self(shared.clone());
-        if shared.fetches.fetch_add(1, Ordering::Relaxed) >= FETCHES_MAX {
-            return Err(Error::busy(format!("{FETCHES_MAX} fetches of this connection are waiting already")));
-        }
-        Ok(turn)
+impl WaitTurn {
+    fn take(shared: &Arc<Shared>, waiting: fn(&Shared) -> &AtomicUsize, max: usize) -> Option<Self> {
+        let turn = Self { shared: shared.clone(), waiting };
+        (waiting(shared).fetch_add(1, Ordering::Relaxed) < max).then_some(turn)
     }
 }
 
-impl Drop for FetchTurn {
+impl Drop for WaitTurn {
     fn drop(&mut self) {
-        self.0.fetches.fetch_sub(1, Ordering::Relaxed);
+        (self.waiting)(&self.shared).fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -3,6 +3,7 @@
 mod codec;
 mod connection;
 mod errors;
+mod groups;
 mod map;
 
 use std::io;

@@ -129,7 +129,7 @@ impl Server {
 
     pub async fn publish_batch(&self, topic: &str, batch: DraftBatch) {
         let mut wakes = Wakes::default();
-        self.broker.publish(topic, Some(0), batch, &mut wakes).await.expect("published");
+        self.broker.publish(topic, Some(0), engine::Acks::Default, batch, &mut wakes).await.expect("published");
     }
 }
 

@@ -8,17 +8,22 @@ use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use engine::groups::{Assignor, GroupState, MemberState};
 use engine::{
     Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Overflow, Producer, RecordBatch, Result, RetryClass, Start,
-    TopicSettings,
+    Storage, TopicSettings,
 };
 use proptest::prelude::*;
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES, put_frame};
+use wire::groups::{
+    CommittedOffset, GroupInfo, GroupPartition, GroupSummary, Heartbeat, MemberInfo, NewOffset, OffsetCommit,
+    OffsetReset, Step,
+};
 use wire::request::publish_frame;
 use wire::response::put_deliver_head;
 use wire::{
-    Assembler, Features, Frame, HelloOk, Level, PartitionInfo, Published, Push, Request, Response, SourceInfo,
-    Subscribe, TopicInfo,
+    Assembler, Features, Frame, GroupRequest, GroupResponse, HelloOk, Level, PartitionInfo, Published, Push, Request,
+    Response, SourceInfo, Subscribe, TopicInfo,
 };
 
 /// A value, as text and as the bytes that it is on the wire.
@@ -116,7 +121,8 @@ fn requests() -> Vec<Vector> {
         ..subscribe(Start::Live)
     };
     let (required, offered) = (Features(0), Features(0x8000_0000_0000_0001));
-    let settings = TopicSettings { partitions: 4, retention_bytes: 64 << 20, retention_ms: 3_600_000 };
+    let (retention_bytes, retention_ms) = (64 << 20, 3_600_000);
+    let settings = TopicSettings { partitions: 4, retention_bytes, retention_ms, storage: Storage::Disk };
     let mut values = vec![
         ("hello", Request::Hello { version: 1, required, offered, client: "thalweg-rust/0.1".into() }),
         ("publish", publish(Some(2), Acks::Accepted)),
@@ -157,7 +163,9 @@ fn requests() -> Vec<Vector> {
             "publish_with_producer",
             Request::Publish { topic: topic(), partition: Some(2), acks: Acks::Accepted, batch: numbered() },
         ),
+        ("topic_grow", Request::TopicGrow { topic: topic(), partitions: 1024 }),
     ]);
+    values.extend(group_requests().into_iter().map(|(name, value)| (name, Request::Group(value))));
     let encode = |(i, (name, value)): (usize, (&str, Request))| {
         let correlation = 0x0100_0000 + i as u32;
         let mut buf = BytesMut::new();
@@ -171,7 +179,7 @@ fn responses() -> Vec<Vector> {
     let source = |partition, start| SourceInfo { topic: "orders.eu".into(), partition, start, end: 1 << 40 };
     let topic = |partitions| TopicInfo {
         topic: "orders.eu".into(),
-        settings: TopicSettings { partitions: 2, retention_bytes: 0, retention_ms: u64::MAX },
+        settings: TopicSettings { partitions: 2, retention_bytes: 0, retention_ms: u64::MAX, storage: Storage::Memory },
         partitions,
     };
     let partitions = || {
@@ -180,7 +188,7 @@ fn responses() -> Vec<Vector> {
             PartitionInfo { start: 0, end: 0, bytes: 0, subscribers: 0 },
         ]
     };
-    let published = |level| Published { partition: 2, base_offset: 1 << 40, level, receivers: 3 };
+    let published = |level| Published { partition: 2, base_offset: 1 << 40, level, receivers: 3, partitions: 4 };
     let hello = HelloOk {
         version: 1,
         features: Features(0),
@@ -207,6 +215,7 @@ fn responses() -> Vec<Vector> {
         ("stats", Response::Stats("thalweg_topics 1\n".into())),
         ("pong", Response::Pong),
         ("producer", Response::Producer { id: 0x0123_4567_89ab_cdef, epoch: 7 }),
+        ("topic_grown", Response::TopicGrown(topic(partitions()))),
     ];
     let encode = |i: usize, name: String, value: Response| {
         let mut buf = BytesMut::new();
@@ -214,10 +223,123 @@ fn responses() -> Vec<Vector> {
         vector(name, value, |b| b.put_slice(&buf))
     };
     let answers = values.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let groups = group_responses().into_iter().map(|(name, value)| (name.to_owned(), Response::Group(value)));
     let errors = ErrorKind::ALL
         .into_iter()
         .map(|kind| (format!("error_{}", kind.name()), Response::Error(Error::new(kind, "what to do, für alle"))));
-    answers.chain(errors).enumerate().map(|(i, (name, value))| encode(i, name, value)).collect()
+    answers.chain(errors).chain(groups).enumerate().map(|(i, (name, value))| encode(i, name, value)).collect()
+}
+
+fn group_requests() -> Vec<(&'static str, GroupRequest)> {
+    let group = || "billing".to_owned();
+    let owned = || vec![("orders.eu".to_owned(), vec![0, 3]), ("orders.us".to_owned(), Vec::new())];
+    let heartbeat = |instance: &str, step| {
+        GroupRequest::Heartbeat(Heartbeat { group: group(), member: "m-1".into(), instance: instance.into(), step })
+    };
+    let join = |assignor| Step::Join {
+        client: "rust".into(),
+        session_timeout_ms: 30_000,
+        rebalance_timeout_ms: 60_000,
+        assignor,
+        topics: vec!["orders.eu".into(), "orders.*".into()],
+    };
+    let alive = |owned, topics| Step::Alive { epoch: 7, wait_ms: 10_000, owned, topics };
+    let new = |partition| NewOffset { partition, offset: 1 << 40, metadata: "bis hierher, für alle".into() };
+    let commit = |member: &str, offsets| {
+        GroupRequest::Commit(OffsetCommit {
+            group: group(),
+            member: member.into(),
+            instance: String::new(),
+            epoch: 7,
+            offsets,
+        })
+    };
+    let reset = |to, is_dry_run, partitions| {
+        GroupRequest::Reset(OffsetReset { group: group(), topic: "orders.eu".into(), partitions, to, is_dry_run })
+    };
+    vec![
+        ("group_join", heartbeat("", join(Assignor::Uniform))),
+        ("group_join_static", heartbeat("billing-1", join(Assignor::Range))),
+        ("group_alive", heartbeat("", alive(None, None))),
+        ("group_alive_owned", heartbeat("", alive(Some(owned()), None))),
+        ("group_alive_topics", heartbeat("billing-1", alive(Some(Vec::new()), Some(vec!["orders.us".into()])))),
+        ("group_leave", heartbeat("", Step::Leave)),
+        ("group_away", heartbeat("billing-1", Step::Away)),
+        ("offset_commit", commit("m-1", vec![("orders.eu".into(), vec![new(0), new(3)])])),
+        ("offset_commit_of_no_member", commit("", Vec::new())),
+        ("offset_fetch", GroupRequest::Fetch { group: group(), partitions: owned() }),
+        ("offset_fetch_all", GroupRequest::Fetch { group: group(), partitions: Vec::new() }),
+        ("group_list", GroupRequest::List { after: group(), count_max: 100 }),
+        ("group_describe", GroupRequest::Describe { group: group() }),
+        ("group_delete", GroupRequest::Delete { group: group() }),
+        ("offset_reset_latest", reset(Some(Start::Live), false, Vec::new())),
+        ("offset_reset_earliest", reset(Some(Start::Earliest), true, vec![0])),
+        ("offset_reset_offset", reset(Some(Start::Offset(17)), false, vec![0, 3])),
+        ("offset_reset_time", reset(Some(Start::Time(-1)), false, Vec::new())),
+        ("offset_reset_offsets", reset(Some(Start::Offsets(vec![(0, 17)])), false, Vec::new())),
+        ("offset_reset_forget", reset(None, false, Vec::new())),
+    ]
+}
+
+fn group_responses() -> Vec<(&'static str, GroupResponse)> {
+    let assignment = vec![("orders.eu".to_owned(), vec![0, 3])];
+    let committed = CommittedOffset {
+        partition: 3,
+        offset: 1 << 40,
+        committed_ms: 1_700_000_000_000,
+        metadata: "bis hierher, für alle".into(),
+    };
+    let summary = |state| GroupSummary { group: "billing".into(), state, members: 2, offsets: 3, lag: 1 << 33 };
+    let member = |state, instance: &str| MemberInfo {
+        member: "m-1".into(),
+        instance: instance.into(),
+        client: "rust".into(),
+        state,
+        epoch: 7,
+        topics: vec!["orders.*".into()],
+    };
+    let partition = |partition, owner, committed| GroupPartition {
+        partition,
+        owner,
+        committed,
+        committed_ms: 1_700_000_000_000,
+        start: 5,
+        end: 1 << 40,
+    };
+    let info = GroupInfo {
+        group: "billing".into(),
+        state: GroupState::Reconciling,
+        epoch: 7,
+        assignor: Assignor::Uniform,
+        members: vec![
+            member(MemberState::Stable, ""),
+            member(MemberState::Revoking, ""),
+            member(MemberState::Waiting, ""),
+            member(MemberState::Away, "billing-1"),
+        ],
+        partitions: vec![("orders.eu".into(), vec![partition(0, Some(1), Some(17)), partition(1, None, None)])],
+    };
+    let nothing = GroupInfo {
+        state: GroupState::Empty,
+        assignor: Assignor::Range,
+        members: Vec::new(),
+        partitions: Vec::new(),
+        ..info.clone()
+    };
+    let states = [GroupState::Empty, GroupState::Stable, GroupState::Reconciling];
+    vec![
+        ("group_turn", GroupResponse::Turn { epoch: 7, assignment: Some(assignment) }),
+        ("group_turn_without_news", GroupResponse::Turn { epoch: 7, assignment: None }),
+        ("offsets_committed", GroupResponse::Committed),
+        ("offsets", GroupResponse::Offsets(vec![("orders.eu".into(), vec![committed])])),
+        ("offsets_none", GroupResponse::Offsets(Vec::new())),
+        ("groups", GroupResponse::Groups { groups: states.map(summary).to_vec(), is_last: false }),
+        ("groups_last", GroupResponse::Groups { groups: Vec::new(), is_last: true }),
+        ("group_described", GroupResponse::Described(info)),
+        ("group_described_empty", GroupResponse::Described(nothing)),
+        ("group_deleted", GroupResponse::Deleted),
+        ("offsets_reset", GroupResponse::Reset(vec![(0, Some(17)), (3, None)])),
+    ]
 }
 
 fn pushes() -> Vec<Vector> {
@@ -354,7 +476,7 @@ fn a_body_that_is_cut_or_too_long_is_refused() {
 #[test]
 fn values_out_of_range_are_refused() {
     // Where in the body of which vector, and what stands there instead.
-    let cases: [(&str, &str, usize, &[u8]); 11] = [
+    let cases: [(&str, &str, usize, &[u8]); 20] = [
         ("requests.txt", "hello", 0, b"HTTP"),
         ("requests.txt", "hello", 24, &[0xff]),
         ("requests.txt", "publish", 2, &[0xc0]),
@@ -366,6 +488,16 @@ fn values_out_of_range_are_refused() {
         ("responses.txt", "published_accepted", 12, &[3]),
         ("responses.txt", "subscribed", 4, &[0x80, 0, 0, 0]),
         ("responses.txt", "stats", 0, &[0xff]),
+        // The step, the assignor, whether there is a list, and its length.
+        ("requests.txt", "group_join", 16, &[4]),
+        ("requests.txt", "group_join", 31, &[2]),
+        ("requests.txt", "group_alive", 25, &[2]),
+        ("requests.txt", "group_alive_owned", 26, &[0xff; 4]),
+        ("requests.txt", "offset_reset_forget", 24, &[2]),
+        ("requests.txt", "offset_reset_forget", 25, &[6]),
+        ("responses.txt", "group_described", 9, &[3]),
+        ("responses.txt", "group_described", 14, &[2]),
+        ("responses.txt", "groups", 0, &[2]),
     ];
     for (file, name, at, instead) in cases {
         let family = families().into_iter().find(|family| family.file == file).expect(file);
@@ -394,7 +526,10 @@ fn many_of_the_smallest_entries_are_read() {
     for response in [
         Response::Subscribed { subscription: 0, sources: vec![source; 100] },
         Response::Topics { topics: vec![topic; 100], is_last: true },
-    ] {
+    ]
+    .into_iter()
+    .chain(smallest_groups().into_iter().map(Response::Group))
+    {
         let mut buf = BytesMut::new();
         response.encode(1, &mut buf);
         assert_eq!(Response::decode(frame_of(&buf)), Ok(response));
@@ -416,6 +551,32 @@ fn many_of_the_smallest_entries_are_read() {
         let Ok(Request::Subscribe(read)) = Request::decode(frame_of(&buf)) else { panic!("a subscribe") };
         assert_eq!(read, subscribe);
     }
+}
+
+fn smallest_groups() -> Vec<GroupResponse> {
+    let (state, assignor) = (GroupState::Empty, Assignor::Uniform);
+    let summary = GroupSummary { group: String::new(), state, members: 0, offsets: 0, lag: 0 };
+    let member = MemberInfo {
+        member: String::new(),
+        instance: String::new(),
+        client: String::new(),
+        state: MemberState::Stable,
+        epoch: 0,
+        topics: vec![String::new(); 100],
+    };
+    let partition = GroupPartition { partition: 0, owner: None, committed: None, committed_ms: 0, start: 0, end: 0 };
+    let offset = CommittedOffset { partition: 0, offset: 0, committed_ms: 0, metadata: String::new() };
+    let info = |members, partitions| {
+        GroupResponse::Described(GroupInfo { group: String::new(), state, epoch: 0, assignor, members, partitions })
+    };
+    vec![
+        GroupResponse::Groups { groups: vec![summary; 100], is_last: true },
+        info(vec![member; 100], Vec::new()),
+        info(Vec::new(), vec![(String::new(), vec![partition; 100])]),
+        GroupResponse::Offsets(vec![(String::new(), vec![offset; 100])]),
+        GroupResponse::Turn { epoch: 0, assignment: Some(vec![(String::new(), Vec::new()); 100]) },
+        GroupResponse::Reset(vec![(0, None); 100]),
+    ]
 }
 
 #[test]

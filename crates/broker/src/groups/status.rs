@@ -1,0 +1,165 @@
+//! Consumer groups as they are shown: members, offsets, lag, metrics.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use engine::groups::{Assignor, Committed, GroupName, GroupState, InstanceId, MemberId, MemberState};
+use engine::{Offset, TopicPartition};
+
+use super::{Cell, Outcome};
+use crate::broker::Broker;
+use crate::metrics::Exposition;
+
+/// Groups whose lag is among the metrics, by name; more would make the page of metrics too long.
+const LAG_ROWS_MAX: usize = 1000;
+
+#[derive(Clone, Debug)]
+pub struct GroupSummary {
+    pub name: GroupName,
+    pub state: GroupState,
+    pub members: usize,
+    /// Partitions with a committed offset.
+    pub offsets: usize,
+    /// Records behind those offsets.
+    pub lag: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct GroupStatus {
+    pub name: GroupName,
+    pub state: GroupState,
+    pub epoch: u32,
+    pub assignor: Assignor,
+    pub members: Vec<GroupMember>,
+    pub partitions: Vec<GroupPartition>,
+}
+
+#[derive(Clone, Debug)]
+pub struct GroupMember {
+    pub id: MemberId,
+    pub instance: Option<InstanceId>,
+    pub client: String,
+    pub state: MemberState,
+    pub epoch: u32,
+    pub topics: Vec<String>,
+}
+
+/// A partition that the group shares out or has an offset of.
+#[derive(Clone, Debug)]
+pub struct GroupPartition {
+    pub partition: TopicPartition,
+    /// Who may read it.
+    pub owner: Option<MemberId>,
+    pub committed: Option<Committed>,
+    /// The bounds of its log.
+    pub start: Offset,
+    pub end: Offset,
+}
+
+impl GroupPartition {
+    /// Records that the group has still to read, where it has committed anything.
+    pub fn lag(&self) -> Option<u64> {
+        self.committed.as_ref().map(|committed| self.end.saturating_sub(committed.offset))
+    }
+}
+
+impl Broker {
+    /// Groups in the order of their names, after this one.
+    pub async fn list_groups(&self, after: &str, count_max: usize) -> Outcome<(Vec<GroupSummary>, bool)> {
+        let coordinator = self.restored_groups().await?;
+        let mut cells = coordinator.cells();
+        cells.retain(|cell| cell.name.as_str() > after);
+        cells.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let is_last = cells.len() <= count_max;
+        Ok((cells.iter().take(count_max).map(|cell| self.summary(cell)).collect(), is_last))
+    }
+
+    pub async fn describe_group(&self, name: &GroupName) -> Outcome<GroupStatus> {
+        let cell = self.restored_groups().await?.find(name)?;
+        let state = cell.state.lock();
+        let group = &state.group;
+        let members = group.members().map(|member| GroupMember {
+            id: member.id.clone(),
+            instance: member.instance.cloned(),
+            client: member.client.to_owned(),
+            state: member.state,
+            epoch: member.epoch,
+            topics: member.topics.iter().map(ToString::to_string).collect(),
+        });
+        let mut status = GroupStatus {
+            name: name.clone(),
+            state: group.state(),
+            epoch: group.epoch(),
+            assignor: group.assignor(),
+            members: members.collect(),
+            partitions: Vec::new(),
+        };
+        let all: BTreeSet<TopicPartition> = group.partitions().chain(group.committed().keys().cloned()).collect();
+        let known: Vec<_> =
+            all.into_iter().map(|at| (group.owner(&at).cloned(), group.committed().get(&at).cloned(), at)).collect();
+        drop(state);
+        // A partition of a topic that was deleted just now is not shown.
+        let partitions = known.into_iter().filter_map(|(owner, committed, partition)| {
+            let (start, end) = self.bounds(&partition)?;
+            Some(GroupPartition { partition, owner, committed, start, end })
+        });
+        status.partitions = partitions.collect();
+        Ok(status)
+    }
+
+    fn bounds(&self, at: &TopicPartition) -> Option<(Offset, Offset)> {
+        let extent = self.topic(at.topic.as_str()).ok()?.partition(at.partition).ok()?.extent();
+        Some((extent.start, extent.end))
+    }
+
+    fn summary(&self, cell: &Arc<Cell>) -> GroupSummary {
+        let (state, members, committed): (_, _, BTreeMap<TopicPartition, Offset>) = {
+            let group = &cell.state.lock().group;
+            let committed = group.committed().iter().map(|(at, committed)| (at.clone(), committed.offset));
+            (group.state(), group.members_len(), committed.collect())
+        };
+        let lag = |(at, offset): (&TopicPartition, &Offset)| Some(self.bounds(at)?.1.saturating_sub(*offset));
+        let lag = committed.iter().filter_map(lag).sum();
+        GroupSummary { name: cell.name.clone(), state, members, offsets: committed.len(), lag }
+    }
+
+    pub(crate) fn expose_groups(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let coordinator = self.groups();
+        let mut cells = coordinator.cells();
+        let (mut members, mut left_out) = (0, 0);
+        for cell in &cells {
+            let group = &cell.state.lock().group;
+            members += group.members_len() as u64;
+            left_out += group.left_out() as u64;
+        }
+        out.gauge("thalweg_groups", "Consumer groups", cells.len() as u64)?;
+        out.gauge("thalweg_group_members", "Members of all consumer groups", members)?;
+        out.gauge(
+            "thalweg_group_partitions_left_out",
+            "Partitions that no member gets because their group subscribes to too many",
+            left_out,
+        )?;
+        cells.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        cells.truncate(LAG_ROWS_MAX);
+        let lag: Vec<(String, u64)> =
+            cells.iter().map(|cell| (cell.name.to_string(), self.summary(cell).lag)).collect();
+        out.gauges("thalweg_group_lag", "Records behind the committed offsets of a group", "group", &lag)?;
+        let offsets = coordinator.offsets.load(Ordering::Relaxed) as u64;
+        out.gauge("thalweg_committed_offsets", "Committed offsets that are kept", offsets)?;
+        let counts = &coordinator.counts;
+        out.counter("thalweg_group_rebalances", "Times that partitions were shared out anew", counts.rebalances.get())?;
+        out.counter(
+            "thalweg_group_members_expired",
+            "Members that were put out because they were silent or gave nothing up",
+            counts.expired_members.get(),
+        )?;
+        out.counter("thalweg_offset_commits", "Commits of offsets", counts.commits.get())?;
+        out.counter(
+            "thalweg_offset_commit_errors",
+            "Commits of offsets that were refused",
+            counts.refused_commits.get(),
+        )
+    }
+}

@@ -1,0 +1,120 @@
+//! What the coordinator keeps is what it would find again after a restart.
+
+use std::collections::BTreeMap;
+
+use engine::TopicSettings;
+use engine::groups::{MemberId, OFFSETS_TOPIC};
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::Settings;
+
+fn group(name: &str) -> GroupName {
+    GroupName::parse(name).expect("a name")
+}
+
+fn at(topic: &str, partition: PartitionId) -> TopicPartition {
+    TopicPartition { topic: TopicName::parse(topic).expect("a topic"), partition }
+}
+
+fn commit(topic: &str, partition: PartitionId, offset: Offset) -> OffsetCommit {
+    OffsetCommit { partition: at(topic, partition), offset, metadata: format!("note {offset}") }
+}
+
+fn join(member: &str, topic: &str) -> Join {
+    Join {
+        who: Identity { member: MemberId::parse(member).expect("an id"), instance: None },
+        client: "test".into(),
+        topics: vec![Pattern::parse(topic).expect("a topic")],
+        assignor: Default::default(),
+        session_timeout_ms: 30_000,
+        rebalance_timeout_ms: 30_000,
+    }
+}
+
+type Kept = BTreeMap<GroupName, BTreeMap<TopicPartition, Committed>>;
+
+/// What is kept of each group, and what its records say.
+async fn kept_and_found(broker: &Broker) -> (Kept, Kept) {
+    let now = broker.groups().now();
+    let cells = broker.groups().cells();
+    let kept = cells.iter().map(|cell| (cell.name.clone(), cell.state.lock().group.committed().clone()));
+    let found = broker.read_groups(now).await.expect("readable");
+    let found = found.into_iter().map(|(name, group)| (name, group.committed().clone()));
+    (kept.collect(), found.collect())
+}
+
+#[tokio::test]
+async fn what_is_kept_is_found_again() {
+    let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
+    for topic in ["a", "b"] {
+        broker.create_topic(topic, TopicSettings { partitions: 3, ..TopicSettings::default() }).await.expect("created");
+    }
+    for (name, topic, offset) in [("g1", "a", 1), ("g1", "b", 2), ("g2", "a", 3), ("g3", "b", 4), ("g1", "a", 5)] {
+        let offsets = (0..3).map(|partition| commit(topic, partition, offset)).collect();
+        broker.commit_offsets(&group(name), &Committer::Outsider, offsets).await.expect("committed");
+    }
+    broker.reset_offsets(&group("g2"), "a", &[1], &ResetTo::Forget, false).await.expect("forgotten");
+    broker.delete_group(&group("g3")).await.expect("deleted");
+    let (kept, found) = kept_and_found(&broker).await;
+    assert_eq!(kept, found);
+    assert_eq!(kept.keys().map(GroupName::as_str).collect::<Vec<_>>(), ["g1", "g2"]);
+    assert_eq!(kept[&group("g2")].len(), 2);
+    assert_eq!(kept[&group("g1")][&at("a", 0)].offset, 5);
+
+    broker.delete_topic("a").await.expect("deleted");
+    let (kept, found) = kept_and_found(&broker).await;
+    assert_eq!(kept, found);
+    assert_eq!((kept[&group("g1")].len(), kept[&group("g2")].len()), (3, 0));
+    assert_eq!(broker.groups().offsets.load(Ordering::Relaxed), 3);
+    // A group that was deleted and comes back has nothing of before.
+    broker.commit_offsets(&group("g3"), &Committer::Outsider, vec![commit("b", 0, 1)]).await.expect("committed");
+    let (kept, found) = kept_and_found(&broker).await;
+    assert_eq!(kept, found);
+    assert_eq!(kept[&group("g3")].len(), 1);
+}
+
+#[tokio::test]
+async fn epochs_found_again_are_above_all_that_were_given_out() {
+    let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
+    let mut last = 0;
+    for i in 0..1500 {
+        let turn = broker.join_group(&group("g"), join(&format!("m{i}"), "t")).await.expect("joined");
+        last = last.max(turn.epoch);
+        let who = join(&format!("m{i}"), "t").who;
+        broker.leave_group(&group("g"), &who, false).await.expect("left");
+        if i % 100 == 0 {
+            let found = broker.read_groups(broker.groups().now()).await.expect("readable");
+            assert!(found[&group("g")].epoch() >= last);
+            assert!(found[&group("g")].is_expired(0, broker.groups().now()), "it is known to have no members");
+        }
+    }
+    assert!(last > 1500);
+    // Few records say it.
+    let topic = broker.topic(OFFSETS_TOPIC).expect("a topic");
+    let records: u64 = topic.partitions().iter().map(|cell| cell.extent().end).sum();
+    assert!(records < 3100, "{records}");
+}
+
+/// Many commits at once: what counts in the end is what the log says last, and it was never less.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn commits_at_once_count_in_the_order_of_the_log() {
+    let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
+    broker.create_topic("t", TopicSettings { partitions: 2, ..TopicSettings::default() }).await.expect("created");
+    let tasks: Vec<_> = (0..8u64)
+        .map(|task| {
+            let broker = broker.clone();
+            tokio::spawn(async move {
+                for i in 0..200 {
+                    let offsets = vec![commit("t", (i % 2) as u32, task * 1000 + i)];
+                    broker.commit_offsets(&group("g"), &Committer::Outsider, offsets).await.expect("committed");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let (kept, found) = kept_and_found(&broker).await;
+    assert_eq!(kept, found);
+}

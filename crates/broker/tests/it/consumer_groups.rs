@@ -1,0 +1,229 @@
+//! Consumer groups: members that wait, go and come while topics do, and what nobody may do.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{Beat, Broker, OffsetCommit, ResetTo, Settings};
+use engine::groups::{
+    Assignor, Committer, GroupName, GroupState, Identity, Join, MemberId, OFFSETS_TOPIC, Reason, Turn,
+};
+use engine::{ErrorKind, Overflow, Pattern, Start, TopicName, TopicPartition, TopicSettings};
+
+use crate::support::{Follow, ask, metric, publish, start, within};
+
+fn group() -> GroupName {
+    GroupName::parse("g").expect("a name")
+}
+
+fn who(member: &str) -> Identity {
+    Identity { member: MemberId::parse(member).expect("an id"), instance: None }
+}
+
+fn at(topic: &str, partition: u32) -> TopicPartition {
+    TopicPartition { topic: TopicName::parse(topic).expect("a topic"), partition }
+}
+
+/// A member, and what it does as the protocol says.
+struct Member {
+    broker: Arc<Broker>,
+    who: Identity,
+    epoch: u32,
+    reads: BTreeSet<TopicPartition>,
+}
+
+impl Member {
+    async fn join(broker: &Arc<Broker>, name: &str, topics: &str, session_timeout_ms: u32) -> Self {
+        let join = Join {
+            who: who(name),
+            client: "test".into(),
+            topics: topics.split(',').map(|topic| Pattern::parse(topic).expect("a topic")).collect(),
+            assignor: Assignor::Uniform,
+            session_timeout_ms,
+            rebalance_timeout_ms: 30_000,
+        };
+        let turn = within("joining", broker.join_group(&group(), join)).await.expect("joined");
+        let mut member = Self { broker: broker.clone(), who: who(name), epoch: 0, reads: BTreeSet::new() };
+        member.hear(turn);
+        member
+    }
+
+    fn hear(&mut self, turn: Turn) {
+        assert!(turn.epoch >= self.epoch);
+        self.epoch = turn.epoch;
+        if let Some(assignment) = turn.assignment {
+            self.reads = assignment.into_iter().collect();
+        }
+    }
+
+    fn beat(&self, says_owned: bool, wait: Duration) -> Beat {
+        let owned = says_owned.then(|| self.reads.clone());
+        Beat { who: self.who.clone(), epoch: self.epoch, owned, topics: None, wait }
+    }
+
+    /// Waits for news, says what it reads whenever that has changed, and so on until it has so many partitions.
+    async fn until(&mut self, partitions: usize) {
+        let mut said = None;
+        while said.as_ref() != Some(&self.reads) || self.reads.len() != partitions {
+            let beat = self.beat(said.as_ref() != Some(&self.reads), Duration::from_secs(600));
+            said = Some(self.reads.clone());
+            let turn = within("a heartbeat", self.broker.group_heartbeat(&group(), beat)).await.expect("a member");
+            self.hear(turn);
+        }
+    }
+
+    async fn commit(&self, topic: &str, partition: u32, offset: u64) -> Result<(), Reason> {
+        let committer = Committer::Member { who: self.who.clone(), epoch: self.epoch };
+        let offsets = vec![OffsetCommit { partition: at(topic, partition), offset, metadata: String::new() }];
+        self.broker.commit_offsets(&group(), &committer, offsets).await.map_err(|refused| refused.reason)
+    }
+}
+
+async fn with_topic(broker: &Broker, name: &str, partitions: u32) {
+    broker.create_topic(name, TopicSettings { partitions, ..TopicSettings::default() }).await.expect("created");
+}
+
+/// A heartbeat that waits is answered by what another member does, not by the clock.
+#[tokio::test]
+async fn members_that_wait_hear_of_each_other_at_once() {
+    let broker = start(Settings::default());
+    with_topic(&broker, "t", 6).await;
+    let mut first = Member::join(&broker, "first", "t", 600_000).await;
+    assert_eq!(first.reads.len(), 6);
+    let waiting = tokio::spawn(async move {
+        first.until(2).await;
+        first
+    });
+    let mut second = Member::join(&broker, "second", "t", 600_000).await;
+    let mut third = Member::join(&broker, "third", "t", 600_000).await;
+    let waiting_too = tokio::spawn(async move {
+        second.until(2).await;
+        second
+    });
+    third.until(2).await;
+    let (mut first, second) =
+        (within("first", waiting).await.expect("no panic"), within("second", waiting_too).await.expect("no panic"));
+    let all: BTreeSet<_> = first.reads.iter().chain(&second.reads).chain(&third.reads).collect();
+    assert_eq!(all.len(), 6);
+    for gone in [second, third] {
+        broker.leave_group(&group(), &gone.who, false).await.expect("left");
+    }
+    first.until(6).await;
+    assert_eq!(metric(&broker, "thalweg_group_members"), 1);
+    assert_eq!(metric(&broker, "thalweg_group_rebalances_total"), 5);
+}
+
+/// Silence ends a session by itself; what was its goes to one that waits, and its commits are refused.
+#[tokio::test]
+async fn a_silent_member_is_put_out() {
+    let broker = start(Settings::default());
+    with_topic(&broker, "t", 4).await;
+    let mut silent = Member::join(&broker, "silent", "t", 100).await;
+    let mut other = Member::join(&broker, "other", "t", 600_000).await;
+    other.until(4).await;
+    assert_eq!(silent.commit("t", 0, 1).await, Err(Reason::UnknownMember));
+    let refused = broker.group_heartbeat(&group(), silent.beat(true, Duration::ZERO)).await;
+    assert_eq!(refused.map_err(|refused| refused.reason).map(drop), Err(Reason::UnknownMember));
+    assert_eq!(metric(&broker, "thalweg_group_members_expired_total"), 1);
+    silent.epoch = 0;
+    other.commit("t", 0, 1).await.expect("committed");
+}
+
+/// Topics that come and go are heard of without a heartbeat being due, and a deleted one takes its offsets along.
+#[tokio::test]
+async fn topics_that_come_and_go_are_heard_of() {
+    let broker = start(Settings::default());
+    with_topic(&broker, "orders.eu", 2).await;
+    let mut member = Member::join(&broker, "m", "orders.*", 600_000).await;
+    assert_eq!(member.reads.len(), 2);
+    member.commit("orders.eu", 1, 0).await.expect("committed");
+    let waiting = tokio::spawn(async move {
+        member.until(5).await;
+        member
+    });
+    with_topic(&broker, "orders.us", 3).await;
+    let mut member = within("the new topic", waiting).await.expect("no panic");
+    member.commit("orders.us", 2, 0).await.expect("committed");
+    broker.delete_topic("orders.us").await.expect("deleted");
+    member.until(2).await;
+    let committed = broker.committed_offsets(&group(), None).await.expect("offsets");
+    assert_eq!(committed.into_iter().map(|(at, _)| at).collect::<Vec<_>>(), [at("orders.eu", 1)]);
+    assert_eq!(member.commit("orders.us", 2, 0).await, Err(Reason::Other), "there is no such topic");
+}
+
+/// Where the group stands: who reads what, up to where, and how much is left.
+#[tokio::test]
+async fn lag_is_the_end_less_what_is_committed() {
+    let broker = start(Settings::default());
+    with_topic(&broker, "t", 3).await;
+    for partition in [0, 0, 0, 1] {
+        publish(&broker, "t", partition).await.expect("published");
+    }
+    let member = Member::join(&broker, "m", "t", 600_000).await;
+    member.commit("t", 0, 1).await.expect("committed");
+    member.commit("t", 1, 1).await.expect("committed");
+    let status = broker.describe_group(&group()).await.expect("a group");
+    assert_eq!((status.state, status.members.len(), status.assignor), (GroupState::Stable, 1, Assignor::Uniform));
+    assert_eq!(status.partitions.iter().map(|p| p.lag()).collect::<Vec<_>>(), [Some(2), Some(0), None]);
+    assert!(status.partitions.iter().all(|p| p.owner.as_ref() == Some(&member.who.member)));
+    let (listed, is_last) = broker.list_groups("", 10).await.expect("groups");
+    assert!(is_last);
+    assert_eq!((listed[0].lag, listed[0].members, listed[0].offsets), (2, 1, 2));
+    assert!(broker.stats().expect("metrics").contains("thalweg_group_lag{group=\"g\"} 2"));
+    // Without members the group stays as it is, and can be moved.
+    let reset = broker.reset_offsets(&group(), "t", &[], &ResetTo::Start(Start::Live), false).await;
+    assert_eq!(reset.map_err(|refused| refused.reason), Err(Reason::HasMembers));
+    let deleted = broker.delete_group(&group()).await;
+    assert_eq!(deleted.map_err(|refused| refused.reason), Err(Reason::HasMembers));
+    broker.leave_group(&group(), &member.who, false).await.expect("left");
+    let to = |to| broker.reset_offsets(&GROUP, "t", &[], to, true);
+    static GROUP: std::sync::LazyLock<GroupName> = std::sync::LazyLock::new(group);
+    assert_eq!(to(&ResetTo::Start(Start::Live)).await.expect("offsets"), [(0, Some(3)), (1, Some(1)), (2, Some(0))]);
+    assert_eq!(
+        to(&ResetTo::Start(Start::Offset(2))).await.expect("offsets"),
+        [(0, Some(2)), (1, Some(1)), (2, Some(0))]
+    );
+    assert_eq!(to(&ResetTo::Start(Start::Time(2))).await.expect("offsets"), [(0, Some(3)), (1, Some(1)), (2, Some(0))]);
+    assert_eq!(broker.list_groups("", 10).await.expect("groups").0[0].lag, 2, "a dry run changes nothing");
+    let earliest = ResetTo::Start(Start::Earliest);
+    broker.reset_offsets(&group(), "t", &[0], &earliest, false).await.expect("reset");
+    assert_eq!(broker.list_groups("", 10).await.expect("groups").0[0].lag, 3);
+    broker.delete_group(&group()).await.expect("deleted");
+    assert_eq!(broker.describe_group(&group()).await.map(drop).map_err(|r| r.reason), Err(Reason::NoSuchGroup));
+}
+
+/// Names that begin with `_` are the broker's own: clients may read them, and nothing else.
+#[tokio::test]
+async fn internal_topics_are_read_only() {
+    let broker = start(Settings::default());
+    let member = Member::join(&broker, "m", "t", 600_000).await;
+    let invalid = Err(ErrorKind::Invalid);
+    for name in [OFFSETS_TOPIC, "_mine"] {
+        assert_eq!(publish(&broker, name, 0).await.map(drop).map_err(|e| e.kind), invalid, "{name}");
+        assert_eq!(broker.create_topic(name, TopicSettings::default()).await.map(drop).map_err(|e| e.kind), invalid);
+        assert_eq!(broker.delete_topic(name).await.map_err(|e| e.kind), invalid);
+    }
+    let missing = broker.subscribe(ask("_mine"));
+    assert_eq!(missing.map(drop).map_err(|e| e.kind), Err(ErrorKind::NotFound), "it is not created");
+    let mut blocking = ask(OFFSETS_TOPIC);
+    blocking.overflow = Overflow::Block;
+    assert_eq!(broker.subscribe(blocking).map(drop).map_err(|e| e.kind), invalid, "nobody holds the broker up");
+    // A pattern does not mean it.
+    let everything = broker.subscribe(ask(">")).expect("subscribed");
+    assert_eq!(everything.starts.iter().map(|start| start.topic.as_str()).collect::<Vec<_>>(), ["t"]);
+    // Reading it is fine.
+    let mut request = ask(OFFSETS_TOPIC);
+    request.start = Start::Earliest;
+    let mut subscription = broker.subscribe(request).expect("subscribed");
+    let mut follow = Follow::of(&subscription);
+    member.commit("t", 0, 0).await.expect("committed");
+    let extents = broker.describe_topic(OFFSETS_TOPIC).expect("a topic").partitions;
+    let (source, end) =
+        extents.iter().enumerate().find_map(|(i, e)| (e.end > 0).then_some((i as u32, e.end))).expect("records");
+    assert_eq!(end, 2, "the group and its offset");
+    let mut out = Vec::new();
+    while follow.next(source) < end {
+        within("a record", subscription.next(&mut out)).await.expect("it goes on");
+        out.iter().for_each(|delivery| follow.see(delivery));
+    }
+}

@@ -1,0 +1,205 @@
+//! Which member shall have which partition: pure functions of topics, members and what they had.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+
+use super::MemberId;
+use crate::error::{Error, Result};
+use crate::ids::{PartitionId, TopicName, TopicPartition};
+
+/// The partitions of each member.
+pub type Assignment = BTreeMap<MemberId, BTreeSet<TopicPartition>>;
+
+/// How partitions are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[repr(u8)]
+pub enum Assignor {
+    /// As equal shares as possible, with as few moves as that takes.
+    #[default]
+    Uniform = 0,
+    /// Each topic in runs by the order of the members, so that the partitions of the same number of
+    /// topics of the same size meet at one member.
+    Range = 1,
+}
+
+impl Assignor {
+    pub const ALL: [Self; 2] = [Self::Uniform, Self::Range];
+
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|assignor| *assignor as u8 == code)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::Range => "range",
+        }
+    }
+
+    /// The new target. Invariant: every partition that a member subscribes to has exactly one owner,
+    /// and that one subscribes to it.
+    pub(super) fn assign(
+        self,
+        topics: &BTreeMap<TopicName, u32>,
+        members: &[Subscriber<'_>],
+        before: &Assignment,
+    ) -> Assignment {
+        match self {
+            Self::Uniform => Uniform::new(topics, members).assign(before),
+            Self::Range => range(topics, members),
+        }
+    }
+}
+
+impl FromStr for Assignor {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|assignor| assignor.name() == text)
+            .ok_or_else(|| Error::invalid(format!("an assignor is uniform or range, not '{text}'")))
+    }
+}
+
+/// A member as assignors see it.
+pub(super) struct Subscriber<'a> {
+    pub id: &'a MemberId,
+    /// What orders members for `range`: the same after a restart where it is an instance id.
+    pub rank: &'a str,
+    pub topics: BTreeSet<TopicName>,
+}
+
+fn range(topics: &BTreeMap<TopicName, u32>, members: &[Subscriber<'_>]) -> Assignment {
+    let mut order: Vec<&Subscriber<'_>> = members.iter().collect();
+    order.sort_by_key(|member| (member.rank, member.id));
+    let mut assignment: Assignment = members.iter().map(|member| (member.id.clone(), BTreeSet::new())).collect();
+    for (topic, &partitions) in topics {
+        let readers: Vec<&MemberId> =
+            order.iter().filter(|member| member.topics.contains(topic)).map(|member| member.id).collect();
+        let mut next: PartitionId = 0;
+        for (i, id) in readers.iter().enumerate() {
+            let (share, extra) = (partitions / readers.len() as u32, partitions % readers.len() as u32);
+            let end = next + share + u32::from((i as u32) < extra);
+            let run = (next..end).map(|partition| TopicPartition { topic: topic.clone(), partition });
+            assignment.entry((*id).clone()).or_default().extend(run);
+            next = end;
+        }
+    }
+    assignment
+}
+
+/// Topics with the same subscribers: within one, any partition can be with any of its members.
+struct Class {
+    /// Places in `Uniform::members`.
+    readers: Vec<usize>,
+    topics: BTreeSet<TopicName>,
+    /// What each member has of this class.
+    held: BTreeMap<usize, BTreeSet<TopicPartition>>,
+}
+
+struct Uniform<'a> {
+    topics: &'a BTreeMap<TopicName, u32>,
+    members: &'a [Subscriber<'a>],
+    /// Those with the fewest readers first, for they have the least choice.
+    classes: Vec<Class>,
+    /// Partitions of each member over all classes.
+    counts: Vec<usize>,
+}
+
+impl<'a> Uniform<'a> {
+    fn new(topics: &'a BTreeMap<TopicName, u32>, members: &'a [Subscriber<'a>]) -> Self {
+        let mut by_readers: BTreeMap<Vec<usize>, BTreeSet<TopicName>> = BTreeMap::new();
+        for topic in topics.keys() {
+            let readers: Vec<usize> = (0..members.len()).filter(|i| members[*i].topics.contains(topic)).collect();
+            if !readers.is_empty() {
+                by_readers.entry(readers).or_default().insert(topic.clone());
+            }
+        }
+        let class = |(readers, topics)| Class { readers, topics, held: BTreeMap::new() };
+        let mut classes: Vec<Class> = by_readers.into_iter().map(class).collect();
+        classes.sort_by_key(|class| class.readers.len());
+        Self { topics, members, classes, counts: vec![0; members.len()] }
+    }
+
+    fn assign(mut self, before: &Assignment) -> Assignment {
+        let free = self.keep(before);
+        for (at, free) in free.into_iter().enumerate() {
+            self.hand_out(at, free);
+        }
+        // Each move makes the sum of the squared counts smaller, so this ends.
+        while (0..self.classes.len()).any(|at| self.balance(at)) {}
+        let mut assignment: Assignment = self.members.iter().map(|m| (m.id.clone(), BTreeSet::new())).collect();
+        for class in self.classes {
+            for (member, partitions) in class.held {
+                assignment.entry(self.members[member].id.clone()).or_default().extend(partitions);
+            }
+        }
+        assignment
+    }
+
+    /// Leaves with each member what it had and still subscribes to. Returns what nobody has, by class.
+    fn keep(&mut self, before: &Assignment) -> Vec<Vec<TopicPartition>> {
+        let mut free = Vec::new();
+        for class in &mut self.classes {
+            let mut taken: BTreeSet<&TopicPartition> = BTreeSet::new();
+            for &member in &class.readers {
+                let had = before.get(self.members[member].id).into_iter().flatten();
+                let keeps = had.filter(|had| {
+                    let exists = self.topics.get(&had.topic).is_some_and(|count| had.partition < *count);
+                    exists && class.topics.contains(&had.topic) && taken.insert(had)
+                });
+                let keeps: BTreeSet<TopicPartition> = keeps.cloned().collect();
+                self.counts[member] += keeps.len();
+                class.held.insert(member, keeps);
+            }
+            let all = class.topics.iter().flat_map(|topic| {
+                (0..self.topics[topic]).map(|partition| TopicPartition { topic: topic.clone(), partition })
+            });
+            free.push(all.filter(|partition| !taken.contains(partition)).collect());
+        }
+        free
+    }
+
+    /// The readers of a class, those with the fewest partitions first.
+    fn by_count(&self, class: usize) -> BTreeSet<(usize, usize)> {
+        self.classes[class].readers.iter().map(|member| (self.counts[*member], *member)).collect()
+    }
+
+    fn hand_out(&mut self, class: usize, free: Vec<TopicPartition>) {
+        let mut by_count = self.by_count(class);
+        for partition in free {
+            if let Some((count, member)) = by_count.pop_first() {
+                self.classes[class].held.entry(member).or_default().insert(partition);
+                self.counts[member] = count + 1;
+                by_count.insert((count + 1, member));
+            }
+        }
+    }
+
+    /// Moves partitions from those who have the most to those who have the fewest, while they differ by
+    /// two or more. Among the same readers who gains never loses, so no partition moves that could stay.
+    fn balance(&mut self, class: usize) -> bool {
+        let mut by_count = self.by_count(class);
+        let mut has_moved = false;
+        while let Some(&(fewest, gainer)) = by_count.first() {
+            let held = &self.classes[class].held;
+            let has_some = |member: &usize| held.get(member).is_some_and(|partitions| !partitions.is_empty());
+            let most = by_count.iter().rev().find(|(_, member)| has_some(member)).copied();
+            let Some((most, loser)) = most.filter(|(most, _)| *most >= fewest + 2) else {
+                break;
+            };
+            let held = &mut self.classes[class].held;
+            if let Some(moved) = held.get_mut(&loser).and_then(BTreeSet::pop_last) {
+                held.entry(gainer).or_default().insert(moved);
+            }
+            for (member, before, after) in [(loser, most, most - 1), (gainer, fewest, fewest + 1)] {
+                by_count.remove(&(before, member));
+                by_count.insert((after, member));
+                self.counts[member] = after;
+            }
+            has_moved = true;
+        }
+        has_moved
+    }
+}

@@ -1,0 +1,776 @@
+//! One consumer group: its members, what each shall have and has, and its committed offsets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::assign::{Assignment, Assignor, Subscriber};
+use super::offsets::{Change, Committed, Offsets};
+use super::record::SavedGroup;
+use super::{Catalog, GroupError, GroupName, InstanceId, MemberId, Reason};
+use crate::error::{Error, Result};
+use crate::ids::{Offset, TopicName, TopicPartition};
+use crate::limits::{
+    GROUP_MEMBERS_MAX, GROUP_PARTITIONS_MAX, GROUP_TOPICS_BYTES_MAX, GROUP_TOPICS_MAX, REBALANCE_TIMEOUT_MS_MAX,
+    SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN,
+};
+use crate::pattern::Pattern;
+
+/// Epochs that one record in the topic of offsets allows.
+const EPOCH_BLOCK: u32 = 1024;
+/// What a member may call its program.
+const CLIENT_BYTES_MAX: usize = 255;
+
+type Outcome<T = ()> = Result<T, GroupError>;
+
+/// One moment on two clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// A clock that never steps back: for timeouts.
+    pub steady_ms: u64,
+    /// Since 1970: for what outlives the process.
+    pub unix_ms: u64,
+}
+
+/// Who speaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub member: MemberId,
+    /// Of a static member only.
+    pub instance: Option<InstanceId>,
+}
+
+/// What a member says when it joins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join {
+    pub who: Identity,
+    /// How its program calls itself, for people.
+    pub client: String,
+    pub topics: Vec<Pattern>,
+    pub assignor: Assignor,
+    /// How long it may be silent.
+    pub session_timeout_ms: u32,
+    /// How long it may take to give up partitions.
+    pub rebalance_timeout_ms: u32,
+}
+
+impl Join {
+    /// Whether every value is in its range.
+    pub fn check(&self) -> Result<()> {
+        check_topics(&self.topics)?;
+        let session = SESSION_TIMEOUT_MS_MIN..=SESSION_TIMEOUT_MS_MAX;
+        if !session.contains(&self.session_timeout_ms) {
+            return Err(Error::invalid(format!(
+                "a session timeout is {SESSION_TIMEOUT_MS_MIN} to {SESSION_TIMEOUT_MS_MAX} ms, not {}",
+                self.session_timeout_ms
+            )));
+        }
+        if !(SESSION_TIMEOUT_MS_MIN..=REBALANCE_TIMEOUT_MS_MAX).contains(&self.rebalance_timeout_ms) {
+            return Err(Error::invalid(format!(
+                "a rebalance timeout is {SESSION_TIMEOUT_MS_MIN} to {REBALANCE_TIMEOUT_MS_MAX} ms, not {}",
+                self.rebalance_timeout_ms
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn check_topics(topics: &[Pattern]) -> Result<()> {
+    if topics.is_empty() || topics.len() > GROUP_TOPICS_MAX {
+        return Err(Error::invalid(format!(
+            "a member subscribes to 1 to {GROUP_TOPICS_MAX} topics and patterns, not {}",
+            topics.len()
+        )));
+    }
+    let bytes: usize = topics.iter().map(|topic| topic.as_str().len()).sum();
+    if bytes > GROUP_TOPICS_BYTES_MAX {
+        return Err(Error::too_large(format!(
+            "the topics of a member have names of {bytes} bytes, more than {GROUP_TOPICS_BYTES_MAX}; use a pattern"
+        )));
+    }
+    match topics.iter().find(|topic| topic.as_str().starts_with('_')) {
+        Some(topic) => Err(Error::invalid(format!("a group cannot share the internal topic {topic}"))),
+        None => Ok(()),
+    }
+}
+
+/// By name, each once.
+fn sort<P: std::borrow::Borrow<Pattern>>(patterns: &mut Vec<P>) {
+    patterns.sort_unstable_by(|a, b| a.borrow().as_str().cmp(b.borrow().as_str()));
+    patterns.dedup_by(|a, b| a.borrow() == b.borrow());
+}
+
+/// Who commits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Committer {
+    /// A member, of its own partitions.
+    Member { who: Identity, epoch: u32 },
+    /// Somebody else, while the group has no members.
+    Outsider,
+}
+
+/// What a member is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    pub epoch: u32,
+    /// All that it may read, where that has changed or it asked.
+    pub assignment: Option<Vec<TopicPartition>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum GroupState {
+    Empty = 0,
+    /// Every member has its target.
+    Stable = 1,
+    /// Some give up partitions or wait for them.
+    Reconciling = 2,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MemberState {
+    Stable = 0,
+    /// It was asked to give up partitions and has not said that it did.
+    Revoking = 1,
+    /// What it shall have is still with others.
+    Waiting = 2,
+    /// A static member that has left and may come back.
+    Away = 3,
+}
+
+/// A member as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus<'a> {
+    pub id: &'a MemberId,
+    pub instance: Option<&'a InstanceId>,
+    pub client: &'a str,
+    pub epoch: u32,
+    pub state: MemberState,
+    pub topics: &'a [Pattern],
+    /// What it may read.
+    pub assigned: &'a BTreeSet<TopicPartition>,
+    /// What it was asked to give up.
+    pub revoking: &'a BTreeSet<TopicPartition>,
+}
+
+impl GroupState {
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::Empty, Self::Stable, Self::Reconciling].into_iter().find(|state| *state as u8 == code)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Stable => "stable",
+            Self::Reconciling => "reconciling",
+        }
+    }
+}
+
+impl MemberState {
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::Stable, Self::Revoking, Self::Waiting, Self::Away].into_iter().find(|state| *state as u8 == code)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stable => "stable",
+            Self::Revoking => "revoking",
+            Self::Waiting => "waiting",
+            Self::Away => "away",
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Member {
+    instance: Option<InstanceId>,
+    client: String,
+    topics: Vec<Pattern>,
+    assignor: Assignor,
+    session_timeout_ms: u32,
+    rebalance_timeout_ms: u32,
+    /// The epoch whose target this member has reached, or reaches as others give up partitions.
+    epoch: u32,
+    /// The epoch that it showed last. An answer may be lost, so it may show any from this to `epoch`.
+    shown_epoch: u32,
+    /// What it may read.
+    assigned: BTreeSet<TopicPartition>,
+    /// What it was asked to give up and may still read. Nobody else gets it before it says so.
+    revoking: BTreeSet<TopicPartition>,
+    session_ends_ms: u64,
+    /// While `revoking` is not empty.
+    revocation_ends_ms: Option<u64>,
+    is_away: bool,
+    /// Rises whenever there is something new to tell.
+    news: u64,
+    told: u64,
+    /// Heartbeats of this member: an older one that still waits has nothing more to say.
+    beats: u64,
+}
+
+/// Invariants: a partition is in `assigned` or `revoking` of at most one member, and then that one is its
+/// owner; `target` has every member and every partition of `topics` that somebody subscribes to, once.
+#[derive(Debug)]
+pub struct Group {
+    name: GroupName,
+    epoch: u32,
+    members: BTreeMap<MemberId, Member>,
+    instances: BTreeMap<InstanceId, MemberId>,
+    /// The topics that members subscribe to, with their partitions, as of `catalog_version`.
+    topics: BTreeMap<TopicName, u32>,
+    catalog_version: u64,
+    /// Partitions beyond the limit, which nobody is assigned.
+    left_out: usize,
+    target: Assignment,
+    owners: BTreeMap<TopicPartition, MemberId>,
+    offsets: Offsets,
+    /// Since 1970, while there are no members.
+    empty_since_ms: Option<u64>,
+    /// What the topic of offsets has.
+    saved: Option<SavedGroup>,
+    /// Rises whenever members other than the one that spoke may have something new.
+    version: u64,
+}
+
+impl Group {
+    pub fn new(name: GroupName, now: Now) -> Self {
+        Self {
+            name,
+            epoch: 0,
+            members: BTreeMap::new(),
+            instances: BTreeMap::new(),
+            topics: BTreeMap::new(),
+            catalog_version: 0,
+            left_out: 0,
+            target: Assignment::new(),
+            owners: BTreeMap::new(),
+            offsets: Offsets::default(),
+            empty_since_ms: Some(now.unix_ms),
+            saved: None,
+            version: 0,
+        }
+    }
+
+    /// A group as it was when the broker stopped: its members have to join again.
+    pub fn restore(&mut self, saved: SavedGroup) {
+        self.epoch = saved.epoch_bound;
+        // One that had members then may get them back now.
+        self.empty_since_ms = saved.empty_since_ms.or(self.empty_since_ms);
+        self.saved = Some(saved);
+    }
+
+    /// A change that was found in the topic of offsets.
+    pub fn restore_offset(&mut self, change: Change) {
+        self.offsets.apply(change);
+    }
+
+    pub fn name(&self) -> &GroupName {
+        &self.name
+    }
+
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Partitions that nobody gets because there are too many.
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    pub fn members_len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// What has to be in the topic of offsets before the next change: epochs are given out only up to a
+    /// bound that is there, so that none comes twice, also after a restart.
+    pub fn to_save(&self, is_joining: bool) -> Option<SavedGroup> {
+        let empty_since_ms = self.empty_since_ms.filter(|_| !is_joining);
+        let bound = self.saved.map(|saved| saved.epoch_bound).filter(|bound| *bound > self.epoch);
+        let wanted = SavedGroup { epoch_bound: bound.unwrap_or(self.epoch + EPOCH_BLOCK), empty_since_ms };
+        Some(wanted).filter(|wanted| self.saved.as_ref() != Some(wanted))
+    }
+
+    pub fn saved(&mut self, saved: SavedGroup) {
+        self.saved = Some(saved);
+    }
+
+    /// A member joins, or begins anew. A static member takes over what its earlier self had. Returns the
+    /// number of this heartbeat.
+    pub fn join(&mut self, join: Join, catalog: &dyn Catalog, now: Now) -> Outcome<u64> {
+        join.check()?;
+        let known = self.members.get(&join.who.member);
+        if known.is_some_and(|member| member.instance != join.who.instance) {
+            return Err(Error::invalid(format!("member {} has another instance id", join.who.member)).into());
+        }
+        self.take_over(&join.who);
+        let id = join.who.member;
+        if !self.members.contains_key(&id) && self.members.len() >= GROUP_MEMBERS_MAX {
+            return Err(Error::busy(format!("group {} has {GROUP_MEMBERS_MAX} members", self.name)).into());
+        }
+        let mut topics = join.topics;
+        sort(&mut topics);
+        let member = self.members.entry(id.clone()).or_insert_with(|| Member::new(join.who.instance.clone()));
+        let is_same = member.epoch > 0 && member.topics == topics && member.assignor == join.assignor;
+        member.client = join.client;
+        member.client.truncate(member.client.floor_char_boundary(CLIENT_BYTES_MAX));
+        member.topics = topics;
+        member.assignor = join.assignor;
+        member.session_timeout_ms = join.session_timeout_ms;
+        member.rebalance_timeout_ms = join.rebalance_timeout_ms;
+        member.shown_epoch = member.epoch;
+        member.news += 1;
+        if let Some(instance) = join.who.instance {
+            self.instances.insert(instance, id.clone());
+        }
+        self.empty_since_ms = None;
+        if is_same {
+            self.refresh(catalog);
+        } else {
+            self.resolve(catalog);
+            self.rebalance();
+        }
+        self.begin_anew(&id);
+        Ok(self.hear(&id, now))
+    }
+
+    /// Whoever joins reads nothing yet, so what it shall not have any more is free at once.
+    fn begin_anew(&mut self, id: &MemberId) {
+        if let (Some(member), Some(target)) = (self.members.get_mut(id), self.target.get(id)) {
+            let lost: Vec<TopicPartition> = member.assigned.difference(target).cloned().collect();
+            member.assigned.retain(|partition| target.contains(partition));
+            member.revoking.extend(lost);
+            self.release(id, &BTreeSet::new());
+        }
+    }
+
+    /// The member that came last with an instance id is the one.
+    fn take_over(&mut self, who: &Identity) {
+        let Some(before) = who.instance.as_ref().and_then(|instance| self.instances.get(instance)).cloned() else {
+            return;
+        };
+        if before == who.member {
+            return;
+        }
+        if let Some(member) = self.members.remove(&before) {
+            for partition in member.assigned.iter().chain(&member.revoking) {
+                self.owners.insert(partition.clone(), who.member.clone());
+            }
+            self.members.insert(who.member.clone(), member);
+        }
+        if let Some(target) = self.target.remove(&before) {
+            self.target.insert(who.member.clone(), target);
+        }
+        // The earlier one may wait for an answer.
+        self.version += 1;
+    }
+
+    /// A member is alive. `owned` is what it reads, where it says so; whatever it was asked to give up and
+    /// does not read is free. Returns the number of this heartbeat.
+    pub fn beat(
+        &mut self,
+        who: &Identity,
+        epoch: u32,
+        owned: Option<&BTreeSet<TopicPartition>>,
+        catalog: &dyn Catalog,
+        now: Now,
+    ) -> Outcome<u64> {
+        self.member(who, epoch)?.shown_epoch = epoch;
+        if let Some(owned) = owned {
+            self.release(&who.member, owned);
+        }
+        self.refresh(catalog);
+        Ok(self.hear(&who.member, now))
+    }
+
+    /// A member subscribes to something else.
+    pub fn resubscribe(
+        &mut self,
+        who: &Identity,
+        epoch: u32,
+        mut topics: Vec<Pattern>,
+        catalog: &dyn Catalog,
+    ) -> Outcome {
+        check_topics(&topics)?;
+        sort(&mut topics);
+        let member = self.member(who, epoch)?;
+        if member.topics != topics {
+            member.topics = topics;
+            self.resolve(catalog);
+            self.rebalance();
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, id: &MemberId, now: Now) -> u64 {
+        let Some(member) = self.members.get_mut(id) else {
+            return 0;
+        };
+        member.session_ends_ms = now.steady_ms + u64::from(member.session_timeout_ms);
+        member.is_away = false;
+        member.beats += 1;
+        member.beats
+    }
+
+    /// A member goes. A static one that is only `away` keeps its partitions until its session is over.
+    pub fn leave(&mut self, who: &Identity, is_away: bool, now: Now) -> Outcome {
+        let member = self.find(who)?;
+        if is_away && member.instance.is_some() {
+            member.is_away = true;
+            member.beats += 1;
+            return Ok(());
+        }
+        self.remove([who.member.clone()], now);
+        Ok(())
+    }
+
+    /// Removes members whose session is over, or who do not give up what they were asked for.
+    pub fn expire(&mut self, now: Now) -> Vec<MemberId> {
+        let is_over = |member: &Member| {
+            let ends = member.revocation_ends_ms.unwrap_or(u64::MAX).min(member.session_ends_ms);
+            ends <= now.steady_ms
+        };
+        let over: Vec<MemberId> =
+            self.members.iter().filter(|(_, member)| is_over(member)).map(|(id, _)| id.clone()).collect();
+        self.remove(over.clone(), now);
+        over
+    }
+
+    /// When [`Group::expire`] has something to do, if nothing is heard until then.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        let ends = |member: &Member| member.revocation_ends_ms.unwrap_or(u64::MAX).min(member.session_ends_ms);
+        self.members.values().map(ends).min()
+    }
+
+    fn remove(&mut self, ids: impl IntoIterator<Item = MemberId>, now: Now) {
+        let before = self.members.len();
+        for id in ids {
+            let Some(member) = self.members.remove(&id) else {
+                continue;
+            };
+            for partition in member.assigned.iter().chain(&member.revoking) {
+                self.owners.remove(partition);
+            }
+            if let Some(instance) = member.instance {
+                self.instances.remove(&instance);
+            }
+        }
+        if self.members.len() < before {
+            if self.members.is_empty() {
+                self.empty_since_ms = Some(now.unix_ms);
+            }
+            self.topics.retain(|topic, _| self.members.values().any(|member| member.subscribes(topic)));
+            self.rebalance();
+        }
+    }
+
+    /// Whether topics may have changed since the group looked at them.
+    pub fn is_outdated(&self, catalog: &dyn Catalog) -> bool {
+        catalog.version() != self.catalog_version && !self.members.is_empty()
+    }
+
+    /// Looks at the topics again if they may have changed.
+    pub fn refresh(&mut self, catalog: &dyn Catalog) {
+        if !self.is_outdated(catalog) {
+            return;
+        }
+        let before = self.topics.clone();
+        self.resolve(catalog);
+        if self.topics != before {
+            self.rebalance();
+        }
+    }
+
+    /// The topics of all subscriptions, by name, as far as the limit goes.
+    fn resolve(&mut self, catalog: &dyn Catalog) {
+        let mut patterns: Vec<&Pattern> = self.members.values().flat_map(|member| &member.topics).collect();
+        sort(&mut patterns);
+        let found: BTreeMap<TopicName, u32> = patterns.into_iter().flat_map(|p| catalog.matching(p)).collect();
+        let (mut taken, mut left_out) = (0usize, 0usize);
+        self.topics = found
+            .into_iter()
+            .filter(|(_, partitions)| {
+                let fits = taken + *partitions as usize <= GROUP_PARTITIONS_MAX;
+                *(if fits { &mut taken } else { &mut left_out }) += *partitions as usize;
+                fits
+            })
+            .collect();
+        self.left_out = left_out;
+        self.catalog_version = catalog.version();
+    }
+
+    /// A new epoch with a new target. Members move to it as they are heard.
+    fn rebalance(&mut self) {
+        debug_assert!(self.saved.is_some_and(|saved| self.epoch < saved.epoch_bound), "invariant: saved beforehand");
+        self.epoch += 1;
+        self.version += 1;
+        let subscriber = |(id, member)| Subscriber::new(id, member, &self.topics);
+        let subscribers: Vec<Subscriber<'_>> = self.members.iter().map(subscriber).collect();
+        self.target = self.assignor().assign(&self.topics, &subscribers, &self.target);
+    }
+
+    /// The one that most members ask for.
+    pub fn assignor(&self) -> Assignor {
+        let votes = |assignor: Assignor| self.members.values().filter(|member| member.assignor == assignor).count();
+        if votes(Assignor::Range) > votes(Assignor::Uniform) { Assignor::Range } else { Assignor::Uniform }
+    }
+
+    /// What the member was asked to give up and does not read any more is free.
+    fn release(&mut self, id: &MemberId, owned: &BTreeSet<TopicPartition>) {
+        let Some(member) = self.members.get_mut(id) else {
+            return;
+        };
+        let freed: Vec<TopicPartition> = member.revoking.difference(owned).cloned().collect();
+        for partition in &freed {
+            member.revoking.remove(partition);
+            self.owners.remove(partition);
+        }
+        if member.revoking.is_empty() {
+            member.revocation_ends_ms = None;
+        }
+        self.version += u64::from(!freed.is_empty());
+    }
+
+    /// Moves a member towards its target, as far as it goes now. Whether there is something to tell it.
+    pub fn reconcile(&mut self, who: &Identity, now: Now) -> Outcome<bool> {
+        let epoch = self.epoch;
+        self.find(who)?;
+        let (Some(member), Some(target)) = (self.members.get_mut(&who.member), self.target.get(&who.member)) else {
+            return Ok(false);
+        };
+        let lost: Vec<TopicPartition> = member.assigned.difference(target).cloned().collect();
+        if !lost.is_empty() {
+            member.assigned.retain(|partition| target.contains(partition));
+            member.revoking.extend(lost);
+            let ends = now.steady_ms + u64::from(member.rebalance_timeout_ms);
+            member.revocation_ends_ms.get_or_insert(ends);
+            member.news += 1;
+        }
+        if !member.revoking.is_empty() {
+            return Ok(member.news > member.told);
+        }
+        if member.epoch < epoch {
+            member.epoch = epoch;
+            member.news += 1;
+        }
+        let owners = &mut self.owners;
+        let gained: Vec<TopicPartition> =
+            target.difference(&member.assigned).filter(|partition| !owners.contains_key(*partition)).cloned().collect();
+        if !gained.is_empty() {
+            owners.extend(gained.iter().map(|partition| (partition.clone(), who.member.clone())));
+            member.assigned.extend(gained);
+            member.news += 1;
+        }
+        Ok(member.news > member.told)
+    }
+
+    /// What a member is told now as the answer to this heartbeat. `in_full` names its partitions also where they
+    /// did not change. The member listens only to the answer of its last heartbeat; an earlier one tells nothing.
+    pub fn answer(&mut self, who: &Identity, beat: u64, in_full: bool) -> Outcome<Turn> {
+        let member = self.find(who)?;
+        if member.beats != beat {
+            return Ok(Turn { epoch: member.epoch, assignment: None });
+        }
+        let has_news = member.news > member.told;
+        member.told = member.news;
+        let assignment = (has_news || in_full).then(|| member.assigned.iter().cloned().collect());
+        Ok(Turn { epoch: member.epoch, assignment })
+    }
+
+    /// Whether the member has not been heard since this heartbeat.
+    pub fn is_last_beat(&self, id: &MemberId, beat: u64) -> bool {
+        self.members.get(id).is_some_and(|member| member.beats == beat)
+    }
+
+    fn find(&mut self, who: &Identity) -> Outcome<&mut Member> {
+        let (name, id) = (&self.name, &who.member);
+        let is_replaced = who.instance.as_ref().and_then(|i| self.instances.get(i)).is_some_and(|other| other != id);
+        match self.members.get_mut(id) {
+            Some(member) => Ok(member),
+            None if is_replaced => Err(GroupError::new(
+                Reason::ReplacedInstance,
+                format!("another member of group {name} came with the instance id of member {id}"),
+            )),
+            None => {
+                Err(GroupError::new(Reason::UnknownMember, format!("{id} is no member of group {name}: join again")))
+            }
+        }
+    }
+
+    /// A member that shows an epoch which it may have been told.
+    fn member(&mut self, who: &Identity, epoch: u32) -> Outcome<&mut Member> {
+        let name = self.name.clone();
+        let member = self.find(who)?;
+        if epoch < member.shown_epoch || epoch > member.epoch {
+            return Err(GroupError::new(
+                Reason::StaleEpoch,
+                format!(
+                    "member {} of group {name} shows epoch {epoch} and is at {}: join again",
+                    who.member, member.epoch
+                ),
+            ));
+        }
+        Ok(member)
+    }
+
+    /// Whether these changes may be committed. They count once [`Group::committed_through`] was told so.
+    pub fn check_commit(&mut self, committer: &Committer, changes: &[Change]) -> Outcome {
+        match committer {
+            Committer::Member { who, epoch } => {
+                let member = self.member(who, *epoch)?;
+                let has = |partition: &TopicPartition| {
+                    member.assigned.contains(partition) || member.revoking.contains(partition)
+                };
+                if let Some(foreign) = changes.iter().find(|change| !has(&change.partition)) {
+                    return Err(GroupError::new(
+                        Reason::NotOwner,
+                        format!("partition {} is not with member {}", foreign.partition, who.member),
+                    ));
+                }
+            }
+            Committer::Outsider => self.check_empty("its offsets can be set")?,
+        }
+        self.offsets.check(changes)?;
+        Ok(())
+    }
+
+    /// That nobody is in the group.
+    pub fn check_empty(&self, what: &str) -> Outcome {
+        match self.members.len() {
+            0 => Ok(()),
+            n => Err(GroupError::new(
+                Reason::HasMembers,
+                format!("group {} has {n} members; {what} once they have left", self.name),
+            )),
+        }
+    }
+
+    /// The record of these changes is at this position of the log.
+    pub fn stage(&mut self, position: Offset, changes: Vec<Change>) {
+        self.offsets.stage(position, changes);
+    }
+
+    /// The log is safe up to and with this position.
+    pub fn committed_through(&mut self, position: Offset) {
+        self.offsets.commit_through(position);
+    }
+
+    /// What is committed, and nothing that is only on its way.
+    pub fn committed(&self) -> &BTreeMap<TopicPartition, Committed> {
+        self.offsets.committed()
+    }
+
+    /// The changes that make the log forget the offsets of a topic, or all.
+    pub fn tombstones(&self, topic: Option<&TopicName>) -> Vec<Change> {
+        self.offsets.tombstones(topic)
+    }
+
+    /// A topic was deleted: its offsets go at once, those on their way too.
+    pub fn forget_topic(&mut self, topic: &TopicName) {
+        self.offsets.forget(topic);
+    }
+
+    /// Whether the group had no members for so long that its offsets go.
+    pub fn is_expired(&self, retention_ms: u64, now: Now) -> bool {
+        self.empty_since_ms.is_some_and(|since| since.saturating_add(retention_ms) <= now.unix_ms)
+    }
+
+    pub fn state(&self) -> GroupState {
+        let is_stable = |(id, member): (&MemberId, &Member)| {
+            let state = self.member_state(id, member);
+            state == MemberState::Stable || state == MemberState::Away
+        };
+        match self.members.is_empty() {
+            true => GroupState::Empty,
+            false if self.members.iter().all(is_stable) => GroupState::Stable,
+            false => GroupState::Reconciling,
+        }
+    }
+
+    fn member_state(&self, id: &MemberId, member: &Member) -> MemberState {
+        if member.is_away {
+            return MemberState::Away;
+        }
+        if !member.revoking.is_empty() {
+            return MemberState::Revoking;
+        }
+        let has_all = member.epoch == self.epoch && self.target.get(id) == Some(&member.assigned);
+        if has_all { MemberState::Stable } else { MemberState::Waiting }
+    }
+
+    pub fn members(&self) -> impl Iterator<Item = MemberStatus<'_>> {
+        self.members.iter().map(|(id, member)| MemberStatus {
+            id,
+            instance: member.instance.as_ref(),
+            client: &member.client,
+            epoch: member.epoch,
+            state: self.member_state(id, member),
+            topics: &member.topics,
+            assigned: &member.assigned,
+            revoking: &member.revoking,
+        })
+    }
+
+    /// Who may read a partition.
+    pub fn owner(&self, partition: &TopicPartition) -> Option<&MemberId> {
+        self.owners.get(partition)
+    }
+
+    /// Every partition of the topics that members subscribe to.
+    pub fn partitions(&self) -> impl Iterator<Item = TopicPartition> + '_ {
+        self.topics
+            .iter()
+            .flat_map(|(topic, count)| (0..*count).map(|partition| TopicPartition { topic: topic.clone(), partition }))
+    }
+
+    pub fn assignor_name(&self) -> &'static str {
+        self.assignor().name()
+    }
+}
+
+impl<'a> Subscriber<'a> {
+    fn new(id: &'a MemberId, member: &'a Member, topics: &BTreeMap<TopicName, u32>) -> Self {
+        let rank = member.instance.as_ref().map_or(id.as_str(), InstanceId::as_str);
+        let mut subscribed = BTreeSet::new();
+        for pattern in &member.topics {
+            match pattern {
+                Pattern::Topic(name) if topics.contains_key(name) => drop(subscribed.insert(name.clone())),
+                Pattern::Topic(_) => {}
+                Pattern::Wildcard(_) => {
+                    subscribed.extend(topics.keys().filter(|topic| pattern.matches(topic)).cloned())
+                }
+            }
+        }
+        Self { id, rank, topics: subscribed }
+    }
+}
+
+impl Member {
+    fn subscribes(&self, topic: &TopicName) -> bool {
+        self.topics.iter().any(|pattern| pattern.matches(topic))
+    }
+
+    fn new(instance: Option<InstanceId>) -> Self {
+        Self {
+            instance,
+            client: String::new(),
+            topics: Vec::new(),
+            assignor: Assignor::default(),
+            session_timeout_ms: 0,
+            rebalance_timeout_ms: 0,
+            epoch: 0,
+            shown_epoch: 0,
+            assigned: BTreeSet::new(),
+            revoking: BTreeSet::new(),
+            session_ends_ms: 0,
+            revocation_ends_ms: None,
+            is_away: false,
+            news: 0,
+            told: 0,
+            beats: 0,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The records of the topic `_offsets`: each key once, its newest value counts, null deletes it.
+//!
+//! All integers are big-endian; a text is its length (2 bytes) and its bytes, UTF-8.
+//!
+//! | key | version (u16) | then |
+//! |---|---|---|
+//! | a committed offset | 1 | group (text), topic (text), partition (u32) |
+//! | a group | 2 | group (text) |
+//!
+//! | value | version (u16) | then |
+//! |---|---|---|
+//! | a committed offset | 1 | offset (u64), leader epoch (i32), committed at, ms since 1970 (u64), metadata (text) |
+//! | a group | 1 | epoch bound (u32), empty since, ms since 1970 (u64, 2^64 - 1 while it has members) |
+
+use bytes::{Buf, BufMut};
+
+use super::GroupName;
+use super::offsets::{Change, Committed};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{TopicName, TopicPartition};
+
+const KEY_OFFSET: u16 = 1;
+const KEY_GROUP: u16 = 2;
+const VALUE_VERSION: u16 = 1;
+/// In place of a time that there is not.
+const NEVER: u64 = u64::MAX;
+
+/// What of a group is kept beside its offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedGroup {
+    /// No epoch above this was given out.
+    pub epoch_bound: u32,
+    /// Since when it has no members, ms since 1970.
+    pub empty_since_ms: Option<u64>,
+}
+
+/// One record of the topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OffsetsRecord {
+    Offset { group: GroupName, change: Change },
+    Group { group: GroupName, saved: Option<SavedGroup> },
+}
+
+impl OffsetsRecord {
+    pub fn group(&self) -> &GroupName {
+        match self {
+            Self::Offset { group, .. } | Self::Group { group, .. } => group,
+        }
+    }
+
+    pub fn key(&self) -> Vec<u8> {
+        let mut key = Vec::new();
+        match self {
+            Self::Offset { group, change } => {
+                key.put_u16(KEY_OFFSET);
+                put_text(&mut key, group.as_str());
+                put_text(&mut key, change.partition.topic.as_str());
+                key.put_u32(change.partition.partition);
+            }
+            Self::Group { group, .. } => {
+                key.put_u16(KEY_GROUP);
+                put_text(&mut key, group.as_str());
+            }
+        }
+        key
+    }
+
+    pub fn value(&self) -> Option<Vec<u8>> {
+        let mut value = Vec::new();
+        value.put_u16(VALUE_VERSION);
+        match self {
+            Self::Offset { change, .. } => {
+                let committed = change.committed.as_ref()?;
+                value.put_u64(committed.offset);
+                value.put_i32(committed.leader_epoch);
+                value.put_u64(committed.committed_ms);
+                put_text(&mut value, &committed.metadata);
+            }
+            Self::Group { saved, .. } => {
+                let saved = saved.as_ref()?;
+                value.put_u32(saved.epoch_bound);
+                value.put_u64(saved.empty_since_ms.unwrap_or(NEVER));
+            }
+        }
+        Some(value)
+    }
+
+    pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Self> {
+        let (mut key, mut value) = (Fields(key), value.map(Fields));
+        let key_version = key.u16()?;
+        if let Some(value) = &mut value {
+            check_version("value", value.u16()?, VALUE_VERSION)?;
+        }
+        let group = GroupName::parse(key.text()?)?;
+        let record = match key_version {
+            KEY_OFFSET => {
+                let topic = TopicName::parse(key.text()?)?;
+                let partition = TopicPartition { topic, partition: key.u32()? };
+                let committed = value.as_mut().map(Fields::committed).transpose()?;
+                Self::Offset { group, change: Change { partition, committed } }
+            }
+            KEY_GROUP => Self::Group { group, saved: value.as_mut().map(Fields::saved).transpose()? },
+            unknown => return Err(unknown_version("key", unknown)),
+        };
+        key.end()?;
+        value.map_or(Ok(()), Fields::end)?;
+        Ok(record)
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.put_u16(text.len() as u16);
+    out.put_slice(text.as_bytes());
+}
+
+fn check_version(what: &str, version: u16, known: u16) -> Result<()> {
+    if version == known { Ok(()) } else { Err(unknown_version(what, version)) }
+}
+
+fn unknown_version(what: &str, version: u16) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("the {what} has version {version}, which is not known here"))
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn u16(&mut self) -> Result<u16> {
+        self.0.try_get_u16().map_err(cut_short)
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        self.0.try_get_u32().map_err(cut_short)
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        self.0.try_get_u64().map_err(cut_short)
+    }
+
+    fn text(&mut self) -> Result<&'a str> {
+        let length = usize::from(self.u16()?);
+        let (text, rest) =
+            self.0.split_at_checked(length).ok_or_else(|| Error::malformed("a text is longer than what is there"))?;
+        self.0 = rest;
+        std::str::from_utf8(text).map_err(|e| Error::malformed(format!("a text is not UTF-8: {e}")))
+    }
+
+    fn committed(&mut self) -> Result<Committed> {
+        Ok(Committed {
+            offset: self.u64()?,
+            leader_epoch: self.u32()? as i32,
+            committed_ms: self.u64()?,
+            metadata: self.text()?.into(),
+        })
+    }
+
+    fn saved(&mut self) -> Result<SavedGroup> {
+        let epoch_bound = self.u32()?;
+        Ok(SavedGroup { epoch_bound, empty_since_ms: Some(self.u64()?).filter(|since| *since != NEVER) })
+    }
+
+    fn end(self) -> Result<()> {
+        match self.0.len() {
+            0 => Ok(()),
+            left => Err(Error::malformed(format!("{left} bytes are left after the last field"))),
+        }
+    }
+}
+
+fn cut_short(error: bytes::TryGetError) -> Error {
+    Error::malformed(format!("it ends before its last field: {error}"))
+}

@@ -1,0 +1,759 @@
+//! Scripts for consumer groups (`testdata/groups/*.txt`), and groups against what has to hold always.
+//!
+//! A script is a list of commands, each followed by its output, indented by two spaces. After a change
+//! that is meant, `UPDATE=1 cargo test -p thalweg-engine` writes the outputs anew. The commands:
+//!
+//! - `group`: a new group, at time 0; topics stay
+//! - `topic NAME N`: a topic has N partitions from now on; `delete NAME`
+//! - `join M topics=A,B [instance=I] [assignor=range] [session=MS] [rebalance=MS]`: prints the answer, the
+//!   epoch and, where it is told, what the member may read
+//! - `beat M [owns=A/0,A/1|none|told] [epoch=N] [instance=I]`: a heartbeat; `told` is what it was told last
+//! - `topics M A,B`: it subscribes to something else
+//! - `leave M`, `away M`
+//! - `settle`: all members that are not away beat until nothing changes; prints the state
+//! - `at MS`: the time, and who is expired by it; `deadline`: when the next one is
+//! - `commit M A/0=5 [epoch=N]`, `outsider A/0=5`: staged at a position of the log; `safe N`: the log is safe
+//!   up to there; `forget A`: the topic was deleted
+//! - `committed`, `state`, `expired RETENTION_MS`
+//! - `restart`: the group as the log has it
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use super::assign::Subscriber;
+use super::*;
+use crate::ids::{Offset, TopicPartition};
+
+#[derive(Clone, Debug, Default)]
+struct Topics {
+    version: u64,
+    partitions: BTreeMap<TopicName, u32>,
+}
+
+impl Catalog for Topics {
+    fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn matching(&self, pattern: &Pattern) -> Vec<(TopicName, u32)> {
+        let is_meant = |name: &TopicName| pattern.matches(name) && !name.is_internal();
+        self.partitions.iter().filter(|(name, _)| is_meant(name)).map(|(name, n)| (name.clone(), *n)).collect()
+    }
+}
+
+impl Topics {
+    fn set(&mut self, name: &str, partitions: u32) {
+        self.version += 1;
+        let name = topic(name);
+        match partitions {
+            0 => drop(self.partitions.remove(&name)),
+            n => drop(self.partitions.insert(name, n)),
+        }
+    }
+}
+
+fn topic(name: &str) -> TopicName {
+    TopicName::parse(name).expect("a topic")
+}
+
+fn patterns(names: &str) -> Vec<Pattern> {
+    names.split(',').map(|name| Pattern::parse(name).expect("a pattern")).collect()
+}
+
+fn partition(text: &str) -> TopicPartition {
+    let (name, partition) = text.split_once('/').expect("TOPIC/PARTITION");
+    TopicPartition { topic: topic(name), partition: partition.parse().expect("a partition") }
+}
+
+fn show(partitions: impl IntoIterator<Item = impl fmt::Display>) -> String {
+    partitions
+        .into_iter()
+        .fold(String::new(), |text, p| if text.is_empty() { p.to_string() } else { text + " " + &p.to_string() })
+}
+
+/// The words of a command, and its `name=value` pairs but for those that begin with a partition.
+struct Command<'a> {
+    words: Vec<&'a str>,
+    named: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Command<'a> {
+    fn parse(line: &'a str) -> Self {
+        let is_named = |word: &&str| word.split_once('=').is_some_and(|(name, _)| !name.contains('/'));
+        let (named, words): (Vec<&str>, Vec<&str>) = line.split_whitespace().partition(is_named);
+        Self { words, named: named.iter().filter_map(|pair| pair.split_once('=')).collect() }
+    }
+
+    fn word(&self, at: usize) -> &'a str {
+        self.words.get(at).unwrap_or_else(|| panic!("'{}' wants {at} words after it", self.words[0]))
+    }
+
+    fn number<T: std::str::FromStr>(&self, name: &str, default: T) -> T {
+        self.named.get(name).map_or(default, |text| text.parse().ok().expect("a number"))
+    }
+}
+
+/// What a member knows.
+#[derive(Clone, Debug)]
+struct Client {
+    who: Identity,
+    epoch: u32,
+    told: BTreeSet<TopicPartition>,
+}
+
+impl Client {
+    fn new(name: &str, instance: Option<&str>) -> Self {
+        let member = MemberId::parse(name).expect("an id");
+        let instance = instance.map(|instance| InstanceId::parse(instance).expect("an id"));
+        Self { who: Identity { member, instance }, epoch: 0, told: BTreeSet::new() }
+    }
+}
+
+fn join_of(who: Identity, topics: Vec<Pattern>) -> Join {
+    Join {
+        who,
+        client: "a program".into(),
+        topics,
+        assignor: Assignor::Uniform,
+        session_timeout_ms: 10_000,
+        rebalance_timeout_ms: 5_000,
+    }
+}
+
+struct Script {
+    topics: Topics,
+    group: Group,
+    clients: BTreeMap<String, Client>,
+    now: Now,
+    position: Offset,
+    log: Vec<OffsetsRecord>,
+}
+
+const BEGIN: Now = Now { steady_ms: 0, unix_ms: 1_000_000 };
+
+fn new_group() -> Group {
+    Group::new(GroupName::parse("g").expect("a name"), BEGIN)
+}
+
+impl Script {
+    fn new() -> Self {
+        Self {
+            topics: Topics::default(),
+            group: new_group(),
+            clients: BTreeMap::new(),
+            now: BEGIN,
+            position: 0,
+            log: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, line: &str) -> String {
+        let command = Command::parse(line);
+        match command.word(0) {
+            "group" => {
+                *self = Self { topics: self.topics.clone(), ..Self::new() };
+                return String::new();
+            }
+            "topic" => self.topics.set(command.word(1), command.word(2).parse().expect("a number")),
+            "delete" => self.topics.set(command.word(1), 0),
+            "state" => return self.state(),
+            "at" => {
+                let steady_ms: u64 = command.word(1).parse().expect("a time");
+                self.now = Now { steady_ms, unix_ms: BEGIN.unix_ms + steady_ms };
+                self.save(false);
+                let expired = self.group.expire(self.now);
+                return if expired.is_empty() { String::new() } else { format!("expired {}\n", show(expired)) };
+            }
+            "deadline" => return format!("{:?}\n", self.group.next_deadline_ms()),
+            "expired" => {
+                let retention_ms = command.word(1).parse().expect("a time");
+                return format!("{}\n", if self.group.is_expired(retention_ms, self.now) { "yes" } else { "no" });
+            }
+            "restart" => self.restart(),
+            "settle" => {
+                let names: Vec<String> = self.clients.keys().cloned().collect();
+                for _ in 0..3 {
+                    for name in &names {
+                        let away = self.group.members().any(|m| m.id.as_str() == name && m.state == MemberState::Away);
+                        if !away && self.run(&format!("beat {name} owns=told")).contains("UnknownMember") {
+                            self.clients.remove(name);
+                        }
+                    }
+                }
+                return self.state();
+            }
+            "commit" | "outsider" | "forget" | "safe" | "committed" => return self.run_offsets(&command),
+            _ => return self.run_member(&command).unwrap_or_else(|refused| show_refusal(&refused)),
+        }
+        String::new()
+    }
+
+    fn save(&mut self, is_joining: bool) {
+        if let Some(saved) = self.group.to_save(is_joining) {
+            self.group.saved(saved);
+            self.log.push(OffsetsRecord::Group { group: self.group.name().clone(), saved: Some(saved) });
+        }
+    }
+
+    fn restart(&mut self) {
+        self.group = Group::new(self.group.name().clone(), self.now);
+        self.clients.clear();
+        for record in &self.log {
+            match OffsetsRecord::decode(&record.key(), record.value().as_deref()).expect("what was encoded") {
+                OffsetsRecord::Offset { change, .. } => self.group.restore_offset(change),
+                OffsetsRecord::Group { saved, .. } => self.group.restore(saved.expect("never deleted here")),
+            }
+        }
+    }
+
+    fn run_member(&mut self, command: &Command<'_>) -> Result<String, GroupError> {
+        let name = command.word(1).to_owned();
+        let instance = command.named.get("instance").copied();
+        let mut client = self.clients.get(&name).cloned().unwrap_or_else(|| Client::new(&name, instance));
+        let mut is_full = false;
+        let beat;
+        self.save(command.word(0) == "join");
+        match command.word(0) {
+            "join" => {
+                client = Client::new(&name, instance);
+                let join = Join {
+                    assignor: command.named.get("assignor").map_or(Ok(Assignor::Uniform), |name| name.parse())?,
+                    session_timeout_ms: command.number("session", 10_000),
+                    rebalance_timeout_ms: command.number("rebalance", 5_000),
+                    ..join_of(client.who.clone(), patterns(command.named["topics"]))
+                };
+                beat = self.group.join(join, &self.topics, self.now)?;
+            }
+            "beat" => {
+                let owned: Option<BTreeSet<TopicPartition>> = command.named.get("owns").map(|owns| match *owns {
+                    "none" => BTreeSet::new(),
+                    "told" => client.told.clone(),
+                    list => list.split(',').map(partition).collect(),
+                });
+                is_full = owned.is_some();
+                let epoch = command.number("epoch", client.epoch);
+                beat = self.group.beat(&client.who, epoch, owned.as_ref(), &self.topics, self.now)?;
+            }
+            "topics" => {
+                self.group.resubscribe(&client.who, client.epoch, patterns(command.word(2)), &self.topics)?;
+                beat = self.group.beat(&client.who, client.epoch, None, &self.topics, self.now)?;
+            }
+            "leave" | "away" => {
+                self.group.leave(&client.who, command.word(0) == "away", self.now)?;
+                return Ok(String::new());
+            }
+            other => panic!("no command '{other}'"),
+        }
+        let has_news = self.group.reconcile(&client.who, self.now)?;
+        let turn = self.group.answer(&client.who, beat, is_full)?;
+        assert!(turn.assignment.is_some() == (has_news || is_full));
+        client.epoch = turn.epoch;
+        let mut text = format!("epoch {}", turn.epoch);
+        if let Some(assignment) = turn.assignment {
+            write!(text, ": {}", if assignment.is_empty() { "nothing".into() } else { show(&assignment) })
+                .expect("a string takes all");
+            client.told = assignment.into_iter().collect();
+        }
+        self.clients.insert(name, client);
+        Ok(text + "\n")
+    }
+
+    fn run_offsets(&mut self, command: &Command<'_>) -> String {
+        let changes = |words: &[&str]| -> Vec<Change> {
+            let pairs = words.iter().filter_map(|pair| pair.split_once('='));
+            pairs.map(|(at, offset)| change(at, offset.parse().expect("an offset"))).collect()
+        };
+        let (committer, changes) = match command.word(0) {
+            "safe" => {
+                self.group.committed_through(command.word(1).parse().expect("a position"));
+                return String::new();
+            }
+            "committed" => {
+                let committed = self.group.committed().iter();
+                let text = show(committed.map(|(at, committed)| format!("{at}={}", committed.offset)));
+                return format!("{}\n", if text.is_empty() { "nothing" } else { &text });
+            }
+            "forget" => {
+                let tombstones = self.group.tombstones(Some(&topic(command.word(1))));
+                let text = show(tombstones.iter().map(|change| &change.partition));
+                let records: Vec<OffsetsRecord> = tombstones.into_iter().map(|change| self.record(change)).collect();
+                self.log.extend(records);
+                self.group.forget_topic(&topic(command.word(1)));
+                return text + "\n";
+            }
+            "outsider" => (Committer::Outsider, changes(&command.words[1..])),
+            _ => {
+                let client = &self.clients[command.word(1)];
+                let epoch = command.number("epoch", client.epoch);
+                (Committer::Member { who: client.who.clone(), epoch }, changes(&command.words[2..]))
+            }
+        };
+        if let Err(refused) = self.group.check_commit(&committer, &changes) {
+            return show_refusal(&refused);
+        }
+        self.log.extend(changes.iter().map(|change| self.record(change.clone())).collect::<Vec<_>>());
+        self.group.stage(self.position, changes);
+        self.position += 1;
+        format!("staged at {}\n", self.position - 1)
+    }
+
+    fn record(&self, change: Change) -> OffsetsRecord {
+        OffsetsRecord::Offset { group: self.group.name().clone(), change }
+    }
+
+    fn state(&self) -> String {
+        let group = &self.group;
+        let mut text = format!("{:?} at epoch {}\n", group.state(), group.epoch());
+        for member in group.members() {
+            write!(text, "{}", member.id).expect("a string takes all");
+            if let Some(instance) = member.instance {
+                write!(text, " ({instance})").expect("a string takes all");
+            }
+            write!(text, " {:?} at {}: {}", member.state, member.epoch, show(member.assigned))
+                .expect("a string takes all");
+            if !member.revoking.is_empty() {
+                write!(text, ", revoking {}", show(member.revoking)).expect("a string takes all");
+            }
+            text += "\n";
+        }
+        text
+    }
+}
+
+fn change(at: &str, offset: Offset) -> Change {
+    let committed = Committed { offset, leader_epoch: NO_LEADER_EPOCH, metadata: "".into(), committed_ms: 0 };
+    Change { partition: partition(at), committed: Some(committed) }
+}
+
+fn show_refusal(refused: &GroupError) -> String {
+    format!("{:?}: {}\n", refused.reason, refused.error)
+}
+
+/// The script with the outputs as they are now.
+fn play(text: &str) -> String {
+    let (mut script, mut played) = (Script::new(), String::new());
+    for line in text.lines().filter(|line| !line.starts_with("  ")) {
+        played += line;
+        played += "\n";
+        if !line.is_empty() && !line.starts_with('#') {
+            for output in script.run(line).lines() {
+                writeln!(played, "  {}", output.trim_end()).expect("a string takes all");
+            }
+        }
+    }
+    played
+}
+
+#[test]
+fn scripts() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/groups");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(&folder).expect("testdata") {
+        let path = entry.expect("an entry").path();
+        seen += 1;
+        let text = std::fs::read_to_string(&path).expect("a script");
+        let played = play(&text);
+        if std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
+            std::fs::write(&path, &played).expect("a script can be written");
+            continue;
+        }
+        for (i, (is, should)) in played.lines().zip(text.lines()).enumerate() {
+            assert_eq!(is, should, "{}, line {}", path.display(), i + 1);
+        }
+        assert_eq!(played, text, "{}", path.display());
+    }
+    assert!(seen > 0, "no scripts in {}", folder.display());
+}
+
+fn ids(count: usize) -> Vec<MemberId> {
+    (0..count).map(|i| MemberId::parse(&format!("m{i:03}")).expect("an id")).collect()
+}
+
+/// A topic of some partitions, shared by members that all subscribe to it.
+fn assign_all(ids: &[MemberId], partitions: u32, before: &Assignment) -> Assignment {
+    let topics = BTreeMap::from([(topic("t"), partitions)]);
+    let subscriber = |id| Subscriber { id, rank: "", topics: topics.keys().cloned().collect() };
+    let members: Vec<Subscriber<'_>> = ids.iter().map(subscriber).collect();
+    Assignor::Uniform.assign(&topics, &members, before)
+}
+
+/// Partitions that are with another member than before, of those that had one who is still there.
+fn moves(ids: &[MemberId], before: &Assignment, after: &Assignment) -> usize {
+    ids.iter().filter_map(|id| Some(before.get(id)?.difference(&after[id]).count())).sum()
+}
+
+proptest! {
+    /// Shares differ by one at most, and no partition moves that could have stayed.
+    #[test]
+    fn uniform_moves_as_little_as_it_can(
+        owners in prop::collection::vec(prop::option::of(0usize..12), 0..60),
+        count in 1usize..12,
+    ) {
+        let all = ids(12);
+        let mut before = Assignment::new();
+        for (partition, owner) in owners.iter().enumerate().filter_map(|(p, owner)| Some((p, (*owner)?))) {
+            let partition = TopicPartition { topic: topic("t"), partition: partition as u32 };
+            before.entry(all[owner].clone()).or_default().insert(partition);
+        }
+        let after = assign_all(&all[..count], owners.len() as u32, &before);
+        let (share, extra) = (owners.len() / count, owners.len() % count);
+        let mut had: Vec<usize> = all[..count].iter().map(|id| before.get(id).map_or(0, BTreeSet::len)).collect();
+        had.sort_unstable_by(|a, b| b.cmp(a));
+        let fewest: usize =
+            had.iter().enumerate().map(|(i, had)| had.saturating_sub(share + usize::from(i < extra))).sum();
+        prop_assert_eq!(moves(&all[..count], &before, &after), fewest);
+        prop_assert!(after.values().all(|has| has.len() == share || has.len() == share + 1));
+        prop_assert_eq!(after.values().flatten().collect::<BTreeSet<_>>().len(), owners.len());
+        prop_assert_eq!(&assign_all(&all[..count], owners.len() as u32, &after), &after, "nothing moves twice");
+    }
+
+    /// Who joins gets its share, and the others exchange nothing among themselves; who leaves takes along
+    /// nothing of theirs.
+    #[test]
+    fn a_join_and_a_leave_move_only_their_share(count in 1usize..12, partitions in 0u32..60) {
+        let all = ids(count + 1);
+        let before = assign_all(&all[..count], partitions, &Assignment::new());
+        let joined = assign_all(&all, partitions, &before);
+        prop_assert_eq!(moves(&all, &before, &joined), joined[&all[count]].len());
+        prop_assert_eq!(joined[&all[count]].len(), partitions as usize / (count + 1));
+        let left = assign_all(&all[..count], partitions, &joined);
+        prop_assert_eq!(moves(&all[..count], &joined, &left), 0);
+    }
+
+    /// With any subscriptions, both assignors give every partition to exactly one member that subscribes to
+    /// its topic, and nobody could take one from another who has two more.
+    #[test]
+    fn every_partition_has_one_owner_that_subscribes(
+        partitions in prop::collection::vec(0u32..9, 1..5),
+        subscriptions in prop::collection::vec(prop::collection::btree_set(0usize..4, 0..4), 1..7),
+        earlier in prop::collection::vec(prop::collection::btree_set(0usize..4, 0..4), 1..7),
+    ) {
+        let names: Vec<TopicName> = (0..4).map(|i| topic(&format!("t{i}"))).collect();
+        let topics: BTreeMap<TopicName, u32> = names.iter().cloned().zip(partitions.iter().copied()).collect();
+        let all = ids(7);
+        for assignor in Assignor::ALL {
+            let mut before = Assignment::new();
+            for subscriptions in [&earlier, &subscriptions] {
+                let members: Vec<Subscriber<'_>> = all
+                    .iter()
+                    .zip(subscriptions)
+                    .map(|(id, topics)| Subscriber {
+                        id,
+                        rank: id.as_str(),
+                        topics: topics.iter().map(|topic| names[*topic].clone()).collect(),
+                    })
+                    .collect();
+                let after = assignor.assign(&topics, &members, &before);
+                let reads = |id: &MemberId, topic| members.iter().any(|m| m.id == id && m.topics.contains(topic));
+                for (topic, count) in &topics {
+                    for partition in 0..*count {
+                        let partition = TopicPartition { topic: topic.clone(), partition };
+                        let owners: Vec<&MemberId> =
+                            after.iter().filter(|(_, has)| has.contains(&partition)).map(|(id, _)| id).collect();
+                        let is_wanted = members.iter().any(|member| member.topics.contains(topic));
+                        prop_assert_eq!(owners.len(), usize::from(is_wanted), "{}", partition);
+                        prop_assert!(owners.iter().all(|owner| reads(owner, topic)));
+                        if assignor == Assignor::Uniform && is_wanted {
+                            let most = after[owners[0]].len();
+                            let fewest = members.iter().filter(|m| m.topics.contains(topic)).map(|m| after[m.id].len());
+                            prop_assert!(most <= fewest.min().unwrap_or(most) + 1, "{}", partition);
+                        }
+                    }
+                }
+                before = after;
+            }
+        }
+    }
+
+    /// Records of the topic of offsets are read as they were written, and anything else is refused.
+    #[test]
+    fn records_are_read_as_they_were_written(
+        group in "[^\\p{Cc}]{1,20}",
+        offset in prop::option::of((any::<u64>(), any::<i32>(), any::<u64>(), ".{0,20}")),
+        saved in prop::option::of((any::<u32>(), prop::option::of(0..u64::MAX))),
+        partition in any::<u32>(),
+        noise in prop::collection::vec(any::<u8>(), 0..40),
+        cut in 0usize..80,
+    ) {
+        let group = GroupName::parse(&group).expect("a name");
+        let committed = offset.map(|(offset, leader_epoch, committed_ms, metadata)| Committed {
+            offset, leader_epoch, committed_ms, metadata: metadata.into(),
+        });
+        let change = Change { partition: TopicPartition { topic: topic("t"), partition }, committed };
+        let saved = saved.map(|(epoch_bound, empty_since_ms)| SavedGroup { epoch_bound, empty_since_ms });
+        for record in [OffsetsRecord::Offset { group: group.clone(), change }, OffsetsRecord::Group { group, saved }] {
+            let (key, value) = (record.key(), record.value());
+            prop_assert_eq!(OffsetsRecord::decode(&key, value.as_deref()), Ok(record));
+            prop_assert!(OffsetsRecord::decode(&key[..cut % key.len()], value.as_deref()).is_err());
+            if let Some(value) = &value {
+                prop_assert!(OffsetsRecord::decode(&key, Some(&value[..cut % value.len()])).is_err());
+                let longer = [&value[..], &[0]].concat();
+                prop_assert!(OffsetsRecord::decode(&key, Some(&longer)).is_err());
+            }
+            // Whatever comes is read or refused.
+            drop(OffsetsRecord::decode(&noise, value.as_deref()));
+            drop(OffsetsRecord::decode(&key, Some(&noise)));
+        }
+    }
+}
+
+#[test]
+fn names_are_bounded_text() {
+    for good in ["g", "a group/of Ä", &"x".repeat(255)] {
+        assert!(GroupName::parse(good).is_ok(), "{good}");
+    }
+    for bad in ["", "a\nb", &"x".repeat(256)] {
+        assert_eq!(MemberId::parse(bad).map_err(|e| e.kind), Err(ErrorKind::Invalid), "{bad}");
+    }
+    for assignor in Assignor::ALL {
+        assert_eq!(Assignor::from_code(assignor as u8), Some(assignor));
+        assert_eq!(assignor.name().parse(), Ok(assignor));
+    }
+}
+
+/// What is done to a group and its members, by the number of the member.
+#[derive(Clone, Debug)]
+enum Op {
+    /// With one of four subscriptions.
+    Join {
+        member: usize,
+        topics: usize,
+    },
+    /// A heartbeat, whose answer may be lost.
+    Beat {
+        member: usize,
+        says_owned: bool,
+        is_lost: bool,
+    },
+    Leave(usize),
+    Away(usize),
+    /// The program ends without a word. A static one comes back under another id, with the same instance.
+    Kill {
+        member: usize,
+        topics: usize,
+    },
+    Commit {
+        member: usize,
+        topic: usize,
+        partition: u32,
+    },
+    Topic {
+        topic: usize,
+        partitions: u32,
+    },
+    Pass(u64),
+}
+
+const NAMES: [&str; 3] = ["a", "b.x", "b.y"];
+const SUBSCRIPTIONS: [&str; 4] = ["a", "a,b.*", "b.x,b.y", "a,b.x,b.y"];
+const MEMBERS: usize = 5;
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let member = 0..MEMBERS;
+    let op = prop_oneof![
+        3 => (member.clone(), 0..4usize).prop_map(|(member, topics)| Op::Join { member, topics }),
+        8 => (member.clone(), any::<bool>(), prop::bool::weighted(0.2))
+            .prop_map(|(member, says_owned, is_lost)| Op::Beat { member, says_owned, is_lost }),
+        1 => member.clone().prop_map(Op::Leave),
+        1 => member.clone().prop_map(Op::Away),
+        1 => (member.clone(), 0..4usize).prop_map(|(member, topics)| Op::Kill { member, topics }),
+        3 => (member, 0..3usize, 0..5u32)
+            .prop_map(|(member, topic, partition)| Op::Commit { member, topic, partition }),
+        1 => (0..3usize, 0..5u32).prop_map(|(topic, partitions)| Op::Topic { topic, partitions }),
+        1 => (1..4000u64).prop_map(Op::Pass),
+    ];
+    prop::collection::vec(op, 1..80)
+}
+
+/// A program: what it knows, and the partitions that it reads.
+struct Program {
+    who: Identity,
+    epoch: u32,
+    reads: BTreeSet<TopicPartition>,
+}
+
+/// A group with programs that behave as the protocol says.
+struct World {
+    topics: Topics,
+    group: Group,
+    /// The even ones are static members.
+    programs: Vec<Option<Program>>,
+    starts: usize,
+    now: Now,
+    position: Offset,
+    epoch: u32,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut topics = Topics::default();
+        NAMES.iter().for_each(|name| topics.set(name, 3));
+        let programs = (0..MEMBERS).map(|_| None).collect();
+        Self { topics, group: new_group(), programs, starts: 0, now: BEGIN, position: 0, epoch: 0 }
+    }
+
+    fn save(&mut self, is_joining: bool) {
+        if let Some(saved) = self.group.to_save(is_joining) {
+            self.group.saved(saved);
+            assert_eq!(self.group.to_save(is_joining), None, "once is enough");
+        }
+    }
+
+    fn act(&mut self, op: &Op) {
+        match op {
+            Op::Join { member, topics } => self.join(*member, *topics),
+            Op::Beat { member, says_owned, is_lost } => self.beat(*member, *says_owned, *is_lost),
+            Op::Leave(member) => {
+                if let Some(program) = self.programs[*member].take() {
+                    self.save(false);
+                    // It may be expired, or replaced.
+                    self.group.leave(&program.who, false, self.now).unwrap_or_default();
+                }
+            }
+            Op::Away(member) => {
+                if let Some(program) = self.programs[*member].take() {
+                    self.group.leave(&program.who, true, self.now).unwrap_or_default();
+                }
+            }
+            Op::Kill { member, topics } => {
+                self.programs[*member] = None;
+                if member.is_multiple_of(2) {
+                    self.join(*member, *topics);
+                }
+            }
+            Op::Commit { member, topic, partition } => self.commit(*member, NAMES[*topic], *partition),
+            Op::Topic { topic, partitions } => self.topics.set(NAMES[*topic], *partitions),
+            Op::Pass(ms) => {
+                self.now.steady_ms += ms;
+                self.save(false);
+                self.group.expire(self.now);
+            }
+        }
+        self.check();
+    }
+
+    fn join(&mut self, member: usize, topics: usize) {
+        if self.programs[member].is_none() {
+            self.starts += 1;
+            let instance = member.is_multiple_of(2).then(|| format!("i{member}"));
+            let Client { who, .. } = Client::new(&format!("m{member}-{}", self.starts), instance.as_deref());
+            self.programs[member] = Some(Program { who, epoch: 0, reads: BTreeSet::new() });
+        }
+        self.save(true);
+        let program = self.programs[member].as_mut().expect("it runs");
+        // It begins anew.
+        program.reads.clear();
+        let join = join_of(program.who.clone(), patterns(SUBSCRIPTIONS[topics]));
+        let beat = self.group.join(join, &self.topics, self.now).expect("there is room");
+        self.hear(member, beat, true);
+    }
+
+    fn beat(&mut self, member: usize, says_owned: bool, is_lost: bool) {
+        self.save(false);
+        let Some(program) = &mut self.programs[member] else {
+            return;
+        };
+        let owned = says_owned.then_some(&program.reads);
+        match self.group.beat(&program.who, program.epoch, owned, &self.topics, self.now) {
+            Ok(beat) if is_lost => {
+                self.group.reconcile(&program.who, self.now).expect("a member");
+                self.group.answer(&program.who, beat, says_owned).expect("a member");
+            }
+            Ok(beat) => self.hear(member, beat, says_owned),
+            // It was put out: it stops to read.
+            Err(_) => self.programs[member] = None,
+        }
+    }
+
+    fn hear(&mut self, member: usize, beat: u64, in_full: bool) {
+        let program = self.programs[member].as_mut().expect("it runs");
+        self.group.reconcile(&program.who, self.now).expect("a member");
+        let earlier = self.group.answer(&program.who, beat - 1, true).expect("a member");
+        assert_eq!(earlier.assignment, None, "only the last heartbeat is told something");
+        let turn = self.group.answer(&program.who, beat, in_full).expect("a member");
+        assert!(turn.epoch >= program.epoch, "a member's epoch goes backwards");
+        program.epoch = turn.epoch;
+        if let Some(assignment) = turn.assignment {
+            program.reads = assignment.into_iter().collect();
+        }
+    }
+
+    fn commit(&mut self, member: usize, topic_name: &str, number: u32) {
+        let Some(program) = &self.programs[member] else {
+            return;
+        };
+        let at = format!("{topic_name}/{number}");
+        let committer = Committer::Member { who: program.who.clone(), epoch: program.epoch };
+        let changes = vec![change(&at, self.position)];
+        let others = self.programs.iter().flatten().filter(|other| other.who != program.who);
+        let is_read_by_another =
+            others.filter(|other| self.is_member(other)).any(|o| o.reads.contains(&partition(&at)));
+        let is_its_own = self.is_member(program) && program.reads.contains(&partition(&at));
+        match self.group.check_commit(&committer, &changes) {
+            Ok(()) => {
+                assert!(!is_read_by_another, "{at} is with another");
+                assert!(self.is_member(program), "{at} was committed by one that is no member");
+                self.group.stage(self.position, changes);
+                self.group.committed_through(self.position);
+                self.position += 1;
+            }
+            Err(refused) => assert!(!is_its_own, "{at}: {refused:?}"),
+        }
+    }
+
+    fn is_member(&self, program: &Program) -> bool {
+        self.group.members().any(|member| *member.id == program.who.member)
+    }
+
+    /// What has to hold at any moment.
+    fn check(&mut self) {
+        assert!(self.group.epoch() >= self.epoch, "the epoch goes backwards");
+        self.epoch = self.group.epoch();
+        let mut owned: BTreeMap<TopicPartition, MemberId> = BTreeMap::new();
+        for member in self.group.members() {
+            for partition in member.assigned.iter().chain(member.revoking) {
+                let other = owned.insert(partition.clone(), member.id.clone());
+                assert_eq!(other, None, "{partition} is with {} too", member.id);
+                assert_eq!(self.group.owner(partition), Some(member.id));
+            }
+        }
+        for program in self.programs.iter().flatten().filter(|program| self.is_member(program)) {
+            for partition in &program.reads {
+                let owner = owned.get(partition);
+                assert_eq!(owner, Some(&program.who.member), "{partition} is read by {}", program.who.member);
+            }
+        }
+    }
+
+    /// All that run go on until nothing is left to do.
+    fn settle(&mut self) {
+        // Who has ended without a word is found out.
+        for _ in 0..10 {
+            self.now.steady_ms += 2_000;
+            self.save(false);
+            self.group.expire(self.now);
+            (0..MEMBERS).for_each(|member| self.beat(member, true, false));
+            self.check();
+        }
+        let expected = if self.group.members_len() == 0 { GroupState::Empty } else { GroupState::Stable };
+        assert_eq!(self.group.state(), expected, "{:#?}", self.group);
+        let read: Vec<&TopicPartition> = self.programs.iter().flatten().flat_map(|program| &program.reads).collect();
+        let wanted: BTreeSet<TopicPartition> = self.group.partitions().collect();
+        assert_eq!(read.len(), wanted.len(), "each is read once");
+        assert!(read.into_iter().all(|partition| wanted.contains(partition)));
+    }
+}
+
+proptest! {
+    /// Never two members have one partition, whatever comes between them; none that was put out commits; and
+    /// in the end every partition is read.
+    #[test]
+    fn partitions_have_one_reader_at_any_moment_and_in_the_end(ops in ops()) {
+        let mut world = World::new();
+        ops.iter().for_each(|op| world.act(op));
+        world.settle();
+    }
+}

@@ -1,0 +1,501 @@
+//! Consumer groups on the wire: members and what they read, committed offsets, and what is shown of them.
+
+use bytes::{Buf, BufMut, BytesMut};
+use engine::groups::{Assignor, GroupState, MemberState};
+use engine::{Error, Offset, PartitionId, Result, Start};
+
+use crate::field::{Fields, put_list, put_str};
+use crate::request::{get_start, kind as request, put_start};
+use crate::response::kind as response;
+
+/// In place of an offset, an owner or a time that there is not.
+const NONE_U64: u64 = u64::MAX;
+const NONE_U32: u32 = u32::MAX;
+/// Beside the codes of a start: as if the group had never read.
+const FORGET: u8 = 5;
+
+/// Topics with something for each of their partitions.
+pub type ByTopic<T> = Vec<(String, Vec<T>)>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupRequest {
+    Heartbeat(Heartbeat),
+    Commit(OffsetCommit),
+    /// The committed offsets of these partitions; of all where none is named.
+    Fetch {
+        group: String,
+        partitions: ByTopic<PartitionId>,
+    },
+    /// Groups in the order of their names, after this one.
+    List {
+        after: String,
+        count_max: u32,
+    },
+    Describe {
+        group: String,
+    },
+    Delete {
+        group: String,
+    },
+    Reset(OffsetReset),
+}
+
+/// Joining, a sign of life, what a member reads, and leaving: all that a member says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    pub group: String,
+    /// Chosen by the client, unique in its group, new with each start.
+    pub member: String,
+    /// Of a static member; else empty.
+    pub instance: String,
+    pub step: Step,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    Join {
+        client: String,
+        session_timeout_ms: u32,
+        rebalance_timeout_ms: u32,
+        assignor: Assignor,
+        topics: Vec<String>,
+    },
+    Alive {
+        epoch: u32,
+        /// How long the answer may wait for news.
+        wait_ms: u32,
+        /// All that the member reads, whenever that has changed.
+        owned: Option<ByTopic<PartitionId>>,
+        /// What it subscribes to from now on.
+        topics: Option<Vec<String>>,
+    },
+    Leave,
+    /// A static member leaves and may come back within its session timeout.
+    Away,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetCommit {
+    pub group: String,
+    /// Empty for one that is no member, while the group has none.
+    pub member: String,
+    pub instance: String,
+    pub epoch: u32,
+    pub offsets: ByTopic<NewOffset>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewOffset {
+    pub partition: PartitionId,
+    pub offset: Offset,
+    pub metadata: String,
+}
+
+/// Sets or forgets offsets of a group that has no members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetReset {
+    pub group: String,
+    pub topic: String,
+    /// None names all.
+    pub partitions: Vec<PartitionId>,
+    /// `None` forgets.
+    pub to: Option<Start>,
+    /// Only say what would be.
+    pub is_dry_run: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupResponse {
+    /// What a member is told: its epoch and, where that is new or it asked, all that it may read.
+    Turn {
+        epoch: u32,
+        assignment: Option<ByTopic<PartitionId>>,
+    },
+    Committed,
+    Offsets(ByTopic<CommittedOffset>),
+    Groups {
+        groups: Vec<GroupSummary>,
+        is_last: bool,
+    },
+    Described(GroupInfo),
+    Deleted,
+    Reset(Vec<(PartitionId, Option<Offset>)>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommittedOffset {
+    pub partition: PartitionId,
+    pub offset: Offset,
+    pub committed_ms: u64,
+    pub metadata: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSummary {
+    pub group: String,
+    pub state: GroupState,
+    pub members: u32,
+    /// Partitions with a committed offset.
+    pub offsets: u32,
+    /// Records behind them.
+    pub lag: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupInfo {
+    pub group: String,
+    pub state: GroupState,
+    pub epoch: u32,
+    pub assignor: Assignor,
+    pub members: Vec<MemberInfo>,
+    pub partitions: ByTopic<GroupPartition>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberInfo {
+    pub member: String,
+    pub instance: String,
+    pub client: String,
+    pub state: MemberState,
+    pub epoch: u32,
+    pub topics: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupPartition {
+    pub partition: PartitionId,
+    /// The place of the member that may read it in the list of members.
+    pub owner: Option<u32>,
+    pub committed: Option<Offset>,
+    /// When that was committed, ms since 1970.
+    pub committed_ms: u64,
+    pub start: Offset,
+    pub end: Offset,
+}
+
+impl GroupPartition {
+    /// Records that the group has still to read, where it has committed anything.
+    pub fn lag(&self) -> Option<u64> {
+        self.committed.map(|committed| self.end.saturating_sub(committed))
+    }
+}
+
+impl GroupRequest {
+    pub(crate) fn kind(&self) -> u8 {
+        match self {
+            Self::Heartbeat(_) => request::GROUP_HEARTBEAT,
+            Self::Commit(_) => request::OFFSET_COMMIT,
+            Self::Fetch { .. } => request::OFFSET_FETCH,
+            Self::List { .. } => request::GROUP_LIST,
+            Self::Describe { .. } => request::GROUP_DESCRIBE,
+            Self::Delete { .. } => request::GROUP_DELETE,
+            Self::Reset(_) => request::OFFSET_RESET,
+        }
+    }
+
+    pub(crate) fn put(&self, b: &mut BytesMut) {
+        match self {
+            Self::Heartbeat(heartbeat) => heartbeat.put(b),
+            Self::Commit(commit) => commit.put(b),
+            Self::Fetch { group, partitions } => {
+                put_str(b, group);
+                put_partitions(b, partitions);
+            }
+            Self::List { after, count_max } => {
+                put_str(b, after);
+                b.put_u32(*count_max);
+            }
+            Self::Describe { group } | Self::Delete { group } => put_str(b, group),
+            Self::Reset(reset) => reset.put(b),
+        }
+    }
+
+    pub(crate) fn get<B: Buf>(kind: u8, f: &mut Fields<B>) -> Result<Self> {
+        Ok(match kind {
+            request::GROUP_HEARTBEAT => Self::Heartbeat(Heartbeat::get(f)?),
+            request::OFFSET_COMMIT => Self::Commit(OffsetCommit::get(f)?),
+            request::OFFSET_FETCH => Self::Fetch { group: f.str()?, partitions: get_partitions(f)? },
+            request::GROUP_LIST => Self::List { after: f.str()?, count_max: f.u32()? },
+            request::GROUP_DESCRIBE => Self::Describe { group: f.str()? },
+            request::GROUP_DELETE => Self::Delete { group: f.str()? },
+            _ => Self::Reset(OffsetReset::get(f)?),
+        })
+    }
+}
+
+impl Heartbeat {
+    fn put(&self, b: &mut BytesMut) {
+        put_str(b, &self.group);
+        put_str(b, &self.member);
+        put_str(b, &self.instance);
+        match &self.step {
+            Step::Join { client, session_timeout_ms, rebalance_timeout_ms, assignor, topics } => {
+                b.put_u8(0);
+                put_str(b, client);
+                b.put_u32(*session_timeout_ms);
+                b.put_u32(*rebalance_timeout_ms);
+                b.put_u8(*assignor as u8);
+                put_strings(b, topics);
+            }
+            Step::Alive { epoch, wait_ms, owned, topics } => {
+                b.put_u8(1);
+                b.put_u32(*epoch);
+                b.put_u32(*wait_ms);
+                put_option(b, owned.as_ref(), put_partitions);
+                put_option(b, topics.as_ref(), |b, topics| put_strings(b, topics));
+            }
+            Step::Leave => b.put_u8(2),
+            Step::Away => b.put_u8(3),
+        }
+    }
+
+    fn get<B: Buf>(f: &mut Fields<B>) -> Result<Self> {
+        let (group, member, instance) = (f.str()?, f.str()?, f.str()?);
+        let step = match f.u8()? {
+            0 => Step::Join {
+                client: f.str()?,
+                session_timeout_ms: f.u32()?,
+                rebalance_timeout_ms: f.u32()?,
+                assignor: get_assignor(f)?,
+                topics: get_strings(f)?,
+            },
+            1 => Step::Alive {
+                epoch: f.u32()?,
+                wait_ms: f.u32()?,
+                owned: get_option(f, get_partitions)?,
+                topics: get_option(f, get_strings)?,
+            },
+            2 => Step::Leave,
+            3 => Step::Away,
+            other => return Err(Error::malformed(format!("a step of a member is 0 to 3, not {other}"))),
+        };
+        Ok(Self { group, member, instance, step })
+    }
+}
+
+impl OffsetCommit {
+    fn put(&self, b: &mut BytesMut) {
+        put_str(b, &self.group);
+        put_str(b, &self.member);
+        put_str(b, &self.instance);
+        b.put_u32(self.epoch);
+        put_by_topic(b, &self.offsets, |b, new| {
+            b.put_u32(new.partition);
+            b.put_u64(new.offset);
+            put_str(b, &new.metadata);
+        });
+    }
+
+    fn get<B: Buf>(f: &mut Fields<B>) -> Result<Self> {
+        let (group, member, instance, epoch) = (f.str()?, f.str()?, f.str()?, f.u32()?);
+        let new = |f: &mut Fields<B>| Ok(NewOffset { partition: f.u32()?, offset: f.u64()?, metadata: f.str()? });
+        Ok(Self { group, member, instance, epoch, offsets: get_by_topic(f, 14, new)? })
+    }
+}
+
+impl OffsetReset {
+    fn put(&self, b: &mut BytesMut) {
+        put_str(b, &self.group);
+        put_str(b, &self.topic);
+        put_list(b, &self.partitions, |b, partition| b.put_u32(*partition));
+        b.put_u8(u8::from(self.is_dry_run));
+        match &self.to {
+            Some(start) => put_start(b, start),
+            None => b.put_u8(FORGET),
+        }
+    }
+
+    fn get<B: Buf>(f: &mut Fields<B>) -> Result<Self> {
+        let (group, topic, partitions) = (f.str()?, f.str()?, f.list(4, Fields::u32)?);
+        let is_dry_run = f.bool()?;
+        let to = match f.u8()? {
+            FORGET => None,
+            start => Some(get_start(start, f)?),
+        };
+        Ok(Self { group, topic, partitions, to, is_dry_run })
+    }
+}
+
+impl GroupResponse {
+    pub(crate) fn kind(&self) -> u8 {
+        match self {
+            Self::Turn { .. } => response::GROUP_TURN,
+            Self::Committed => response::OFFSETS_COMMITTED,
+            Self::Offsets(_) => response::OFFSETS,
+            Self::Groups { .. } => response::GROUPS,
+            Self::Described(_) => response::GROUP_DESCRIBED,
+            Self::Deleted => response::GROUP_DELETED,
+            Self::Reset(_) => response::OFFSETS_RESET,
+        }
+    }
+
+    pub(crate) fn put(&self, b: &mut BytesMut) {
+        match self {
+            Self::Turn { epoch, assignment } => {
+                b.put_u32(*epoch);
+                put_option(b, assignment.as_ref(), put_partitions);
+            }
+            Self::Committed | Self::Deleted => {}
+            Self::Offsets(offsets) => put_by_topic(b, offsets, |b, committed| {
+                b.put_u32(committed.partition);
+                b.put_u64(committed.offset);
+                b.put_u64(committed.committed_ms);
+                put_str(b, &committed.metadata);
+            }),
+            Self::Groups { groups, is_last } => {
+                b.put_u8(u8::from(*is_last));
+                put_list(b, groups, |b, summary| {
+                    put_str(b, &summary.group);
+                    b.put_u8(summary.state as u8);
+                    b.put_u32(summary.members);
+                    b.put_u32(summary.offsets);
+                    b.put_u64(summary.lag);
+                });
+            }
+            Self::Described(info) => info.put(b),
+            Self::Reset(offsets) => put_list(b, offsets, |b, (partition, offset)| {
+                b.put_u32(*partition);
+                b.put_u64(offset.unwrap_or(NONE_U64));
+            }),
+        }
+    }
+
+    pub(crate) fn get<B: Buf>(kind: u8, f: &mut Fields<B>) -> Result<Self> {
+        Ok(match kind {
+            response::GROUP_TURN => Self::Turn { epoch: f.u32()?, assignment: get_option(f, get_partitions)? },
+            response::OFFSETS_COMMITTED => Self::Committed,
+            response::OFFSETS => Self::Offsets(get_by_topic(f, 22, |f| {
+                Ok(CommittedOffset {
+                    partition: f.u32()?,
+                    offset: f.u64()?,
+                    committed_ms: f.u64()?,
+                    metadata: f.str()?,
+                })
+            })?),
+            response::GROUPS => {
+                let is_last = f.bool()?;
+                let groups = f.list(19, |f| {
+                    Ok(GroupSummary {
+                        group: f.str()?,
+                        state: get_group_state(f)?,
+                        members: f.u32()?,
+                        offsets: f.u32()?,
+                        lag: f.u64()?,
+                    })
+                })?;
+                Self::Groups { groups, is_last }
+            }
+            response::GROUP_DESCRIBED => Self::Described(GroupInfo::get(f)?),
+            response::GROUP_DELETED => Self::Deleted,
+            _ => Self::Reset(f.list(12, |f| Ok((f.u32()?, Some(f.u64()?).filter(|offset| *offset != NONE_U64))))?),
+        })
+    }
+}
+
+impl GroupInfo {
+    fn put(&self, b: &mut BytesMut) {
+        put_str(b, &self.group);
+        b.put_u8(self.state as u8);
+        b.put_u32(self.epoch);
+        b.put_u8(self.assignor as u8);
+        put_list(b, &self.members, |b, member| {
+            put_str(b, &member.member);
+            put_str(b, &member.instance);
+            put_str(b, &member.client);
+            b.put_u8(member.state as u8);
+            b.put_u32(member.epoch);
+            put_strings(b, &member.topics);
+        });
+        put_by_topic(b, &self.partitions, |b, partition| {
+            b.put_u32(partition.partition);
+            b.put_u32(partition.owner.unwrap_or(NONE_U32));
+            b.put_u64(partition.committed.unwrap_or(NONE_U64));
+            b.put_u64(partition.committed_ms);
+            b.put_u64(partition.start);
+            b.put_u64(partition.end);
+        });
+    }
+
+    fn get<B: Buf>(f: &mut Fields<B>) -> Result<Self> {
+        let (group, state, epoch, assignor) = (f.str()?, get_group_state(f)?, f.u32()?, get_assignor(f)?);
+        let members = f.list(15, |f| {
+            Ok(MemberInfo {
+                member: f.str()?,
+                instance: f.str()?,
+                client: f.str()?,
+                state: get_member_state(f)?,
+                epoch: f.u32()?,
+                topics: get_strings(f)?,
+            })
+        })?;
+        let partitions = get_by_topic(f, 40, |f| {
+            Ok(GroupPartition {
+                partition: f.u32()?,
+                owner: Some(f.u32()?).filter(|owner| *owner != NONE_U32),
+                committed: Some(f.u64()?).filter(|offset| *offset != NONE_U64),
+                committed_ms: f.u64()?,
+                start: f.u64()?,
+                end: f.u64()?,
+            })
+        })?;
+        Ok(Self { group, state, epoch, assignor, members, partitions })
+    }
+}
+
+fn put_strings(b: &mut BytesMut, strings: &[String]) {
+    put_list(b, strings, |b, text| put_str(b, text));
+}
+
+fn get_strings<B: Buf>(f: &mut Fields<B>) -> Result<Vec<String>> {
+    f.list(2, Fields::str)
+}
+
+fn put_by_topic<T>(b: &mut BytesMut, topics: &[(String, Vec<T>)], put: impl Fn(&mut BytesMut, &T)) {
+    put_list(b, topics, |b, (topic, partitions)| {
+        put_str(b, topic);
+        put_list(b, partitions, &put);
+    });
+}
+
+fn get_by_topic<B: Buf, T>(
+    f: &mut Fields<B>,
+    entry_bytes_min: usize,
+    get: impl Fn(&mut Fields<B>) -> Result<T>,
+) -> Result<ByTopic<T>> {
+    f.list(6, |f| Ok((f.str()?, f.list(entry_bytes_min, &get)?)))
+}
+
+fn put_partitions(b: &mut BytesMut, partitions: &ByTopic<PartitionId>) {
+    put_by_topic(b, partitions, |b, partition| b.put_u32(*partition));
+}
+
+fn get_partitions<B: Buf>(f: &mut Fields<B>) -> Result<ByTopic<PartitionId>> {
+    get_by_topic(f, 4, Fields::u32)
+}
+
+/// A u8 that says whether the value follows, and the value.
+fn put_option<T>(b: &mut BytesMut, value: Option<&T>, put: impl Fn(&mut BytesMut, &T)) {
+    b.put_u8(u8::from(value.is_some()));
+    if let Some(value) = value {
+        put(b, value);
+    }
+}
+
+fn get_option<B: Buf, T>(f: &mut Fields<B>, get: impl Fn(&mut Fields<B>) -> Result<T>) -> Result<Option<T>> {
+    if f.bool()? { Ok(Some(get(f)?)) } else { Ok(None) }
+}
+
+fn get_assignor<B: Buf>(f: &mut Fields<B>) -> Result<Assignor> {
+    let code = f.u8()?;
+    Assignor::from_code(code).ok_or_else(|| Error::malformed(format!("an assignor is 0 or 1, not {code}")))
+}
+
+fn get_group_state<B: Buf>(f: &mut Fields<B>) -> Result<GroupState> {
+    let code = f.u8()?;
+    GroupState::from_code(code).ok_or_else(|| Error::malformed(format!("the state of a group is 0 to 2, not {code}")))
+}
+
+fn get_member_state<B: Buf>(f: &mut Fields<B>) -> Result<MemberState> {
+    let code = f.u8()?;
+    MemberState::from_code(code).ok_or_else(|| Error::malformed(format!("the state of a member is 0 to 3, not {code}")))
+}
