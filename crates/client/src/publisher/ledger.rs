@@ -157,21 +157,23 @@ impl Ledger {
             }
             added => added?,
         };
-        let is_full = lane.gathering.as_ref().is_some_and(|open| open.held >= self.settings.batch_bytes);
-        if is_full {
+        let mut wake = Wake::No;
+        if lane.gathering.as_ref().is_some_and(|open| open.held >= self.settings.batch_bytes) {
             lane.close_gathering();
+            wake = Wake::Now;
+        } else if delivery.index == 0 {
+            wake = Wake::Idle;
         }
         state.held += bytes;
-        state.turn_sticky(record.key.is_none(), bytes, &self.settings);
-        state.set_ready(at);
-        if state.watch() {
-            self.has_deadline.notify_one();
+        if state.lanes.len() > 1 {
+            state.turn_sticky(record.key.is_none(), bytes, &self.settings);
         }
-        let wake = match delivery.index {
-            _ if is_full => Wake::Now,
-            0 => Wake::Idle,
-            _ => Wake::No,
-        };
+        if delivery.index == 0 {
+            state.set_ready(at);
+            if state.watch() {
+                self.has_deadline.notify_one();
+            }
+        }
         Ok(Gathered::Added { delivery, wake })
     }
 
@@ -445,7 +447,9 @@ impl State {
     }
 
     fn has_no_room(&mut self, settings: &Settings) -> bool {
-        self.is_full |= self.held >= settings.buffer_bytes;
+        if self.held >= settings.buffer_bytes {
+            self.is_full = true;
+        }
         self.is_full
     }
 
@@ -473,11 +477,13 @@ impl State {
         if let Some(partition) = settings.partition {
             return self.lane(partition, settings);
         }
-        if let (Partitioner::Custom(choose), true) = (&settings.partitioner, partitions > 1) {
+        if partitions == 1 {
+            return Ok(0);
+        }
+        if let Partitioner::Custom(choose) = &settings.partitioner {
             return self.lane(choose(record, partitions), settings);
         }
         Ok(match &record.key {
-            _ if partitions == 1 => 0,
             Some(key) if !settings.partitioner.ignores_keys() => partitioner::for_key(key, partitions) as usize,
             _ => self.sticky.current(partitions) as usize,
         })

@@ -25,7 +25,7 @@ use ledger::{Gathered, Ledger, Wake};
 use sender::Sender;
 
 /// What a publisher holds of records that are not acknowledged, unless it is told otherwise.
-const BUFFER_BYTES: usize = 8 << 20;
+const BUFFER_BYTES: usize = 4 << 20;
 
 /// Which partition a record goes to.
 #[derive(Clone, Default)]
