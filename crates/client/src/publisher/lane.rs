@@ -157,9 +157,14 @@ impl<T> Lane<T> {
         self.queue.iter().find(|batch| batch.owed.is_some()).map_or(self.next_number, |batch| batch.number)
     }
 
-    /// What can be done now. `has_window` is whether one more batch may be unanswered.
-    pub fn step(&mut self, now: Instant, linger: Duration, has_window: bool) -> Step<T> {
-        if self.unsent == 0 && self.full.is_empty() && self.gathering.is_none() {
+    /// Whether anything waits to be sent.
+    pub fn has_unsent(&self) -> bool {
+        self.unsent > 0 || !self.full.is_empty() || self.gathering.is_some()
+    }
+
+    /// What can be done now, if one more batch may be unanswered.
+    pub fn step(&mut self, now: Instant, linger: Duration) -> Step<T> {
+        if !self.has_unsent() {
             return Step::Rest;
         }
         match self.drain {
@@ -176,8 +181,7 @@ impl<T> Lane<T> {
             return Step::Wait(Some(at));
         }
         // More than that the broker could not tell from new ones if they came again.
-        let is_remembered = self.identity.is_none() || self.outstanding < PRODUCER_BATCHES_MAX;
-        if !has_window || !is_remembered {
+        if self.identity.is_some() && self.outstanding >= PRODUCER_BATCHES_MAX {
             return Step::Wait(None);
         }
         if self.unsent > 0
@@ -363,6 +367,17 @@ impl<T> Lane<T> {
         self.close_gathering();
         self.next_number += self.full.len() as u64;
         settled.extend(self.full.drain(..).map(|open| open.settle(Err(error.clone()))));
+        settled
+    }
+
+    /// Settles all there is. Answers that still come are only counted.
+    pub fn abandon(&mut self, error: &Error) -> Vec<Settled<T>> {
+        let mut settled = self.fail_unsent(error);
+        for batch in self.queue.iter_mut().filter(|batch| batch.owed.is_some()) {
+            let (owed, held) = (batch.owed.take(), std::mem::take(&mut batch.held));
+            batch.bytes = Bytes::new();
+            settled.push(Settled { owed, held, outcome: Err(uncertain(error)) });
+        }
         settled
     }
 

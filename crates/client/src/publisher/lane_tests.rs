@@ -127,7 +127,7 @@ impl World {
 
     /// Whether anything could be done.
     fn step(&mut self, is_open: bool) -> bool {
-        let (number, bytes) = match self.lane.step(self.now, Duration::ZERO, true) {
+        let (number, bytes) = match self.lane.step(self.now, Duration::ZERO) {
             Step::Rest | Step::Wait(_) => return false,
             Step::Identity => {
                 let settled = self.lane.identify((self.next_identity, 0));
@@ -379,7 +379,7 @@ fn a_lone_record_does_not_linger() {
     let mut world = World::new(true);
     let seal = |world: &mut World| {
         world.gather();
-        match world.lane.step(world.now, linger, true) {
+        match world.lane.step(world.now, linger) {
             Step::Seal { open, producer } => {
                 let (sealed, _) = open.seal(Codec::None, producer);
                 world.lane.sent(sealed);

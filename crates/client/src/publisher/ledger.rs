@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::limits::PARTITIONS_MAX;
@@ -62,6 +62,8 @@ struct State {
     is_watched: bool,
     /// Why the broker cannot be reached, while it cannot.
     unreachable: Option<Error>,
+    /// Why nothing is awaited any more.
+    closed: Option<Error>,
     failed: Failed,
 }
 
@@ -127,6 +129,7 @@ impl Ledger {
             is_held_up: false,
             is_watched: false,
             unreachable: None,
+            closed: None,
             failed: Failed::default(),
         };
         state.learn(partitions);
@@ -229,13 +232,18 @@ impl Ledger {
     pub fn next(&self, now: Instant) -> Next {
         let mut state = self.state.lock();
         let state = &mut *state;
-        let has_window = state.outstanding < self.settings.batches_in_flight_max;
+        if state.outstanding >= self.settings.batches_in_flight_max {
+            state.is_held_up = true;
+            return Next::Nothing { due: None };
+        }
+        // Whoever waits for room waits for what lingers too.
+        let linger = if state.is_full { Duration::ZERO } else { self.settings.linger };
         let mut earliest: Option<Instant> = None;
         for _ in 0..state.ready.len() {
             let Some(at) = state.ready.pop_front() else {
                 break;
             };
-            let step = state.lanes[at].step(now, self.settings.linger, has_window);
+            let step = state.lanes[at].step(now, linger);
             if let Step::Rest = step {
                 state.is_ready[at] = false;
                 continue;
@@ -268,6 +276,14 @@ impl Ledger {
         state.outstanding += 1;
         state.lanes[lane].spare = spare;
         let number = state.lanes[lane].sent(sealed);
+        // While it was being closed nobody saw it.
+        if state.watch() {
+            self.has_deadline.notify_one();
+        }
+        if let Some(error) = state.closed.clone() {
+            let settled = state.lanes[lane].abandon(&error);
+            self.finish(state, settled);
+        }
         (BatchTag { lane: lane as u32, number }, bytes)
     }
 
@@ -311,7 +327,13 @@ impl Ledger {
 
     /// Whether there is anything to send.
     pub fn has_work(&self) -> bool {
-        !self.state.lock().ready.is_empty()
+        let mut state = self.state.lock();
+        let State { ready, is_ready, lanes, .. } = &mut *state;
+        ready.retain(|at| {
+            is_ready[*at] = lanes[*at].has_unsent();
+            is_ready[*at]
+        });
+        !ready.is_empty()
     }
 
     /// Gives up what has waited too long, and returns when to look again; `None` while nothing waits.
@@ -336,6 +358,14 @@ impl Ledger {
     pub fn fail(&self, error: &Error) {
         let mut state = self.state.lock();
         let all: Vec<Settled<Owed>> = state.lanes.iter_mut().flat_map(|lane| lane.fail_unsent(error)).collect();
+        self.finish(state, all);
+    }
+
+    /// Settles all there is: whoever publishes has gone away.
+    pub fn close(&self, error: &Error) {
+        let mut state = self.state.lock();
+        state.closed = Some(error.clone());
+        let all: Vec<Settled<Owed>> = state.lanes.iter_mut().flat_map(|lane| lane.abandon(error)).collect();
         self.finish(state, all);
     }
 
@@ -545,3 +575,7 @@ fn begin(contents: Contents, is_flushed: bool, settings: &Settings) -> Open<Owed
     let owed = Owed { receipt: Arc::default(), callbacks: Vec::new(), is_flushed };
     Open { contents, owed, opened, deadline: opened + settings.delivery_timeout, held }
 }
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

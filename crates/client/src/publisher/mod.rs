@@ -138,7 +138,7 @@ impl PublisherBuilder {
     }
 
     /// How long a batch that is not full waits for more records, while others are on the way or records come one
-    /// after the other. A lone record never waits.
+    /// after the other. A lone record never waits, and nothing does while the buffer is full.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.settings.linger = linger;
         self
@@ -223,7 +223,7 @@ impl Publisher {
     }
 
     /// The same with a function that is told what became of the record. It is called on the thread that reads the
-    /// connection: it should only pass the word on.
+    /// connection: it should only pass the word on, and may not panic.
     pub async fn send_then(
         &self,
         record: &Record,
@@ -286,7 +286,10 @@ impl Publisher {
                     }
                     return Ok(delivery);
                 }
-                Gathered::Full => self.ledger().room().await,
+                Gathered::Full => {
+                    self.sender.send_now();
+                    self.ledger().room().await;
+                }
             }
         }
     }
@@ -301,6 +304,7 @@ impl Publisher {
                 }
                 Err(contents) => contents,
             };
+            self.sender.send_now();
             self.ledger().room().await;
         }
     }
@@ -309,7 +313,8 @@ impl Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         self.task.abort();
-        self.ledger().fail(&Error::new(ErrorKind::Disconnected, "the publisher was dropped before it sent this"));
+        let message = "the publisher was dropped before this was acknowledged";
+        self.ledger().close(&Error::new(ErrorKind::Disconnected, message));
     }
 }
 
