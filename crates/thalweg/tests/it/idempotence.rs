@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use client::{
     Acks, Client, ClientSettings, Codec, Delivered, Delivery, ErrorKind, Overflow, Partitioner, Publisher,
-    PublisherBuilder, Record, RetryClass, Start, TopicSettings,
+    PublisherBuilder, Record, RetryClass, Start, Storage, TopicSettings,
 };
 use engine::Producer;
 use futures_util::FutureExt;
@@ -17,7 +17,7 @@ use crate::producers::numbered;
 use crate::proxy::Proxy;
 use crate::raw::{self, Raw};
 use crate::reading::{subscribe, take, text, values};
-use crate::server::{Server, connect, metric, until, within};
+use crate::server::{Launch, Server, connect, metric, until, within};
 
 async fn open(builder: PublisherBuilder) -> Publisher {
     within("publisher", builder.open()).await.expect("open")
@@ -91,9 +91,13 @@ async fn every_record_is_there_once_and_in_order() {
     flush(&publisher).await;
     assert!(proxy.connections() > 10, "it was cut {} times", proxy.connections());
     assert!(metric(&near, "thalweg_publish_duplicates_total").await > 0, "nothing was sent again");
+    all_are_there_once(&near, &deliveries).await;
+}
 
-    let log = log(&near).await;
-    assert_eq!(log.values().map(Vec::len).sum::<usize>(), RECORDS);
+/// The log has what these deliveries say, in the order of their numbers, and nothing else.
+async fn all_are_there_once(near: &Client, deliveries: &[Delivery]) {
+    let log = log(near).await;
+    assert_eq!(log.values().map(Vec::len).sum::<usize>(), deliveries.len());
     for (i, delivery) in deliveries.iter().enumerate() {
         let Delivered { partition, offset, .. } = within("an outcome", delivery.delivered()).await.expect("delivered");
         assert_eq!(log[&partition][offset as usize], i.to_string());
@@ -101,6 +105,39 @@ async fn every_record_is_there_once_and_in_order() {
     for (partition, values) in &log {
         assert!(values.is_sorted_by_key(|value| value.parse::<usize>().expect("a number")), "partition {partition}");
     }
+}
+
+/// The broker is killed again and again while somebody publishes to its disk over a wire that breaks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_is_killed_takes_no_record_twice() {
+    let data = tempfile::tempdir().expect("a folder");
+    let set = vec![format!("data={}", data.path().display())];
+    let mut server = Server::launch(Launch { set, ..Launch::default() });
+    let near = server.client("tcp").await;
+    let settings = TopicSettings { partitions: 3, storage: Storage::Disk, ..TopicSettings::default() };
+    within("create", near.create_topic("t", settings)).await.expect("created");
+    near.close().await;
+    let proxy = Proxy::start(server.address, cuts()).await;
+    let publisher = hasty(&proxy, true).await;
+    let mut deliveries = Vec::new();
+    let mut duplicates = 0;
+    for i in 0..RECORDS {
+        deliveries.push(send(&publisher, i, &format!("key-{}", i % KEYS)).await);
+        if i % 10 == 0 {
+            tokio::task::yield_now().await;
+        }
+        if i % 600 == 300 {
+            let near = server.client("tcp").await;
+            duplicates += metric(&near, "thalweg_publish_duplicates_total").await;
+            near.close().await;
+            server.crash_and_restart();
+        }
+    }
+    flush(&publisher).await;
+    let near = server.client("tcp").await;
+    duplicates += metric(&near, "thalweg_publish_duplicates_total").await;
+    assert!(duplicates > 0, "nothing was sent again");
+    all_are_there_once(&near, &deliveries).await;
 }
 
 /// Without numbers nothing is sent twice that may be there, and whoever asks is told.
