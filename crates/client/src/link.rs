@@ -213,8 +213,9 @@ impl Link {
         self.outbox.drained().await;
     }
 
+    /// Whether nothing more can be sent. A write that failed says so before the reader hears of it.
     pub(crate) fn is_closed(&self) -> bool {
-        self.state.lock().closed.is_some()
+        self.outbox.is_closed() || self.state.lock().closed.is_some()
     }
 
     pub(crate) fn close(&self) {
