@@ -5,17 +5,20 @@
 //! | at | bytes | field |
 //! |---|---|---|
 //! | 0 | 8 | `thalwegC` |
-//! | 8 | 4 | version, 1 |
-//! | 12 | 4 | CRC-32C of all that follows |
+//! | 8 | 4 | CRC-32C of all that follows |
+//! | 12 | 4 | version, 1 |
 //! | 16 | 8 | the data directory's id |
 //! | 24 | 8 + 8 + 4 | where the journal has to be read from: position, number and slot of its file |
 //! | 44 | 4 | the id that the next topic gets |
 //! | 48 | 8 | the id that the next producer may get |
 //! | 56 | 4 | number of topics, and the topics: id (4), name, settings, and its partitions |
 //!
-//! A partition is its start (8), its segments, the offset up to which its producers know it (8), and those: their length in
-//! bytes (4), and what `engine::producers` makes of them. Settings are partitions (4), retention in bytes (8) and in ms (8), and storage (1). Segments are their number (4), and for
-//! each: first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), when it was appended to last (8).
+//! | Part | Bytes |
+//! |---|---|
+//! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1) |
+//! | partition | its start (8), number of segments (4), the segments, then its producers |
+//! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
+//! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8) |
 
 use std::collections::BTreeMap;
 
@@ -159,8 +162,8 @@ impl Checkpoint {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.put_slice(MAGIC);
-        bytes.put_u32_le(VERSION);
         bytes.put_u32_le(0);
+        bytes.put_u32_le(VERSION);
         bytes.put_u64_le(self.directory);
         bytes.put_u64_le(self.origin.position);
         bytes.put_u64_le(self.origin.number);
@@ -187,8 +190,8 @@ impl Checkpoint {
                 bytes.put_slice(&partition.producers);
             }
         }
-        let crc = checksum(&bytes[HEAD_BYTES..]);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        let crc = checksum(&bytes[12..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
@@ -197,11 +200,11 @@ impl Checkpoint {
         if bytes.len() < HEAD_BYTES || bytes[..8] != *MAGIC {
             return Err(damaged(0, "it does not begin like a checkpoint"));
         }
-        if u32_at(bytes, 8) != VERSION {
-            return Err(NotACheckpoint::Version(u32_at(bytes, 8)));
+        if u32_at(bytes, 8) != checksum(&bytes[12..]) {
+            return Err(damaged(8, "it does not match its checksum"));
         }
-        if u32_at(bytes, 12) != checksum(&bytes[HEAD_BYTES..]) {
-            return Err(damaged(12, "it does not match its checksum"));
+        if u32_at(bytes, 12) != VERSION {
+            return Err(NotACheckpoint::Version(u32_at(bytes, 12)));
         }
         let mut rest = &bytes[HEAD_BYTES..];
         get_checkpoint(&mut rest)
@@ -317,11 +320,13 @@ mod tests {
         assert_eq!(Checkpoint::decode(&bytes), Ok(checkpoint));
         for at in 0..bytes.len() {
             bytes[at] ^= 0x20;
-            assert!(Checkpoint::decode(&bytes).is_err(), "byte {at}");
+            assert!(matches!(Checkpoint::decode(&bytes), Err(NotACheckpoint::Damaged(..))), "byte {at}");
             bytes[at] ^= 0x20;
             assert!(Checkpoint::decode(&bytes[..at]).is_err(), "cut at {at}");
         }
-        bytes[8] = 9;
+        bytes[12] = 9;
+        let crc = checksum(&bytes[12..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(Checkpoint::decode(&bytes), Err(NotACheckpoint::Version(9)));
     }
 

@@ -19,7 +19,7 @@ pub trait Disk: Send + Sync + 'static {
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// The names in a directory, in no order.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
-    /// Also those above it. It may be there.
+    /// One directory. It may be there.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// An existing file of the new name is replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -40,7 +40,8 @@ pub trait DiskFile: Send + Sync {
     fn write_at(&self, slices: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
     /// The contents and the length last from now on.
     fn sync(&self) -> io::Result<()>;
-    fn len(&self) -> io::Result<u64>;
+    /// How many bytes it has.
+    fn size(&self) -> io::Result<u64>;
     fn set_len(&self, len: u64) -> io::Result<()>;
 }
 
@@ -62,7 +63,10 @@ impl Disk for RealDisk {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(path)
+        match std::fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            created => created,
+        }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -131,7 +135,7 @@ impl DiskFile for File {
         self.sync_data()
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
     }
 
@@ -163,6 +167,28 @@ pub(crate) fn damaged(path: &Path, at: u64, what: impl fmt::Display) -> Error {
     )
 }
 
+/// A file of another version of its format.
+pub(crate) fn other_version(path: &Path, version: u32, ours: u32) -> Error {
+    let path = path.display();
+    let what = format!("{path} has version {version}, this broker reads version {ours}; use the release that wrote it");
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+/// Makes a directory with those above it, and sees to it that its name lasts.
+pub(crate) fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) else {
+        return disk.create_dir(path);
+    };
+    match disk.create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make_dir(disk, above)?;
+            disk.create_dir(path)?;
+        }
+        created => created?,
+    }
+    disk.sync_dir(above)
+}
+
 /// Replaces a small file as a whole: after a crash there is the old one or the new one.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut aside = PathBuf::from(path);
@@ -186,7 +212,7 @@ pub(crate) fn read_whole(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let mut bytes = vec![0; file.len()? as usize];
+    let mut bytes = vec![0; file.size()? as usize];
     let read = file.read_at(&mut bytes, 0)?;
     bytes.truncate(read);
     Ok(Some(bytes))

@@ -56,6 +56,11 @@ pub enum Command {
     /// Start a broker, publish a real data set through a pipe, fan it out, and say how fast
     Demo(Demo),
     /// Publish records from the standard input, a file or the command line
+    #[command(after_help = "\
+Examples:
+  thalweg publish orders 'one coffee' --key table-7
+  tail -f /var/log/syslog | thalweg publish logs --compression zstd --linger-ms 5
+  thalweg publish users --file users.txt --key-separator :")]
     Publish(Publish),
     /// Print records as they come
     Subscribe(Subscribe),
@@ -130,7 +135,8 @@ pub struct Publish {
     #[arg(long, short)]
     pub key: Option<String>,
     /// Each line is a key, this text and the value
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["key", "value"], value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["key", "value"])]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub key_separator: Option<String>,
     /// A header of every record; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
@@ -335,6 +341,9 @@ pub struct BenchPubsub {
     /// Also write the reports to a file, as JSON lines
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+    /// Also write a page of the run that is reported, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -402,6 +411,9 @@ pub struct BenchStream {
     /// The process of the broker that --server names, to tell its memory and CPU
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,
+    /// Also write a page with plots, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 fn acks_with_answer(text: &str) -> Result<Acks, String> {
