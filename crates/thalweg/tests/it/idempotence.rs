@@ -17,7 +17,7 @@ use crate::producers::numbered;
 use crate::proxy::Proxy;
 use crate::raw::{self, Raw};
 use crate::reading::{subscribe, take, text, values};
-use crate::server::{Launch, Server, connect, metric, until, within};
+use crate::server::{Launch, PATIENCE, Server, connect, metric, until, within};
 
 async fn open(builder: PublisherBuilder) -> Publisher {
     within("publisher", builder.open()).await.expect("open")
@@ -67,7 +67,7 @@ const KEYS: usize = 5;
 async fn hasty(proxy: &Proxy, is_idempotent: bool) -> Publisher {
     let client = connect(&proxy.url(), ClientSettings::default()).await;
     let publisher = client.publisher("t").batch_bytes(200).idempotent(is_idempotent);
-    open(publisher.delivery_timeout(crate::server::PATIENCE)).await
+    open(publisher.delivery_timeout(PATIENCE)).await
 }
 
 /// Sends numbers with keys, and breaks the wire from time to time.
@@ -178,6 +178,31 @@ async fn without_idempotence_no_record_is_there_twice() {
     assert_eq!(metric(&near, "thalweg_publish_duplicates_total").await, 0);
     send(&publisher, "after", "key").await;
     flush(&publisher).await;
+}
+
+/// A write that fails before the reader hears of it: on the only thread there is, the publisher makes way for the reader.
+#[test]
+fn a_write_that_fails_does_not_keep_the_thread() {
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut server = Server::start();
+            let client = server.client("tcp").await;
+            let publisher = client.publisher("t").idempotent(false).batch_bytes(1);
+            let publisher = open(publisher.delivery_timeout(Duration::from_millis(300))).await;
+            send(&publisher, "before", "key").await;
+            flush(&publisher).await;
+            server.crash();
+            for i in 0..10 {
+                send(&publisher, i, "key").await;
+            }
+            let error = within("flush", publisher.flush()).await.expect_err("nobody is there");
+            assert_eq!(error.retry_class(), RetryClass::OutcomeUnknown, "{error}");
+        });
+        ended.send(()).expect("somebody waits");
+    });
+    end.recv_timeout(PATIENCE).expect("the thread goes on");
 }
 
 /// Each codec over the same wire: what comes back is what was sent, and the log is smaller.
