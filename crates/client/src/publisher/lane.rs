@@ -108,7 +108,7 @@ pub(super) struct Lane<T> {
     drain: Option<Renumber>,
     retry_at: Option<Instant>,
     backoff: Backoff,
-    /// Why the broker refused a batch, or the connection broke, since it last took one.
+    /// Why batches are sent again, since the broker last took one.
     last_error: Option<Error>,
     /// The last batch that was closed: when, and of how many records.
     last: Option<(Instant, u32)>,
@@ -261,10 +261,6 @@ impl<T> Lane<T> {
             }
             Err(error) => error,
         };
-        let is_behind = error.kind == ErrorKind::OutOfSequence && self.drain.is_some();
-        if !is_behind {
-            self.last_error = Some(error.clone());
-        }
         let is_numbered = self.identity.is_some();
         match error.kind {
             ErrorKind::OutOfSequence if is_numbered => {
@@ -275,12 +271,12 @@ impl<T> Lane<T> {
                 None
             }
             ErrorKind::Busy | ErrorKind::ShuttingDown | ErrorKind::Corrupt => {
-                self.retry_later(now, Duration::from_millis(error.retry_after_ms.into()));
+                self.retry_later(now, Duration::from_millis(error.retry_after_ms.into()), &error);
                 self.repeat(at, Renumber::Keep);
                 None
             }
             ErrorKind::Timeout | ErrorKind::Internal | ErrorKind::Disconnected if is_numbered => {
-                self.lose(at, now);
+                self.lose(at, &error, now);
                 None
             }
             kind => {
@@ -303,8 +299,7 @@ impl<T> Lane<T> {
         if self.identity.is_none() {
             return self.settle(at, Err(uncertain(error)));
         }
-        self.last_error = Some(error.clone());
-        self.lose(at, now);
+        self.lose(at, error, now);
         None
     }
 
@@ -406,9 +401,9 @@ impl<T> Lane<T> {
     }
 
     /// A batch that may have been taken is sent again, unless it was given up.
-    fn lose(&mut self, at: usize, now: Instant) {
+    fn lose(&mut self, at: usize, error: &Error, now: Instant) {
         self.queue[at].may_be_taken = true;
-        self.retry_later(now, Duration::ZERO);
+        self.retry_later(now, Duration::ZERO, error);
         self.repeat(at, Renumber::Keep);
     }
 
@@ -420,7 +415,8 @@ impl<T> Lane<T> {
         }
     }
 
-    fn retry_later(&mut self, now: Instant, least: Duration) {
+    fn retry_later(&mut self, now: Instant, least: Duration, why: &Error) {
+        self.last_error = Some(why.clone());
         // Once for all batches that one event hits.
         if self.retry_at.is_none_or(|at| at <= now) {
             self.retry_at = Some(now + least + self.backoff.next());

@@ -360,6 +360,23 @@ fn what_waits_too_long_is_given_up_and_the_rest_goes_on() {
 }
 
 #[test]
+fn what_is_given_up_unsent_says_why_it_was_not_taken_and_nothing_else() {
+    let mut world = on_the_wire(true, 2);
+    world.apply(Op::Broker(Broker::Refuses(ErrorKind::TooLarge)));
+    world.apply(Op::Broker(Broker::Takes));
+    for _ in 0..2 {
+        world.apply(Op::Answer);
+    }
+    world.apply(Op::Wait(60_000));
+    assert_eq!(world.outcomes, BTreeMap::from([(0, Err(ErrorKind::TooLarge)), (1, Err(ErrorKind::Timeout))]));
+    let mut world = on_the_wire(true, 1);
+    world.apply(Op::Broker(Broker::Refuses(ErrorKind::Busy)));
+    world.apply(Op::Answer);
+    world.apply(Op::Wait(60_000));
+    assert_eq!(world.outcomes, BTreeMap::from([(0, Err(ErrorKind::Busy))]));
+}
+
+#[test]
 fn no_more_is_on_the_way_than_the_broker_remembers() {
     let mut world = World::new(true);
     for _ in 0..2 * PRODUCER_BATCHES_MAX {
