@@ -180,7 +180,7 @@ async fn without_idempotence_no_record_is_there_twice() {
     flush(&publisher).await;
 }
 
-/// A write that fails before the reader hears of it: on the only thread there is, the publisher makes way for the reader.
+/// A write fails before the reader hears of it: on the only thread there is, the publisher makes way for the reader.
 #[test]
 fn a_write_that_fails_does_not_keep_the_thread() {
     let (ended, end) = std::sync::mpsc::channel();
