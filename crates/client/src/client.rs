@@ -203,7 +203,7 @@ impl Client {
         }
     }
 
-    async fn call(&self, request: &Request) -> Result<Response> {
+    pub(crate) async fn call(&self, request: &Request) -> Result<Response> {
         self.control().await?.control.request(request, self.settings().request_timeout).await
     }
 

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use client::{Acks, Overflow};
+use client::{Acks, Codec, Overflow};
 
 /// One log, every door: pub/sub over QUIC and TCP, HTTP beside it.
 #[derive(Parser)]
@@ -56,6 +56,11 @@ pub enum Command {
     /// Start a broker, publish a real data set through a pipe, fan it out, and say how fast
     Demo(Demo),
     /// Publish records from the standard input, a file or the command line
+    #[command(after_help = "\
+Examples:
+  thalweg publish orders 'one coffee' --key table-7
+  tail -f /var/log/syslog | thalweg publish logs --compression zstd --linger-ms 5
+  thalweg publish users --file users.txt --key-separator :")]
     Publish(Publish),
     /// Print records as they come
     Subscribe(Subscribe),
@@ -129,6 +134,10 @@ pub struct Publish {
     /// The key of every record
     #[arg(long, short)]
     pub key: Option<String>,
+    /// Each line is a key, this text and the value
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["key", "value"])]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub key_separator: Option<String>,
     /// A header of every record; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub header: Vec<String>,
@@ -144,6 +153,21 @@ pub struct Publish {
     /// Records a second at most
     #[arg(long, short)]
     pub rate: Option<f64>,
+    /// How batches are compressed: none, gzip, snappy, lz4 or zstd
+    #[arg(long, default_value = "none", value_name = "CODEC")]
+    pub compression: Codec,
+    /// Send records that have gathered at this size, as 64KiB, instead of at publish_chunk_bytes
+    #[arg(long, value_name = "BYTES")]
+    pub batch_bytes: Option<String>,
+    /// How long a batch waits for more records while others are on the way, ms; a lone record never waits
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub linger_ms: u64,
+    /// How long a record may take with all tries, ms, instead of request_timeout_ms
+    #[arg(long, value_name = "MS", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    pub delivery_timeout_ms: Option<u64>,
+    /// Do not number batches: what is not acknowledged is not sent again
+    #[arg(long)]
+    pub no_idempotence: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -12,6 +12,7 @@ mod certificates;
 mod commands;
 mod compaction;
 mod durable;
+mod idempotence;
 mod limits;
 mod overflow;
 mod producers;
