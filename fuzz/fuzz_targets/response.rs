@@ -44,7 +44,7 @@ fn check_response(response: Response) {
     if let Response::Fetched { batches, .. } = &again {
         for batch in batches {
             if let Ok(records) = batch.records() {
-                records.for_each(|record| drop(record.map(|record| batch.own(&record))));
+                records.iter().for_each(|record| drop(record.map(|record| records.own(&record))));
             }
         }
     }

@@ -45,6 +45,20 @@ const SERVICE: [(&str, &[u8]); 8] = [
     ("malformed", b"\x01\x01\x01\x03\x05\x02\x00\xff\x00\x00"),
 ];
 
+/// Producers as a snapshot has them: id, epoch, and for each run its sequence, its records and its offset.
+type Snapshot = &'static [(i64, i16, &'static [(u32, u32, u64)])];
+
+const PRODUCERS: [(&str, Snapshot); 5] = [
+    ("none", &[]),
+    ("one", &[(1, 0, &[(0, 3, 0)])]),
+    ("runs", &[(1, 2, &[(5, 3, 10), (8, 1, 20), (9, 4, 30)]), (7, 0, &[(0, 1, 40)])]),
+    ("wrap", &[(255, 0, &[(0x7fff_fff0, 0x0f, 1), (0x7fff_ffff, 5, 50)])]),
+    ("half", &[(3, 0x7fff, &[(0, 1 << 30, 0)])]),
+];
+/// Each sends what follows, what follows that, what was there, and a gap.
+const SENDS: [&[u8]; 4] =
+    [b"", b"\x01\0\0\x01\0\0\0\x03", b"\x03\0\xff\0\0\0\0\0", b"\xff\0\x07\x01\0\0\0\x04\x01\x01\0\0\0\0\0\0"];
+
 /// Seeds by the name of their target and their own.
 type Seeds = BTreeMap<(&'static str, String), Vec<u8>>;
 
@@ -90,6 +104,12 @@ fn seeds() -> Outcome<Seeds> {
         seeds.insert(("record_batch", format!("{name}-sealed")), [&[1], &batch[..]].concat());
         seeds.insert(("record_batch", name), [&[0], &batch[..]].concat());
     }
+    for (name, snapshot) in PRODUCERS {
+        for (i, sends) in SENDS.iter().enumerate() {
+            let input = [&[(sends.len() / 8) as u8], &encode_producers(snapshot)[..], sends].concat();
+            seeds.insert(("producers", format!("{name}-{i}")), input);
+        }
+    }
     for (i, (pattern, topic)) in PATTERNS.iter().enumerate() {
         seeds.insert(("pattern", format!("{i:02}")), format!("{pattern}\n{topic}").into_bytes());
     }
@@ -100,6 +120,22 @@ fn seeds() -> Outcome<Seeds> {
     }
     seeds.retain(|_, bytes| bytes.len() <= SEED_BYTES_MAX);
     Ok(seeds)
+}
+
+/// As `engine::producers` writes it.
+fn encode_producers(snapshot: Snapshot) -> Vec<u8> {
+    let mut bytes = vec![1];
+    bytes.extend((snapshot.len() as u32).to_be_bytes());
+    for (id, epoch, runs) in snapshot {
+        bytes.extend(id.to_be_bytes());
+        bytes.extend(epoch.to_be_bytes());
+        bytes.push(runs.len() as u8);
+        for (sequence, count, base_offset) in *runs {
+            bytes.extend([sequence.to_be_bytes(), count.to_be_bytes()].concat());
+            bytes.extend(base_offset.to_be_bytes());
+        }
+    }
+    bytes
 }
 
 /// The named frames of a file: after the name the bytes of one frame in hex.

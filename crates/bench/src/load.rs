@@ -116,7 +116,7 @@ impl Sink {
                 Event::Batch(batch) => {
                     let elapsed = begin.elapsed();
                     let mut is_first = true;
-                    for record in batch.records()? {
+                    for record in &batch.records()? {
                         let record = record?;
                         let stamp = record.value.and_then(Stamp::get);
                         if let Some(stamp) = stamp {

@@ -10,12 +10,15 @@ use engine::{Error, Pattern, Result, TopicName};
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
+use storage::{Store, StoredTopic};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 use crate::admission::LogBudget;
 use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
+use crate::producers::ProducerIds;
 use crate::settings::Settings;
 use crate::subscriber::Subscriber;
 use crate::timers;
@@ -29,32 +32,60 @@ pub struct Broker {
     metrics: Arc<Metrics>,
     lanes: Lanes,
     budget: LogBudget,
+    /// Where topics on disk are kept.
+    store: Option<Arc<Store>>,
+    /// Its journal has room again.
+    journal_room: Arc<Notify>,
     pub(crate) topics: RwLock<HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>>,
     /// Held by whoever creates or deletes a topic or subscribes to a pattern, so that none of them
     /// misses another. Taken before `topics`.
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
     groups: Coordinator,
     subscriber_ids: AtomicU64,
+    producer_ids: ProducerIds,
     registry: RwLock<Registry>,
     instance: u64,
 }
 
 impl Broker {
-    /// Starts a broker whose tasks run on these threads.
+    /// Starts a broker whose tasks run on these threads, with all topics in memory.
     pub fn start(settings: Settings, threads: &[Handle]) -> Result<Arc<Self>> {
+        Self::start_with(settings, threads, None)
+    }
+
+    /// The same with a data directory, and the topics that are in it.
+    pub fn start_with(
+        settings: Settings,
+        threads: &[Handle],
+        stored: Option<(Arc<Store>, Vec<StoredTopic>)>,
+    ) -> Result<Arc<Self>> {
+        let (store, stored) = stored.map_or((None, Vec::new()), |(store, topics)| (Some(store), topics));
         let Some(first) = threads.first() else {
             return Err(Error::invalid("a broker needs at least one thread"));
         };
+        let journal_room = Arc::new(Notify::new());
+        let producer_ids = ProducerIds::default();
+        if let Some(store) = &store {
+            let room = journal_room.clone();
+            store.on_room(Box::new(move || room.notify_waiters()));
+            let store = store.clone();
+            producer_ids.reserve_from(Box::new(move |count| store.reserve_producers(count)));
+        }
         let lanes = Lanes::start(settings.writer_lanes.clamp(1, WRITER_LANES_MAX), settings.lane_policy, threads);
         let broker = Arc::new(Self {
             budget: LogBudget::new(settings.log_bytes_max),
             settings: Arc::new(settings),
             metrics: Arc::default(),
             lanes,
-            topics: RwLock::default(),
+            store,
+            journal_room,
+            topics: RwLock::new(
+                stored.into_iter().map(|stored| (stored.name.clone(), Topic::stored(stored))).collect(),
+            ),
             patterns: Mutex::default(),
             groups: Coordinator::default(),
             subscriber_ids: AtomicU64::new(1),
+            producer_ids,
             registry: RwLock::default(),
             // A new hasher is keyed at random; that is all the randomness that is needed here.
             instance: RandomState::new().hash_one(timers::now_ms()),
@@ -82,6 +113,19 @@ impl Broker {
         self.instance
     }
 
+    pub(crate) fn store(&self) -> Option<&Store> {
+        self.store.as_deref()
+    }
+
+    pub(crate) fn journal_room(&self) -> &Notify {
+        &self.journal_room
+    }
+
+    /// Makes all that was taken safe. Nothing is taken after it.
+    pub fn stop(&self) -> Result<()> {
+        self.store.as_ref().map_or(Ok(()), |store| store.stop())
+    }
+
     pub(crate) fn lanes(&self) -> &Lanes {
         &self.lanes
     }
@@ -96,6 +140,11 @@ impl Broker {
 
     pub(crate) fn next_subscriber_id(&self) -> u64 {
         self.subscriber_ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Where the ids of producers come from.
+    pub fn producer_ids(&self) -> &ProducerIds {
+        &self.producer_ids
     }
 
     /// Adds metrics of another part of the process to what [`Broker::stats`] shows.
@@ -116,6 +165,9 @@ impl Broker {
         self.expose_groups(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
+        if let Some(store) = &self.store {
+            crate::metrics::expose_store(out, &store.stats())?;
+        }
         out.gauge("thalweg_topics", "Topics, inboxes included", self.topics.read().len() as u64)?;
         let rows = |value: &dyn Fn(&crate::lanes::LaneLoad) -> u64| -> Vec<(String, u64)> {
             self.lanes.loads().map(|(lane, load)| (lane.to_string(), value(load))).collect()

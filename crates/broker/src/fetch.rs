@@ -33,13 +33,13 @@ impl Broker {
             let appended = cell.appended();
             tokio::pin!(appended);
             appended.as_mut().enable();
-            let (extent, batches) = cell.read(offset, bytes_max.min(FETCH_BYTES_MAX))?;
+            let (extent, batches) = cell.read(offset, bytes_max.min(FETCH_BYTES_MAX)).await?;
             let is_over = wait.is_zero() || tokio::time::Instant::now() >= deadline;
             if !batches.is_empty() || is_over {
                 return Ok(Fetched { start: extent.start, end: extent.end, batches });
             }
             if tokio::time::timeout_at(deadline, appended).await.is_err() {
-                let (extent, batches) = cell.read(offset, bytes_max.min(FETCH_BYTES_MAX))?;
+                let (extent, batches) = cell.read(offset, bytes_max.min(FETCH_BYTES_MAX)).await?;
                 return Ok(Fetched { start: extent.start, end: extent.end, batches });
             }
         }
@@ -47,6 +47,6 @@ impl Broker {
 
     /// The offset of the first batch that has a record at or after this time, ms since 1970.
     pub fn offset_for_time(&self, topic: &str, partition: PartitionId, timestamp_ms: i64) -> Result<Offset> {
-        Ok(self.topic(topic)?.partition(partition)?.offset_for_time(timestamp_ms))
+        self.topic(topic)?.partition(partition)?.offset_for_time(timestamp_ms)
     }
 }

@@ -95,6 +95,8 @@ pub struct Metrics {
     pub published_records: Counter,
     pub published_bytes: Counter,
     pub publish_errors: Counter,
+    /// Batches that their producer sent again, and that were there already.
+    pub publish_duplicates: Counter,
     /// Publishes without acknowledgement that failed: nobody was told.
     pub publish_lost: Counter,
     /// Publishes that had to wait for a subscriber whose policy is to block.
@@ -195,6 +197,11 @@ impl Metrics {
         out.counter("thalweg_published_batches", "Record batches taken in", self.published_batches.get())?;
         out.counter("thalweg_published_records", "Records taken in", self.published_records.get())?;
         out.counter("thalweg_published_bytes", "Bytes of the batches taken in", self.published_bytes.get())?;
+        out.counter(
+            "thalweg_publish_duplicates",
+            "Batches that were sent again and were there already",
+            self.publish_duplicates.get(),
+        )?;
         out.counter("thalweg_publish_errors", "Publishes that were refused", self.publish_errors.get())?;
         out.counter("thalweg_publish_lost", "Refused publishes that asked for no answer", self.publish_lost.get())?;
         out.counter(
@@ -228,6 +235,25 @@ impl Metrics {
             &self.delivery_wait_seconds,
         )
     }
+}
+
+/// What the data directory does.
+pub(crate) fn expose_store(out: &mut Exposition<'_>, stats: &storage::StoreStats) -> fmt::Result {
+    let journal = &stats.journal;
+    out.counter("thalweg_journal_entries", "Entries written to the journal", journal.entries)?;
+    out.counter("thalweg_journal_bytes", "Bytes written to the journal", journal.bytes)?;
+    out.counter("thalweg_journal_syncs", "Syncs of the journal", journal.syncs)?;
+    out.counter("thalweg_journal_sync_nanoseconds", "Time spent in them", journal.sync_nanos)?;
+    out.gauge("thalweg_journal_queued_bytes", "Bytes that wait for the journal", journal.queued_bytes)?;
+    out.gauge("thalweg_journal_files", "Journal files with what no checkpoint has", journal.files_in_use)?;
+    out.gauge("thalweg_journal_files_spare", "Journal files that are ready", journal.files_spare)?;
+    out.gauge("thalweg_journal_is_full", "Whether appends wait for a journal file", u64::from(journal.is_full))?;
+    out.gauge("thalweg_tail_bytes", "Bytes of newest batches in memory, of topics on disk", stats.tail_bytes)?;
+    out.gauge("thalweg_unflushed_bytes", "Committed bytes that are in no segment yet", stats.unflushed_bytes)?;
+    out.counter("thalweg_segment_bytes_written", "Bytes written to segments", stats.flushed_bytes)?;
+    out.counter("thalweg_checkpoints", "Checkpoints taken", stats.checkpoints)?;
+    out.counter("thalweg_checkpoint_errors", "Checkpoints that failed", stats.checkpoint_errors)?;
+    out.counter("thalweg_checkpoint_nanoseconds", "Time spent on checkpoints", stats.checkpoint_nanos)
 }
 
 #[cfg(test)]

@@ -1,14 +1,21 @@
 //! One partition at work: its order, its log and its subscribers behind one lock that is held briefly.
+//!
+//! In memory a batch is there as soon as it has its place. On disk it is there when the journal has synced it: until
+//! then nobody reads it, and who asked for that waits.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::{DraftBatch, Error, Fanout, Offset, Partition, PartitionId, RecordBatch, Result, Start, TopicName};
+use engine::{
+    DraftBatch, Error, ErrorKind, Fanout, Offset, Partition, PartitionId, Placed, RecordBatch, Result, Start, TopicName,
+};
 use parking_lot::Mutex;
-use storage::MemoryLog;
-use tokio::sync::Notify;
+use storage::{MemoryLog, Owner, Store};
+use tokio::sync::{Notify, oneshot};
 
 use crate::admission::LogBudget;
+use crate::log::{Log, Read};
 use crate::publish::Wakes;
 use crate::subscriber::Subscriber;
 
@@ -22,13 +29,15 @@ pub(crate) struct PartitionCell {
     has_ended_member: AtomicBool,
 }
 
-/// Invariant: the log ends where the order does, and every live source of the fanout was offered
-/// exactly the batches that were appended since it joined.
-#[derive(Default)]
+type Uncommitted = VecDeque<(Offset, oneshot::Sender<Result<()>>)>;
+
+/// Invariant: every live source of the fanout was offered exactly the batches that became readable since it joined.
 struct State {
     order: Partition,
-    log: MemoryLog,
+    log: Log,
     fanout: Fanout<Arc<Subscriber>>,
+    /// Who waits until all before an offset is committed, in the order of offsets.
+    uncommitted: Uncommitted,
     is_deleted: bool,
 }
 
@@ -36,13 +45,42 @@ struct State {
 pub(crate) struct Appended {
     pub base_offset: Offset,
     pub receivers: usize,
+    /// It was there before: nobody got it again.
+    pub is_duplicate: bool,
+    pub commit: Commit,
+}
+
+/// What is still to come of an append.
+pub(crate) enum Commit {
+    /// Nothing: it is where it stays, in memory.
+    InMemory,
+    /// Nobody asked.
+    Unasked,
+    /// Nothing: it is on the disk.
+    Reached,
+    /// Says when it is on the disk.
+    Awaited(oneshot::Receiver<Result<()>>),
+}
+
+impl Commit {
+    pub(crate) fn is_reached(&self) -> bool {
+        matches!(self, Self::Reached)
+    }
 }
 
 /// Why an append did not happen.
 pub(crate) enum Refused {
-    /// This subscriber has no room and its policy is to block. The batch comes back.
-    Blocked(DraftBatch, Arc<Subscriber>),
+    /// Somebody has no room. The batch comes back.
+    Blocked(DraftBatch, Blocking),
     Failed(Error),
+}
+
+/// Who has no room for a batch.
+pub(crate) enum Blocking {
+    /// A subscriber whose policy is to block.
+    Subscriber(Arc<Subscriber>),
+    /// The journal has so much waiting.
+    Journal(Error),
 }
 
 /// The bounds of a partition's log at one moment.
@@ -50,27 +88,36 @@ pub(crate) enum Refused {
 pub struct Extent {
     pub start: Offset,
     pub end: Offset,
-    pub bytes: usize,
+    pub bytes: u64,
     pub subscribers: usize,
 }
 
 /// What an append needs to know beside the batch.
 pub(crate) struct AppendContext<'a> {
     pub budget: &'a LogBudget,
+    /// Where topics on disk are kept.
+    pub store: Option<&'a Store>,
+    /// Whether the append is over only when it is on the disk, if that is where its topic is.
+    pub awaits_commit: bool,
     pub retention_bytes: u64,
     pub retention_ms: u64,
     pub now_ms: u64,
 }
 
 impl PartitionCell {
-    pub(crate) fn new(topic: TopicName, id: PartitionId) -> Self {
-        Self { topic, id, state: Mutex::default(), appended: Notify::new(), has_ended_member: AtomicBool::new(false) }
+    pub(crate) fn new(topic: TopicName, id: PartitionId, log: Log) -> Self {
+        let order = match &log {
+            Log::Memory(_) => Partition::default(),
+            Log::Disk(log) => Partition::resume(log.end(), log.producers()),
+        };
+        let state = State { order, log, fanout: Fanout::default(), uncommitted: VecDeque::new(), is_deleted: false };
+        Self { topic, id, state: Mutex::new(state), appended: Notify::new(), has_ended_member: AtomicBool::new(false) }
     }
 
-    /// Gives the batch its offsets, keeps it and offers it to every receiver: the one place where a
-    /// partition grows. Subscribers that have to be told are added to `wakes`.
+    /// Gives the batch its offsets and keeps it: the one place where a partition grows. Subscribers that have to be
+    /// told are added to `wakes`.
     pub(crate) fn append(
-        &self,
+        self: &Arc<Self>,
         batch: DraftBatch,
         context: &AppendContext<'_>,
         wakes: &mut Wakes,
@@ -85,47 +132,73 @@ impl PartitionCell {
         }
         let len = batch.len();
         if let Err(member) = state.fanout.all_accept(|member| !member.handle.blocks(member.source, len)) {
-            return Err(Refused::Blocked(batch, member.handle.clone()));
+            return Err(Refused::Blocked(batch, Blocking::Subscriber(member.handle.clone())));
         }
-        let cost = MemoryLog::cost(len);
-        let permit = match context.budget.acquire(cost) {
-            Some(permit) => permit,
-            None => {
-                // All logs are full: this one gives up its own history before it is refused.
-                let keep = state.log.bytes().saturating_sub(cost).max(1);
-                context.budget.release(state.log.trim(keep as u64, 0, context.now_ms));
-                context.budget.acquire(cost).ok_or_else(|| Refused::Failed(out_of_memory(context.budget)))?
-            }
-        };
-        let batch = state.order.append(batch);
-        state.log.append(batch.clone(), context.now_ms);
-        permit.spend();
-        context.budget.release(state.log.trim(context.retention_bytes, context.retention_ms, context.now_ms));
         let receivers = state.fanout.receivers();
-        state.fanout.deliver(
-            |member| member.handle.has_room(len),
-            |member| {
-                if member.handle.offer(member.source, &batch) {
-                    wakes.add(&member.handle);
+        match &mut state.log {
+            Log::Memory(log) => {
+                make_room(log, MemoryLog::cost(len), context).map_err(Refused::Failed)?;
+                let batch = match state.order.append(batch).map_err(Refused::Failed)? {
+                    Placed::New(batch) => batch,
+                    Placed::Duplicate { base_offset } => {
+                        context.budget.release(MemoryLog::cost(len));
+                        return Ok(Appended {
+                            base_offset,
+                            receivers: 0,
+                            is_duplicate: true,
+                            commit: Commit::InMemory,
+                        });
+                    }
+                };
+                log.append(batch.clone(), context.now_ms);
+                context.budget.release(log.trim(context.retention_bytes, context.retention_ms, context.now_ms));
+                deliver(&mut state.fanout, &batch, wakes);
+                self.appended.notify_waiters();
+                let base_offset = batch.base_offset();
+                Ok(Appended { base_offset, receivers, is_duplicate: false, commit: Commit::InMemory })
+            }
+            Log::Disk(log) => {
+                if let Some(Err(full)) = context.store.map(Store::admit) {
+                    return Err(Refused::Blocked(batch, Blocking::Journal(full)));
                 }
-            },
-        );
-        self.appended.notify_waiters();
-        Ok(Appended { base_offset: batch.base_offset(), receivers })
+                let count = u64::from(batch.count());
+                let (base_offset, is_duplicate) = match state.order.append(batch).map_err(Refused::Failed)? {
+                    Placed::New(batch) => {
+                        let base_offset = batch.base_offset();
+                        // What the journal does not take, it will not take later either: the order need not go back.
+                        log.append(batch, self.clone()).map_err(Refused::Failed)?;
+                        (base_offset, false)
+                    }
+                    Placed::Duplicate { base_offset } => (base_offset, true),
+                };
+                let commit = match context.awaits_commit {
+                    true => await_commit(&mut state.uncommitted, base_offset + count, log.extent().end),
+                    false => Commit::Unasked,
+                };
+                let receivers = if is_duplicate { 0 } else { receivers };
+                Ok(Appended { base_offset, receivers, is_duplicate, commit })
+            }
+        }
     }
 
     pub(crate) fn extent(&self) -> Extent {
         let state = self.state.lock();
-        Extent {
-            start: state.log.start(),
-            end: state.log.end(),
-            bytes: state.log.bytes(),
-            subscribers: state.fanout.members().count(),
-        }
+        let log = state.log.extent();
+        Extent { start: log.start, end: log.end, bytes: log.bytes, subscribers: state.fanout.members().count() }
     }
 
-    pub(crate) fn trim(&self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> usize {
-        self.state.lock().log.trim(retention_bytes, retention_ms, now_ms)
+    /// Removes what retention no longer covers. Returns the bytes of memory that became free.
+    pub(crate) fn trim(self: &Arc<Self>, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> usize {
+        let disk = match &mut self.state.lock().log {
+            Log::Memory(log) => return log.trim(retention_bytes, retention_ms, now_ms),
+            Log::Disk(log) => log.clone(),
+        };
+        if let Some(start) = disk.retain(retention_bytes, retention_ms, now_ms)
+            && let Err(error) = disk.set_start(start, self.clone())
+        {
+            tracing::debug!(topic = %self.topic, partition = self.id, %error, "retention has to wait");
+        }
+        0
     }
 
     /// Adds a subscriber that begins at `start`, and says where that is and where the log ends. No
@@ -137,24 +210,29 @@ impl PartitionCell {
         cell: &Arc<PartitionCell>,
         group: Option<&str>,
     ) -> Result<Option<(Offset, Offset)>> {
+        let at_time = match start {
+            Start::Time(timestamp_ms) => self.offset_for_time(*timestamp_ms)?,
+            _ => 0,
+        };
         let mut state = self.state.lock();
         if state.is_deleted {
             return Err(self.gone());
         }
-        let end = state.log.end();
+        let log = state.log.extent();
+        let end = log.end;
         let wanted = match start {
             Start::Live => end,
-            Start::Earliest => state.log.start(),
+            Start::Earliest => log.start,
             Start::Offset(offset) => *offset,
-            Start::Time(timestamp_ms) => state.log.offset_for_time(*timestamp_ms),
+            Start::Time(_) => at_time,
             Start::Offsets(offsets) => match offsets.iter().find(|(id, _)| *id == self.id) {
                 None => end,
                 // Read from another log, which this one has replaced: all of it is new.
-                Some((_, offset)) if *offset > end => state.log.start(),
+                Some((_, offset)) if *offset > end => log.start,
                 Some((_, offset)) => *offset,
             },
         };
-        let from = wanted.clamp(state.log.start(), end);
+        let from = wanted.clamp(log.start, end);
         let Some(source) = subscriber.add_source(cell, wanted.min(end), wanted >= end) else {
             return Ok(None);
         };
@@ -172,32 +250,52 @@ impl PartitionCell {
     }
 
     /// Reads history for a source that is behind, or makes it live where the log ends.
-    pub(crate) fn backfill(&self, subscriber: &Subscriber, source: engine::SourceId, from: Offset) {
-        let state = self.state.lock();
-        // Only a deleted partition has an end before an offset that it gave, and nothing to read.
-        let batches = state.log.read(from.max(state.log.start()), engine::limits::BACKFILL_BYTES).unwrap_or_default();
-        if batches.is_empty() {
-            subscriber.catch_up(source, state.log.end());
-        } else {
-            drop(state);
-            subscriber.backfill(source, batches);
+    pub(crate) async fn backfill(&self, subscriber: &Subscriber, source: engine::SourceId, from: Offset) {
+        let read = {
+            let state = self.state.lock();
+            let log = state.log.extent();
+            match state.log.read(from.max(log.start), engine::limits::BACKFILL_BYTES) {
+                // Only a deleted partition has an end before an offset that it gave, and nothing to read.
+                Err(error) if error.kind == ErrorKind::OutOfRange => Read::Batches(Vec::new()),
+                Err(error) => return subscriber.end(error),
+                Ok(read) => read,
+            }
+        };
+        match read.batches().await {
+            Ok(batches) if batches.is_empty() => {
+                // Nothing can come between this look at the end and the source being live.
+                let state = self.state.lock();
+                let log = state.log.extent();
+                if from.max(log.start) >= log.end {
+                    subscriber.catch_up(source, log.end);
+                }
+            }
+            Ok(batches) => subscriber.backfill(source, batches),
+            Err(error) => subscriber.end(error),
         }
     }
 
     /// Batches from an offset on, with the log's bounds.
-    pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Result<(Extent, Vec<RecordBatch>)> {
-        let state = self.state.lock();
-        if state.is_deleted {
-            return Err(self.gone());
-        }
-        let batches = state.log.read(from, bytes_max)?;
-        let extent =
-            Extent { start: state.log.start(), end: state.log.end(), bytes: state.log.bytes(), subscribers: 0 };
-        Ok((extent, batches))
+    pub(crate) async fn read(&self, from: Offset, bytes_max: usize) -> Result<(Extent, Vec<RecordBatch>)> {
+        let (extent, read) = {
+            let state = self.state.lock();
+            if state.is_deleted {
+                return Err(self.gone());
+            }
+            let log = state.log.extent();
+            let extent = Extent { start: log.start, end: log.end, bytes: log.bytes, subscribers: 0 };
+            (extent, state.log.read(from, bytes_max)?)
+        };
+        Ok((extent, read.batches().await?))
     }
 
-    pub(crate) fn offset_for_time(&self, timestamp_ms: i64) -> Offset {
-        self.state.lock().log.offset_for_time(timestamp_ms)
+    /// May block on a file.
+    pub(crate) fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
+        let disk = match &self.state.lock().log {
+            Log::Memory(log) => return Ok(log.offset_for_time(timestamp_ms)),
+            Log::Disk(log) => log.clone(),
+        };
+        disk.offset_for_time(timestamp_ms)
     }
 
     /// Completes with the next append or deletion after it was first polled.
@@ -209,10 +307,17 @@ impl PartitionCell {
     pub(crate) fn delete(&self) -> (Vec<(Arc<Subscriber>, engine::SourceId)>, usize) {
         let mut state = self.state.lock();
         state.is_deleted = true;
-        let freed = state.log.bytes();
-        state.log = MemoryLog::default();
-        let fanout = std::mem::take(&mut state.fanout);
+        let freed = match &state.log {
+            Log::Memory(log) => log.bytes(),
+            Log::Disk(_) => 0,
+        };
+        state.log = Log::Memory(MemoryLog::default());
+        let (fanout, uncommitted) = (std::mem::take(&mut state.fanout), std::mem::take(&mut state.uncommitted));
         drop(state);
+        for (_, committed) in uncommitted {
+            // Who no longer waits need not know.
+            committed.send(Err(self.gone())).unwrap_or_default();
+        }
         self.appended.notify_waiters();
         (fanout.members().map(|member| (member.handle.clone(), member.source)).collect(), freed)
     }
@@ -220,6 +325,70 @@ impl PartitionCell {
     fn gone(&self) -> Error {
         Error::not_found(format!("topic {} was deleted", self.topic))
     }
+}
+
+impl Owner for PartitionCell {
+    /// What the journal has synced is readable from now on.
+    fn committed(&self, mark: Offset) {
+        let mut wakes = Wakes::default();
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let Log::Disk(log) = &state.log else {
+            return;
+        };
+        for batch in log.commit(mark) {
+            deliver(&mut state.fanout, &batch, &mut wakes);
+        }
+        while let Some((_, committed)) = state.uncommitted.pop_front_if(|(end, _)| *end <= mark) {
+            committed.send(Ok(())).unwrap_or_default();
+        }
+        self.appended.notify_waiters();
+    }
+
+    fn failed(&self, error: &Error) {
+        for (_, committed) in self.state.lock().uncommitted.drain(..) {
+            committed.send(Err(error.clone())).unwrap_or_default();
+        }
+    }
+}
+
+fn deliver(fanout: &mut Fanout<Arc<Subscriber>>, batch: &RecordBatch, wakes: &mut Wakes) {
+    let len = batch.len();
+    fanout.deliver(
+        |member| member.handle.has_room(len),
+        |member| {
+            if member.handle.offer(member.source, batch) {
+                wakes.add(&member.handle);
+            }
+        },
+    );
+}
+
+/// Waits until all before `end` is committed, if it is not yet.
+fn await_commit(waiting: &mut Uncommitted, end: Offset, committed: Offset) -> Commit {
+    if end <= committed {
+        return Commit::Reached;
+    }
+    let (said, heard) = oneshot::channel();
+    // Only a duplicate is not the last one.
+    let at = waiting.partition_point(|(other, _)| *other <= end);
+    waiting.insert(at, (end, said));
+    Commit::Awaited(heard)
+}
+
+/// Takes so many bytes of the budget for this log.
+fn make_room(log: &mut MemoryLog, cost: usize, context: &AppendContext<'_>) -> Result<()> {
+    let permit = match context.budget.acquire(cost) {
+        Some(permit) => permit,
+        None => {
+            // All logs are full: this one gives up its own history before it is refused.
+            let keep = log.bytes().saturating_sub(cost).max(1);
+            context.budget.release(log.trim(keep as u64, 0, context.now_ms));
+            context.budget.acquire(cost).ok_or_else(|| out_of_memory(context.budget))?
+        }
+    };
+    permit.spend();
+    Ok(())
 }
 
 fn out_of_memory(budget: &LogBudget) -> Error {

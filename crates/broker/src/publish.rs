@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{DraftBatch, Error, Offset, PartitionId, Result};
+use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result};
 
 use crate::broker::Broker;
-use crate::partition::{AppendContext, PartitionCell, Refused};
+use crate::partition::{AppendContext, Blocking, Commit, PartitionCell, Refused};
 use crate::subscriber::Subscriber;
 use crate::timers::now_ms;
 use crate::topics::{Topic, refuse_internal};
@@ -18,6 +18,8 @@ pub struct Published {
     pub base_offset: Offset,
     /// Live subscribers and queue groups that it was handed to.
     pub receivers: u32,
+    /// It is on the disk, and not only in memory.
+    pub is_committed: bool,
 }
 
 /// Subscribers that have something new. A door collects them over all publishes of one read and then
@@ -54,33 +56,51 @@ impl Drop for Wakes {
 /// What became of a publish that does not wait.
 pub enum Attempt {
     Done(Published),
-    /// A subscriber whose overflow policy is to block has no room: [`WaitingPublish::finish`] waits for it.
+    /// A subscriber whose overflow policy is to block has no room, or the journal: [`WaitingPublish::finish`] waits.
     Waits(WaitingPublish),
+    /// It has its place, and is acknowledged when it is on the disk: [`CommittingPublish::finish`] waits for that.
+    Commits(CommittingPublish),
 }
 
-/// A batch on its way into a partition whose subscribers have no room for it yet.
+/// A batch that the journal has not synced yet.
+pub struct CommittingPublish {
+    published: Published,
+    commit: Commit,
+    begin: Option<Instant>,
+}
+
+/// A batch on its way into a partition for which somebody has no room yet.
 pub struct WaitingPublish {
     cell: Arc<PartitionCell>,
-    retention: (u64, u64),
+    how: How,
     batch: DraftBatch,
-    blocking: Arc<Subscriber>,
+    blocking: Blocking,
     begin: Option<Instant>,
+}
+
+/// What one append is about beside its batch.
+#[derive(Clone, Copy)]
+struct How {
+    retention: (u64, u64),
+    awaits_commit: bool,
 }
 
 impl Broker {
     /// Puts a batch into a topic, which is created if that is allowed. Without a partition, the key of
-    /// its first record decides, and batches without keys take turns. Waits only for subscribers whose
-    /// overflow policy is to block.
+    /// its first record decides, and batches without keys take turns. Waits for subscribers whose overflow policy is
+    /// to block, and for the disk where `acks` asks for that.
     pub async fn publish(
         &self,
         topic: &str,
         partition: Option<PartitionId>,
+        acks: Acks,
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Published> {
-        match self.try_publish(topic, partition, batch, wakes)? {
+        match self.try_publish(topic, partition, acks, batch, wakes)? {
             Attempt::Done(published) => Ok(published),
             Attempt::Waits(waiting) => waiting.finish(self, wakes).await,
+            Attempt::Commits(committing) => committing.finish(self).await,
         }
     }
 
@@ -89,40 +109,43 @@ impl Broker {
         &self,
         topic: &str,
         partition: Option<PartitionId>,
+        acks: Acks,
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
         refuse_internal(topic)?;
         let begin = self.settings().timings.then(Instant::now);
-        let attempt = self.append(topic, partition, batch, begin, wakes);
-        if !matches!(attempt, Ok(Attempt::Waits(_))) {
+        let attempt = self.append(topic, partition, acks, batch, begin, wakes);
+        if matches!(attempt, Ok(Attempt::Done(_)) | Err(_)) {
             self.count_publish(attempt.is_err(), begin, wakes);
         }
         attempt
     }
 
-    /// A batch of the broker itself, into a topic that takes no others. Nobody makes it wait.
+    /// A batch of the broker itself, into a topic that takes no others: it has its place, or it is refused.
     pub(crate) fn publish_internal(
         &self,
         topic: &Topic,
         partition: PartitionId,
         batch: DraftBatch,
         wakes: &mut Wakes,
-    ) -> Result<Published> {
-        let cell = topic.partition(partition)?;
-        let retention = (topic.settings.retention_bytes, topic.settings.retention_ms);
-        self.append_to(&cell, retention, batch, wakes).map_err(|refused| match refused {
-            Refused::Failed(error) => error,
-            Refused::Blocked(_, subscriber) => {
-                Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name))
+    ) -> Result<CommittingPublish> {
+        let how = How { retention: (topic.settings.retention_bytes, topic.settings.retention_ms), awaits_commit: true };
+        match self.append_to(&topic.partition(partition)?, how, batch, wakes) {
+            Ok((published, commit)) => Ok(CommittingPublish { published, commit, begin: None }),
+            Err(Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error))) => Err(error),
+            // Subscribers of such a topic cannot ask for that.
+            Err(Refused::Blocked(_, Blocking::Subscriber(subscriber))) => {
+                Err(Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name)))
             }
-        })
+        }
     }
 
     fn append(
         &self,
         topic: &str,
         partition: Option<PartitionId>,
+        acks: Acks,
         batch: DraftBatch,
         begin: Option<Instant>,
         wakes: &mut Wakes,
@@ -130,33 +153,67 @@ impl Broker {
         let topic = self.topic_or_create(topic)?;
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,
-            None => topic.partition_of(&batch),
+            None => topic.partition_of(&batch)?,
         };
-        let retention = (topic.settings.retention_bytes, topic.settings.retention_ms);
-        match self.append_to(&cell, retention, batch, wakes) {
-            Ok(published) => Ok(Attempt::Done(published)),
+        let awaits_commit = match acks {
+            Acks::None | Acks::Accepted => false,
+            Acks::Committed => true,
+            Acks::Default => self.settings().ack_on_commit,
+        };
+        let how = How { retention: (topic.settings.retention_bytes, topic.settings.retention_ms), awaits_commit };
+        match self.append_to(&cell, how, batch, wakes) {
+            Ok((published, commit @ Commit::Awaited(_))) => {
+                Ok(Attempt::Commits(CommittingPublish { published, commit, begin }))
+            }
+            Ok((published, commit)) => Ok(Attempt::Done(Published { is_committed: commit.is_reached(), ..published })),
             Err(Refused::Failed(error)) => Err(error),
             Err(Refused::Blocked(batch, blocking)) => {
                 self.metrics().publish_waits.add(1);
-                Ok(Attempt::Waits(WaitingPublish { cell, retention, batch, blocking, begin }))
+                Ok(Attempt::Waits(WaitingPublish { cell, how, batch, blocking, begin }))
             }
         }
     }
 
     fn append_to(
         &self,
-        cell: &PartitionCell,
-        (retention_bytes, retention_ms): (u64, u64),
+        cell: &Arc<PartitionCell>,
+        how: How,
         batch: DraftBatch,
         wakes: &mut Wakes,
-    ) -> std::result::Result<Published, Refused> {
+    ) -> std::result::Result<(Published, Commit), Refused> {
         let (records, bytes) = (u64::from(batch.count()), batch.len() as u64);
-        let context = AppendContext { budget: self.log_budget(), retention_bytes, retention_ms, now_ms: now_ms() };
+        let context = AppendContext {
+            budget: self.log_budget(),
+            store: self.store(),
+            awaits_commit: how.awaits_commit,
+            retention_bytes: how.retention.0,
+            retention_ms: how.retention.1,
+            now_ms: now_ms(),
+        };
         let appended = cell.append(batch, &context, wakes)?;
-        self.metrics().published_batches.add(1);
-        self.metrics().published_records.add(records);
-        self.metrics().published_bytes.add(bytes);
-        Ok(Published { partition: cell.id, base_offset: appended.base_offset, receivers: appended.receivers as u32 })
+        if appended.is_duplicate {
+            self.metrics().publish_duplicates.add(1);
+        } else {
+            self.metrics().published_batches.add(1);
+            self.metrics().published_records.add(records);
+            self.metrics().published_bytes.add(bytes);
+        }
+        let (base_offset, receivers) = (appended.base_offset, appended.receivers as u32);
+        Ok((Published { partition: cell.id, base_offset, receivers, is_committed: false }, appended.commit))
+    }
+
+    /// Waits until half of the journal's queue is free.
+    async fn wait_for_journal(&self, full: &Error, deadline: tokio::time::Instant) -> Result<()> {
+        let room = self.journal_room().notified();
+        tokio::pin!(room);
+        room.as_mut().enable();
+        // It may have had room since it refused.
+        if self.store().is_none_or(|store| store.admit().is_ok()) {
+            return Ok(());
+        }
+        tokio::time::timeout_at(deadline, room)
+            .await
+            .map_err(|elapsed| Error { message: format!("{} ({elapsed})", full.message), ..full.clone() })
     }
 
     fn count_publish(&self, has_failed: bool, begin: Option<Instant>, wakes: &mut Wakes) {
@@ -182,18 +239,44 @@ impl WaitingPublish {
     }
 
     async fn append(self, broker: &Broker, wakes: &mut Wakes) -> Result<Published> {
-        let Self { cell, retention, mut batch, mut blocking, .. } = self;
+        let Self { cell, how, mut batch, mut blocking, .. } = self;
         let deadline = tokio::time::Instant::now() + broker.settings().publish_wait;
         loop {
             wakes.flush();
-            wait_for_room(&blocking, &cell, batch.len(), deadline).await?;
-            (batch, blocking) = match broker.append_to(&cell, retention, batch, wakes) {
-                Ok(published) => return Ok(published),
+            match &blocking {
+                Blocking::Subscriber(subscriber) => wait_for_room(subscriber, &cell, batch.len(), deadline).await?,
+                Blocking::Journal(full) => broker.wait_for_journal(full, deadline).await?,
+            }
+            (batch, blocking) = match broker.append_to(&cell, how, batch, wakes) {
+                Ok((published, commit)) => return finish_commit(published, commit).await,
                 Err(Refused::Failed(error)) => return Err(error),
                 Err(Refused::Blocked(batch, blocking)) => (batch, blocking),
             };
         }
     }
+}
+
+impl CommittingPublish {
+    pub(crate) fn base_offset(&self) -> Offset {
+        self.published.base_offset
+    }
+
+    /// Waits until the journal has synced it.
+    pub async fn finish(self, broker: &Broker) -> Result<Published> {
+        let result = finish_commit(self.published, self.commit).await;
+        broker.count_publish(result.is_err(), self.begin, &mut Wakes::default());
+        result
+    }
+}
+
+async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
+    let Commit::Awaited(committed) = commit else {
+        return Ok(Published { is_committed: commit.is_reached(), ..published });
+    };
+    committed.await.unwrap_or_else(|gone| {
+        Err(Error::new(ErrorKind::Internal, format!("the partition ended before its record was on the disk: {gone}")))
+    })?;
+    Ok(Published { is_committed: true, ..published })
 }
 
 async fn wait_for_room(

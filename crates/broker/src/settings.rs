@@ -11,6 +11,8 @@ pub struct Settings {
     /// Create a topic when someone publishes to it or subscribes.
     pub auto_create_topics: bool,
     pub topic_defaults: TopicSettings,
+    /// The same for topics on disk.
+    pub disk_topic_defaults: TopicSettings,
     /// Bytes that all logs in memory may hold together.
     pub log_bytes_max: usize,
     /// What `acks = default` means: committed if true, else accepted.
@@ -45,8 +47,9 @@ impl Default for Settings {
         Self {
             auto_create_topics: true,
             topic_defaults: TopicSettings::default(),
+            disk_topic_defaults: TopicSettings::on_disk(),
             log_bytes_max: 1 << 30,
-            ack_on_commit: false,
+            ack_on_commit: true,
             pub_queue_depth: 1024,
             pub_workers_per_conn: 4,
             subscriber_queue: FeedLimits { batches_max: 128, bytes_max: 64 << 20 },

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use engine::ids::is_internal;
 use engine::limits::{SUBSCRIBER_QUEUE_BATCHES_MAX, SUBSCRIPTIONS_MAX};
 use engine::{
-    Delivery, Error, Feed, FeedLimits, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start, TopicName,
-    TopicSettings,
+    Delivery, Error, Feed, FeedLimits, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start, Storage,
+    TopicName, TopicSettings,
 };
 
 use crate::broker::Broker;
@@ -133,8 +133,9 @@ impl Subscription {
         group: Option<&str>,
     ) -> Result<()> {
         let topic = if name.is_inbox() {
-            let settings = TopicSettings { partitions: 1, ..self.broker.settings().topic_defaults };
-            self.broker.create(name.clone(), settings)?
+            let settings =
+                TopicSettings { partitions: 1, storage: Storage::Memory, ..self.broker.settings().topic_defaults };
+            self.broker.create(name.clone(), settings)?.0
         } else {
             self.broker.topic_or_create(name.as_str())?
         };
@@ -183,7 +184,7 @@ impl Subscription {
                     return Ok(());
                 }
                 Next::Behind(cell, source, from) => {
-                    cell.backfill(&self.subscriber, source, from);
+                    cell.backfill(&self.subscriber, source, from).await;
                     // History comes in long runs: let others have the thread in between.
                     tokio::task::consume_budget().await;
                 }
@@ -221,7 +222,7 @@ impl Drop for Subscription {
             cell.leave(&self.subscriber);
             if cell.topic.is_inbox() && cell.extent().subscribers == 0 {
                 // An inbox lives as long as its subscriber; somebody else may have removed it already.
-                self.broker.delete_topic(cell.topic.as_str()).unwrap_or_default();
+                self.broker.remove(cell.topic.as_str()).map(drop).unwrap_or_default();
             }
         }
     }

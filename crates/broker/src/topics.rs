@@ -6,16 +6,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use engine::ids::{is_inbox, is_internal};
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
 use engine::{
-    DraftBatch, Error, ErrorKind, PartitionId, Pattern, Result, Start, TopicName, TopicSettings, partitioner,
+    DraftBatch, Error, ErrorKind, PartitionId, Pattern, Result, Start, Storage, TopicName, TopicSettings, partitioner,
 };
+use parking_lot::Mutex;
+use storage::{MemoryLog, Owner, StoredTopic};
+use tokio::sync::oneshot;
 
 use crate::broker::Broker;
+use crate::log::Log;
 use crate::partition::{Extent, PartitionCell};
 
 pub(crate) struct Topic {
     pub name: TopicName,
     pub settings: TopicSettings,
     partitions: Box<[Arc<PartitionCell>]>,
+    /// Its id in the data directory, if it is there.
+    stored_as: Option<u32>,
     turn: AtomicU32,
 }
 
@@ -29,9 +35,25 @@ pub struct TopicStatus {
 pub type PartitionStatus = Extent;
 
 impl Topic {
-    fn new(name: TopicName, settings: TopicSettings) -> Self {
-        let partitions = (0..settings.partitions).map(|id| Arc::new(PartitionCell::new(name.clone(), id))).collect();
-        Self { name, settings, partitions, turn: AtomicU32::new(0) }
+    fn in_memory(name: TopicName, settings: TopicSettings) -> Arc<Self> {
+        let logs = (0..settings.partitions).map(|_| Log::Memory(MemoryLog::default()));
+        Self::new(name, settings, None, logs)
+    }
+
+    pub(crate) fn stored(stored: StoredTopic) -> Arc<Self> {
+        let logs = stored.partitions.into_iter().map(Log::Disk);
+        Self::new(stored.name, stored.settings, Some(stored.id), logs)
+    }
+
+    fn new(
+        name: TopicName,
+        settings: TopicSettings,
+        stored_as: Option<u32>,
+        logs: impl Iterator<Item = Log>,
+    ) -> Arc<Self> {
+        let cell = |(id, log)| Arc::new(PartitionCell::new(name.clone(), id, log));
+        let partitions = (0..).zip(logs).map(cell).collect();
+        Arc::new(Self { name, settings, partitions, stored_as, turn: AtomicU32::new(0) })
     }
 
     pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {
@@ -45,14 +67,22 @@ impl Topic {
     }
 
     /// The partition of a batch that names none: that of the key of its first record, else they take turns.
-    pub(crate) fn partition_of(&self, batch: &DraftBatch) -> Arc<PartitionCell> {
-        match batch.first_key().filter(|_| self.partitions.len() > 1) {
+    pub(crate) fn partition_of(&self, batch: &DraftBatch) -> Result<Arc<PartitionCell>> {
+        if self.partitions.len() > 1 && batch.producer().is_some() {
+            // Sent again it might go elsewhere, and so be taken twice.
+            return Err(Error::invalid(format!(
+                "topic {} has {} partitions: a batch with a producer has to name its own",
+                self.name,
+                self.partitions.len()
+            )));
+        }
+        Ok(match batch.first_key().filter(|_| self.partitions.len() > 1) {
             Some(key) => {
                 let partition = partitioner::for_key(key, self.partitions.len() as u32);
                 self.partitions[partition as usize].clone()
             }
             None => self.next_partition(),
-        }
+        })
     }
 
     /// Batches without a partition and a key take turns.
@@ -74,22 +104,42 @@ impl Topic {
 }
 
 impl Broker {
-    /// Creates a topic. One that is there already with the same settings is fine.
-    pub fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
+    /// Creates a topic. One that is there already with the same settings is fine. What the settings leave open is
+    /// as the broker is set. A topic on disk lasts when this is over.
+    pub async fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
         let name = TopicName::parse(name)?;
-        settings.validate()?;
+        let settings = self.resolve(settings)?;
         if name.is_inbox() {
             return Err(Error::invalid(format!("{name}: an inbox is created by subscribing to it")));
         }
         refuse_internal(name.as_str())?;
-        let topic = self.create(name, settings)?;
+        let (topic, lasts) = self.create(name, settings)?;
         if topic.settings != settings {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
                 format!("topic {} exists with other settings", topic.name),
             ));
         }
+        lasts.wait().await?;
         Ok(topic.status())
+    }
+
+    fn resolve(&self, settings: TopicSettings) -> Result<TopicSettings> {
+        let storage = match (settings.storage, self.store()) {
+            (Storage::Auto, None) => Storage::Memory,
+            (Storage::Auto, Some(_)) => Storage::Disk,
+            (Storage::Disk, None) => {
+                return Err(Error::invalid("this broker keeps all topics in memory; start it with --data DIR"));
+            }
+            (storage, _) => storage,
+        };
+        let defaults = match storage {
+            Storage::Disk => self.settings().disk_topic_defaults,
+            Storage::Memory | Storage::Auto => self.settings().topic_defaults,
+        };
+        let settings = TopicSettings { storage, ..settings }.or(&defaults);
+        settings.validate()?;
+        Ok(settings)
     }
 
     pub fn describe_topic(&self, name: &str) -> Result<TopicStatus> {
@@ -116,11 +166,23 @@ impl Broker {
         (found.into_iter().take(count_max).map(|topic| topic.status()).collect(), is_last)
     }
 
-    /// Removes a topic with all it holds. Its subscriptions end.
-    pub fn delete_topic(&self, name: &str) -> Result<()> {
+    /// Removes a topic with all it holds. Its subscriptions end. That it is gone lasts when this is over.
+    pub async fn delete_topic(&self, name: &str) -> Result<()> {
         refuse_internal(name)?;
+        self.remove(name)?.wait().await
+    }
+
+    /// The same without waiting.
+    pub(crate) fn remove(&self, name: &str) -> Result<Lasts> {
         let _control = self.patterns.lock();
-        let topic = self.topics.write().remove(name).ok_or_else(|| no_such_topic(name))?;
+        let topic = self.topic(name)?;
+        let mut lasts = Lasts::already();
+        if let (Some(id), Some(store)) = (topic.stored_as, self.store()) {
+            let (said, hears) = Lasts::when_committed();
+            store.delete_topic(id, said)?;
+            lasts = hears;
+        }
+        self.topics.write().remove(name);
         for cell in &topic.partitions {
             let (members, freed) = cell.delete();
             self.log_budget().release(freed);
@@ -129,7 +191,7 @@ impl Broker {
             }
         }
         self.forget_topic(&topic.name);
-        Ok(())
+        Ok(lasts)
     }
 
     pub(crate) fn topic(&self, name: &str) -> Result<Arc<Topic>> {
@@ -147,16 +209,18 @@ impl Broker {
             TopicName::parse(name)?;
             return Err(no_such_topic(name));
         }
-        self.create(TopicName::parse(name)?, self.settings().topic_defaults)
+        let settings = self.resolve(TopicSettings::of_broker())?;
+        // Its records never last before it does: nobody has to wait.
+        Ok(self.create(TopicName::parse(name)?, settings)?.0)
     }
 
     /// Creates a topic, or returns the one that somebody else created at the same moment.
-    pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<Arc<Topic>> {
+    pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<(Arc<Topic>, Lasts)> {
         let patterns = self.patterns.lock();
         let (count, partitions) = {
             let topics = self.topics.read();
             if let Some(topic) = topics.get(&name) {
-                return Ok(topic.clone());
+                return Ok((topic.clone(), Lasts::already()));
             }
             (topics.len(), topics.values().map(|topic| topic.partitions.len()).sum::<usize>())
         };
@@ -165,7 +229,13 @@ impl Broker {
                 "this broker holds {count} topics with {partitions} partitions; delete some first"
             )));
         }
-        let topic = Arc::new(Topic::new(name.clone(), settings));
+        let (topic, lasts) = match (settings.storage, self.store()) {
+            (Storage::Disk, Some(store)) => {
+                let (said, lasts) = Lasts::when_committed();
+                (Topic::stored(store.create_topic(name.clone(), settings, said)?), lasts)
+            }
+            _ => (Topic::in_memory(name.clone(), settings), Lasts::already()),
+        };
         if !name.is_hidden() {
             // Before anyone can publish to it, whoever subscribed to a pattern that matches is there.
             for (pattern, group, subscriber) in patterns.iter() {
@@ -178,7 +248,7 @@ impl Broker {
         }
         self.topics.write().insert(name, topic.clone());
         self.groups().topics_changed();
-        Ok(topic)
+        Ok((topic, lasts))
     }
 
     /// Topics that a pattern means now.
@@ -204,6 +274,50 @@ pub(crate) fn refuse_internal(name: &str) -> Result<()> {
         return Err(Error::invalid(format!("'{name}': names that begin with '_' are internal; clients can only read")));
     }
     Ok(())
+}
+
+/// When a change of the catalog lasts.
+pub(crate) struct Lasts(Option<oneshot::Receiver<Result<()>>>);
+
+impl Lasts {
+    fn already() -> Self {
+        Self(None)
+    }
+
+    fn when_committed() -> (Arc<dyn Owner>, Self) {
+        let (said, heard) = oneshot::channel();
+        (Arc::new(Said(Mutex::new(Some(said)))), Self(Some(heard)))
+    }
+
+    async fn wait(self) -> Result<()> {
+        let Some(heard) = self.0 else {
+            return Ok(());
+        };
+        heard.await.unwrap_or_else(|gone| {
+            Err(Error::new(ErrorKind::Internal, format!("the journal ended before the change was on the disk: {gone}")))
+        })
+    }
+}
+
+struct Said(Mutex<Option<oneshot::Sender<Result<()>>>>);
+
+impl Said {
+    fn say(&self, result: Result<()>) {
+        if let Some(said) = self.0.lock().take() {
+            // Who no longer waits need not know.
+            said.send(result).unwrap_or_default();
+        }
+    }
+}
+
+impl Owner for Said {
+    fn committed(&self, _mark: u64) {
+        self.say(Ok(()));
+    }
+
+    fn failed(&self, error: &Error) {
+        self.say(Err(error.clone()));
+    }
 }
 
 fn no_such_topic(name: &str) -> Error {

@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     loop {
         match subscription.next_event().await? {
             Event::Batch(batch) => {
-                for record in batch.records()? {
+                for record in &batch.records()? {
                     let record = record?;
                     let value = String::from_utf8_lossy(record.value.unwrap_or_default());
                     println!("{} {}/{}: {value}", batch.topic, batch.partition, record.offset);

@@ -30,8 +30,8 @@ mod tls;
 pub use address::{Address, Pipes};
 pub use client::Client;
 pub use engine::{
-    Acks, BatchBuilder, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch, RecordView, Result,
-    RetryClass, Start, TopicSettings,
+    Acks, BatchBuilder, Codec, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch, RecordView,
+    Records, Result, RetryClass, Start, Storage, TopicSettings,
 };
 pub use publisher::{Publisher, PublisherBuilder};
 pub use settings::ClientSettings;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use engine::{Offset, Overflow, PartitionId, Record, RecordBatch, RecordView, Result, Start};
+use engine::{Offset, Overflow, PartitionId, Record, RecordBatch, Records, Result, Start};
 use wire::{Push, Request, Response, SourceInfo, Subscribe};
 
 use crate::backoff::Backoff;
@@ -87,10 +87,9 @@ pub struct Message {
 }
 
 impl Batch {
-    /// The records in their order, in place.
-    pub fn records(&self) -> Result<impl Iterator<Item = Result<RecordView<'_>>>> {
-        let first = self.first;
-        Ok(self.batch.records()?.filter(move |record| record.as_ref().map_or(true, |r| r.offset >= first)))
+    /// The records in their order, decompressed if need be.
+    pub fn records(&self) -> Result<Records> {
+        self.batch.records_from(self.first)
     }
 
     /// How many records [`Batch::records`] yields.
@@ -182,8 +181,9 @@ impl Subscription {
                 return Ok(message);
             }
             if let Event::Batch(batch) = self.next_event().await? {
-                for view in batch.records()? {
-                    let record = batch.batch.own(&view?);
+                let records = batch.records()?;
+                for view in &records {
+                    let record = records.own(&view?);
                     self.messages.push_back(Message { topic: batch.topic.clone(), partition: batch.partition, record });
                 }
             }

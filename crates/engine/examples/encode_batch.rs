@@ -6,7 +6,7 @@ mod batches;
 
 fn main() {
     for vector in batches::read_all() {
-        let batch = batches::encode(&vector.records);
+        let batch = batches::encode(&vector);
         let hex: String = batch.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         println!("{} {hex}", vector.name);
     }

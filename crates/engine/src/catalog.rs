@@ -3,7 +3,46 @@
 use crate::error::{Error, Result};
 use crate::limits::PARTITIONS_MAX;
 
-/// The settings of one topic. Zero means "no limit of its own" for both kinds of retention.
+/// Where a topic's records are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Storage {
+    /// On disk where the broker has a data directory, else in memory. The broker decides when it creates the topic.
+    #[default]
+    Auto = 0,
+    /// Gone after a restart.
+    Memory = 1,
+    /// Kept, and committed only when it is on the disk.
+    Disk = 2,
+}
+
+impl Storage {
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Memory, Self::Disk];
+
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|storage| *storage as u8 == code)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+        }
+    }
+}
+
+impl std::str::FromStr for Storage {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let known = Self::ALL.into_iter().find(|storage| storage.name() == text);
+        known.ok_or_else(|| Error::invalid(format!("storage is auto, memory or disk, not '{text}'")))
+    }
+}
+
+/// The settings of one topic. For both kinds of retention zero means no limit, and [`TopicSettings::DEFAULT`] what
+/// the broker is set to; so it does for partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopicSettings {
     pub partitions: u32,
@@ -11,15 +50,48 @@ pub struct TopicSettings {
     pub retention_bytes: u64,
     /// How long a batch stays after it arrived.
     pub retention_ms: u64,
+    pub storage: Storage,
 }
 
 impl Default for TopicSettings {
     fn default() -> Self {
-        Self { partitions: 1, retention_bytes: 64 << 20, retention_ms: 3_600_000 }
+        Self { partitions: 1, retention_bytes: 64 << 20, retention_ms: 3_600_000, storage: Storage::Auto }
     }
 }
 
 impl TopicSettings {
+    pub const DEFAULT: u64 = u64::MAX;
+    pub const DEFAULT_PARTITIONS: u32 = u32::MAX;
+
+    /// All as the broker is set.
+    pub fn of_broker() -> Self {
+        Self {
+            partitions: Self::DEFAULT_PARTITIONS,
+            retention_bytes: Self::DEFAULT,
+            retention_ms: Self::DEFAULT,
+            storage: Storage::Auto,
+        }
+    }
+
+    /// Kept for a week, whatever it takes.
+    pub fn on_disk() -> Self {
+        Self { retention_bytes: 0, retention_ms: 7 * 24 * 3_600_000, storage: Storage::Disk, ..Self::default() }
+    }
+
+    /// With the defaults where nothing is said.
+    pub fn or(self, defaults: &Self) -> Self {
+        let or = |value, default| if value == Self::DEFAULT { default } else { value };
+        Self {
+            partitions: match self.partitions {
+                Self::DEFAULT_PARTITIONS => defaults.partitions,
+                partitions => partitions,
+            },
+            retention_bytes: or(self.retention_bytes, defaults.retention_bytes),
+            retention_ms: or(self.retention_ms, defaults.retention_ms),
+            storage: self.storage,
+        }
+    }
+
     pub fn validate(&self) -> Result<()> {
         if self.partitions == 0 || self.partitions > PARTITIONS_MAX {
             return Err(Error::invalid(format!(

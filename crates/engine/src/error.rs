@@ -40,6 +40,10 @@ pub enum ErrorKind {
     SlowSubscriber = 15,
     /// A defect of the broker. The request may have been carried out.
     Internal = 16,
+    /// Batches of this producer are missing before this one. It was not taken.
+    OutOfSequence = 17,
+    /// Another has taken over: what this one does no longer counts.
+    Fenced = 18,
 }
 
 /// What a caller does next.
@@ -59,7 +63,7 @@ pub enum RetryClass {
 }
 
 impl ErrorKind {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Malformed,
         Self::Corrupt,
         Self::TooLarge,
@@ -76,6 +80,8 @@ impl ErrorKind {
         Self::Disconnected,
         Self::SlowSubscriber,
         Self::Internal,
+        Self::OutOfSequence,
+        Self::Fenced,
     ];
 
     pub fn code(self) -> u16 {
@@ -104,6 +110,8 @@ impl ErrorKind {
             Self::Disconnected => "disconnected",
             Self::SlowSubscriber => "slow_subscriber",
             Self::Internal => "internal",
+            Self::OutOfSequence => "out_of_sequence",
+            Self::Fenced => "fenced",
         }
     }
 
@@ -121,7 +129,9 @@ impl ErrorKind {
             | Self::OutOfRange
             | Self::Denied
             | Self::NoResponders
-            | Self::SlowSubscriber => RetryClass::Fatal,
+            | Self::SlowSubscriber
+            | Self::OutOfSequence
+            | Self::Fenced => RetryClass::Fatal,
         }
     }
 }
@@ -210,6 +220,6 @@ mod tests {
             assert_eq!(ErrorKind::ALL.iter().filter(|other| other.name() == kind.name()).count(), 1);
         }
         assert_eq!(ErrorKind::from_code(0), None);
-        assert_eq!(ErrorKind::from_code(17), None);
+        assert_eq!(ErrorKind::from_code(19), None);
     }
 }

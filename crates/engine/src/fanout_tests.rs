@@ -1,7 +1,4 @@
-//! Scripts for feeds and fanouts (`testdata/*.txt`), and feeds against a naive model.
-//!
-//! A script is a list of commands, each followed by its output, indented by two spaces. After a change
-//! that is meant, `UPDATE=1 cargo test -p thalweg-engine` writes the outputs anew. The commands:
+//! Scripts for feeds and fanouts (`testdata/*.txt`), and feeds against a naive model. The commands:
 //!
 //! - `feed overflow=P batches=N bytes=N credit=N [shared=yes]`: a new feed, which drops all sources;
 //!   `shared` is that of a queue group's member
@@ -21,12 +18,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::record::BatchBuilder;
+use crate::script::{self, Command};
 
 /// A batch of as many bytes as asked for, or as few less as the layout allows.
 fn batch_of(base: Offset, records: u32, bytes: usize) -> RecordBatch {
@@ -59,35 +56,6 @@ impl Log {
 
     fn read(&self, from: Offset, batches_max: usize) -> Vec<RecordBatch> {
         self.batches.iter().filter(|batch| batch.next_offset() > from).take(batches_max).cloned().collect()
-    }
-}
-
-/// The words of a command, and its `name=value` pairs.
-struct Command<'a> {
-    words: Vec<&'a str>,
-    named: Vec<(&'a str, &'a str)>,
-}
-
-impl<'a> Command<'a> {
-    fn parse(line: &'a str) -> Self {
-        let (named, words): (Vec<&str>, Vec<&str>) = line.split_whitespace().partition(|word| word.contains('='));
-        Self { words, named: named.iter().filter_map(|pair| pair.split_once('=')).collect() }
-    }
-
-    fn word(&self, at: usize) -> &'a str {
-        self.words.get(at).unwrap_or_else(|| panic!("'{}' wants {at} words after it", self.words[0]))
-    }
-
-    fn number(&self, at: usize) -> u64 {
-        self.word(at).parse().unwrap_or_else(|e| panic!("'{}' is no number: {e}", self.word(at)))
-    }
-
-    fn named(&self, name: &str) -> Option<&'a str> {
-        self.named.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
-    }
-
-    fn named_number(&self, name: &str) -> Option<usize> {
-        self.named(name).map(|value| value.parse().unwrap_or_else(|e| panic!("{name}={value}: {e}")))
     }
 }
 
@@ -270,43 +238,9 @@ fn show_offer(offer: Offer) -> String {
     }
 }
 
-/// The script with the outputs as they are now.
-fn play(text: &str) -> String {
-    let (mut script, mut played) = (Script::new(), String::new());
-    for line in text.lines().filter(|line| !line.starts_with("  ")) {
-        played += line;
-        played += "\n";
-        if !line.is_empty() && !line.starts_with('#') {
-            for output in script.run(line).lines() {
-                writeln!(played, "  {output}").expect("a string takes all");
-            }
-        }
-    }
-    played
-}
-
 #[test]
 fn scripts() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata");
-    let mut seen = 0;
-    for entry in std::fs::read_dir(&folder).expect("testdata") {
-        let path = entry.expect("an entry").path();
-        if path.extension().is_none_or(|extension| extension != "txt") {
-            continue;
-        }
-        seen += 1;
-        let text = std::fs::read_to_string(&path).expect("a script");
-        let played = play(&text);
-        if std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
-            std::fs::write(&path, &played).expect("a script can be written");
-            continue;
-        }
-        for (i, (is, should)) in played.lines().zip(text.lines()).enumerate() {
-            assert_eq!(is, should, "{}, line {}", path.display(), i + 1);
-        }
-        assert_eq!(played, text, "{}", path.display());
-    }
-    assert!(seen > 0, "no scripts in {}", folder.display());
+    script::check("", Script::new, Script::run);
 }
 
 #[test]

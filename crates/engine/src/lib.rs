@@ -4,6 +4,7 @@
 //! property test or a simulation can drive them as well as a broker. Read the modules in this order.
 
 pub mod catalog;
+pub mod codec;
 pub mod error;
 pub mod fanout;
 pub mod groups;
@@ -12,12 +13,17 @@ pub mod limits;
 pub mod partition;
 pub mod partitioner;
 pub mod pattern;
+pub mod producers;
 pub mod record;
 
-pub use catalog::TopicSettings;
+#[cfg(test)]
+mod script;
+
+pub use catalog::{Storage, TopicSettings};
+pub use codec::Codec;
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
 pub use ids::{Offset, PartitionId, SourceId, Start, TopicName, TopicPartition};
-pub use partition::Partition;
+pub use partition::{Partition, Placed};
 pub use pattern::Pattern;
-pub use record::{Acks, BatchBuilder, DraftBatch, Record, RecordBatch, RecordView};
+pub use record::{Acks, BatchBuilder, DraftBatch, Producer, Record, RecordBatch, RecordView, Records};

@@ -1,6 +1,8 @@
 //! Gives offsets to batches, in order and without holes: the one place where a partition grows.
 
+use crate::error::Result;
 use crate::ids::Offset;
+use crate::producers::{Producers, Step};
 use crate::record::{DraftBatch, RecordBatch};
 
 /// The order of one partition.
@@ -8,38 +10,93 @@ use crate::record::{DraftBatch, RecordBatch};
 pub struct Partition {
     /// The offset that the next record gets. Invariant: every smaller offset was given exactly once.
     end: Offset,
+    producers: Producers,
+}
+
+/// Where a batch is after an append.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// Behind all others.
+    New(RecordBatch),
+    /// Where it has been since its producer sent it before.
+    Duplicate { base_offset: Offset },
 }
 
 impl Partition {
+    /// A partition that goes on after a restart: what a snapshot of its producers covers ends at `end`, and what
+    /// the log has beyond is told by [`Partition::replay`].
+    pub fn resume(end: Offset, producers: Producers) -> Self {
+        Self { end, producers }
+    }
+
     pub fn end(&self) -> Offset {
         self.end
     }
 
-    /// Puts the batch behind all others. Its bytes are not copied: the base offset lies outside its checksum.
-    pub fn append(&mut self, draft: DraftBatch) -> RecordBatch {
+    pub fn producers(&self) -> &Producers {
+        &self.producers
+    }
+
+    /// Puts the batch behind all others, unless its producer sent it before or left something out. Its bytes are
+    /// not copied: the base offset lies outside its checksum.
+    pub fn append(&mut self, draft: DraftBatch) -> Result<Placed> {
+        if let Some(producer) = draft.producer() {
+            match self.producers.check(producer, draft.count())? {
+                Step::Duplicate { base_offset } => return Ok(Placed::Duplicate { base_offset }),
+                Step::Next => self.producers.note(producer, draft.count(), self.end),
+            }
+        }
         let batch = draft.stamp(self.end);
         self.end = batch.next_offset();
-        batch
+        Ok(Placed::New(batch))
+    }
+
+    /// A batch that is in the log already, after a restart.
+    pub fn replay(&mut self, batch: &RecordBatch) {
+        self.producers.replay(batch);
+        self.end = batch.next_offset();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::BatchBuilder;
+    use crate::codec::Codec;
+    use crate::record::{BatchBuilder, Producer};
+
+    fn draft(records: u64, producer: Option<Producer>) -> DraftBatch {
+        let mut builder = BatchBuilder::new();
+        for _ in 0..records {
+            builder.push(5, None, Some(b"v"), &[]).expect("small record");
+        }
+        builder.finish_with(Codec::None, producer).expect("records")
+    }
 
     #[test]
     fn offsets_have_no_holes() {
         let mut partition = Partition::default();
         for count in [1u64, 3, 2] {
-            let mut builder = BatchBuilder::new();
-            for _ in 0..count {
-                builder.push(5, None, Some(b"v"), &[]).expect("small record");
-            }
             let before = partition.end();
-            let batch = partition.append(builder.finish().expect("records"));
+            let Ok(Placed::New(batch)) = partition.append(draft(count, None)) else {
+                panic!("not appended");
+            };
             assert_eq!(batch.base_offset(), before);
             assert_eq!(partition.end(), before + count);
         }
+    }
+
+    #[test]
+    fn a_batch_that_is_sent_again_is_in_the_log_once() {
+        let mut partition = Partition::default();
+        let first = |sequence| Some(Producer { id: 7, epoch: 0, sequence });
+        assert!(matches!(partition.append(draft(1, None)), Ok(Placed::New(_))));
+        assert!(matches!(partition.append(draft(3, first(0))), Ok(Placed::New(_))));
+        assert_eq!(partition.append(draft(3, first(0))), Ok(Placed::Duplicate { base_offset: 1 }));
+        assert!(partition.append(draft(1, first(4))).is_err(), "one is missing");
+        assert_eq!(partition.end(), 4);
+
+        let mut resumed = Partition::resume(1, Producers::default());
+        resumed.replay(&draft(3, first(0)).stamp(1));
+        assert_eq!((resumed.end(), resumed.producers()), (4, partition.producers()));
     }
 }

@@ -26,6 +26,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::codec::Codec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Offset;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX};
@@ -41,6 +42,8 @@ const AT_LAST_OFFSET_DELTA: usize = 23;
 const AT_BASE_TIMESTAMP: usize = 27;
 const AT_MAX_TIMESTAMP: usize = 35;
 const AT_PRODUCER_ID: usize = 43;
+const AT_PRODUCER_EPOCH: usize = 51;
+const AT_BASE_SEQUENCE: usize = 53;
 const AT_RECORD_COUNT: usize = 57;
 const MAGIC: u8 = 2;
 /// Of the second byte of the attributes.
@@ -87,6 +90,18 @@ impl std::str::FromStr for Acks {
             .find(|acks| acks.name() == text)
             .ok_or_else(|| Error::invalid(format!("acks is none, accepted, committed or default, not '{text}'")))
     }
+}
+
+/// Who wrote a batch, and its place among all that this producer wrote to the same partition. With it a
+/// partition takes a batch once, however often it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Producer {
+    /// Given by the broker, to nobody else ever.
+    pub id: i64,
+    /// Rises when another takes over the id.
+    pub epoch: i16,
+    /// The number of the batch's first record. The others follow; after `i32::MAX` comes 0.
+    pub sequence: i32,
 }
 
 /// A record that owns its bytes: what a publisher gives and a subscriber gets.
@@ -248,25 +263,50 @@ impl BatchBuilder {
 
     /// Closes the batch and leaves the builder empty for the next one. `None` without records.
     pub fn finish(&mut self) -> Option<DraftBatch> {
+        self.finish_with(Codec::None, None)
+    }
+
+    /// The same, with the records compressed and the producer named. Records that do not get smaller stay
+    /// as they are.
+    pub fn finish_with(&mut self, codec: Codec, producer: Option<Producer>) -> Option<DraftBatch> {
         if self.count == 0 {
             return None;
         }
         let count = std::mem::take(&mut self.count) as i32;
-        let capacity = self.buf.len();
-        let mut buf = std::mem::replace(&mut self.buf, BytesMut::with_capacity(capacity));
+        let mut buf = match self.compressed(codec) {
+            Some(small) => {
+                self.buf.clear();
+                small
+            }
+            None => {
+                let capacity = self.buf.len();
+                std::mem::replace(&mut self.buf, BytesMut::with_capacity(capacity))
+            }
+        };
         let length = (buf.len() - LENGTH_OVERHEAD) as i32;
         put_at(&mut buf, AT_LENGTH, &length.to_be_bytes());
         buf[AT_MAGIC] = MAGIC;
         put_at(&mut buf, AT_LAST_OFFSET_DELTA, &(count - 1).to_be_bytes());
         put_at(&mut buf, AT_BASE_TIMESTAMP, &self.base_timestamp.to_be_bytes());
         put_at(&mut buf, AT_MAX_TIMESTAMP, &self.max_timestamp.to_be_bytes());
-        // Producer id, epoch and sequence: -1 is "none".
-        buf[AT_PRODUCER_ID..AT_RECORD_COUNT].fill(0xff);
+        put_producer(&mut buf, producer);
         put_at(&mut buf, AT_RECORD_COUNT, &count.to_be_bytes());
-        let crc = checksum(&buf);
-        put_at(&mut buf, AT_CRC, &crc.to_be_bytes());
+        seal(&mut buf);
         self.max_timestamp = i64::MIN;
         Some(DraftBatch { bytes: buf })
+    }
+
+    /// The batch with its records compressed, its header still empty but for the codec; `None` where that is
+    /// no gain.
+    fn compressed(&self, codec: Codec) -> Option<BytesMut> {
+        if codec == Codec::None {
+            return None;
+        }
+        let mut small = Vec::with_capacity(self.buf.len() / 2);
+        small.resize(BATCH_HEADER_BYTES, 0);
+        small[AT_ATTRIBUTES + 1] = codec as u8;
+        let is_done = codec.compress(&self.buf[BATCH_HEADER_BYTES..], &mut small).is_ok();
+        (is_done && small.len() < self.buf.len()).then(|| Bytes::from(small).into())
     }
 }
 
@@ -295,9 +335,25 @@ impl DraftBatch {
         u32_at(&self.bytes, AT_RECORD_COUNT)
     }
 
+    /// What the records are compressed with.
+    pub fn codec(&self) -> Result<Codec> {
+        codec_of(&self.bytes)
+    }
+
+    /// Who wrote the batch; `None` where nobody numbers it.
+    pub fn producer(&self) -> Option<Producer> {
+        producer_of(&self.bytes)
+    }
+
+    /// Names another producer, or another place among its batches.
+    pub fn set_producer(&mut self, producer: Producer) {
+        put_producer(&mut self.bytes, Some(producer));
+        seal(&mut self.bytes);
+    }
+
     /// The key of the first record, where there is one and no codec hides it.
     pub fn first_key(&self) -> Option<&[u8]> {
-        if self.bytes[AT_ATTRIBUTES + 1] & CODEC_BITS != 0 {
+        if self.codec() != Ok(Codec::None) {
             return None;
         }
         read_record(&mut &self.bytes[BATCH_HEADER_BYTES..], 0, 0).ok()?.key
@@ -364,25 +420,72 @@ impl RecordBatch {
         u64_at(&self.bytes, AT_MAX_TIMESTAMP) as i64
     }
 
-    /// The records in their order. A record that does not decode ends the iteration with its error.
-    pub fn records(&self) -> Result<Records<'_>> {
-        let codec = self.bytes[AT_ATTRIBUTES + 1] & CODEC_BITS;
-        if codec != 0 {
-            let name = ["none", "gzip", "snappy", "lz4", "zstd"].get(usize::from(codec)).unwrap_or(&"unknown");
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("this batch is compressed with {name}, which this reader does not decode"),
-            ));
-        }
+    /// What the records are compressed with.
+    pub fn codec(&self) -> Result<Codec> {
+        codec_of(&self.bytes)
+    }
+
+    /// Who wrote the batch; `None` where nobody numbers it.
+    pub fn producer(&self) -> Option<Producer> {
+        producer_of(&self.bytes)
+    }
+
+    /// The records, decompressed if need be. They share the batch's bytes if not.
+    pub fn records(&self) -> Result<Records> {
+        self.records_from(0)
+    }
+
+    /// The same without those before an offset: who asks for one gets the whole batch that holds it.
+    pub fn records_from(&self, first: Offset) -> Result<Records> {
+        let bytes = self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?;
         Ok(Records {
-            rest: &self.bytes[BATCH_HEADER_BYTES..],
+            bytes,
+            at: 0,
             left: self.count(),
+            count: self.count(),
+            first,
             base_offset: self.base_offset(),
             base_timestamp: self.base_timestamp_ms(),
         })
     }
+}
 
-    /// A record of this batch that shares its bytes.
+/// The records of a batch, to be read in place.
+#[derive(Clone, Debug)]
+pub struct Records {
+    bytes: Bytes,
+    /// Where [`Records::advance`] goes on, and how many records it has left.
+    at: usize,
+    left: u32,
+    count: u32,
+    /// Records before it are passed over.
+    first: Offset,
+    base_offset: Offset,
+    base_timestamp: i64,
+}
+
+impl Records {
+    /// All records in their order. One that does not decode ends the iteration with its error.
+    pub fn iter(&self) -> RecordIter<'_> {
+        RecordIter {
+            rest: &self.bytes,
+            left: self.count,
+            first: self.first,
+            base_offset: self.base_offset,
+            base_timestamp: self.base_timestamp,
+        }
+    }
+
+    /// The record after the one that the last call returned, for who cannot borrow the batch in between.
+    pub fn advance(&mut self) -> Option<Result<RecordView<'_>>> {
+        let mut iter = RecordIter { rest: &self.bytes[self.at..], left: self.left, ..self.iter() };
+        let next = iter.next();
+        self.at = self.bytes.len() - iter.rest.len();
+        self.left = iter.left;
+        next
+    }
+
+    /// A record of these that shares their bytes.
     pub fn own(&self, view: &RecordView<'_>) -> Record {
         let share = |part: &[u8]| self.bytes.slice_ref(part);
         Record {
@@ -395,29 +498,42 @@ impl RecordBatch {
     }
 }
 
-/// The records of a batch.
-pub struct Records<'a> {
+impl<'a> IntoIterator for &'a Records {
+    type Item = Result<RecordView<'a>>;
+    type IntoIter = RecordIter<'a>;
+
+    fn into_iter(self) -> RecordIter<'a> {
+        self.iter()
+    }
+}
+
+/// The records of a batch, one after the other.
+pub struct RecordIter<'a> {
     rest: &'a [u8],
     left: u32,
+    first: Offset,
     base_offset: Offset,
     base_timestamp: i64,
 }
 
-impl<'a> Iterator for Records<'a> {
+impl<'a> Iterator for RecordIter<'a> {
     type Item = Result<RecordView<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.left == 0 {
-            return None;
+        while self.left > 0 {
+            self.left -= 1;
+            let record = read_record(&mut self.rest, self.base_offset, self.base_timestamp);
+            if record.is_err() {
+                self.left = 0;
+            } else if self.left == 0 && !self.rest.is_empty() {
+                return Some(Err(Error::malformed("a batch is longer than its records")));
+            }
+            if record.as_ref().is_ok_and(|record| record.offset < self.first) {
+                continue;
+            }
+            return Some(record);
         }
-        self.left -= 1;
-        let record = read_record(&mut self.rest, self.base_offset, self.base_timestamp);
-        if record.is_err() {
-            self.left = 0;
-        } else if self.left == 0 && !self.rest.is_empty() {
-            return Some(Err(Error::malformed("a batch is longer than its records")));
-        }
-        Some(record)
+        None
     }
 }
 
@@ -499,6 +615,36 @@ fn check(bytes: &[u8]) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// What the attributes say of the codec.
+fn codec_of(batch: &[u8]) -> Result<Codec> {
+    let code = batch[AT_ATTRIBUTES + 1] & CODEC_BITS;
+    let unknown =
+        || Error::new(ErrorKind::Unsupported, format!("this batch has codec {code}, which nobody knows here"));
+    Codec::from_code(code).ok_or_else(unknown)
+}
+
+fn producer_of(batch: &[u8]) -> Option<Producer> {
+    let producer = Producer {
+        id: u64_at(batch, AT_PRODUCER_ID) as i64,
+        epoch: (u32_at(batch, AT_PRODUCER_EPOCH) >> 16) as i16,
+        sequence: u32_at(batch, AT_BASE_SEQUENCE) as i32,
+    };
+    (producer.id >= 0).then_some(producer)
+}
+
+fn put_producer(batch: &mut [u8], producer: Option<Producer>) {
+    let Producer { id, epoch, sequence } = producer.unwrap_or(Producer { id: -1, epoch: -1, sequence: -1 });
+    put_at(batch, AT_PRODUCER_ID, &id.to_be_bytes());
+    put_at(batch, AT_PRODUCER_EPOCH, &epoch.to_be_bytes());
+    put_at(batch, AT_BASE_SEQUENCE, &sequence.to_be_bytes());
+}
+
+/// Writes the checksum, once everything that it covers is there.
+fn seal(batch: &mut [u8]) {
+    let crc = checksum(batch);
+    put_at(batch, AT_CRC, &crc.to_be_bytes());
 }
 
 fn checksum(batch: &[u8]) -> u32 {

@@ -29,7 +29,8 @@ fn batch_of(records: &[Record], base_offset: Offset) -> RecordBatch {
 }
 
 fn owned(batch: &RecordBatch) -> Result<Vec<Record>> {
-    batch.records()?.map(|view| Ok(batch.own(&view?))).collect()
+    let records = batch.records()?;
+    records.iter().map(|view| Ok(records.own(&view?))).collect()
 }
 
 fn small() -> RecordBatch {
@@ -216,7 +217,7 @@ fn a_wrong_header_is_refused_under_a_checksum_that_is_right() {
     assert_eq!(parse(&counted(BATCH_RECORDS_MAX as u32 + 1)), Err(ErrorKind::Malformed));
     // More records than there are: only who reads them sees it.
     let batch = parse(&counted(3)).expect("the frame is right");
-    let read: Vec<_> = batch.records().expect("not compressed").map(|record| record.is_ok()).collect();
+    let read: Vec<_> = batch.records().expect("not compressed").iter().map(|record| record.is_ok()).collect();
     assert_eq!(read, [true, true, false]);
     // Fewer: the last of them is not the end.
     let batch = parse(&counted(1)).expect("the frame is right");
@@ -230,7 +231,8 @@ fn bytes_after_the_last_record_are_refused() {
     for rest in [&[0][..], &[0xff; 40], record] {
         let bytes = resealed(&whole, |bytes| bytes.extend_from_slice(rest));
         let batch = parse(&bytes).expect("the frame is right");
-        let read: Vec<_> = batch.records().expect("not compressed").map(|view| view.map(|_| ())).collect();
+        let records = batch.records().expect("not compressed");
+        let read: Vec<_> = records.iter().map(|view| view.map(|_| ())).collect();
         // They stand in for the last record: who has got all of them has got nothing else.
         assert_eq!(read.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false], "{rest:?}");
         assert_eq!(read[1].as_ref().map_err(|e| e.kind), Err(ErrorKind::Malformed));
@@ -244,15 +246,91 @@ fn a_wrong_checksum_says_to_send_again() {
     assert_eq!(parse(&bytes), Err(ErrorKind::Corrupt));
 }
 
+/// Enough of the same for every codec to make it smaller.
+fn alike() -> Vec<Record> {
+    (0..50).map(|i| record(1_700_000_000_000 + i, Some(b"key"), Some(b"a value like the others"))).collect()
+}
+
 #[test]
-fn a_compressed_batch_passes_through_but_is_not_read_here() {
-    for (codec, name) in [(1, "gzip"), (2, "snappy"), (3, "lz4"), (4, "zstd"), (5, "unknown"), (7, "unknown")] {
+fn a_compressed_batch_is_read_like_any_other() {
+    let plain = batch_of(&alike(), 9);
+    for codec in Codec::ALL {
+        let draft = builder_of(&alike()).finish_with(codec, None).expect("records");
+        assert_eq!((draft.codec(), draft.count(), draft.producer()), (Ok(codec), 50, None));
+        assert_eq!(draft.first_key().is_some(), codec == Codec::None, "a codec hides the key");
+        let batch = draft.stamp(9);
+        assert_eq!(batch.len() < plain.len(), codec != Codec::None, "{}", codec.name());
+        assert_eq!(parse(batch.bytes()), Ok(batch.clone()));
+        assert_eq!(owned(&batch), owned(&plain), "{}", codec.name());
+        assert_eq!((batch.next_offset(), batch.max_timestamp_ms()), (59, plain.max_timestamp_ms()));
+        let later: Vec<Offset> = batch.records_from(57).expect("valid").iter().flatten().map(|r| r.offset).collect();
+        assert_eq!(later, [57, 58]);
+    }
+}
+
+#[test]
+fn records_that_get_no_smaller_stay_as_they_are() {
+    for codec in Codec::ALL {
+        let mut builder = builder_of(&[record(1, None, Some(b"v"))]);
+        let batch = builder.finish_with(codec, None).expect("a record").stamp(0);
+        assert_eq!(batch, batch_of(&[record(1, None, Some(b"v"))], 0), "{}", codec.name());
+        // The builder is as good as new.
+        builder.push(1, None, Some(b"v"), &[]).expect("a small record");
+        assert_eq!(builder.finish().map(|draft| draft.stamp(0)), Some(batch));
+    }
+}
+
+#[test]
+fn records_can_be_taken_one_by_one() {
+    for codec in Codec::ALL {
+        let batch = builder_of(&alike()).finish_with(codec, None).expect("records").stamp(0);
+        let mut records = batch.records_from(10).expect("valid");
+        let mut offsets = Vec::new();
+        while let Some(view) = records.advance() {
+            offsets.push(view.expect("valid").offset);
+        }
+        assert_eq!(offsets, (10..50).collect::<Vec<_>>(), "{}", codec.name());
+        assert!(records.advance().is_none());
+        assert_eq!(records.iter().count(), 40, "from the first again");
+    }
+}
+
+#[test]
+fn compressed_records_that_are_damaged_or_unknown_are_refused() {
+    for (codec, kind) in [(5, ErrorKind::Unsupported), (7, ErrorKind::Unsupported), (1, ErrorKind::Malformed)] {
         let batch = parse(&resealed(&small(), |bytes| bytes[AT_ATTRIBUTES + 1] = codec)).expect("the frame is right");
         assert_eq!(batch.count(), 2);
-        let refused = batch.records().map(|_| ()).expect_err("compressed");
-        assert_eq!(refused.kind, ErrorKind::Unsupported);
-        assert!(refused.message.contains(name), "{refused}");
+        assert_eq!(batch.records().map(|_| ()).map_err(|e| e.kind), Err(kind), "{codec}");
     }
+    for codec in &Codec::ALL[1..] {
+        let batch = builder_of(&alike()).finish_with(*codec, None).expect("records").stamp(0);
+        // Fewer and more records than the header says.
+        for count in [49u32, 51] {
+            let other = resealed(&batch, |bytes| {
+                put_at(bytes, AT_RECORD_COUNT, &count.to_be_bytes());
+                put_at(bytes, AT_LAST_OFFSET_DELTA, &(count - 1).to_be_bytes());
+            });
+            let read = owned(&parse(&other).expect("the frame is right"));
+            assert_eq!(read.map_err(|e| e.kind), Err(ErrorKind::Malformed), "{} {count}", codec.name());
+        }
+    }
+}
+
+#[test]
+fn a_producer_is_named_in_the_batch() {
+    let producer = Producer { id: i64::MAX, epoch: 7, sequence: i32::MAX };
+    for codec in Codec::ALL {
+        let draft = builder_of(&alike()).finish_with(codec, Some(producer)).expect("records");
+        assert_eq!(draft.producer(), Some(producer));
+        let batch = parse(draft.stamp(3).bytes()).expect("valid");
+        assert_eq!(batch.producer(), Some(producer));
+        let mut again = DraftBatch::parse(BytesMut::from(&batch.bytes()[..])).expect("valid");
+        let other = Producer { id: 0, epoch: 0, sequence: 0 };
+        again.set_producer(other);
+        let again = parse(again.stamp(3).bytes()).expect("its checksum is right");
+        assert_eq!((again.producer(), owned(&again)), (Some(other), owned(&batch)));
+    }
+    assert_eq!(small().producer(), None);
 }
 
 #[test]
@@ -359,11 +437,12 @@ proptest! {
             }
         });
         let batch = parse(&bytes).expect("the frame is right");
-        let read: Vec<_> = batch.records().expect("not compressed").collect();
+        let records_read = batch.records().expect("not compressed");
+        let read: Vec<_> = records_read.iter().collect();
         prop_assert!(read.len() <= records.len());
         for (i, view) in read.iter().enumerate() {
             match view {
-                Ok(view) => prop_assert_eq!(batch.own(view).headers.len(), view.headers().count()),
+                Ok(view) => prop_assert_eq!(records_read.own(view).headers.len(), view.headers().count()),
                 Err(_) => prop_assert_eq!(i + 1, read.len(), "nothing comes after an error"),
             }
         }

@@ -1,5 +1,14 @@
-//! Where log bytes live. Today: in memory.
+//! Where log bytes live: in memory, or in a data directory with a journal and segments.
 
+pub mod catalog;
+pub mod disk;
+pub mod journal;
 mod memory;
+pub mod partition;
+pub mod store;
 
+pub use disk::{Disk, DiskFile, RealDisk};
+pub use journal::Owner;
 pub use memory::MemoryLog;
+pub use partition::{ColdRead, DiskExtent, DiskPartition, Read};
+pub use store::{Store, StoreSettings, StoreStats, StoredTopic};

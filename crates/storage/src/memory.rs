@@ -107,7 +107,7 @@ impl MemoryLog {
 
 #[cfg(test)]
 mod tests {
-    use engine::{BatchBuilder, Partition};
+    use engine::{BatchBuilder, Partition, Placed};
 
     use super::*;
 
@@ -118,7 +118,10 @@ mod tests {
             for _ in 0..*records {
                 builder.push(*timestamp_ms, None, Some(&[7; 100]), &[]).expect("small record");
             }
-            log.append(partition.append(builder.finish().expect("records")), *now_ms);
+            match partition.append(builder.finish().expect("records")) {
+                Ok(Placed::New(batch)) => log.append(batch, *now_ms),
+                other => panic!("not appended: {other:?}"),
+            }
         }
         log
     }

@@ -206,6 +206,9 @@ pub enum Topic {
         /// How long a batch stays, ms; 0 is no limit
         #[arg(long)]
         retention_ms: Option<u64>,
+        /// Where its records are kept: memory, disk, or auto for what the broker can
+        #[arg(long, default_value = "auto")]
+        storage: client::Storage,
     },
     /// List topics
     List,

@@ -43,7 +43,7 @@ impl Embedded {
 
     pub fn with(config: &Config) -> io::Result<Self> {
         let (shards, server) = (Arc::new(Shards::start(1)?), config.server());
-        let broker = Broker::start(config.broker(), &shards.handles()).map_err(io::Error::other)?;
+        let broker = crate::server::start_broker(config, &shards)?;
         let connections = Connections::new(ConnectionLimits::up_to(server.connections_max));
         let shutdown = Shutdown::default();
         let native = Native::start(broker.clone(), server.hello_timeout, &shards, connections, &shutdown);

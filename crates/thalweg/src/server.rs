@@ -2,10 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use broker::Broker;
 use broker::metrics::{Collect, Exposition};
@@ -15,6 +15,8 @@ use net::quic::Windows;
 use net::telemetry::Telemetry;
 use net::tls::{Identity, IdentitySource, Reloaded, Tls};
 use net::{ConnectionLimits, Connections, Drain, Shards, Shutdown};
+use storage::journal::recover::Progress;
+use storage::{RealDisk, Store, StoreSettings, StoredTopic};
 
 use crate::config::Config;
 use crate::otlp::{self, OtlpSettings};
@@ -28,6 +30,8 @@ const PUBLISH_STREAM_WINDOW: u64 = 2 << 20;
 const EVENT_SEND_WINDOW: u64 = 4 << 20;
 /// How often the files of certificates are looked at. That costs one call of the system for each.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(5);
+/// How often a long recovery says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 /// What the server itself is set to, beside its broker.
 #[derive(Clone, Debug)]
@@ -67,7 +71,7 @@ impl Server {
     pub async fn start(config: &Config) -> io::Result<Self> {
         let settings = config.server();
         let shards = Arc::new(Shards::start(settings.shards)?);
-        let broker = Broker::start(config.broker(), &shards.handles()).map_err(io::Error::other)?;
+        let broker = start_broker(config, &shards)?;
         let native = config.address("native").map_err(io::Error::other)?;
         let http = config.address("http").map_err(io::Error::other)?;
         let tls = tls(&settings, native.into_iter().chain(http))?;
@@ -252,8 +256,38 @@ impl Server {
 
     /// Finishes what is begun, within the deadline. `false` if something was cut off.
     pub async fn shut_down(self) -> bool {
-        self.shutdown.run(self.shutdown_timeout).await.is_clean()
+        let ended = self.shutdown.run(self.shutdown_timeout).await;
+        let broker = self.broker.clone();
+        let stopped = tokio::task::spawn_blocking(move || broker.stop()).await;
+        let is_safe = stopped.map_err(io::Error::other).and_then(|stopped| stopped.map_err(io::Error::other));
+        if let Err(error) = &is_safe {
+            tracing::error!(%error, "the data directory was not left as it should be; the journal has all of it");
+        }
+        ended.is_clean() && is_safe.is_ok()
     }
+}
+
+/// A broker with its data directory, if it has one. What is in there is brought back first.
+pub(crate) fn start_broker(config: &Config, shards: &Shards) -> io::Result<Arc<Broker>> {
+    let stored = config.data().map(|data| open_data(&data)).transpose().map_err(io::Error::other)?;
+    Broker::start_with(config.broker(), &shards.handles(), stored).map_err(io::Error::other)
+}
+
+fn open_data(data: &Path) -> engine::Result<(Arc<Store>, Vec<StoredTopic>)> {
+    let begin = Instant::now();
+    let (mut said, mut read) = (begin, 0);
+    let mut progress = |progress: Progress| {
+        read = progress.bytes;
+        if said.elapsed() >= PROGRESS_EVERY {
+            said = Instant::now();
+            let (read_mib, of_mib) = (progress.bytes >> 20, progress.bytes_max >> 20);
+            tracing::info!(read_mib, of_mib, "bringing back what the journal has");
+        }
+    };
+    let opened = Store::open(Arc::new(RealDisk), data, StoreSettings::default(), broker::now_ms, &mut progress)?;
+    let (topics, took_ms) = (opened.1.len(), begin.elapsed().as_millis() as u64);
+    tracing::info!(data = %data.display(), topics, journal_bytes = read, took_ms, "opened");
+    Ok(opened)
 }
 
 /// TLS of all doors: with the certificate that is named, or with one for these addresses.

@@ -42,6 +42,7 @@ impl<B: Buf> Fields<B> {
     number!(u16, u16, get_u16);
     number!(u32, u32, get_u32);
     number!(u64, u64, get_u64);
+    number!(i16, i16, get_i16);
     number!(i64, i64, get_i64);
 
     pub(crate) fn str(&mut self) -> Result<String> {

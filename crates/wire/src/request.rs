@@ -1,7 +1,7 @@
 //! What a client asks for.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use engine::{Acks, Error, ErrorKind, Offset, Overflow, PartitionId, Result, Start, TopicSettings};
+use engine::{Acks, Error, ErrorKind, Offset, Overflow, PartitionId, Result, Start, Storage, TopicSettings};
 
 use crate::field::{Fields, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
@@ -29,6 +29,7 @@ pub mod kind {
     pub const GROUP_DESCRIBE: u8 = 0x14;
     pub const GROUP_DELETE: u8 = 0x15;
     pub const OFFSET_RESET: u8 = 0x16;
+    pub const INIT_PRODUCER: u8 = 0x0d;
 }
 
 /// Stands for "no partition named" where a partition is expected.
@@ -85,6 +86,8 @@ pub enum Request {
     Ping,
     /// Consumer groups and their offsets.
     Group(GroupRequest),
+    /// An identity for a publisher that numbers its batches.
+    InitProducer,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,6 +154,7 @@ impl Request {
             Self::Stats => put_frame(buf, kind::STATS, correlation, |_| {}),
             Self::Ping => put_frame(buf, kind::PING, correlation, |_| {}),
             Self::Group(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
+            Self::InitProducer => put_frame(buf, kind::INIT_PRODUCER, correlation, |_| {}),
         }
     }
 
@@ -189,6 +193,7 @@ impl Request {
             kind::STATS => Self::Stats,
             kind::PING => Self::Ping,
             kind::GROUP_HEARTBEAT..=kind::OFFSET_RESET => Self::Group(GroupRequest::get(frame.kind, &mut f)?),
+            kind::INIT_PRODUCER => Self::InitProducer,
             unknown => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
@@ -306,10 +311,14 @@ pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
     b.put_u32(settings.partitions);
     b.put_u64(settings.retention_bytes);
     b.put_u64(settings.retention_ms);
+    b.put_u8(settings.storage as u8);
 }
 
 pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
-    Ok(TopicSettings { partitions: f.u32()?, retention_bytes: f.u64()?, retention_ms: f.u64()? })
+    let (partitions, retention_bytes, retention_ms, storage) = (f.u32()?, f.u64()?, f.u64()?, f.u8()?);
+    let storage = Storage::from_code(storage)
+        .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 2, not {storage}")))?;
+    Ok(TopicSettings { partitions, retention_bytes, retention_ms, storage })
 }
 
 /// A publish as the pieces that a vectored write takes: its head, and its batch uncopied.

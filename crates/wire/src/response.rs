@@ -33,6 +33,7 @@ pub mod kind {
     pub const GROUP_DESCRIBED: u8 = ANSWER | request::GROUP_DESCRIBE;
     pub const GROUP_DELETED: u8 = ANSWER | request::GROUP_DELETE;
     pub const OFFSETS_RESET: u8 = ANSWER | request::OFFSET_RESET;
+    pub const PRODUCER: u8 = ANSWER | request::INIT_PRODUCER;
     pub const ERROR: u8 = 0xff;
 
     pub const DELIVER: u8 = 0x40;
@@ -45,16 +46,31 @@ pub mod kind {
 pub enum Response {
     Hello(HelloOk),
     Published(Published),
-    Subscribed { subscription: u32, sources: Vec<SourceInfo> },
+    Subscribed {
+        subscription: u32,
+        sources: Vec<SourceInfo>,
+    },
     Unsubscribed,
-    Fetched { start: Offset, end: Offset, batches: Vec<RecordBatch> },
+    Fetched {
+        start: Offset,
+        end: Offset,
+        batches: Vec<RecordBatch>,
+    },
     TopicCreated(TopicInfo),
     TopicDeleted,
     TopicDescribed(TopicInfo),
-    Topics { topics: Vec<TopicInfo>, is_last: bool },
+    Topics {
+        topics: Vec<TopicInfo>,
+        is_last: bool,
+    },
     Stats(String),
     Pong,
     Group(GroupResponse),
+    /// An identity that nobody was given before.
+    Producer {
+        id: i64,
+        epoch: i16,
+    },
     Error(Error),
 }
 
@@ -194,6 +210,10 @@ impl Response {
             Self::Stats(text) => put_frame(buf, kind::STATS, correlation, |b| b.put_slice(text.as_bytes())),
             Self::Pong => put_frame(buf, kind::PONG, correlation, |_| {}),
             Self::Group(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
+            Self::Producer { id, epoch } => put_frame(buf, kind::PRODUCER, correlation, |b| {
+                b.put_i64(*id);
+                b.put_i16(*epoch);
+            }),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -243,6 +263,7 @@ impl Response {
             }
             kind::PONG => Self::Pong,
             kind::GROUP_TURN..=kind::OFFSETS_RESET => Self::Group(GroupResponse::get(frame.kind, &mut f)?),
+            kind::PRODUCER => Self::Producer { id: f.i64()?, epoch: f.i16()? },
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use engine::groups::{Group, GroupName, Now, OFFSETS_TOPIC, OffsetsRecord};
 use engine::limits::BATCH_BYTES_MAX;
-use engine::{BatchBuilder, Error, Offset, PartitionId, Result, TopicName, TopicSettings, partitioner};
+use engine::{BatchBuilder, Error, Offset, PartitionId, Result, Storage, TopicName, TopicSettings, partitioner};
 
 use crate::broker::Broker;
-use crate::publish::Wakes;
+use crate::publish::{CommittingPublish, Wakes};
 use crate::timers;
 use crate::topics::Topic;
 
@@ -25,11 +25,13 @@ const BATCH_BYTES: usize = BATCH_BYTES_MAX / 8;
 pub(super) struct Appended {
     /// The offset of the last of them.
     pub position: Offset,
+    last: CommittingPublish,
 }
 
 impl Appended {
-    /// Returns when the records are committed. In memory they are so from the beginning.
-    pub(super) async fn committed(self) -> Result<Offset> {
+    /// Waits until the records are committed, and with them all that were appended before.
+    pub(super) async fn committed(self, broker: &Broker) -> Result<Offset> {
+        self.last.finish(broker).await?;
         Ok(self.position)
     }
 }
@@ -40,8 +42,13 @@ impl Broker {
         if let Some(topic) = self.topics.read().get(OFFSETS_TOPIC) {
             return Ok(topic.clone());
         }
-        let settings = TopicSettings { partitions: PARTITIONS, retention_bytes: MEMORY_BYTES, retention_ms: 0 };
-        self.create(TopicName::parse(OFFSETS_TOPIC)?, settings)
+        let (storage, retention_bytes) = match self.store() {
+            Some(_) => (Storage::Disk, 0),
+            None => (Storage::Memory, MEMORY_BYTES),
+        };
+        let settings = TopicSettings { partitions: PARTITIONS, retention_bytes, retention_ms: 0, storage };
+        // Its records never last before it does: nobody has to wait.
+        Ok(self.create(TopicName::parse(OFFSETS_TOPIC)?, settings)?.0)
     }
 
     /// Gives the records their place in the topic, in this order. Whoever holds the group's lock meanwhile knows
@@ -64,11 +71,11 @@ impl Broker {
                 let count = u64::from(builder.count());
                 if let Some(batch) = builder.finish() {
                     let published = self.publish_internal(topic, partition, batch, wakes)?;
-                    last = Some(published.base_offset + count - 1);
+                    last = Some(Appended { position: published.base_offset() + count - 1, last: published });
                 }
             }
         }
-        last.map(|position| Appended { position }).ok_or_else(|| Error::invalid("there is nothing to commit"))
+        last.ok_or_else(|| Error::invalid("there is nothing to commit"))
     }
 
     /// All groups as the topic has them.
@@ -85,8 +92,8 @@ impl Broker {
                     break;
                 };
                 next = last.next_offset();
-                for record in fetched.batches.iter().map(|batch| batch.records()) {
-                    for view in record? {
+                for batch in &fetched.batches {
+                    for view in &batch.records()? {
                         let view = view?;
                         let record = OffsetsRecord::decode(view.key.unwrap_or_default(), view.value);
                         restore(&mut groups, record.map_err(|error| unreadable(cell.id, view.offset, &error))?, now);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use engine::groups::{
     Catalog, Change, Committed, Committer, Group, GroupError, GroupName, Identity, Join, NO_LEADER_EPOCH, Now,
-    OffsetsRecord, Reason, Turn,
+    OFFSETS_TOPIC, OffsetsRecord, Reason, Turn,
 };
 use engine::limits::{COMMITTED_OFFSETS_MAX, GROUPS_MAX};
 use engine::{Error, Offset, PartitionId, Pattern, Result, Start, TopicName, TopicPartition};
@@ -234,12 +234,7 @@ impl Broker {
         let mut offsets = 0;
         let mut cells = HashMap::new();
         for (name, mut group) in groups {
-            // Offsets of topics that did not last mean nothing any more.
-            let topics: BTreeSet<TopicName> = group.committed().keys().map(|p| p.topic.clone()).collect();
-            topics
-                .iter()
-                .filter(|topic| self.topic(topic.as_str()).is_err())
-                .for_each(|topic| group.forget_topic(topic));
+            self.forget_missing_topics(&mut group);
             offsets += group.committed().len();
             cells.insert(name, Arc::new(Cell::new(group)));
         }
@@ -249,6 +244,28 @@ impl Broker {
         coordinator.offsets.store(offsets, Ordering::Relaxed);
         *coordinator.groups.write() = cells;
         Ok(())
+    }
+
+    /// Offsets of topics that did not last, as those in memory, mean nothing any more.
+    fn forget_missing_topics(&self, group: &mut Group) {
+        let topics: BTreeSet<TopicName> = group.committed().keys().map(|partition| partition.topic.clone()).collect();
+        for topic in topics.into_iter().filter(|topic| self.topic(topic.as_str()).is_err()) {
+            self.forget_offsets(group, &topic, &mut Wakes::default());
+        }
+    }
+
+    /// Takes the offsets of a topic out of a group and out of the log. Nobody waits for the log: after a restart
+    /// the offsets of topics that are gone are left out.
+    fn forget_offsets(&self, group: &mut Group, topic: &TopicName, wakes: &mut Wakes) {
+        let (name, tombstones) = (group.name(), group.tombstones(Some(topic)));
+        if !tombstones.is_empty() {
+            let records = tombstones.into_iter().map(|change| OffsetsRecord::Offset { group: name.clone(), change });
+            let log = self.topic(OFFSETS_TOPIC);
+            if let Err(error) = log.and_then(|log| self.append_offsets(&log, name, records, wakes)) {
+                tracing::warn!(group = %name, %topic, %error, "offsets of a deleted topic stay in the log");
+            }
+        }
+        group.forget_topic(topic);
     }
 
     /// A program joins a group, or begins anew in it. Topics that are missing are created, if that is allowed.
@@ -360,7 +377,7 @@ impl Broker {
             (saved, self.append_offsets(&topic, &cell.name, [record], &mut wakes)?)
         };
         drop(wakes);
-        appended.committed().await?;
+        appended.committed(self).await?;
         cell.state.lock().group.saved(saved);
         Ok(())
     }
@@ -405,7 +422,7 @@ impl Broker {
         });
         let appended = appended.await??;
         drop(wakes);
-        let position = appended.committed().await?;
+        let position = appended.committed(self).await?;
         coordinator.commit_through(&cell, position);
         Ok(())
     }
@@ -469,7 +486,7 @@ impl Broker {
                 ResetTo::Start(Start::Live) => Some(extent.end),
                 ResetTo::Start(Start::Earliest) => Some(extent.start),
                 ResetTo::Start(Start::Offset(offset)) => Some((*offset).clamp(extent.start, extent.end)),
-                ResetTo::Start(Start::Time(timestamp_ms)) => Some(cell.offset_for_time(*timestamp_ms)),
+                ResetTo::Start(Start::Time(timestamp_ms)) => Some(cell.offset_for_time(*timestamp_ms)?),
                 ResetTo::Start(Start::Offsets(offsets)) => {
                     let Some((_, offset)) = offsets.iter().find(|(id, _)| id == partition) else {
                         continue;
@@ -523,7 +540,7 @@ impl Broker {
         };
         self.groups().groups.write().remove(&cell.name);
         drop(wakes);
-        appended.committed().await?;
+        appended.committed(self).await?;
         Ok(())
     }
 
@@ -531,24 +548,9 @@ impl Broker {
     pub(crate) fn forget_topic(&self, topic: &TopicName) {
         let coordinator = self.groups();
         coordinator.topics_changed();
-        let Ok(offsets_topic) = self.topic(engine::groups::OFFSETS_TOPIC) else {
-            return;
-        };
         for cell in coordinator.cells() {
             let mut wakes = Wakes::default();
-            coordinator.count_offsets(&cell, |group| {
-                let tombstones = group.tombstones(Some(topic)).into_iter();
-                let mut records =
-                    tombstones.map(|change| OffsetsRecord::Offset { group: cell.name.clone(), change }).peekable();
-                if records.peek().is_none() {
-                    return;
-                }
-                // Nobody waits until this is committed: at the start, offsets of topics that are gone are left out.
-                if let Err(error) = self.append_offsets(&offsets_topic, &cell.name, records, &mut wakes) {
-                    tracing::warn!(group = %cell.name, %topic, %error, "offsets of a deleted topic stay in the log");
-                }
-                group.forget_topic(topic);
-            });
+            coordinator.count_offsets(&cell, |group| self.forget_offsets(group, topic, &mut wakes));
         }
     }
 

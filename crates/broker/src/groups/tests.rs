@@ -48,7 +48,7 @@ async fn kept_and_found(broker: &Broker) -> (Kept, Kept) {
 async fn what_is_kept_is_found_again() {
     let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
     for topic in ["a", "b"] {
-        broker.create_topic(topic, TopicSettings { partitions: 3, ..TopicSettings::default() }).expect("created");
+        broker.create_topic(topic, TopicSettings { partitions: 3, ..TopicSettings::default() }).await.expect("created");
     }
     for (name, topic, offset) in [("g1", "a", 1), ("g1", "b", 2), ("g2", "a", 3), ("g3", "b", 4), ("g1", "a", 5)] {
         let offsets = (0..3).map(|partition| commit(topic, partition, offset)).collect();
@@ -62,7 +62,7 @@ async fn what_is_kept_is_found_again() {
     assert_eq!(kept[&group("g2")].len(), 2);
     assert_eq!(kept[&group("g1")][&at("a", 0)].offset, 5);
 
-    broker.delete_topic("a").expect("deleted");
+    broker.delete_topic("a").await.expect("deleted");
     let (kept, found) = kept_and_found(&broker).await;
     assert_eq!(kept, found);
     assert_eq!((kept[&group("g1")].len(), kept[&group("g2")].len()), (3, 0));
@@ -100,7 +100,7 @@ async fn epochs_found_again_are_above_all_that_were_given_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn commits_at_once_count_in_the_order_of_the_log() {
     let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
-    broker.create_topic("t", TopicSettings { partitions: 2, ..TopicSettings::default() }).expect("created");
+    broker.create_topic("t", TopicSettings { partitions: 2, ..TopicSettings::default() }).await.expect("created");
     let tasks: Vec<_> = (0..8u64)
         .map(|task| {
             let broker = broker.clone();

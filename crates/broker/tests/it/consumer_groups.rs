@@ -79,15 +79,15 @@ impl Member {
     }
 }
 
-fn with_topic(broker: &Broker, name: &str, partitions: u32) {
-    broker.create_topic(name, TopicSettings { partitions, ..TopicSettings::default() }).expect("created");
+async fn with_topic(broker: &Broker, name: &str, partitions: u32) {
+    broker.create_topic(name, TopicSettings { partitions, ..TopicSettings::default() }).await.expect("created");
 }
 
 /// A heartbeat that waits is answered by what another member does, not by the clock.
 #[tokio::test]
 async fn members_that_wait_hear_of_each_other_at_once() {
     let broker = start(Settings::default());
-    with_topic(&broker, "t", 6);
+    with_topic(&broker, "t", 6).await;
     let mut first = Member::join(&broker, "first", "t", 600_000).await;
     assert_eq!(first.reads.len(), 6);
     let waiting = tokio::spawn(async move {
@@ -117,7 +117,7 @@ async fn members_that_wait_hear_of_each_other_at_once() {
 #[tokio::test]
 async fn a_silent_member_is_put_out() {
     let broker = start(Settings::default());
-    with_topic(&broker, "t", 4);
+    with_topic(&broker, "t", 4).await;
     let mut silent = Member::join(&broker, "silent", "t", 100).await;
     let mut other = Member::join(&broker, "other", "t", 600_000).await;
     other.until(4).await;
@@ -133,7 +133,7 @@ async fn a_silent_member_is_put_out() {
 #[tokio::test]
 async fn topics_that_come_and_go_are_heard_of() {
     let broker = start(Settings::default());
-    with_topic(&broker, "orders.eu", 2);
+    with_topic(&broker, "orders.eu", 2).await;
     let mut member = Member::join(&broker, "m", "orders.*", 600_000).await;
     assert_eq!(member.reads.len(), 2);
     member.commit("orders.eu", 1, 0).await.expect("committed");
@@ -141,10 +141,10 @@ async fn topics_that_come_and_go_are_heard_of() {
         member.until(5).await;
         member
     });
-    with_topic(&broker, "orders.us", 3);
+    with_topic(&broker, "orders.us", 3).await;
     let mut member = within("the new topic", waiting).await.expect("no panic");
     member.commit("orders.us", 2, 0).await.expect("committed");
-    broker.delete_topic("orders.us").expect("deleted");
+    broker.delete_topic("orders.us").await.expect("deleted");
     member.until(2).await;
     let committed = broker.committed_offsets(&group(), None).await.expect("offsets");
     assert_eq!(committed.into_iter().map(|(at, _)| at).collect::<Vec<_>>(), [at("orders.eu", 1)]);
@@ -155,7 +155,7 @@ async fn topics_that_come_and_go_are_heard_of() {
 #[tokio::test]
 async fn lag_is_the_end_less_what_is_committed() {
     let broker = start(Settings::default());
-    with_topic(&broker, "t", 3);
+    with_topic(&broker, "t", 3).await;
     for partition in [0, 0, 0, 1] {
         publish(&broker, "t", partition).await.expect("published");
     }
@@ -200,8 +200,8 @@ async fn internal_topics_are_read_only() {
     let invalid = Err(ErrorKind::Invalid);
     for name in [OFFSETS_TOPIC, "_mine"] {
         assert_eq!(publish(&broker, name, 0).await.map(drop).map_err(|e| e.kind), invalid, "{name}");
-        assert_eq!(broker.create_topic(name, TopicSettings::default()).map(drop).map_err(|e| e.kind), invalid);
-        assert_eq!(broker.delete_topic(name).map_err(|e| e.kind), invalid);
+        assert_eq!(broker.create_topic(name, TopicSettings::default()).await.map(drop).map_err(|e| e.kind), invalid);
+        assert_eq!(broker.delete_topic(name).await.map_err(|e| e.kind), invalid);
     }
     let missing = broker.subscribe(ask("_mine"));
     assert_eq!(missing.map(drop).map_err(|e| e.kind), Err(ErrorKind::NotFound), "it is not created");

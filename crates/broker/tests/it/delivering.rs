@@ -115,7 +115,7 @@ async fn every_policy_accounts_for_every_offset() {
     for overflow in [Overflow::Replay, Overflow::Block, Overflow::DropNew, Overflow::DropOld] {
         let broker = start(Settings::default());
         let settings = TopicSettings { partitions: 3, ..TopicSettings::default() };
-        broker.create_topic("t", settings).expect("created");
+        broker.create_topic("t", settings).await.expect("created");
         let mut request = ask("t");
         (request.overflow, request.queue_batches) = (overflow, Some(8));
         let mut subscription = broker.subscribe(request).expect("subscribed");

@@ -14,7 +14,7 @@ use crate::support::{ask, publish, start, within};
 async fn each_record_goes_to_one_member() {
     let broker = start(Settings::default());
     let settings = TopicSettings { partitions: 4, ..TopicSettings::default() };
-    broker.create_topic("jobs", settings).expect("created");
+    broker.create_topic("jobs", settings).await.expect("created");
     let (each, members) = (1_500u64, 5);
     type Seen = Arc<Mutex<HashSet<(u32, u64)>>>;
     let seen: Vec<Seen> = (0..2).map(|_| Arc::default()).collect();
@@ -58,7 +58,7 @@ async fn each_record_goes_to_one_member() {
         within("a publisher", publisher).await.expect("no panic");
     }
     // The end of the topic comes after what is queued.
-    broker.delete_topic("jobs").expect("deleted");
+    broker.delete_topic("jobs").await.expect("deleted");
     for reader in readers {
         within("a reader", reader).await.expect("no panic");
     }

@@ -26,7 +26,7 @@ async fn publish_many(broker: Arc<Broker>, partition: u32, count: u64, progress:
 async fn nothing_is_lost_or_repeated_at_the_seam() {
     let broker = start(Settings::default());
     let settings = TopicSettings { partitions: PARTITIONS, retention_bytes: 0, ..TopicSettings::default() };
-    broker.create_topic("t", settings).expect("created");
+    broker.create_topic("t", settings).await.expect("created");
     let (each, publishers) = (3_000u64, 2u64);
     let progress = Arc::new(AtomicU64::new(0));
     let mut tasks = Vec::new();
@@ -68,7 +68,7 @@ async fn nothing_is_lost_or_repeated_at_the_seam() {
 async fn what_retention_takes_from_a_reader_is_told() {
     let broker = start(Settings::default());
     let settings = TopicSettings { retention_bytes: 20_000, ..TopicSettings::default() };
-    broker.create_topic("t", settings).expect("created");
+    broker.create_topic("t", settings).await.expect("created");
     let end = 20_000;
     let mut readers = Vec::new();
     for _ in 0..4 {

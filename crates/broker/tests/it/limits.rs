@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{Settings, Wakes};
-use engine::{ErrorKind, FeedLimits, Overflow, TopicSettings};
+use engine::{Acks, ErrorKind, FeedLimits, Overflow, TopicSettings};
 
 use crate::support::{Follow, ask, batch, metric, publish, read_to, start, within};
 
@@ -22,16 +22,16 @@ async fn the_logs_stay_within_their_budget() {
                 let topic = format!("topic-{i}");
                 let (mut taken, mut refused) = (0, 0);
                 for round in 0..400u32 {
-                    broker.create_topic(&topic, settings).expect("created");
+                    broker.create_topic(&topic, settings).await.expect("created");
                     let draft = batch(3, 1 + (round as usize * 37) % 5_000);
-                    match broker.publish(&topic, Some(round % 2), draft, &mut Wakes::default()).await {
+                    match broker.publish(&topic, Some(round % 2), Acks::Default, draft, &mut Wakes::default()).await {
                         Ok(_) => taken += 1,
                         Err(error) if error.kind == ErrorKind::Busy => refused += 1,
                         Err(error) => panic!("{error}"),
                     }
                     assert!(metric(&broker, "thalweg_log_bytes") <= max as u64);
                     if round % 100 == 99 {
-                        broker.delete_topic(&topic).expect("deleted");
+                        broker.delete_topic(&topic).await.expect("deleted");
                     }
                 }
                 (taken, refused)
@@ -51,9 +51,9 @@ async fn the_logs_stay_within_their_budget() {
 async fn a_batch_beyond_the_budget_is_refused() {
     let broker = start(Settings { log_bytes_max: 10_000, ..Settings::default() });
     publish(&broker, "small", 0).await.expect("published");
-    let refused = broker.publish("large", None, batch(1, 20_000), &mut Wakes::default()).await;
+    let refused = broker.publish("large", None, Acks::Default, batch(1, 20_000), &mut Wakes::default()).await;
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::Busy));
-    let refused = broker.publish("small", None, batch(1, 20_000), &mut Wakes::default()).await;
+    let refused = broker.publish("small", None, Acks::Default, batch(1, 20_000), &mut Wakes::default()).await;
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::Busy));
     assert_eq!(broker.describe_topic("small").expect("a topic").partitions[0].start, 0, "its history stays");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{Broker, Direct, Origin, Published, Settings, Subscribe, Subscription, Wakes};
-use engine::{BatchBuilder, Delivery, DraftBatch, Error, Overflow, Pattern, Result, SourceId, Start};
+use engine::{Acks, BatchBuilder, Delivery, DraftBatch, Error, Overflow, Pattern, Result, SourceId, Start};
 use tokio::runtime::Handle;
 
 /// How long anything may take on a busy machine.
@@ -33,7 +33,7 @@ pub fn batch(records: usize, bytes: usize) -> DraftBatch {
 
 /// Publishes a record to a partition and hands it out at once.
 pub async fn publish(broker: &Broker, topic: &str, partition: u32) -> Result<Published> {
-    broker.publish(topic, Some(partition), batch(1, 10), &mut Wakes::default()).await
+    broker.publish(topic, Some(partition), Acks::Default, batch(1, 10), &mut Wakes::default()).await
 }
 
 /// A subscription to all of a topic or pattern, live, with all the credit there is.

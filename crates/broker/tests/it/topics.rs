@@ -20,7 +20,10 @@ async fn creators_at_once_agree() {
                 let (broker, name) = (broker.clone(), name.clone());
                 tokio::spawn(async move {
                     let settings = TopicSettings { partitions: 1 + i % 2, ..TopicSettings::default() };
-                    broker.create_topic(&name, settings).map(|status| (settings.partitions, status.partitions.len()))
+                    broker
+                        .create_topic(&name, settings)
+                        .await
+                        .map(|status| (settings.partitions, status.partitions.len()))
                 })
             })
             .collect();
@@ -100,7 +103,7 @@ async fn churn_leaves_nothing_behind() {
                             None
                         }
                     };
-                    for result in [publish(&broker, &name, 0).await.map(drop), broker.delete_topic(&name)] {
+                    for result in [publish(&broker, &name, 0).await.map(drop), broker.delete_topic(&name).await] {
                         // Somebody else may have deleted it by now.
                         let kind = result.map_err(|error| error.kind);
                         assert!(matches!(kind, Ok(()) | Err(ErrorKind::NotFound)), "{kind:?}");
@@ -115,7 +118,7 @@ async fn churn_leaves_nothing_behind() {
     }
     for i in 0..3 {
         // It may be gone already.
-        broker.delete_topic(&format!("churn.{i}")).unwrap_or_default();
+        broker.delete_topic(&format!("churn.{i}")).await.unwrap_or_default();
     }
     for name in ["thalweg_topics", "thalweg_log_bytes", "thalweg_subscribers"] {
         assert_eq!(metric(&broker, name), 0, "{name}");
@@ -136,7 +139,7 @@ async fn an_inbox_lives_as_long_as_its_subscription() {
     let broker = start(Settings { auto_create_topics: false, ..Settings::default() });
     let refused = publish(&broker, "_inbox.1", 0).await;
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::NotFound));
-    let refused = broker.create_topic("_inbox.1", TopicSettings::default());
+    let refused = broker.create_topic("_inbox.1", TopicSettings::default()).await;
     assert_eq!(refused.map(drop).map_err(|error| error.kind), Err(ErrorKind::Invalid));
     let subscription = broker.subscribe(ask("_inbox.1")).expect("subscribed");
     let _everything = broker.subscribe(ask(">")).expect("subscribed");
@@ -171,7 +174,7 @@ async fn a_publish_wakes_every_waiting_fetch() {
         async move { broker.fetch("t", 0, 50, 1, Duration::from_secs(600)).await }
     });
     tokio::task::yield_now().await;
-    broker.delete_topic("t").expect("deleted");
+    broker.delete_topic("t").await.expect("deleted");
     let gone = within("the fetch", waiting).await.expect("no panic");
     assert_eq!(gone.map(drop).map_err(|error| error.kind), Err(ErrorKind::NotFound));
 }

@@ -317,15 +317,17 @@ pub(super) struct SettingsIn {
     partitions: Option<u32>,
     retention_bytes: Option<u64>,
     retention_ms: Option<u64>,
+    storage: Option<String>,
 }
 
 impl SettingsIn {
-    pub fn over(&self, defaults: TopicSettings) -> TopicSettings {
-        TopicSettings {
+    pub fn over(&self, defaults: TopicSettings) -> engine::Result<TopicSettings> {
+        Ok(TopicSettings {
             partitions: self.partitions.unwrap_or(defaults.partitions),
             retention_bytes: self.retention_bytes.unwrap_or(defaults.retention_bytes),
             retention_ms: self.retention_ms.unwrap_or(defaults.retention_ms),
-        }
+            storage: self.storage.as_deref().map(str::parse).transpose()?.unwrap_or(defaults.storage),
+        })
     }
 }
 
@@ -335,7 +337,6 @@ pub(super) struct ResultOut {
     partition: PartitionId,
     base_offset: Offset,
     count: u32,
-    /// Every topic lives in memory: there is no higher level to wait for.
     level: &'static str,
     #[serde(skip)]
     receivers: u32,
@@ -343,8 +344,9 @@ pub(super) struct ResultOut {
 
 impl ResultOut {
     pub fn new(published: Published, count: u32) -> Self {
-        let Published { partition, base_offset, receivers } = published;
-        Self { partition, base_offset, count, level: "accepted", receivers }
+        let Published { partition, base_offset, receivers, is_committed } = published;
+        let level = if is_committed { "committed" } else { "accepted" };
+        Self { partition, base_offset, count, level, receivers }
     }
 }
 
@@ -431,21 +433,18 @@ pub(super) fn page(
     let mut body = b"{\"records\":[".to_vec();
     let (mut next_offset, mut count) = (from, 0);
     'page: for batch in batches {
-        let records = match batch.records() {
+        let records = match batch.records_from(next_offset) {
             Ok(records) => records,
             // The page ends before what it cannot show; the next one says why.
             Err(_) if count > 0 => break,
             Err(error) => return Err(unreadable(&error, batch)),
         };
-        for view in records {
+        for view in &records {
             let view = match view {
                 Ok(view) => view,
                 Err(_) if count > 0 => break 'page,
                 Err(error) => return Err(unreadable(&error, batch)),
             };
-            if view.offset < next_offset {
-                continue;
-            }
             if count == records_max || body.len() > PAGE_BYTES_MAX {
                 break 'page;
             }
@@ -468,8 +467,8 @@ fn unreadable(error: &Error, batch: &RecordBatch) -> Failure {
 
 /// The first record of the batch that is not older than this.
 pub(super) fn offset_for_time(batch: &RecordBatch, timestamp_ms: i64) -> Option<Offset> {
-    let mut records = batch.records().ok()?.flatten();
-    records.find(|view| view.timestamp_ms >= timestamp_ms).map(|view| view.offset)
+    let records = batch.records().ok()?;
+    records.iter().flatten().find(|view| view.timestamp_ms >= timestamp_ms).map(|view| view.offset)
 }
 
 #[derive(Serialize)]
@@ -484,6 +483,7 @@ struct SettingsOut {
     partitions: u32,
     retention_bytes: u64,
     retention_ms: u64,
+    storage: &'static str,
 }
 
 #[derive(Serialize)]
@@ -491,7 +491,7 @@ struct PartitionOut {
     partition: PartitionId,
     start_offset: Offset,
     end_offset: Offset,
-    bytes: usize,
+    bytes: u64,
     subscribers: usize,
 }
 
@@ -503,7 +503,7 @@ pub(super) struct TopicsOut<'a> {
 
 impl<'a> TopicOut<'a> {
     pub fn new(status: &'a TopicStatus) -> Self {
-        let TopicSettings { partitions, retention_bytes, retention_ms } = status.settings;
+        let TopicSettings { partitions, retention_bytes, retention_ms, storage } = status.settings;
         let extents = (0..).zip(&status.partitions).map(|(partition, extent)| PartitionOut {
             partition,
             start_offset: extent.start,
@@ -513,7 +513,7 @@ impl<'a> TopicOut<'a> {
         });
         Self {
             topic: status.name.as_str(),
-            settings: SettingsOut { partitions, retention_bytes, retention_ms },
+            settings: SettingsOut { partitions, retention_bytes, retention_ms, storage: storage.name() },
             partitions: extents.collect(),
         }
     }

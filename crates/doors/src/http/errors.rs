@@ -20,6 +20,7 @@ pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
         // A slow subscriber is told so inside its stream, where no status is left to give.
         ErrorKind::AlreadyExists | ErrorKind::SlowSubscriber => StatusCode::CONFLICT,
+        ErrorKind::OutOfSequence | ErrorKind::Fenced => StatusCode::CONFLICT,
         ErrorKind::OutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
         ErrorKind::Busy | ErrorKind::ShuttingDown | ErrorKind::NoResponders => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::Timeout => StatusCode::GATEWAY_TIMEOUT,

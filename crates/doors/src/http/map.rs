@@ -12,7 +12,9 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::Response;
 use broker::{Broker, Fetched, Origin, Subscribe, Wakes};
 use engine::partitioner::for_key;
-use engine::{Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Record, Start};
+use engine::{
+    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Record, Start, TopicSettings,
+};
 
 use super::codec::{self, BodyKind, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut};
 use super::errors::{Failure, Result};
@@ -74,7 +76,7 @@ pub(super) async fn publish_records(
     let mut results = Vec::with_capacity(count);
     for (partition, batch) in batches {
         let records = batch.count();
-        match broker.publish(topic, partition, batch, &mut wakes).await {
+        match broker.publish(topic, partition, Acks::Default, batch, &mut wakes).await {
             Ok(published) => results.push(ResultOut::new(published, records)),
             Err(error) if results.is_empty() => return Err(error.into()),
             Err(error) => {
@@ -270,7 +272,7 @@ pub(super) async fn create_topic(
         codec::parse_json(&body.bytes)?
     };
     let was_there = http.broker.describe_topic(&topic).is_ok();
-    let status = http.broker.create_topic(&topic, given.over(http.broker.settings().topic_defaults))?;
+    let status = http.broker.create_topic(&topic, given.over(TopicSettings::of_broker())?).await?;
     let code = if was_there { StatusCode::OK } else { StatusCode::CREATED };
     Ok(codec::json(code, &TopicOut::new(&status)))
 }
@@ -283,7 +285,7 @@ pub(super) async fn describe_topic(State(http): State<Arc<Http>>, Topic(topic): 
 
 pub(super) async fn delete_topic(State(http): State<Arc<Http>>, Topic(topic): Topic, uri: Uri) -> Result<StatusCode> {
     Query::parse(&uri, &[])?;
-    http.broker.delete_topic(&topic)?;
+    http.broker.delete_topic(&topic).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

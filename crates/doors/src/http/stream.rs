@@ -13,7 +13,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use broker::{SourceStart, Subscription};
 use bytes::Bytes;
-use engine::{Delivery, Error, ErrorKind, Offset, PartitionId, RecordBatch, TopicName};
+use engine::{Delivery, Error, ErrorKind, Offset, PartitionId, RecordBatch, Records, TopicName};
 use futures_util::{SinkExt, stream};
 use net::Drain;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
@@ -50,6 +50,8 @@ struct Source {
     partition: PartitionId,
     /// A batch may begin before it: those records are not for this subscriber, or it has them already.
     next: Offset,
+    /// What is left of a batch that is longer than a chunk.
+    rest: Option<Records>,
 }
 
 /// Where events are written to.
@@ -64,7 +66,7 @@ impl Events {
     pub fn new(subscription: Subscription) -> Self {
         let source = |start: &SourceStart| {
             let topic = subscription.is_pattern().then(|| start.topic.clone());
-            Some(Source { topic, partition: start.partition, next: start.start })
+            Some(Source { topic, partition: start.partition, next: start.start, rest: None })
         };
         let sources = subscription.starts.iter().map(source).collect();
         Self { subscription, sources, taken: Vec::new(), written: 0 }
@@ -107,7 +109,7 @@ impl Events {
             let subscription = &self.subscription;
             let source = self.sources[at].get_or_insert_with(|| {
                 let (topic, partition) = subscription.handle().source(source);
-                Source { topic: subscription.is_pattern().then_some(topic), partition, next: 0 }
+                Source { topic: subscription.is_pattern().then_some(topic), partition, next: 0, rest: None }
             });
             let is_whole = match delivery {
                 Delivery::Gap { from, to, .. } => {
@@ -146,25 +148,23 @@ impl Source {
     /// cannot decode are a gap.
     fn write_batch(&mut self, batch: &RecordBatch, out: &mut impl Output) -> bool {
         let topic = self.topic.as_ref().map(TopicName::as_str);
-        let error = match batch.records() {
+        let records = self.rest.take().map_or_else(|| batch.records_from(self.next), Ok);
+        let error = match records {
             Err(error) => Some(error),
-            Ok(records) => {
-                let mut error = None;
-                for view in records {
-                    if out.len() >= CHUNK_BYTES {
-                        return false;
-                    }
-                    match view {
-                        Ok(view) if view.offset < self.next => {}
-                        Ok(view) => {
-                            out.record(&RecordOut::new(topic, self.partition, &view));
-                            self.next = view.offset + 1;
-                        }
-                        Err(undecoded) => error = Some(undecoded),
+            Ok(mut records) => loop {
+                if out.len() >= CHUNK_BYTES {
+                    self.rest = Some(records);
+                    return false;
+                }
+                match records.advance() {
+                    None => break None,
+                    Some(Err(undecoded)) => break Some(undecoded),
+                    Some(Ok(view)) => {
+                        out.record(&RecordOut::new(topic, self.partition, &view));
+                        self.next = view.offset + 1;
                     }
                 }
-                error
-            }
+            },
         };
         if error.is_some() {
             self.write_gap(self.next.max(batch.base_offset()), batch.next_offset(), error, out);

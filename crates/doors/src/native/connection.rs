@@ -97,9 +97,10 @@ impl Handler<NativeProtocol> for NativeHandler {
 
     fn tell(&self, stream: &mut Stream, message: Request) -> Option<Held> {
         match message {
-            Request::Publish { topic, partition, batch, .. } => {
-                match map::publish(&self.broker, &mut stream.wakes, &topic, partition, batch) {
-                    Ok(Attempt::Done(_)) => {}
+            Request::Publish { topic, partition, acks, batch } => {
+                match map::publish(&self.broker, &mut stream.wakes, &topic, partition, acks, batch) {
+                    // Nobody is told whether it is committed.
+                    Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
                     Ok(Attempt::Waits(waiting)) => {
                         let broker = self.broker.clone();
                         let wait = async move {
@@ -159,8 +160,8 @@ impl NativeHandler {
     fn answer(&self, stream: &mut Stream, request: Request) -> Result<Reply<Answer, Later>> {
         let broker = &self.broker;
         Ok(match request {
-            Request::Publish { topic, partition, batch, .. } => {
-                match map::publish(broker, &mut stream.wakes, &topic, partition, batch)? {
+            Request::Publish { topic, partition, acks, batch } => {
+                match map::publish(broker, &mut stream.wakes, &topic, partition, acks, batch)? {
                     Attempt::Done(published) => now(map::published(published)),
                     Attempt::Waits(waiting) => {
                         let broker = broker.clone();
@@ -168,6 +169,10 @@ impl NativeHandler {
                             let published = waiting.finish(&broker, &mut Wakes::default()).await;
                             published.map(map::published)
                         })
+                    }
+                    Attempt::Commits(committing) => {
+                        let broker = broker.clone();
+                        later(async move { committing.finish(&broker).await.map(map::published) })
                     }
                 }
             }
@@ -192,11 +197,15 @@ impl NativeHandler {
                 })
             }
             Request::TopicCreate { topic, settings } => {
-                now(Response::TopicCreated(map::topic_info(&broker.create_topic(&topic, settings)?)))
+                let broker = broker.clone();
+                alone(async move {
+                    let status = broker.create_topic(&topic, settings).await?;
+                    Ok(Response::TopicCreated(map::topic_info(&status)))
+                })
             }
             Request::TopicDelete { topic } => {
-                broker.delete_topic(&topic)?;
-                now(Response::TopicDeleted)
+                let broker = broker.clone();
+                alone(async move { broker.delete_topic(&topic).await.map(|()| Response::TopicDeleted) })
             }
             Request::TopicDescribe { topic } => {
                 now(Response::TopicDescribed(map::topic_info(&broker.describe_topic(&topic)?)))
@@ -213,6 +222,7 @@ impl NativeHandler {
             }
             Request::Stats => now(Response::Stats(broker.stats()?)),
             Request::Ping => now(Response::Pong),
+            Request::InitProducer => now(map::init_producer(broker)?),
             Request::Hello { .. } => return Err(Error::malformed("hello was said already")),
             Request::Credit { .. } => return Err(Error::malformed("a grant of credit has no answer")),
         })

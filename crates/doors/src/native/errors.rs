@@ -27,9 +27,10 @@ pub(super) fn of_request(error: &Error) -> Verdict {
         | ErrorKind::Timeout
         | ErrorKind::NoResponders
         | ErrorKind::SlowSubscriber
-        | ErrorKind::Denied
+        | ErrorKind::OutOfSequence
+        | ErrorKind::Fenced
         | ErrorKind::Internal => Verdict::Answer,
-        ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
+        ErrorKind::Denied | ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
     }
 }
 

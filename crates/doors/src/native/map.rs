@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use broker::{Attempt, Broker, TopicStatus, Wakes};
 use bytes::BytesMut;
-use engine::{Error, PartitionId, Pattern, Result};
+use engine::{Acks, Error, PartitionId, Pattern, Result};
 use wire::Subscribe;
 use wire::response::{Level, PartitionInfo, Published, Response, TopicInfo};
 
@@ -21,18 +21,18 @@ pub(super) fn publish(
     wakes: &mut Wakes,
     topic: &str,
     partition: Option<PartitionId>,
+    acks: Acks,
     batch: BytesMut,
 ) -> Result<Attempt> {
     let batch = codec::parse_batch(batch).inspect_err(|_| broker.metrics().publish_errors.add(1))?;
-    broker.try_publish(topic, partition, batch, wakes)
+    broker.try_publish(topic, partition, acks, batch, wakes)
 }
 
 pub(super) fn published(published: broker::Published) -> Response {
     Response::Published(Published {
         partition: published.partition,
         base_offset: published.base_offset,
-        // Every topic lives in memory: there is no higher level to wait for.
-        level: Level::Accepted,
+        level: if published.is_committed { Level::Committed } else { Level::Accepted },
         receivers: published.receivers,
     })
 }
@@ -71,6 +71,10 @@ pub(super) async fn fetch(
     Ok(Response::Fetched { start: fetched.start, end: fetched.end, batches: fetched.batches })
 }
 
+pub(super) fn init_producer(broker: &Broker) -> Result<Response> {
+    broker.init_producer().map(|(id, epoch)| Response::Producer { id, epoch })
+}
+
 pub(super) fn list(broker: &Broker, after: &str, count_max: u32) -> Response {
     let (topics, is_last) = broker.list_topics(after, count_max.clamp(1, LIST_COUNT_MAX) as usize);
     Response::Topics { topics: topics.iter().map(topic_info).collect(), is_last }
@@ -80,7 +84,7 @@ pub(super) fn topic_info(status: &TopicStatus) -> TopicInfo {
     let partition = |extent: &broker::PartitionStatus| PartitionInfo {
         start: extent.start,
         end: extent.end,
-        bytes: extent.bytes as u64,
+        bytes: extent.bytes,
         subscribers: extent.subscribers as u32,
     };
     TopicInfo {

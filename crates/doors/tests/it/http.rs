@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use engine::Codec;
 use engine::partitioner::for_key;
 use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -196,14 +197,28 @@ async fn a_long_poll_without_news_ends_in_time() {
 async fn what_cannot_be_decoded_is_named_and_can_be_passed() {
     let server = start().await;
     server.publish("t", &["0"]).await;
-    server.publish_batch("t", compressed_batch()).await;
+    server.publish_batch("t", unreadable_batch()).await;
     server.publish("t", &["3"]).await;
     let before = server.get("/v1/topics/t/records").await;
     assert_eq!((values(&before), &before.json()["next_offset"]), (vec!["0".into()], &json!(1)));
     let at = server.get("/v1/topics/t/records?offset=1").await;
     assert_eq!(at.status, 501);
-    assert!(at.text().contains("gzip") && at.text().contains("at offset 3"), "{}", at.text());
+    assert!(at.text().contains("codec 5") && at.text().contains("at offset 3"), "{}", at.text());
     assert_eq!(values(&server.get("/v1/topics/t/records?offset=3").await), ["3"]);
+}
+
+#[tokio::test]
+async fn compressed_records_are_read_like_others() {
+    let server = start().await;
+    let sent: Vec<String> = (0..100).map(|i| format!("value {i} of many")).collect();
+    for codec in Codec::ALL {
+        let topic = codec.name();
+        server.publish_batch(topic, compressed_batch(codec, &sent)).await;
+        let page = server.get(&format!("/v1/topics/{topic}/records?offset=3&max_records=50")).await;
+        assert_eq!(values(&page), &sent[3..53], "{topic}");
+        assert_eq!(page.json()["next_offset"], 53);
+        assert_eq!(values(&server.get(&format!("/v1/topics/{topic}/records?offset=53")).await), &sent[53..]);
+    }
 }
 
 #[tokio::test]
@@ -215,7 +230,7 @@ async fn topics_from_begin_to_end() {
     assert_eq!(
         created.text(),
         concat!(
-            r#"{"topic":"b","settings":{"partitions":2,"retention_bytes":67108864,"retention_ms":5000},"#,
+            r#"{"topic":"b","settings":{"partitions":2,"retention_bytes":67108864,"retention_ms":5000,"storage":"memory"},"#,
             r#""partitions":[{"partition":0,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0},"#,
             r#"{"partition":1,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0}]}"#
         )

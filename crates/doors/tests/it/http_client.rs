@@ -8,7 +8,7 @@ use std::time::Duration;
 use broker::{Broker, Wakes};
 use bytes::Bytes;
 use doors::http::Settings;
-use engine::{BatchBuilder, DraftBatch};
+use engine::{BatchBuilder, Codec, DraftBatch};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -129,7 +129,7 @@ impl Server {
 
     pub async fn publish_batch(&self, topic: &str, batch: DraftBatch) {
         let mut wakes = Wakes::default();
-        self.broker.publish(topic, Some(0), batch, &mut wakes).await.expect("published");
+        self.broker.publish(topic, Some(0), engine::Acks::Default, batch, &mut wakes).await.expect("published");
     }
 }
 
@@ -142,10 +142,21 @@ pub fn batch(values: &[&str]) -> DraftBatch {
     builder.finish().expect("records")
 }
 
-/// A batch that says it is compressed, which this door does not decode.
-pub fn compressed_batch() -> DraftBatch {
+/// A batch of many records alike, compressed.
+pub fn compressed_batch(codec: Codec, values: &[String]) -> DraftBatch {
+    let mut builder = BatchBuilder::new();
+    for value in values {
+        builder.push(1000, None, Some(value.as_bytes()), &[]).expect("small record");
+    }
+    let batch = builder.finish_with(codec, None).expect("records");
+    assert_eq!(batch.codec(), Ok(codec));
+    batch
+}
+
+/// A batch with a codec that nobody knows.
+pub fn unreadable_batch() -> DraftBatch {
     let mut bytes = bytes::BytesMut::from(&batch(&["a", "b"]).into_bytes()[..]);
-    bytes[22] |= 1;
+    bytes[22] |= 5;
     let crc = crc32c(&bytes[21..]).to_be_bytes();
     bytes[17..21].copy_from_slice(&crc);
     DraftBatch::parse(bytes).expect("a valid checksum")

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
+use engine::Codec;
 use futures_util::{SinkExt, StreamExt};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -148,13 +149,26 @@ async fn what_retention_removed_is_a_gap() {
 async fn what_cannot_be_decoded_is_a_gap_that_says_why() {
     let server = start().await;
     server.publish("t", &["0"]).await;
-    server.publish_batch("t", compressed_batch()).await;
+    server.publish_batch("t", unreadable_batch()).await;
     server.publish("t", &["3"]).await;
     let mut events = server.events("/v1/topics/t/events?start=earliest", &[]).await;
     assert_eq!(events.value().await, "0");
     let gap = events.event().await.data;
     assert_eq!((&gap["from"], &gap["to"], &gap["error"]["kind"]), (&json!(1), &json!(3), &json!("unsupported")));
     assert_eq!(events.value().await, "3");
+}
+
+/// Longer than what is written at once, so that the stream has to go on in the middle of a batch.
+#[tokio::test]
+async fn a_long_compressed_batch_comes_in_order() {
+    let server = start().await;
+    let sent: Vec<String> = (0..3_000).map(|i| format!("{i}: {:300}", "")).collect();
+    server.publish_batch("t", compressed_batch(Codec::Zstd, &sent)).await;
+    server.publish("t", &["end"]).await;
+    let mut events = server.events("/v1/topics/t/events?start=7", &[]).await;
+    for value in sent[7..].iter().map(String::as_str).chain(["end"]) {
+        assert_eq!(events.value().await, value);
+    }
 }
 
 #[tokio::test]

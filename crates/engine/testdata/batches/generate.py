@@ -3,18 +3,23 @@
 import json
 import pathlib
 import struct
+from unittest import mock
 
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 NOW = 1_700_000_000_000
 LARGEST = 2**63 - 1
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+NOBODY = (-1, -1, -1)
 
 
 def record(timestamp_ms, key, value, *headers):
     return timestamp_ms, key, value, list(headers)
 
 
-# Name, base offset, records.
+ALIKE = [record(NOW + i, b"key-%d" % (i % 3), b"a value like the others", ("h", b"x")) for i in range(50)]
+
+# Name, base offset, records, and for some their codec and their producer: its id, its epoch, a sequence.
 BATCHES = [
     ("one_value", 0, [record(NOW, None, b"hello")]),
     ("keys", 0, [record(NOW, b"a", b"1"), record(NOW + 1, b"b", b"2"), record(NOW + 70, b"a", b"3")]),
@@ -41,14 +46,29 @@ BATCHES = [
     ("long_value", 0, [record(NOW, None, b"v" * 8200)]),
     ("many_records", 0, [record(NOW + i, None, b"%d" % i) for i in range(70)]),
     ("base_offset", 2**40 + 5, [record(NOW, None, b"v"), record(NOW, None, b"w")]),
+    *((codec, 9, ALIKE, codec) for codec in CODECS[1:]),
+    ("snappy_blocks", 0, [record(NOW, None, b"v" * 35_000)], "snappy"),
+    ("producer", 7, ALIKE[:3], "none", (2**40 + 3, 2, 41)),
+    ("producer_at_the_ends", 0, [record(NOW, None, b"v")], "none", (2**63 - 1, 2**15 - 1, 2**31 - 1)),
+    ("producer_zstd", 7, ALIKE, "zstd", (0, 0, 0)),
 ]
 
 
-def encode(base_offset, records):
-    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 20)
+def encode(base_offset, records, codec="none", producer=NOBODY):
+    producer_id, producer_epoch, base_sequence = producer
+    builder = MemoryRecordsBuilder(
+        magic=2,
+        compression_type=CODECS.index(codec),
+        batch_size=1 << 20,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
     for timestamp_ms, key, value, headers in records:
         assert builder.append(timestamp_ms, key, value, headers) is not None, "the batch is full"
-    builder.close()
+    # gzip writes the time.
+    with mock.patch("gzip.time.time", lambda: 0):
+        builder.close()
     batch = bytearray(builder.buffer())
     # What a broker does to a batch that it places.
     struct.pack_into(">q", batch, 0, base_offset)
@@ -70,9 +90,16 @@ def describe(offset, timestamp_ms, key, value, headers):
     }
 
 
+def describe_batch(codec="none", producer=NOBODY):
+    """What a file says of its batch, in its first line if there is anything to say."""
+    return {"codec": codec, "producer": None if producer == NOBODY else list(producer)}
+
+
 if __name__ == "__main__":
     folder = pathlib.Path(__file__).parent
-    for name, base_offset, records in BATCHES:
+    for name, base_offset, records, *rest in BATCHES:
         lines = [json.dumps(describe(base_offset + i, *fields)) for i, fields in enumerate(records)]
-        lines.append(encode(base_offset, records).hex())
+        if rest:
+            lines.insert(0, json.dumps(describe_batch(*rest)))
+        lines.append(encode(base_offset, records, *rest).hex())
         (folder / f"{name}.hex").write_text("\n".join(lines) + "\n")

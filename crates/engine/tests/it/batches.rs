@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use engine::{BatchBuilder, Record, RecordBatch};
+use engine::{BatchBuilder, Codec, Producer, Record, RecordBatch};
 use serde_json::Value;
 
 pub struct Vector {
     pub name: String,
+    pub codec: Codec,
+    pub producer: Option<Producer>,
     pub records: Vec<Record>,
     pub batch: Bytes,
 }
@@ -22,29 +24,40 @@ pub fn read_all() -> Vec<Vector> {
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).expect("a text");
         let (records, batch) = text.trim_end().rsplit_once('\n').expect("records and their batch");
+        let mut lines: Vec<Value> =
+            records.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+        let about = if lines[0]["codec"].is_null() { Value::Null } else { lines.remove(0) };
         Vector {
             name: path.file_stem().expect("a name").to_string_lossy().into_owned(),
-            records: records.lines().map(parse_record).collect(),
+            codec: about["codec"].as_str().map_or(Codec::None, |name| name.parse().expect("a codec")),
+            producer: parse_producer(&about["producer"]),
+            records: lines.iter().map(parse_record).collect(),
             batch: from_hex(batch),
         }
     };
     paths.into_iter().map(read).collect()
 }
 
-/// The records as this crate puts them into a batch.
-pub fn encode(records: &[Record]) -> RecordBatch {
+/// The batch as this crate writes it.
+pub fn encode(vector: &Vector) -> RecordBatch {
     let mut builder = BatchBuilder::new();
-    for record in records {
+    for record in &vector.records {
         let headers: Vec<_> = record.headers.iter().map(|(name, value)| (&name[..], value.as_deref())).collect();
         builder
             .push(record.timestamp_ms, record.key.as_deref(), record.value.as_deref(), &headers)
             .expect("the record fits");
     }
-    builder.finish().expect("records").stamp(records[0].offset)
+    let draft = builder.finish_with(vector.codec, vector.producer).expect("records");
+    draft.stamp(vector.records[0].offset)
 }
 
-fn parse_record(line: &str) -> Record {
-    let record: Value = serde_json::from_str(line).expect("a record in JSON");
+fn parse_producer(producer: &Value) -> Option<Producer> {
+    let field = |at: usize| producer[at].as_i64().expect("a number");
+    let small = |at: usize| i32::try_from(field(at)).expect("a small number");
+    producer.is_array().then(|| Producer { id: field(0), epoch: small(1) as i16, sequence: small(2) })
+}
+
+fn parse_record(record: &Value) -> Record {
     let header = |header: &Value| (nullable(&header[0]).expect("a name"), nullable(&header[1]));
     Record {
         offset: record["offset"].as_u64().expect("an offset"),

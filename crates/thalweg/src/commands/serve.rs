@@ -18,21 +18,12 @@ use crate::output::{FAILED, Failure, Result, USAGE};
 const BACKGROUND_THREADS: usize = 2;
 
 pub fn run(global: &Global, args: &Serve) -> Result {
-    if let Some(data) = &args.data {
-        return Err(Failure::new(
-            USAGE,
-            format!(
-                "--data {}: this version keeps topics in memory only and would lose what you trust it with; \
-                 leave --data out",
-                data.display()
-            ),
-        ));
-    }
     let named = |name, value: &Option<String>| value.clone().map(|value| (name, value));
     let mut flags = Vec::new();
     flags.extend(named("profile", &args.profile));
     flags.extend(named("native", &args.native));
     flags.extend(named("http", &args.http));
+    flags.extend(args.data.as_ref().map(|data| ("data", data.to_string_lossy().into_owned())));
     if args.insecure {
         flags.push(("insecure", "true".to_owned()));
     }
@@ -103,7 +94,10 @@ fn banner(config: &Config, server: &Server) {
         let scheme = if is_plain_allowed { "http" } else { "https" };
         line(&format!("  http    {scheme}://{address}/"));
     }
-    line("  data    in memory only: a restart begins empty");
+    match config.data() {
+        Some(data) => line(&format!("  data    {}", data.display())),
+        None => line("  data    in memory only: a restart begins empty"),
+    }
     line("Stop with Ctrl-C.");
 }
 

@@ -106,7 +106,7 @@ async fn print(subscription: &mut Subscription, args: &Subscribe, format: Format
 }
 
 fn print_batch(out: &mut impl Write, batch: &Batch, format: Format, left: &mut u64) -> Result<(), Ended> {
-    for record in batch.records()? {
+    for record in &batch.records()? {
         if *left == 0 {
             break;
         }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use client::{TopicInfo, TopicSettings};
+use client::{Storage, TopicInfo, TopicSettings};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
@@ -18,8 +18,9 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
         let client = connect(config).await?;
         let mut out = std::io::stdout();
         match command {
-            Topic::Create { topic, partitions, retention_bytes, retention_ms } => {
-                let defaults = config.broker().topic_defaults;
+            Topic::Create { topic, partitions, retention_bytes, retention_ms, storage } => {
+                // What is not said is as the broker is set.
+                let defaults = TopicSettings::of_broker();
                 let bytes = retention_bytes.map(|text| parse_bytes(&text)).transpose();
                 let settings = TopicSettings {
                     partitions: partitions.unwrap_or(defaults.partitions),
@@ -27,6 +28,7 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                         .map_err(|e| Failure::new(USAGE, format!("--retention-bytes: {e}")))?
                         .unwrap_or(defaults.retention_bytes),
                     retention_ms: retention_ms.unwrap_or(defaults.retention_ms),
+                    storage,
                 };
                 let info = client.create_topic(&topic, settings).await?;
                 if is_json {
@@ -71,13 +73,14 @@ fn list(out: &mut impl Write, topics: &[TopicInfo]) -> Result {
         return Ok(());
     }
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["TOPIC", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);
+    table.load_style(NOTHING).set_header(["TOPIC", "STORAGE", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);
     for topic in topics {
         let records: u64 = topic.partitions.iter().map(|p| p.end - p.start).sum();
         let bytes: u64 = topic.partitions.iter().map(|p| p.bytes).sum();
         let subscribers = topic.partitions.iter().map(|p| p.subscribers).max().unwrap_or(0);
         table.add_row([
             topic.topic.clone(),
+            topic.settings.storage.name().to_owned(),
             topic.settings.partitions.to_string(),
             records.to_string(),
             bytes.to_string(),
@@ -90,8 +93,12 @@ fn list(out: &mut impl Write, topics: &[TopicInfo]) -> Result {
 fn describe(out: &mut impl Write, info: &TopicInfo) -> Result {
     writeln!(
         out,
-        "topic {}: {} partitions, keeps {} bytes a partition and batches for {} ms",
-        info.topic, info.settings.partitions, info.settings.retention_bytes, info.settings.retention_ms
+        "topic {}: {} partitions {}, keeps {} bytes a partition and batches for {} ms",
+        info.topic,
+        info.settings.partitions,
+        place(info.settings.storage),
+        info.settings.retention_bytes,
+        info.settings.retention_ms
     )?;
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["PARTITION", "START", "END", "BYTES", "SUBSCRIBERS"]);
@@ -108,8 +115,16 @@ fn to_json(info: &TopicInfo) -> Value {
     };
     json!({
         "topic": info.topic,
+        "storage": info.settings.storage.name(),
         "retention_bytes": info.settings.retention_bytes,
         "retention_ms": info.settings.retention_ms,
         "partitions": info.partitions.iter().enumerate().map(partition).collect::<Vec<_>>(),
     })
+}
+
+fn place(storage: Storage) -> &'static str {
+    match storage {
+        Storage::Disk => "on disk",
+        Storage::Memory | Storage::Auto => "in memory",
+    }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use broker::LanePolicy;
 use client::ClientSettings;
-use engine::{FeedLimits, TopicSettings};
+use engine::{FeedLimits, Storage, TopicSettings};
 use net::http::IpNetwork;
 
 use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
@@ -224,6 +224,13 @@ impl Config {
                 partitions: self.count("default_partitions") as u32,
                 retention_bytes: self.bytes("retention_bytes"),
                 retention_ms: self.count("retention_ms"),
+                storage: Storage::Auto,
+            },
+            disk_topic_defaults: TopicSettings {
+                partitions: self.count("default_partitions") as u32,
+                retention_bytes: self.bytes("disk_retention_bytes"),
+                retention_ms: self.count("disk_retention_ms"),
+                storage: Storage::Disk,
             },
             log_bytes_max: self.size("memory_max"),
             ack_on_commit: self.bool("ack_on_commit"),
@@ -247,6 +254,12 @@ impl Config {
             offsets_retention: self.millis("offsets_retention_ms"),
             timings: !self.bool("disable_timings"),
         }
+    }
+
+    /// The directory of topics on disk.
+    pub fn data(&self) -> Option<PathBuf> {
+        let data = self.text("data");
+        (!data.is_empty()).then(|| PathBuf::from(data))
     }
 
     pub fn client(&self) -> ClientSettings {

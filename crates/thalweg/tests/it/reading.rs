@@ -46,7 +46,7 @@ pub fn text(value: &[u8]) -> String {
 /// The values of a batch, those before the first wanted record left out.
 pub fn batch_values(batch: &Batch) -> Vec<String> {
     let records = batch.records().expect("records");
-    records.map(|record| text(record.expect("a record").value.unwrap_or_default())).collect()
+    records.iter().map(|record| text(record.expect("a record").value.unwrap_or_default())).collect()
 }
 
 /// Follows a topic's partitions and fails where a record is missing or comes twice.

@@ -37,7 +37,7 @@ fn a_wrong_configuration_is_refused() {
     let file = folder.path().join("thalweg.toml");
     std::fs::write(&file, "pub_queue_deph = 1\n").expect("written");
     let file = file.to_str().expect("a path");
-    let cases: [(&[&str], &[&str]); 9] = [
+    let cases: [(&[&str], &[&str]); 8] = [
         (&["--set", "pub_queue_deph=1", "serve"], &["pub_queue_deph", "pub_queue_depth"]),
         (&["--set", "pub_queue_depth=0", "serve"], &["pub_queue_depth", "1 to 65536"]),
         (&["--set", "pub_queue_depth", "serve"], &["KEY=VALUE"]),
@@ -46,7 +46,6 @@ fn a_wrong_configuration_is_refused() {
         (&["serve", "--native", "nowhere"], &["native", "host:port"]),
         (&["serve", "--native", "0.0.0.0:0"], &["native", "--insecure"]),
         (&["serve", "--profile", "fast"], &["profile", "balanced", "latency", "throughput"]),
-        (&["serve", "--data", "/tmp/data"], &["--data", "memory"]),
     ];
     for (args, expected) in cases {
         let message = thalweg(args.iter().copied()).failed(2);

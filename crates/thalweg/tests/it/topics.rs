@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::{ErrorKind, Event, Record, Start, TopicSettings};
+use client::{ErrorKind, Event, Record, Start, Storage, TopicSettings};
 use wire::{Request, Response};
 
 use crate::raw::Raw;
@@ -14,7 +14,8 @@ use crate::server::{PATIENCE, Server, within};
 async fn create_and_describe() {
     let server = Server::start();
     let client = server.client("tcp").await;
-    let settings = TopicSettings { partitions: 4, retention_bytes: 1 << 20, retention_ms: 60_000 };
+    let storage = Storage::Memory;
+    let settings = TopicSettings { partitions: 4, retention_bytes: 1 << 20, retention_ms: 60_000, storage };
     for _ in 0..2 {
         let info = within("create", client.create_topic("orders", settings)).await.expect("created");
         assert_eq!((info.topic.as_str(), info.settings, info.partitions.len()), ("orders", settings, 4));

@@ -142,7 +142,8 @@ impl Tally {
     fn take(&mut self, batch: &Batch) -> client::Result<()> {
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64;
         let mut last = None;
-        for record in batch.records()? {
+        let records = batch.records()?;
+        for record in &records {
             let record = record?;
             let value = record.value.unwrap_or_default();
             self.is_in_order &= record.offset >= self.next_offset;

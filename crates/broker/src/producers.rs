@@ -1,0 +1,92 @@
+//! Identities for publishers that number their batches: none is given twice, also not after a restart.
+
+use std::ops::Range;
+
+use engine::Result;
+use parking_lot::Mutex;
+
+use crate::broker::Broker;
+use crate::timers::now_ms;
+
+/// Ids that are set aside at once, so that whoever remembers them is seldom asked.
+const BLOCK_IDS: u32 = 1000;
+/// Ids that one broker may give for each millisecond that it is older than the one after it.
+const IDS_PER_MS_LOG: u32 = 20;
+
+/// Sets so many ids aside and returns the first: none of them was ever set aside before. It may wait for a disk.
+pub type ReserveIds = Box<dyn FnMut(u32) -> Result<i64> + Send>;
+
+/// Where the ids of producers come from.
+pub struct ProducerIds(Mutex<Block>);
+
+struct Block {
+    /// Set aside and not yet given.
+    left: Range<i64>,
+    reserve: ReserveIds,
+}
+
+impl Default for ProducerIds {
+    /// What a broker without a disk can say: its ids begin with the time of its start.
+    fn default() -> Self {
+        let mut next = (now_ms() << IDS_PER_MS_LOG) as i64;
+        let from_clock = move |count: u32| {
+            let first = next;
+            next += i64::from(count);
+            Ok(first)
+        };
+        Self(Mutex::new(Block { left: 0..0, reserve: Box::new(from_clock) }))
+    }
+}
+
+impl ProducerIds {
+    /// From now on ids come from there.
+    pub fn reserve_from(&self, reserve: ReserveIds) {
+        *self.0.lock() = Block { left: 0..0, reserve };
+    }
+
+    /// An id that nobody else gets.
+    pub fn next(&self) -> Result<i64> {
+        let mut block = self.0.lock();
+        loop {
+            if let Some(id) = block.left.next() {
+                return Ok(id);
+            }
+            let first = (block.reserve)(BLOCK_IDS)?;
+            block.left = first..first + i64::from(BLOCK_IDS);
+        }
+    }
+}
+
+impl Broker {
+    /// The id and the epoch of a publisher that begins.
+    pub fn init_producer(&self) -> Result<(i64, i16)> {
+        Ok((self.producer_ids().next()?, 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use engine::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn no_id_is_given_twice() {
+        let ids = ProducerIds::default();
+        let mut given: HashSet<i64> = (0..2500).map(|_| ids.next().expect("an id")).collect();
+        let mut next = 7;
+        ids.reserve_from(Box::new(move |count| {
+            if next > 2000 {
+                return Err(Error::new(ErrorKind::Internal, "the disk is full"));
+            }
+            next += i64::from(count);
+            Ok(next - i64::from(count))
+        }));
+        given.extend((0..2000).map(|_| ids.next().expect("an id")));
+        assert_eq!(given.len(), 4500);
+        assert!(given.iter().all(|id| *id >= 0) && given.contains(&7) && given.contains(&2006));
+        assert_eq!(ids.next().map_err(|e| e.kind), Err(ErrorKind::Internal));
+    }
+}

@@ -1,0 +1,323 @@
+//! What a data directory knows of its topics and of how far its segments are: two small tables, in bytes.
+//!
+//! All integers are little-endian; a text is its length (u16) and its bytes. The file `checkpoint` is
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | `thalwegC` |
+//! | 8 | 4 | version, 1 |
+//! | 12 | 4 | CRC-32C of all that follows |
+//! | 16 | 8 | the data directory's id |
+//! | 24 | 8 + 8 + 4 | where the journal has to be read from: position, number and slot of its file |
+//! | 44 | 4 | the id that the next topic gets |
+//! | 48 | 8 | the id that the next producer may get |
+//! | 56 | 4 | number of topics, and the topics: id (4), name, settings, and its partitions |
+//!
+//! A partition is its start (8), its segments, the offset up to which its producers know it (8), and those: their length in
+//! bytes (4), and what `engine::producers` makes of them. Settings are partitions (4), retention in bytes (8) and in ms (8), and storage (1). Segments are their number (4), and for
+//! each: first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), when it was appended to last (8).
+
+use std::collections::BTreeMap;
+
+use bytes::{Buf, BufMut, Bytes};
+use engine::{Error, Result, Storage, TopicName, TopicSettings};
+
+use crate::journal::block::{checksum, u32_at};
+use crate::journal::recover::Origin;
+use crate::partition::{PartitionInfo, SegmentInfo};
+
+const MAGIC: &[u8; 8] = b"thalwegC";
+pub(crate) const VERSION: u32 = 1;
+const HEAD_BYTES: usize = 16;
+
+/// A topic as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicEntry {
+    pub name: TopicName,
+    pub settings: TopicSettings,
+    pub partitions: Vec<PartitionInfo>,
+}
+
+/// Topics by their ids, which are never given twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Catalog {
+    pub topics: BTreeMap<u32, TopicEntry>,
+    pub next_id: u32,
+    pub next_producer: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    pub directory: u64,
+    pub origin: Origin,
+    pub catalog: Catalog,
+}
+
+/// A change of the catalog, as the journal has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Create {
+        id: u32,
+        name: TopicName,
+        settings: TopicSettings,
+    },
+    Delete {
+        id: u32,
+    },
+    /// Ids of producers below this one were set aside.
+    Producers {
+        next: i64,
+    },
+}
+
+/// Why bytes are no checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotACheckpoint {
+    Damaged(u64, String),
+    Version(u32),
+}
+
+impl Catalog {
+    /// Makes a change. One that was made already makes no difference.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Create { id, name, settings } => {
+                self.next_id = self.next_id.max(id + 1);
+                let partitions = vec![PartitionInfo::default(); settings.partitions as usize];
+                let entry = TopicEntry { name: name.clone(), settings: *settings, partitions };
+                self.topics.entry(*id).or_insert(entry);
+            }
+            Change::Delete { id } => drop(self.topics.remove(id)),
+            Change::Producers { next } => self.next_producer = self.next_producer.max(*next),
+        }
+    }
+}
+
+impl Change {
+    const CREATE: u8 = 1;
+    const DELETE: u8 = 2;
+    const PRODUCERS: u8 = 3;
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        match self {
+            Self::Create { id, name, settings } => {
+                bytes.put_u8(Self::CREATE);
+                bytes.put_u32_le(*id);
+                put_name(&mut bytes, name);
+                put_settings(&mut bytes, settings);
+            }
+            Self::Delete { id } => {
+                bytes.put_u8(Self::DELETE);
+                bytes.put_u32_le(*id);
+            }
+            Self::Producers { next } => {
+                bytes.put_u8(Self::PRODUCERS);
+                bytes.put_i64_le(*next);
+            }
+        }
+        bytes
+    }
+
+    pub fn decode(mut bytes: &[u8]) -> Result<Self> {
+        let input = &mut bytes;
+        let change = Self::get(input)?;
+        if input.is_empty() { Ok(change) } else { Err(Failed("a change of the catalog is too long".into()).into()) }
+    }
+
+    fn get(input: &mut &[u8]) -> Result<Self, Failed> {
+        Ok(match input.try_get_u8()? {
+            Self::CREATE => {
+                Self::Create { id: input.try_get_u32_le()?, name: get_name(input)?, settings: get_settings(input)? }
+            }
+            Self::DELETE => Self::Delete { id: input.try_get_u32_le()? },
+            Self::PRODUCERS => Self::Producers { next: input.try_get_i64_le()? },
+            other => return Err(Failed(format!("{other} is no change of the catalog"))),
+        })
+    }
+}
+
+impl Checkpoint {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.put_slice(MAGIC);
+        bytes.put_u32_le(VERSION);
+        bytes.put_u32_le(0);
+        bytes.put_u64_le(self.directory);
+        bytes.put_u64_le(self.origin.position);
+        bytes.put_u64_le(self.origin.number);
+        bytes.put_u32_le(self.origin.slot);
+        bytes.put_u32_le(self.catalog.next_id);
+        bytes.put_i64_le(self.catalog.next_producer);
+        bytes.put_u32_le(self.catalog.topics.len() as u32);
+        for (id, topic) in &self.catalog.topics {
+            bytes.put_u32_le(*id);
+            put_name(&mut bytes, &topic.name);
+            put_settings(&mut bytes, &topic.settings);
+            for partition in &topic.partitions {
+                bytes.put_u64_le(partition.start);
+                bytes.put_u32_le(partition.segments.len() as u32);
+                for segment in &partition.segments {
+                    bytes.put_u64_le(segment.base);
+                    bytes.put_u64_le(segment.end);
+                    bytes.put_u64_le(segment.bytes);
+                    bytes.put_i64_le(segment.timestamp_ms_max);
+                    bytes.put_u64_le(segment.appended_ms);
+                }
+                bytes.put_u64_le(partition.producers_end);
+                bytes.put_u32_le(partition.producers.len() as u32);
+                bytes.put_slice(&partition.producers);
+            }
+        }
+        let crc = checksum(&bytes[HEAD_BYTES..]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, NotACheckpoint> {
+        let damaged = |at: usize, what: &str| NotACheckpoint::Damaged(at as u64, what.to_owned());
+        if bytes.len() < HEAD_BYTES || bytes[..8] != *MAGIC {
+            return Err(damaged(0, "it does not begin like a checkpoint"));
+        }
+        if u32_at(bytes, 8) != VERSION {
+            return Err(NotACheckpoint::Version(u32_at(bytes, 8)));
+        }
+        if u32_at(bytes, 12) != checksum(&bytes[HEAD_BYTES..]) {
+            return Err(damaged(12, "it does not match its checksum"));
+        }
+        let mut rest = &bytes[HEAD_BYTES..];
+        get_checkpoint(&mut rest)
+            .map_err(|error| NotACheckpoint::Damaged((bytes.len() - rest.len()) as u64, error.message))
+    }
+}
+
+fn get_checkpoint(input: &mut &[u8]) -> Result<Checkpoint> {
+    let get = |input: &mut &[u8]| -> Result<Checkpoint, Failed> {
+        let directory = input.try_get_u64_le()?;
+        let (position, number) = (input.try_get_u64_le()?, input.try_get_u64_le()?);
+        let origin = Origin { position, number, slot: input.try_get_u32_le()? };
+        let (next_id, next_producer) = (input.try_get_u32_le()?, input.try_get_i64_le()?);
+        let mut catalog = Catalog { next_id, next_producer, ..Catalog::default() };
+        for _ in 0..input.try_get_u32_le()? {
+            let (id, name, settings) = (input.try_get_u32_le()?, get_name(input)?, get_settings(input)?);
+            let partitions = (0..settings.partitions).map(|_| get_partition(input)).collect::<Result<_, Failed>>()?;
+            catalog.topics.insert(id, TopicEntry { name, settings, partitions });
+        }
+        Ok(Checkpoint { directory, origin, catalog })
+    };
+    let checkpoint = get(input)?;
+    if input.is_empty() { Ok(checkpoint) } else { Err(Failed("it is longer than its tables".into()).into()) }
+}
+
+fn get_partition(input: &mut &[u8]) -> Result<PartitionInfo, Failed> {
+    let start = input.try_get_u64_le()?;
+    let segment = |input: &mut &[u8]| {
+        Ok(SegmentInfo {
+            base: input.try_get_u64_le()?,
+            end: input.try_get_u64_le()?,
+            bytes: input.try_get_u64_le()?,
+            timestamp_ms_max: input.try_get_i64_le()?,
+            appended_ms: input.try_get_u64_le()?,
+        })
+    };
+    let segments = (0..input.try_get_u32_le()?).map(|_| segment(input)).collect::<Result<_, Failed>>()?;
+    let producers_end = input.try_get_u64_le()?;
+    let len = input.try_get_u32_le()? as usize;
+    let (producers, rest) = input.split_at_checked(len).ok_or_else(|| Failed("producers are cut short".into()))?;
+    *input = rest;
+    Ok(PartitionInfo { start, segments, producers: Bytes::copy_from_slice(producers), producers_end })
+}
+
+fn put_name(bytes: &mut Vec<u8>, name: &TopicName) {
+    bytes.put_u16_le(name.as_str().len() as u16);
+    bytes.put_slice(name.as_str().as_bytes());
+}
+
+fn get_name(input: &mut &[u8]) -> Result<TopicName, Failed> {
+    let len = usize::from(input.try_get_u16_le()?);
+    let (name, rest) = input.split_at_checked(len).ok_or_else(|| Failed("a name is cut short".into()))?;
+    *input = rest;
+    let name = std::str::from_utf8(name).map_err(|error| Failed(error.to_string()))?;
+    TopicName::parse(name).map_err(|error| Failed(error.message))
+}
+
+fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
+    bytes.put_u32_le(settings.partitions);
+    bytes.put_u64_le(settings.retention_bytes);
+    bytes.put_u64_le(settings.retention_ms);
+    bytes.put_u8(settings.storage as u8);
+}
+
+fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
+    let settings = TopicSettings {
+        partitions: input.try_get_u32_le()?,
+        retention_bytes: input.try_get_u64_le()?,
+        retention_ms: input.try_get_u64_le()?,
+        storage: Storage::from_code(input.try_get_u8()?).ok_or_else(|| Failed("an unknown storage".into()))?,
+    };
+    settings.validate().map_err(|error| Failed(error.message))?;
+    Ok(settings)
+}
+
+/// Bytes that are not what they should be.
+struct Failed(String);
+
+impl From<bytes::TryGetError> for Failed {
+    fn from(error: bytes::TryGetError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        Self::malformed(failed.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checkpoint() -> Checkpoint {
+        let mut catalog = Catalog::default();
+        let name = |name| TopicName::parse(name).expect("a name");
+        let settings = TopicSettings { partitions: 2, storage: Storage::Disk, ..TopicSettings::default() };
+        catalog.apply(&Change::Create { id: 3, name: name("orders.eu"), settings });
+        catalog.apply(&Change::Create { id: 4, name: name("x"), settings: TopicSettings::default() });
+        let segment = SegmentInfo { base: 5, end: 9, bytes: 1000, timestamp_ms_max: -1, appended_ms: 77 };
+        let segments = vec![segment, SegmentInfo { base: 9, end: 11, ..segment }];
+        let producers = Bytes::from_static(b"who");
+        let partition = PartitionInfo { start: 6, segments, producers, producers_end: 11 };
+        catalog.topics.get_mut(&3).expect("a topic").partitions[1] = partition;
+        Checkpoint { directory: 1, origin: Origin { position: 4096, number: 2, slot: 1 }, catalog }
+    }
+
+    #[test]
+    fn a_checkpoint_is_read_as_it_was_written_or_not_at_all() {
+        let checkpoint = checkpoint();
+        let mut bytes = checkpoint.encode();
+        assert_eq!(Checkpoint::decode(&bytes), Ok(checkpoint));
+        for at in 0..bytes.len() {
+            bytes[at] ^= 0x20;
+            assert!(Checkpoint::decode(&bytes).is_err(), "byte {at}");
+            bytes[at] ^= 0x20;
+            assert!(Checkpoint::decode(&bytes[..at]).is_err(), "cut at {at}");
+        }
+        bytes[8] = 9;
+        assert_eq!(Checkpoint::decode(&bytes), Err(NotACheckpoint::Version(9)));
+    }
+
+    #[test]
+    fn a_change_is_read_as_it_was_written_and_may_come_twice() {
+        let name = TopicName::parse("a").expect("a name");
+        let create = Change::Create { id: 7, name, settings: TopicSettings::default() };
+        let mut catalog = Catalog::default();
+        let (delete, producers) = (Change::Delete { id: 7 }, Change::Producers { next: 3000 });
+        for change in [&create, &create, &delete, &delete, &producers, &producers] {
+            assert_eq!(Change::decode(&change.encode()), Ok(change.clone()));
+            catalog.apply(change);
+        }
+        assert_eq!((catalog.topics.len(), catalog.next_id, catalog.next_producer), (0, 8, 3000));
+        assert!(Change::decode(&[9]).is_err() && Change::decode(&[]).is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! What the log needs of a file system, small enough that a test can stand in for it and cut its power.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use engine::{Error, ErrorKind};
+use rustix::fs::FlockOperation;
+
+/// Slices of one vectored write; the system takes at most 1024.
+pub const SLICES_MAX: usize = 1024;
+
+/// A file system. What is not synced may be lost, in part and in any order, when the power goes.
+pub trait Disk: Send + Sync + 'static {
+    /// A new file. It is an error if there is one of this name.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    /// The names in a directory, in no order.
+    fn list(&self, path: &Path) -> io::Result<Vec<String>>;
+    /// Also those above it. It may be there.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// An existing file of the new name is replaced.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// With all that is in it.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+    /// Names that were created, renamed or removed in it last from now on.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// Held until it is dropped, or the process ends. `None` where another process has it.
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>>;
+}
+
+/// An open file. Several threads may use it at once.
+pub trait DiskFile: Send + Sync {
+    /// Fills the buffer, or as much of it as there is up to the end of the file.
+    fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize>;
+    /// Writes all of it. The slices are used up.
+    fn write_at(&self, slices: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
+    /// The contents and the length last from now on.
+    fn sync(&self) -> io::Result<()>;
+    fn len(&self) -> io::Result<u64>;
+    fn set_len(&self, len: u64) -> io::Result<()>;
+}
+
+/// The file system of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealDisk;
+
+impl Disk for RealDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(OpenOptions::new().read(true).write(true).create_new(true).open(path)?))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(OpenOptions::new().read(true).write(true).open(path)?))
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_dir_all(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                // For whoever wonders who has it.
+                file.set_len(0)?;
+                writeln!(&file, "{}", std::process::id())?;
+                Ok(Some(Box::new(file)))
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl DiskFile for File {
+    fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            match FileExt::read_at(self, &mut buf[filled..], at + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, mut slices: &mut [IoSlice<'_>], mut at: u64) -> io::Result<()> {
+        IoSlice::advance_slices(&mut slices, 0);
+        while !slices.is_empty() {
+            let some = &slices[..slices.len().min(SLICES_MAX)];
+            match rustix::io::pwritev(self, some, at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    IoSlice::advance_slices(&mut slices, written);
+                    at += written as u64;
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        File::set_len(self, len)
+    }
+}
+
+/// An operation on a file that failed: says what, where and why.
+pub(crate) fn failed(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
+    move |error| {
+        let kind = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Busy,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
+            _ => ErrorKind::Internal,
+        };
+        Error::new(kind, format!("cannot {doing} {}: {error}", path.display()))
+    }
+}
+
+/// Bytes that are not what was written: names the file and the byte, and what to do.
+pub(crate) fn damaged(path: &Path, at: u64, what: impl fmt::Display) -> Error {
+    let path = path.display();
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "{path} is damaged at byte {at}: {what}. Put back a copy of it, or see what can be saved: thalweg inspect"
+        ),
+    )
+}
+
+/// Replaces a small file as a whole: after a crash there is the old one or the new one.
+pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut aside = PathBuf::from(path);
+    aside.set_extension("new");
+    if let Err(error) = disk.remove(&aside)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let file = disk.create(&aside)?;
+    file.write_at(&mut [IoSlice::new(bytes)], 0)?;
+    file.sync()?;
+    disk.rename(&aside, path)?;
+    path.parent().map_or(Ok(()), |dir| disk.sync_dir(dir))
+}
+
+/// The whole of a small file, `None` where there is none.
+pub(crate) fn read_whole(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match disk.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = vec![0; file.len()? as usize];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(Some(bytes))
+}

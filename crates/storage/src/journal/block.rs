@@ -1,0 +1,261 @@
+//! The journal's bytes: what one write of it looks like, and how it is told from what lay there before.
+//!
+//! A journal is a sequence of files of one size. Positions count the bytes of all files since the data directory
+//! was made, so a position is never given twice. All integers are little-endian.
+//!
+//! A file begins with a page of its own:
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | `thalwegJ` |
+//! | 8 | 4 | version, 1 |
+//! | 12 | 4 | CRC-32C of bytes 16 to 48 |
+//! | 16 | 8 | the data directory's id |
+//! | 24 | 8 | number of the file, from 1 on and never given again |
+//! | 32 | 8 | position of the file's first byte |
+//! | 40 | 8 | bytes of the file |
+//!
+//! Then come blocks, each at a multiple of 4096, so that no write touches a sector that was synced before. A
+//! block is what one sync made last. One without entries only says what was synced before it; it is written when
+//! the journal comes to rest, so that damage to the last entries is never taken for a write that was cut short:
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | `TWJB` |
+//! | 4 | 4 | CRC-32C of bytes 8 to the end of the table |
+//! | 8 | 4 | number of entries |
+//! | 12 | 4 | bytes of all bodies |
+//! | 16 | 8 | number of the file: what an earlier use of the file left has another one |
+//! | 24 | 8 | position of this block |
+//! | 32 | 8 | where the block before it ends: nothing is missing in between |
+//! | 40 | 8 | all before this position was synced when this block was written |
+//! | 48 | 24 each | the table: for each entry its kind (1), 3 zeros, CRC-32C of its body (4), bytes of its body (4), 4 zeros, stream (8) |
+//! | | | the bodies, one after the other, and zeros up to the next multiple of 4096 |
+
+/// What one write is a multiple of: at least the sector of any disk.
+pub const PAGE_BYTES: u64 = 4096;
+pub(crate) const FILE_VERSION: u32 = 1;
+const FILE_MAGIC: &[u8; 8] = b"thalwegJ";
+const FILE_HEAD_BYTES: usize = 48;
+const BLOCK_MAGIC: &[u8; 4] = b"TWJB";
+const BLOCK_HEAD_BYTES: usize = 48;
+const ROW_BYTES: usize = 24;
+/// Entries of one block.
+pub const ENTRIES_MAX: usize = 4096;
+/// Bytes of all bodies of one block, unless a single one is larger.
+pub const BODIES_BYTES_MAX: usize = 4 << 20;
+
+/// What a file says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileHead {
+    pub directory: u64,
+    pub number: u64,
+    pub position: u64,
+    pub bytes: u64,
+}
+
+/// Why a page is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAHead {
+    /// Something else, or nothing.
+    Other,
+    /// A file of another version of this format.
+    Version(u32),
+}
+
+impl FileHead {
+    pub fn encode(&self) -> [u8; PAGE_BYTES as usize] {
+        let mut page = [0; PAGE_BYTES as usize];
+        page[..8].copy_from_slice(FILE_MAGIC);
+        page[8..12].copy_from_slice(&FILE_VERSION.to_le_bytes());
+        page[16..24].copy_from_slice(&self.directory.to_le_bytes());
+        page[24..32].copy_from_slice(&self.number.to_le_bytes());
+        page[32..40].copy_from_slice(&self.position.to_le_bytes());
+        page[40..48].copy_from_slice(&self.bytes.to_le_bytes());
+        let crc = checksum(&page[16..FILE_HEAD_BYTES]);
+        page[12..16].copy_from_slice(&crc.to_le_bytes());
+        page
+    }
+
+    pub fn decode(page: &[u8]) -> Result<Self, NotAHead> {
+        if page.len() < FILE_HEAD_BYTES || page[..8] != *FILE_MAGIC {
+            return Err(NotAHead::Other);
+        }
+        if u32_at(page, 12) != checksum(&page[16..FILE_HEAD_BYTES]) {
+            return Err(NotAHead::Other);
+        }
+        if u32_at(page, 8) != FILE_VERSION {
+            return Err(NotAHead::Version(u32_at(page, 8)));
+        }
+        let field = |at| u64_at(page, at);
+        Ok(Self { directory: field(16), number: field(24), position: field(32), bytes: field(40) })
+    }
+}
+
+/// What an entry is about. The numbers are in the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum EntryKind {
+    /// A record batch, in its place in the partition that is its stream.
+    Batch = 1,
+    /// A change of the catalog.
+    Catalog = 2,
+    /// A partition begins at a later offset.
+    Start = 3,
+    /// What a view remembers, in its own words.
+    View = 4,
+    /// The last entry of a file: the journal goes on in the file whose number is the stream; the body is its slot.
+    Next = 5,
+}
+
+impl EntryKind {
+    fn from_code(code: u8) -> Option<Self> {
+        [Self::Batch, Self::Catalog, Self::Start, Self::View, Self::Next].into_iter().find(|kind| *kind as u8 == code)
+    }
+}
+
+/// One line of a block's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub kind: EntryKind,
+    pub stream: u64,
+    pub bytes: u32,
+    pub crc: u32,
+}
+
+/// What stands before the bodies of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockHead {
+    pub file: u64,
+    pub position: u64,
+    pub previous_end: u64,
+    pub synced: u64,
+    pub rows: Vec<Row>,
+}
+
+impl BlockHead {
+    /// Writes the head over what is in `buf`.
+    pub fn encode(&self, buf: &mut Vec<u8>) {
+        buf.clear();
+        buf.resize(BLOCK_HEAD_BYTES, 0);
+        buf[..4].copy_from_slice(BLOCK_MAGIC);
+        buf[8..12].copy_from_slice(&(self.rows.len() as u32).to_le_bytes());
+        buf[12..16].copy_from_slice(&(self.bodies_bytes() as u32).to_le_bytes());
+        buf[16..24].copy_from_slice(&self.file.to_le_bytes());
+        buf[24..32].copy_from_slice(&self.position.to_le_bytes());
+        buf[32..40].copy_from_slice(&self.previous_end.to_le_bytes());
+        buf[40..48].copy_from_slice(&self.synced.to_le_bytes());
+        for row in &self.rows {
+            buf.extend_from_slice(&[row.kind as u8, 0, 0, 0]);
+            buf.extend_from_slice(&row.crc.to_le_bytes());
+            buf.extend_from_slice(&row.bytes.to_le_bytes());
+            buf.extend_from_slice(&[0; 4]);
+            buf.extend_from_slice(&row.stream.to_le_bytes());
+        }
+        let crc = checksum(&buf[8..]);
+        buf[4..8].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// How many bytes a head has that begins with these, if it is one.
+    pub fn bytes_of(begin: &[u8]) -> Option<usize> {
+        let rows = (begin.len() >= BLOCK_HEAD_BYTES && begin[..4] == *BLOCK_MAGIC).then(|| u32_at(begin, 8))?;
+        (rows as usize <= ENTRIES_MAX).then_some(BLOCK_HEAD_BYTES + rows as usize * ROW_BYTES)
+    }
+
+    /// `None` for anything but a whole head with the right checksum.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.get(..Self::bytes_of(bytes)?)?;
+        if u32_at(bytes, 4) != checksum(&bytes[8..]) {
+            return None;
+        }
+        let rows = bytes[BLOCK_HEAD_BYTES..].chunks_exact(ROW_BYTES).map(|row| {
+            Some(Row {
+                kind: EntryKind::from_code(row[0])?,
+                crc: u32_at(row, 4),
+                bytes: u32_at(row, 8),
+                stream: u64_at(row, 16),
+            })
+        });
+        let head = Self {
+            file: u64_at(bytes, 16),
+            position: u64_at(bytes, 24),
+            previous_end: u64_at(bytes, 32),
+            synced: u64_at(bytes, 40),
+            rows: rows.collect::<Option<_>>()?,
+        };
+        (head.bodies_bytes() == u64::from(u32_at(bytes, 12))).then_some(head)
+    }
+
+    pub fn head_bytes(&self) -> u64 {
+        (BLOCK_HEAD_BYTES + self.rows.len() * ROW_BYTES) as u64
+    }
+
+    pub fn bodies_bytes(&self) -> u64 {
+        self.rows.iter().map(|row| u64::from(row.bytes)).sum()
+    }
+
+    /// Bytes of the block, the zeros at its end included.
+    pub fn block_bytes(&self) -> u64 {
+        (self.head_bytes() + self.bodies_bytes()).next_multiple_of(PAGE_BYTES)
+    }
+
+    pub fn end(&self) -> u64 {
+        self.position + self.block_bytes()
+    }
+}
+
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("invariant: four bytes"))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("invariant: eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block() -> BlockHead {
+        let row = |kind, stream, bytes| Row { kind, stream, bytes, crc: bytes ^ 0xabcd };
+        let rows =
+            vec![row(EntryKind::Batch, 7, 100), row(EntryKind::Catalog, 0, 5000), row(EntryKind::View, u64::MAX, 0)];
+        BlockHead { file: 3, position: 8192, previous_end: 4096, synced: 4096, rows }
+    }
+
+    #[test]
+    fn a_head_is_read_as_it_was_written_and_no_other_bytes_are_one() {
+        let (head, mut bytes) = (block(), Vec::new());
+        head.encode(&mut bytes);
+        assert_eq!(bytes.len() as u64, head.head_bytes());
+        assert_eq!((head.block_bytes(), head.end()), (8192, 16384));
+        assert_eq!(BlockHead::decode(&bytes), Some(head));
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                bytes[at] ^= 1 << bit;
+                assert_eq!(BlockHead::decode(&bytes), None, "byte {at}, bit {bit}");
+                bytes[at] ^= 1 << bit;
+            }
+            assert_eq!(BlockHead::decode(&bytes[..at]), None, "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn a_file_says_what_it_is() {
+        let head = FileHead { directory: 0xfeed, number: 9, position: 64 << 20, bytes: 64 << 20 };
+        let mut page = head.encode();
+        assert_eq!(FileHead::decode(&page), Ok(head));
+        for at in (0..8).chain(12..48) {
+            page[at] ^= 1;
+            assert_eq!(FileHead::decode(&page), Err(NotAHead::Other), "byte {at}");
+            page[at] ^= 1;
+        }
+        page[8] = 2;
+        assert_eq!(FileHead::decode(&page), Err(NotAHead::Version(2)));
+        assert_eq!(FileHead::decode(&[0; 4096]), Err(NotAHead::Other));
+    }
+}

@@ -1,0 +1,696 @@
+//! A data directory: who may use it, what is in it, and how it is brought back after whatever ended it.
+//!
+//! ```text
+//! thalweg.lock            held by the broker that uses the directory
+//! checkpoint              topics, segments, and where the journal has to be read from
+//! journal/000000.journal  ...
+//! topics/<id>/<partition>/<base offset>.log, .index
+//! ```
+//!
+//! In the background one thread writes committed batches to segments. Another takes a checkpoint every now and then: it
+//! syncs the segments, replaces the file, and lets the journal use its old files again.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::{Error, ErrorKind, Offset, PartitionId, Result, TopicName, TopicSettings};
+use parking_lot::{Condvar, Mutex};
+
+use crate::catalog::{Catalog, Change, Checkpoint, NotACheckpoint};
+use crate::disk::{Disk, damaged, failed, read_whole, replace};
+use crate::journal::recover::{self, Found, Progress, Tail};
+use crate::journal::{Entry, EntryKind, Gate, Journal, JournalSettings, JournalStats, Owner};
+use crate::partition::{DiskPartition, PartitionInfo, TailBytes};
+
+/// How often the background threads look whether there is something to do.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The journal waits while so many times the unflushed bytes that are meant to be there are.
+const GATE_FACTOR: u64 = 4;
+/// How long somebody stands still for the journal.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// What one partition writes to its segments before another has its turn.
+const FLUSH_BYTES: usize = 4 << 20;
+
+#[derive(Clone, Copy, Debug)]
+pub struct StoreSettings {
+    pub journal: JournalSettings,
+    pub segment_bytes: u64,
+    /// Bytes of newest batches that stay in memory, all partitions together.
+    pub tail_bytes_max: u64,
+    /// Committed bytes in no segment: with more, they are written at once; with four times as many, the journal waits
+    /// until they are fewer, and so do all who publish.
+    pub unflushed_bytes_max: u64,
+    /// Bytes of the journal between two checkpoints, which recovery has to read.
+    pub checkpoint_bytes: u64,
+    /// The longest time between two checkpoints.
+    pub checkpoint_interval: Duration,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self {
+            journal: JournalSettings::default(),
+            segment_bytes: 128 << 20,
+            tail_bytes_max: 48 << 20,
+            unflushed_bytes_max: 16 << 20,
+            checkpoint_bytes: 256 << 20,
+            checkpoint_interval: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A topic with its partitions in their order.
+#[derive(Clone)]
+pub struct StoredTopic {
+    pub id: u32,
+    pub name: TopicName,
+    pub settings: TopicSettings,
+    pub partitions: Vec<Arc<DiskPartition>>,
+}
+
+/// Figures for metrics.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreStats {
+    pub journal: JournalStats,
+    pub tail_bytes: u64,
+    pub unflushed_bytes: u64,
+    pub flushed_bytes: u64,
+    pub checkpoints: u64,
+    pub checkpoint_nanos: u64,
+    pub checkpoint_errors: u64,
+}
+
+pub struct Store {
+    directory: u64,
+    settings: StoreSettings,
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    /// When the last one was taken. Held while one is.
+    checkpoint: Mutex<Instant>,
+    background: Mutex<Background>,
+    /// It is over.
+    stopped: Condvar,
+    counts: Counts,
+    clock: fn() -> u64,
+    _lock: Box<dyn Send + Sync>,
+}
+
+/// What is known of the directory's topics.
+struct State {
+    dir: PathBuf,
+    settings: StoreSettings,
+    shared: Arc<Shared>,
+    catalog: Catalog,
+    partitions: HashMap<u64, Arc<DiskPartition>>,
+    /// Topics that were deleted, whose files go with the next checkpoint.
+    doomed: Vec<u32>,
+}
+
+#[derive(Default)]
+struct Background {
+    threads: Vec<JoinHandle<()>>,
+    is_stopped: bool,
+}
+
+#[derive(Default)]
+struct Counts {
+    flushed_bytes: AtomicU64,
+    checkpoints: AtomicU64,
+    checkpoint_nanos: AtomicU64,
+    checkpoint_errors: AtomicU64,
+    /// Bytes that the journal had written by the last checkpoint.
+    checkpoint_at_bytes: AtomicU64,
+}
+
+/// What the store and its partitions have in common.
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dir: PathBuf,
+    /// Opened when all that it had is brought back.
+    pub(crate) journal: OnceLock<Journal>,
+    pub(crate) tails: TailBytes,
+    /// With so many committed bytes in no segment, somebody has to write them.
+    unflushed_bytes_max: u64,
+    has_to_flush: Mutex<bool>,
+    flush: Condvar,
+    gate: Arc<Gate>,
+}
+
+impl Shared {
+    /// So many bytes more are committed and in no segment.
+    pub(crate) fn committed(&self, bytes: u64) {
+        let before = self.tails.unflushed.fetch_add(bytes, Ordering::Relaxed);
+        if before <= self.unflushed_bytes_max && before + bytes > self.unflushed_bytes_max {
+            self.wake_flusher();
+        }
+        if before + bytes > GATE_FACTOR * self.unflushed_bytes_max {
+            self.gate.set_shut(true);
+            self.wake_flusher();
+        }
+    }
+
+    fn wake_flusher(&self) {
+        *self.has_to_flush.lock() = true;
+        self.flush.notify_one();
+    }
+
+    fn wait_for_flush(&self, patience: Duration) {
+        let mut has_to = self.has_to_flush.lock();
+        if !*has_to {
+            self.flush.wait_for(&mut has_to, patience);
+        }
+        *has_to = false;
+    }
+
+    pub(crate) fn append(&self, entry: Entry) -> Result<()> {
+        let journal = self.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
+        journal.append(entry)
+    }
+
+    fn topic_dir(&self, id: u32) -> PathBuf {
+        self.dir.join("topics").join(id.to_string())
+    }
+
+    fn remove_topic(&self, id: u32) {
+        let path = self.topic_dir(id);
+        match self.disk.remove_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, "cannot remove a directory that is no longer needed");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The stream of a partition in the journal.
+fn stream(topic: u32, partition: PartitionId) -> u64 {
+    u64::from(topic) << 32 | u64::from(partition)
+}
+
+impl Store {
+    /// Opens a data directory, or makes one, and brings back what is in it.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        settings: StoreSettings,
+        clock: fn() -> u64,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
+        disk.create_dir(dir).map_err(failed("make", dir))?;
+        let lock = take_lock(&*disk, dir)?;
+        let journal_dir = dir.join("journal");
+        disk.create_dir(&journal_dir).map_err(failed("make", &journal_dir))?;
+        disk.sync_dir(dir).map_err(failed("sync", dir))?;
+        let found = read_checkpoint(&*disk, &dir.join("checkpoint"))?;
+        let mut state = State::new(disk.clone(), dir, settings);
+        let (directory, tail) = match found {
+            None => {
+                refuse_leftovers(&*disk, dir)?;
+                // A new hasher is keyed at random.
+                (RandomState::new().hash_one(clock()), Tail::of_new())
+            }
+            Some(checkpoint) => {
+                state.adopt(checkpoint.catalog);
+                let each = &mut |found| state.replay(found, clock());
+                let (directory, origin) = (checkpoint.directory, checkpoint.origin);
+                (directory, recover::recover(&*disk, &journal_dir, directory, origin, each, progress)?)
+            }
+        };
+        state.remove_leftovers()?;
+        let journal =
+            Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, state.shared.gate.clone())?;
+        state.shared.journal.get_or_init(|| journal);
+        let topics = state.topics();
+        let store = Arc::new(Self {
+            directory,
+            settings,
+            shared: state.shared.clone(),
+            state: Mutex::new(state),
+            checkpoint: Mutex::new(Instant::now()),
+            background: Mutex::default(),
+            stopped: Condvar::new(),
+            counts: Counts::default(),
+            clock,
+            _lock: lock,
+        });
+        // From here on there is a directory to come back to.
+        store.checkpoint()?;
+        store.spawn("segments", Self::flush_until_stopped)?;
+        store.spawn("checkpoints", Self::take_checkpoints_until_stopped)?;
+        Ok((store, topics))
+    }
+
+    /// Makes a topic. It lasts when `owner` hears so; its records never last before it.
+    pub fn create_topic(&self, name: TopicName, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<StoredTopic> {
+        let mut state = self.state.lock();
+        let id = state.catalog.next_id;
+        let change = Change::Create { id, name: name.clone(), settings };
+        self.append_change(&change, owner)?;
+        state.catalog.apply(&change);
+        state.open_partitions(id);
+        Ok(state.topic(id, name, settings))
+    }
+
+    /// Removes a topic with all its files. That lasts when `owner` hears so.
+    pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
+        let change = Change::Delete { id };
+        let mut state = self.state.lock();
+        self.append_change(&change, owner)?;
+        state.forget(id);
+        state.catalog.apply(&change);
+        Ok(())
+    }
+
+    /// Sets ids of producers aside and returns the first. Waits until that lasts.
+    pub fn reserve_producers(&self, count: u32) -> Result<i64> {
+        let waits = Arc::new(Waits::default());
+        let first = {
+            let mut state = self.state.lock();
+            let first = state.catalog.next_producer;
+            let change = Change::Producers { next: first + i64::from(count) };
+            self.append_change(&change, waits.clone())?;
+            state.catalog.apply(&change);
+            first
+        };
+        waits.wait()?;
+        Ok(first)
+    }
+
+    fn append_change(&self, change: &Change, owner: Arc<dyn Owner>) -> Result<()> {
+        let body = Bytes::from(change.encode());
+        self.shared.append(Entry { kind: EntryKind::Catalog, stream: 0, body, owner, mark: 0 })
+    }
+
+    fn spawn(self: &Arc<Self>, name: &str, work: fn(&Self) -> bool) -> Result<()> {
+        let store = Arc::downgrade(self);
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || while store.upgrade().is_some_and(|store| work(&store)) {});
+        let thread = thread.map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("cannot start a thread for the storage: {error}"))
+        })?;
+        self.background.lock().threads.push(thread);
+        Ok(())
+    }
+
+    /// Refuses where too much waits for the journal already.
+    pub fn admit(&self) -> Result<()> {
+        self.shared.journal.get().map_or(Ok(()), Journal::admit)
+    }
+
+    /// `tell` is called when there is room again after [`Store::admit`] refused somebody.
+    pub fn on_room(&self, tell: Box<dyn Fn() + Send + Sync>) {
+        if let Some(journal) = self.shared.journal.get() {
+            journal.on_room(tell);
+        }
+    }
+
+    pub fn broken(&self) -> Option<Error> {
+        self.shared.journal.get().and_then(Journal::broken)
+    }
+
+    pub fn stats(&self) -> StoreStats {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        StoreStats {
+            journal: self.shared.journal.get().map(Journal::stats).unwrap_or_default(),
+            tail_bytes: get(&self.shared.tails.held),
+            unflushed_bytes: get(&self.shared.tails.unflushed),
+            flushed_bytes: get(&self.counts.flushed_bytes),
+            checkpoints: get(&self.counts.checkpoints),
+            checkpoint_nanos: get(&self.counts.checkpoint_nanos),
+            checkpoint_errors: get(&self.counts.checkpoint_errors),
+        }
+    }
+
+    /// Writes what waits, takes a checkpoint and ends the threads. Nothing may be appended any more.
+    pub fn stop(&self) -> Result<()> {
+        self.end_background();
+        let threads = std::mem::take(&mut self.background.lock().threads);
+        for thread in threads {
+            thread.join().unwrap_or_else(|_| tracing::error!("a thread of the storage panicked"));
+        }
+        if let Some(journal) = self.shared.journal.get() {
+            journal.stop();
+        }
+        if self.broken().is_some() { Ok(()) } else { self.checkpoint() }
+    }
+
+    fn end_background(&self) {
+        self.background.lock().is_stopped = true;
+        self.stopped.notify_all();
+        self.shared.wake_flusher();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.background.lock().is_stopped
+    }
+
+    /// One look at what there is to write. `false` once it is over.
+    fn flush_until_stopped(&self) -> bool {
+        self.shared.wait_for_flush(LOOK_EVERY);
+        let unflushed = || self.shared.tails.unflushed.load(Ordering::Relaxed);
+        let is_behind = || unflushed() > GATE_FACTOR * self.settings.unflushed_bytes_max;
+        while unflushed() > self.settings.unflushed_bytes_max / 2 && !self.is_stopped() && self.flush() {
+            self.shared.gate.set_shut(is_behind());
+            self.trim_tails();
+        }
+        self.shared.gate.set_shut(is_behind());
+        self.trim_tails();
+        !self.is_stopped()
+    }
+
+    /// One look at whether it is time. `false` once it is over.
+    fn take_checkpoints_until_stopped(&self) -> bool {
+        {
+            let mut background = self.background.lock();
+            if !background.is_stopped {
+                self.stopped.wait_for(&mut background, LOOK_EVERY);
+            }
+            if background.is_stopped {
+                return false;
+            }
+        }
+        let (last, since) = (*self.checkpoint.lock(), self.journal_bytes_since_checkpoint());
+        let is_due = since > self.settings.checkpoint_bytes
+            || (since > 0 && last.elapsed() > self.settings.checkpoint_interval)
+            || self.shared.journal.get().is_some_and(|journal| journal.stats().is_full);
+        if is_due
+            && self.broken().is_none()
+            && let Err(error) = self.checkpoint()
+        {
+            tracing::error!(%error, "no checkpoint; the journal keeps all since the last one, and it is tried again");
+        }
+        true
+    }
+
+    fn journal_bytes_since_checkpoint(&self) -> u64 {
+        let bytes = self.shared.journal.get().map_or(0, |journal| journal.stats().bytes);
+        bytes.saturating_sub(self.counts.checkpoint_at_bytes.load(Ordering::Relaxed))
+    }
+
+    fn all_partitions(&self) -> Vec<(u64, Arc<DiskPartition>)> {
+        self.state.lock().partitions.iter().map(|(stream, partition)| (*stream, partition.clone())).collect()
+    }
+
+    /// Writes a part of what each partition has. Whether that went well.
+    fn flush(&self) -> bool {
+        for (_, partition) in self.all_partitions() {
+            match partition.flush(FLUSH_BYTES, (self.clock)()) {
+                Ok(bytes) => drop(self.counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed)),
+                Err(error) => {
+                    tracing::error!(%error, "cannot write to a segment; it is tried again");
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Frees memory of batches that are in segments where tails hold too much, a part of it from each partition.
+    fn trim_tails(&self) {
+        let held = self.shared.tails.held.load(Ordering::Relaxed);
+        if held <= self.settings.tail_bytes_max {
+            return;
+        }
+        let mut missing = held - self.settings.tail_bytes_max * 3 / 4;
+        let partitions = self.all_partitions();
+        let share = missing / partitions.len().max(1) as u64 + 1;
+        for share in [share, missing] {
+            for (_, partition) in &partitions {
+                missing -= partition.trim_tail(share.min(missing)).min(missing);
+                if missing == 0 {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Makes all that is committed now safe without the journal.
+    pub fn checkpoint(&self) -> Result<()> {
+        let mut last = self.checkpoint.lock();
+        let begin = Instant::now();
+        let taken = self.take_checkpoint();
+        *last = Instant::now();
+        let nanos = begin.elapsed().as_nanos() as u64;
+        self.counts.checkpoint_nanos.fetch_add(nanos, Ordering::Relaxed);
+        let count = if taken.is_ok() { &self.counts.checkpoints } else { &self.counts.checkpoint_errors };
+        count.fetch_add(1, Ordering::Relaxed);
+        taken
+    }
+
+    fn take_checkpoint(&self) -> Result<()> {
+        let journal = self.shared.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
+        let (origin, bytes) = (journal.origin(), journal.stats().bytes);
+        let partitions = self.all_partitions();
+        let mut infos = Vec::new();
+        for (stream, partition) in &partitions {
+            if let Some(refused) = partition.refused() {
+                // What the journal still has of it stays there until somebody has looked at it.
+                return Err(refused);
+            }
+            if partition.is_dirty() {
+                infos.push((*stream, partition.checkpoint((self.clock)())?));
+            }
+        }
+        let (checkpoint, doomed) = {
+            let mut state = self.state.lock();
+            for (stream, info) in infos {
+                state.set_info(stream, info);
+            }
+            let catalog = state.catalog.clone();
+            (Checkpoint { directory: self.directory, origin, catalog }, std::mem::take(&mut state.doomed))
+        };
+        let path = self.shared.dir.join("checkpoint");
+        if let Err(error) = replace(&*self.shared.disk, &path, &checkpoint.encode()).map_err(failed("write", &path)) {
+            self.state.lock().doomed.extend(doomed);
+            return Err(error);
+        }
+        self.counts.checkpoint_at_bytes.store(bytes, Ordering::Relaxed);
+        journal.release(origin.position);
+        partitions.iter().for_each(|(_, partition)| partition.sweep());
+        for id in doomed {
+            self.shared.remove_topic(id);
+        }
+        Ok(())
+    }
+}
+
+/// Stands still until the journal has said what became of an entry.
+#[derive(Default)]
+struct Waits {
+    outcome: Mutex<Option<Result<()>>>,
+    said: Condvar,
+}
+
+impl Waits {
+    fn wait(&self) -> Result<()> {
+        let mut outcome = self.outcome.lock();
+        loop {
+            if let Some(outcome) = &*outcome {
+                return outcome.clone();
+            }
+            if self.said.wait_for(&mut outcome, WAIT_MAX).timed_out() && outcome.is_none() {
+                return Err(Error::busy("the journal takes too long; is the disk full?"));
+            }
+        }
+    }
+
+    fn say(&self, outcome: Result<()>) {
+        *self.outcome.lock() = Some(outcome);
+        self.said.notify_all();
+    }
+}
+
+impl Owner for Waits {
+    fn committed(&self, _mark: u64) {
+        self.say(Ok(()));
+    }
+
+    fn failed(&self, error: &Error) {
+        self.say(Err(error.clone()));
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.end_background();
+        if let Some(journal) = self.shared.journal.get() {
+            journal.stop();
+        }
+    }
+}
+
+impl State {
+    fn new(disk: Arc<dyn Disk>, dir: &Path, settings: StoreSettings) -> Self {
+        let dir = dir.to_path_buf();
+        let shared = Shared {
+            disk,
+            dir: dir.clone(),
+            journal: OnceLock::new(),
+            tails: TailBytes::default(),
+            unflushed_bytes_max: settings.unflushed_bytes_max,
+            has_to_flush: Mutex::default(),
+            flush: Condvar::new(),
+            gate: Arc::default(),
+        };
+        Self {
+            dir,
+            settings,
+            shared: Arc::new(shared),
+            catalog: Catalog::default(),
+            partitions: HashMap::new(),
+            doomed: Vec::new(),
+        }
+    }
+
+    fn adopt(&mut self, catalog: Catalog) {
+        self.catalog = catalog;
+        let ids: Vec<u32> = self.catalog.topics.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.open_partitions(id));
+    }
+
+    fn open_partitions(&mut self, id: u32) {
+        let Some(entry) = self.catalog.topics.get(&id) else {
+            return;
+        };
+        for (i, info) in entry.partitions.iter().enumerate() {
+            let stream = stream(id, i as PartitionId);
+            let dir = self.shared.topic_dir(id).join(i.to_string());
+            let partition = DiskPartition::open(self.shared.clone(), dir, stream, self.settings.segment_bytes, info);
+            self.partitions.insert(stream, Arc::new(partition));
+        }
+    }
+
+    fn topic(&self, id: u32, name: TopicName, settings: TopicSettings) -> StoredTopic {
+        let partitions = (0..settings.partitions).filter_map(|i| self.partitions.get(&stream(id, i)).cloned());
+        StoredTopic { id, name, settings, partitions: partitions.collect() }
+    }
+
+    fn topics(&self) -> Vec<StoredTopic> {
+        let topics = self.catalog.topics.iter();
+        topics.map(|(id, entry)| self.topic(*id, entry.name.clone(), entry.settings)).collect()
+    }
+
+    fn forget(&mut self, id: u32) {
+        let partitions = 0..self.catalog.topics.get(&id).map_or(0, |entry| entry.settings.partitions);
+        for i in partitions {
+            if let Some(partition) = self.partitions.remove(&stream(id, i)) {
+                partition.delete();
+            }
+        }
+        self.doomed.push(id);
+    }
+
+    fn set_info(&mut self, stream: u64, info: PartitionInfo) {
+        let (id, partition) = ((stream >> 32) as u32, (stream & u64::from(u32::MAX)) as usize);
+        if let Some(entry) = self.catalog.topics.get_mut(&id)
+            && let Some(known) = entry.partitions.get_mut(partition)
+        {
+            *known = info;
+        }
+    }
+
+    /// Does again what the journal says was done after the checkpoint.
+    fn replay(&mut self, found: Found, now_ms: u64) -> Result<()> {
+        match found.kind {
+            EntryKind::Catalog => {
+                let change = Change::decode(&found.body?)?;
+                match &change {
+                    Change::Create { id, .. } if !self.catalog.topics.contains_key(id) => {
+                        self.catalog.apply(&change);
+                        self.open_partitions(*id);
+                    }
+                    Change::Create { .. } => {}
+                    Change::Delete { id } => {
+                        self.forget(*id);
+                        self.catalog.apply(&change);
+                    }
+                    Change::Producers { .. } => self.catalog.apply(&change),
+                }
+            }
+            EntryKind::Batch | EntryKind::Start => {
+                // Of a topic that is deleted later on nothing is left.
+                let Some(partition) = self.partitions.get(&found.stream) else {
+                    return Ok(());
+                };
+                match found.kind {
+                    EntryKind::Batch => partition.replay(found.body),
+                    _ => partition.replay_start(start_of(&found.body?)?),
+                }
+                // What is brought back does not all have to be in memory at once.
+                if self.shared.tails.held.load(Ordering::Relaxed) > self.settings.unflushed_bytes_max {
+                    for partition in self.partitions.values() {
+                        partition.flush(usize::MAX, now_ms)?;
+                        partition.trim_tail(u64::MAX);
+                    }
+                }
+            }
+            EntryKind::View | EntryKind::Next => drop(found.body?),
+        }
+        Ok(())
+    }
+
+    /// Directories of topics that are not in the catalog: they were deleted, or never lasted.
+    fn remove_leftovers(&self) -> Result<()> {
+        let topics = self.dir.join("topics");
+        let names = match self.shared.disk.list(&topics) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            names => names.map_err(failed("list", &topics))?,
+        };
+        for id in names.iter().filter_map(|name| name.parse().ok()) {
+            if !self.catalog.topics.contains_key(&id) {
+                self.shared.remove_topic(id);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn start_of(body: &[u8]) -> Result<Offset> {
+    let start =
+        body.try_into().map_err(|error| Error::malformed(format!("a start of {} bytes: {error}", body.len())))?;
+    Ok(u64::from_le_bytes(start))
+}
+
+fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
+    let path = dir.join("thalweg.lock");
+    disk.lock(&path).map_err(failed("lock", &path))?.ok_or_else(|| {
+        let dir = dir.display();
+        Error::new(ErrorKind::Denied, format!("{dir} is in use by another process; its id is in thalweg.lock"))
+    })
+}
+
+fn read_checkpoint(disk: &dyn Disk, path: &Path) -> Result<Option<Checkpoint>> {
+    let Some(bytes) = read_whole(disk, path).map_err(failed("read", path))? else {
+        return Ok(None);
+    };
+    Checkpoint::decode(&bytes).map(Some).map_err(|error| match error {
+        NotACheckpoint::Damaged(at, what) => damaged(path, at, what),
+        NotACheckpoint::Version(version) => Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{} has version {version}, this broker reads version {}; start it with the release that wrote it",
+                path.display(),
+                crate::catalog::VERSION
+            ),
+        ),
+    })
+}
+
+/// A directory without a checkpoint is new, or its checkpoint was lost.
+fn refuse_leftovers(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let topics = dir.join("topics");
+    match disk.list(&topics) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(names) if names.is_empty() => Ok(()),
+        Ok(_) => Err(damaged(&dir.join("checkpoint"), 0, "the file is missing, and there are topics")),
+        Err(error) => Err(failed("list", &topics)(error)),
+    }
+}

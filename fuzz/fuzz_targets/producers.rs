@@ -1,0 +1,45 @@
+//! A snapshot of a partition's producers is refused, or it is exactly what its bytes say, and goes on from there:
+//! what is taken once is a duplicate ever after, with the same offset.
+//!
+//! Input: a byte with the number of eight-byte sends at the end, the snapshot, the sends. A send is the lowest byte
+//! of an id, of an epoch and of a count, a byte that says whether the sequence is absolute, and a sequence.
+
+#![no_main]
+
+use bytes::{Bytes, BytesMut};
+use engine::Producer;
+use engine::producers::{Producers, Step};
+use libfuzzer_sys::fuzz_target;
+
+/// Behind every offset that a snapshot may hold.
+const END: u64 = 1 << 63;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((sends, rest)) = input.split_first() else {
+        return;
+    };
+    let (snapshot, sends) = rest.split_at(rest.len() - rest.len().min(usize::from(*sends) * 8));
+    let Ok(mut producers) = Producers::decode(Bytes::copy_from_slice(snapshot)) else {
+        return;
+    };
+    let mut encoded = BytesMut::new();
+    producers.encode(&mut encoded);
+    assert_eq!(encoded, snapshot);
+
+    let (mut end, mut last) = (END, 0i32);
+    for send in sends.as_chunks::<8>().0 {
+        let [id, epoch, count, is_absolute, sequence @ ..] = *send;
+        let sequence = match is_absolute {
+            0 => last,
+            _ => i32::from_be_bytes(sequence),
+        };
+        let producer = Producer { id: id.into(), epoch: i16::from(epoch as i8), sequence };
+        let count = u32::from(count) + 1;
+        if producers.check(producer, count) == Ok(Step::Next) {
+            producers.note(producer, count, end);
+            assert_eq!(producers.check(producer, count), Ok(Step::Duplicate { base_offset: end }));
+            end += u64::from(count);
+            last = (sequence as u32).wrapping_add(count) as i32 & i32::MAX;
+        }
+    }
+});
