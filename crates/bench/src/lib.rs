@@ -2,12 +2,18 @@
 //!
 //! They run in another process than what they load. A run that loses a record or an answer says so.
 
+mod alarm;
 mod latency;
 mod load;
+mod machine;
+mod process;
 mod pubsub;
 mod report;
 pub mod rpc;
+pub mod stream;
 
 pub use latency::Latencies;
+pub use machine::{LoadAverage, Program};
+pub use process::{CpuTime, resident_bytes};
 pub use pubsub::{Mode, Pubsub, run};
 pub use report::{Host, Percentiles, Report};

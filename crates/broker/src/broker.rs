@@ -1,12 +1,11 @@
 //! The broker: what it holds, and how it starts.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::limits::WRITER_LANES_MAX;
-use engine::{Error, Pattern, Result, TopicName};
+use engine::{Error, Pattern, Result};
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
@@ -22,7 +21,7 @@ use crate::producers::ProducerIds;
 use crate::settings::Settings;
 use crate::subscriber::Subscriber;
 use crate::timers;
-use crate::topics::Topic;
+use crate::topics::{Topic, Topics};
 
 /// A subscriber of a pattern, and its queue group.
 type PatternSubscriber = (Pattern, Option<String>, Arc<Subscriber>);
@@ -36,9 +35,9 @@ pub struct Broker {
     store: Option<Arc<Store>>,
     /// Its journal has room again.
     journal_room: Arc<Notify>,
-    pub(crate) topics: RwLock<HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>>,
-    /// Held by whoever creates or deletes a topic or subscribes to a pattern, so that none of them
-    /// misses another. Taken before `topics`.
+    pub(crate) topics: RwLock<Topics>,
+    /// Held by whoever creates, grows or deletes a topic or subscribes to all of one or to a pattern, so that
+    /// none of them misses another. Taken before `topics`.
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
     groups: Coordinator,
     subscriber_ids: AtomicU64,
@@ -207,5 +206,14 @@ impl Broker {
             "lane",
             &rows(&|load| load.dropped.get()),
         )
+    }
+}
+
+impl Drop for Broker {
+    /// Whoever let go of it without [`Broker::stop`] finds everything all the same, and nobody else in the directory.
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::error!(%error, "the data directory was not left as it should be; the journal has all of it");
+        }
     }
 }

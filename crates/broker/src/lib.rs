@@ -4,6 +4,7 @@ mod admission;
 mod broker;
 mod fetch;
 mod groups;
+mod growth;
 mod lanes;
 mod log;
 pub mod metrics;

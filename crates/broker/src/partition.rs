@@ -240,6 +240,13 @@ impl PartitionCell {
         Ok(Some((from, end)))
     }
 
+    /// Subscribers of this partition that read all partitions of its topic, those included that are yet to come.
+    pub(crate) fn followers(&self) -> Vec<Arc<Subscriber>> {
+        let state = self.state.lock();
+        let members = state.fanout.members().map(|member| &member.handle);
+        members.filter(|subscriber| subscriber.scope.is_whole).cloned().collect()
+    }
+
     /// A subscriber of this partition has ended; it leaves before the next append.
     pub(crate) fn note_ended_member(&self) {
         self.has_ended_member.store(true, Ordering::Release);

@@ -16,6 +16,8 @@ use crate::topics::{Topic, refuse_internal};
 pub struct Published {
     pub partition: PartitionId,
     pub base_offset: Offset,
+    /// Partitions that the topic had.
+    pub partitions: u32,
     /// Live subscribers and queue groups that it was handed to.
     pub receivers: u32,
     /// It is on the disk, and not only in memory.
@@ -81,6 +83,7 @@ pub struct WaitingPublish {
 /// What one append is about beside its batch.
 #[derive(Clone, Copy)]
 struct How {
+    partitions: u32,
     retention: (u64, u64),
     awaits_commit: bool,
 }
@@ -160,7 +163,9 @@ impl Broker {
             Acks::Committed => true,
             Acks::Default => self.settings().ack_on_commit,
         };
-        let how = How { retention: (topic.settings.retention_bytes, topic.settings.retention_ms), awaits_commit };
+        let settings = &topic.settings;
+        let retention = (settings.retention_bytes, settings.retention_ms);
+        let how = How { partitions: settings.partitions, retention, awaits_commit };
         match self.append_to(&cell, how, batch, wakes) {
             Ok((published, commit @ Commit::Awaited(_))) => {
                 Ok(Attempt::Commits(CommittingPublish { published, commit, begin }))
@@ -199,7 +204,8 @@ impl Broker {
             self.metrics().published_bytes.add(bytes);
         }
         let (base_offset, receivers) = (appended.base_offset, appended.receivers as u32);
-        Ok((Published { partition: cell.id, base_offset, receivers, is_committed: false }, appended.commit))
+        let (partition, partitions) = (cell.id, how.partitions);
+        Ok((Published { partition, base_offset, partitions, receivers, is_committed: false }, appended.commit))
     }
 
     /// Waits until half of the journal's queue is free.

@@ -12,7 +12,7 @@ use engine::{
 
 use crate::broker::Broker;
 use crate::partition::PartitionCell;
-use crate::subscriber::{Direct, Next, Subscriber};
+use crate::subscriber::{Direct, Next, Scope, Subscriber};
 use crate::timers;
 
 /// What a door asks for.
@@ -94,7 +94,7 @@ impl Broker {
         let lane = self.lanes().choose(id, request.origin.connection, request.origin.thread);
         let subscriber = Arc::new(Subscriber::new(
             id,
-            is_wildcard,
+            Scope { is_pattern: is_wildcard, is_whole: request.partition.is_none(), group: request.group.clone() },
             feed,
             request.direct,
             self.lanes().load(lane),
@@ -139,10 +139,13 @@ impl Subscription {
         } else {
             self.broker.topic_or_create(name.as_str())?
         };
-        match partition {
-            Some(partition) => self.join(&topic.partition(partition)?, start, group),
-            None => topic.partitions().iter().try_for_each(|cell| self.join(cell, start, group)),
+        if let Some(partition) = partition {
+            return self.join(&topic.partition(partition)?, start, group);
         }
+        let broker = self.broker.clone();
+        let _control = broker.patterns.lock();
+        // It may have grown since.
+        broker.topic(name.as_str())?.partitions().iter().try_for_each(|cell| self.join(cell, start, group))
     }
 
     fn join_pattern(&mut self, pattern: Pattern, group: Option<String>) -> Result<()> {

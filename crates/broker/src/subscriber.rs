@@ -25,9 +25,18 @@ pub trait Direct: Send + Sync {
     fn flush(&self);
 }
 
+/// What a subscription is of.
+pub(crate) struct Scope {
+    pub is_pattern: bool,
+    /// All partitions of a topic, those included that are yet to come.
+    pub is_whole: bool,
+    /// The queue group.
+    pub group: Option<String>,
+}
+
 pub(crate) struct Subscriber {
     pub id: u64,
-    is_pattern: bool,
+    pub scope: Scope,
     overflow: Overflow,
     state: Mutex<State>,
     /// The drain has something to do.
@@ -71,7 +80,7 @@ pub(crate) enum Next {
 impl Subscriber {
     pub(crate) fn new(
         id: u64,
-        is_pattern: bool,
+        scope: Scope,
         feed: Feed,
         direct: Option<Box<dyn Direct>>,
         lane: Arc<LaneLoad>,
@@ -82,7 +91,7 @@ impl Subscriber {
         metrics.subscribers.fetch_add(1, Ordering::Relaxed);
         Self {
             id,
-            is_pattern,
+            scope,
             overflow: feed.overflow(),
             state: Mutex::new(State { feed, sources: Vec::new(), taker: None, ended: None, waiting_since: None }),
             ready: Notify::new(),
@@ -113,7 +122,7 @@ impl Subscriber {
     /// A partition was deleted. A subscription of its topic ends, one of a pattern goes on without it.
     pub(crate) fn lose_source(&self, source: SourceId, error: Error) {
         self.state.lock().feed.remove_source(source);
-        if !self.is_pattern {
+        if !self.scope.is_pattern {
             self.end(error);
         }
     }

@@ -1,5 +1,6 @@
 //! Topics: created, found, described, deleted.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,7 +22,7 @@ pub(crate) struct Topic {
     pub settings: TopicSettings,
     partitions: Box<[Arc<PartitionCell>]>,
     /// Its id in the data directory, if it is there.
-    stored_as: Option<u32>,
+    pub(crate) stored_as: Option<u32>,
     turn: AtomicU32,
 }
 
@@ -33,6 +34,8 @@ pub struct TopicStatus {
 }
 
 pub type PartitionStatus = Extent;
+
+pub(crate) type Topics = HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>;
 
 impl Topic {
     fn in_memory(name: TopicName, settings: TopicSettings) -> Arc<Self> {
@@ -54,6 +57,16 @@ impl Topic {
         let cell = |(id, log)| Arc::new(PartitionCell::new(name.clone(), id, log));
         let partitions = (0..).zip(logs).map(cell).collect();
         Arc::new(Self { name, settings, partitions, stored_as, turn: AtomicU32::new(0) })
+    }
+
+    /// The same topic with partitions added, which nobody reads yet.
+    pub(crate) fn grown(&self, added: impl Iterator<Item = Log>) -> Arc<Self> {
+        let cell = |(id, log)| Arc::new(PartitionCell::new(self.name.clone(), id, log));
+        let added = (self.settings.partitions..).zip(added).map(cell);
+        let partitions: Box<[_]> = self.partitions.iter().cloned().chain(added).collect();
+        let settings = TopicSettings { partitions: partitions.len() as u32, ..self.settings };
+        let turn = AtomicU32::new(self.turn.load(Ordering::Relaxed));
+        Arc::new(Self { name: self.name.clone(), settings, partitions, stored_as: self.stored_as, turn })
     }
 
     pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {
@@ -94,7 +107,7 @@ impl Topic {
         self.partitions[turn % self.partitions.len()].clone()
     }
 
-    fn status(&self) -> TopicStatus {
+    pub(crate) fn status(&self) -> TopicStatus {
         TopicStatus {
             name: self.name.clone(),
             settings: self.settings,
@@ -217,17 +230,12 @@ impl Broker {
     /// Creates a topic, or returns the one that somebody else created at the same moment.
     pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<(Arc<Topic>, Lasts)> {
         let patterns = self.patterns.lock();
-        let (count, partitions) = {
+        {
             let topics = self.topics.read();
             if let Some(topic) = topics.get(&name) {
                 return Ok((topic.clone(), Lasts::already()));
             }
-            (topics.len(), topics.values().map(|topic| topic.partitions.len()).sum::<usize>())
-        };
-        if count >= TOPICS_MAX || partitions + settings.partitions as usize > PARTITIONS_TOTAL_MAX {
-            return Err(Error::busy(format!(
-                "this broker holds {count} topics with {partitions} partitions; delete some first"
-            )));
+            room_for(&topics, 1, settings.partitions)?;
         }
         let (topic, lasts) = match (settings.storage, self.store()) {
             (Storage::Disk, Some(store)) => {
@@ -280,16 +288,16 @@ pub(crate) fn refuse_internal(name: &str) -> Result<()> {
 pub(crate) struct Lasts(Option<oneshot::Receiver<Result<()>>>);
 
 impl Lasts {
-    fn already() -> Self {
+    pub(crate) fn already() -> Self {
         Self(None)
     }
 
-    fn when_committed() -> (Arc<dyn Owner>, Self) {
+    pub(crate) fn when_committed() -> (Arc<dyn Owner>, Self) {
         let (said, heard) = oneshot::channel();
         (Arc::new(Said(Mutex::new(Some(said)))), Self(Some(heard)))
     }
 
-    async fn wait(self) -> Result<()> {
+    pub(crate) async fn wait(self) -> Result<()> {
         let Some(heard) = self.0 else {
             return Ok(());
         };
@@ -320,6 +328,16 @@ impl Owner for Said {
     }
 }
 
-fn no_such_topic(name: &str) -> Error {
+/// Whether so many topics and partitions may be added.
+pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32) -> Result<()> {
+    let (count, partitions) = (topics.len(), topics.values().map(|topic| topic.partitions.len()).sum::<usize>());
+    if count + more_topics > TOPICS_MAX || partitions + more_partitions as usize > PARTITIONS_TOTAL_MAX {
+        let message = format!("this broker holds {count} topics with {partitions} partitions; delete some first");
+        return Err(Error::busy(message));
+    }
+    Ok(())
+}
+
+pub(crate) fn no_such_topic(name: &str) -> Error {
     Error::not_found(format!("there is no topic '{name}'; create it, or list those that exist"))
 }

@@ -129,6 +129,15 @@ impl Client {
         }
     }
 
+    /// Gives a topic so many partitions in all; they only grow. Publishers and subscriptions that are open take
+    /// note by themselves. A key may come to another partition from then on.
+    pub async fn grow_topic(&self, topic: &str, partitions: u32) -> Result<TopicInfo> {
+        match self.call(&Request::TopicGrow { topic: topic.to_owned(), partitions }).await? {
+            Response::TopicGrown(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// All topics in the order of their names.
     pub async fn list_topics(&self) -> Result<Vec<TopicInfo>> {
         let mut found: Vec<TopicInfo> = Vec::new();

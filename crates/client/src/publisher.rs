@@ -1,8 +1,8 @@
 //! Publishing many records: gathered into batches, many on the way, order kept.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use engine::partitioner::{self, Sticky};
 use engine::{Acks, BatchBuilder, DraftBatch, Error, ErrorKind, PartitionId, Record, Result};
@@ -15,6 +15,9 @@ use wire::response::Published;
 use crate::client::{Client, Shared};
 use crate::link::{Link, OnAck, Waiter, unexpected};
 
+/// How often a publisher without acknowledgements asks how many partitions its topic has.
+const PARTITIONS_LOOK_EVERY: Duration = Duration::from_secs(10);
+
 pub struct PublisherBuilder {
     client: Client,
     topic: String,
@@ -25,7 +28,6 @@ pub struct PublisherBuilder {
 /// Publishes to one topic. Records of one publisher to one partition keep their order.
 pub struct Publisher {
     partition: Option<PartitionId>,
-    partitions: u32,
     sender: Arc<Sender>,
     /// Wakes the task that sends what has gathered.
     has_more: Arc<Notify>,
@@ -44,6 +46,8 @@ struct Window {
     size: usize,
     /// Answers so far, failures included: that the broker does something.
     answered: AtomicU64,
+    /// Partitions that the topic has, as the broker last said. They only grow.
+    partitions: AtomicU32,
     outcome: Mutex<Outcome>,
 }
 
@@ -55,13 +59,29 @@ struct Outcome {
 
 impl OnAck for Window {
     fn acked(&self, answer: Result<Response>) {
-        if let Err(error) = answer {
-            let mut outcome = self.outcome.lock();
-            outcome.failed_batches += 1;
-            outcome.first_error.get_or_insert(error);
+        match answer {
+            Ok(Response::Published(published)) => self.learn(published.partitions),
+            Ok(_) => {}
+            Err(error) => {
+                let mut outcome = self.outcome.lock();
+                outcome.failed_batches += 1;
+                outcome.first_error.get_or_insert(error);
+            }
         }
         self.answered.fetch_add(1, Ordering::Relaxed);
         self.free.add_permits(1);
+    }
+}
+
+impl Window {
+    fn partitions(&self) -> u32 {
+        self.partitions.load(Ordering::Relaxed)
+    }
+
+    fn learn(&self, partitions: u32) {
+        if partitions > self.partitions() {
+            self.partitions.fetch_max(partitions, Ordering::Relaxed);
+        }
     }
 }
 
@@ -107,6 +127,7 @@ impl PublisherBuilder {
                 free: Semaphore::new(size),
                 size,
                 answered: AtomicU64::new(0),
+                partitions: AtomicU32::new(partitions),
                 outcome: Mutex::default(),
             }),
             link: tokio::sync::Mutex::new(link),
@@ -114,7 +135,7 @@ impl PublisherBuilder {
         });
         let has_more = Arc::new(Notify::new());
         let flusher = tokio::spawn(flush_when_idle(has_more.clone(), sender.clone()));
-        Ok(Publisher { partition: self.partition, partitions, sender, has_more, flusher })
+        Ok(Publisher { partition: self.partition, sender, has_more, flusher })
     }
 
     /// How many partitions the topic has; `None` where there is no such topic and none is made.
@@ -149,22 +170,22 @@ impl Publisher {
             let mut gathered = self.sender.gathered.lock();
             let gathered = &mut *gathered;
             let partition = self.partition_of(record, &gathered.sticky);
-            let builder = &mut gathered.builders[builder_of(partition, self.partitions)];
+            let builder = gathered.builder(partition);
             builder.push_record(record, now_ms())?;
             if builder.len() < self.sender.client.settings().publish_chunk_bytes {
                 self.has_more.notify_one();
                 return Ok(());
             }
             if record.key.is_none() {
-                gathered.sticky.advance(self.partitions);
+                gathered.sticky.advance(self.sender.window.partitions());
             }
             partition
         };
         let mut link = self.sender.link.lock().await;
         // The background task may have had it first.
-        let full = self.sender.gathered.lock().builders[builder_of(partition, self.partitions)].finish();
+        let full = self.sender.gathered.lock().builder(partition).finish();
         match full {
-            Some(batch) => self.sender.send(&mut link, partition, batch).await,
+            Some(batch) => self.sender.send(&mut link, Some(partition), batch).await,
             None => Ok(()),
         }
     }
@@ -180,7 +201,7 @@ impl Publisher {
             return Ok(None);
         };
         let sender = &self.sender;
-        let partition = self.partition_of(first, &sender.gathered.lock().sticky);
+        let partition = Some(self.partition_of(first, &sender.gathered.lock().sticky));
         let batch = batch_of(records)?;
         let mut link = sender.link.lock().await;
         sender.send_gathered(&mut link).await;
@@ -193,7 +214,9 @@ impl Publisher {
         }
         let answer = ask(&link, &sender.topic, partition, sender.acks, batch)?;
         drop(link);
-        acknowledged(&sender.client.shared, answer).await.map(Some)
+        let published = acknowledged(&sender.client.shared, answer).await?;
+        sender.window.learn(published.partitions);
+        Ok(Some(published))
     }
 
     /// Sends one batch that is already built, without waiting for its acknowledgement.
@@ -229,12 +252,13 @@ impl Publisher {
         }
     }
 
-    fn partition_of(&self, record: &Record, sticky: &Sticky) -> Option<PartitionId> {
+    /// Named even where there is one: keys that were gathered for it do not belong to others that came since.
+    fn partition_of(&self, record: &Record, sticky: &Sticky) -> PartitionId {
+        let partitions = self.sender.window.partitions();
         match (self.partition, &record.key) {
-            (Some(partition), _) => Some(partition),
-            (None, _) if self.partitions == 1 => None,
-            (None, Some(key)) => Some(partitioner::for_key(key, self.partitions)),
-            (None, None) => Some(sticky.current(self.partitions)),
+            (Some(partition), _) => partition,
+            (None, Some(key)) => partitioner::for_key(key, partitions),
+            (None, None) => sticky.current(partitions),
         }
     }
 }
@@ -247,17 +271,18 @@ impl Drop for Publisher {
 
 impl Gathered {
     fn take_all(&mut self) -> Vec<(Option<PartitionId>, DraftBatch)> {
-        let is_one = self.builders.len() == 1;
-        let batches = self.builders.iter_mut().enumerate().filter_map(|(partition, builder)| {
-            builder.finish().map(|batch| ((!is_one).then_some(partition as PartitionId), batch))
-        });
-        batches.collect()
+        let builders = (0..).zip(&mut self.builders);
+        builders.filter_map(|(partition, builder)| Some((Some(partition), builder.finish()?))).collect()
     }
-}
 
-/// Which builder gathers for a partition.
-fn builder_of(partition: Option<PartitionId>, partitions: u32) -> usize {
-    partition.unwrap_or(0).min(partitions - 1) as usize
+    /// What gathers for a partition.
+    fn builder(&mut self, partition: PartitionId) -> &mut BatchBuilder {
+        let place = partition as usize;
+        if place >= self.builders.len() {
+            self.builders.resize_with(place + 1, BatchBuilder::new);
+        }
+        &mut self.builders[place]
+    }
 }
 
 /// Puts batches on their way, within the window.
@@ -332,10 +357,19 @@ impl Sender {
 /// Sends what has gathered whenever the program has nothing else to do: a lone record goes at once,
 /// and under load a batch grows while the one before it is on its way.
 async fn flush_when_idle(has_more: Arc<Notify>, sender: Arc<Sender>) {
+    let mut looked = Instant::now();
     loop {
         has_more.notified().await;
         let mut link = sender.link.lock().await;
         sender.send_gathered(&mut link).await;
+        drop(link);
+        // Acknowledgements say how many partitions there are; without any, somebody has to ask.
+        if sender.acks == Acks::None && looked.elapsed() > PARTITIONS_LOOK_EVERY {
+            if let Ok(info) = sender.client.describe_topic(&sender.topic).await {
+                sender.window.learn(info.settings.partitions);
+            }
+            looked = Instant::now();
+        }
     }
 }
 

@@ -302,6 +302,15 @@ impl Subscription {
             request.start = Start::Earliest;
         }
         self.open = Open::new(&self.client, self.turn, &request).await?;
+        if let Start::Offsets(known) = &mut request.start {
+            let is_new = |source: &&SourceInfo| known.iter().all(|(partition, _)| *partition != source.partition);
+            let added: Vec<_> = self.open.sources.iter().filter(is_new).map(|source| (source.partition, 0)).collect();
+            if !added.is_empty() {
+                // The topic has grown meanwhile: all of what these have is new.
+                known.extend(added);
+                self.open = Open::new(&self.client, self.turn, &request).await?;
+            }
+        }
         self.unreported_bytes = 0;
         // A log that ends before what was read is another one: its topic was deleted and made again.
         let is_anew = |position: &Position| {

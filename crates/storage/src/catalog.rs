@@ -64,6 +64,11 @@ pub enum Change {
     Delete {
         id: u32,
     },
+    /// Nothing but its number of partitions changes, and that only grows.
+    Grow {
+        id: u32,
+        partitions: u32,
+    },
     /// Ids of producers below this one were set aside.
     Producers {
         next: i64,
@@ -88,6 +93,12 @@ impl Catalog {
                 self.topics.entry(*id).or_insert(entry);
             }
             Change::Delete { id } => drop(self.topics.remove(id)),
+            Change::Grow { id, partitions } => {
+                if let Some(topic) = self.topics.get_mut(id) {
+                    topic.settings.partitions = topic.settings.partitions.max(*partitions);
+                    topic.partitions.resize(topic.settings.partitions as usize, PartitionInfo::default());
+                }
+            }
             Change::Producers { next } => self.next_producer = self.next_producer.max(*next),
         }
     }
@@ -97,6 +108,7 @@ impl Change {
     const CREATE: u8 = 1;
     const DELETE: u8 = 2;
     const PRODUCERS: u8 = 3;
+    const GROW: u8 = 4;
 
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -110,6 +122,11 @@ impl Change {
             Self::Delete { id } => {
                 bytes.put_u8(Self::DELETE);
                 bytes.put_u32_le(*id);
+            }
+            Self::Grow { id, partitions } => {
+                bytes.put_u8(Self::GROW);
+                bytes.put_u32_le(*id);
+                bytes.put_u32_le(*partitions);
             }
             Self::Producers { next } => {
                 bytes.put_u8(Self::PRODUCERS);
@@ -131,6 +148,7 @@ impl Change {
                 Self::Create { id: input.try_get_u32_le()?, name: get_name(input)?, settings: get_settings(input)? }
             }
             Self::DELETE => Self::Delete { id: input.try_get_u32_le()? },
+            Self::GROW => Self::Grow { id: input.try_get_u32_le()?, partitions: input.try_get_u32_le()? },
             Self::PRODUCERS => Self::Producers { next: input.try_get_i64_le()? },
             other => return Err(Failed(format!("{other} is no change of the catalog"))),
         })

@@ -258,6 +258,17 @@ impl Store {
         Ok(state.topic(id, name, settings))
     }
 
+    /// Gives a topic so many partitions in all, and returns the new ones. They last when `owner` hears so.
+    pub fn grow_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<Vec<Arc<DiskPartition>>> {
+        let mut state = self.state.lock();
+        let had = state.catalog.topics.get(&id).map_or(0, |entry| entry.settings.partitions);
+        let change = Change::Grow { id, partitions };
+        self.append_change(&change, owner)?;
+        state.catalog.apply(&change);
+        state.open_partitions(id);
+        Ok((had..partitions).filter_map(|i| state.partitions.get(&stream(id, i)).cloned()).collect())
+    }
+
     /// Removes a topic with all its files. That lasts when `owner` hears so.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
         let change = Change::Delete { id };
@@ -562,6 +573,9 @@ impl State {
         };
         for (i, info) in entry.partitions.iter().enumerate() {
             let stream = stream(id, i as PartitionId);
+            if self.partitions.contains_key(&stream) {
+                continue;
+            }
             let dir = self.shared.topic_dir(id).join(i.to_string());
             let partition = DiskPartition::open(self.shared.clone(), dir, stream, self.settings.segment_bytes, info);
             self.partitions.insert(stream, Arc::new(partition));
@@ -611,6 +625,10 @@ impl State {
                     Change::Delete { id } => {
                         self.forget(*id);
                         self.catalog.apply(&change);
+                    }
+                    Change::Grow { id, .. } => {
+                        self.catalog.apply(&change);
+                        self.open_partitions(*id);
                     }
                     Change::Producers { .. } => self.catalog.apply(&change),
                 }

@@ -147,11 +147,11 @@ pub struct Publish {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// The value
-    Value,
-    /// Key, a tab and the value
-    KeyValue,
+pub enum Output {
+    /// The value, one a line
+    Text,
+    /// The bytes of the values and nothing between them
+    Raw,
     /// One JSON object a line
     Json,
     /// Topic, partition, offset, time, key and value in columns
@@ -171,8 +171,13 @@ pub struct Subscribe {
     /// Stop at the end that the log has now
     #[arg(long)]
     pub until_end: bool,
-    #[arg(long, short, value_enum, default_value = "value")]
-    pub format: Format,
+    /// How records are printed
+    #[arg(long, short = 'O', value_enum, default_value = "text")]
+    pub output: Output,
+    /// Print records as this template says, one a line: '{{offset}} {{partition}} {{key}} {{value}} {{time}}
+    /// {{topic}}', with \n and \t
+    #[arg(long, short = 'F', value_name = "TEMPLATE", conflicts_with = "output")]
+    pub format: Option<String>,
     /// Only this partition
     #[arg(long, short)]
     pub partition: Option<u32>,
@@ -209,6 +214,16 @@ pub enum Topic {
         /// Where its records are kept: memory, disk, or auto for what the broker can
         #[arg(long, default_value = "auto")]
         storage: client::Storage,
+        /// Only say what would be created, and what speaks against it
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Give a topic more partitions; they only grow, and keys may come to other ones from then on
+    AddPartitions {
+        topic: String,
+        /// How many more
+        #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
     },
     /// List topics
     List,
@@ -250,6 +265,9 @@ pub enum BenchMode {
 pub enum Bench {
     /// Publish and subscribe; starts a broker of its own unless --server names one
     Pubsub(BenchPubsub),
+    /// A stream in the terms of a published report: one producer, one consumer, every record checked, six tables;
+    /// starts a broker of its own unless --server names one
+    Stream(BenchStream),
     /// Run this and other systems in turn and print the ratios
     Compare(BenchCompare),
     /// Memory of a broker alone, of idle connections, and the time to the first publish
@@ -299,6 +317,80 @@ pub struct BenchPubsub {
     /// Also write the reports to a file, as JSON lines
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StreamMode {
+    /// 10,000 records of about 1 KB, each sent when the one before it is acknowledged: the report's workload
+    OneInFlight,
+    /// The same records in batches of 64, 16 of them on the way
+    Pipelined,
+    /// 1,000,000 records of 1 KB in batches of 64, 16 of them on the way
+    #[value(name = "1m-1kb")]
+    Million,
+    /// 3,000,000 records of 100 B in batches of 512, 16 of them on the way
+    #[value(name = "3m-100b")]
+    Small,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StreamConsumer {
+    /// From the begin
+    Together,
+    /// When all is produced: what is read is history
+    After,
+    /// Nobody reads
+    None,
+}
+
+#[derive(Args, Clone)]
+pub struct BenchStream {
+    /// The workload; several, with commas between them, run one after the other
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "one-in-flight")]
+    pub mode: Vec<StreamMode>,
+    #[arg(long, value_enum, default_value = "tcp")]
+    pub transport: Transport,
+    /// Records in all, instead of what the mode says
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000_000_000))]
+    pub records: Option<u64>,
+    /// Bytes of a record's value, at least 32, instead of what the mode says
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(32..=4_194_304))]
+    pub record_bytes: Option<usize>,
+    /// Partitions of the topic; batches take turns over them
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub partitions: u32,
+    /// Records in a batch, instead of what the mode says; 0 leaves batches to the client, which does not tell when
+    /// each is acknowledged
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(..=65_536))]
+    pub batch: Option<usize>,
+    /// Batches that may wait for their acknowledgement, instead of what the mode says
+    #[arg(long, value_name = "N", value_parser = up_to(256))]
+    pub in_flight: Option<usize>,
+    /// What an acknowledgement means: accepted, committed or default
+    #[arg(long, default_value = "default", value_parser = acks_with_answer)]
+    pub acks: Acks,
+    /// Records a second, open loop; latencies count from when each was due
+    #[arg(long, value_name = "N", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// When the consumer reads
+    #[arg(long, value_enum, default_value = "together")]
+    pub consumer: StreamConsumer,
+    /// Where the topic is kept: memory, disk, or auto for what the broker can
+    #[arg(long, default_value = "auto")]
+    pub storage: client::Storage,
+    /// Give the broker that is started a data directory below this one; it is removed afterwards
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// The process of the broker that --server names, to tell its memory and CPU
+    #[arg(long, value_name = "PID")]
+    pub server_pid: Option<u32>,
+}
+
+fn acks_with_answer(text: &str) -> Result<Acks, String> {
+    match text.parse().map_err(|error: client::Error| error.to_string())? {
+        Acks::None => Err("without an acknowledgement there is nothing to time".to_owned()),
+        acks => Ok(acks),
+    }
 }
 
 #[derive(Args)]

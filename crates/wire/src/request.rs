@@ -22,14 +22,15 @@ pub mod kind {
     pub const TOPIC_LIST: u8 = 0x0a;
     pub const STATS: u8 = 0x0b;
     pub const PING: u8 = 0x0c;
-    pub const GROUP_HEARTBEAT: u8 = 0x10;
-    pub const OFFSET_COMMIT: u8 = 0x11;
-    pub const OFFSET_FETCH: u8 = 0x12;
-    pub const GROUP_LIST: u8 = 0x13;
-    pub const GROUP_DESCRIBE: u8 = 0x14;
-    pub const GROUP_DELETE: u8 = 0x15;
-    pub const OFFSET_RESET: u8 = 0x16;
     pub const INIT_PRODUCER: u8 = 0x0d;
+    pub const TOPIC_GROW: u8 = 0x10;
+    pub const GROUP_HEARTBEAT: u8 = 0x20;
+    pub const OFFSET_COMMIT: u8 = 0x21;
+    pub const OFFSET_FETCH: u8 = 0x22;
+    pub const GROUP_LIST: u8 = 0x23;
+    pub const GROUP_DESCRIBE: u8 = 0x24;
+    pub const GROUP_DELETE: u8 = 0x25;
+    pub const OFFSET_RESET: u8 = 0x26;
 }
 
 /// Stands for "no partition named" where a partition is expected.
@@ -75,6 +76,11 @@ pub enum Request {
     },
     TopicDescribe {
         topic: String,
+    },
+    /// The topic shall have so many partitions in all.
+    TopicGrow {
+        topic: String,
+        partitions: u32,
     },
     /// Topics in the order of their names, after this one.
     TopicList {
@@ -147,6 +153,10 @@ impl Request {
             }),
             Self::TopicDelete { topic } => put_frame(buf, kind::TOPIC_DELETE, correlation, |b| put_str(b, topic)),
             Self::TopicDescribe { topic } => put_frame(buf, kind::TOPIC_DESCRIBE, correlation, |b| put_str(b, topic)),
+            Self::TopicGrow { topic, partitions } => put_frame(buf, kind::TOPIC_GROW, correlation, |b| {
+                put_str(b, topic);
+                b.put_u32(*partitions);
+            }),
             Self::TopicList { after, count_max } => put_frame(buf, kind::TOPIC_LIST, correlation, |b| {
                 put_str(b, after);
                 b.put_u32(*count_max);
@@ -189,6 +199,7 @@ impl Request {
             kind::TOPIC_CREATE => Self::TopicCreate { topic: f.str()?, settings: get_settings(&mut f)? },
             kind::TOPIC_DELETE => Self::TopicDelete { topic: f.str()? },
             kind::TOPIC_DESCRIBE => Self::TopicDescribe { topic: f.str()? },
+            kind::TOPIC_GROW => Self::TopicGrow { topic: f.str()?, partitions: f.u32()? },
             kind::TOPIC_LIST => Self::TopicList { after: f.str()?, count_max: f.u32()? },
             kind::STATS => Self::Stats,
             kind::PING => Self::Ping,

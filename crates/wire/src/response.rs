@@ -34,6 +34,7 @@ pub mod kind {
     pub const GROUP_DELETED: u8 = ANSWER | request::GROUP_DELETE;
     pub const OFFSETS_RESET: u8 = ANSWER | request::OFFSET_RESET;
     pub const PRODUCER: u8 = ANSWER | request::INIT_PRODUCER;
+    pub const TOPIC_GROWN: u8 = ANSWER | request::TOPIC_GROW;
     pub const ERROR: u8 = 0xff;
 
     pub const DELIVER: u8 = 0x40;
@@ -59,6 +60,7 @@ pub enum Response {
     TopicCreated(TopicInfo),
     TopicDeleted,
     TopicDescribed(TopicInfo),
+    TopicGrown(TopicInfo),
     Topics {
         topics: Vec<TopicInfo>,
         is_last: bool,
@@ -120,6 +122,8 @@ pub struct Published {
     pub level: Level,
     /// Live subscribers and queue groups that the batch was handed to.
     pub receivers: u32,
+    /// Partitions that the topic has: a publisher learns here that it has grown.
+    pub partitions: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,6 +180,7 @@ impl Response {
                 b.put_u64(published.base_offset);
                 b.put_u8(published.level as u8);
                 b.put_u32(published.receivers);
+                b.put_u32(published.partitions);
             }),
             Self::Subscribed { subscription, sources } => put_frame(buf, kind::SUBSCRIBED, correlation, |b| {
                 b.put_u32(*subscription);
@@ -200,6 +205,7 @@ impl Response {
             Self::TopicCreated(info) => put_frame(buf, kind::TOPIC_CREATED, correlation, |b| put_topic(b, info)),
             Self::TopicDeleted => put_frame(buf, kind::TOPIC_DELETED, correlation, |_| {}),
             Self::TopicDescribed(info) => put_frame(buf, kind::TOPIC_DESCRIBED, correlation, |b| put_topic(b, info)),
+            Self::TopicGrown(info) => put_frame(buf, kind::TOPIC_GROWN, correlation, |b| put_topic(b, info)),
             Self::Topics { topics, is_last } => put_frame(buf, kind::TOPICS, correlation, |b| {
                 b.put_u8(u8::from(*is_last));
                 b.put_u32(topics.len() as u32);
@@ -234,6 +240,7 @@ impl Response {
                 base_offset: f.u64()?,
                 level: Level::from_code(f.u8()?)?,
                 receivers: f.u32()?,
+                partitions: f.u32()?,
             }),
             kind::SUBSCRIBED => {
                 let subscription = f.u32()?;
@@ -251,6 +258,7 @@ impl Response {
             kind::TOPIC_CREATED => Self::TopicCreated(get_topic(&mut f)?),
             kind::TOPIC_DELETED => Self::TopicDeleted,
             kind::TOPIC_DESCRIBED => Self::TopicDescribed(get_topic(&mut f)?),
+            kind::TOPIC_GROWN => Self::TopicGrown(get_topic(&mut f)?),
             kind::TOPICS => {
                 let is_last = f.u8()? != 0;
                 let count = f.count(26)?;

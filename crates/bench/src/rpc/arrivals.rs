@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use super::worker::{self, Pace, Window};
+use crate::alarm::Alarm;
 
 /// Wakes the connections of this thread whenever one of their requests is due, until the window is over.
 pub(super) async fn run(pace: Pace, window: Window, connections: Range<usize>) -> io::Result<()> {
@@ -29,46 +30,4 @@ pub(super) async fn run(pace: Pace, window: Window, connections: Range<usize>) -
         }
     }
     Ok(())
-}
-
-/// A wait that is over when it should be. The timers of the runtime are up to a millisecond late, which is many
-/// times what a request takes. The timer is a file that is read when it has fired: to the runtime a pipe like others.
-#[cfg(target_os = "linux")]
-struct Alarm(tokio::net::unix::pipe::Receiver);
-
-#[cfg(target_os = "linux")]
-impl Alarm {
-    fn new() -> io::Result<Self> {
-        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        Ok(Self(tokio::net::unix::pipe::Receiver::from_owned_fd_unchecked(timer)?))
-    }
-
-    async fn wait(&mut self, until: std::time::Instant) -> io::Result<()> {
-        use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
-        use tokio::io::AsyncReadExt;
-        let left = until.saturating_duration_since(std::time::Instant::now()).as_nanos().max(1);
-        let once = Itimerspec {
-            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
-            it_value: Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 },
-        };
-        timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once)?;
-        // How often it has fired.
-        self.0.read_exact(&mut [0; 8]).await.map(drop)
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-struct Alarm;
-
-#[cfg(not(target_os = "linux"))]
-impl Alarm {
-    fn new() -> io::Result<Self> {
-        Ok(Self)
-    }
-
-    async fn wait(&mut self, until: std::time::Instant) -> io::Result<()> {
-        tokio::time::sleep_until(until.into()).await;
-        Ok(())
-    }
 }

@@ -15,10 +15,10 @@ use tokio::time::sleep_until;
 
 use super::arrivals;
 use super::dial::{Dialer, Link, Target};
-use super::process::CpuTime;
 use super::requester::Requester;
 use super::worker::{self, Pace, Shape, Tally, Window, Worker};
 use crate::latency::Latencies;
+use crate::process::CpuTime;
 
 /// Connections that one thread opens at the same time.
 const CONNECTING_MAX: usize = 32;

@@ -6,7 +6,6 @@
 mod arrivals;
 mod dial;
 mod load;
-mod process;
 mod protocol;
 mod report;
 mod requester;
@@ -15,9 +14,8 @@ mod worker;
 
 pub use dial::{Secure, Target, Trust};
 pub use load::{Outcome, Plan, run};
-pub use process::CpuTime;
 pub use protocol::{END, ERROR, HEAD_BYTES, Head, OPCODE, Rpc, START};
-pub use report::{LoadAverage, LoadReport, Program};
+pub use report::LoadReport;
 pub use server::{Place, RpcServer, Served, ServerSettings, Snapshot};
 
 /// What both ends name when they agree on a protocol in the handshake of QUIC.

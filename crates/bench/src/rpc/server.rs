@@ -18,8 +18,8 @@ use net::{Address, ConnectionLimits, Connections, Listener, Plaintext, Server, S
 use net::{Shards, Shutdown};
 use serde::{Deserialize, Serialize};
 
-use super::process::CpuTime;
 use super::{ALPN, HEAD_BYTES, Rpc};
+use crate::process::CpuTime;
 use crate::report::rate;
 
 /// The bounds of a QUIC connection. In flight is less than what the usual buffer of a UDP socket holds.

@@ -4,7 +4,9 @@ mod support;
 
 mod consumer_groups;
 mod delivering;
+mod durable;
 mod groups;
+mod growing;
 mod joining;
 mod lanes;
 mod limits;

@@ -331,6 +331,14 @@ impl SettingsIn {
     }
 }
 
+/// What is to be different about a topic.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GrowthIn {
+    /// In all.
+    pub partitions: u32,
+}
+
 /// A batch that was published.
 #[derive(Serialize)]
 pub(super) struct ResultOut {
@@ -344,7 +352,7 @@ pub(super) struct ResultOut {
 
 impl ResultOut {
     pub fn new(published: Published, count: u32) -> Self {
-        let Published { partition, base_offset, receivers, is_committed } = published;
+        let Published { partition, base_offset, receivers, is_committed, .. } = published;
         let level = if is_committed { "committed" } else { "accepted" };
         Self { partition, base_offset, count, level, receivers }
     }

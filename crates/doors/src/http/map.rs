@@ -16,7 +16,7 @@ use engine::{
     Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Record, Start, TopicSettings,
 };
 
-use super::codec::{self, BodyKind, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut};
+use super::codec::{self, BodyKind, GrowthIn, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut};
 use super::errors::{Failure, Result};
 use super::stream::{self, Events, Session};
 use super::{Http, OPENAPI, Peer, StreamKind};
@@ -275,6 +275,19 @@ pub(super) async fn create_topic(
     let status = http.broker.create_topic(&topic, given.over(TopicSettings::of_broker())?).await?;
     let code = if was_there { StatusCode::OK } else { StatusCode::CREATED };
     Ok(codec::json(code, &TopicOut::new(&status)))
+}
+
+pub(super) async fn grow_topic(
+    State(http): State<Arc<Http>>,
+    Topic(topic): Topic,
+    request: Request,
+) -> Result<Response> {
+    Query::parse(request.uri(), &[])?;
+    let (head, body) = request.into_parts();
+    let body = codec::read_body(body, &http.bodies).await?;
+    codec::expect_json(&head.headers)?;
+    let GrowthIn { partitions } = codec::parse_json(&body.bytes)?;
+    Ok(codec::json(StatusCode::OK, &TopicOut::new(&http.broker.grow_topic(&topic, partitions).await?)))
 }
 
 pub(super) async fn describe_topic(State(http): State<Arc<Http>>, Topic(topic): Topic, uri: Uri) -> Result<Response> {

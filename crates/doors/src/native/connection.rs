@@ -210,6 +210,13 @@ impl NativeHandler {
             Request::TopicDescribe { topic } => {
                 now(Response::TopicDescribed(map::topic_info(&broker.describe_topic(&topic)?)))
             }
+            Request::TopicGrow { topic, partitions } => {
+                let broker = broker.clone();
+                alone(async move {
+                    let status = broker.grow_topic(&topic, partitions).await?;
+                    Ok(Response::TopicGrown(map::topic_info(&status)))
+                })
+            }
             Request::TopicList { after, count_max } => now(map::list(broker, &after, count_max)),
             Request::Group(mut request) => {
                 let turn = self.heartbeat_turn(stream, &mut request);

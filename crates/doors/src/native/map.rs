@@ -34,6 +34,7 @@ pub(super) fn published(published: broker::Published) -> Response {
         base_offset: published.base_offset,
         level: if published.is_committed { Level::Committed } else { Level::Accepted },
         receivers: published.receivers,
+        partitions: published.partitions,
     })
 }
 

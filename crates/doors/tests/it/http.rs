@@ -255,10 +255,17 @@ async fn topics_from_begin_to_end() {
     let page = server.get("/v1/topics?after=b").await;
     assert_eq!((names(&page), &page.json()["is_last"]), (vec!["c".into()], &json!(true)));
 
+    for _ in 0..2 {
+        let grown = server.send("PATCH", "/v1/topics/b", &[JSON], r#"{"partitions":4}"#).await;
+        let json = grown.json();
+        assert_eq!((grown.status, &json["settings"]["partitions"]), (200, &json!(4)));
+        assert_eq!(json["partitions"].as_array().map(Vec::len), Some(4));
+    }
+
     let deleted = server.send("DELETE", "/v1/topics/b", &[], "").await;
     assert_eq!((deleted.status, deleted.text()), (204, ""));
-    for method in ["GET", "DELETE"] {
-        assert_eq!(server.send(method, "/v1/topics/b", &[], "").await.status, 404);
+    for (method, body) in [("GET", ""), ("DELETE", ""), ("PATCH", r#"{"partitions":4}"#)] {
+        assert_eq!(server.send(method, "/v1/topics/b", &[JSON], body).await.status, 404, "{method}");
     }
 }
 
@@ -303,6 +310,11 @@ const MISTAKES: &[Mistake] = &[
     ("PUT", "/v1/topics/n", JSON, r#"{"partition":1}"#, 400, "malformed", "`partition`"),
     ("PUT", "/v1/topics/n", JSON, r#"{"partitions":0}"#, 400, "invalid", "1 to 1024"),
     ("PUT", "/v1/topics/n", TEXT, "{}", 415, "unsupported", "application/json"),
+    ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":0}"#, 400, "invalid", "has 1 partitions: they can only grow"),
+    ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":1025}"#, 400, "invalid", "1 to 1024"),
+    ("PATCH", "/v1/topics/t", JSON, "{}", 400, "malformed", "`partitions`"),
+    ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":2,"retention_ms":1}"#, 400, "malformed", "`retention_ms`"),
+    ("PATCH", "/v1/topics/t", TEXT, r#"{"partitions":2}"#, 415, "unsupported", "application/json"),
     ("PUT", "/v1/topics/a..b", JSON, "", 400, "invalid", "'a..b'"),
     ("GET", "/v1/topics/t/events?start=soon", TEXT, "", 400, "invalid", "start: 'soon'"),
     ("GET", "/v1/topics/t/events?overflow=never", TEXT, "", 400, "invalid", "overflow: 'never'"),

@@ -85,6 +85,22 @@ impl Server {
 }
 
 #[tokio::test]
+async fn events_of_a_topic_that_grows_come_from_the_new_partitions_too() {
+    let server = start().await;
+    server.publish("t", &["0"]).await;
+    let mut events = server.events("/v1/topics/t/events", &[]).await;
+    let grown = server.send("PATCH", "/v1/topics/t", &[("content-type", "application/json")], r#"{"partitions":3}"#);
+    assert_eq!(grown.await.status, 200);
+    for partition in [2, 1] {
+        let path = format!("/v1/topics/t/records?partition={partition}");
+        server.send("POST", &path, &[("content-type", "text/plain")], "new").await;
+        let event = events.event().await;
+        assert_eq!((&event.data["partition"], &event.data["offset"]), (&json!(partition), &json!(0)));
+        assert_eq!(event.id, format!("{partition}:0"));
+    }
+}
+
+#[tokio::test]
 async fn events_begin_live_and_resume_after_the_last_one_seen() {
     let server = start().await;
     server.publish("t", &["before"]).await;

@@ -3,13 +3,14 @@
 mod compare;
 mod idle;
 mod rpc;
+mod stream;
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use ::bench::{Mode, Pubsub, Report};
+use ::bench::{Mode, Program, Pubsub, Report};
 use client::{Address, ClientSettings};
 use thalweg::config::Config;
 
@@ -18,12 +19,15 @@ use crate::commands::spawned::Spawned;
 use crate::load;
 use crate::output::{Failure, LOST, Result};
 
+/// Where `main.rs` gets its memory from.
+const ALLOCATOR: &str = "mimalloc";
 /// How long a subscriber waits for the next record before it counts the rest as lost.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn run(global: &Global, command: Bench) -> Result {
     match command {
         Bench::Pubsub(args) => pubsub(global, &args),
+        Bench::Stream(args) => stream::run(global, &args),
         Bench::Compare(args) => compare::run(&args, global.json),
         Bench::Idle(args) => idle::run(&args, global.json),
         Bench::Rpc(args) => rpc::run(global, *args),
@@ -84,14 +88,9 @@ fn config_flags(global: &Global) -> Vec<String> {
 
 /// One run against a broker that is there.
 pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Result<Report> {
-    let scheme = match args.transport {
-        Transport::Quic => "quic",
-        Transport::Tcp => "tcp",
-    };
-    let host = server.rsplit("://").next().unwrap_or(server);
     let is_quiet = args.mode == BenchMode::Publish;
     let scenario = Pubsub {
-        address: Address::parse(&format!("{scheme}://{host}"))?,
+        address: address(args.transport, server)?,
         settings: ClientSettings {
             pub_conn_pool: args.pub_conns,
             pub_streams_per_conn: args.pub_streams,
@@ -124,6 +123,20 @@ pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Resu
         }
     };
     Ok(runtime.enable_all().build()?.block_on(::bench::run(&scenario))?)
+}
+
+fn this_program() -> Program {
+    Program::this(concat!("thalweg ", env!("CARGO_PKG_VERSION")), ALLOCATOR)
+}
+
+/// Where a server is, over the transport that is to be measured.
+fn address(transport: Transport, server: &str) -> Result<Address> {
+    let scheme = match transport {
+        Transport::Quic => "quic",
+        Transport::Tcp => "tcp",
+    };
+    let host = server.rsplit("://").next().unwrap_or(server);
+    Ok(Address::parse(&format!("{scheme}://{host}"))?)
 }
 
 fn append(path: &Path, report: &Report) -> Result {

@@ -67,9 +67,7 @@ impl Spawned {
 
     /// Resident memory, from what Linux says of the process.
     pub fn resident_bytes(&self) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+        ::bench::resident_bytes(self.pid())
     }
 }
 

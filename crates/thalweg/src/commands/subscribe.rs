@@ -1,23 +1,26 @@
 //! `thalweg subscribe`: records as they come, in the form that the reader wants.
 
+mod form;
+
 use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use client::{Batch, Event, RecordView, Start, Subscription};
-use serde_json::{Map, Value, json};
+use client::{Batch, Event, Start, Subscription};
 use thalweg::config::Config;
 
 use super::connect;
-use crate::args::{Format, Subscribe};
+use crate::args::Subscribe;
 use crate::block_on;
 use crate::output::{Failure, Result, USAGE, note};
+use form::Form;
 
 /// What is gathered for the output while more records are there.
 const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
 
 pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
     let start = parse_start(&args.from)?;
+    let form = Form::new(&args, is_json)?;
     block_on(async {
         let client = connect(config).await?;
         let mut builder = client.subscribe(&args.topic).start(start).partition(args.partition).overflow(args.overflow);
@@ -25,8 +28,7 @@ pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
             builder = builder.group(group);
         }
         let mut subscription = builder.open().await?;
-        let format = if is_json { Format::Json } else { args.format };
-        let printed = print(&mut subscription, &args, format).await;
+        let printed = print(&mut subscription, &args, &form).await;
         drop(subscription);
         client.close().await;
         match printed {
@@ -54,11 +56,9 @@ impl From<client::Error> for Ended {
     }
 }
 
-async fn print(subscription: &mut Subscription, args: &Subscribe, format: Format) -> Result<(), Ended> {
+async fn print(subscription: &mut Subscription, args: &Subscribe, form: &Form) -> Result<(), Ended> {
     let mut out = BufWriter::with_capacity(OUTPUT_BUFFER_BYTES, io::stdout());
-    if format == Format::Table {
-        writeln!(out, "{:<20} {:>4} {:>10} {:<24} {:<16} VALUE", "TOPIC", "PART", "OFFSET", "TIME", "KEY")?;
-    }
+    form.write_head(&mut out)?;
     let mut left = args.count.unwrap_or(u64::MAX);
     let mut ends: HashMap<u32, u64> = HashMap::new();
     if args.until_end {
@@ -78,7 +78,7 @@ async fn print(subscription: &mut Subscription, args: &Subscribe, format: Format
         };
         match event {
             Event::Batch(batch) => {
-                print_batch(&mut out, &batch, format, &mut left)?;
+                print_batch(&mut out, &batch, form, &mut left)?;
                 if args.until_end {
                     ends.retain(|partition, end| *partition != batch.partition || batch.batch.next_offset() < *end);
                     if ends.is_empty() {
@@ -105,59 +105,15 @@ async fn print(subscription: &mut Subscription, args: &Subscribe, format: Format
     Ok(out.flush()?)
 }
 
-fn print_batch(out: &mut impl Write, batch: &Batch, format: Format, left: &mut u64) -> Result<(), Ended> {
+fn print_batch(out: &mut impl Write, batch: &Batch, form: &Form, left: &mut u64) -> Result<(), Ended> {
     for record in &batch.records()? {
         if *left == 0 {
             break;
         }
         *left -= 1;
-        let record = record?;
-        let (key, value) = (record.key.unwrap_or_default(), record.value.unwrap_or_default());
-        match format {
-            Format::Value => out.write_all(value)?,
-            Format::KeyValue => {
-                out.write_all(key)?;
-                out.write_all(b"\t")?;
-                out.write_all(value)?;
-            }
-            Format::Json => write!(out, "{}", to_json(batch, &record))?,
-            Format::Table => write!(
-                out,
-                "{:<20} {:>4} {:>10} {:<24} {:<16} {}",
-                batch.topic,
-                batch.partition,
-                record.offset,
-                format_time(record.timestamp_ms),
-                String::from_utf8_lossy(key),
-                String::from_utf8_lossy(value)
-            )?,
-        }
-        out.write_all(b"\n")?;
+        form.write(out, batch, &record?)?;
     }
     Ok(())
-}
-
-/// Text as it is; other bytes are said to be so, in hexadecimal.
-fn to_json(batch: &Batch, record: &RecordView<'_>) -> Value {
-    let text = |bytes: Option<&[u8]>| bytes.map_or(Value::Null, bytes_to_json);
-    let headers: Map<String, Value> =
-        record.headers().map(|(name, value)| (String::from_utf8_lossy(name).into_owned(), text(value))).collect();
-    json!({
-        "topic": &*batch.topic,
-        "partition": batch.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        "key": text(record.key),
-        "value": text(record.value),
-        "headers": headers,
-    })
-}
-
-fn bytes_to_json(bytes: &[u8]) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Value::String(text.to_owned()),
-        Err(_) => json!({ "hex": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() }),
-    }
 }
 
 /// `live`, `earliest`, an offset, `@TIME` (RFC 3339, UTC) or `@-5m`.
@@ -218,24 +174,9 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// The inverse, with the time of the day.
-fn format_time(timestamp_ms: i64) -> String {
-    let (days, ms) = (timestamp_ms.div_euclid(86_400_000), timestamp_ms.rem_euclid(86_400_000));
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z - era * 146_097;
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let (s, ms) = (ms / 1000, ms % 1000);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z", s / 3600, s / 60 % 60, s % 60)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::form::format_time;
     use super::*;
 
     #[test]

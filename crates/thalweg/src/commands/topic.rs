@@ -1,24 +1,25 @@
-//! `thalweg topic`: create, list, describe, delete.
+//! `thalweg topic`: create, list, describe, grow, delete.
 
 use std::io::Write;
 
-use client::{Storage, TopicInfo, TopicSettings};
+use client::{Client, Error, ErrorKind, Storage, TopicInfo, TopicSettings};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use engine::TopicName;
 use serde_json::{Value, json};
 use thalweg::config::{Config, parse_bytes};
 
 use super::connect;
 use crate::args::Topic;
 use crate::block_on;
-use crate::output::{Failure, Result, USAGE};
+use crate::output::{FAILED, Failure, Result, USAGE};
 
 pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
     block_on(async {
         let client = connect(config).await?;
         let mut out = std::io::stdout();
         match command {
-            Topic::Create { topic, partitions, retention_bytes, retention_ms, storage } => {
+            Topic::Create { topic, partitions, retention_bytes, retention_ms, storage, dry_run } => {
                 // What is not said is as the broker is set.
                 let defaults = TopicSettings::of_broker();
                 let bytes = retention_bytes.map(|text| parse_bytes(&text)).transpose();
@@ -30,6 +31,12 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                     retention_ms: retention_ms.unwrap_or(defaults.retention_ms),
                     storage,
                 };
+                if dry_run {
+                    let is_there = would_create(&client, &topic, settings).await?;
+                    tell_dry_run(&mut out, &topic, settings, is_there, is_json)?;
+                    client.close().await;
+                    return Ok(());
+                }
                 let info = client.create_topic(&topic, settings).await?;
                 if is_json {
                     writeln!(out, "{}", to_json(&info))?;
@@ -53,6 +60,15 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                     describe(&mut out, &info)?;
                 }
             }
+            Topic::AddPartitions { topic, count } => {
+                let has = client.describe_topic(&topic).await?.settings.partitions;
+                let info = client.grow_topic(&topic, has.saturating_add(count)).await?;
+                if is_json {
+                    writeln!(out, "{}", to_json(&info))?;
+                } else {
+                    writeln!(out, "topic {topic} has {} partitions now, {has} before", info.settings.partitions)?;
+                }
+            }
             Topic::Delete { topic } => {
                 client.delete_topic(&topic).await?;
                 if is_json {
@@ -65,6 +81,63 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
         client.close().await;
         Ok(())
     })
+}
+
+/// What the broker would say to a creation, without it: whether the topic is there already.
+async fn would_create(client: &Client, topic: &str, settings: TopicSettings) -> Result<bool> {
+    let name = TopicName::parse(topic)?;
+    settings.or(&TopicSettings::default()).validate()?;
+    if name.is_inbox() {
+        return Err(Error::invalid(format!("{name}: an inbox is created by subscribing to it")).into());
+    }
+    match client.describe_topic(topic).await {
+        Ok(info) if fits(&info.settings, settings) => Ok(true),
+        Ok(_) => Err(Failure::new(FAILED, format!("topic {topic} exists with other settings"))),
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, is_there: bool, is_json: bool) -> Result {
+    if is_json {
+        // What is not said is null: it will be as the broker is set.
+        let said = |n: u64, default: u64| (n != default).then_some(n);
+        let default = TopicSettings::DEFAULT;
+        let would = json!({
+            "topic": topic,
+            "would_create": !is_there,
+            "partitions": said(settings.partitions.into(), TopicSettings::DEFAULT_PARTITIONS.into()),
+            "retention_bytes": said(settings.retention_bytes, default),
+            "retention_ms": said(settings.retention_ms, default),
+            "storage": settings.storage.name(),
+        });
+        return Ok(writeln!(out, "{would}")?);
+    }
+    match is_there {
+        true => writeln!(out, "topic {topic} is there already, with these settings:")?,
+        false => writeln!(out, "topic {topic} would be created:")?,
+    }
+    Ok(writeln!(out, "{}", settings_table(settings))?)
+}
+
+fn settings_table(settings: TopicSettings) -> Table {
+    let as_set = || "as the broker is set".to_owned();
+    let limit = |n: u64, unit: &str| match n {
+        0 => "no limit".to_owned(),
+        TopicSettings::DEFAULT => as_set(),
+        _ => format!("{n} {unit}"),
+    };
+    let partitions = match settings.partitions {
+        TopicSettings::DEFAULT_PARTITIONS => as_set(),
+        partitions => partitions.to_string(),
+    };
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.add_row(["partitions".to_owned(), partitions]);
+    table.add_row(["records are kept".to_owned(), place(settings.storage).to_owned()]);
+    table.add_row(["retention of a partition".to_owned(), limit(settings.retention_bytes, "bytes")]);
+    table.add_row(["retention of a batch".to_owned(), limit(settings.retention_ms, "ms")]);
+    table
 }
 
 fn list(out: &mut impl Write, topics: &[TopicInfo]) -> Result {
@@ -91,19 +164,11 @@ fn list(out: &mut impl Write, topics: &[TopicInfo]) -> Result {
 }
 
 fn describe(out: &mut impl Write, info: &TopicInfo) -> Result {
-    writeln!(
-        out,
-        "topic {}: {} partitions {}, keeps {} bytes a partition and batches for {} ms",
-        info.topic,
-        info.settings.partitions,
-        place(info.settings.storage),
-        info.settings.retention_bytes,
-        info.settings.retention_ms
-    )?;
+    writeln!(out, "topic {}\n{}\n", info.topic, settings_table(info.settings))?;
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["PARTITION", "START", "END", "BYTES", "SUBSCRIBERS"]);
+    table.load_style(NOTHING).set_header(["PARTITION", "START", "END", "RECORDS", "BYTES", "SUBSCRIBERS"]);
     for (id, p) in info.partitions.iter().enumerate() {
-        table.add_row([id as u64, p.start, p.end, p.bytes, u64::from(p.subscribers)]);
+        table.add_row([id as u64, p.start, p.end, p.end - p.start, p.bytes, u64::from(p.subscribers)]);
     }
     Ok(writeln!(out, "{table}")?)
 }
@@ -125,6 +190,13 @@ fn to_json(info: &TopicInfo) -> Value {
 fn place(storage: Storage) -> &'static str {
     match storage {
         Storage::Disk => "on disk",
-        Storage::Memory | Storage::Auto => "in memory",
+        Storage::Memory => "in memory",
+        Storage::Auto => "on disk where the broker has one",
     }
+}
+
+/// Whether a topic is as it is asked for, as far as anything is.
+fn fits(there: &TopicSettings, asked: TopicSettings) -> bool {
+    let storage = if asked.storage == Storage::Auto { there.storage } else { asked.storage };
+    *there == TopicSettings { storage, ..asked.or(there) }
 }

@@ -54,6 +54,7 @@ fn requests() -> Vec<Request> {
         Request::TopicDelete { topic: "topic".into() },
         Request::TopicDescribe { topic: "topic".into() },
         Request::TopicList { after: "topic".into(), count_max: 1 },
+        Request::TopicGrow { topic: "topic".into(), partitions: 2 },
     ]
 }
 
@@ -119,7 +120,7 @@ async fn unknown_kinds_are_refused() {
     let server = Server::start();
     let mut bystander = Bystander::of(&server).await;
     let mut raw = Raw::open(server.address).await;
-    for kind in (0..=u8::MAX).filter(|kind| !(0x01..=0x0c).contains(kind)) {
+    for kind in (0..=u8::MAX).filter(|kind| !matches!(kind, 0x01..=0x0d | 0x10)) {
         let bytes = frame(kind, 1_000 + u32::from(kind), b"anything");
         assert_eq!(answered(&mut raw, &bytes, 1_000 + u32::from(kind)).await, ErrorKind::Unsupported, "{kind:#x}");
     }

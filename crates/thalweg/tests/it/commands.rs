@@ -15,7 +15,7 @@ const NOT_FOUND: i32 = 4;
 
 /// All of a topic, as JSON, one record a line.
 fn records(server: &Server, topic: &str) -> Vec<serde_json::Value> {
-    let out = on(server, ["subscribe", topic, "--from", "earliest", "--until-end", "--format", "json"]).ok();
+    let out = on(server, ["subscribe", topic, "--from", "earliest", "--until-end", "--output", "json"]).ok();
     out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
@@ -73,16 +73,24 @@ fn publish_takes_a_long_pipe() {
     assert!(out == lines, "what went in came out");
 }
 
-/// Every format shows the same records.
+/// Every form shows the same records.
 #[test]
-fn subscribe_prints_every_format() {
+fn subscribe_prints_every_form() {
     let server = Server::start();
     on(&server, ["publish", "t", "with key", "--key", "k1"]).ok();
     on(&server, ["publish", "t", "without"]).ok();
-    let print =
-        |format: &str| on(&server, ["subscribe", "t", "--from", "earliest", "-n", "2", "--format", format]).ok();
-    assert_eq!(print("value"), "with key\nwithout\n");
-    assert_eq!(print("key-value"), "k1\twith key\n\twithout\n");
+    let read = |more: [&'static str; 2]| {
+        on(&server, ["subscribe", "t", "--from", "earliest", "-n", "2"].into_iter().chain(more))
+    };
+    let print = |output: &'static str| read(["--output", output]).ok();
+    assert_eq!(print("text"), "with key\nwithout\n");
+    assert_eq!(print("raw"), "with keywithout");
+    assert_eq!(
+        read(["--format", r"{{topic}}/{{partition}}/{{ offset }}\t{{key}}={{value}}"]).ok(),
+        "t/0/0\tk1=with key\nt/0/1\t=without\n"
+    );
+    let times = read(["--format", "{{time}}"]).ok();
+    assert!(times.lines().all(|time| time.starts_with("20") && time.ends_with('Z')), "{times}");
     let json: Vec<serde_json::Value> =
         print("json").lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!((&json[0]["key"], &json[1]["key"]), (&json!("k1"), &serde_json::Value::Null));
@@ -154,7 +162,7 @@ fn topic_commands() {
     let create =
         ["topic", "create", "orders", "--partitions", "2", "--retention-bytes", "1MiB", "--retention-ms", "1000"];
     assert!(on(&server, create).ok().contains("orders"));
-    let settings = json!({ "topic": "orders", "retention_bytes": 1 << 20, "retention_ms": 1_000 });
+    let settings = json!({ "topic": "orders", "retention_bytes": 1 << 20, "retention_ms": 1_000, "storage": "memory" });
     let created = on(&server, create.into_iter().chain(["--json"])).json();
     for (name, value) in settings.as_object().expect("an object") {
         assert_eq!(&created[name], value);
@@ -163,12 +171,16 @@ fn topic_commands() {
     feed(&server, ["publish", "orders", "--partition", "1"], "a\nb\n").ok();
     let list = on(&server, ["topic", "list"]).ok();
     let rows: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["TOPIC", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);
-    assert_eq!(&rows[1][..3], ["orders", "2", "2"]);
+    assert_eq!(rows[0], ["TOPIC", "STORAGE", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);
+    assert_eq!(&rows[1][..4], ["orders", "memory", "2", "2"]);
     let listed = on(&server, ["--json", "topic", "list"]).json();
     assert_eq!(listed[0]["partitions"][1]["end"], 2);
     let described = on(&server, ["topic", "describe", "orders"]).ok();
-    assert!(described.contains("orders: 2 partitions") && described.contains("PARTITION"), "{described}");
+    for line in [["partitions", "2"], ["retention", "1048576"], ["retention", "1000"]] {
+        let says = |text: &str| line.iter().all(|word| text.split_whitespace().any(|said| said == *word));
+        assert!(described.lines().any(says), "{described}");
+    }
+    assert!(described.contains("PARTITION"), "{described}");
     assert_eq!(on(&server, ["--json", "topic", "describe", "orders"]).json()["partitions"][1]["end"], 2);
     on(&server, ["topic", "create", "orders", "--partitions", "3"]).failed(1);
     on(&server, ["topic", "create", "or ders"]).failed(USAGE);
@@ -218,11 +230,49 @@ fn exit_codes_tell_what_is_missing() {
         let message = on(&server, args.iter().copied()).failed(NOT_FOUND);
         assert!(message.contains("'t'"), "{message}");
     }
-    for args in [&["no-such-command"][..], &["publish"], &["subscribe", "t", "--format", "xml"], &[]] {
+    for args in [&["no-such-command"][..], &["publish"], &["subscribe", "t", "--output", "xml"], &[]] {
         thalweg(args.iter().copied()).failed(USAGE);
     }
+    // A template is wrong before there is anything to connect to.
+    let message = thalweg(["--server", &quic, "subscribe", "t", "--format", "{{ofset}} {{value}}"]).failed(USAGE);
+    assert!(message.contains("did you mean {{offset}}?"), "{message}");
+    thalweg(["subscribe", "t", "--format", "{{value}}", "--output", "json"]).failed(USAGE);
     thalweg(["--server", "http://localhost", "topic", "list"]).failed(USAGE);
     thalweg(["--set", "shrads=1", "topic", "list"]).failed(USAGE);
+}
+
+/// A topic can be tried before it is created, described, and grown, but not shrunk.
+#[test]
+fn a_topic_is_tried_created_described_and_grown() {
+    let server = Server::start();
+    let create = ["topic", "create", "orders", "--partitions", "2", "--retention-ms", "0"];
+    let tried = on(&server, ["--json"].into_iter().chain(create).chain(["--dry-run"])).json();
+    assert_eq!(tried["would_create"], true);
+    assert_eq!((&tried["partitions"], &tried["retention_ms"]), (&json!(2), &json!(0)));
+    on(&server, ["topic", "describe", "orders"]).failed(NOT_FOUND);
+    let text = on(&server, create.into_iter().chain(["--dry-run"])).ok();
+    assert!(text.starts_with("topic orders would be created:") && text.contains("no limit"), "{text}");
+    for bad in [["orders..eu", "1"], ["orders", "1025"], ["_inbox.mine", "1"]] {
+        on(&server, ["topic", "create", bad[0], "--partitions", bad[1], "--dry-run"]).failed(USAGE);
+    }
+    on(&server, create).ok();
+    assert_eq!(on(&server, ["--json"].into_iter().chain(create).chain(["--dry-run"])).json()["would_create"], false);
+    let message = on(&server, ["topic", "create", "orders", "--partitions", "3", "--dry-run"]).failed(1);
+    assert!(message.contains("exists with other settings"), "{message}");
+
+    assert_eq!(
+        on(&server, ["topic", "add-partitions", "orders", "3"]).ok(),
+        "topic orders has 5 partitions now, 2 before\n"
+    );
+    let grown = on(&server, ["--json", "topic", "add-partitions", "orders", "1"]).json();
+    assert_eq!(grown["partitions"].as_array().map(Vec::len), Some(6));
+    on(&server, ["topic", "add-partitions", "orders", "0"]).failed(USAGE);
+    on(&server, ["topic", "add-partitions", "orders", "1019"]).failed(USAGE);
+    on(&server, ["topic", "add-partitions", "nothing", "1"]).failed(NOT_FOUND);
+    on(&server, ["publish", "orders", "x", "--partition", "5", "-n", "3"]).ok();
+    let described = on(&server, ["topic", "describe", "orders"]).ok();
+    let row: Vec<&str> = described.lines().last().expect("rows").split_whitespace().collect();
+    assert_eq!(row[..4], ["5", "0", "3", "3"], "{described}");
 }
 
 /// The configuration shows where each value comes from: flag over variable over file over profile.
@@ -263,8 +313,8 @@ fn a_closed_pipe_is_no_failure() {
     feed(&server, ["publish", "t"], &"line\n".repeat(50_000)).ok();
     for args in [
         &["subscribe", "t", "--from", "earliest"][..],
-        &["subscribe", "t", "--from", "earliest", "--format", "table"],
-        &["subscribe", "t", "--from", "earliest", "--until-end", "--format", "json"],
+        &["subscribe", "t", "--from", "earliest", "--output", "table"],
+        &["subscribe", "t", "--from", "earliest", "--until-end", "--output", "json"],
         &["topic", "list"],
         &["--json", "topic", "list"],
         &["topic", "describe", "t"],

@@ -19,6 +19,7 @@ mod requests;
 mod resilience;
 mod rpc;
 mod serve;
+mod stream_bench;
 mod subscribing;
 mod telemetry;
 mod topics;

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use client::{ErrorKind, Event, Record, Start, Storage, TopicSettings};
+use client::{ClientSettings, ErrorKind, Event, Record, Start, Storage, TopicSettings};
 use wire::{Request, Response};
 
+use crate::proxy::Proxy;
 use crate::raw::Raw;
 use crate::reading::{next_event, publish, subscribe, take, values};
-use crate::server::{PATIENCE, Server, within};
+use crate::server::{PATIENCE, Server, connect, within};
 
 /// Creating is idempotent for the same settings and refused for others; describing shows what there is.
 #[tokio::test]
@@ -168,4 +169,65 @@ async fn retention_by_time_empties_a_log() {
     }
     publish(&client, "brief", [5]).await;
     assert_eq!(values(&mut subscription, 1).await, ["5"]);
+}
+
+/// A publisher that is open learns of new partitions, by its acknowledgements or by asking, and uses them; keys go
+/// where any other client looks for them. Subscriptions over every transport get them.
+#[tokio::test]
+async fn publishers_and_subscriptions_that_are_open_follow_a_topic_that_grows() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    within("create", client.create_topic("t", TopicSettings::default())).await.expect("created");
+    let mut readers =
+        [subscribe(&client, "t", Start::Live).await, subscribe(&server.client("quic").await, "t", Start::Live).await];
+    let publisher = within("publisher", client.publisher("t").open()).await.expect("open");
+    within("publish", publisher.publish(&Record::new("before"))).await.expect("published");
+    let info = within("grow", client.grow_topic("t", 8)).await.expect("grown");
+    assert_eq!((info.settings.partitions, info.partitions.len()), (8, 8));
+    // This one tells.
+    within("publish", publisher.publish(&Record::new("tells"))).await.expect("published");
+    let keys: Vec<String> = (0..64).map(|i| format!("key-{i}")).collect();
+    for key in &keys {
+        within("send", publisher.send(&Record::new(key.clone()).with_key(key.clone()))).await.expect("sent");
+    }
+    within("flush", publisher.flush()).await.expect("flushed");
+    for reader in &mut readers {
+        let messages = take(reader, 66).await;
+        let keyed: Vec<_> = messages.iter().filter(|message| message.record.key.is_some()).collect();
+        assert_eq!(keyed.len(), 64);
+        for message in keyed {
+            let expected = engine::partitioner::for_key(message.record.key.as_deref().unwrap_or_default(), 8);
+            assert_eq!(message.partition, expected, "{message:?}");
+        }
+    }
+}
+
+/// A subscription whose connection was broken while its topic grew goes on with all that the new partitions have.
+#[tokio::test]
+async fn a_subscription_that_was_away_while_its_topic_grew_misses_nothing() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    let settings = TopicSettings { partitions: 2, ..TopicSettings::default() };
+    within("create", client.create_topic("t", settings)).await.expect("created");
+    let proxy = Proxy::start(server.address, Vec::new()).await;
+    let away = connect(&proxy.url(), ClientSettings::default()).await;
+    let mut reader = subscribe(&away, "t", Start::Live).await;
+    let publish_to = async |partition: u32, value: &str| {
+        let publisher = client.publisher("t").partition(Some(partition)).open();
+        let publisher = within("publisher", publisher).await.expect("open");
+        within("publish", publisher.publish(&Record::new(value.to_owned()))).await.expect("published");
+    };
+    publish_to(0, "0").await;
+    assert_eq!(values(&mut reader, 1).await, ["0"]);
+    proxy.go_down();
+    within("grow", client.grow_topic("t", 4)).await.expect("grown");
+    for partition in [1, 2, 3, 3] {
+        publish_to(partition, &partition.to_string()).await;
+    }
+    proxy.go_up();
+    let mut came = values(&mut reader, 4).await;
+    came.sort();
+    assert_eq!(came, ["1", "2", "3", "3"]);
+    publish_to(2, "live").await;
+    assert_eq!(values(&mut reader, 1).await, ["live"]);
 }

@@ -163,6 +163,7 @@ fn requests() -> Vec<Vector> {
             "publish_with_producer",
             Request::Publish { topic: topic(), partition: Some(2), acks: Acks::Accepted, batch: numbered() },
         ),
+        ("topic_grow", Request::TopicGrow { topic: topic(), partitions: 1024 }),
     ]);
     values.extend(group_requests().into_iter().map(|(name, value)| (name, Request::Group(value))));
     let encode = |(i, (name, value)): (usize, (&str, Request))| {
@@ -187,7 +188,7 @@ fn responses() -> Vec<Vector> {
             PartitionInfo { start: 0, end: 0, bytes: 0, subscribers: 0 },
         ]
     };
-    let published = |level| Published { partition: 2, base_offset: 1 << 40, level, receivers: 3 };
+    let published = |level| Published { partition: 2, base_offset: 1 << 40, level, receivers: 3, partitions: 4 };
     let hello = HelloOk {
         version: 1,
         features: Features(0),
@@ -214,6 +215,7 @@ fn responses() -> Vec<Vector> {
         ("stats", Response::Stats("thalweg_topics 1\n".into())),
         ("pong", Response::Pong),
         ("producer", Response::Producer { id: 0x0123_4567_89ab_cdef, epoch: 7 }),
+        ("topic_grown", Response::TopicGrown(topic(partitions()))),
     ];
     let encode = |i: usize, name: String, value: Response| {
         let mut buf = BytesMut::new();

@@ -12,12 +12,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use ::bench::rpc::{
-    HEAD_BYTES, LoadAverage, LoadReport, Place, Plan, Program, RpcServer, Secure, ServerSettings, Target, Trust,
-};
+use ::bench::LoadAverage;
+use ::bench::rpc::{HEAD_BYTES, LoadReport, Place, Plan, RpcServer, Secure, ServerSettings, Target, Trust};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::idle::raise_file_limit;
+use super::this_program;
 use crate::args::{self, BenchRpc, Global, RpcHalf, RpcLoad, RpcServe, RpcShape};
 use crate::block_on;
 use crate::output::{FAILED, Failure, Result, USAGE, note};
@@ -27,8 +27,6 @@ use profile::Start;
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
 /// Bytes of the requests of one pipeline.
 const BATCH_BYTES_MAX: usize = 256 << 20;
-/// Where `main.rs` gets its memory from.
-const ALLOCATOR: &str = "mimalloc";
 
 pub fn run(global: &Global, args: BenchRpc) -> Result {
     if global.server.is_some() || !global.set.is_empty() {
@@ -211,8 +209,7 @@ fn measure(plan: &Plan, server: Option<u32>) -> Result<LoadReport> {
     let before = LoadAverage::now();
     let outcome = ::bench::rpc::run(plan, server).map_err(|e| Failure::new(FAILED, e.to_string()))?;
     outcome.told.iter().for_each(|why| note(why));
-    let version = concat!("thalweg ", env!("CARGO_PKG_VERSION"));
-    Ok(LoadReport::new(plan, &outcome, Program::this(version, ALLOCATOR), before))
+    Ok(LoadReport::new(plan, &outcome, this_program(), before))
 }
 
 /// A run with errors has failed, whatever else it found.

@@ -62,6 +62,13 @@ fn ticks(path: &str) -> Option<(Duration, Duration)> {
     Some((next()?, next()?))
 }
 
+/// Resident memory of a process.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

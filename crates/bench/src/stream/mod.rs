@@ -1,0 +1,215 @@
+//! A stream under load: one producer and one consumer of one topic, started together, and every record checked.
+//!
+//! The first workload is that of a published report (see [`quoted`]), in its own terms; the others put more on the
+//! way at once. Producer and consumer are clients of their own, each on a thread of its own.
+
+mod consumer;
+mod producer;
+pub mod quoted;
+mod record;
+mod report;
+mod tables;
+mod timeline;
+mod watch;
+
+use std::time::{Duration, Instant};
+
+use client::{
+    Acks, Address, Client, ClientSettings, Error, ErrorKind, Overflow, Result, Start, Subscription, TopicSettings,
+};
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+
+use crate::load::{cpu_seconds, server_metric};
+use consumer::Consumed;
+use producer::Produced;
+use record::Records;
+use watch::Watch;
+
+pub use consumer::Faults;
+pub use record::{Length, STAMP_BYTES};
+pub use report::{Charts, StreamReport};
+pub use tables::Table;
+pub use timeline::Point;
+pub use watch::Usage;
+
+/// What the log of a memory topic takes for a record beside its value, at most, and for a batch.
+const RECORD_OVERHEAD_BYTES: u64 = 24;
+const BATCH_OVERHEAD_BYTES: u64 = 512;
+
+/// When the consumer reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consumer {
+    /// From the begin, together with the producer.
+    Together,
+    /// When the producer has ended, from the first record on.
+    After,
+    /// Not at all.
+    Absent,
+}
+
+impl Consumer {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Together => "together",
+            Self::After => "after",
+            Self::Absent => "none",
+        }
+    }
+}
+
+/// A workload and where it goes.
+#[derive(Clone)]
+pub struct Plan {
+    /// How the workload is called.
+    pub mode: String,
+    pub address: Address,
+    pub settings: ClientSettings,
+    /// Made for the run and deleted after it. It has to keep all records.
+    pub topic: String,
+    pub topic_settings: TopicSettings,
+    pub records: u64,
+    pub length: Length,
+    /// Records in a batch; 0 hands them to the client one by one and leaves batches to it.
+    pub batch: usize,
+    /// Batches that may wait for their acknowledgement.
+    pub in_flight: usize,
+    pub acks: Acks,
+    /// Records a second, open loop; `None` as fast as it goes.
+    pub rate: Option<f64>,
+    pub consumer: Consumer,
+    /// How long the consumer waits for the next record before it counts the rest as lost.
+    pub patience: Duration,
+    /// The server, where it is a process of this machine.
+    pub server_pid: Option<u32>,
+}
+
+impl Plan {
+    /// When a record is due: in a closed loop at once.
+    fn due(&self, index: u64, begin: Instant) -> Instant {
+        match self.rate {
+            Some(rate) => begin + Duration::from_secs_f64(index as f64 / rate),
+            None => begin,
+        }
+    }
+
+    fn is_one_in_flight(&self) -> bool {
+        self.batch == 1 && self.in_flight == 1
+    }
+
+    /// What the log of a memory topic has to hold of this run.
+    pub fn log_bytes(&self) -> u64 {
+        let batches = self.records / self.batch.max(1) as u64 + 1;
+        self.length.total(self.records) + self.records * RECORD_OVERHEAD_BYTES + batches * BATCH_OVERHEAD_BYTES
+    }
+}
+
+/// What a run found, as it was measured.
+struct Outcome {
+    produced: Produced,
+    /// `None` where nobody read.
+    consumed: Option<Consumed>,
+    usage: Vec<Usage>,
+    server_cpu: Option<Duration>,
+    client_cpu_seconds: f64,
+}
+
+/// Runs a workload against a server that is there.
+pub fn run(plan: &Plan, program: crate::Program) -> Result<StreamReport> {
+    let load_before = crate::LoadAverage::now();
+    let control = runtime()?;
+    let client = control.block_on(async {
+        let client = Client::connect_with(plan.address.clone(), plan.settings.clone()).await?;
+        let max = server_metric(&client, "thalweg_log_bytes_max").await.unwrap_or(f64::INFINITY);
+        if plan.log_bytes() as f64 > max {
+            return Err(Error::invalid(format!(
+                "the log has to hold {} bytes, and the server's memory_max is {max}; raise it, or send fewer records",
+                plan.log_bytes()
+            )));
+        }
+        client.create_topic(&plan.topic, plan.topic_settings).await?;
+        Ok(client)
+    })?;
+    let outcome = measure(plan);
+    let deleted = control.block_on(async {
+        let deleted = client.delete_topic(&plan.topic).await;
+        client.close().await;
+        deleted
+    });
+    let outcome = outcome?;
+    deleted?;
+    Ok(StreamReport::new(plan, &outcome, program, load_before))
+}
+
+/// A client with its runtime, for a thread of its own.
+struct End {
+    runtime: Runtime,
+    client: Client,
+}
+
+impl End {
+    fn new(plan: &Plan) -> Result<Self> {
+        let runtime = runtime()?;
+        let client = runtime.block_on(Client::connect_with(plan.address.clone(), plan.settings.clone()))?;
+        Ok(Self { runtime, client })
+    }
+
+    fn close(self) {
+        self.runtime.block_on(self.client.close());
+    }
+}
+
+fn measure(plan: &Plan) -> Result<Outcome> {
+    let records = Records::new(plan.length, plan.records);
+    let (sender, reader) = (End::new(plan)?, End::new(plan)?);
+    let publisher = sender.runtime.block_on(sender.client.publisher(&plan.topic).acks(plan.acks).open())?;
+    let subscribe = |start| {
+        let builder = reader.client.subscribe(&plan.topic).start(start).overflow(Overflow::Replay);
+        reader.runtime.block_on(builder.open())
+    };
+    let subscription = match plan.consumer {
+        Consumer::Together => Some(subscribe(Start::Live)?),
+        Consumer::After | Consumer::Absent => None,
+    };
+    let failed = Notify::new();
+    let client_before = cpu_seconds();
+    let begin = Instant::now();
+    let watch = plan.server_pid.and_then(|pid| Watch::start(pid, begin));
+    let (produced, consumed) = std::thread::scope(|scope| {
+        let producer = scope.spawn(|| {
+            let produced = sender.runtime.block_on(producer::run(plan, &records, &publisher, begin));
+            if produced.is_err() {
+                failed.notify_one();
+            }
+            produced
+        });
+        let consume = |mut subscription: Subscription| {
+            let consumed = consumer::run(plan, &records, &mut subscription, &failed, begin);
+            reader.runtime.block_on(consumed).map(Some)
+        };
+        match plan.consumer {
+            Consumer::Together => {
+                let consumed = subscription.map_or(Ok(None), consume);
+                Ok::<_, Error>((joined(producer)?, consumed?))
+            }
+            // From the first one, not from the earliest that is left: what is gone is told.
+            Consumer::After => Ok((joined(producer)?, consume(subscribe(Start::Offset(0))?)?)),
+            Consumer::Absent => Ok((joined(producer)?, None)),
+        }
+    })?;
+    let (usage, server_cpu) = watch.map(Watch::stop).unzip();
+    let client_cpu_seconds = cpu_seconds() - client_before;
+    drop(publisher);
+    sender.close();
+    reader.close();
+    Ok(Outcome { produced, consumed, usage: usage.unwrap_or_default(), server_cpu, client_cpu_seconds })
+}
+
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn runtime() -> Result<Runtime> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| Error::new(ErrorKind::Internal, format!("cannot start a runtime: {error}")))
+}

@@ -1,0 +1,215 @@
+//! A run as the six tables of the report that the first workload is from, with its figures beside.
+
+use std::fmt;
+
+use super::StreamReport;
+use super::quoted::{self, QuotedLatency, QuotedRate, SOURCES};
+use crate::report::{Percentiles, rate};
+
+/// A table: its title stands over the names of its rows.
+pub struct Table {
+    pub title: &'static str,
+    pub columns: Vec<&'static str>,
+    /// The name of each row and its cells.
+    pub rows: Vec<(&'static str, Vec<String>)>,
+}
+
+const THIS_RUN: &str = "this run";
+const NOT_KNOWN: &str = "-";
+
+impl StreamReport {
+    pub fn tables(&self) -> [Table; 6] {
+        let has_quotes = self.is_as_reported();
+        let rates = |quoted: &'static [QuotedRate]| if has_quotes { quoted } else { &[] };
+        let latencies = |quoted: &'static [QuotedLatency]| if has_quotes { quoted } else { &[] };
+        let sent = Rate {
+            bytes: Some(self.bytes),
+            max: self.produced_mb_per_s_max,
+            mean: Some(self.produced_mb_per_s),
+            records: Some(self.produced_per_s),
+        };
+        let read = Rate {
+            bytes: self.consumed_per_s.map(|_| self.bytes),
+            max: self.consumed_mb_per_s_max,
+            mean: self.consumed_mb_per_s,
+            records: self.consumed_per_s,
+        };
+        [
+            sent.table("Producer throughput", rates(&quoted::PRODUCER_RATE)),
+            read.table("Consumer throughput", rates(&quoted::CONSUMER_RATE)),
+            latency("Producer latency, ms", self.producer_us, latencies(&quoted::PRODUCER_LATENCY)),
+            latency("Consumer latency, ms", self.consumer_us, latencies(&quoted::CONSUMER_LATENCY)),
+            latency("End-to-end latency, ms", self.e2e_us, latencies(&quoted::E2E_LATENCY)),
+            self.usage(has_quotes),
+        ]
+    }
+
+    fn usage(&self, has_quotes: bool) -> Table {
+        let looks = &self.charts.server;
+        let seconds = looks.last().zip(looks.first()).map(|(last, first)| last.at_s - first.at_s);
+        let mean = self.server_cpu_seconds.zip(seconds).map(|(cpu, seconds)| cpu / seconds.max(1e-9) * 100.0);
+        let gigabytes = self.bytes as f64 / 1e9;
+        let mut rows = vec![(
+            THIS_RUN,
+            vec![
+                fixed(self.memory_growth_mb(), 1),
+                fixed(self.server_resident_bytes_max.map(|bytes| bytes as f64 / 1e6), 1),
+                fixed(self.server_cpu_percent_max, 0),
+                fixed(mean, 0),
+                fixed(self.server_cpu_seconds.map(|seconds| seconds / gigabytes), 2),
+            ],
+        )];
+        if has_quotes {
+            let figures = [Some(quoted::MEMORY_MB_MAX), None, Some(quoted::CPU_PERCENT_MAX), None, None];
+            rows.push((quoted::FLUVIO, figures.map(|figure| fixed(figure, 0)).to_vec()));
+        }
+        let columns = vec!["max growth MB", "max resident MB", "max CPU %", "mean CPU %", "CPU s/GB"];
+        Table { title: "Memory and CPU of the server", columns, rows }
+    }
+
+    /// What the tables mean, and where the figures of others are from.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.rate_per_s.is_some() {
+            notes.push("open loop: latencies count from when a record was due".to_owned());
+        } else if self.in_flight > 1 {
+            notes.push("closed loop with many on the way: latencies say how long the queue is".to_owned());
+        }
+        let max = match self.is_one_in_flight() {
+            true => "the highest of all records: its bytes through its latency",
+            false => "the highest of the steps of time that the charts have",
+        };
+        notes.push(format!("max MB/s: {max}; mean: all bytes through the time of the run"));
+        notes.push(
+            "consumer latency: from the begin of an attempt to read to its success, so it has the wait for the producer"
+                .to_owned(),
+        );
+        if self.is_as_reported() {
+            notes.extend(SOURCES.iter().zip(1..).map(|(source, number)| format!("[{number}] {source}")));
+            notes.push(
+                "This run: 1 server, replication 1, on another machine: the figures of others say where the bar was put"
+                    .to_owned(),
+            );
+        }
+        notes
+    }
+}
+
+struct Rate {
+    bytes: Option<u64>,
+    max: Option<f64>,
+    mean: Option<f64>,
+    records: Option<f64>,
+}
+
+impl Rate {
+    fn table(&self, title: &'static str, quoted: &[QuotedRate]) -> Table {
+        let count = |bytes: Option<u64>| bytes.map_or(NOT_KNOWN.to_owned(), |bytes| bytes.to_string());
+        let records = self.records.map_or(NOT_KNOWN.to_owned(), rate);
+        let this = (THIS_RUN, vec![count(self.bytes), fixed(self.max, 2), fixed(self.mean, 2), records]);
+        let others = quoted.iter().map(|quoted| {
+            let unknown = || NOT_KNOWN.to_owned();
+            (quoted.name, vec![count(quoted.bytes), fixed(Some(quoted.mb_per_s_max), 2), unknown(), unknown()])
+        });
+        let columns = vec!["bytes", "max MB/s", "mean MB/s", "records"];
+        Table { title, columns, rows: std::iter::once(this).chain(others).collect() }
+    }
+}
+
+fn latency(title: &'static str, found: Option<Percentiles>, quoted: &[QuotedLatency]) -> Table {
+    let ms = |value: fn(&Percentiles) -> f64| fixed(found.as_ref().map(|found| value(found) / 1000.0), 3);
+    let this = vec![ms(|p| p.mean), ms(|p| p.p50), ms(|p| p.p90), ms(|p| p.p99), ms(|p| p.p999), ms(|p| p.max)];
+    let others = quoted.iter().map(|quoted| {
+        let figures = [quoted.average, Some(quoted.p50), Some(quoted.p90), Some(quoted.p99), Some(quoted.p999), None];
+        (quoted.name, figures.map(|figure| fixed(figure, 2)).to_vec())
+    });
+    let columns = vec!["average", "p50", "p90", "p99", "p99.9", "max"];
+    Table { title, columns, rows: std::iter::once((THIS_RUN, this)).chain(others).collect() }
+}
+
+fn fixed(value: Option<f64>, digits: usize) -> String {
+    value.map_or(NOT_KNOWN.to_owned(), |value| format!("{value:.digits$}"))
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.rows.iter().map(|(name, _)| name.len());
+        let first = names.max().unwrap_or(0).max(self.title.len());
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|(_, cells)| Some(cells.get(column)?.len()));
+            cells.max().unwrap_or(0).max(self.columns[column].len())
+        };
+        write!(f, "{:<first$}", self.title)?;
+        for (column, name) in self.columns.iter().enumerate() {
+            write!(f, "  {name:>0$}", width(column))?;
+        }
+        writeln!(f)?;
+        for (name, cells) in &self.rows {
+            write!(f, "{name:<first$}")?;
+            for (column, cell) in cells.iter().enumerate() {
+                write!(f, "  {cell:>0$}", width(column))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for StreamReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.shape())?;
+        writeln!(
+            f,
+            "on {} x {}, Linux {}, commit {}, load average {:.2} before, {:.2} after",
+            self.host.cores,
+            self.host.cpu,
+            self.host.kernel,
+            self.program.commit,
+            self.load_average_before.0[0],
+            self.load_average_after.0[0]
+        )?;
+        for table in self.tables() {
+            write!(f, "\n{table}")?;
+        }
+        writeln!(f)?;
+        for note in self.notes() {
+            writeln!(f, "{note}")?;
+        }
+        writeln!(f, "{}", self.verdict())
+    }
+}
+
+impl StreamReport {
+    /// The workload in a line.
+    pub fn shape(&self) -> String {
+        let batch = match self.batch {
+            0 => "batches as the client makes them".to_owned(),
+            batch => format!("{batch} in a batch, {} in flight", self.in_flight),
+        };
+        let rate = self.rate_per_s.map_or(String::new(), |per_s| format!(", {} asked for", rate(per_s)));
+        format!(
+            "{} {} over {}: {} records of {:.0} B, {} {}, {batch}, acks {}, consumer {}{rate}",
+            self.system,
+            self.mode,
+            self.transport,
+            self.records,
+            self.record_bytes,
+            self.partitions,
+            if self.partitions == 1 { "partition" } else { "partitions" },
+            self.acks,
+            self.consumer
+        )
+    }
+
+    /// Whether the run counts.
+    pub fn verdict(&self) -> String {
+        match self.consumed_seconds {
+            _ if self.faults().any() => format!(
+                "THIS RUN IS NOT WHOLE and its rates do not count: {} records lost, {} damaged, {} repeated, {} late",
+                self.lost, self.damaged, self.repeated, self.disordered
+            ),
+            Some(_) => format!("all {} records came once, in order, with their bytes", self.consumed),
+            None => format!("all {} records were acknowledged; nobody read them", self.produced),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a server takes of the machine while a run goes on, by looking at it every few milliseconds.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::{self, CpuTime};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Looks that are kept. When a run needs more, every other one goes, and the pause doubles.
+const LOOKS_MAX: usize = 1024;
+/// CPU use is that over at least so long: shorter, and the steps of the system's clock show.
+const CPU_WINDOW: Duration = Duration::from_millis(100);
+
+/// A look at a process.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Duration,
+    resident_bytes: u64,
+    cpu: Duration,
+}
+
+/// A look for reports.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Usage {
+    /// Seconds since the run began.
+    pub at_s: f64,
+    pub resident_bytes: u64,
+    /// Of one core, over the last tenth of a second.
+    pub cpu_percent: f64,
+}
+
+/// A process that is being watched until [`Watch::stop`].
+pub struct Watch {
+    stop: Sender<()>,
+    thread: JoinHandle<Vec<Look>>,
+}
+
+impl Watch {
+    /// `None` where there is no such process, or the system does not tell.
+    pub fn start(pid: u32, begin: Instant) -> Option<Self> {
+        let first = look(pid, begin)?;
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let (mut looks, mut pause) = (vec![first], FIRST_PAUSE);
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let Some(now) = look(pid, begin) else {
+                    break;
+                };
+                looks.push(now);
+                if looks.len() == LOOKS_MAX {
+                    let mut place = 0;
+                    looks.retain(|_| {
+                        place += 1;
+                        place % 2 == 1
+                    });
+                    pause *= 2;
+                }
+            }
+            looks.extend(look(pid, begin));
+            looks
+        });
+        Some(Self { stop, thread })
+    }
+
+    /// All looks, the first and the last of the run included, and the CPU time between these two.
+    pub fn stop(self) -> (Vec<Usage>, Duration) {
+        // Where it has ended by itself it needs no telling.
+        self.stop.send(()).unwrap_or_default();
+        let looks = self.thread.join().unwrap_or_default();
+        let cpu = match looks[..] {
+            [first, .., last] => last.cpu.saturating_sub(first.cpu),
+            _ => Duration::ZERO,
+        };
+        (usages(&looks), cpu)
+    }
+}
+
+fn look(pid: u32, begin: Instant) -> Option<Look> {
+    let cpu = CpuTime::of(pid)?.total();
+    Some(Look { at: begin.elapsed(), resident_bytes: process::resident_bytes(pid)?, cpu })
+}
+
+fn usages(looks: &[Look]) -> Vec<Usage> {
+    let mut earlier = 0;
+    let usage = |(i, now): (usize, &Look)| {
+        while earlier + 1 < i && now.at.saturating_sub(looks[earlier + 1].at) >= CPU_WINDOW {
+            earlier += 1;
+        }
+        let then = &looks[earlier];
+        let (span, cpu) = (now.at.saturating_sub(then.at), now.cpu.saturating_sub(then.cpu));
+        // A share of a few milliseconds says nothing.
+        let is_long = span >= CPU_WINDOW || i + 1 == looks.len();
+        let share = if is_long && !span.is_zero() { cpu.as_secs_f64() / span.as_secs_f64() } else { 0.0 };
+        Usage { at_s: now.at.as_secs_f64(), resident_bytes: now.resident_bytes, cpu_percent: share * 100.0 }
+    };
+    looks.iter().enumerate().map(usage).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(at_ms: u64, cpu_ms: u64) -> Look {
+        Look { at: Duration::from_millis(at_ms), resident_bytes: at_ms, cpu: Duration::from_millis(cpu_ms) }
+    }
+
+    #[test]
+    fn cpu_use_is_that_of_the_last_tenth_of_a_second() {
+        let looks: Vec<Look> = (0..20).map(|i| look(i * 20, if i < 10 { 0 } else { (i - 10) * 40 })).collect();
+        let percent: Vec<f64> = usages(&looks).iter().map(|usage| usage.cpu_percent.round()).collect();
+        assert_eq!(percent[5], 0.0, "nothing was used yet");
+        assert_eq!(percent[12], 80.0, "two of five steps at 200 %");
+        assert_eq!(percent[15..], [200.0; 5]);
+    }
+
+    #[test]
+    fn a_run_shorter_than_that_has_the_use_of_all_of_it() {
+        let looks = [look(0, 0), look(20, 30), look(40, 60)];
+        assert_eq!(usages(&looks)[2].cpu_percent.round(), 150.0);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn this_process_is_seen_to_work() {
+        let begin = Instant::now();
+        let watch = Watch::start(std::process::id(), begin).expect("Linux tells");
+        let mut work = 0u64;
+        while begin.elapsed() < CPU_WINDOW * 2 {
+            work = work.wrapping_mul(31).wrapping_add(1);
+        }
+        let (usages, cpu) = watch.stop();
+        assert!(work > 0 && cpu > Duration::ZERO, "{cpu:?}");
+        assert!(usages.len() > 2 && usages.iter().all(|usage| usage.resident_bytes > 0), "{usages:?}");
+        assert!(Watch::start(u32::MAX, begin).is_none(), "no process has this number");
+    }
+}

@@ -1,0 +1,61 @@
+//! Topics that get more partitions while they are in use.
+
+use engine::{Error, Result, Start, TopicSettings};
+use storage::MemoryLog;
+
+use crate::broker::Broker;
+use crate::log::Log;
+use crate::topics::{Lasts, TopicStatus, no_such_topic, refuse_internal, room_for};
+
+impl Broker {
+    /// Gives a topic so many partitions in all. They only grow: records stay where they are, and keys that come to
+    /// other partitions from then on would not find back. Having as many already is fine.
+    ///
+    /// Whoever reads all of the topic, or a pattern that it matches, gets the new partitions from their first record.
+    /// Of a topic on disk they last when this is over.
+    pub async fn grow_topic(&self, name: &str, partitions: u32) -> Result<TopicStatus> {
+        let (status, lasts) = self.grow(name, partitions)?;
+        lasts.wait().await?;
+        Ok(status)
+    }
+
+    fn grow(&self, name: &str, partitions: u32) -> Result<(TopicStatus, Lasts)> {
+        refuse_internal(name)?;
+        let _control = self.patterns.lock();
+        let topic = self.topic(name)?;
+        let has = topic.settings.partitions;
+        if topic.name.is_inbox() {
+            return Err(Error::invalid(format!("{name}: an inbox has one partition")));
+        }
+        if partitions < has {
+            return Err(Error::invalid(format!("topic {name} has {has} partitions: they can only grow")));
+        }
+        if partitions == has {
+            return Ok((topic.status(), Lasts::already()));
+        }
+        TopicSettings { partitions, ..topic.settings }.validate()?;
+        room_for(&self.topics.read(), 0, partitions - has)?;
+        let (grown, lasts) = match (topic.stored_as, self.store()) {
+            (Some(id), Some(store)) => {
+                let (said, lasts) = Lasts::when_committed();
+                (topic.grown(store.grow_topic(id, partitions, said)?.into_iter().map(Log::Disk)), lasts)
+            }
+            _ => {
+                let logs = (has..partitions).map(|_| Log::Memory(MemoryLog::default()));
+                (topic.grown(logs), Lasts::already())
+            }
+        };
+        let [first, ..] = topic.partitions() else {
+            return Err(no_such_topic(name));
+        };
+        // Each of them reads the first partition, too. Nobody can publish to the new ones before they are there.
+        for subscriber in first.followers() {
+            for cell in &grown.partitions()[has as usize..] {
+                cell.join(&subscriber, &Start::Live, cell, subscriber.scope.group.as_deref())?;
+            }
+        }
+        self.topics.write().insert(topic.name.clone(), grown.clone());
+        self.groups().topics_changed();
+        Ok((grown.status(), lasts))
+    }
+}

@@ -1,0 +1,127 @@
+//! Topics on disk, as the broker's callers see them: committed before read, once and in order across restarts.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use broker::{Attempt, Broker, Settings, Wakes};
+use engine::record::Producer;
+use engine::{Acks, BatchBuilder, Codec, DraftBatch, ErrorKind};
+use storage::{RealDisk, Store, StoreSettings};
+use tokio::runtime::Handle;
+
+use crate::support::{publish, within};
+
+/// Small files, so that every start is quick.
+fn settings() -> StoreSettings {
+    let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
+    settings.journal.file_bytes = 1 << 20;
+    settings
+}
+
+fn open(dir: &Path) -> Arc<Broker> {
+    let stored = Store::open(Arc::new(RealDisk), dir, settings(), broker::now_ms, &mut |_| {}).expect("opened");
+    Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started")
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        match entry.file_type().expect("its type").is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).expect("copied")),
+        }
+    }
+}
+
+fn numbered(producer: Producer, records: usize) -> DraftBatch {
+    let mut builder = BatchBuilder::new();
+    for _ in 0..records {
+        builder.push(1, None, Some(b"value"), &[]).expect("a small record");
+    }
+    builder.finish_with(Codec::None, Some(producer)).expect("records")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_in_the_log_once_whatever_ends_between_its_tries() {
+    let mut dir = tempfile::tempdir().expect("a folder");
+    let (mut sequence, mut producers) = (0, Vec::new());
+    for round in 0..4 {
+        let broker = open(dir.path());
+        let (id, epoch) = broker.init_producer().expect("an identity");
+        assert!(!producers.contains(&id), "given twice");
+        producers.push(id);
+        let (id, epoch) = (producers[0], epoch);
+        let send = async |sequence, records| {
+            let batch = numbered(Producer { id, epoch, sequence }, records);
+            within("a publish", broker.publish("t", Some(0), Acks::Committed, batch, &mut Wakes::default())).await
+        };
+        if round > 0 {
+            // The same again is where it was, and what would leave a hole is refused.
+            let again = send(sequence - 5, 5).await.expect("a duplicate");
+            assert_eq!((again.base_offset, again.is_committed), (sequence as u64 - 5, true));
+            let refused = send(sequence + 1, 1).await.expect_err("a gap");
+            assert_eq!(refused.kind, ErrorKind::OutOfSequence);
+        }
+        for _ in 0..3 {
+            let published = send(sequence, 5).await.expect("published");
+            assert_eq!((published.base_offset, published.is_committed), (sequence as u64, true));
+            sequence += 5;
+        }
+        if round % 2 == 0 {
+            // As a broker leaves it that is killed now.
+            let left = tempfile::tempdir().expect("a folder");
+            copy(dir.path(), left.path());
+            dir = left;
+        }
+        drop(broker);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_says_what_it_means() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = open(dir.path());
+    for (acks, waits) in [(Acks::None, false), (Acks::Accepted, false), (Acks::Committed, true), (Acks::Default, true)]
+    {
+        let batch = crate::support::batch(1, 10);
+        let attempt = broker.try_publish("t", Some(0), acks, batch, &mut Wakes::default()).expect("published");
+        match attempt {
+            Attempt::Commits(committing) if waits => {
+                assert!(within("the disk", committing.finish(&broker)).await.expect("committed").is_committed);
+            }
+            Attempt::Done(published) if !waits => assert!(!published.is_committed),
+            _ => panic!("{acks:?} is not answered as it should be"),
+        }
+    }
+    let all = within("a fetch", broker.fetch("t", 0, 0, 1 << 20, std::time::Duration::ZERO)).await.expect("records");
+    assert_eq!((all.end, all.batches.len()), (4, 4));
+}
+
+/// Far more than the tail holds: what is no longer in memory comes from files, to a subscriber and to a fetch.
+#[tokio::test(flavor = "multi_thread")]
+async fn history_is_read_from_files() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut small = settings();
+    (small.tail_bytes_max, small.unflushed_bytes_max, small.checkpoint_bytes) = (64 << 10, 64 << 10, 1 << 20);
+    let stored = Store::open(Arc::new(RealDisk), dir.path(), small, broker::now_ms, &mut |_| {}).expect("opened");
+    let broker = Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started");
+    let count = 3000;
+    for offset in 0..count {
+        let batch = crate::support::batch(1, 1000);
+        let acks = if offset % 100 == 99 { Acks::Committed } else { Acks::Accepted };
+        let mut wakes = Wakes::default();
+        let published = broker.publish("t", Some(0), acks, batch, &mut wakes);
+        assert_eq!(within("a publish", published).await.expect("published").base_offset, offset);
+    }
+    let mut offset = 0;
+    while offset < count {
+        let fetched = broker.fetch("t", 0, offset, 1 << 20, std::time::Duration::ZERO);
+        for batch in within("a fetch", fetched).await.expect("records").batches {
+            assert_eq!(batch.base_offset(), offset);
+            offset = batch.next_offset();
+        }
+    }
+    publish(&broker, "t", 0).await.expect("one more");
+}

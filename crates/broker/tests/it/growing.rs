@@ -1,0 +1,110 @@
+//! Topics that get partitions while others publish and subscribe.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Barrier};
+
+use broker::{Settings, Subscribe};
+use engine::limits::{PARTITIONS_MAX, PARTITIONS_TOTAL_MAX};
+use engine::{Delivery, ErrorKind, Start, TopicSettings};
+
+use crate::support::{ask, metric, publish, start, within};
+
+fn of(partitions: u32) -> TopicSettings {
+    TopicSettings { partitions, ..TopicSettings::default() }
+}
+
+/// Partitions are only added, within the limits, and asking again for as many changes nothing.
+#[tokio::test]
+async fn a_topic_grows_and_does_not_shrink() {
+    let broker = start(Settings::default());
+    broker.create_topic("t", of(2)).await.expect("created");
+    publish(&broker, "t", 1).await.expect("published");
+    for _ in 0..2 {
+        let status = broker.grow_topic("t", 5).await.expect("grown");
+        assert_eq!((status.settings.partitions, status.partitions.len()), (5, 5));
+        assert_eq!(status.partitions[1].end, 1, "records stay where they are");
+    }
+    assert_eq!(publish(&broker, "t", 4).await.expect("published").partitions, 5);
+    let kind =
+        async |name: &str, partitions| broker.grow_topic(name, partitions).await.map(drop).map_err(|error| error.kind);
+    assert_eq!(kind("t", 4).await, Err(ErrorKind::Invalid));
+    assert_eq!(kind("t", PARTITIONS_MAX + 1).await, Err(ErrorKind::Invalid));
+    assert_eq!(kind("nothing", 2).await, Err(ErrorKind::NotFound));
+    let _inbox = broker.subscribe(ask("_inbox.1")).expect("subscribed");
+    assert_eq!(kind("_inbox.1", 2).await, Err(ErrorKind::Invalid));
+    for i in 0..PARTITIONS_TOTAL_MAX as u32 / PARTITIONS_MAX - 1 {
+        broker.create_topic(&format!("wide-{i}"), of(PARTITIONS_MAX)).await.expect("created");
+    }
+    assert_eq!(kind("t", PARTITIONS_MAX).await, Err(ErrorKind::Busy), "the inbox has one");
+    assert_eq!(kind("t", PARTITIONS_MAX - 1).await, Ok(()));
+    broker.delete_topic("t").await.expect("deleted");
+    assert_eq!(metric(&broker, "thalweg_log_bytes"), 0, "those that were added are deleted, too");
+}
+
+/// Whoever reads the whole topic, or a pattern, gets the new partitions from their first record; a queue group
+/// shares them, and whoever named a partition gets no other.
+#[tokio::test]
+async fn who_reads_all_of_it_gets_the_new_partitions() {
+    let broker = start(Settings::default());
+    broker.create_topic("a.b", of(1)).await.expect("created");
+    let member = || Subscribe { group: Some("g".into()), ..ask("a.b") };
+    let asked = [
+        ask("a.b"),
+        Subscribe { start: Start::Earliest, ..ask("a.b") },
+        ask("a.*"),
+        Subscribe { partition: Some(0), ..ask("a.b") },
+        member(),
+        member(),
+    ];
+    let mut readers: Vec<_> = asked.into_iter().map(|ask| broker.subscribe(ask).expect("subscribed")).collect();
+    broker.grow_topic("a.b", 3).await.expect("grown");
+    for partition in 0..3 {
+        for _ in 0..10 {
+            // Three plain readers and one of the group; the fourth only of its partition.
+            let receivers = publish(&broker, "a.b", partition).await.expect("published").receivers;
+            assert_eq!(receivers, if partition == 0 { 5 } else { 4 });
+        }
+    }
+    let mut got: Vec<HashSet<(u32, u64)>> = Vec::new();
+    for reader in &mut readers {
+        reader.handle().end(engine::Error::invalid("enough"));
+        let (handle, mut seen, mut out) = (reader.handle(), HashSet::new(), Vec::new());
+        while within("a delivery", reader.next(&mut out)).await.is_ok() {
+            for delivery in &out {
+                let Delivery::Batch { source, batch } = delivery else {
+                    panic!("nothing is dropped");
+                };
+                assert!(seen.insert((handle.source(*source).1, batch.base_offset())), "it comes once");
+            }
+        }
+        got.push(seen);
+    }
+    let all: HashSet<(u32, u64)> =
+        (0..3).flat_map(|partition| (0..10).map(move |offset| (partition, offset))).collect();
+    assert!(got[..3].iter().all(|seen| *seen == all), "{got:?}");
+    assert_eq!(got[3], (0..10).map(|offset| (0, offset)).collect());
+    assert!(got[4].is_disjoint(&got[5]) && got[4].len() + got[5].len() == 30, "{got:?}");
+}
+
+/// A subscription that comes while a topic grows misses no partition, whichever comes first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn who_comes_while_it_grows_misses_none() {
+    let broker = start(Settings::default());
+    broker.create_topic("t", of(300)).await.expect("created");
+    for partitions in 301..400 {
+        let together = Arc::new(Barrier::new(2));
+        let growing = tokio::spawn({
+            let (broker, together) = (broker.clone(), together.clone());
+            async move {
+                together.wait();
+                broker.grow_topic("t", partitions).await.map(drop)
+            }
+        });
+        together.wait();
+        let reader = broker.subscribe(ask("t")).expect("subscribed");
+        growing.await.expect("no panic").expect("grown");
+        let receivers = publish(&broker, "t", partitions - 1).await.expect("published").receivers;
+        assert_eq!(receivers, 1, "partition {}", partitions - 1);
+        drop(reader);
+    }
+}

@@ -1,0 +1,141 @@
+//! `thalweg bench stream`: one producer, one consumer, in the terms of a published report.
+
+use std::path::{Path, PathBuf};
+
+use std::io::Write;
+
+use ::bench::stream::{self, Consumer, Length, Plan, StreamReport};
+use client::TopicSettings;
+use indicatif::ProgressBar;
+use thalweg::config::Config;
+
+use super::{PATIENCE, address, config_flags, this_program};
+use crate::args::{BenchStream, Global, StreamConsumer, StreamMode};
+use crate::commands::spawned::Spawned;
+use crate::load;
+use crate::output::{FAILED, Failure, LOST, Result};
+
+/// What a mode sends unless options say otherwise.
+struct Workload {
+    name: &'static str,
+    records: u64,
+    length: Length,
+    batch: usize,
+    in_flight: usize,
+}
+
+impl StreamMode {
+    fn workload(self) -> Workload {
+        match self {
+            Self::OneInFlight => Workload {
+                name: "one-in-flight",
+                records: stream::quoted::REPORTED_RECORDS,
+                length: Length::AsReported,
+                batch: 1,
+                in_flight: 1,
+            },
+            Self::Pipelined => Workload { name: "pipelined", batch: 64, in_flight: 16, ..Self::OneInFlight.workload() },
+            Self::Million => {
+                Workload { name: "1m-1kb", records: 1_000_000, length: Length::Fixed(1024), batch: 64, in_flight: 16 }
+            }
+            Self::Small => {
+                Workload { name: "3m-100b", records: 3_000_000, length: Length::Fixed(100), batch: 512, in_flight: 16 }
+            }
+        }
+    }
+}
+
+pub fn run(global: &Global, args: &BenchStream) -> Result {
+    let config = load(global, Vec::new())?;
+    let mut out = std::io::stdout();
+    let mut reports = Vec::new();
+    for mode in &args.mode {
+        let progress = ProgressBar::new_spinner().with_message(format!("{} runs", mode.workload().name));
+        progress.enable_steady_tick(std::time::Duration::from_millis(100));
+        let report = measure(global, &config, args, mode.workload())?;
+        progress.finish_and_clear();
+        if global.json {
+            writeln!(out, "{}", serde_json::to_string(&report)?)?;
+        } else {
+            write!(out, "{}{report}", if reports.is_empty() { "" } else { "\n" })?;
+        }
+        reports.push(report);
+    }
+    match reports.iter().find(|report| report.faults().any()) {
+        Some(report) => {
+            let faults = report.faults();
+            let code = if faults.damaged + faults.repeated + faults.disordered > 0 { FAILED } else { LOST };
+            Err(Failure::new(code, report.verdict()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// One workload, against a broker of its own unless one is named.
+fn measure(global: &Global, config: &Config, args: &BenchStream, workload: Workload) -> Result<StreamReport> {
+    let mut plan = Plan {
+        mode: workload.name.to_owned(),
+        address: address(args.transport, config.server_address())?,
+        settings: config.client(),
+        topic: format!("bench-stream-{}", std::process::id()),
+        // A consumer reads the log at its own pace: all of it stays until the end.
+        topic_settings: TopicSettings {
+            partitions: args.partitions,
+            retention_bytes: 0,
+            retention_ms: 0,
+            storage: args.storage,
+        },
+        records: args.records.unwrap_or(workload.records),
+        length: args.record_bytes.map_or(workload.length, Length::Fixed),
+        batch: args.batch.unwrap_or(workload.batch),
+        in_flight: args.in_flight.unwrap_or(workload.in_flight),
+        acks: args.acks,
+        rate: args.rate,
+        consumer: match args.consumer {
+            StreamConsumer::Together => Consumer::Together,
+            StreamConsumer::After => Consumer::After,
+            StreamConsumer::None => Consumer::Absent,
+        },
+        patience: PATIENCE,
+        server_pid: args.server_pid,
+    };
+    let data = args.data.as_deref().map(Data::below);
+    let spawned = match &global.server {
+        Some(_) => None,
+        None => Some(Spawned::start(&server_flags(global, &plan, data.as_ref().map(Data::path)))?),
+    };
+    if let Some(spawned) = &spawned {
+        plan.address = address(args.transport, &spawned.native)?;
+        plan.server_pid = Some(spawned.pid());
+    }
+    Ok(stream::run(&plan, this_program())?)
+}
+
+/// A log that has room for the run, unless the options of this command say how large it is.
+fn server_flags(global: &Global, plan: &Plan, data: Option<&Path>) -> Vec<String> {
+    let room = format!("memory_max={}", (plan.log_bytes() + (64 << 20)).max(1 << 30));
+    let data = data.map(|data| format!("data={}", data.display()));
+    let set = std::iter::once(room).chain(data).flat_map(|pair| ["--set".to_owned(), pair]);
+    set.chain(config_flags(global)).collect()
+}
+
+/// A data directory for one run. Gone with it.
+struct Data(PathBuf);
+
+impl Data {
+    fn below(dir: &Path) -> Self {
+        Self(dir.join(format!("thalweg-bench-{}", std::process::id())))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("cannot remove {}: {error}", self.0.display());
+        }
+    }
+}

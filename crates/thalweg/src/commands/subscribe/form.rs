@@ -1,0 +1,228 @@
+//! How a record is printed: as its value, as JSON, in columns, or as a template says.
+
+use std::io::{self, Write};
+
+use client::{Batch, RecordView};
+use serde_json::{Map, Value, json};
+use thalweg::config::nearest;
+
+use crate::args::{Output, Subscribe};
+use crate::output::{Failure, Result, USAGE};
+
+/// What may stand between two braces.
+const PLACEHOLDERS: [(&str, Field); 6] = [
+    ("topic", Field::Topic),
+    ("partition", Field::Partition),
+    ("offset", Field::Offset),
+    ("time", Field::Time),
+    ("key", Field::Key),
+    ("value", Field::Value),
+];
+
+pub enum Form {
+    /// The value and the end of a line.
+    Text,
+    /// The value and nothing else.
+    Raw,
+    Json,
+    Table,
+    Template(Vec<Piece>),
+}
+
+/// A part of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    Literal(String),
+    Field(Field),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    Topic,
+    Partition,
+    Offset,
+    Time,
+    Key,
+    Value,
+}
+
+impl Form {
+    pub fn new(args: &Subscribe, is_json: bool) -> Result<Self> {
+        if let Some(template) = &args.format {
+            let pieces = parse(template).map_err(|why| Failure::new(USAGE, format!("--format {template}: {why}")))?;
+            return Ok(Self::Template(pieces));
+        }
+        Ok(match args.output {
+            _ if is_json => Self::Json,
+            Output::Text => Self::Text,
+            Output::Raw => Self::Raw,
+            Output::Json => Self::Json,
+            Output::Table => Self::Table,
+        })
+    }
+
+    pub fn write_head(&self, out: &mut impl Write) -> io::Result<()> {
+        match self {
+            Self::Table => {
+                writeln!(out, "{:<20} {:>4} {:>10} {:<24} {:<16} VALUE", "TOPIC", "PART", "OFFSET", "TIME", "KEY")
+            }
+            Self::Text | Self::Raw | Self::Json | Self::Template(_) => Ok(()),
+        }
+    }
+
+    pub fn write(&self, out: &mut impl Write, batch: &Batch, record: &RecordView<'_>) -> io::Result<()> {
+        let (key, value) = (record.key.unwrap_or_default(), record.value.unwrap_or_default());
+        match self {
+            Self::Raw => return out.write_all(value),
+            Self::Text => out.write_all(value)?,
+            Self::Json => write!(out, "{}", to_json(batch, record))?,
+            Self::Table => write!(
+                out,
+                "{:<20} {:>4} {:>10} {:<24} {:<16} {}",
+                batch.topic,
+                batch.partition,
+                record.offset,
+                format_time(record.timestamp_ms),
+                String::from_utf8_lossy(key),
+                String::from_utf8_lossy(value)
+            )?,
+            Self::Template(pieces) => {
+                for piece in pieces {
+                    match piece {
+                        Piece::Literal(text) => out.write_all(text.as_bytes())?,
+                        Piece::Field(Field::Topic) => out.write_all(batch.topic.as_bytes())?,
+                        Piece::Field(Field::Partition) => write!(out, "{}", batch.partition)?,
+                        Piece::Field(Field::Offset) => write!(out, "{}", record.offset)?,
+                        Piece::Field(Field::Time) => out.write_all(format_time(record.timestamp_ms).as_bytes())?,
+                        Piece::Field(Field::Key) => out.write_all(key)?,
+                        Piece::Field(Field::Value) => out.write_all(value)?,
+                    }
+                }
+            }
+        }
+        out.write_all(b"\n")
+    }
+}
+
+/// A template into its parts: `{{name}}` is a field, `\n`, `\t` and `\\` are what they are elsewhere, and the rest
+/// stands for itself.
+fn parse(template: &str) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    let mut literal = String::new();
+    let mut rest = template;
+    while let Some(first) = rest.chars().next() {
+        if let Some(after) = rest.strip_prefix("{{") {
+            let (name, after) = after.split_once("}}").ok_or("'{{' has no '}}' after it")?;
+            if !literal.is_empty() {
+                pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+            }
+            pieces.push(Piece::Field(field(name.trim())?));
+            rest = after;
+        } else if let Some(after) = rest.strip_prefix('\\') {
+            let escaped = after.chars().next().ok_or("a backslash ends it; write \\\\ for one")?;
+            literal.push(match escaped {
+                'n' => '\n',
+                't' => '\t',
+                '\\' => '\\',
+                other => return Err(format!("'\\{other}' is unknown; \\n, \\t and \\\\ are known")),
+            });
+            rest = &after[escaped.len_utf8()..];
+        } else {
+            literal.push(first);
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    if pieces.is_empty() {
+        return Err("it has no placeholder, as {{value}} is one; text, raw, json and table are for --output".to_owned());
+    }
+    if !literal.is_empty() {
+        pieces.push(Piece::Literal(literal));
+    }
+    Ok(pieces)
+}
+
+fn field(name: &str) -> Result<Field, String> {
+    if let Some((_, field)) = PLACEHOLDERS.iter().find(|(known, _)| *known == name) {
+        return Ok(*field);
+    }
+    let known = PLACEHOLDERS.map(|(name, _)| name);
+    let hint = match nearest(name, known.into_iter()) {
+        Some(nearest) => format!("; did you mean {{{{{nearest}}}}}?"),
+        None => format!("; there are {}", known.join(", ")),
+    };
+    Err(format!("{{{{{name}}}}} is unknown{hint}"))
+}
+
+/// Text as it is; other bytes are said to be so, in hexadecimal.
+fn to_json(batch: &Batch, record: &RecordView<'_>) -> Value {
+    let text = |bytes: Option<&[u8]>| bytes.map_or(Value::Null, bytes_to_json);
+    let headers: Map<String, Value> =
+        record.headers().map(|(name, value)| (String::from_utf8_lossy(name).into_owned(), text(value))).collect();
+    json!({
+        "topic": &*batch.topic,
+        "partition": batch.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": text(record.key),
+        "value": text(record.value),
+        "headers": headers,
+    })
+}
+
+fn bytes_to_json(bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Value::String(text.to_owned()),
+        Err(_) => json!({ "hex": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() }),
+    }
+}
+
+/// RFC 3339, UTC, to the millisecond.
+pub fn format_time(timestamp_ms: i64) -> String {
+    let (days, ms) = (timestamp_ms.div_euclid(86_400_000), timestamp_ms.rem_euclid(86_400_000));
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z - era * 146_097;
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let (s, ms) = (ms / 1000, ms % 1000);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z", s / 3600, s / 60 % 60, s % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_is_fields_and_what_stands_between_them() {
+        let literal = |text: &str| Piece::Literal(text.to_owned());
+        assert_eq!(
+            parse("{{offset}}:{ {{ key }}\\t{{value}}\\n\\\\ä").expect("valid"),
+            [
+                Piece::Field(Field::Offset),
+                literal(":{ "),
+                Piece::Field(Field::Key),
+                literal("\t"),
+                Piece::Field(Field::Value),
+                literal("\n\\ä"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_wrong_template_says_what_would_be_right() {
+        for (template, why) in [
+            ("{{ofset}}", "{{ofset}} is unknown; did you mean {{offset}}?"),
+            ("{{headers of it}}", "{{headers of it}} is unknown; there are topic, partition, offset, time, key, value"),
+            ("{{value}} {{key", "'{{' has no '}}' after it"),
+            ("json", "it has no placeholder, as {{value}} is one; text, raw, json and table are for --output"),
+            ("a\\", "a backslash ends it; write \\\\ for one"),
+            ("\\r", "'\\r' is unknown; \\n, \\t and \\\\ are known"),
+        ] {
+            assert_eq!(parse(template), Err(why.to_owned()), "{template}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! `bench stream`: its workloads, its tables, and that it notices what went wrong.
+
+use std::time::Duration;
+
+use bench::Program;
+use bench::stream::{Consumer, Length, Plan, StreamReport, run};
+use client::{Acks, Address, ClientSettings, Record, TopicSettings};
+use serde_json::Value;
+
+use crate::command::{on, thalweg};
+use crate::server::{PATIENCE, Server, within};
+
+/// The reports of some runs, one a line.
+fn reports(args: &[&str]) -> Vec<Value> {
+    let out = thalweg(["bench", "stream", "--json"].into_iter().chain(args.iter().copied())).ok();
+    out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn number(report: &Value, key: &str) -> f64 {
+    report[key].as_f64().unwrap_or_else(|| panic!("no {key} in {report}"))
+}
+
+/// Without options it is the workload of the report, to the byte, beside the report's figures.
+#[test]
+fn the_reports_workload_has_its_six_tables() {
+    let text = thalweg(["bench", "stream"]).ok();
+    for (title, quoted) in [
+        ("Producer throughput ", "1.50"),
+        ("Consumer throughput ", "4.75"),
+        ("Producer latency, ms ", "1.26"),
+        ("Consumer latency, ms ", "11.47"),
+        ("End-to-end latency, ms ", "12.12"),
+        ("Memory and CPU of the server ", "315"),
+    ] {
+        let table = text.split("\n\n").find(|table| table.starts_with(title)).unwrap_or_else(|| panic!("{text}"));
+        let row = table.lines().find(|line| line.starts_with("Fluvio 0.8.5 [1]")).unwrap_or_else(|| panic!("{table}"));
+        assert!(row.split_whitespace().any(|cell| cell == quoted), "{row}");
+    }
+    let sent = text.lines().find(|line| line.starts_with("this run")).expect("a first row");
+    assert!(sent.contains("10358890"), "{sent}");
+    assert!(text.contains("all 10000 records came once, in order, with their bytes"), "{text}");
+}
+
+/// Each mode can be made smaller and otherwise shaped; a report says what was run and what it took.
+#[test]
+fn workloads_are_run_as_they_are_asked_for() {
+    let found = reports(&["--mode", "pipelined,3m-100b", "--records", "3000", "--partitions", "3"]);
+    assert_eq!(found.len(), 2);
+    for (report, (mode, batch)) in found.iter().zip([("pipelined", 64), ("3m-100b", 512)]) {
+        assert_eq!((report["mode"].as_str(), report["batch"].as_u64()), (Some(mode), Some(batch)), "{report}");
+        assert_eq!((number(report, "consumed"), number(report, "partitions")), (3000.0, 3.0));
+        assert!(number(&report["producer_us"], "p50") <= number(&report["producer_us"], "p999"));
+        assert_eq!(number(&report["producer_us"], "count"), (3000 / batch + 1) as f64, "a sample a batch");
+        assert_eq!(number(&report["e2e_us"], "count"), 3000.0, "a sample a record");
+        assert!(number(report, "server_resident_bytes_max") > 0.0 && number(report, "client_cpu_seconds") > 0.0);
+        assert!(!report["charts"]["producer"].as_array().expect("points").is_empty());
+    }
+    assert_eq!(number(&found[0], "bytes"), 3000.0 * 1032.0 + 10.0 + 180.0 + 2700.0 + 8000.0);
+
+    let [report] = &reports(&["--records", "400", "--record-bytes", "32", "--rate", "4000", "--transport", "quic"])[..]
+    else {
+        panic!("one report");
+    };
+    assert_eq!((number(report, "bytes"), number(report, "rate_per_s")), (400.0 * 32.0, 4000.0));
+    assert!(number(report, "produced_seconds") >= 399.0 / 4000.0, "no record is sent before it is due");
+
+    let [report] = &reports(&["--records", "2000", "--batch", "0", "--consumer", "after"])[..] else {
+        panic!("one report");
+    };
+    assert_eq!(number(report, "consumed"), 2000.0);
+    assert_eq!((&report["producer_us"], &report["e2e_us"]), (&Value::Null, &Value::Null), "they are not known");
+
+    let [report] = &reports(&["--mode", "pipelined", "--records", "2000", "--consumer", "none"])[..] else {
+        panic!("one report");
+    };
+    assert_eq!((number(report, "produced"), &report["consumed_per_s"]), (2000.0, &Value::Null));
+}
+
+/// What cannot be measured is refused before anything is sent.
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let message = thalweg(["bench", "stream", "--acks", "none"]).failed(2);
+    assert!(message.contains("nothing to time"), "{message}");
+    thalweg(["bench", "stream", "--record-bytes", "31"]).failed(2);
+    thalweg(["bench", "stream", "--mode", "everything"]).failed(2);
+    let server = Server::with(&["memory_max=1MiB"]);
+    let message = on(&server, ["bench", "stream", "--mode", "1m-1kb"]).failed(2);
+    assert!(message.contains("memory_max is 1048576; raise it"), "{message}");
+}
+
+/// A load of a server that is there, whose records somebody may reach before they are read.
+fn plan(server: &Server, settings: TopicSettings, consumer: Consumer) -> Plan {
+    Plan {
+        mode: "test".to_owned(),
+        address: Address::parse(&server.url("tcp")).expect("an address"),
+        settings: ClientSettings::default(),
+        topic: "load".to_owned(),
+        topic_settings: settings,
+        records: 2000,
+        length: Length::Fixed(100),
+        batch: 1,
+        in_flight: 4,
+        acks: Acks::Accepted,
+        rate: None,
+        consumer,
+        patience: PATIENCE,
+        server_pid: None,
+    }
+}
+
+async fn report(plan: Plan) -> StreamReport {
+    let run = tokio::task::spawn_blocking(move || run(&plan, Program::this("test", "none")));
+    within("the run", run).await.expect("no panic").expect("a report")
+}
+
+/// What retention took away before it was read is lost, and the run does not pass for whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_records_are_counted() {
+    let server = Server::start();
+    let settings =
+        TopicSettings { partitions: 1, retention_bytes: 20_000, retention_ms: 0, ..TopicSettings::default() };
+    let report = report(plan(&server, settings, Consumer::After)).await;
+    let faults = report.faults();
+    assert!(faults.any() && faults.lost > 0, "{faults:?}");
+    assert_eq!(report.consumed + faults.lost, 2000);
+    assert_eq!((faults.damaged, faults.repeated, faults.disordered), (0, 0, 0));
+    assert!(report.to_string().contains("THIS RUN IS NOT WHOLE"), "{report}");
+}
+
+/// A record that nobody of the run has sent is noticed by its bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_record_is_noticed() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    let settings = TopicSettings { partitions: 1, retention_bytes: 0, retention_ms: 0, ..TopicSettings::default() };
+    let plan = Plan { rate: Some(10_000.0), ..plan(&server, settings, Consumer::Together) };
+    // It is there before the first record of the run, which will find the topic made.
+    within("create", client.create_topic("load", settings)).await.expect("created");
+    let running = tokio::spawn(report(plan));
+    within("a subscriber", async {
+        while client.describe_topic("load").await.expect("a topic").partitions[0].subscribers == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    within("publish", client.publish("load", Record::new(vec![b'x'; 100]))).await.expect("published");
+    let report = within("the run", running).await.expect("no panic");
+    assert_eq!(report.faults().damaged, 1, "{report}");
+}
