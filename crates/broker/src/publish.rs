@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result};
+use tokio::sync::oneshot;
 
 use crate::broker::Broker;
 use crate::partition::{AppendContext, Blocking, Commit, PartitionCell, Refused};
@@ -67,7 +68,7 @@ pub enum Attempt {
 /// A batch that the journal has not synced yet.
 pub struct CommittingPublish {
     published: Published,
-    commit: Commit,
+    committed: oneshot::Receiver<Result<()>>,
     begin: Option<Instant>,
 }
 
@@ -86,6 +87,14 @@ struct How {
     partitions: u32,
     retention: (u64, u64),
     awaits_commit: bool,
+}
+
+impl How {
+    fn of(topic: &Topic, awaits_commit: bool) -> Self {
+        let settings = &topic.settings;
+        let retention = (settings.retention_bytes, settings.retention_ms);
+        Self { partitions: settings.partitions, retention, awaits_commit }
+    }
 }
 
 impl Broker {
@@ -125,23 +134,21 @@ impl Broker {
         attempt
     }
 
-    /// A batch of the broker itself, into a topic that takes no others: it has its place, or it is refused.
+    /// A batch of the broker itself, into a topic that takes no others. Nobody makes it wait.
     pub(crate) fn publish_internal(
         &self,
         topic: &Topic,
         partition: PartitionId,
         batch: DraftBatch,
         wakes: &mut Wakes,
-    ) -> Result<CommittingPublish> {
-        let how = How { retention: (topic.settings.retention_bytes, topic.settings.retention_ms), awaits_commit: true };
-        match self.append_to(&topic.partition(partition)?, how, batch, wakes) {
-            Ok((published, commit)) => Ok(CommittingPublish { published, commit, begin: None }),
-            Err(Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error))) => Err(error),
-            // Subscribers of such a topic cannot ask for that.
-            Err(Refused::Blocked(_, Blocking::Subscriber(subscriber))) => {
-                Err(Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name)))
+    ) -> Result<(Published, Commit)> {
+        let cell = topic.partition(partition)?;
+        self.append_to(&cell, How::of(topic, true), batch, wakes).map_err(|refused| match refused {
+            Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
+            Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
+                Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name))
             }
-        }
+        })
     }
 
     fn append(
@@ -163,12 +170,10 @@ impl Broker {
             Acks::Committed => true,
             Acks::Default => self.settings().ack_on_commit,
         };
-        let settings = &topic.settings;
-        let retention = (settings.retention_bytes, settings.retention_ms);
-        let how = How { partitions: settings.partitions, retention, awaits_commit };
+        let how = How::of(&topic, awaits_commit);
         match self.append_to(&cell, how, batch, wakes) {
-            Ok((published, commit @ Commit::Awaited(_))) => {
-                Ok(Attempt::Commits(CommittingPublish { published, commit, begin }))
+            Ok((published, Commit::Awaited(committed))) => {
+                Ok(Attempt::Commits(CommittingPublish { published, committed, begin }))
             }
             Ok((published, commit)) => Ok(Attempt::Done(Published { is_committed: commit.is_reached(), ..published })),
             Err(Refused::Failed(error)) => Err(error),
@@ -263,19 +268,16 @@ impl WaitingPublish {
 }
 
 impl CommittingPublish {
-    pub(crate) fn base_offset(&self) -> Offset {
-        self.published.base_offset
-    }
-
     /// Waits until the journal has synced it.
     pub async fn finish(self, broker: &Broker) -> Result<Published> {
-        let result = finish_commit(self.published, self.commit).await;
+        let result = finish_commit(self.published, Commit::Awaited(self.committed)).await;
         broker.count_publish(result.is_err(), self.begin, &mut Wakes::default());
         result
     }
 }
 
-async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
+/// Waits for what is still to come.
+pub(crate) async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
     let Commit::Awaited(committed) = commit else {
         return Ok(Published { is_committed: commit.is_reached(), ..published });
     };

@@ -276,14 +276,6 @@ impl Broker {
     }
 }
 
-/// Names that begin with `_` are the broker's own, but for inboxes: clients only read such topics.
-pub(crate) fn refuse_internal(name: &str) -> Result<()> {
-    if is_internal(name) {
-        return Err(Error::invalid(format!("'{name}': names that begin with '_' are internal; clients can only read")));
-    }
-    Ok(())
-}
-
 /// When a change of the catalog lasts.
 pub(crate) struct Lasts(Option<oneshot::Receiver<Result<()>>>);
 
@@ -334,6 +326,14 @@ pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32
     if count + more_topics > TOPICS_MAX || partitions + more_partitions as usize > PARTITIONS_TOTAL_MAX {
         let message = format!("this broker holds {count} topics with {partitions} partitions; delete some first");
         return Err(Error::busy(message));
+    }
+    Ok(())
+}
+
+/// Names that begin with `_` are the broker's own, but for inboxes: clients only read such topics.
+pub(crate) fn refuse_internal(name: &str) -> Result<()> {
+    if is_internal(name) {
+        return Err(Error::invalid(format!("'{name}': names that begin with '_' are internal; clients can only read")));
     }
     Ok(())
 }

@@ -13,9 +13,12 @@
 //! | 48 | 8 | the id that the next producer may get |
 //! | 56 | 4 | number of topics, and the topics: id (4), name, settings, and its partitions |
 //!
-//! A partition is its start (8), its segments, the offset up to which its producers know it (8), and those: their length in
-//! bytes (4), and what `engine::producers` makes of them. Settings are partitions (4), retention in bytes (8) and in ms (8), and storage (1). Segments are their number (4), and for
-//! each: first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), when it was appended to last (8).
+//! | Part | Bytes |
+//! |---|---|
+//! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1) |
+//! | partition | its start (8), number of segments (4), the segments, then its producers |
+//! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
+//! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8) |
 
 use std::collections::BTreeMap;
 

@@ -40,7 +40,8 @@ pub trait DiskFile: Send + Sync {
     fn write_at(&self, slices: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
     /// The contents and the length last from now on.
     fn sync(&self) -> io::Result<()>;
-    fn len(&self) -> io::Result<u64>;
+    /// How many bytes it has.
+    fn size(&self) -> io::Result<u64>;
     fn set_len(&self, len: u64) -> io::Result<()>;
 }
 
@@ -131,7 +132,7 @@ impl DiskFile for File {
         self.sync_data()
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
     }
 
@@ -186,7 +187,7 @@ pub(crate) fn read_whole(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let mut bytes = vec![0; file.len()? as usize];
+    let mut bytes = vec![0; file.size()? as usize];
     let read = file.read_at(&mut bytes, 0)?;
     bytes.truncate(read);
     Ok(Some(bytes))

@@ -23,14 +23,14 @@ pub mod kind {
     pub const STATS: u8 = 0x0b;
     pub const PING: u8 = 0x0c;
     pub const INIT_PRODUCER: u8 = 0x0d;
-    pub const TOPIC_GROW: u8 = 0x10;
-    pub const GROUP_HEARTBEAT: u8 = 0x20;
-    pub const OFFSET_COMMIT: u8 = 0x21;
-    pub const OFFSET_FETCH: u8 = 0x22;
-    pub const GROUP_LIST: u8 = 0x23;
-    pub const GROUP_DESCRIBE: u8 = 0x24;
-    pub const GROUP_DELETE: u8 = 0x25;
-    pub const OFFSET_RESET: u8 = 0x26;
+    pub const TOPIC_GROW: u8 = 0x0e;
+    pub const GROUP_HEARTBEAT: u8 = 0x10;
+    pub const OFFSET_COMMIT: u8 = 0x11;
+    pub const OFFSET_FETCH: u8 = 0x12;
+    pub const GROUP_LIST: u8 = 0x13;
+    pub const GROUP_DESCRIBE: u8 = 0x14;
+    pub const GROUP_DELETE: u8 = 0x15;
+    pub const OFFSET_RESET: u8 = 0x16;
 }
 
 /// Stands for "no partition named" where a partition is expected.
@@ -90,10 +90,10 @@ pub enum Request {
     /// The broker's metrics, as Prometheus reads them.
     Stats,
     Ping,
-    /// Consumer groups and their offsets.
-    Group(GroupRequest),
     /// An identity for a publisher that numbers its batches.
     InitProducer,
+    /// Consumer groups and their offsets.
+    Group(GroupRequest),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,8 +163,8 @@ impl Request {
             }),
             Self::Stats => put_frame(buf, kind::STATS, correlation, |_| {}),
             Self::Ping => put_frame(buf, kind::PING, correlation, |_| {}),
-            Self::Group(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
             Self::InitProducer => put_frame(buf, kind::INIT_PRODUCER, correlation, |_| {}),
+            Self::Group(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
         }
     }
 
@@ -203,8 +203,8 @@ impl Request {
             kind::TOPIC_LIST => Self::TopicList { after: f.str()?, count_max: f.u32()? },
             kind::STATS => Self::Stats,
             kind::PING => Self::Ping,
-            kind::GROUP_HEARTBEAT..=kind::OFFSET_RESET => Self::Group(GroupRequest::get(frame.kind, &mut f)?),
             kind::INIT_PRODUCER => Self::InitProducer,
+            kind::GROUP_HEARTBEAT..=kind::OFFSET_RESET => Self::Group(GroupRequest::get(frame.kind, &mut f)?),
             unknown => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,

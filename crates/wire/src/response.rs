@@ -26,6 +26,8 @@ pub mod kind {
     pub const TOPICS: u8 = ANSWER | request::TOPIC_LIST;
     pub const STATS: u8 = ANSWER | request::STATS;
     pub const PONG: u8 = ANSWER | request::PING;
+    pub const PRODUCER: u8 = ANSWER | request::INIT_PRODUCER;
+    pub const TOPIC_GROWN: u8 = ANSWER | request::TOPIC_GROW;
     pub const GROUP_TURN: u8 = ANSWER | request::GROUP_HEARTBEAT;
     pub const OFFSETS_COMMITTED: u8 = ANSWER | request::OFFSET_COMMIT;
     pub const OFFSETS: u8 = ANSWER | request::OFFSET_FETCH;
@@ -33,8 +35,6 @@ pub mod kind {
     pub const GROUP_DESCRIBED: u8 = ANSWER | request::GROUP_DESCRIBE;
     pub const GROUP_DELETED: u8 = ANSWER | request::GROUP_DELETE;
     pub const OFFSETS_RESET: u8 = ANSWER | request::OFFSET_RESET;
-    pub const PRODUCER: u8 = ANSWER | request::INIT_PRODUCER;
-    pub const TOPIC_GROWN: u8 = ANSWER | request::TOPIC_GROW;
     pub const ERROR: u8 = 0xff;
 
     pub const DELIVER: u8 = 0x40;
@@ -67,12 +67,12 @@ pub enum Response {
     },
     Stats(String),
     Pong,
-    Group(GroupResponse),
     /// An identity that nobody was given before.
     Producer {
         id: i64,
         epoch: i16,
     },
+    Group(GroupResponse),
     Error(Error),
 }
 
@@ -215,11 +215,11 @@ impl Response {
             }),
             Self::Stats(text) => put_frame(buf, kind::STATS, correlation, |b| b.put_slice(text.as_bytes())),
             Self::Pong => put_frame(buf, kind::PONG, correlation, |_| {}),
-            Self::Group(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Producer { id, epoch } => put_frame(buf, kind::PRODUCER, correlation, |b| {
                 b.put_i64(*id);
                 b.put_i16(*epoch);
             }),
+            Self::Group(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -270,8 +270,8 @@ impl Response {
                 return Ok(Self::Stats(text));
             }
             kind::PONG => Self::Pong,
-            kind::GROUP_TURN..=kind::OFFSETS_RESET => Self::Group(GroupResponse::get(frame.kind, &mut f)?),
             kind::PRODUCER => Self::Producer { id: f.i64()?, epoch: f.i16()? },
+            kind::GROUP_TURN..=kind::OFFSETS_RESET => Self::Group(GroupResponse::get(frame.kind, &mut f)?),
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };

@@ -9,7 +9,8 @@ use engine::limits::BATCH_BYTES_MAX;
 use engine::{BatchBuilder, Error, Offset, PartitionId, Result, Storage, TopicName, TopicSettings, partitioner};
 
 use crate::broker::Broker;
-use crate::publish::{CommittingPublish, Wakes};
+use crate::partition::Commit;
+use crate::publish::{Published, Wakes, finish_commit};
 use crate::timers;
 use crate::topics::Topic;
 
@@ -25,13 +26,14 @@ const BATCH_BYTES: usize = BATCH_BYTES_MAX / 8;
 pub(super) struct Appended {
     /// The offset of the last of them.
     pub position: Offset,
-    last: CommittingPublish,
+    last: Published,
+    commit: Commit,
 }
 
 impl Appended {
-    /// Waits until the records are committed, and with them all that were appended before.
-    pub(super) async fn committed(self, broker: &Broker) -> Result<Offset> {
-        self.last.finish(broker).await?;
+    /// Returns when the records are committed, the last of them after all others. In memory they are so at once.
+    pub(super) async fn committed(self) -> Result<Offset> {
+        finish_commit(self.last, self.commit).await?;
         Ok(self.position)
     }
 }
@@ -42,12 +44,13 @@ impl Broker {
         if let Some(topic) = self.topics.read().get(OFFSETS_TOPIC) {
             return Ok(topic.clone());
         }
+        // On disk all of it stays: it is what a restart begins with.
         let (storage, retention_bytes) = match self.store() {
             Some(_) => (Storage::Disk, 0),
             None => (Storage::Memory, MEMORY_BYTES),
         };
         let settings = TopicSettings { partitions: PARTITIONS, retention_bytes, retention_ms: 0, storage };
-        // Its records never last before it does: nobody has to wait.
+        // No record of it lasts before it does: nobody has to wait.
         Ok(self.create(TopicName::parse(OFFSETS_TOPIC)?, settings)?.0)
     }
 
@@ -70,8 +73,9 @@ impl Broker {
             if builder.len() >= BATCH_BYTES || records.peek().is_none() {
                 let count = u64::from(builder.count());
                 if let Some(batch) = builder.finish() {
-                    let published = self.publish_internal(topic, partition, batch, wakes)?;
-                    last = Some(Appended { position: published.base_offset() + count - 1, last: published });
+                    let (published, commit) = self.publish_internal(topic, partition, batch, wakes)?;
+                    let position = published.base_offset + count - 1;
+                    last = Some(Appended { position, last: published, commit });
                 }
             }
         }
@@ -92,8 +96,8 @@ impl Broker {
                     break;
                 };
                 next = last.next_offset();
-                for batch in &fetched.batches {
-                    for view in &batch.records()? {
+                for record in fetched.batches.iter().map(|batch| batch.records()) {
+                    for view in &record? {
                         let view = view?;
                         let record = OffsetsRecord::decode(view.key.unwrap_or_default(), view.value);
                         restore(&mut groups, record.map_err(|error| unreadable(cell.id, view.offset, &error))?, now);

@@ -377,7 +377,7 @@ impl Broker {
             (saved, self.append_offsets(&topic, &cell.name, [record], &mut wakes)?)
         };
         drop(wakes);
-        appended.committed(self).await?;
+        appended.committed().await?;
         cell.state.lock().group.saved(saved);
         Ok(())
     }
@@ -422,7 +422,7 @@ impl Broker {
         });
         let appended = appended.await??;
         drop(wakes);
-        let position = appended.committed(self).await?;
+        let position = appended.committed().await?;
         coordinator.commit_through(&cell, position);
         Ok(())
     }
@@ -540,7 +540,7 @@ impl Broker {
         };
         self.groups().groups.write().remove(&cell.name);
         drop(wakes);
-        appended.committed(self).await?;
+        appended.committed().await?;
         Ok(())
     }
 

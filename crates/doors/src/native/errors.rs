@@ -29,8 +29,9 @@ pub(super) fn of_request(error: &Error) -> Verdict {
         | ErrorKind::SlowSubscriber
         | ErrorKind::OutOfSequence
         | ErrorKind::Fenced
+        | ErrorKind::Denied
         | ErrorKind::Internal => Verdict::Answer,
-        ErrorKind::Denied | ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
+        ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
     }
 }
 

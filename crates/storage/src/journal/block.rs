@@ -29,7 +29,7 @@
 //! | 24 | 8 | position of this block |
 //! | 32 | 8 | where the block before it ends: nothing is missing in between |
 //! | 40 | 8 | all before this position was synced when this block was written |
-//! | 48 | 24 each | the table: for each entry its kind (1), 3 zeros, CRC-32C of its body (4), bytes of its body (4), 4 zeros, stream (8) |
+//! | 48 | 24 each | of each entry: kind (1), 3 zeros, CRC-32C and bytes of its body (4, 4), 4 zeros, stream (8) |
 //! | | | the bodies, one after the other, and zeros up to the next multiple of 4096 |
 
 /// What one write is a multiple of: at least the sector of any disk.

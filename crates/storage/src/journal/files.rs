@@ -73,7 +73,7 @@ impl Files {
 
     /// Whether a file may be used again. One that a crash left half made, or of another size, is removed.
     fn is_whole(&self, file: &JournalFile) -> bool {
-        let is_whole = file.file.len().is_ok_and(|len| len == self.file_bytes);
+        let is_whole = file.file.size().is_ok_and(|len| len == self.file_bytes);
         if !is_whole && let Err(error) = self.disk.remove(&file.path) {
             tracing::warn!(path = %file.path.display(), %error, "cannot remove a journal file of another size");
         }
@@ -161,7 +161,8 @@ impl Files {
             if used.head.bytes == self.file_bytes {
                 state.spare.push_back(used.file);
             } else if let Err(error) = self.disk.remove(&used.file.path) {
-                tracing::warn!(path = %used.file.path.display(), %error, "cannot remove a journal file of another size");
+                let path = used.file.path.display();
+                tracing::warn!(%path, %error, "cannot remove a journal file of another size");
             }
         }
         self.changed.notify_all();

@@ -126,7 +126,7 @@ impl Slots {
             };
             let path = dir.join(&name);
             let file = disk.open(&path).map_err(failed("open", &path))?;
-            let len = file.len().map_err(failed("read", &path))?;
+            let len = file.size().map_err(failed("read", &path))?;
             let mut page = vec![0; PAGE_BYTES as usize];
             let read = file.read_at(&mut page, 0).map_err(failed("read", &path))?;
             page.truncate(read);
@@ -145,7 +145,7 @@ impl Slots {
                 }
                 Err(NotAHead::Version(version)) => {
                     let message = format!(
-                        "{} has version {version}, this broker reads version {}; start it with the release that wrote it",
+                        "{} has version {version}, this broker reads version {}; use the release that wrote it",
                         file.path.display(),
                         super::block::FILE_VERSION
                     );
@@ -158,7 +158,7 @@ impl Slots {
                 Err(NotAHead::Other) => {
                     let mut block = vec![0; PAGE_BYTES as usize];
                     file.file.read_at(&mut block, PAGE_BYTES).map_err(failed("read", &file.path))?;
-                    if !BlockHead::decode(&block).is_some_and(|block| block.file < origin.number) {
+                    if BlockHead::decode(&block).is_none_or(|block| block.file >= origin.number) {
                         return Err(damaged(&file.path, 0, "its head does not match its checksum"));
                     }
                     found.blank.push(Arc::new(file));
@@ -261,7 +261,7 @@ impl Scan<'_> {
         let later = self.slots.values().filter(|other| other.head.number > used.head.number);
         for used in std::iter::once(used).chain(later) {
             let mut window = Window::new(used);
-            let mut at = if used.head.position <= position { position - used.head.position } else { 0 };
+            let mut at = position.saturating_sub(used.head.position);
             while at + 2 * PAGE_BYTES <= used.head.bytes {
                 at += PAGE_BYTES;
                 if let Some(block) = window.head(at)?

@@ -8,7 +8,7 @@
 //! | 8 | 4 | version, 1 |
 //! | 12 | 4 | CRC-32C of all that follows |
 //! | 16 | 8 | bytes of the segment |
-//! | 24 | 24 each | the rows: offset of a batch (8), its place in the segment (8), largest timestamp up to its end (8) |
+//! | 24 | 24 each | the rows: offset of a batch (8), its place in the segment (8), largest timestamp so far (8) |
 //!
 //! It is made of the segment and can be made again.
 

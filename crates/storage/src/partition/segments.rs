@@ -108,7 +108,7 @@ impl Segments {
         for i in 0..last {
             let (path, info) = (self.log_path(self.list[i].info.base), self.list[i].info);
             let file = self.disk.open(&path).map_err(failed("open", &path))?;
-            let len = file.len().map_err(failed("read", &path))?;
+            let len = file.size().map_err(failed("read", &path))?;
             if len < info.bytes {
                 return Err(damaged(&path, len, format!("it has {len} of {} bytes", info.bytes)));
             }
