@@ -1,0 +1,208 @@
+//! The partitions that a consumer reads, each with a subscription of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use engine::{Error, ErrorKind, Offset, Overflow, RecordBatch, Result, Start, TopicPartition};
+use futures_util::future::{AbortHandle, Abortable, BoxFuture};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use wire::{Push, Subscribe};
+
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::pool::is_transient;
+use crate::subscription::{Batch, Open};
+
+/// Bytes that one partition may have on the way to this consumer, at least.
+const CREDIT_BYTES_MIN: u64 = 1 << 20;
+
+/// Reads one partition, over as many connections as it takes.
+pub(super) struct Reader {
+    client: Client,
+    /// The connection that all partitions of a consumer share.
+    turn: usize,
+    pub at: TopicPartition,
+    topic: Arc<str>,
+    start: Start,
+    /// The next offset, once that is known.
+    next: Option<Offset>,
+    credit: u64,
+    /// Bytes that were read since the broker was last granted credit.
+    unreported_bytes: u64,
+    open: Option<Open>,
+    /// The broker that it reads from. Another one has lost the membership, too.
+    instance: Option<u64>,
+    backoff: Backoff,
+}
+
+pub(super) enum Read {
+    /// It begins here.
+    Opened(Offset),
+    Batch(Batch),
+    /// Records from the first up to the second offset do not come.
+    Gap(Offset, Offset),
+    /// There is nothing to read until the broker assigns anew: the topic was deleted, or the broker restarted.
+    Over,
+    Failed(Error),
+}
+
+impl Reader {
+    /// `sharers` is how many partitions share what may be on the way to a consumer.
+    pub(super) fn new(client: &Client, turn: usize, at: TopicPartition, start: Start, sharers: usize) -> Self {
+        let window = client.settings().event_stream_recv_window;
+        Self {
+            client: client.clone(),
+            turn,
+            topic: at.topic.as_str().into(),
+            at,
+            start,
+            next: None,
+            credit: (window / sharers.max(1) as u64).max(CREDIT_BYTES_MIN),
+            unreported_bytes: 0,
+            open: None,
+            instance: None,
+            backoff: Backoff::new(),
+        }
+    }
+
+    async fn read(mut self) -> (Self, Read) {
+        loop {
+            let result = match &mut self.open {
+                Some(open) => match open.events.next().await {
+                    Ok(push) => self.take(push),
+                    Err(error) => Err(error),
+                },
+                None => self.reopen().await.map(Some),
+            };
+            match result {
+                Ok(Some(read)) => return (self, read),
+                Ok(None) => {}
+                Err(error) if error.kind == ErrorKind::NotFound => return (self, Read::Over),
+                Err(error) if is_transient(&error) => {
+                    self.open = None;
+                    tokio::time::sleep(self.backoff.next()).await;
+                }
+                Err(error) => return (self, Read::Failed(error)),
+            }
+        }
+    }
+
+    async fn reopen(&mut self) -> Result<Read> {
+        let connection = self.client.shared.events.connection(self.turn).await?;
+        if *self.instance.get_or_insert(connection.hello.instance) != connection.hello.instance {
+            return Ok(Read::Over);
+        }
+        let start = match self.next {
+            Some(next) => Start::Offsets(vec![(self.at.partition, next)]),
+            None => self.start.clone(),
+        };
+        let request = Subscribe {
+            subscription: 0,
+            topic: self.at.topic.to_string(),
+            partition: Some(self.at.partition),
+            start,
+            overflow: Overflow::Replay,
+            queue_batches: 0,
+            group: String::new(),
+            credit: self.credit,
+        };
+        let open = Open::new(&self.client, self.turn, &request).await?;
+        let Some(source) = open.sources.first() else {
+            return Err(Error::malformed("a subscription to a partition reads none"));
+        };
+        let begins = match request.start {
+            // A gap tells what is missing; a log that ends before is another one and is read from its start.
+            Start::Offset(offset) => offset.min(source.end),
+            Start::Offsets(offsets) => offsets
+                .first()
+                .map(|(_, offset)| *offset)
+                .filter(|offset| *offset <= source.end)
+                .unwrap_or(source.start),
+            Start::Live | Start::Earliest | Start::Time(_) => source.start,
+        };
+        self.next = Some(begins);
+        self.open = Some(open);
+        self.unreported_bytes = 0;
+        self.backoff = Backoff::new();
+        Ok(Read::Opened(begins))
+    }
+
+    fn take(&mut self, push: Push) -> Result<Option<Read>> {
+        let next = self.next.unwrap_or_default();
+        match push {
+            Push::Deliver { batch, .. } => {
+                self.grant(batch.len() as u64);
+                let batch = RecordBatch::parse(batch)?;
+                if batch.next_offset() <= next {
+                    return Ok(None);
+                }
+                self.next = Some(batch.next_offset());
+                let (topic, partition) = (self.topic.clone(), self.at.partition);
+                Ok(Some(Read::Batch(Batch { topic, partition, batch, first: next })))
+            }
+            Push::Gap { from, to, .. } => {
+                self.next = Some(next.max(to));
+                Ok(Some(Read::Gap(from, to)))
+            }
+            Push::Ended { error, .. } => Err(error),
+            Push::GoAway { .. } => Ok(None),
+        }
+    }
+
+    /// Lets the broker send on, once half of the credit is used up.
+    fn grant(&mut self, bytes: u64) {
+        self.unreported_bytes += bytes;
+        if self.unreported_bytes * 2 >= self.credit
+            && let Some(open) = &self.open
+        {
+            open.grant(std::mem::take(&mut self.unreported_bytes));
+        }
+    }
+}
+
+type Step = Abortable<BoxFuture<'static, (Reader, Read)>>;
+
+/// The readers of one consumer. One that has read something waits in the consumer's hand until it is put back.
+#[derive(Default)]
+pub(super) struct Readers {
+    running: FuturesUnordered<Step>,
+    handles: HashMap<TopicPartition, AbortHandle>,
+}
+
+impl Readers {
+    /// Lets a reader go on, in place of any other of its partition.
+    pub(super) fn put(&mut self, reader: Reader) {
+        let (handle, registration) = AbortHandle::new_pair();
+        if let Some(other) = self.handles.insert(reader.at.clone(), handle) {
+            other.abort();
+        }
+        let step: BoxFuture<'static, _> = Box::pin(reader.read());
+        self.running.push(Abortable::new(step, registration));
+    }
+
+    pub(super) fn stop(&mut self, at: &TopicPartition) {
+        if let Some(handle) = self.handles.remove(at) {
+            handle.abort();
+        }
+    }
+
+    /// Whether a reader of this partition is at work.
+    pub(super) fn has(&self, at: &TopicPartition) -> bool {
+        self.handles.contains_key(at)
+    }
+
+    /// The next thing that any of them has read; never, where there is none.
+    pub(super) async fn next(&mut self) -> (Reader, Read) {
+        loop {
+            match self.running.next().await {
+                Some(Ok((reader, read))) => {
+                    self.handles.remove(&reader.at);
+                    return (reader, read);
+                }
+                // It was stopped.
+                Some(Err(_)) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
