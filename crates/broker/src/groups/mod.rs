@@ -234,7 +234,7 @@ impl Broker {
         let mut offsets = 0;
         let mut cells = HashMap::new();
         for (name, mut group) in groups {
-            self.forget_missing_topics(&mut group);
+            self.forget_lost_topics(&mut group);
             offsets += group.committed().len();
             cells.insert(name, Arc::new(Cell::new(group)));
         }
@@ -246,10 +246,11 @@ impl Broker {
         Ok(())
     }
 
-    /// Offsets of topics that did not last, as those in memory, mean nothing any more.
-    fn forget_missing_topics(&self, group: &mut Group) {
+    /// Topics in memory begin anew with the broker, so offsets of before mean nothing in them.
+    fn forget_lost_topics(&self, group: &mut Group) {
         let topics: BTreeSet<TopicName> = group.committed().keys().map(|partition| partition.topic.clone()).collect();
-        for topic in topics.into_iter().filter(|topic| self.topic(topic.as_str()).is_err()) {
+        let lasts = |topic: &TopicName| self.topic(topic.as_str()).is_ok_and(|topic| topic.stored_as.is_some());
+        for topic in topics.into_iter().filter(|topic| !lasts(topic)) {
             self.forget_offsets(group, &topic, &mut Wakes::default());
         }
     }

@@ -202,7 +202,7 @@ impl Link {
             };
             let owned = (told != Some(version)).then(|| by_topic(owned.iter().map(|at| (at, at.partition))));
             let wait = if owned.is_some() { Duration::ZERO } else { self.terms.session_timeout / BEATS_PER_SESSION };
-            let is_waiting = owned.is_none();
+            let (is_waiting, begin) = (owned.is_none(), tokio::time::Instant::now());
             let step = Step::Alive { epoch, wait_ms: wait.as_millis() as u32, owned, topics: None };
             let answer = tokio::select! {
                 answer = self.say(step, wait) => answer,
@@ -213,7 +213,16 @@ impl Link {
                 Ok(turn) => {
                     trouble = Trouble::default();
                     told = Some(version);
+                    let is_early = is_waiting && turn.1.is_none();
                     self.hear(turn);
+                    if is_early {
+                        // The broker lets no more heartbeats of this connection wait.
+                        let rest = tokio::time::sleep_until(begin + wait);
+                        tokio::select! {
+                            () = rest => {}
+                            () = self.owned_changed.notified() => {}
+                        }
+                    }
                     continue;
                 }
                 Err(error) if error.kind == ErrorKind::Fenced => self.rejoin(&error).await,
@@ -291,7 +300,9 @@ impl Trouble {
     /// Waits before the next try; an error that does not go away, or for too long, comes back.
     async fn wait(&mut self, error: Error, patience: Duration) -> Result<()> {
         let began = *self.began.get_or_insert_with(tokio::time::Instant::now);
-        if !is_transient(&error) || began.elapsed() >= patience {
+        // A topic that is made anew may be missing for a while.
+        let may_pass = is_transient(&error) || error.kind == ErrorKind::NotFound;
+        if !may_pass || began.elapsed() >= patience {
             return Err(error);
         }
         tokio::time::sleep(self.backoff.next()).await;

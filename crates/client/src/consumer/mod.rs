@@ -21,6 +21,7 @@ use reader::{Read, Reader, Readers};
 
 /// The interval of commits that a consumer makes by itself.
 const AUTO_COMMIT: Duration = Duration::from_secs(5);
+const AUTO_COMMIT_MIN: Duration = Duration::from_millis(1);
 const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a consumer may be busy with what it was given before others get its partitions.
 const REBALANCE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -66,8 +67,10 @@ struct Owned {
     position: Option<Offset>,
     committed: Option<Offset>,
     is_paused: bool,
-    /// What was read when it was paused, and the reader that waits.
-    held: Option<(Option<Reader>, Batch)>,
+    /// What was read of it while it is paused, in order.
+    held: VecDeque<ConsumerEvent>,
+    /// Its reader, which has read all that a paused partition may hold.
+    waiting: Option<Reader>,
 }
 
 struct Current {
@@ -133,7 +136,7 @@ impl ConsumerBuilder {
 
     /// How often it commits by itself, every 5 s by default; `None` leaves that to [`Consumer::commit`].
     pub fn auto_commit(mut self, interval: Option<Duration>) -> Self {
-        self.auto_commit = interval;
+        self.auto_commit = interval.map(|interval| interval.max(AUTO_COMMIT_MIN));
         self
     }
 
@@ -188,16 +191,20 @@ impl Consumer {
                 }
                 self.finish_current();
             }
-            if let ConsumerEvent::Batch(batch) = self.event().await? {
-                let at = TopicPartition { topic: TopicName::parse(&batch.topic)?, partition: batch.partition };
-                match messages_of(&batch) {
-                    Ok(messages) => self.current = Some(Current { at, batch, messages }),
-                    Err(error) => {
-                        // What cannot be read is not passed over: only a seek goes on from here.
-                        self.readers.stop(&at);
-                        return Err(error);
+            match self.event().await? {
+                ConsumerEvent::Batch(batch) => {
+                    let at = at_of(&batch.topic, batch.partition)?;
+                    match messages_of(&batch) {
+                        Ok(messages) => self.current = Some(Current { at, batch, messages }),
+                        Err(error) => {
+                            // What cannot be read is not passed over: only a seek goes on from here.
+                            self.readers.stop(&at);
+                            return Err(error);
+                        }
                     }
                 }
+                ConsumerEvent::Gap { topic, partition, to, .. } => self.advance(&at_of(&topic, partition)?, to),
+                ConsumerEvent::Assigned(_) | ConsumerEvent::Revoked(_) | ConsumerEvent::Lost(_) => {}
             }
         }
     }
@@ -211,12 +218,10 @@ impl Consumer {
         };
         match &event {
             ConsumerEvent::Batch(batch) => {
-                let next = batch.batch.next_offset();
-                let at = TopicPartition { topic: TopicName::parse(&batch.topic)?, partition: batch.partition };
-                self.advance(&at, next);
+                self.advance(&at_of(&batch.topic, batch.partition)?, batch.batch.next_offset());
             }
-            ConsumerEvent::Gap { .. } | ConsumerEvent::Assigned(_) => {}
-            ConsumerEvent::Revoked(_) | ConsumerEvent::Lost(_) => {}
+            ConsumerEvent::Gap { topic, partition, to, .. } => self.advance(&at_of(topic, *partition)?, *to),
+            ConsumerEvent::Assigned(_) | ConsumerEvent::Revoked(_) | ConsumerEvent::Lost(_) => {}
         }
         Ok(event)
     }
@@ -229,7 +234,7 @@ impl Consumer {
     /// The offset after the last record that was returned of a partition, or where it begins; `None` while that is
     /// not known.
     pub fn position(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
-        let at = TopicPartition { topic: TopicName::parse(topic).ok()?, partition };
+        let at = at_of(topic, partition).ok()?;
         match &self.current {
             Some(current) if current.at == at => Some(current.position()),
             _ => self.owned.get(&at)?.position,
@@ -259,8 +264,7 @@ impl Consumer {
         self.pending.retain(|event| !is_of(event, &at));
         let sharers = self.owned.len();
         if let Some(owned) = self.owned.get_mut(&at) {
-            owned.held = None;
-            owned.position = None;
+            *owned = Owned { committed: owned.committed, is_paused: owned.is_paused, ..Owned::default() };
         }
         self.readers.put(Reader::new(&self.client, self.turn, at, to, sharers));
         Ok(())
@@ -269,13 +273,15 @@ impl Consumer {
     /// Nothing comes from this partition until it is resumed. It stays with this consumer.
     pub fn pause(&mut self, topic: &str, partition: PartitionId) -> Result<()> {
         let at = self.owned_at(topic, partition)?;
-        let rest =
-            if self.current.as_ref().is_some_and(|current| current.at == at) { self.rest_of_current() } else { None };
+        let is_current = self.current.as_ref().is_some_and(|current| current.at == at);
+        let rest = if is_current { self.rest_of_current() } else { None };
         if let Some(owned) = self.owned.get_mut(&at) {
             owned.is_paused = true;
-            if let Some(rest) = rest {
-                owned.held = Some((None, rest));
-            }
+            owned.held.extend(rest.map(ConsumerEvent::Batch));
+            let (held, others) = std::mem::take(&mut self.pending).into_iter().partition(|event| is_of(event, &at));
+            let held: VecDeque<ConsumerEvent> = held;
+            owned.held.extend(held);
+            self.pending = others;
         }
         Ok(())
     }
@@ -284,10 +290,8 @@ impl Consumer {
         let at = self.owned_at(topic, partition)?;
         if let Some(owned) = self.owned.get_mut(&at) {
             owned.is_paused = false;
-            if let Some((reader, batch)) = owned.held.take() {
-                self.pending.push_back(ConsumerEvent::Batch(batch));
-                reader.into_iter().for_each(|reader| self.readers.put(reader));
-            }
+            self.pending.append(&mut owned.held);
+            owned.waiting.take().into_iter().for_each(|reader| self.readers.put(reader));
         }
         Ok(())
     }
@@ -347,25 +351,26 @@ impl Consumer {
             return Ok(None);
         };
         let event = match read {
-            Read::Opened(begins) => {
-                owned.position.get_or_insert(begins);
-                None
-            }
-            Read::Batch(batch) if owned.is_paused => {
-                owned.held = Some((Some(reader), batch));
+            Read::Begins(begins) => {
+                owned.position = Some(begins);
+                self.readers.put(reader);
                 return Ok(None);
             }
-            Read::Batch(batch) => Some(ConsumerEvent::Batch(batch)),
+            Read::Batch(batch) => ConsumerEvent::Batch(batch),
             Read::Gap(from, to) => {
-                owned.position = owned.position.max(Some(to));
                 let (topic, partition) = (reader.at.topic.as_str().into(), reader.at.partition);
-                Some(ConsumerEvent::Gap { topic, partition, from, to })
+                ConsumerEvent::Gap { topic, partition, from, to }
             }
             Read::Over => return Ok(None),
             Read::Failed(error) => return Err(error),
         };
+        if owned.is_paused {
+            owned.held.push_back(event);
+            owned.waiting = Some(reader);
+            return Ok(None);
+        }
         self.readers.put(reader);
-        Ok(event)
+        Ok(Some(event))
     }
 
     /// Becomes what the broker wants: first what is to be given up, then what is new.
@@ -389,7 +394,6 @@ impl Consumer {
         if !gained.is_empty() {
             self.gain(gained).await?;
         }
-        self.restart_readers();
         self.seen.0 = view.version;
         Ok(())
     }
@@ -463,21 +467,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// The broker has assigned anew what a reader found gone: it is there again.
-    fn restart_readers(&mut self) {
-        let sharers = self.owned.len();
-        for (at, owned) in &mut self.owned {
-            let is_idle = owned.held.is_none() && !self.readers.has(at);
-            if is_idle && self.current.as_ref().is_none_or(|current| current.at != *at) {
-                let position = owned.position.take();
-                let start = position.map_or(self.start.clone(), |offset| Start::Offsets(vec![(at.partition, offset)]));
-                self.readers.put(Reader::new(&self.client, self.turn, at.clone(), start, sharers));
-            }
-        }
-    }
-
     fn owned_at(&self, topic: &str, partition: PartitionId) -> Result<TopicPartition> {
-        let at = TopicPartition { topic: TopicName::parse(topic)?, partition };
+        let at = at_of(topic, partition)?;
         match self.owned.contains_key(&at) {
             true => Ok(at),
             false => Err(Error::not_found(format!("partition {at} is not with this consumer"))),
@@ -571,6 +562,10 @@ impl Current {
     fn position(&self) -> Offset {
         self.messages.front().map_or(self.batch.batch.next_offset(), |message| message.record.offset)
     }
+}
+
+fn at_of(topic: &str, partition: PartitionId) -> Result<TopicPartition> {
+    Ok(TopicPartition { topic: TopicName::parse(topic)?, partition })
 }
 
 fn messages_of(batch: &Batch) -> Result<VecDeque<Message>> {

@@ -30,18 +30,20 @@ pub(super) struct Reader {
     /// Bytes that were read since the broker was last granted credit.
     unreported_bytes: u64,
     open: Option<Open>,
+    /// The topic was deleted. Its subscription would make it anew, so it is asked after first.
+    is_missing: bool,
     /// The broker that it reads from. Another one has lost the membership, too.
     instance: Option<u64>,
     backoff: Backoff,
 }
 
 pub(super) enum Read {
-    /// It begins here.
-    Opened(Offset),
+    /// It begins here, for the first time or because the log is another one.
+    Begins(Offset),
     Batch(Batch),
     /// Records from the first up to the second offset do not come.
     Gap(Offset, Offset),
-    /// There is nothing to read until the broker assigns anew: the topic was deleted, or the broker restarted.
+    /// The broker was started anew and knows no members any more: the membership is lost, too.
     Over,
     Failed(Error),
 }
@@ -60,6 +62,7 @@ impl Reader {
             credit: (window / sharers.max(1) as u64).max(CREDIT_BYTES_MIN),
             unreported_bytes: 0,
             open: None,
+            is_missing: false,
             instance: None,
             backoff: Backoff::new(),
         }
@@ -72,13 +75,14 @@ impl Reader {
                     Ok(push) => self.take(push),
                     Err(error) => Err(error),
                 },
-                None => self.reopen().await.map(Some),
+                None => self.reopen().await,
             };
             match result {
                 Ok(Some(read)) => return (self, read),
                 Ok(None) => {}
-                Err(error) if error.kind == ErrorKind::NotFound => return (self, Read::Over),
-                Err(error) if is_transient(&error) => {
+                // If the topic stays away, the broker takes the partition back.
+                Err(error) if is_transient(&error) || error.kind == ErrorKind::NotFound => {
+                    self.is_missing |= error.kind == ErrorKind::NotFound;
                     self.open = None;
                     tokio::time::sleep(self.backoff.next()).await;
                 }
@@ -87,10 +91,13 @@ impl Reader {
         }
     }
 
-    async fn reopen(&mut self) -> Result<Read> {
+    async fn reopen(&mut self) -> Result<Option<Read>> {
+        if self.is_missing {
+            self.client.describe_topic(self.at.topic.as_str()).await?;
+        }
         let connection = self.client.shared.events.connection(self.turn).await?;
         if *self.instance.get_or_insert(connection.hello.instance) != connection.hello.instance {
-            return Ok(Read::Over);
+            return Ok(Some(Read::Over));
         }
         let start = match self.next {
             Some(next) => Start::Offsets(vec![(self.at.partition, next)]),
@@ -120,11 +127,13 @@ impl Reader {
                 .unwrap_or(source.start),
             Start::Live | Start::Earliest | Start::Time(_) => source.start,
         };
+        let is_anew = self.next.is_none_or(|next| begins < next);
         self.next = Some(begins);
         self.open = Some(open);
+        self.is_missing = false;
         self.unreported_bytes = 0;
         self.backoff = Backoff::new();
-        Ok(Read::Opened(begins))
+        Ok(is_anew.then_some(Read::Begins(begins)))
     }
 
     fn take(&mut self, push: Push) -> Result<Option<Read>> {
@@ -184,11 +193,6 @@ impl Readers {
         if let Some(handle) = self.handles.remove(at) {
             handle.abort();
         }
-    }
-
-    /// Whether a reader of this partition is at work.
-    pub(super) fn has(&self, at: &TopicPartition) -> bool {
-        self.handles.contains_key(at)
     }
 
     /// The next thing that any of them has read; never, where there is none.

@@ -218,8 +218,7 @@ pub struct Group {
     instances: BTreeMap<InstanceId, MemberId>,
     /// The topics that members subscribe to, with their partitions, as of `catalog_version`.
     topics: BTreeMap<TopicName, u32>,
-    /// `None` where the partitions have to be shared out anew in any case.
-    catalog_version: Option<u64>,
+    catalog_version: u64,
     /// Partitions beyond the limit, which nobody is assigned.
     left_out: usize,
     target: Assignment,
@@ -241,7 +240,7 @@ impl Group {
             members: BTreeMap::new(),
             instances: BTreeMap::new(),
             topics: BTreeMap::new(),
-            catalog_version: None,
+            catalog_version: 0,
             left_out: 0,
             target: Assignment::new(),
             owners: BTreeMap::new(),
@@ -470,7 +469,7 @@ impl Group {
 
     /// Whether topics may have changed since the group looked at them.
     pub fn is_outdated(&self, catalog: &dyn Catalog) -> bool {
-        self.catalog_version != Some(catalog.version()) && !self.members.is_empty()
+        self.catalog_version != catalog.version() && !self.members.is_empty()
     }
 
     /// Looks at the topics again if they may have changed.
@@ -478,9 +477,9 @@ impl Group {
         if !self.is_outdated(catalog) {
             return;
         }
-        let (before, has_lost_one) = (self.topics.clone(), self.catalog_version.is_none());
+        let before = self.topics.clone();
         self.resolve(catalog);
-        if has_lost_one || self.topics != before {
+        if self.topics != before {
             self.rebalance();
         }
     }
@@ -500,7 +499,7 @@ impl Group {
             })
             .collect();
         self.left_out = left_out;
-        self.catalog_version = Some(catalog.version());
+        self.catalog_version = catalog.version();
     }
 
     /// A new epoch with a new target. Members move to it as they are heard.
@@ -669,13 +668,9 @@ impl Group {
         self.offsets.tombstones(topic)
     }
 
-    /// A topic was deleted: its offsets go at once, those on their way too. If one of the same name comes, it is
-    /// another one, and members are told so.
+    /// A topic was deleted: its offsets go at once, those on their way too.
     pub fn forget_topic(&mut self, topic: &TopicName) {
         self.offsets.forget(topic);
-        if self.topics.remove(topic).is_some() {
-            self.catalog_version = None;
-        }
     }
 
     /// Whether the group had no members for so long that its offsets go.

@@ -10,6 +10,7 @@ mod server;
 mod bad_input;
 mod certificates;
 mod commands;
+mod consumers;
 mod durable;
 mod limits;
 mod overflow;
