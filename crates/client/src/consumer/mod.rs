@@ -11,6 +11,7 @@ use engine::groups::Assignor;
 use engine::{Error, Offset, PartitionId, Result, Start, TopicName, TopicPartition};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use wire::TopicInfo;
 
 use crate::backoff::Backoff;
 use crate::client::Client;
@@ -25,12 +26,16 @@ const AUTO_COMMIT_MIN: Duration = Duration::from_millis(1);
 const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a consumer may be busy with what it was given before others get its partitions.
 const REBALANCE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Bytes that one partition may have on the way to a consumer, at least.
+const CREDIT_BYTES_MIN: u64 = 64 << 10;
 
+/// A [`Consumer`] before it joins its group.
 pub struct ConsumerBuilder {
     client: Client,
     terms: Terms,
     start: Start,
     auto_commit: Option<Duration>,
+    buffer_bytes: u64,
 }
 
 /// A member of a consumer group. Close it when you are done: one that is just dropped leaves in the background, and
@@ -38,18 +43,24 @@ pub struct ConsumerBuilder {
 ///
 /// Whatever it has returned counts as done when the next record or event is asked for; that is what it commits, by
 /// itself or when it is told to. So a record that is being worked on comes again if the program fails.
+///
+/// Its partitions take turns, a batch each. An error that concerns one of them ends only that one: the others go on
+/// with the next call, and that one after a [`Consumer::seek`]. All that waits may be dropped and asked for again.
 pub struct Consumer {
     client: Client,
     member: Member,
     /// Where partitions begin of which nothing is committed.
     start: Start,
     auto_commit: Option<Duration>,
+    /// Bytes that may be on the way from the broker, shared by the partitions.
+    buffer_bytes: u64,
+    /// The connection that all its partitions come over.
     turn: usize,
     readers: Readers,
     owned: BTreeMap<TopicPartition, Owned>,
     /// The version and the generation of the assignment that was followed.
     seen: (u64, u64),
-    /// Partitions that are given up with the next call, once the program was told.
+    /// Partitions that are given up with the call after the one that told the program.
     leaving: Vec<TopicPartition>,
     /// Records of the batch that [`Consumer::next`] is in.
     current: Option<Current>,
@@ -92,6 +103,12 @@ pub enum ConsumerEvent {
         from: Offset,
         to: Offset,
     },
+    /// All that the partition had when it came to this consumer, or when it was sought in, was returned.
+    End {
+        topic: Arc<str>,
+        partition: PartitionId,
+        end: Offset,
+    },
     /// These partitions are read from now on, too.
     Assigned(Vec<TopicPartition>),
     /// Nothing comes from these any more, and with the next call others get them: what is not yet committed of
@@ -112,7 +129,8 @@ impl ConsumerBuilder {
             session_timeout: SESSION_TIMEOUT,
             rebalance_timeout: REBALANCE_TIMEOUT,
         };
-        Self { client, terms, start: Start::Earliest, auto_commit: Some(AUTO_COMMIT) }
+        let buffer_bytes = client.settings().event_stream_recv_window;
+        Self { client, terms, start: Start::Earliest, auto_commit: Some(AUTO_COMMIT), buffer_bytes }
     }
 
     /// A topic, or a pattern: `orders.*`, `orders.>`. May be said several times.
@@ -153,6 +171,14 @@ impl ConsumerBuilder {
         self
     }
 
+    /// Bytes that may be on the way and unread, shared by all partitions, but at least 64 KiB for each; by default
+    /// `event_stream_recv_window`. When they are used up the broker sends no more before some were read; it keeps
+    /// nothing for this consumer meanwhile but its place in the log.
+    pub fn buffer_bytes(mut self, bytes: u64) -> Self {
+        self.buffer_bytes = bytes;
+        self
+    }
+
     /// How partitions are shared out. The group uses the assignor that most of its members ask for.
     pub fn assignor(mut self, assignor: Assignor) -> Self {
         self.terms.assignor = assignor;
@@ -169,6 +195,7 @@ impl ConsumerBuilder {
             member,
             start: self.start,
             auto_commit: self.auto_commit,
+            buffer_bytes: self.buffer_bytes,
             readers: Readers::default(),
             owned: BTreeMap::new(),
             seen: (0, 0),
@@ -181,7 +208,7 @@ impl ConsumerBuilder {
 }
 
 impl Consumer {
-    /// The next record. Gaps and changes of the assignment are passed over; [`Consumer::next_event`] tells them.
+    /// The next record. Gaps, ends and changes of the assignment are passed over; [`Consumer::next_event`] tells them.
     pub async fn next(&mut self) -> Result<Message> {
         loop {
             self.keep_up().await?;
@@ -204,12 +231,15 @@ impl Consumer {
                     }
                 }
                 ConsumerEvent::Gap { topic, partition, to, .. } => self.advance(&at_of(&topic, partition)?, to),
-                ConsumerEvent::Assigned(_) | ConsumerEvent::Revoked(_) | ConsumerEvent::Lost(_) => {}
+                ConsumerEvent::End { .. }
+                | ConsumerEvent::Assigned(_)
+                | ConsumerEvent::Revoked(_)
+                | ConsumerEvent::Lost(_) => {}
             }
         }
     }
 
-    /// The next batch, gap or change of the assignment.
+    /// The next batch, gap, end or change of the assignment.
     pub async fn next_event(&mut self) -> Result<ConsumerEvent> {
         self.keep_up().await?;
         let event = match self.rest_of_current() {
@@ -221,7 +251,7 @@ impl Consumer {
                 self.advance(&at_of(&batch.topic, batch.partition)?, batch.batch.next_offset());
             }
             ConsumerEvent::Gap { topic, partition, to, .. } => self.advance(&at_of(topic, *partition)?, *to),
-            ConsumerEvent::Assigned(_) | ConsumerEvent::Revoked(_) | ConsumerEvent::Lost(_) => {}
+            _ => {}
         }
         Ok(event)
     }
@@ -239,6 +269,27 @@ impl Consumer {
             Some(current) if current.at == at => Some(current.position()),
             _ => self.owned.get(&at)?.position,
         }
+    }
+
+    /// How many records each of its partitions has beyond those that were returned. One that has not begun yet is
+    /// left out.
+    pub async fn lag(&self) -> Result<Vec<(TopicPartition, u64)>> {
+        let mut found = Vec::new();
+        let mut ends: Option<TopicInfo> = None;
+        for at in self.owned.keys() {
+            let topic = at.topic.as_str();
+            // Partitions of a topic are neighbours.
+            let info = match ends.take() {
+                Some(info) if info.topic == topic => info,
+                _ => self.client.describe_topic(topic).await?,
+            };
+            let end = info.partitions.get(at.partition as usize).map(|partition| partition.end);
+            if let (Some(end), Some(position)) = (end, self.position(topic, at.partition)) {
+                found.push((at.clone(), end.saturating_sub(position)));
+            }
+            ends = Some(info);
+        }
+        Ok(found)
     }
 
     /// Commits all that was returned, and waits until that is safe.
@@ -262,11 +313,11 @@ impl Consumer {
             self.current = None;
         }
         self.pending.retain(|event| !is_of(event, &at));
-        let sharers = self.owned.len();
+        let credit = self.credit(self.owned.len());
         if let Some(owned) = self.owned.get_mut(&at) {
             *owned = Owned { committed: owned.committed, is_paused: owned.is_paused, ..Owned::default() };
         }
-        self.readers.put(Reader::new(&self.client, self.turn, at, to, sharers));
+        self.readers.put(Reader::new(&self.client, self.turn, at, to, credit));
         Ok(())
     }
 
@@ -310,12 +361,13 @@ impl Consumer {
 
     /// What has to happen before anything is returned: following the assignment, and commits.
     async fn keep_up(&mut self) -> Result<()> {
-        while !self.leaving.is_empty() || self.member.link.version() != self.seen.0 {
+        let is_to_follow = |this: &Self| match this.leaving.is_empty() {
+            true => this.member.link.version() != this.seen.0,
+            // The program hears of it first.
+            false => !this.pending.iter().any(|event| matches!(event, ConsumerEvent::Revoked(_))),
+        };
+        while is_to_follow(self) {
             self.follow().await?;
-            if !self.leaving.is_empty() {
-                // The program hears of it first.
-                break;
-            }
         }
         if self.auto_commit.is_some() && Instant::now() >= self.commit_due {
             self.commit_in_background().await;
@@ -356,10 +408,20 @@ impl Consumer {
                 self.readers.put(reader);
                 return Ok(None);
             }
+            Read::Gone => {
+                // Nothing of it may be committed for another one of its name.
+                (owned.position, owned.committed) = (None, None);
+                self.readers.put(reader);
+                return Ok(None);
+            }
             Read::Batch(batch) => ConsumerEvent::Batch(batch),
             Read::Gap(from, to) => {
-                let (topic, partition) = (reader.at.topic.as_str().into(), reader.at.partition);
+                let (topic, partition) = reader.place();
                 ConsumerEvent::Gap { topic, partition, from, to }
+            }
+            Read::End(end) => {
+                let (topic, partition) = reader.place();
+                ConsumerEvent::End { topic, partition, end }
             }
             Read::Over => return Ok(None),
             Read::Failed(error) => return Err(error),
@@ -422,16 +484,17 @@ impl Consumer {
     }
 
     async fn give_up(&mut self) {
-        let leaving = std::mem::take(&mut self.leaving);
         if self.auto_commit.is_some() {
             self.finish_committing().await;
             let mut progress = self.progress();
-            progress.retain(|(at, _, _)| leaving.contains(at));
+            progress.retain(|(at, _, _)| self.leaving.contains(at));
             if let Err(error) = self.commit_now(progress).await {
                 tracing::debug!(group = self.member.link.group(), %error, "partitions were given up without a commit");
             }
         }
-        leaving.iter().for_each(|at| drop(self.owned.remove(at)));
+        for at in std::mem::take(&mut self.leaving) {
+            self.owned.remove(&at);
+        }
         self.own();
     }
 
@@ -455,16 +518,21 @@ impl Consumer {
             }
         };
         let committed: BTreeMap<_, _> = committed.into_iter().map(|(at, committed)| (at, committed.offset)).collect();
-        let sharers = self.owned.len() + gained.len();
+        let credit = self.credit(self.owned.len() + gained.len());
         for at in &gained {
             let committed = committed.get(at).copied();
             let start = committed.map_or(self.start.clone(), |offset| Start::Offsets(vec![(at.partition, offset)]));
             self.owned.insert(at.clone(), Owned { committed, ..Owned::default() });
-            self.readers.put(Reader::new(&self.client, self.turn, at.clone(), start, sharers));
+            self.readers.put(Reader::new(&self.client, self.turn, at.clone(), start, credit));
         }
         self.own();
         self.pending.push_back(ConsumerEvent::Assigned(gained));
         Ok(())
+    }
+
+    /// What one of so many partitions may have on the way.
+    fn credit(&self, partitions: usize) -> u64 {
+        (self.buffer_bytes / partitions.max(1) as u64).max(CREDIT_BYTES_MIN)
     }
 
     fn owned_at(&self, topic: &str, partition: PartitionId) -> Result<TopicPartition> {
@@ -576,9 +644,9 @@ fn messages_of(batch: &Batch) -> Result<VecDeque<Message>> {
 
 fn is_of(event: &ConsumerEvent, at: &TopicPartition) -> bool {
     match event {
-        ConsumerEvent::Batch(Batch { topic, partition, .. }) | ConsumerEvent::Gap { topic, partition, .. } => {
-            **topic == *at.topic.as_str() && *partition == at.partition
-        }
+        ConsumerEvent::Batch(Batch { topic, partition, .. })
+        | ConsumerEvent::Gap { topic, partition, .. }
+        | ConsumerEvent::End { topic, partition, .. } => **topic == *at.topic.as_str() && *partition == at.partition,
         _ => false,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use engine::{Error, ErrorKind, Offset, Overflow, RecordBatch, Result, Start, TopicPartition};
+use engine::{Error, ErrorKind, Offset, Overflow, PartitionId, RecordBatch, Result, Start, TopicPartition};
 use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use wire::{Push, Subscribe};
@@ -12,9 +12,6 @@ use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::pool::is_transient;
 use crate::subscription::{Batch, Open};
-
-/// Bytes that one partition may have on the way to this consumer, at least.
-const CREDIT_BYTES_MIN: u64 = 1 << 20;
 
 /// Reads one partition, over as many connections as it takes.
 pub(super) struct Reader {
@@ -26,11 +23,14 @@ pub(super) struct Reader {
     start: Start,
     /// The next offset, once that is known.
     next: Option<Offset>,
+    /// Where the log ended when this began to read it, until that is told.
+    end: Option<Offset>,
+    /// Bytes that may be on the way.
     credit: u64,
     /// Bytes that were read since the broker was last granted credit.
     unreported_bytes: u64,
     open: Option<Open>,
-    /// The topic was deleted. Its subscription would make it anew, so it is asked after first.
+    /// The topic was deleted. A subscription would make it anew, so it is asked after first.
     is_missing: bool,
     /// The broker that it reads from. Another one has lost the membership, too.
     instance: Option<u64>,
@@ -43,15 +43,17 @@ pub(super) enum Read {
     Batch(Batch),
     /// Records from the first up to the second offset do not come.
     Gap(Offset, Offset),
+    /// All that was there when it began was read.
+    End(Offset),
+    /// The topic was deleted. If one of its name comes, that is another one.
+    Gone,
     /// The broker was started anew and knows no members any more: the membership is lost, too.
     Over,
     Failed(Error),
 }
 
 impl Reader {
-    /// `sharers` is how many partitions share what may be on the way to a consumer.
-    pub(super) fn new(client: &Client, turn: usize, at: TopicPartition, start: Start, sharers: usize) -> Self {
-        let window = client.settings().event_stream_recv_window;
+    pub(super) fn new(client: &Client, turn: usize, at: TopicPartition, start: Start, credit: u64) -> Self {
         Self {
             client: client.clone(),
             turn,
@@ -59,7 +61,8 @@ impl Reader {
             at,
             start,
             next: None,
-            credit: (window / sharers.max(1) as u64).max(CREDIT_BYTES_MIN),
+            end: None,
+            credit,
             unreported_bytes: 0,
             open: None,
             is_missing: false,
@@ -68,8 +71,15 @@ impl Reader {
         }
     }
 
+    pub(super) fn place(&self) -> (Arc<str>, PartitionId) {
+        (self.topic.clone(), self.at.partition)
+    }
+
     async fn read(mut self) -> (Self, Read) {
         loop {
+            if let Some(end) = self.end.take_if(|end| self.next.is_some_and(|next| next >= *end)) {
+                return (self, Read::End(end));
+            }
             let result = match &mut self.open {
                 Some(open) => match open.events.next().await {
                     Ok(push) => self.take(push),
@@ -80,9 +90,13 @@ impl Reader {
             match result {
                 Ok(Some(read)) => return (self, read),
                 Ok(None) => {}
+                Err(error) if error.kind == ErrorKind::NotFound && !self.is_missing => {
+                    self.start = Start::Earliest;
+                    (self.next, self.end, self.open, self.is_missing) = (None, None, None, true);
+                    return (self, Read::Gone);
+                }
                 // If the topic stays away, the broker takes the partition back.
                 Err(error) if is_transient(&error) || error.kind == ErrorKind::NotFound => {
-                    self.is_missing |= error.kind == ErrorKind::NotFound;
                     self.open = None;
                     tokio::time::sleep(self.backoff.next()).await;
                 }
@@ -128,6 +142,9 @@ impl Reader {
             Start::Live | Start::Earliest | Start::Time(_) => source.start,
         };
         let is_anew = self.next.is_none_or(|next| begins < next);
+        if is_anew {
+            self.end = Some(source.end);
+        }
         self.next = Some(begins);
         self.open = Some(open);
         self.is_missing = false;
@@ -146,7 +163,7 @@ impl Reader {
                     return Ok(None);
                 }
                 self.next = Some(batch.next_offset());
-                let (topic, partition) = (self.topic.clone(), self.at.partition);
+                let (topic, partition) = self.place();
                 Ok(Some(Read::Batch(Batch { topic, partition, batch, first: next })))
             }
             Push::Gap { from, to, .. } => {

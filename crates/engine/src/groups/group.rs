@@ -469,7 +469,7 @@ impl Group {
 
     /// Whether topics may have changed since the group looked at them.
     pub fn is_outdated(&self, catalog: &dyn Catalog) -> bool {
-        self.catalog_version != catalog.version() && !self.members.is_empty()
+        catalog.version() != self.catalog_version && !self.members.is_empty()
     }
 
     /// Looks at the topics again if they may have changed.
