@@ -266,7 +266,7 @@ impl Broker {
                 tracing::warn!(group = %name, %topic, %error, "offsets of a deleted topic stay in the log");
             }
         }
-        group.forget_topic(topic);
+        group.forget_topic(topic, self.groups().now());
     }
 
     /// A program joins a group, or begins anew in it. Topics that are missing are created, if that is allowed.
@@ -548,11 +548,13 @@ impl Broker {
     /// A topic was deleted: so are its offsets.
     pub(crate) fn forget_topic(&self, topic: &TopicName) {
         let coordinator = self.groups();
-        coordinator.topics_changed();
         for cell in coordinator.cells() {
             let mut wakes = Wakes::default();
             coordinator.count_offsets(&cell, |group| self.forget_offsets(group, topic, &mut wakes));
+            cell.news.notify_waiters();
         }
+        // Members may have a deadline now by which they have to give up what they had.
+        coordinator.topics_changed();
     }
 
     /// Puts out members that are silent or do not give up what they have to, and tells groups of new topics.

@@ -258,7 +258,7 @@ impl Script {
                 let text = show(tombstones.iter().map(|change| &change.partition));
                 let records: Vec<OffsetsRecord> = tombstones.into_iter().map(|change| self.record(change)).collect();
                 self.log.extend(records);
-                self.group.forget_topic(&topic(command.word(1)));
+                self.group.forget_topic(&topic(command.word(1)), self.now);
                 return if text.is_empty() { "nothing\n".into() } else { text + "\n" };
             }
             "outsider" => (Committer::Outsider, changes(&command.words[1..])),
@@ -519,6 +519,8 @@ struct Program {
     who: Identity,
     epoch: u32,
     reads: BTreeSet<TopicPartition>,
+    /// Those of `reads` whose topic was deleted meanwhile.
+    gone: BTreeSet<TopicPartition>,
 }
 
 /// A group with programs that behave as the protocol says.
@@ -571,7 +573,7 @@ impl World {
                 }
             }
             Op::Commit { member, topic, partition } => self.commit(*member, NAMES[*topic], *partition),
-            Op::Topic { topic, partitions } => self.topics.set(NAMES[*topic], *partitions),
+            Op::Topic { topic, partitions } => self.set_topic(NAMES[*topic], *partitions),
             Op::Pass(ms) => {
                 self.now.steady_ms += ms;
                 self.save(false);
@@ -581,17 +583,29 @@ impl World {
         self.check();
     }
 
+    /// No partitions: it is deleted.
+    fn set_topic(&mut self, name: &str, partitions: u32) {
+        self.topics.set(name, partitions);
+        if partitions == 0 {
+            self.group.forget_topic(&topic(name), self.now);
+            for program in self.programs.iter_mut().flatten() {
+                program.gone.extend(program.reads.iter().filter(|at| at.topic.as_str() == name).cloned());
+            }
+        }
+    }
+
     fn join(&mut self, member: usize, topics: usize) {
         if self.programs[member].is_none() {
             self.starts += 1;
             let instance = member.is_multiple_of(2).then(|| format!("i{member}"));
             let Client { who, .. } = Client::new(&format!("m{member}-{}", self.starts), instance.as_deref());
-            self.programs[member] = Some(Program { who, epoch: 0, reads: BTreeSet::new() });
+            self.programs[member] = Some(Program { who, epoch: 0, reads: BTreeSet::new(), gone: BTreeSet::new() });
         }
         self.save(true);
         let program = self.programs[member].as_mut().expect("it runs");
         // It begins anew.
         program.reads.clear();
+        program.gone.clear();
         let join = join_of(program.who.clone(), patterns(SUBSCRIPTIONS[topics]));
         let beat = self.group.join(join, &self.topics, self.now).expect("there is room");
         self.hear(member, beat, true);
@@ -624,6 +638,7 @@ impl World {
         program.epoch = turn.epoch;
         if let Some(assignment) = turn.assignment {
             program.reads = assignment.into_iter().collect();
+            program.gone.retain(|at| program.reads.contains(at));
         }
     }
 
@@ -637,16 +652,18 @@ impl World {
         let others = self.programs.iter().flatten().filter(|other| other.who != program.who);
         let is_read_by_another =
             others.filter(|other| self.is_member(other)).any(|o| o.reads.contains(&partition(&at)));
+        let is_gone = program.gone.contains(&partition(&at));
         let is_its_own = self.is_member(program) && program.reads.contains(&partition(&at));
         match self.group.check_commit(&committer, &changes) {
             Ok(()) => {
                 assert!(!is_read_by_another, "{at} is with another");
+                assert!(!is_gone, "{at} is of a topic that was deleted");
                 assert!(self.is_member(program), "{at} was committed by one that is no member");
                 self.group.stage(self.position, changes);
                 self.group.committed_through(self.position);
                 self.position += 1;
             }
-            Err(refused) => assert!(!is_its_own, "{at}: {refused:?}"),
+            Err(refused) => assert!(!is_its_own || is_gone, "{at}: {refused:?}"),
         }
     }
 
