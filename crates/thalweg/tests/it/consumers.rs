@@ -14,7 +14,7 @@ use wire::{GroupRequest, GroupResponse, Request, Response};
 use crate::proxy::Proxy;
 use crate::raw::Raw;
 use crate::reading::text;
-use crate::server::{Launch, Server, connect, until, within};
+use crate::server::{Launch, Server, connect, metric, until, within};
 
 async fn create(client: &Client, topic: &str, partitions: u32) {
     let settings = TopicSettings { partitions, ..TopicSettings::default() };
@@ -495,4 +495,113 @@ async fn bad_values_are_refused() {
     }
     let listed = within("list", client.list_groups()).await.expect("groups");
     assert_eq!(listed.iter().map(|group| group.group.as_str()).collect::<Vec<_>>(), ["a", "b", "c", "g"]);
+}
+
+/// What a member has to give up it is told first, and may still commit; then it goes on at another member.
+#[tokio::test]
+async fn what_is_revoked_can_be_committed_before_it_goes() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    create(&client, "t", 2).await;
+    publish(&client, "t", 0..20).await;
+    let own = || client.consumer("g").topic("t").auto_commit(None);
+    let mut first = open(own()).await;
+    let mut seen = Seen::default();
+    seen.add(take(&mut first, 7).await);
+    let mut second = open(own()).await;
+    let revoked = loop {
+        match within("the revocation", first.next_event()).await.expect("an event") {
+            ConsumerEvent::Revoked(revoked) => break revoked,
+            ConsumerEvent::Batch(batch) => {
+                let records = batch.records().expect("readable");
+                let value = |record: client::Result<client::RecordView<'_>>| {
+                    text(record.expect("a record").value.expect("a value")).parse::<u64>().expect("a number")
+                };
+                seen.add(records.iter().map(value));
+            }
+            _ => {}
+        }
+    };
+    assert_eq!((revoked.len(), first.assignment().len()), (1, 2), "it is still its own");
+    within("commit", first.commit()).await.expect("committed");
+    let told = tokio::time::timeout(Duration::ZERO, second.next_event()).await;
+    assert!(!matches!(told, Ok(Ok(ConsumerEvent::Batch(_)))), "nobody else has it yet: {told:?}");
+    let left = 20 - seen.0.len();
+    publish(&client, "t", 20..22).await;
+    let mut rest = 0;
+    while rest < left + 2 {
+        tokio::select! {
+            message = first.next() => seen.add([value_of(&message.expect("a record"))]),
+            message = second.next() => seen.add([value_of(&message.expect("a record"))]),
+        }
+        rest += 1;
+    }
+    seen.expect_each_once(22);
+    assert_eq!((first.assignment().len(), second.assignment()), (1, revoked));
+}
+
+fn value_of(message: &client::Message) -> u64 {
+    text(message.record.value()).parse().expect("a number")
+}
+
+/// The end that a partition has when it comes to a consumer is told once it is reached, and what is beyond it is lag.
+#[tokio::test]
+async fn ends_and_lag_are_told() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    create(&client, "t", 2).await;
+    publish(&client, "t", 0..6).await;
+    let mut consumer = open(client.consumer("g").topic("t").auto_commit(None)).await;
+    let lags = async |consumer: &Consumer| {
+        let lags = within("lag", consumer.lag()).await.expect("known");
+        lags.into_iter().map(|(at, lag)| (at.partition, lag)).collect::<BTreeMap<_, _>>()
+    };
+    let mut ends = BTreeMap::new();
+    while ends.len() < 2 {
+        match within("an event", consumer.next_event()).await.expect("an event") {
+            ConsumerEvent::End { partition, end, .. } => {
+                assert_eq!(consumer.position("t", partition), Some(end), "all before it was returned");
+                assert_eq!(ends.insert(partition, end), None, "once");
+            }
+            ConsumerEvent::Lost(_) | ConsumerEvent::Revoked(_) => panic!("it is alone"),
+            _ => {}
+        }
+    }
+    assert_eq!(ends, BTreeMap::from([(0, 3), (1, 3)]));
+    assert_eq!(lags(&consumer).await, BTreeMap::from([(0, 0), (1, 0)]));
+    publish(&client, "t", 6..9).await;
+    let by_partition = lags(&consumer).await;
+    assert_eq!(by_partition.values().sum::<u64>(), 3, "{by_partition:?}");
+    let partitions = |info: client::GroupInfo| info.partitions[0].1.clone();
+    let info = within("describe", client.describe_group("g")).await.expect("a group");
+    assert!(partitions(info).iter().all(|partition| partition.lag().is_none()), "nothing is committed");
+    take(&mut consumer, 2).await;
+    within("commit", consumer.commit()).await.expect("committed");
+    assert_eq!(lags(&consumer).await.values().sum::<u64>(), 1);
+    let info = within("describe", client.describe_group("g")).await.expect("a group");
+    assert_eq!(partitions(info).iter().map(|partition| partition.lag().expect("committed")).sum::<u64>(), 1);
+}
+
+/// A consumer that does not read is sent no more than it has room for, and then goes on without a loss.
+#[tokio::test]
+async fn an_idle_consumer_is_sent_what_it_has_room_for() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    create(&client, "t", 2).await;
+    let mut consumer = open(client.consumer("g").topic("t").buffer_bytes(256 << 10)).await;
+    until_owns(&mut consumer, 2).await;
+    let value = vec![b'x'; 16 << 10];
+    for _ in 0..200 {
+        within("publish", client.publish("t", Record::new(value.clone()))).await.expect("published");
+    }
+    let sent = metric(&client, "thalweg_delivered_bytes_total").await;
+    // Each partition may get one batch more than its half.
+    assert!(sent < (256 << 10) + 2 * (17 << 10), "{sent}");
+    let mut lag = 200;
+    while lag > 0 {
+        within("a record", consumer.next()).await.expect("a record");
+        lag -= 1;
+    }
+    let left = within("lag", consumer.lag()).await.expect("known");
+    assert_eq!(left.iter().map(|(_, lag)| lag).sum::<u64>(), 0);
 }

@@ -10,6 +10,7 @@ mod server;
 mod bad_input;
 mod certificates;
 mod commands;
+mod consumer_commands;
 mod consumers;
 mod durable;
 mod limits;
