@@ -56,6 +56,6 @@ pub const E2E_LATENCY: [QuotedLatency; 3] = [
     QuotedLatency { name: "Pulsar, ack-1 [2]", average: None, p50: 40.0, p90: 41.0, p99: 43.0, p999: 57.0 },
 ];
 
-/// Of Fluvio, by [1]: the growth of memory, megabytes, and the use of CPU, percent of one core.
+/// Of Fluvio, by the first source: the growth of memory, megabytes, and the use of CPU, percent of one core.
 pub const MEMORY_MB_MAX: f64 = 21.0;
 pub const CPU_PERCENT_MAX: f64 = 315.0;
