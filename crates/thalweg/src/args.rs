@@ -184,10 +184,10 @@ impl FromStr for End {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  thalweg subscribe orders                                    # what is published from now on
-  thalweg subscribe orders --from @-1h --end                  # the last hour, then stop
-  thalweg subscribe orders --from 100 --end=200 -O json       # records 100 to 199
-  thalweg subscribe orders --consumer-group billing           # a share of the topic, each record once in the group")]
+  thalweg subscribe orders                                 # what is published from now on
+  thalweg subscribe orders --from @-1h --end               # the last hour, then stop
+  thalweg subscribe orders --from 100 --end=200 -O json    # records 100 to 199
+  thalweg subscribe orders --consumer-group billing        # a share of the topic")]
 pub struct Subscribe {
     /// A topic, or a pattern: orders.*, orders.>
     pub topic: String,
