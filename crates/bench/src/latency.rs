@@ -39,7 +39,7 @@ impl Latencies {
             return Vec::new();
         }
         // Each decade of what is left over is four steps: 0, 0.44, 0.68, 0.82, 0.9, 0.944 and so on.
-        let decades = (self.0.len() as f64).log10().ceil().clamp(1.0, 7.0) as u32;
+        let decades = (self.0.len() as f64).log10().floor().clamp(1.0, 7.0) as u32;
         let quantiles = (0..=decades * CURVE_STEPS).map(|i| 1.0 - 10f64.powf(-f64::from(i) / f64::from(CURVE_STEPS)));
         quantiles.map(|q| (q, self.0.value_at_quantile(q) as f64 / 1000.0)).collect()
     }

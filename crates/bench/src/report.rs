@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::html::{Axis, Line, Plot, Section, Stroke};
+use crate::table::{Table, fixed};
+
 /// Latencies in microseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Percentiles {
@@ -76,10 +79,10 @@ pub(crate) fn rate(per_s: f64) -> String {
     if per_s >= 1e6 { format!("{:.2} M/s", per_s / 1e6) } else { format!("{:.1} k/s", per_s / 1e3) }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
+impl Report {
+    /// The run in a line.
+    pub fn shape(&self) -> String {
+        format!(
             "{} {} over {}: {} B, {} in a batch, {} publishers, fanout {}",
             self.system,
             self.mode,
@@ -88,7 +91,51 @@ impl fmt::Display for Report {
             if self.batch == 0 { "as many as fit".to_owned() } else { self.batch.to_string() },
             self.publishers,
             self.fanout
-        )?;
+        )
+    }
+
+    /// The run for a page.
+    pub fn section(&self) -> Section {
+        let latencies = [("delivery", self.delivery_us), ("acknowledgement", self.ack_us)];
+        let known = || latencies.into_iter().filter_map(|(name, found)| Some((name, found?)));
+        let ms = |us: f64| fixed(Some(us / 1000.0), 3);
+        let row = |(name, p): (&'static str, Percentiles)| {
+            (name, [p.mean, p.p50, p.p90, p.p99, p.p999, p.max].map(ms).to_vec())
+        };
+        let columns = vec!["average", "p50", "p90", "p99", "p99.9", "max"];
+        let line = |((name, p), stroke): ((&str, Percentiles), Stroke)| {
+            let points = vec![(0.5, p.p50), (0.9, p.p90), (0.99, p.p99), (0.999, p.p999)];
+            Line { name: name.to_owned(), stroke, points }
+        };
+        let lines = known().zip([Stroke::First, Stroke::Second]).map(line).collect();
+        let title = "Latency by percentile".to_owned();
+        let mut tiles = vec![(rate(self.published_per_s), "published".to_owned())];
+        if self.delivered > 0 {
+            tiles.push((rate(self.delivered_per_s), "delivered".to_owned()));
+        }
+        tiles.push((format!("{:.2} µs", self.cpu_us_per_message), "CPU a message, both sides".to_owned()));
+        let memory = self.server_resident_bytes.map(|bytes| format!("{:.1} MB", bytes as f64 / 1e6));
+        tiles.extend(memory.map(|memory| (memory, "memory of the server".to_owned())));
+        let verdict = match self.lost {
+            0 => format!("{} published, {} delivered, none lost", self.published, self.delivered),
+            lost => format!("THIS RUN LOST {lost} RECORDS: its rates do not count"),
+        };
+        Section {
+            title: self.mode.clone(),
+            shape: self.shape(),
+            is_whole: self.lost == 0,
+            verdict,
+            tiles,
+            plots: vec![vec![Plot { title, x: Axis::Quantile, y: Axis::Latency, lines, is_filled: false }]],
+            tables: vec![Table { title: "Latency, ms", columns, rows: known().map(row).collect() }],
+            notes: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.shape())?;
         writeln!(f, "  on {} x {}, Linux {}", self.host.cores, self.host.cpu, self.host.kernel)?;
         let megabytes = self.delivered_per_s * self.payload_bytes as f64 / 1e6;
         writeln!(

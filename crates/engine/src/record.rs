@@ -35,6 +35,7 @@ use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX};
 pub const BATCH_HEADER_BYTES: usize = 61;
 
 const AT_LENGTH: usize = 8;
+const AT_LEADER_EPOCH: usize = 12;
 const AT_MAGIC: usize = 16;
 const AT_CRC: usize = 17;
 const AT_ATTRIBUTES: usize = 21;
@@ -364,9 +365,11 @@ impl DraftBatch {
         self.bytes.freeze()
     }
 
-    /// Gives the batch its place. The checksum does not cover the field.
+    /// Gives the batch its place: the two fields that the checksum does not cover. The leader epoch is 0, as there is
+    /// only one leader.
     pub fn stamp(mut self, base_offset: Offset) -> RecordBatch {
         put_at(&mut self.bytes, 0, &base_offset.to_be_bytes());
+        put_at(&mut self.bytes, AT_LEADER_EPOCH, &0u32.to_be_bytes());
         RecordBatch { bytes: self.bytes.freeze() }
     }
 }

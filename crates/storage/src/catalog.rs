@@ -5,8 +5,8 @@
 //! | at | bytes | field |
 //! |---|---|---|
 //! | 0 | 8 | `thalwegC` |
-//! | 8 | 4 | version, 1 |
-//! | 12 | 4 | CRC-32C of all that follows |
+//! | 8 | 4 | CRC-32C of all that follows |
+//! | 12 | 4 | version, 1 |
 //! | 16 | 8 | the data directory's id |
 //! | 24 | 8 + 8 + 4 | where the journal has to be read from: position, number and slot of its file |
 //! | 44 | 4 | the id that the next topic gets |
@@ -162,8 +162,8 @@ impl Checkpoint {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.put_slice(MAGIC);
-        bytes.put_u32_le(VERSION);
         bytes.put_u32_le(0);
+        bytes.put_u32_le(VERSION);
         bytes.put_u64_le(self.directory);
         bytes.put_u64_le(self.origin.position);
         bytes.put_u64_le(self.origin.number);
@@ -190,8 +190,8 @@ impl Checkpoint {
                 bytes.put_slice(&partition.producers);
             }
         }
-        let crc = checksum(&bytes[HEAD_BYTES..]);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        let crc = checksum(&bytes[12..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
@@ -200,11 +200,11 @@ impl Checkpoint {
         if bytes.len() < HEAD_BYTES || bytes[..8] != *MAGIC {
             return Err(damaged(0, "it does not begin like a checkpoint"));
         }
-        if u32_at(bytes, 8) != VERSION {
-            return Err(NotACheckpoint::Version(u32_at(bytes, 8)));
+        if u32_at(bytes, 8) != checksum(&bytes[12..]) {
+            return Err(damaged(8, "it does not match its checksum"));
         }
-        if u32_at(bytes, 12) != checksum(&bytes[HEAD_BYTES..]) {
-            return Err(damaged(12, "it does not match its checksum"));
+        if u32_at(bytes, 12) != VERSION {
+            return Err(NotACheckpoint::Version(u32_at(bytes, 12)));
         }
         let mut rest = &bytes[HEAD_BYTES..];
         get_checkpoint(&mut rest)
@@ -320,11 +320,13 @@ mod tests {
         assert_eq!(Checkpoint::decode(&bytes), Ok(checkpoint));
         for at in 0..bytes.len() {
             bytes[at] ^= 0x20;
-            assert!(Checkpoint::decode(&bytes).is_err(), "byte {at}");
+            assert!(matches!(Checkpoint::decode(&bytes), Err(NotACheckpoint::Damaged(..))), "byte {at}");
             bytes[at] ^= 0x20;
             assert!(Checkpoint::decode(&bytes[..at]).is_err(), "cut at {at}");
         }
-        bytes[8] = 9;
+        bytes[12] = 9;
+        let crc = checksum(&bytes[12..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(Checkpoint::decode(&bytes), Err(NotACheckpoint::Version(9)));
     }
 

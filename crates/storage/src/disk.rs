@@ -19,7 +19,7 @@ pub trait Disk: Send + Sync + 'static {
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// The names in a directory, in no order.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
-    /// Also those above it. It may be there.
+    /// One directory. It may be there.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// An existing file of the new name is replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -63,7 +63,10 @@ impl Disk for RealDisk {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(path)
+        match std::fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            created => created,
+        }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -162,6 +165,28 @@ pub(crate) fn damaged(path: &Path, at: u64, what: impl fmt::Display) -> Error {
             "{path} is damaged at byte {at}: {what}. Put back a copy of it, or see what can be saved: thalweg inspect"
         ),
     )
+}
+
+/// A file of another version of its format.
+pub(crate) fn other_version(path: &Path, version: u32, ours: u32) -> Error {
+    let path = path.display();
+    let what = format!("{path} has version {version}, this broker reads version {ours}; use the release that wrote it");
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+/// Makes a directory with those above it, and sees to it that its name lasts.
+pub(crate) fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) else {
+        return disk.create_dir(path);
+    };
+    match disk.create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make_dir(disk, above)?;
+            disk.create_dir(path)?;
+        }
+        created => created?,
+    }
+    disk.sync_dir(above)
 }
 
 /// Replaces a small file as a whole: after a crash there is the old one or the new one.

@@ -5,6 +5,7 @@ pub mod disk;
 pub mod journal;
 mod memory;
 pub mod partition;
+mod state;
 pub mod store;
 
 pub use disk::{Disk, DiskFile, RealDisk};

@@ -10,7 +10,7 @@
 //! In the background one thread writes committed batches to segments. Another takes a checkpoint every now and then: it
 //! syncs the segments, replaces the file, and lets the journal use its old files again.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,17 +20,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use engine::{Error, ErrorKind, Offset, PartitionId, Result, TopicName, TopicSettings};
+use engine::{Error, ErrorKind, Result, TopicName, TopicSettings};
 use parking_lot::{Condvar, Mutex};
 
-use crate::catalog::{Catalog, Change, Checkpoint, NotACheckpoint};
-use crate::disk::{Disk, damaged, failed, read_whole, replace};
-use crate::journal::recover::{self, Found, Progress, Tail};
+use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
+use crate::disk::{Disk, damaged, failed, make_dir, other_version, read_whole, replace};
+use crate::journal::recover::{self, Progress, Recovery, Tail};
 use crate::journal::{Entry, EntryKind, Gate, Journal, JournalSettings, JournalStats, Owner};
-use crate::partition::{DiskPartition, PartitionInfo, TailBytes};
+use crate::partition::{DiskPartition, TailBytes};
+use crate::state::State;
 
 /// How often the background threads look whether there is something to do.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a checkpoint that failed waits for the next try.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// The journal waits while so many times the unflushed bytes that are meant to be there are.
 const GATE_FACTOR: u64 = 4;
 /// How long somebody stands still for the journal.
@@ -92,8 +95,8 @@ pub struct Store {
     settings: StoreSettings,
     shared: Arc<Shared>,
     state: Mutex<State>,
-    /// When the last one was taken. Held while one is.
-    checkpoint: Mutex<Instant>,
+    /// Held while one is taken.
+    checkpoint: Mutex<LastCheckpoint>,
     background: Mutex<Background>,
     /// It is over.
     stopped: Condvar,
@@ -102,15 +105,10 @@ pub struct Store {
     _lock: Box<dyn Send + Sync>,
 }
 
-/// What is known of the directory's topics.
-struct State {
-    dir: PathBuf,
-    settings: StoreSettings,
-    shared: Arc<Shared>,
-    catalog: Catalog,
-    partitions: HashMap<u64, Arc<DiskPartition>>,
-    /// Topics that were deleted, whose files go with the next checkpoint.
-    doomed: Vec<u32>,
+#[derive(Clone, Copy)]
+struct LastCheckpoint {
+    at: Instant,
+    is_failed: bool,
 }
 
 #[derive(Default)]
@@ -144,6 +142,19 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, unflushed_bytes_max: u64) -> Self {
+        Self {
+            disk,
+            dir: dir.to_path_buf(),
+            journal: OnceLock::new(),
+            tails: TailBytes::default(),
+            unflushed_bytes_max,
+            has_to_flush: Mutex::default(),
+            flush: Condvar::new(),
+            gate: Arc::default(),
+        }
+    }
+
     /// So many bytes more are committed and in no segment.
     pub(crate) fn committed(&self, bytes: u64) {
         let before = self.tails.unflushed.fetch_add(bytes, Ordering::Relaxed);
@@ -174,11 +185,11 @@ impl Shared {
         journal.append(entry)
     }
 
-    fn topic_dir(&self, id: u32) -> PathBuf {
+    pub(crate) fn topic_dir(&self, id: u32) -> PathBuf {
         self.dir.join("topics").join(id.to_string())
     }
 
-    fn remove_topic(&self, id: u32) {
+    pub(crate) fn remove_topic(&self, id: u32) {
         let path = self.topic_dir(id);
         match self.disk.remove_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -187,11 +198,6 @@ impl Shared {
             _ => {}
         }
     }
-}
-
-/// The stream of a partition in the journal.
-fn stream(topic: u32, partition: PartitionId) -> u64 {
-    u64::from(topic) << 32 | u64::from(partition)
 }
 
 impl Store {
@@ -203,27 +209,25 @@ impl Store {
         clock: fn() -> u64,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
-        disk.create_dir(dir).map_err(failed("make", dir))?;
+        make_dir(&*disk, dir).map_err(failed("make", dir))?;
         let lock = take_lock(&*disk, dir)?;
         let journal_dir = dir.join("journal");
-        disk.create_dir(&journal_dir).map_err(failed("make", &journal_dir))?;
-        disk.sync_dir(dir).map_err(failed("sync", dir))?;
+        make_dir(&*disk, &journal_dir).map_err(failed("make", &journal_dir))?;
         let found = read_checkpoint(&*disk, &dir.join("checkpoint"))?;
         let mut state = State::new(disk.clone(), dir, settings);
         let (directory, tail) = match found {
             None => {
-                refuse_leftovers(&*disk, dir)?;
+                refuse_leftovers(&*disk, dir, &journal_dir)?;
                 // A new hasher is keyed at random.
                 (RandomState::new().hash_one(clock()), Tail::of_new())
             }
-            Some(checkpoint) => {
-                state.adopt(checkpoint.catalog);
-                let each = &mut |found| state.replay(found, clock());
-                let (directory, origin) = (checkpoint.directory, checkpoint.origin);
-                (directory, recover::recover(&*disk, &journal_dir, directory, origin, each, progress)?)
+            Some(Checkpoint { directory, origin, catalog }) => {
+                state.adopt(catalog);
+                let recovery = Recovery::open(&*disk, &journal_dir, directory, origin)?;
+                let end = state.bring_back(&recovery, origin, clock, progress)?;
+                (directory, recovery.into_tail(end))
             }
         };
-        state.remove_leftovers()?;
         let journal =
             Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, state.shared.gate.clone())?;
         state.shared.journal.get_or_init(|| journal);
@@ -233,14 +237,15 @@ impl Store {
             settings,
             shared: state.shared.clone(),
             state: Mutex::new(state),
-            checkpoint: Mutex::new(Instant::now()),
+            checkpoint: Mutex::new(LastCheckpoint { at: Instant::now(), is_failed: false }),
             background: Mutex::default(),
             stopped: Condvar::new(),
             counts: Counts::default(),
             clock,
             _lock: lock,
         });
-        // From here on there is a directory to come back to.
+        // From here on there is a directory to come back to. What was read back may have come from the system's memory
+        // only, after a sync that failed: now it is on the disk without the journal that it came from.
         store.checkpoint()?;
         store.spawn("segments", Self::flush_until_stopped)?;
         store.spawn("checkpoints", Self::take_checkpoints_until_stopped)?;
@@ -260,13 +265,11 @@ impl Store {
 
     /// Gives a topic so many partitions in all, and returns the new ones. They last when `owner` hears so.
     pub fn grow_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<Vec<Arc<DiskPartition>>> {
-        let mut state = self.state.lock();
-        let had = state.catalog.topics.get(&id).map_or(0, |entry| entry.settings.partitions);
         let change = Change::Grow { id, partitions };
+        let mut state = self.state.lock();
         self.append_change(&change, owner)?;
         state.catalog.apply(&change);
-        state.open_partitions(id);
-        Ok((had..partitions).filter_map(|i| state.partitions.get(&stream(id, i)).cloned()).collect())
+        Ok(state.open_partitions(id))
     }
 
     /// Removes a topic with all its files. That lasts when `owner` hears so.
@@ -348,9 +351,15 @@ impl Store {
             thread.join().unwrap_or_else(|_| tracing::error!("a thread of the storage panicked"));
         }
         if let Some(journal) = self.shared.journal.get() {
+            // What waits in the journal may need a file.
+            if journal.stats().is_full
+                && let Err(error) = self.checkpoint()
+            {
+                tracing::error!(%error, "no checkpoint; what waits in the journal may be refused");
+            }
             journal.stop();
         }
-        if self.broken().is_some() { Ok(()) } else { self.checkpoint() }
+        self.broken().map_or_else(|| self.checkpoint(), Err)
     }
 
     fn end_background(&self) {
@@ -368,7 +377,7 @@ impl Store {
         self.shared.wait_for_flush(LOOK_EVERY);
         let unflushed = || self.shared.tails.unflushed.load(Ordering::Relaxed);
         let is_behind = || unflushed() > GATE_FACTOR * self.settings.unflushed_bytes_max;
-        while unflushed() > self.settings.unflushed_bytes_max / 2 && !self.is_stopped() && self.flush() {
+        while unflushed() > self.settings.unflushed_bytes_max / 2 && !self.is_stopped() && self.flush() > 0 {
             self.shared.gate.set_shut(is_behind());
             self.trim_tails();
         }
@@ -389,10 +398,14 @@ impl Store {
             }
         }
         let (last, since) = (*self.checkpoint.lock(), self.journal_bytes_since_checkpoint());
-        let is_due = since > self.settings.checkpoint_bytes
-            || (since > 0 && last.elapsed() > self.settings.checkpoint_interval)
-            || self.shared.journal.get().is_some_and(|journal| journal.stats().is_full);
+        let is_full = || self.shared.journal.get().is_some_and(|journal| journal.stats().is_full);
+        let is_due = since > 0
+            && (since > self.settings.checkpoint_bytes
+                || last.at.elapsed() > self.settings.checkpoint_interval
+                || is_full());
+        let is_too_soon = last.is_failed && last.at.elapsed() < TRY_AGAIN;
         if is_due
+            && !is_too_soon
             && self.broken().is_none()
             && let Err(error) = self.checkpoint()
         {
@@ -410,18 +423,20 @@ impl Store {
         self.state.lock().partitions.iter().map(|(stream, partition)| (*stream, partition.clone())).collect()
     }
 
-    /// Writes a part of what each partition has. Whether that went well.
-    fn flush(&self) -> bool {
+    /// Writes a part of what each partition has. Returns its bytes.
+    fn flush(&self) -> u64 {
+        let mut flushed = 0;
         for (_, partition) in self.all_partitions() {
             match partition.flush(FLUSH_BYTES, (self.clock)()) {
-                Ok(bytes) => drop(self.counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed)),
+                Ok(bytes) => flushed += bytes,
                 Err(error) => {
                     tracing::error!(%error, "cannot write to a segment; it is tried again");
-                    return false;
+                    break;
                 }
             }
         }
-        true
+        self.counts.flushed_bytes.fetch_add(flushed, Ordering::Relaxed);
+        flushed
     }
 
     /// Frees memory of batches that are in segments where tails hold too much, a part of it from each partition.
@@ -448,7 +463,7 @@ impl Store {
         let mut last = self.checkpoint.lock();
         let begin = Instant::now();
         let taken = self.take_checkpoint();
-        *last = Instant::now();
+        *last = LastCheckpoint { at: Instant::now(), is_failed: taken.is_err() };
         let nanos = begin.elapsed().as_nanos() as u64;
         self.counts.checkpoint_nanos.fetch_add(nanos, Ordering::Relaxed);
         let count = if taken.is_ok() { &self.counts.checkpoints } else { &self.counts.checkpoint_errors };
@@ -460,21 +475,19 @@ impl Store {
         let journal = self.shared.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
         let (origin, bytes) = (journal.origin(), journal.stats().bytes);
         let partitions = self.all_partitions();
-        let mut infos = Vec::new();
+        let (mut taken, mut dirs) = (Vec::new(), BTreeSet::new());
         for (stream, partition) in &partitions {
-            if let Some(refused) = partition.refused() {
-                // What the journal still has of it stays there until somebody has looked at it.
-                return Err(refused);
+            if let Some(mut of_one) = partition.checkpoint((self.clock)())? {
+                dirs.extend(std::mem::take(&mut of_one.dirs));
+                taken.push((*stream, partition, of_one));
             }
-            if partition.is_dirty() {
-                infos.push((*stream, partition.checkpoint((self.clock)())?));
-            }
+        }
+        for dir in dirs {
+            self.shared.disk.sync_dir(&dir).map_err(failed("sync", &dir))?;
         }
         let (checkpoint, doomed) = {
             let mut state = self.state.lock();
-            for (stream, info) in infos {
-                state.set_info(stream, info);
-            }
+            taken.iter().for_each(|(stream, _, taken)| state.set_info(*stream, &taken.info));
             let catalog = state.catalog.clone();
             (Checkpoint { directory: self.directory, origin, catalog }, std::mem::take(&mut state.doomed))
         };
@@ -483,6 +496,7 @@ impl Store {
             self.state.lock().doomed.extend(doomed);
             return Err(error);
         }
+        taken.iter().for_each(|(_, partition, taken)| partition.set_kept(taken));
         self.counts.checkpoint_at_bytes.store(bytes, Ordering::Relaxed);
         journal.release(origin.position);
         partitions.iter().for_each(|(_, partition)| partition.sweep());
@@ -538,145 +552,6 @@ impl Drop for Store {
     }
 }
 
-impl State {
-    fn new(disk: Arc<dyn Disk>, dir: &Path, settings: StoreSettings) -> Self {
-        let dir = dir.to_path_buf();
-        let shared = Shared {
-            disk,
-            dir: dir.clone(),
-            journal: OnceLock::new(),
-            tails: TailBytes::default(),
-            unflushed_bytes_max: settings.unflushed_bytes_max,
-            has_to_flush: Mutex::default(),
-            flush: Condvar::new(),
-            gate: Arc::default(),
-        };
-        Self {
-            dir,
-            settings,
-            shared: Arc::new(shared),
-            catalog: Catalog::default(),
-            partitions: HashMap::new(),
-            doomed: Vec::new(),
-        }
-    }
-
-    fn adopt(&mut self, catalog: Catalog) {
-        self.catalog = catalog;
-        let ids: Vec<u32> = self.catalog.topics.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.open_partitions(id));
-    }
-
-    fn open_partitions(&mut self, id: u32) {
-        let Some(entry) = self.catalog.topics.get(&id) else {
-            return;
-        };
-        for (i, info) in entry.partitions.iter().enumerate() {
-            let stream = stream(id, i as PartitionId);
-            if self.partitions.contains_key(&stream) {
-                continue;
-            }
-            let dir = self.shared.topic_dir(id).join(i.to_string());
-            let partition = DiskPartition::open(self.shared.clone(), dir, stream, self.settings.segment_bytes, info);
-            self.partitions.insert(stream, Arc::new(partition));
-        }
-    }
-
-    fn topic(&self, id: u32, name: TopicName, settings: TopicSettings) -> StoredTopic {
-        let partitions = (0..settings.partitions).filter_map(|i| self.partitions.get(&stream(id, i)).cloned());
-        StoredTopic { id, name, settings, partitions: partitions.collect() }
-    }
-
-    fn topics(&self) -> Vec<StoredTopic> {
-        let topics = self.catalog.topics.iter();
-        topics.map(|(id, entry)| self.topic(*id, entry.name.clone(), entry.settings)).collect()
-    }
-
-    fn forget(&mut self, id: u32) {
-        let partitions = 0..self.catalog.topics.get(&id).map_or(0, |entry| entry.settings.partitions);
-        for i in partitions {
-            if let Some(partition) = self.partitions.remove(&stream(id, i)) {
-                partition.delete();
-            }
-        }
-        self.doomed.push(id);
-    }
-
-    fn set_info(&mut self, stream: u64, info: PartitionInfo) {
-        let (id, partition) = ((stream >> 32) as u32, (stream & u64::from(u32::MAX)) as usize);
-        if let Some(entry) = self.catalog.topics.get_mut(&id)
-            && let Some(known) = entry.partitions.get_mut(partition)
-        {
-            *known = info;
-        }
-    }
-
-    /// Does again what the journal says was done after the checkpoint.
-    fn replay(&mut self, found: Found, now_ms: u64) -> Result<()> {
-        match found.kind {
-            EntryKind::Catalog => {
-                let change = Change::decode(&found.body?)?;
-                match &change {
-                    Change::Create { id, .. } if !self.catalog.topics.contains_key(id) => {
-                        self.catalog.apply(&change);
-                        self.open_partitions(*id);
-                    }
-                    Change::Create { .. } => {}
-                    Change::Delete { id } => {
-                        self.forget(*id);
-                        self.catalog.apply(&change);
-                    }
-                    Change::Grow { id, .. } => {
-                        self.catalog.apply(&change);
-                        self.open_partitions(*id);
-                    }
-                    Change::Producers { .. } => self.catalog.apply(&change),
-                }
-            }
-            EntryKind::Batch | EntryKind::Start => {
-                // Of a topic that is deleted later on nothing is left.
-                let Some(partition) = self.partitions.get(&found.stream) else {
-                    return Ok(());
-                };
-                match found.kind {
-                    EntryKind::Batch => partition.replay(found.body),
-                    _ => partition.replay_start(start_of(&found.body?)?),
-                }
-                // What is brought back does not all have to be in memory at once.
-                if self.shared.tails.held.load(Ordering::Relaxed) > self.settings.unflushed_bytes_max {
-                    for partition in self.partitions.values() {
-                        partition.flush(usize::MAX, now_ms)?;
-                        partition.trim_tail(u64::MAX);
-                    }
-                }
-            }
-            EntryKind::View | EntryKind::Next => drop(found.body?),
-        }
-        Ok(())
-    }
-
-    /// Directories of topics that are not in the catalog: they were deleted, or never lasted.
-    fn remove_leftovers(&self) -> Result<()> {
-        let topics = self.dir.join("topics");
-        let names = match self.shared.disk.list(&topics) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            names => names.map_err(failed("list", &topics))?,
-        };
-        for id in names.iter().filter_map(|name| name.parse().ok()) {
-            if !self.catalog.topics.contains_key(&id) {
-                self.shared.remove_topic(id);
-            }
-        }
-        Ok(())
-    }
-}
-
-fn start_of(body: &[u8]) -> Result<Offset> {
-    let start =
-        body.try_into().map_err(|error| Error::malformed(format!("a start of {} bytes: {error}", body.len())))?;
-    Ok(u64::from_le_bytes(start))
-}
-
 fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
     let path = dir.join("thalweg.lock");
     disk.lock(&path).map_err(failed("lock", &path))?.ok_or_else(|| {
@@ -691,24 +566,21 @@ fn read_checkpoint(disk: &dyn Disk, path: &Path) -> Result<Option<Checkpoint>> {
     };
     Checkpoint::decode(&bytes).map(Some).map_err(|error| match error {
         NotACheckpoint::Damaged(at, what) => damaged(path, at, what),
-        NotACheckpoint::Version(version) => Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "{} has version {version}, this broker reads version {}; start it with the release that wrote it",
-                path.display(),
-                crate::catalog::VERSION
-            ),
-        ),
+        NotACheckpoint::Version(version) => other_version(path, version, catalog::VERSION),
     })
 }
 
 /// A directory without a checkpoint is new, or its checkpoint was lost.
-fn refuse_leftovers(disk: &dyn Disk, dir: &Path) -> Result<()> {
+fn refuse_leftovers(disk: &dyn Disk, dir: &Path, journal_dir: &Path) -> Result<()> {
     let topics = dir.join("topics");
-    match disk.list(&topics) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Ok(names) if names.is_empty() => Ok(()),
-        Ok(_) => Err(damaged(&dir.join("checkpoint"), 0, "the file is missing, and there are topics")),
-        Err(error) => Err(failed("list", &topics)(error)),
+    let has_topics = match disk.list(&topics) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        names => !names.map_err(failed("list", &topics))?.is_empty(),
+    };
+    let written = recover::any_written(disk, journal_dir)?;
+    if !has_topics && written.is_none() {
+        return Ok(());
     }
+    let left = written.unwrap_or(topics);
+    Err(damaged(&dir.join("checkpoint"), 0, format!("the file is missing, and {} is there", left.display())))
 }

@@ -399,6 +399,9 @@ pub struct BenchPubsub {
     /// Also write the reports to a file, as JSON lines
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+    /// Also write a page of the run that is reported, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -466,6 +469,9 @@ pub struct BenchStream {
     /// The process of the broker that --server names, to tell its memory and CPU
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,
+    /// Also write a page with plots, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 fn acks_with_answer(text: &str) -> Result<Acks, String> {

@@ -4,6 +4,7 @@
 //! way at once. Producer and consumer are clients of their own, each on a thread of its own.
 
 mod consumer;
+mod page;
 mod producer;
 pub mod quoted;
 mod record;
@@ -15,7 +16,8 @@ mod watch;
 use std::time::{Duration, Instant};
 
 use client::{
-    Acks, Address, Client, ClientSettings, Error, ErrorKind, Overflow, Result, Start, Subscription, TopicSettings,
+    Acks, Address, Client, ClientSettings, Error, ErrorKind, Overflow, Result, Start, Storage, Subscription,
+    TopicSettings,
 };
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -27,9 +29,9 @@ use record::Records;
 use watch::Watch;
 
 pub use consumer::Faults;
+pub use page::page;
 pub use record::{Length, STAMP_BYTES};
 pub use report::{Charts, StreamReport};
-pub use tables::Table;
 pub use timeline::Point;
 pub use watch::Usage;
 
@@ -118,17 +120,10 @@ struct Outcome {
 pub fn run(plan: &Plan, program: crate::Program) -> Result<StreamReport> {
     let load_before = crate::LoadAverage::now();
     let control = runtime()?;
-    let client = control.block_on(async {
+    let (client, storage) = control.block_on(async {
         let client = Client::connect_with(plan.address.clone(), plan.settings.clone()).await?;
-        let max = server_metric(&client, "thalweg_log_bytes_max").await.unwrap_or(f64::INFINITY);
-        if plan.log_bytes() as f64 > max {
-            return Err(Error::invalid(format!(
-                "the log has to hold {} bytes, and the server's memory_max is {max}; raise it, or send fewer records",
-                plan.log_bytes()
-            )));
-        }
-        client.create_topic(&plan.topic, plan.topic_settings).await?;
-        Ok(client)
+        let storage = create(&client, plan).await?;
+        Ok::<_, Error>((client, storage))
     })?;
     let outcome = measure(plan);
     let deleted = control.block_on(async {
@@ -138,7 +133,21 @@ pub fn run(plan: &Plan, program: crate::Program) -> Result<StreamReport> {
     });
     let outcome = outcome?;
     deleted?;
-    Ok(StreamReport::new(plan, &outcome, program, load_before))
+    Ok(StreamReport::new(plan, storage, &outcome, program, load_before))
+}
+
+/// Makes the topic, and says where the server keeps it.
+async fn create(client: &Client, plan: &Plan) -> Result<Storage> {
+    let storage = client.create_topic(&plan.topic, plan.topic_settings).await?.settings.storage;
+    let room = server_metric(client, "thalweg_log_bytes_max").await.unwrap_or(f64::INFINITY);
+    if storage != Storage::Disk && plan.log_bytes() as f64 > room {
+        client.delete_topic(&plan.topic).await?;
+        return Err(Error::invalid(format!(
+            "the log has to hold {} bytes, and the server's memory_max is {room}; raise it, or send fewer records",
+            plan.log_bytes()
+        )));
+    }
+    Ok(storage)
 }
 
 /// A client with its runtime, for a thread of its own.

@@ -1,7 +1,6 @@
 //! What a run of a stream found, for programs.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use client::Storage;
 use serde::{Deserialize, Serialize};
 
 use super::quoted;
@@ -23,6 +22,8 @@ pub struct StreamReport {
     pub record_bytes: f64,
     pub bytes: u64,
     pub partitions: u32,
+    /// `memory` or `disk`.
+    pub storage: String,
     /// Servers that hold each record.
     pub replication: u32,
     /// Records in a batch; 0 where the client makes batches as it sees fit.
@@ -80,8 +81,6 @@ pub struct StreamReport {
     pub program: Program,
     pub load_average_before: LoadAverage,
     pub load_average_after: LoadAverage,
-    /// When the run ended, ms since 1970.
-    pub ended_ms: u64,
     /// What the figures were over the time of the run.
     pub charts: Charts,
 }
@@ -100,7 +99,13 @@ pub struct Charts {
 }
 
 impl StreamReport {
-    pub(super) fn new(plan: &Plan, outcome: &Outcome, program: Program, load_average_before: LoadAverage) -> Self {
+    pub(super) fn new(
+        plan: &Plan,
+        storage: Storage,
+        outcome: &Outcome,
+        program: Program,
+        load_average_before: LoadAverage,
+    ) -> Self {
         let (produced, consumed) = (&outcome.produced, outcome.consumed.as_ref());
         let bytes = plan.length.total(plan.records);
         let faults = consumed.map_or_else(Faults::default, |consumed| consumed.faults);
@@ -140,6 +145,7 @@ impl StreamReport {
             },
             bytes,
             partitions: plan.topic_settings.partitions,
+            storage: storage.name().to_owned(),
             replication: 1,
             batch: plan.batch,
             in_flight: plan.in_flight,
@@ -165,14 +171,13 @@ impl StreamReport {
             e2e_us: e2e.and_then(|consumed| consumed.e2e.percentiles()),
             server_resident_bytes_start: outcome.usage.first().map(resident),
             server_resident_bytes_max: outcome.usage.iter().map(resident).max(),
-            server_cpu_percent_max: outcome.usage.iter().map(|usage| usage.cpu_percent).reduce(f64::max),
+            server_cpu_percent_max: outcome.usage.iter().filter_map(|usage| usage.cpu_percent).reduce(f64::max),
             server_cpu_seconds: outcome.server_cpu.map(|cpu| cpu.as_secs_f64()),
             client_cpu_seconds: outcome.client_cpu_seconds,
             host: Host::here(),
             program,
             load_average_before,
             load_average_after: LoadAverage::now(),
-            ended_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
             charts,
         }
     }

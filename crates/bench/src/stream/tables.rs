@@ -5,17 +5,9 @@ use std::fmt;
 use super::StreamReport;
 use super::quoted::{self, QuotedLatency, QuotedRate, SOURCES};
 use crate::report::{Percentiles, rate};
-
-/// A table: its title stands over the names of its rows.
-pub struct Table {
-    pub title: &'static str,
-    pub columns: Vec<&'static str>,
-    /// The name of each row and its cells.
-    pub rows: Vec<(&'static str, Vec<String>)>,
-}
+use crate::table::{NOT_KNOWN, Table, fixed};
 
 const THIS_RUN: &str = "this run";
-const NOT_KNOWN: &str = "-";
 
 impl StreamReport {
     pub fn tables(&self) -> [Table; 6] {
@@ -63,8 +55,8 @@ impl StreamReport {
             let figures = [Some(quoted::MEMORY_MB_MAX), None, Some(quoted::CPU_PERCENT_MAX), None, None];
             rows.push((quoted::FLUVIO, figures.map(|figure| fixed(figure, 0)).to_vec()));
         }
-        let columns = vec!["max growth MB", "max resident MB", "max CPU %", "mean CPU %", "CPU s/GB"];
-        Table { title: "Memory and CPU of the server", columns, rows }
+        let columns = vec!["growth MB", "max MB", "max CPU %", "mean %", "CPU s/GB"];
+        Table { title: "Memory and CPU", columns, rows }
     }
 
     /// What the tables mean, and where the figures of others are from.
@@ -127,34 +119,6 @@ fn latency(title: &'static str, found: Option<Percentiles>, quoted: &[QuotedLate
     Table { title, columns, rows: std::iter::once((THIS_RUN, this)).chain(others).collect() }
 }
 
-fn fixed(value: Option<f64>, digits: usize) -> String {
-    value.map_or(NOT_KNOWN.to_owned(), |value| format!("{value:.digits$}"))
-}
-
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.rows.iter().map(|(name, _)| name.len());
-        let first = names.max().unwrap_or(0).max(self.title.len());
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|(_, cells)| Some(cells.get(column)?.len()));
-            cells.max().unwrap_or(0).max(self.columns[column].len())
-        };
-        write!(f, "{:<first$}", self.title)?;
-        for (column, name) in self.columns.iter().enumerate() {
-            write!(f, "  {name:>0$}", width(column))?;
-        }
-        writeln!(f)?;
-        for (name, cells) in &self.rows {
-            write!(f, "{name:<first$}")?;
-            for (column, cell) in cells.iter().enumerate() {
-                write!(f, "  {cell:>0$}", width(column))?;
-            }
-            writeln!(f)?;
-        }
-        Ok(())
-    }
-}
-
 impl fmt::Display for StreamReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.shape())?;
@@ -188,7 +152,7 @@ impl StreamReport {
         };
         let rate = self.rate_per_s.map_or(String::new(), |per_s| format!(", {} asked for", rate(per_s)));
         format!(
-            "{} {} over {}: {} records of {:.0} B, {} {}, {batch}, acks {}, consumer {}{rate}",
+            "{} {} over {}: {} records of {:.0} B, {} {} {}, {batch}, acks {}, consumer {}{rate}",
             self.system,
             self.mode,
             self.transport,
@@ -196,6 +160,7 @@ impl StreamReport {
             self.record_bytes,
             self.partitions,
             if self.partitions == 1 { "partition" } else { "partitions" },
+            if self.storage == "disk" { "on disk" } else { "in memory" },
             self.acks,
             self.consumer
         )

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Steps that are kept. When a run needs more, each two become one.
 const STEPS_MAX: usize = 256;
-const FIRST_STEP: Duration = Duration::from_millis(5);
+const FIRST_STEP: Duration = Duration::from_millis(10);
 /// Each octave of a latency has so many buckets, so that one is 6 % off at most.
 const BUCKETS_AN_OCTAVE: usize = 8;
 /// Shorter latencies share the first bucket.

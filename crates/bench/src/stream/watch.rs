@@ -28,8 +28,9 @@ pub struct Usage {
     /// Seconds since the run began.
     pub at_s: f64,
     pub resident_bytes: u64,
-    /// Of one core, over the last tenth of a second.
-    pub cpu_percent: f64,
+    /// Of one core, over the last tenth of a second; before that it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
 }
 
 /// A process that is being watched until [`Watch::stop`].
@@ -91,10 +92,10 @@ fn usages(looks: &[Look]) -> Vec<Usage> {
         }
         let then = &looks[earlier];
         let (span, cpu) = (now.at.saturating_sub(then.at), now.cpu.saturating_sub(then.cpu));
-        // A share of a few milliseconds says nothing.
+        // A share of a few milliseconds says nothing, unless that is all there was.
         let is_long = span >= CPU_WINDOW || i + 1 == looks.len();
-        let share = if is_long && !span.is_zero() { cpu.as_secs_f64() / span.as_secs_f64() } else { 0.0 };
-        Usage { at_s: now.at.as_secs_f64(), resident_bytes: now.resident_bytes, cpu_percent: share * 100.0 }
+        let percent = (is_long && !span.is_zero()).then(|| cpu.as_secs_f64() / span.as_secs_f64() * 100.0);
+        Usage { at_s: now.at.as_secs_f64(), resident_bytes: now.resident_bytes, cpu_percent: percent }
     };
     looks.iter().enumerate().map(usage).collect()
 }
@@ -110,16 +111,17 @@ mod tests {
     #[test]
     fn cpu_use_is_that_of_the_last_tenth_of_a_second() {
         let looks: Vec<Look> = (0..20).map(|i| look(i * 20, if i < 10 { 0 } else { (i - 10) * 40 })).collect();
-        let percent: Vec<f64> = usages(&looks).iter().map(|usage| usage.cpu_percent.round()).collect();
-        assert_eq!(percent[5], 0.0, "nothing was used yet");
-        assert_eq!(percent[12], 80.0, "two of five steps at 200 %");
-        assert_eq!(percent[15..], [200.0; 5]);
+        let percent: Vec<_> = usages(&looks).iter().map(|usage| usage.cpu_percent.map(f64::round)).collect();
+        assert_eq!(percent[..5], [None; 5], "it is too early to tell");
+        assert_eq!(percent[5], Some(0.0), "nothing was used yet");
+        assert_eq!(percent[12], Some(80.0), "two of five steps at 200 %");
+        assert_eq!(percent[15..], [Some(200.0); 5]);
     }
 
     #[test]
     fn a_run_shorter_than_that_has_the_use_of_all_of_it() {
         let looks = [look(0, 0), look(20, 30), look(40, 60)];
-        assert_eq!(usages(&looks)[2].cpu_percent.round(), 150.0);
+        assert_eq!(usages(&looks)[2].cpu_percent.map(f64::round), Some(150.0));
     }
 
     #[test]

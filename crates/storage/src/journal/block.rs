@@ -8,8 +8,8 @@
 //! | at | bytes | field |
 //! |---|---|---|
 //! | 0 | 8 | `thalwegJ` |
-//! | 8 | 4 | version, 1 |
-//! | 12 | 4 | CRC-32C of bytes 16 to 48 |
+//! | 8 | 4 | CRC-32C of bytes 12 to 48 |
+//! | 12 | 4 | version, 1 |
 //! | 16 | 8 | the data directory's id |
 //! | 24 | 8 | number of the file, from 1 on and never given again |
 //! | 32 | 8 | position of the file's first byte |
@@ -39,7 +39,7 @@ const FILE_MAGIC: &[u8; 8] = b"thalwegJ";
 const FILE_HEAD_BYTES: usize = 48;
 const BLOCK_MAGIC: &[u8; 4] = b"TWJB";
 const BLOCK_HEAD_BYTES: usize = 48;
-const ROW_BYTES: usize = 24;
+pub(crate) const ROW_BYTES: usize = 24;
 /// Entries of one block.
 pub const ENTRIES_MAX: usize = 4096;
 /// Bytes of all bodies of one block, unless a single one is larger.
@@ -67,13 +67,13 @@ impl FileHead {
     pub fn encode(&self) -> [u8; PAGE_BYTES as usize] {
         let mut page = [0; PAGE_BYTES as usize];
         page[..8].copy_from_slice(FILE_MAGIC);
-        page[8..12].copy_from_slice(&FILE_VERSION.to_le_bytes());
+        page[12..16].copy_from_slice(&FILE_VERSION.to_le_bytes());
         page[16..24].copy_from_slice(&self.directory.to_le_bytes());
         page[24..32].copy_from_slice(&self.number.to_le_bytes());
         page[32..40].copy_from_slice(&self.position.to_le_bytes());
         page[40..48].copy_from_slice(&self.bytes.to_le_bytes());
-        let crc = checksum(&page[16..FILE_HEAD_BYTES]);
-        page[12..16].copy_from_slice(&crc.to_le_bytes());
+        let crc = checksum(&page[12..FILE_HEAD_BYTES]);
+        page[8..12].copy_from_slice(&crc.to_le_bytes());
         page
     }
 
@@ -81,11 +81,11 @@ impl FileHead {
         if page.len() < FILE_HEAD_BYTES || page[..8] != *FILE_MAGIC {
             return Err(NotAHead::Other);
         }
-        if u32_at(page, 12) != checksum(&page[16..FILE_HEAD_BYTES]) {
+        if u32_at(page, 8) != checksum(&page[12..FILE_HEAD_BYTES]) {
             return Err(NotAHead::Other);
         }
-        if u32_at(page, 8) != FILE_VERSION {
-            return Err(NotAHead::Version(u32_at(page, 8)));
+        if u32_at(page, 12) != FILE_VERSION {
+            return Err(NotAHead::Version(u32_at(page, 12)));
         }
         let field = |at| u64_at(page, at);
         Ok(Self { directory: field(16), number: field(24), position: field(32), bytes: field(40) })
@@ -160,6 +160,11 @@ impl BlockHead {
     pub fn bytes_of(begin: &[u8]) -> Option<usize> {
         let rows = (begin.len() >= BLOCK_HEAD_BYTES && begin[..4] == *BLOCK_MAGIC).then(|| u32_at(begin, 8))?;
         (rows as usize <= ENTRIES_MAX).then_some(BLOCK_HEAD_BYTES + rows as usize * ROW_BYTES)
+    }
+
+    /// The file that what begins like a head says it was written for.
+    pub fn file_of(begin: &[u8]) -> Option<u64> {
+        Self::bytes_of(begin).map(|_| u64_at(begin, 16))
     }
 
     /// `None` for anything but a whole head with the right checksum.
@@ -249,12 +254,14 @@ mod tests {
         let head = FileHead { directory: 0xfeed, number: 9, position: 64 << 20, bytes: 64 << 20 };
         let mut page = head.encode();
         assert_eq!(FileHead::decode(&page), Ok(head));
-        for at in (0..8).chain(12..48) {
+        for at in 0..48 {
             page[at] ^= 1;
             assert_eq!(FileHead::decode(&page), Err(NotAHead::Other), "byte {at}");
             page[at] ^= 1;
         }
-        page[8] = 2;
+        page[12] = 2;
+        let crc = checksum(&page[12..48]);
+        page[8..12].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(FileHead::decode(&page), Err(NotAHead::Version(2)));
         assert_eq!(FileHead::decode(&[0; 4096]), Err(NotAHead::Other));
     }

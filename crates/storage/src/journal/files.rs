@@ -10,6 +10,7 @@ use std::sync::Arc;
 use engine::Result;
 use parking_lot::{Condvar, Mutex};
 
+use super::JournalSettings;
 use super::block::{FileHead, PAGE_BYTES};
 use crate::disk::{Disk, DiskFile, failed};
 
@@ -22,7 +23,9 @@ const ZEROS_BYTES: usize = 1 << 20;
 pub(crate) struct JournalFile {
     pub(crate) slot: u32,
     pub(crate) path: PathBuf,
-    pub(crate) file: Box<dyn DiskFile>,
+    /// One for each thread that syncs. The system says once to each handle that bytes could not be written: of two
+    /// threads with one handle, one would not hear that its own were lost.
+    handles: Vec<Box<dyn DiskFile>>,
 }
 
 /// A file in use, with its place in the journal.
@@ -31,11 +34,20 @@ pub(crate) struct InUse {
     pub(crate) head: FileHead,
 }
 
+/// A file as recovery leaves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) slot: u32,
+    pub(crate) path: PathBuf,
+    pub(crate) len: u64,
+}
+
 pub(crate) struct Files {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     file_bytes: u64,
     files_max: usize,
+    handles: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -47,15 +59,40 @@ struct State {
     spare: VecDeque<Arc<JournalFile>>,
     slots: u32,
     number: u64,
+    /// Nobody waits for a file any more that cannot be had now.
+    is_closing: bool,
     is_stopped: bool,
     /// Why no file could be made the last time.
     trouble: Option<engine::Error>,
 }
 
+impl JournalFile {
+    fn open(disk: &dyn Disk, slot: &Slot, handles: usize) -> io::Result<Self> {
+        let handles = (0..handles).map(|_| disk.open(&slot.path)).collect::<io::Result<_>>()?;
+        Ok(Self { slot: slot.slot, path: slot.path.clone(), handles })
+    }
+
+    pub(crate) fn write(&self, slices: &mut [IoSlice<'_>], at: u64) -> Result<()> {
+        self.handles[0].write_at(slices, at).map_err(failed("write", &self.path))
+    }
+
+    /// For the thread of this number.
+    pub(crate) fn sync(&self, thread: usize) -> Result<()> {
+        self.handles[thread].sync().map_err(failed("sync", &self.path))
+    }
+}
+
 impl Files {
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, file_bytes: u64, files_max: usize) -> Self {
-        let dir = dir.to_path_buf();
-        Self { disk, dir, file_bytes, files_max, state: Mutex::default(), changed: Condvar::new() }
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: &JournalSettings) -> Self {
+        Self {
+            disk,
+            dir: dir.to_path_buf(),
+            file_bytes: settings.file_bytes,
+            files_max: settings.files_max,
+            handles: settings.threads(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
     }
 
     pub(crate) fn path(dir: &Path, slot: u32) -> PathBuf {
@@ -63,21 +100,26 @@ impl Files {
     }
 
     /// Takes over what recovery found: files in use in their order, the others, and the highest number ever given.
-    pub(crate) fn adopt(&self, in_use: Vec<InUse>, spare: Vec<Arc<JournalFile>>, number: u64) {
+    pub(crate) fn adopt(&self, in_use: &[(Slot, FileHead)], others: &[Slot], number: u64) -> Result<()> {
         let mut state = self.state.lock();
-        let slots = in_use.iter().map(|used| &used.file).chain(&spare).map(|file| file.slot + 1).max();
-        (state.slots, state.number) = (slots.unwrap_or(0), number);
-        state.in_use = in_use.into();
-        state.spare = spare.into_iter().filter(|file| self.is_whole(file)).collect();
-    }
-
-    /// Whether a file may be used again. One that a crash left half made, or of another size, is removed.
-    fn is_whole(&self, file: &JournalFile) -> bool {
-        let is_whole = file.file.size().is_ok_and(|len| len == self.file_bytes);
-        if !is_whole && let Err(error) = self.disk.remove(&file.path) {
-            tracing::warn!(path = %file.path.display(), %error, "cannot remove a journal file of another size");
+        state.slots = in_use.iter().map(|(slot, _)| slot).chain(others).map(|slot| slot.slot + 1).max().unwrap_or(0);
+        state.number = number;
+        let open = |slot: &Slot| {
+            let file = JournalFile::open(&*self.disk, slot, self.handles).map_err(failed("open", &slot.path));
+            file.map(Arc::new)
+        };
+        for (slot, head) in in_use {
+            state.in_use.push_back(InUse { file: open(slot)?, head: *head });
         }
-        is_whole
+        for slot in others {
+            if slot.len == self.file_bytes {
+                state.spare.push_back(open(slot)?);
+            } else {
+                // Of another size, or not made to its end: nothing in it is needed.
+                self.disk.remove(&slot.path).map_err(failed("remove", &slot.path))?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes a file ready if there are too few. `false` where there is nothing to do for now.
@@ -94,12 +136,12 @@ impl Files {
         let slot = self.state.lock().slots;
         let made = self.make(slot);
         let mut state = self.state.lock();
+        self.changed.notify_all();
         match made {
             Ok(file) => {
                 state.slots = slot + 1;
                 state.spare.push_back(Arc::new(file));
                 state.trouble = None;
-                self.changed.notify_all();
                 Ok(())
             }
             Err(error) => {
@@ -110,14 +152,14 @@ impl Files {
     }
 
     fn make(&self, slot: u32) -> Result<JournalFile> {
-        let path = Self::path(&self.dir, slot);
-        let make = || -> io::Result<Box<dyn DiskFile>> {
+        let slot = Slot { slot, path: Self::path(&self.dir, slot), len: self.file_bytes };
+        let make = || -> io::Result<JournalFile> {
             // What a crash left half made has no place in the journal.
-            match self.disk.remove(&path) {
+            match self.disk.remove(&slot.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            let file = self.disk.create(&path)?;
+            let file = self.disk.create(&slot.path)?;
             let zeros = vec![0; ZEROS_BYTES.min(self.file_bytes as usize)];
             let mut at = 0;
             while at < self.file_bytes {
@@ -127,19 +169,18 @@ impl Files {
             }
             file.sync()?;
             self.disk.sync_dir(&self.dir)?;
-            Ok(file)
+            JournalFile::open(&*self.disk, &slot, self.handles)
         };
-        let file = make().inspect_err(|_| self.disk.remove(&path).unwrap_or_default());
-        Ok(JournalFile { slot, file: file.map_err(failed("make", &path))?, path })
+        let file = make().inspect_err(|_| self.disk.remove(&slot.path).unwrap_or_default());
+        file.map_err(failed("make", &slot.path))
     }
 
-    /// A ready file under the next number, from this position on. Waits until there is one; `None` once stopped.
+    /// A ready file under the next number, from this position on. Waits until there is one; `None` where there will
+    /// be none any more.
     pub(crate) fn take(&self, directory: u64, position: u64) -> Option<(Arc<JournalFile>, FileHead)> {
         let mut state = self.state.lock();
+        self.changed.notify_all();
         loop {
-            if state.is_stopped {
-                return None;
-            }
             if let Some(file) = state.spare.pop_front() {
                 state.number += 1;
                 let head = FileHead { directory, number: state.number, position, bytes: self.file_bytes };
@@ -147,7 +188,10 @@ impl Files {
                 self.changed.notify_all();
                 return Some((file, head));
             }
-            self.changed.notify_all();
+            let is_hopeless = state.trouble.is_some() || state.in_use.len() >= self.files_max;
+            if state.is_stopped || (state.is_closing && is_hopeless) {
+                return None;
+            }
             self.changed.wait(&mut state);
         }
     }
@@ -191,6 +235,11 @@ impl Files {
             self.changed.wait_for(&mut state, patience);
         }
         !state.is_stopped
+    }
+
+    pub(crate) fn close(&self) {
+        self.state.lock().is_closing = true;
+        self.changed.notify_all();
     }
 
     pub(crate) fn stop(&self) {

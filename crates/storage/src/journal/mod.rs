@@ -7,10 +7,11 @@
 pub mod block;
 mod files;
 pub mod recover;
+pub(crate) mod salvage;
 
 use std::io::IoSlice;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,19 +21,22 @@ use engine::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex};
 
 pub use block::EntryKind;
-use block::{BODIES_BYTES_MAX, BlockHead, ENTRIES_MAX, FileHead, PAGE_BYTES, Row, checksum};
+use block::{BODIES_BYTES_MAX, BlockHead, ENTRIES_MAX, FileHead, PAGE_BYTES, ROW_BYTES, Row, checksum};
 use files::{Files, JournalFile};
 use recover::Origin;
 
-use crate::disk::{Disk, failed};
+use crate::disk::Disk;
 
 /// When nothing came for so long, what was synced last is sealed.
 const REST: Duration = Duration::from_millis(20);
+/// Room for a few blocks.
+const FILE_BYTES_MIN: u64 = 16 * PAGE_BYTES;
 /// How often a file that could not be made is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]
 pub struct JournalSettings {
+    /// A multiple of [`block::PAGE_BYTES`]; the largest entry takes less than a file.
     pub file_bytes: u64,
     /// Files at once. When all hold what is needed, appends wait for a checkpoint.
     pub files_max: usize,
@@ -45,6 +49,22 @@ pub struct JournalSettings {
 impl Default for JournalSettings {
     fn default() -> Self {
         Self { file_bytes: 64 << 20, files_max: 16, queue_bytes_max: 64 << 20, syncs_in_flight: 2 }
+    }
+}
+
+impl JournalSettings {
+    pub(crate) fn threads(&self) -> usize {
+        self.syncs_in_flight.max(1)
+    }
+
+    fn check(&self) -> Result<()> {
+        if !self.file_bytes.is_multiple_of(PAGE_BYTES) || self.file_bytes < FILE_BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "a file of the journal has a multiple of {PAGE_BYTES} bytes, at least {FILE_BYTES_MIN}, not {}",
+                self.file_bytes
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -69,22 +89,34 @@ pub struct Entry {
 /// for their acknowledgements, and send less.
 #[derive(Default)]
 pub(crate) struct Gate {
-    is_shut: Mutex<bool>,
+    state: Mutex<GateState>,
     opened: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    is_shut: bool,
+    /// Nobody is left to open it.
+    is_over: bool,
 }
 
 impl Gate {
     pub(crate) fn set_shut(&self, is_shut: bool) {
-        *self.is_shut.lock() = is_shut;
+        self.state.lock().is_shut = is_shut;
         if !is_shut {
             self.opened.notify_all();
         }
     }
 
+    fn end(&self) {
+        self.state.lock().is_over = true;
+        self.opened.notify_all();
+    }
+
     fn pass(&self) {
-        let mut is_shut = self.is_shut.lock();
-        while *is_shut {
-            self.opened.wait(&mut is_shut);
+        let mut state = self.state.lock();
+        while state.is_shut && !state.is_over {
+            self.opened.wait(&mut state);
         }
     }
 }
@@ -122,10 +154,10 @@ struct Shared {
     writer: Mutex<Writer>,
     finished: Mutex<Finished>,
     is_next: Condvar,
-    /// All before it is synced, and its owners know.
+    /// All before it is synced.
     synced: AtomicU64,
+    /// Invariant: whoever finds it empty while holding the queue may append; what is in the queue then is told.
     broken: OnceLock<Error>,
-    is_broken: AtomicBool,
     counts: Counts,
 }
 
@@ -159,9 +191,12 @@ struct Writer {
 }
 
 struct Finished {
+    /// Whose turn it is: of blocks only the one of this number may tell its owners.
     turn: u64,
     /// Where reading would begin if all that is finished were not needed any more.
     origin: Origin,
+    /// A block could not be made to last: none after it is committed.
+    is_over: bool,
 }
 
 /// A block that is written and has to be synced.
@@ -170,10 +205,13 @@ struct Written {
     entries: Vec<Entry>,
     origin: Origin,
     turn: u64,
+    /// It could not be written.
+    failed: Option<Error>,
 }
 
 impl Journal {
-    /// Goes on where recovery found the end.
+    /// Goes on in a new file behind the end that recovery found. There is no way to it from the files before: whoever
+    /// starts a journal takes a checkpoint before anything is appended.
     pub(crate) fn start(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -182,26 +220,20 @@ impl Journal {
         tail: recover::Tail,
         gate: Arc<Gate>,
     ) -> Result<Self> {
-        assert!(settings.file_bytes > block::BODIES_BYTES_MAX as u64 / 64, "invariant: a file holds some blocks");
-        let files = Files::new(disk, dir, settings.file_bytes, settings.files_max);
-        files.adopt(tail.in_use, tail.spare, tail.number);
+        settings.check()?;
+        let files = Files::new(disk, dir, &settings);
+        files.adopt(&tail.in_use, &tail.others, tail.number)?;
         // The first file is made here, later ones ahead of their use.
         if files.counts().1 == 0 {
             files.prepare()?;
         }
         let start = tail.end.next_multiple_of(settings.file_bytes);
         let (file, head) = files.take(directory, start).ok_or_else(stopped)?;
-        file.file.write_at(&mut [IoSlice::new(&head.encode())], 0).map_err(failed("write", &file.path))?;
-        file.file.sync().map_err(failed("sync", &file.path))?;
-        if let Some(last) = &tail.last {
-            // Behind the last entry, over whatever a crash left there: nothing of that is ever read again.
-            let at = tail.end - last.head.position;
-            let next = next_block(&last.head, tail.end, tail.end, tail.end, (head.number, file.slot));
-            last.file.file.write_at(&mut [IoSlice::new(&next)], at).map_err(failed("write", &last.file.path))?;
-            last.file.file.sync().map_err(failed("sync", &last.file.path))?;
-        }
-        let previous_end = if tail.last.is_some() { tail.end + PAGE_BYTES } else { tail.end };
+        file.write(&mut [IoSlice::new(&head.encode())], 0)?;
+        file.sync(0)?;
+        let previous_end = start + PAGE_BYTES;
         let writer = Writer { file, head, at: PAGE_BYTES, previous_end, turn: 0, is_sealed: true, buf: Vec::new() };
+        let origin = origin(&writer.head, &writer.file, PAGE_BYTES);
         let shared = Arc::new(Shared {
             directory,
             file_bytes: settings.file_bytes,
@@ -211,16 +243,15 @@ impl Journal {
             files,
             queue: Mutex::default(),
             has_work: Condvar::new(),
-            synced: AtomicU64::new(head.position + PAGE_BYTES),
-            finished: Mutex::new(Finished { turn: 0, origin: origin(&writer.head, &writer.file, PAGE_BYTES) }),
+            synced: AtomicU64::new(origin.position),
+            finished: Mutex::new(Finished { turn: 0, origin, is_over: false }),
             writer: Mutex::new(writer),
             is_next: Condvar::new(),
             broken: OnceLock::new(),
-            is_broken: AtomicBool::new(false),
             counts: Counts::default(),
         });
         let mut threads = Vec::new();
-        let mut spawn = |name: String, run: fn(&Shared)| -> Result<()> {
+        let mut spawn = |name: String, run: Box<dyn FnOnce(&Shared) + Send>| -> Result<()> {
             let shared = shared.clone();
             let thread = std::thread::Builder::new().name(name).spawn(move || run(&shared));
             threads.push(thread.map_err(|error| {
@@ -228,20 +259,23 @@ impl Journal {
             })?);
             Ok(())
         };
-        for i in 0..settings.syncs_in_flight.max(1) {
-            spawn(format!("journal-{i}"), Shared::run)?;
+        for i in 0..settings.threads() {
+            spawn(format!("journal-{i}"), Box::new(move |shared| shared.run(i)))?;
         }
-        spawn("journal-files".into(), Shared::prepare_files)?;
+        spawn("journal-files".into(), Box::new(Shared::prepare_files))?;
         Ok(Self { shared, threads: Mutex::new(threads) })
     }
 
     /// Puts an entry behind all others. Its owner hears when it lasts.
     pub fn append(&self, entry: Entry) -> Result<()> {
-        if self.shared.is_broken.load(Ordering::Acquire) {
-            return Err(self.broken().unwrap_or_else(stopped));
+        let largest = self.shared.file_bytes - 5 * PAGE_BYTES;
+        if entry.body.len() as u64 > largest {
+            return Err(Error::too_large(format!("the journal takes at most {largest} bytes at once")));
         }
-        debug_assert!(entry.body.len() as u64 + 3 * PAGE_BYTES < self.shared.file_bytes, "invariant: it fits a file");
         let mut queue = self.shared.queue.lock();
+        if let Some(broken) = self.broken() {
+            return Err(broken);
+        }
         if queue.is_stopped {
             return Err(stopped());
         }
@@ -278,7 +312,7 @@ impl Journal {
         }
     }
 
-    /// All before this position lasts, and its owners know.
+    /// All before this position lasts.
     pub fn synced(&self) -> u64 {
         self.shared.synced.load(Ordering::Acquire)
     }
@@ -314,12 +348,12 @@ impl Journal {
         }
     }
 
-    /// Writes and syncs what waits, and ends the threads.
+    /// Writes and syncs what waits, and ends the threads. What needs a file that cannot be had is refused.
     pub fn stop(&self) {
-        // Nobody may be left to open it.
-        self.shared.gate.set_shut(false);
+        self.shared.gate.end();
         self.shared.queue.lock().is_stopped = true;
         self.shared.has_work.notify_all();
+        self.shared.files.close();
         let mut threads = self.threads.lock();
         // The thread of the files ends last: the others may wait for a file.
         let files = threads.pop();
@@ -343,6 +377,10 @@ fn stopped() -> Error {
     Error::new(ErrorKind::ShuttingDown, "the journal is closed")
 }
 
+fn no_file() -> Error {
+    Error::new(ErrorKind::ShuttingDown, "the journal has no file for what it was given last")
+}
+
 fn origin(head: &FileHead, file: &JournalFile, at: u64) -> Origin {
     Origin { position: head.position + at, number: head.number, slot: file.slot }
 }
@@ -361,7 +399,7 @@ fn next_block(head: &FileHead, position: u64, previous_end: u64, synced: u64, ne
 }
 
 impl Shared {
-    fn run(&self) {
+    fn run(&self, thread: usize) {
         loop {
             let written = {
                 let mut writer = self.writer.lock();
@@ -369,15 +407,9 @@ impl Shared {
                 let Some(entries) = self.gather(&mut writer) else {
                     return;
                 };
-                self.write(&mut writer, entries)
+                self.write(&mut writer, entries, thread)
             };
-            match written {
-                Ok(written) => self.finish(written),
-                Err((error, entries)) => {
-                    self.give_up(error, entries);
-                    return;
-                }
-            }
+            self.finish(written, thread);
         }
     }
 
@@ -385,9 +417,9 @@ impl Shared {
     fn gather(&self, writer: &mut Writer) -> Option<Vec<Entry>> {
         let mut queue = self.queue.lock();
         while queue.entries.is_empty() {
-            if queue.is_stopped || self.is_broken.load(Ordering::Acquire) {
+            if queue.is_stopped || self.broken.get().is_some() {
                 // The last words are sealed as well.
-                return (!writer.is_sealed && queue.is_stopped).then(Vec::new);
+                return (!writer.is_sealed && self.broken.get().is_none()).then(Vec::new);
             }
             if writer.is_sealed {
                 self.has_work.wait(&mut queue);
@@ -395,12 +427,13 @@ impl Shared {
                 return Some(Vec::new());
             }
         }
-        if self.is_broken.load(Ordering::Acquire) {
+        if self.broken.get().is_some() {
             return None;
         }
+        let room = BODIES_BYTES_MAX.min(self.file_bytes as usize / 4);
         let (mut count, mut bytes) = (0, 0);
         for entry in queue.entries.iter().take(ENTRIES_MAX) {
-            if count > 0 && bytes + entry.body.len() > BODIES_BYTES_MAX.min(self.file_bytes as usize / 4) {
+            if count > 0 && bytes + entry.body.len() + count * ROW_BYTES > room {
                 break;
             }
             count += 1;
@@ -418,29 +451,35 @@ impl Shared {
     }
 
     /// Writes a block; it is not synced yet.
-    fn write(&self, writer: &mut Writer, entries: Vec<Entry>) -> Result<Written, (Error, Vec<Entry>)> {
+    fn write(&self, writer: &mut Writer, entries: Vec<Entry>, thread: usize) -> Written {
+        let failed = self.write_block(writer, &entries, thread).err();
+        if let Some(error) = &failed {
+            self.break_off(error);
+        }
+        let (turn, file) = (writer.turn, writer.file.clone());
+        writer.turn += 1;
+        Written { origin: origin(&writer.head, &file, writer.at), file, entries, turn, failed }
+    }
+
+    fn write_block(&self, writer: &mut Writer, entries: &[Entry], thread: usize) -> Result<()> {
         let rows = entries.iter().map(|entry| Row {
             kind: entry.kind,
             stream: entry.stream,
             bytes: entry.body.len() as u32,
             crc: checksum(&entry.body),
         });
-        let mut block = BlockHead {
-            file: writer.head.number,
-            position: writer.head.position + writer.at,
-            previous_end: writer.previous_end,
-            synced: self.synced(),
-            rows: rows.collect(),
-        };
-        // A page stays free for the block that leads to the next file.
-        if writer.at + block.block_bytes() + PAGE_BYTES > self.file_bytes {
-            if let Err(error) = self.next_file(writer) {
-                return Err((error, entries));
-            }
-            block.file = writer.head.number;
-            block.position = writer.head.position + writer.at;
-            block.previous_end = writer.previous_end;
+        let mut block =
+            BlockHead { file: 0, position: 0, previous_end: 0, synced: self.synced(), rows: rows.collect() };
+        // A page stays free for a seal, and one for the block that leads to the next file.
+        let free = if entries.is_empty() { PAGE_BYTES } else { 2 * PAGE_BYTES };
+        if writer.at + block.block_bytes() + free > self.file_bytes {
+            self.next_file(writer, thread)?;
+            // The last file was synced to its end.
+            block.synced = writer.previous_end;
         }
+        block.file = writer.head.number;
+        block.position = writer.head.position + writer.at;
+        block.previous_end = writer.previous_end;
         let mut buf = std::mem::take(&mut writer.buf);
         block.encode(&mut buf);
         let zeros = [0; PAGE_BYTES as usize];
@@ -449,21 +488,17 @@ impl Shared {
         slices.push(IoSlice::new(&buf));
         slices.extend(entries.iter().map(|entry| IoSlice::new(&entry.body)));
         slices.push(IoSlice::new(&zeros[..padding as usize]));
-        let written = writer.file.file.write_at(&mut slices, writer.at);
+        let written = writer.file.write(&mut slices, writer.at);
         drop(slices);
         writer.buf = buf;
-        if let Err(error) = written.map_err(failed("write", &writer.file.path)) {
-            return Err((error, entries));
-        }
+        written?;
         writer.at += block.block_bytes();
         writer.previous_end = block.end();
-        writer.is_sealed = entries.is_empty();
-        let turn = writer.turn;
-        writer.turn += 1;
+        // It seals only what was synced when it was written.
+        writer.is_sealed = entries.is_empty() && block.synced >= block.previous_end;
         self.counts.entries.fetch_add(entries.len() as u64, Ordering::Relaxed);
         self.counts.bytes.fetch_add(block.block_bytes(), Ordering::Relaxed);
-        let origin = origin(&writer.head, &writer.file, writer.at);
-        Ok(Written { file: writer.file.clone(), entries, origin, turn })
+        Ok(())
     }
 
     fn synced(&self) -> u64 {
@@ -471,50 +506,52 @@ impl Shared {
     }
 
     /// Ends the file with the way to the next one. Both are synced before anything in the next one counts.
-    fn next_file(&self, writer: &mut Writer) -> Result<()> {
+    fn next_file(&self, writer: &mut Writer, thread: usize) -> Result<()> {
         let position = writer.head.position + self.file_bytes;
-        let (file, head) = self.files.take(self.directory, position).ok_or_else(stopped)?;
-        file.file.write_at(&mut [IoSlice::new(&head.encode())], 0).map_err(failed("write", &file.path))?;
-        file.file.sync().map_err(failed("sync", &file.path))?;
+        let (file, head) = self.files.take(self.directory, position).ok_or_else(no_file)?;
+        file.write(&mut [IoSlice::new(&head.encode())], 0)?;
+        file.sync(thread)?;
         let here = writer.head.position + writer.at;
         let next = next_block(&writer.head, here, writer.previous_end, self.synced(), (head.number, file.slot));
-        let last = &writer.file;
-        last.file.write_at(&mut [IoSlice::new(&next)], writer.at).map_err(failed("write", &last.path))?;
-        last.file.sync().map_err(failed("sync", &last.path))?;
+        writer.file.write(&mut [IoSlice::new(&next)], writer.at)?;
+        writer.file.sync(thread)?;
         writer.previous_end = here + PAGE_BYTES;
         (writer.file, writer.head, writer.at) = (file, head, PAGE_BYTES);
         Ok(())
     }
 
     /// Syncs a block and, when all before it are finished, tells its owners.
-    fn finish(&self, written: Written) {
-        let begin = std::time::Instant::now();
-        let synced = written.file.file.sync().map_err(failed("sync", &written.file.path));
-        self.counts.syncs.fetch_add(1, Ordering::Relaxed);
-        self.counts.sync_nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        let mut finished = self.finished.lock();
-        while finished.turn != written.turn {
-            if self.is_broken.load(Ordering::Acquire) {
-                drop(finished);
-                return self.give_up(self.broken.get().cloned().unwrap_or_else(stopped), written.entries);
+    fn finish(&self, mut written: Written, thread: usize) {
+        if written.failed.is_none() {
+            let begin = std::time::Instant::now();
+            written.failed = written.file.sync(thread).inspect_err(|error| self.break_off(error)).err();
+            self.counts.syncs.fetch_add(1, Ordering::Relaxed);
+            self.counts.sync_nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        {
+            let mut finished = self.finished.lock();
+            while finished.turn != written.turn && !finished.is_over {
+                self.is_next.wait(&mut finished);
             }
-            self.is_next.wait(&mut finished);
+            if written.failed.is_some() || finished.is_over {
+                finished.is_over = true;
+                drop(finished);
+                return self.give_up(written.entries);
+            }
         }
-        // After one failed sync nobody can know what of its pages is on the disk.
-        if let Err(error) = synced {
-            drop(finished);
-            return self.give_up(error, written.entries);
-        }
+        // It is this block's turn until it says otherwise: owners hear in order, and hold up nobody who asks.
         self.synced.store(written.origin.position, Ordering::Release);
         tell(written.entries, |owner, mark| owner.committed(mark));
+        let mut finished = self.finished.lock();
         finished.turn += 1;
         finished.origin = written.origin;
         self.is_next.notify_all();
     }
 
-    /// Nothing is acknowledged from now on.
-    fn give_up(&self, error: Error, entries: Vec<Entry>) {
-        let error = self.broken.get_or_init(|| {
+    /// Nothing more is taken. What was synced before is still committed: of what was not, nobody knows after one
+    /// failed sync what of it is on the disk.
+    fn break_off(&self, error: &Error) {
+        self.broken.get_or_init(|| {
             let message = format!(
                 "{}; the journal takes nothing more, so that nothing is acknowledged that may be lost. Restart the \
                  broker when the disk is well again",
@@ -523,27 +560,37 @@ impl Shared {
             tracing::error!("{message}");
             Error::new(ErrorKind::Internal, message)
         });
-        self.is_broken.store(true, Ordering::Release);
+        let _queue = self.queue.lock();
+        self.has_work.notify_all();
+    }
+
+    /// Nothing is committed from now on: tells whoever waits.
+    fn give_up(&self, entries: Vec<Entry>) {
+        self.is_next.notify_all();
+        let error = self.broken.get().cloned().unwrap_or_else(stopped);
         let waiting: Vec<Entry> = {
             let mut queue = self.queue.lock();
             queue.bytes = 0;
             queue.entries.drain(..).collect()
         };
-        self.has_work.notify_all();
-        {
-            let _finished = self.finished.lock();
-            self.is_next.notify_all();
-        }
-        tell(entries, |owner, _| owner.failed(error));
-        tell(waiting, |owner, _| owner.failed(error));
+        tell(entries, |owner, _| owner.failed(&error));
+        tell(waiting, |owner, _| owner.failed(&error));
     }
 
     fn prepare_files(&self) {
+        let mut trouble = None;
         loop {
             match self.files.prepare_one() {
-                Ok(true) => continue,
+                Ok(true) => {
+                    trouble = None;
+                    continue;
+                }
                 Ok(false) => {}
-                Err(error) => tracing::warn!(%error, "the journal has no file ahead"),
+                Err(error) => {
+                    if trouble.replace(error.message.clone()).is_none_or(|said| said != error.message) {
+                        tracing::warn!(%error, "the journal has no file ahead; it is tried again");
+                    }
+                }
             }
             if !self.files.wait(TRY_AGAIN) {
                 return;

@@ -4,15 +4,13 @@
 //! what comes later: each block says up to where all was synced when it was written.
 
 use std::collections::HashMap;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
 use engine::{Error, ErrorKind, Result};
 
-use super::block::{BlockHead, EntryKind, FileHead, NotAHead, PAGE_BYTES, Row, checksum, u32_at};
-use super::files::{Files, InUse, JournalFile};
-use crate::disk::{Disk, damaged, failed};
+use super::block::{BlockHead, EntryKind, FILE_VERSION, FileHead, NotAHead, PAGE_BYTES, Row, checksum, u32_at};
+use super::files::{Files, Slot};
+use crate::disk::{Disk, DiskFile, damaged, failed, other_version};
 
 /// What is read of a file at once.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -27,84 +25,178 @@ pub struct Origin {
 
 /// Where the journal ends, and its files.
 pub(crate) struct Tail {
-    pub(crate) in_use: Vec<InUse>,
-    pub(crate) spare: Vec<Arc<JournalFile>>,
+    /// From the one that reading began in to the one that `end` is in.
+    pub(crate) in_use: Vec<(Slot, FileHead)>,
+    /// Nothing in them is needed.
+    pub(crate) others: Vec<Slot>,
     /// The highest number that any file ever had.
     pub(crate) number: u64,
     pub(crate) end: u64,
-    /// The file that `end` is in; none in a new journal.
-    pub(crate) last: Option<InUse>,
 }
 
 impl Tail {
     pub(crate) fn of_new() -> Self {
-        Self { in_use: Vec::new(), spare: Vec::new(), number: 0, end: 0, last: None }
+        Self { in_use: Vec::new(), others: Vec::new(), number: 0, end: 0 }
     }
 }
 
 /// An entry as it is read back.
-pub struct Found {
+pub struct Found<'j> {
     pub kind: EntryKind,
     pub stream: u64,
     /// What was appended, or why it cannot be had: then the entry's partition has a hole.
-    pub body: Result<Bytes>,
+    pub body: Result<&'j [u8]>,
+    /// What is there, whether it is right or not, and the checksum of what was appended.
+    pub(crate) raw: (&'j [u8], u32),
 }
 
 /// How far reading has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub bytes: u64,
     /// All that there may be; less is found as a rule.
     pub bytes_max: u64,
 }
 
-/// What lies in the directory.
-struct Slots {
-    used: HashMap<u64, InUse>,
-    blank: Vec<Arc<JournalFile>>,
+/// A journal as it lies in its directory. Nothing is changed.
+pub(crate) struct Recovery {
+    dir: PathBuf,
+    origin: Origin,
+    /// By their numbers.
+    files: HashMap<u64, Used>,
+    /// Made and never used, or of a number that is needed no more.
+    blank: Vec<Slot>,
     number: u64,
 }
 
-/// Hands every entry from the origin on to `each`, in order.
-pub(crate) fn recover(
-    disk: &dyn Disk,
-    dir: &Path,
-    directory: u64,
-    origin: Origin,
-    each: &mut dyn FnMut(Found) -> Result<()>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Tail> {
-    let mut slots = Slots::open(disk, dir, directory, &origin)?;
-    let first = slots.used.remove(&origin.number).ok_or_else(|| missing(&Files::path(dir, origin.slot)))?;
-    let later = slots.used.values().filter(|used| used.head.number > origin.number);
-    let bytes_max = later.count() as u64 * first.head.bytes + first.head.position + first.head.bytes - origin.position;
-    let mut progress = |bytes| progress(Progress { bytes, bytes_max });
-    let mut scan = Scan { slots: &slots.used, at: origin.position, previous_end: None, way_from: 0, read: 0 };
-    let mut chain = vec![first];
-    let end = loop {
-        let here = chain.last().expect("invariant: a chain has a first file");
-        let begin = scan.at;
-        let way = scan.file(here, each, &mut progress)?;
-        if scan.at == begin && chain.len() > 1 {
-            // A way to a file in which nothing was written is no way yet.
-            chain.pop();
-            break scan.way_from;
+struct Used {
+    slot: Slot,
+    head: FileHead,
+    file: Box<dyn DiskFile>,
+}
+
+impl Used {
+    fn window(&self) -> Window<'_> {
+        Window::new(&self.slot.path, &*self.file)
+    }
+}
+
+/// Where reading ended: the position, and the numbers of the files on the way to it.
+pub(crate) struct End {
+    position: u64,
+    chain: Vec<u64>,
+}
+
+impl Recovery {
+    pub(crate) fn open(disk: &dyn Disk, dir: &Path, directory: u64, origin: Origin) -> Result<Self> {
+        let (dir, number) = (dir.to_path_buf(), origin.number);
+        let mut recovery = Self { dir, origin, files: HashMap::new(), blank: Vec::new(), number };
+        for slot in slots(disk, &recovery.dir)? {
+            recovery.adopt(disk, directory, slot)?;
         }
-        let Some((number, slot)) = way else { break scan.at };
-        let Some(next) = slots.used.get(&number) else {
-            if slots.has_slot(slot) {
-                break scan.way_from;
+        Ok(recovery)
+    }
+
+    fn adopt(&mut self, disk: &dyn Disk, directory: u64, slot: Slot) -> Result<()> {
+        let file = disk.open(&slot.path).map_err(failed("open", &slot.path))?;
+        let page = read_page(&*file, &slot, 0)?;
+        let head = match FileHead::decode(&page) {
+            Ok(head) => head,
+            Err(NotAHead::Version(version)) => return Err(other_version(&slot.path, version, FILE_VERSION)),
+            Err(NotAHead::Other) => {
+                // Without its head a file is only known to be of no use if its first block is from before.
+                let is_blank = page.iter().all(|byte| *byte == 0);
+                let block = read_page(&*file, &slot, PAGE_BYTES)?;
+                if is_blank || BlockHead::file_of(&block).is_some_and(|number| number < self.origin.number) {
+                    self.blank.push(slot);
+                    return Ok(());
+                }
+                return Err(damaged(&slot.path, 0, "its head does not match its checksum"));
             }
-            return Err(missing(&Files::path(dir, slot)));
         };
-        scan.at = next.head.position + PAGE_BYTES;
-        chain.push(InUse { file: next.file.clone(), head: next.head });
-    };
-    let numbers: Vec<u64> = chain.iter().map(|used| used.head.number).collect();
-    let others = slots.used.into_values().filter(|used| !numbers.contains(&used.head.number));
-    let spare = slots.blank.into_iter().chain(others.map(|used| used.file)).collect();
-    let last = chain.last().map(|used| InUse { file: used.file.clone(), head: used.head });
-    Ok(Tail { in_use: chain, spare, number: slots.number, end, last })
+        if head.directory != directory {
+            return Err(damaged(&slot.path, 16, "it is of another data directory"));
+        }
+        self.number = self.number.max(head.number);
+        if head.number < self.origin.number {
+            self.blank.push(slot);
+            return Ok(());
+        }
+        if slot.len < head.bytes {
+            let what = format!("it has {} of {} bytes", slot.len, head.bytes);
+            return Err(damaged(&slot.path, slot.len, what));
+        }
+        if let Some(twin) = self.files.get(&head.number) {
+            let what = format!("it is the same file of the journal as {}", twin.slot.path.display());
+            return Err(damaged(&slot.path, 24, what));
+        }
+        self.files.insert(head.number, Used { slot, head, file });
+        Ok(())
+    }
+
+    /// Hands every entry from the origin on to `each`, in order.
+    pub(crate) fn read(
+        &self,
+        each: &mut dyn FnMut(Found<'_>) -> Result<()>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<End> {
+        let first = self.files.get(&self.origin.number);
+        let mut used = first.ok_or_else(|| missing(&Files::path(&self.dir, self.origin.slot)))?;
+        let bytes_max = self.files.values().map(|used| used.head.bytes).sum();
+        let mut scan = Scan { files: &self.files, at: self.origin.position, previous_end: None, read: 0 };
+        let mut chain = vec![self.origin.number];
+        loop {
+            let way = scan.file(used, each, &mut |bytes| progress(Progress { bytes, bytes_max }))?;
+            let Some((number, slot)) = way else {
+                return Ok(End { position: scan.at, chain });
+            };
+            // Its head was synced before the way to it was written.
+            used = self.files.get(&number).ok_or_else(|| missing(&Files::path(&self.dir, slot)))?;
+            scan.at = used.head.position + PAGE_BYTES;
+            chain.push(number);
+        }
+    }
+
+    pub(crate) fn into_tail(mut self, end: End) -> Tail {
+        let used = end.chain.iter().filter_map(|number| self.files.remove(number));
+        let in_use = used.map(|used| (used.slot, used.head)).collect();
+        let mut others = self.blank;
+        others.extend(self.files.into_values().map(|used| used.slot));
+        Tail { in_use, others, number: self.number, end: end.position }
+    }
+}
+
+/// The files of a journal, in the order of their slots.
+fn slots(disk: &dyn Disk, dir: &Path) -> Result<Vec<Slot>> {
+    let mut slots = Vec::new();
+    for name in disk.list(dir).map_err(failed("list", dir))? {
+        if let Some(slot) = name.strip_suffix(".journal").and_then(|slot| slot.parse().ok()) {
+            let path = dir.join(&name);
+            let len = disk.open(&path).and_then(|file| file.size()).map_err(failed("open", &path))?;
+            slots.push(Slot { slot, path, len });
+        }
+    }
+    slots.sort_by_key(|slot| slot.slot);
+    Ok(slots)
+}
+
+/// A file of the journal in which something was written, if there is one.
+pub(crate) fn any_written(disk: &dyn Disk, dir: &Path) -> Result<Option<PathBuf>> {
+    for slot in slots(disk, dir)? {
+        let file = disk.open(&slot.path).map_err(failed("open", &slot.path))?;
+        if read_page(&*file, &slot, PAGE_BYTES)?.iter().any(|byte| *byte != 0) {
+            return Ok(Some(slot.path));
+        }
+    }
+    Ok(None)
+}
+
+/// A page of a file, or what there is of it.
+fn read_page(file: &dyn DiskFile, slot: &Slot, at: u64) -> Result<Vec<u8>> {
+    let mut page = vec![0; PAGE_BYTES as usize];
+    let read = file.read_at(&mut page, at).map_err(failed("read", &slot.path))?;
+    page.truncate(read);
+    Ok(page)
 }
 
 fn missing(path: &Path) -> Error {
@@ -117,71 +209,14 @@ fn missing(path: &Path) -> Error {
     )
 }
 
-impl Slots {
-    fn open(disk: &dyn Disk, dir: &Path, directory: u64, origin: &Origin) -> Result<Self> {
-        let mut found = Self { used: HashMap::new(), blank: Vec::new(), number: origin.number };
-        for name in disk.list(dir).map_err(failed("list", dir))? {
-            let Some(slot) = name.strip_suffix(".journal").and_then(|slot| slot.parse().ok()) else {
-                continue;
-            };
-            let path = dir.join(&name);
-            let file = disk.open(&path).map_err(failed("open", &path))?;
-            let len = file.size().map_err(failed("read", &path))?;
-            let mut page = vec![0; PAGE_BYTES as usize];
-            let read = file.read_at(&mut page, 0).map_err(failed("read", &path))?;
-            page.truncate(read);
-            let file = JournalFile { slot, path, file };
-            match FileHead::decode(&page) {
-                Ok(head) if head.directory != directory => {
-                    return Err(damaged(&file.path, 16, "it is of another data directory"));
-                }
-                Ok(head) => {
-                    found.number = found.number.max(head.number);
-                    if head.number >= origin.number && len < head.bytes {
-                        let what = format!("it has {len} of {} bytes", head.bytes);
-                        return Err(damaged(&file.path, len, what));
-                    }
-                    found.used.insert(head.number, InUse { file: Arc::new(file), head });
-                }
-                Err(NotAHead::Version(version)) => {
-                    let message = format!(
-                        "{} has version {version}, this broker reads version {}; use the release that wrote it",
-                        file.path.display(),
-                        super::block::FILE_VERSION
-                    );
-                    return Err(Error::new(ErrorKind::Unsupported, message));
-                }
-                // Made and never used, or not even made whole.
-                Err(NotAHead::Other) if page.iter().all(|byte| *byte == 0) => {
-                    found.blank.push(Arc::new(file));
-                }
-                Err(NotAHead::Other) => {
-                    let mut block = vec![0; PAGE_BYTES as usize];
-                    file.file.read_at(&mut block, PAGE_BYTES).map_err(failed("read", &file.path))?;
-                    if BlockHead::decode(&block).is_none_or(|block| block.file >= origin.number) {
-                        return Err(damaged(&file.path, 0, "its head does not match its checksum"));
-                    }
-                    found.blank.push(Arc::new(file));
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    fn has_slot(&self, slot: u32) -> bool {
-        self.used.values().map(|used| &used.file).chain(&self.blank).any(|file| file.slot == slot)
-    }
-}
-
 /// Goes from block to block.
-struct Scan<'s> {
-    slots: &'s HashMap<u64, InUse>,
+struct Scan<'r> {
+    files: &'r HashMap<u64, Used>,
     /// The position of the next block.
     at: u64,
     /// Where the last block ended; unknown at the origin.
     previous_end: Option<u64>,
-    /// Where the block was that leads to the next file.
-    way_from: u64,
+    /// Bytes so far.
     read: u64,
 }
 
@@ -189,11 +224,11 @@ impl Scan<'_> {
     /// Reads a file to its end. Returns the number and the slot of the next one, if it is left for one.
     fn file(
         &mut self,
-        used: &InUse,
-        each: &mut dyn FnMut(Found) -> Result<()>,
+        used: &Used,
+        each: &mut dyn FnMut(Found<'_>) -> Result<()>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Option<(u64, u32)>> {
-        let mut window = Window::new(used);
+        let mut window = used.window();
         loop {
             let at = self.at - used.head.position;
             let Some(block) = self.block(used, &mut window, at)? else {
@@ -202,19 +237,14 @@ impl Scan<'_> {
             let mut body_at = at + block.head_bytes();
             let mut way = None;
             for row in &block.rows {
-                let body = window.get(body_at, row.bytes as usize)?;
+                let found = window.found(row, body_at)?;
                 if row.kind == EntryKind::Next {
-                    way = Some((row.stream, u32_at(body, 0)));
+                    way = Some((row.stream, u32_at(found.body?, 0)));
                 } else {
-                    let body = match check(row, body) {
-                        true => Ok(Bytes::copy_from_slice(body)),
-                        false => Err(damaged(&used.file.path, body_at, "an entry does not match its checksum")),
-                    };
-                    each(Found { kind: row.kind, stream: row.stream, body })?;
+                    each(found)?;
                 }
                 body_at += u64::from(row.bytes);
             }
-            self.way_from = self.at;
             self.at = block.end();
             self.previous_end = Some(block.end());
             self.read += block.block_bytes();
@@ -226,48 +256,45 @@ impl Scan<'_> {
     }
 
     /// The block that begins here; `None` at the end of the journal.
-    fn block(&self, used: &InUse, window: &mut Window<'_>, at: u64) -> Result<Option<BlockHead>> {
+    fn block(&self, used: &Used, window: &mut Window<'_>, at: u64) -> Result<Option<BlockHead>> {
         let Some(block) = window.head(at)?.filter(|block| self.is_next(used, block)) else {
-            return match self.is_synced_behind(used, self.at)? {
-                true => Err(damaged(&used.file.path, at, "a block of the journal is not what was written")),
+            return match self.is_synced_behind(used)? {
+                true => Err(damaged(&used.slot.path, at, "a block of the journal is not what was written")),
                 false => Ok(None),
             };
         };
-        let mut body_at = at + block.head_bytes();
+        let bytes = window.get(at, block.block_bytes() as usize)?;
+        let mut body_at = block.head_bytes() as usize;
         for row in &block.rows {
-            if !check(row, window.get(body_at, row.bytes as usize)?) {
-                if !self.is_synced_behind(used, self.at)? {
-                    return Ok(None);
-                }
-                if row.kind == EntryKind::Next {
-                    return Err(damaged(&used.file.path, body_at, "the way to the next file is not what was written"));
-                }
-                // Where the head is whole it is known whom the damage is about.
+            let body = bytes.get(body_at..body_at + row.bytes as usize);
+            if body.is_none_or(|body| checksum(body) != row.crc) && !self.is_synced_behind(used)? {
+                return Ok(None);
             }
-            body_at += u64::from(row.bytes);
+            // Where the head is whole it is known whom the damage is about.
+            body_at += row.bytes as usize;
         }
         Ok(Some(block))
     }
 
-    fn is_next(&self, used: &InUse, block: &BlockHead) -> bool {
+    fn is_next(&self, used: &Used, block: &BlockHead) -> bool {
         block.file == used.head.number
             && block.position == self.at
             && self.previous_end.is_none_or(|end| block.previous_end == end)
             && block.end() <= used.head.position + used.head.bytes
     }
 
-    /// Whether a later block says that what is at this position was synced.
-    fn is_synced_behind(&self, used: &InUse, position: u64) -> Result<bool> {
-        let later = self.slots.values().filter(|other| other.head.number > used.head.number);
+    /// Whether a later block says that what is here was synced.
+    fn is_synced_behind(&self, used: &Used) -> Result<bool> {
+        let later = self.files.values().filter(|other| other.head.number > used.head.number);
         for used in std::iter::once(used).chain(later) {
-            let mut window = Window::new(used);
-            let mut at = position.saturating_sub(used.head.position);
+            let mut window = used.window();
+            let mut at = self.at.saturating_sub(used.head.position);
             while at + 2 * PAGE_BYTES <= used.head.bytes {
                 at += PAGE_BYTES;
                 if let Some(block) = window.head(at)?
                     && block.file == used.head.number
                     && block.position == used.head.position + at
-                    && block.synced > position
+                    && block.synced > self.at
                 {
                     return Ok(true);
                 }
@@ -277,28 +304,25 @@ impl Scan<'_> {
     }
 }
 
-fn check(row: &Row, body: &[u8]) -> bool {
-    body.len() == row.bytes as usize && checksum(body) == row.crc
-}
-
 /// A part of a file, read ahead.
-struct Window<'f> {
-    file: &'f JournalFile,
+pub(super) struct Window<'r> {
+    path: &'r Path,
+    file: &'r dyn DiskFile,
     bytes: Vec<u8>,
     from: u64,
 }
 
-impl<'f> Window<'f> {
-    fn new(used: &'f InUse) -> Self {
-        Self { file: &used.file, bytes: Vec::new(), from: 0 }
+impl<'r> Window<'r> {
+    pub(super) fn new(path: &'r Path, file: &'r dyn DiskFile) -> Self {
+        Self { path, file, bytes: Vec::new(), from: 0 }
     }
 
     /// These bytes, or those of them that there are.
-    fn get(&mut self, at: u64, len: usize) -> Result<&[u8]> {
+    pub(super) fn get(&mut self, at: u64, len: usize) -> Result<&[u8]> {
         let is_there = at >= self.from && at + len as u64 <= self.from + self.bytes.len() as u64;
         if !is_there {
             self.bytes.resize(len.max(WINDOW_BYTES), 0);
-            let read = self.file.file.read_at(&mut self.bytes, at).map_err(failed("read", &self.file.path))?;
+            let read = self.file.read_at(&mut self.bytes, at).map_err(failed("read", self.path))?;
             self.bytes.truncate(read);
             self.from = at;
         }
@@ -306,7 +330,16 @@ impl<'f> Window<'f> {
         Ok(&self.bytes[from..(from + len).min(self.bytes.len())])
     }
 
-    fn head(&mut self, at: u64) -> Result<Option<BlockHead>> {
+    /// The entry of this row, whose body is here.
+    pub(super) fn found(&mut self, row: &Row, at: u64) -> Result<Found<'_>> {
+        let path = self.path;
+        let raw = self.get(at, row.bytes as usize)?;
+        let is_right = raw.len() == row.bytes as usize && checksum(raw) == row.crc;
+        let body = if is_right { Ok(raw) } else { Err(damaged(path, at, "an entry does not match its checksum")) };
+        Ok(Found { kind: row.kind, stream: row.stream, body, raw: (raw, row.crc) })
+    }
+
+    pub(super) fn head(&mut self, at: u64) -> Result<Option<BlockHead>> {
         let Some(bytes) = BlockHead::bytes_of(self.get(at, PAGE_BYTES as usize)?) else {
             return Ok(None);
         };

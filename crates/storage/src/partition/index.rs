@@ -5,12 +5,14 @@
 //! | at | bytes | field |
 //! |---|---|---|
 //! | 0 | 8 | `thalwegI` |
-//! | 8 | 4 | version, 1 |
-//! | 12 | 4 | CRC-32C of all that follows |
+//! | 8 | 4 | CRC-32C of all that follows |
+//! | 12 | 4 | version, 1 |
 //! | 16 | 8 | bytes of the segment |
 //! | 24 | 24 each | the rows: offset of a batch (8), its place in the segment (8), largest timestamp so far (8) |
 //!
-//! It is made of the segment and can be made again.
+//! It is made of the segment and can be made again, so nobody syncs it: one that is not whole is not used.
+
+use engine::RecordBatch;
 
 use crate::journal::block::{checksum, u32_at, u64_at};
 
@@ -29,18 +31,41 @@ pub(crate) struct IndexRow {
     pub(crate) timestamp_ms_max: i64,
 }
 
+/// Of a segment from its beginning on, as far as it knows it. Batches behind that are found by reading on.
+///
 /// Invariant: the first batch of a segment has a row, and all fields grow from row to row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
     rows: Vec<IndexRow>,
     timestamp_ms_max: Option<i64>,
+    /// How much of the segment it knows, and the offset there.
+    bytes: u64,
+    end: u64,
 }
 
 impl Index {
+    pub(crate) fn new(base: u64) -> Self {
+        Self { end: base, ..Self::default() }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The offset after all that it knows.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
     /// Takes notice of the next batch of the segment.
-    pub(crate) fn push(&mut self, offset: u64, at: u64, timestamp_ms: i64) {
+    pub(crate) fn push(&mut self, batch: &RecordBatch) {
+        self.push_row(batch.base_offset(), self.bytes, batch.max_timestamp_ms());
+        self.bytes += batch.len() as u64;
+        self.end = batch.next_offset();
+    }
+
+    fn push_row(&mut self, offset: u64, at: u64, timestamp_ms: i64) {
         let timestamp_ms_max = self.timestamp_ms_max.map_or(timestamp_ms, |max| max.max(timestamp_ms));
-        // A row whose time is that of batches behind it would hide them from a search by time.
         if self.rows.last().is_none_or(|last| at - last.at >= EVERY_BYTES) {
             self.rows.push(IndexRow { offset, at, timestamp_ms_max });
         }
@@ -58,28 +83,28 @@ impl Index {
         self.rows.get(after.saturating_sub(1)).copied()
     }
 
-    pub(crate) fn encode(&self, segment_bytes: u64) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.rows.len() * ROW_BYTES);
         bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(&segment_bytes.to_le_bytes());
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&self.bytes.to_le_bytes());
         for row in &self.rows {
             bytes.extend_from_slice(&row.offset.to_le_bytes());
             bytes.extend_from_slice(&row.at.to_le_bytes());
             bytes.extend_from_slice(&row.timestamp_ms_max.to_le_bytes());
         }
-        let crc = checksum(&bytes[16..]);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        let crc = checksum(&bytes[12..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// `None` for anything but the whole index of a segment of so many bytes.
-    pub(crate) fn decode(bytes: &[u8], segment_bytes: u64) -> Option<Self> {
+    /// `None` for anything but the whole index of a segment of so many bytes that ends at this offset.
+    pub(crate) fn decode(bytes: &[u8], segment_bytes: u64, end: u64) -> Option<Self> {
         let is_one = bytes.len() >= HEAD_BYTES
             && bytes[..8] == *MAGIC
-            && u32_at(bytes, 8) == VERSION
-            && u32_at(bytes, 12) == checksum(&bytes[16..])
+            && u32_at(bytes, 8) == checksum(&bytes[12..])
+            && u32_at(bytes, 12) == VERSION
             && u64_at(bytes, 16) == segment_bytes;
         let rows = is_one.then(|| bytes[HEAD_BYTES..].chunks_exact(ROW_BYTES))?;
         let row = |row: &[u8]| IndexRow {
@@ -87,9 +112,8 @@ impl Index {
             at: u64_at(row, 8),
             timestamp_ms_max: u64_at(row, 16) as i64,
         };
-        let rows: Vec<IndexRow> = rows.map(row).collect();
-        let timestamp_ms_max = rows.last().map(|row| row.timestamp_ms_max);
-        Some(Self { rows, timestamp_ms_max })
+        // Nothing is pushed into it any more, so what came after its last row does not matter.
+        Some(Self { rows: rows.map(row).collect(), timestamp_ms_max: None, bytes: segment_bytes, end })
     }
 }
 
@@ -102,8 +126,9 @@ mod tests {
         for i in 0..1000u64 {
             // Every tenth batch is from the past.
             let timestamp_ms = if i % 10 == 9 { 0 } else { i as i64 };
-            index.push(1000 + 2 * i, i * 1000, timestamp_ms);
+            index.push_row(1000 + 2 * i, i * 1000, timestamp_ms);
         }
+        (index.bytes, index.end) = (1_000_000, 3000);
         index
     }
 
@@ -133,15 +158,15 @@ mod tests {
     #[test]
     fn it_is_read_as_it_was_written_or_not_at_all() {
         let index = index();
-        let mut bytes = index.encode(1_000_000);
-        let read = Index::decode(&bytes, 1_000_000).expect("an index");
-        assert_eq!(read.rows, index.rows);
-        assert_eq!(Index::decode(&bytes, 999_999), None);
+        let mut bytes = index.encode();
+        let read = Index::decode(&bytes, 1_000_000, 3000).expect("an index");
+        assert_eq!((read.rows, read.bytes, read.end), (index.rows, 1_000_000, 3000));
+        assert_eq!(Index::decode(&bytes, 999_999, 3000), None);
         for at in 0..bytes.len() {
             bytes[at] ^= 4;
-            assert_eq!(Index::decode(&bytes, 1_000_000), None, "byte {at}");
+            assert_eq!(Index::decode(&bytes, 1_000_000, 3000), None, "byte {at}");
             bytes[at] ^= 4;
         }
-        assert_eq!(Index::decode(&bytes[..bytes.len() - 1], 1_000_000), None);
+        assert_eq!(Index::decode(&bytes[..bytes.len() - 1], 1_000_000, 3000), None);
     }
 }

@@ -21,11 +21,10 @@ use engine::producers::Producers;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
-use crate::disk::failed;
 use crate::journal::{Entry, EntryKind, Owner};
 use crate::store::Shared;
 pub use segments::SegmentInfo;
-use segments::{Part, Segments, SharedSegments, refuse};
+use segments::{Segments, SharedSegments};
 
 /// What a batch in a tail costs beside its bytes.
 const ENTRY_BYTES: usize = 96;
@@ -52,16 +51,27 @@ struct State {
     flushed: Offset,
     committed: Offset,
     end: Offset,
-    tail: VecDeque<RecordBatch>,
+    tail: VecDeque<TailBatch>,
     /// What follows from all committed batches about who wrote them.
     producers: Producers,
     producers_end: Offset,
-    /// Of the segments, as they were last seen.
+    /// The largest timestamp that was ever in the tail.
+    timestamp_ms_max: Option<i64>,
+    /// Of the segments, as they were last seen, and of the committed batches that are in none.
     segment_bytes: u64,
+    unflushed_bytes: u64,
     /// Why it is not served.
     refused: Option<Error>,
-    is_dirty: bool,
+    /// Changes that a checkpoint has to keep, and those that the last one kept.
+    changes: u64,
+    changes_kept: u64,
     is_deleted: bool,
+}
+
+struct TailBatch {
+    batch: RecordBatch,
+    /// Of it and of all that came before it.
+    timestamp_ms_max: i64,
 }
 
 /// What a checkpoint keeps of a partition.
@@ -79,6 +89,15 @@ impl PartitionInfo {
     pub fn end(&self) -> Offset {
         self.segments.last().map_or(self.start, |segment| segment.end.max(self.start))
     }
+}
+
+/// What a checkpoint takes of a partition.
+pub(crate) struct Taken {
+    pub(crate) info: PartitionInfo,
+    /// Directories to sync before the checkpoint may be written.
+    pub(crate) dirs: Vec<PathBuf>,
+    names: u64,
+    changes: u64,
 }
 
 /// What a read found.
@@ -140,6 +159,31 @@ impl DiskPartition {
         Self { stream, shared, state: Mutex::new(state), segments: Mutex::new(segments) }
     }
 
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.segments.lock().dir().to_owned()
+    }
+
+    /// It cannot be served. It keeps its place and its files.
+    pub(crate) fn refuse(&self, error: &Error) {
+        self.state.lock().refused.get_or_insert_with(|| refuse(error));
+    }
+
+    /// What was put aside when it could not be served.
+    pub(crate) fn salvages(&self) -> Vec<PathBuf> {
+        self.segments.lock().salvages().to_vec()
+    }
+
+    /// What was put aside is in the partition again.
+    pub(crate) fn end_salvage(&self) {
+        self.segments.lock().end_salvage();
+        self.state.lock().changes += 1;
+    }
+
+    /// The journal has all that is not in the segments: what they have beside it goes.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.segments.lock().settle()
+    }
+
     /// The offset that the next record gets.
     pub fn end(&self) -> Offset {
         self.state.lock().end
@@ -157,8 +201,8 @@ impl DiskPartition {
 
     pub fn extent(&self) -> DiskExtent {
         let state = self.state.lock();
-        let tail: usize = state.tail.iter().skip_while(|b| b.base_offset() < state.flushed).map(RecordBatch::len).sum();
-        DiskExtent { start: state.start, end: state.committed, bytes: state.segment_bytes + tail as u64 }
+        let bytes = state.segment_bytes + state.unflushed_bytes;
+        DiskExtent { start: state.start, end: state.committed, bytes }
     }
 
     /// Puts a batch behind all others. Its owner hears when it is committed; the mark is the offset after it.
@@ -176,32 +220,24 @@ impl DiskPartition {
     fn hold(&self, state: &mut State, batch: RecordBatch) {
         self.shared.tails.held.fetch_add(cost(&batch), Ordering::Relaxed);
         state.end = batch.next_offset();
-        state.tail.push_back(batch);
-        state.is_dirty = true;
+        let timestamp_ms_max = state.timestamp_ms_max.unwrap_or(i64::MIN).max(batch.max_timestamp_ms());
+        state.timestamp_ms_max = Some(timestamp_ms_max);
+        state.tail.push_back(TailBatch { batch, timestamp_ms_max });
     }
 
-    /// A batch that recovery found in the journal.
-    pub(crate) fn replay(&self, body: Result<Bytes>) {
+    /// A batch that recovery found. One that is in a segment already makes no difference there.
+    pub(crate) fn replay(&self, batch: RecordBatch) {
         let mut state = self.state.lock();
-        if state.is_deleted || state.refused.is_some() {
+        if state.is_deleted {
             return;
         }
-        let batch = body.and_then(RecordBatch::parse);
-        match batch {
-            // It is in a segment already.
-            Ok(batch) if batch.next_offset() <= state.end => state.note(&batch),
-            Ok(batch) if batch.base_offset() == state.end => {
-                self.shared.tails.unflushed.fetch_add(cost(&batch), Ordering::Relaxed);
-                state.note(&batch);
-                self.hold(&mut state, batch);
-                state.committed = state.end;
-            }
-            Ok(batch) => {
-                let (end, base) = (state.end, batch.base_offset());
-                let gap = Error::new(ErrorKind::Corrupt, format!("records {end} to {base} are missing in the journal"));
-                state.refused = Some(refuse(&gap));
-            }
-            Err(error) => state.refused = Some(refuse(&error)),
+        state.note(&batch);
+        if batch.base_offset() == state.end {
+            self.shared.tails.unflushed.fetch_add(cost(&batch), Ordering::Relaxed);
+            state.unflushed_bytes += batch.len() as u64;
+            self.hold(&mut state, batch);
+            state.committed = state.end;
+            state.changes += 1;
         }
     }
 
@@ -212,11 +248,13 @@ impl DiskPartition {
             return Vec::new();
         }
         let before = std::mem::replace(&mut state.committed, mark);
-        let first = state.tail.partition_point(|batch| batch.base_offset() < before);
-        let batches: Vec<_> =
-            state.tail.iter().skip(first).take_while(|batch| batch.base_offset() < mark).cloned().collect();
+        let first = state.tail.partition_point(|held| held.batch.base_offset() < before);
+        let visible = state.tail.iter().skip(first).take_while(|held| held.batch.base_offset() < mark);
+        let batches: Vec<RecordBatch> = visible.map(|held| held.batch.clone()).collect();
         batches.iter().for_each(|batch| state.note(batch));
-        drop(state);
+        state.unflushed_bytes += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
+        state.changes += 1;
+        // Before somebody can flush them.
         self.shared.committed(batches.iter().map(cost).sum());
         batches
     }
@@ -236,27 +274,43 @@ impl DiskPartition {
         if from == state.committed {
             return Ok(Read::Batches(Vec::new()));
         }
-        if state.tail.front().is_none_or(|batch| batch.base_offset() > from) {
+        if state.tail.front().is_none_or(|held| held.batch.base_offset() > from) {
             return Ok(Read::Cold(ColdRead { partition: self.clone(), from, bytes_max }));
         }
-        let first = state.tail.partition_point(|batch| batch.next_offset() <= from);
+        let first = state.tail.partition_point(|held| held.batch.next_offset() <= from);
         let mut bytes = 0;
         let fits = |batch: &&RecordBatch| {
             bytes += batch.len();
             batch.base_offset() < state.committed && (bytes <= bytes_max || bytes == batch.len())
         };
-        Ok(Read::Batches(state.tail.iter().skip(first).take_while(fits).cloned().collect()))
+        let batches = state.tail.iter().skip(first).map(|held| &held.batch);
+        Ok(Read::Batches(batches.take_while(fits).cloned().collect()))
     }
 
     /// The offset of the first committed batch with a record of this time or later; the end where there is none.
     /// May block on a file.
     pub fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
-        let part = self.segments.lock().find_time(timestamp_ms)?;
-        let in_files = part.map(|part| part.offset_for_time(timestamp_ms)).transpose()?.flatten();
-        let state = self.state.lock();
-        let in_tail = || state.tail.iter().find(|batch| batch.max_timestamp_ms() >= timestamp_ms);
-        let found = in_files.or_else(|| in_tail().map(RecordBatch::base_offset));
-        Ok(found.unwrap_or(state.committed).clamp(state.start, state.committed))
+        let (start, front, otherwise) = {
+            let state = self.state.lock();
+            if let Some(refused) = &state.refused {
+                return Err(refused.clone());
+            }
+            let front = state.tail.front().map_or(state.committed, |held| held.batch.base_offset());
+            (state.start, front, state.tail_offset_for_time(timestamp_ms).unwrap_or(state.committed))
+        };
+        // All before the tail was in segments when the tail was looked at.
+        let mut at = start;
+        while at < front {
+            let view = self.segments.lock().view(at, Some(timestamp_ms))?;
+            let Some(mut view) = view else { break };
+            let found = view.offset_for_time(timestamp_ms, at);
+            self.segments.lock().keep_index(&view);
+            if let Some(found) = found? {
+                return Ok(found.min(otherwise).max(start));
+            }
+            at = view.end();
+        }
+        Ok(otherwise.max(start))
     }
 
     /// Records before this offset are gone, as soon as the journal has it.
@@ -269,19 +323,19 @@ impl DiskPartition {
         }
         if start > state.start {
             let body = Bytes::copy_from_slice(&start.to_le_bytes());
-            // Its owner may be the same as that of batches: the mark says nothing new.
-            let mark = state.committed;
+            // Its owner may be the same as that of batches, which all come before it.
+            let mark = state.end;
             self.shared.append(Entry { kind: EntryKind::Start, stream: self.stream, body, owner, mark })?;
             state.start = start;
-            state.is_dirty = true;
+            state.changes += 1;
         }
         Ok(())
     }
 
     pub(crate) fn replay_start(&self, start: Offset) {
         let mut state = self.state.lock();
-        state.start = state.start.max(start);
-        state.is_dirty = true;
+        state.start = state.start.max(start.min(state.end));
+        state.changes += 1;
     }
 
     fn check(&self, state: &State) -> Result<()> {
@@ -294,46 +348,57 @@ impl DiskPartition {
         Ok(())
     }
 
-    /// Where retention lets the partition begin. 0 is no limit. Whole segments go, and the growing one stays.
+    /// Where retention lets the partition begin. 0 is no limit. Whole segments go; the one that grows goes by time only,
+    /// when nothing more came for so long.
     pub fn retain(&self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> Option<Offset> {
         let segments = self.segments.lock();
-        segments.plan_removal(|oldest, bytes| {
+        let (start, flushed, end) = {
+            let state = self.state.lock();
+            (state.start, state.flushed, state.end)
+        };
+        let planned = segments.plan_removal(|oldest, bytes| {
+            let is_growing = oldest.end == flushed;
             let is_over_bytes = retention_bytes > 0 && bytes - oldest.bytes >= retention_bytes;
-            is_over_bytes || (retention_ms > 0 && oldest.appended_ms.saturating_add(retention_ms) <= now_ms)
-        })
+            let is_over_time = retention_ms > 0 && oldest.appended_ms.saturating_add(retention_ms) <= now_ms;
+            (is_over_bytes && !is_growing) || (is_over_time && (!is_growing || flushed == end))
+        });
+        planned.filter(|planned| *planned > start)
     }
 
     /// Writes what is committed and in no segment yet. Returns its bytes.
     pub(crate) fn flush(&self, bytes_max: usize, now_ms: u64) -> Result<u64> {
         let mut segments = self.segments.lock();
-        let (batches, bytes) = {
+        let batches = {
             let state = self.state.lock();
             if state.refused.is_some() || state.is_deleted {
                 return Ok(0);
             }
             let mut bytes = 0;
-            let unflushed = state.tail.iter().skip_while(|batch| batch.base_offset() < state.flushed);
-            let committed = unflushed.take_while(|batch| batch.base_offset() < state.committed);
-            let some = committed.take_while(|batch| {
-                let fits = bytes < bytes_max as u64;
-                bytes += if fits { cost(batch) } else { 0 };
+            let fits = |batch: &&RecordBatch| {
+                let fits = bytes < bytes_max && batch.base_offset() < state.committed;
+                bytes += batch.len();
                 fits
-            });
-            (some.cloned().collect::<Vec<_>>(), bytes)
+            };
+            let unflushed = state.tail.iter().skip(state.first_unflushed()).map(|held| &held.batch);
+            unflushed.take_while(fits).cloned().collect::<Vec<_>>()
         };
-        let Some(last) = batches.last() else {
+        if batches.is_empty() {
             return Ok(0);
-        };
-        segments.append(&batches, now_ms)?;
+        }
+        let appended = segments.append(&batches, now_ms);
         let mut state = self.state.lock();
         if state.is_deleted {
             // What it had is not counted any more.
             return Ok(0);
         }
-        state.flushed = last.next_offset();
-        state.segment_bytes = segments.bytes();
-        self.shared.tails.unflushed.fetch_sub(bytes, Ordering::Relaxed);
-        Ok(bytes)
+        // Where it failed, a part of them may be in a segment nevertheless.
+        let end = segments.end().map_or(state.flushed, |end| end.max(state.flushed));
+        let flushed = || batches.iter().take_while(|batch| batch.next_offset() <= end);
+        let bytes = flushed().map(|batch| batch.len() as u64).sum();
+        self.shared.tails.unflushed.fetch_sub(flushed().map(cost).sum(), Ordering::Relaxed);
+        (state.flushed, state.segment_bytes) = (end, segments.bytes());
+        state.unflushed_bytes -= bytes;
+        appended.map(|()| bytes)
     }
 
     /// Lets go of what is in segments, oldest first, until so many bytes are free. Returns how many are.
@@ -341,10 +406,10 @@ impl DiskPartition {
         let mut state = self.state.lock();
         let mut freed = 0;
         while freed < bytes
-            && state.tail.front().is_some_and(|batch| batch.next_offset() <= state.flushed)
-            && let Some(batch) = state.tail.pop_front()
+            && state.tail.front().is_some_and(|held| held.batch.next_offset() <= state.flushed)
+            && let Some(held) = state.tail.pop_front()
         {
-            freed += cost(&batch);
+            freed += cost(&held.batch);
         }
         if state.tail.capacity() > 1024 && state.tail.len() < state.tail.capacity() / 4 {
             let len = state.tail.len();
@@ -354,41 +419,48 @@ impl DiskPartition {
         freed
     }
 
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.state.lock().is_dirty
-    }
-
-    /// Syncs the segments, and says what a checkpoint may rely on from now on. All that was committed when this is
-    /// called is in it.
-    pub(crate) fn checkpoint(&self, now_ms: u64) -> Result<PartitionInfo> {
-        self.state.lock().is_dirty = false;
-        let info = self.sync(now_ms);
-        if info.is_err() {
-            self.segments.lock().set_dirty();
-            self.state.lock().is_dirty = true;
-        }
-        info
-    }
-
-    fn sync(&self, now_ms: u64) -> Result<PartitionInfo> {
-        while self.flush(usize::MAX, now_ms)? > 0 {}
-        let (dirty, info) = {
-            let mut segments = self.segments.lock();
+    /// Syncs the segments, and says what a checkpoint may rely on then; `None` where nothing has changed. All that was
+    /// committed when this is called is in it.
+    pub(crate) fn checkpoint(&self, now_ms: u64) -> Result<Option<Taken>> {
+        let changes = {
             let state = self.state.lock();
-            let (start, producers_end) = (state.start, state.producers_end);
-            let mut producers = BytesMut::new();
-            if !state.producers.is_empty() {
-                state.producers.encode(&mut producers);
+            if state.changes == state.changes_kept || state.refused.is_some() || state.is_deleted {
+                return Ok(None);
             }
-            drop(state);
-            segments.forget_before(start);
-            let (segments, producers) = (&mut *segments, producers.freeze());
-            (segments.dirty(), PartitionInfo { start, segments: segments.infos(), producers, producers_end })
+            state.changes
         };
-        for (path, file) in dirty {
-            file.sync().map_err(failed("sync", &path))?;
+        while self.flush(usize::MAX, now_ms)? > 0 {}
+        let (unsynced, taken) = {
+            let mut segments = self.segments.lock();
+            let mut info = PartitionInfo::default();
+            {
+                let state = self.state.lock();
+                // What came after the flush is not in it, and so it does not begin there.
+                info.start = state.start.min(state.flushed);
+                info.producers_end = state.producers_end;
+                if !state.producers.is_empty() {
+                    let mut bytes = BytesMut::new();
+                    state.producers.encode(&mut bytes);
+                    info.producers = bytes.freeze();
+                }
+            }
+            segments.forget_before(info.start);
+            info.segments = segments.infos();
+            let (dirs, names) = segments.unsynced_dirs();
+            (segments.unsynced()?, Taken { info, dirs, names, changes })
+        };
+        for unsynced in unsynced {
+            let synced = unsynced.sync();
+            self.segments.lock().set_synced(&unsynced, synced.is_ok());
+            synced?;
         }
-        Ok(info)
+        Ok(Some(taken))
+    }
+
+    /// After a checkpoint that keeps what was taken of this partition.
+    pub(crate) fn set_kept(&self, taken: &Taken) {
+        self.segments.lock().set_names_synced(taken.names);
+        self.state.lock().changes_kept = taken.changes;
     }
 
     /// After a checkpoint: removes files that it no longer names.
@@ -402,13 +474,15 @@ impl DiskPartition {
     pub(crate) fn delete(&self) {
         let mut state = self.state.lock();
         state.is_deleted = true;
-        let (unflushed_offsets, mut held, mut unflushed) = (state.flushed..state.committed, 0, 0);
-        for batch in state.tail.drain(..) {
-            held += cost(&batch);
-            unflushed += if unflushed_offsets.contains(&batch.base_offset()) { cost(&batch) } else { 0 };
+        let unflushed = state.flushed..state.committed;
+        let (mut held_bytes, mut unflushed_bytes) = (0, 0);
+        for held in state.tail.drain(..) {
+            held_bytes += cost(&held.batch);
+            unflushed_bytes += if unflushed.contains(&held.batch.base_offset()) { cost(&held.batch) } else { 0 };
         }
-        self.shared.tails.held.fetch_sub(held, Ordering::Relaxed);
-        self.shared.tails.unflushed.fetch_sub(unflushed, Ordering::Relaxed);
+        state.unflushed_bytes = 0;
+        self.shared.tails.held.fetch_sub(held_bytes, Ordering::Relaxed);
+        self.shared.tails.unflushed.fetch_sub(unflushed_bytes, Ordering::Relaxed);
     }
 }
 
@@ -420,17 +494,35 @@ impl State {
             self.producers_end = batch.next_offset();
         }
     }
+
+    /// The place in the tail of the first batch that is in no segment.
+    fn first_unflushed(&self) -> usize {
+        self.tail.partition_point(|held| held.batch.base_offset() < self.flushed)
+    }
+
+    fn tail_offset_for_time(&self, timestamp_ms: i64) -> Option<Offset> {
+        let is_it =
+            |held: &&TailBatch| held.batch.max_timestamp_ms() >= timestamp_ms && held.batch.next_offset() > self.start;
+        // None before this one is late enough. The one itself is, unless what made it so has left the tail.
+        let first = self.tail.partition_point(|held| held.timestamp_ms_max < timestamp_ms);
+        let found = self.tail.iter().skip(first).find(is_it).map(|held| held.batch.base_offset());
+        found.filter(|found| *found < self.committed)
+    }
 }
 
 impl ColdRead {
     pub fn run(self) -> Result<Vec<RecordBatch>> {
-        let part: Option<Part> = self.partition.segments.lock().find(self.from)?;
-        match part {
-            Some(part) => part.read(self.from, self.bytes_max).inspect_err(|error| {
-                tracing::error!(%error, "a segment cannot be read");
-            }),
+        let view = self.partition.segments.lock().view(self.from, None)?;
+        match view {
+            Some(mut view) if view.base() <= self.from => {
+                let part = view.part(self.from);
+                self.partition.segments.lock().keep_index(&view);
+                part.and_then(|part| part.read(self.from, self.bytes_max)).inspect_err(|error| {
+                    tracing::error!(%error, "a segment cannot be read");
+                })
+            }
             // It has moved on meanwhile.
-            None => match self.partition.read(self.from, self.bytes_max)? {
+            _ => match self.partition.read(self.from, self.bytes_max)? {
                 Read::Batches(batches) => Ok(batches),
                 Read::Cold(cold) => {
                     let (from, end) = (cold.from, cold.partition.state.lock().flushed);
@@ -443,4 +535,9 @@ impl ColdRead {
 
 fn cost(batch: &RecordBatch) -> u64 {
     (batch.len() + ENTRY_BYTES) as u64
+}
+
+/// The partition cannot be served.
+fn refuse(error: &Error) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("this partition is not served: {}", error.message))
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use engine::limits::BATCH_BYTES_MAX;
 use engine::record::BATCH_HEADER_BYTES;
-use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
+use engine::{Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
 use super::index::Index;
@@ -30,18 +30,22 @@ pub struct SegmentInfo {
 /// A file of batches, complete or still growing.
 struct Segment {
     info: SegmentInfo,
-    /// Made when it is first asked for, unless the segment was written by this process.
+    /// Read or made when it is first asked for, unless the segment was written by this process.
     index: Option<Arc<Index>>,
     /// Invariant: not for all segments at once; see [`OPEN_MAX`].
     file: Option<Arc<dyn DiskFile>>,
-    /// Written to since it was last synced.
-    is_dirty: bool,
+    /// How much of it lasts, and the offset there.
+    synced: (u64, Offset),
+    /// A sync failed: what was not synced before may be lost, though it still reads well.
+    is_suspect: bool,
 }
 
-/// What a search by time reads at once.
-const TIME_READ_BYTES: usize = 1 << 20;
+/// What a search by time or a check reads at once.
+pub(crate) const READ_BYTES: usize = 1 << 20;
 /// Files of one partition that stay open.
 const OPEN_MAX: usize = 4;
+/// Bytes that an index may not know: they are read through instead.
+const UNINDEXED_BYTES_MAX: u64 = 256 << 10;
 
 /// Invariant: segments are in order and without a gap, and `list.back()` is the one that grows.
 pub(crate) struct Segments {
@@ -49,9 +53,26 @@ pub(crate) struct Segments {
     dir: PathBuf,
     segment_bytes: u64,
     list: VecDeque<Segment>,
+    /// Its directory is there, and its name lasts.
     has_dir: bool,
-    /// Files that are no longer needed and could not be removed yet.
+    /// Changes of the directory that a checkpoint relies on.
+    names: u64,
+    names_synced: u64,
+    /// Files that are no longer needed and were not removed yet.
     garbage: Vec<PathBuf>,
+    /// Entries of the journal that were put aside when the partition could not be served.
+    salvages: Vec<PathBuf>,
+}
+
+/// A segment as a reader has it, who does not hold the lock.
+pub(crate) struct View {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    index_path: PathBuf,
+    file: Arc<dyn DiskFile>,
+    info: SegmentInfo,
+    index: Option<Arc<Index>>,
+    is_sealed: bool,
 }
 
 /// A part of a segment that holds what a reader wants.
@@ -59,64 +80,98 @@ pub(crate) struct Part {
     path: PathBuf,
     file: Arc<dyn DiskFile>,
     /// The batch there begins at this offset.
-    offset: Offset,
     at: u64,
-    /// Where the segment ended when it was asked for.
+    offset: Offset,
+    /// Where the segment ended when it was asked for, and the offset there.
     to: u64,
+    end: Offset,
+}
+
+/// What of a segment a checkpoint has to make last.
+pub(crate) struct Unsynced {
+    pub(crate) base: Offset,
+    pub(crate) part: Part,
+    is_suspect: bool,
 }
 
 impl Segments {
-    /// With what a checkpoint says of the segments. Files that it does not know were written after it: their batches
-    /// are in the journal, and come again.
+    /// With what a checkpoint says of the segments. Changes nothing: that is for [`Segments::settle`], once it is known
+    /// that the journal has all that is not in them.
     pub(crate) fn open(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &[SegmentInfo]) -> Result<Self> {
-        let mut segments =
-            Self { disk, dir, segment_bytes, list: VecDeque::new(), has_dir: false, garbage: Vec::new() };
-        let names = match segments.disk.list(&segments.dir) {
-            Ok(names) => names,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && known.is_empty() => return Ok(segments),
-            Err(error) => return Err(failed("list", &segments.dir)(error)),
-        };
-        segments.has_dir = true;
-        for name in &names {
-            let base = name.split_once('.').and_then(|(base, _)| base.parse::<Offset>().ok());
-            if base.is_some_and(|base| known.iter().all(|info| info.base != base)) {
-                let path = segments.dir.join(name);
-                segments.disk.remove(&path).map_err(failed("remove", &path))?;
-            }
+        let mut segments = Self::closed(disk, dir, segment_bytes, known);
+        let names = segments.names()?;
+        for name in names.iter().filter(|name| name.ends_with(".salvage")) {
+            segments.salvages.push(segments.dir.join(name));
         }
+        segments.salvages.sort();
         for info in known {
-            segments.list.push_back(Segment { info: *info, index: None, file: None, is_dirty: false });
             let path = segments.log_path(info.base);
             if !names.iter().any(|name| *name == log_name(info.base)) {
                 return Err(damaged(&path, 0, "the file is missing"));
             }
+            let len = segments.disk.open(&path).and_then(|file| file.size()).map_err(failed("open", &path))?;
+            if len < info.bytes {
+                return Err(damaged(&path, len, format!("it has {len} of {} bytes", info.bytes)));
+            }
         }
-        segments.cut()?;
         Ok(segments)
     }
 
     /// Of a partition that is not served: no file is touched.
     pub(crate) fn closed(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &[SegmentInfo]) -> Self {
-        let segment = |info: &SegmentInfo| Segment { info: *info, index: None, file: None, is_dirty: false };
-        let list = known.iter().map(segment).collect();
-        Self { disk, dir, segment_bytes, list, has_dir: true, garbage: Vec::new() }
+        let segment = |info: &SegmentInfo| Segment {
+            info: *info,
+            index: None,
+            file: None,
+            synced: (info.bytes, info.end),
+            is_suspect: false,
+        };
+        let (list, has_dir) = (known.iter().map(segment).collect(), !known.is_empty());
+        let (garbage, salvages) = (Vec::new(), Vec::new());
+        Self { disk, dir, segment_bytes, list, has_dir, names: 0, names_synced: 0, garbage, salvages }
     }
 
-    /// Takes from the growing segment what a checkpoint does not know. Each other has exactly its bytes.
-    fn cut(&mut self) -> Result<()> {
-        let last = self.list.len();
-        for i in 0..last {
-            let (path, info) = (self.log_path(self.list[i].info.base), self.list[i].info);
-            let file = self.disk.open(&path).map_err(failed("open", &path))?;
-            let len = file.size().map_err(failed("read", &path))?;
-            if len < info.bytes {
-                return Err(damaged(&path, len, format!("it has {len} of {} bytes", info.bytes)));
+    fn names(&self) -> Result<Vec<String>> {
+        match self.disk.list(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.list.is_empty() => Ok(Vec::new()),
+            names => names.map_err(failed("list", &self.dir)),
+        }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn salvages(&self) -> &[PathBuf] {
+        &self.salvages
+    }
+
+    /// Takes away what was written after the checkpoint: those batches are in the journal, and come again.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        for name in self.names()? {
+            let Some((base, kind)) = name.split_once('.') else { continue };
+            let Ok(base) = base.parse::<Offset>() else { continue };
+            let is_known = self.list.iter().any(|segment| segment.info.base == base);
+            // The one that grows has no index; one that is there is of a segment that went on differently.
+            let is_growing = self.list.back().is_some_and(|segment| segment.info.base == base);
+            if (["log", "index"].contains(&kind) && !is_known) || (kind == "index" && is_growing) {
+                let path = self.dir.join(name);
+                self.disk.remove(&path).map_err(failed("remove", &path))?;
             }
-            if len > info.bytes {
-                file.set_len(info.bytes).map_err(failed("cut", &path))?;
+        }
+        for segment in &self.list {
+            let (path, bytes) = (self.log_path(segment.info.base), segment.info.bytes);
+            let file = self.disk.open(&path).map_err(failed("open", &path))?;
+            if file.size().map_err(failed("read", &path))? > bytes {
+                file.set_len(bytes).map_err(failed("cut", &path))?;
             }
         }
         Ok(())
+    }
+
+    /// What was put aside is in the partition again: its files go with the next sweep.
+    pub(crate) fn end_salvage(&mut self) {
+        self.garbage.append(&mut self.salvages);
     }
 
     fn log_path(&self, base: Offset) -> PathBuf {
@@ -135,11 +190,18 @@ impl Segments {
         self.list.iter().map(|segment| segment.info.bytes).sum()
     }
 
-    /// Appends batches, with new segments where one is full. Nothing is synced.
+    /// The offset after the last record in a segment, where there is one.
+    pub(crate) fn end(&self) -> Option<Offset> {
+        self.list.back().map(|segment| segment.info.end)
+    }
+
+    /// Appends batches, with new segments where one is full. Nothing is synced. After an error some of them may have
+    /// been appended: [`Segments::end`] says which.
     pub(crate) fn append(&mut self, batches: &[RecordBatch], now_ms: u64) -> Result<()> {
         let mut rest = batches;
         while let Some(first) = rest.first() {
             let room = match self.list.back() {
+                Some(last) if last.info.bytes == 0 => self.segment_bytes,
                 Some(last) if last.info.bytes + first.len() as u64 <= self.segment_bytes => {
                     self.segment_bytes - last.info.bytes
                 }
@@ -162,10 +224,10 @@ impl Segments {
 
     fn roll(&mut self, base: Offset, now_ms: u64) -> Result<()> {
         if !self.has_dir {
-            self.disk.create_dir(&self.dir).map_err(failed("make", &self.dir))?;
-            let above = self.dir.parent().unwrap_or(&self.dir);
-            self.disk.sync_dir(above).map_err(failed("sync", above))?;
-            self.has_dir = true;
+            // The topic's and that of all topics may be new as well.
+            for dir in self.dirs().iter().skip(1) {
+                self.disk.create_dir(dir).map_err(failed("make", dir))?;
+            }
         }
         let path = self.log_path(base);
         let file: Arc<dyn DiskFile> = match self.disk.create(&path) {
@@ -177,32 +239,36 @@ impl Segments {
             }
             created => created.map_err(failed("make", &path))?.into(),
         };
-        self.disk.sync_dir(&self.dir).map_err(failed("sync", &self.dir))?;
-        self.seal();
+        self.names += 1;
+        self.leave_index();
         let info = SegmentInfo { base, end: base, bytes: 0, timestamp_ms_max: i64::MIN, appended_ms: now_ms };
-        let index = Some(Arc::new(Index::default()));
-        self.list.push_back(Segment { info, index, file: Some(file), is_dirty: true });
+        let index = Some(Arc::new(Index::new(base)));
+        self.list.push_back(Segment { info, index, file: Some(file), synced: (0, base), is_suspect: false });
         self.close_some();
         Ok(())
     }
 
+    /// The data directory and those below it down to this partition's.
+    fn dirs(&self) -> Vec<PathBuf> {
+        let mut dirs: Vec<PathBuf> = self.dir.ancestors().take(4).map(Path::to_owned).collect();
+        dirs.reverse();
+        dirs
+    }
+
     /// Leaves an index beside the segment that has grown so far.
-    fn seal(&mut self) {
-        let Some(Segment { info, index: Some(index), .. }) = self.list.back() else {
-            return;
-        };
-        let path = self.index_path(info.base);
-        if let Err(error) = crate::disk::replace(&*self.disk, &path, &index.encode(info.bytes)) {
-            // It is made again from the segment when it is needed.
-            tracing::warn!(path = %path.display(), %error, "cannot write an index");
+    fn leave_index(&self) {
+        if let Some(Segment { info, index: Some(index), .. }) = self.list.back()
+            && index.bytes() == info.bytes
+        {
+            leave_index(&*self.disk, &self.index_path(info.base), index);
         }
     }
 
     fn close_some(&mut self) {
         let mut open = 0;
         for segment in self.list.iter_mut().rev() {
-            open += usize::from(segment.file.is_some());
-            if open > OPEN_MAX && !segment.is_dirty {
+            open += usize::from(segment.file.is_some() || segment.index.is_some());
+            if open > OPEN_MAX && !segment.is_dirty() {
                 (segment.file, segment.index) = (None, None);
             }
         }
@@ -211,21 +277,20 @@ impl Segments {
     fn write(&mut self, batches: &[RecordBatch], now_ms: u64) -> Result<()> {
         let at = self.list.len() - 1;
         let file = self.file(at)?;
-        let index = self.index(at)?;
         let path = self.log_path(self.list[at].info.base);
-        let segment = &mut self.list[at];
+        let Segment { info, index, .. } = &mut self.list[at];
         let mut slices: Vec<IoSlice<'_>> = batches.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
-        segment.is_dirty = true;
-        file.write_at(&mut slices, segment.info.bytes).map_err(failed("write", &path))?;
-        drop(index);
-        let index = Arc::make_mut(segment.index.get_or_insert_default());
+        file.write_at(&mut slices, info.bytes).map_err(failed("write", &path))?;
+        let mut index = index.as_mut().filter(|index| index.bytes() == info.bytes).map(Arc::make_mut);
         for batch in batches {
-            index.push(batch.base_offset(), segment.info.bytes, batch.max_timestamp_ms());
-            segment.info.bytes += batch.len() as u64;
-            segment.info.end = batch.next_offset();
-            segment.info.timestamp_ms_max = segment.info.timestamp_ms_max.max(batch.max_timestamp_ms());
+            if let Some(index) = &mut index {
+                index.push(batch);
+            }
+            info.bytes += batch.len() as u64;
+            info.end = batch.next_offset();
+            info.timestamp_ms_max = info.timestamp_ms_max.max(batch.max_timestamp_ms());
         }
-        segment.info.appended_ms = segment.info.appended_ms.max(now_ms);
+        info.appended_ms = info.appended_ms.max(now_ms);
         Ok(())
     }
 
@@ -245,88 +310,95 @@ impl Segments {
         let open = |segment: &&Segment| segment.file.is_some();
         if self.list.iter().filter(open).count() > OPEN_MAX
             && let Some(other) =
-                (0..last).find(|i| *i != keep && self.list[*i].file.is_some() && !self.list[*i].is_dirty)
+                (0..last).find(|i| *i != keep && self.list[*i].file.is_some() && !self.list[*i].is_dirty())
         {
             (self.list[other].file, self.list[other].index) = (None, None);
         }
     }
 
-    fn index(&mut self, at: usize) -> Result<Arc<Index>> {
-        if let Some(index) = &self.list[at].index {
-            return Ok(index.clone());
-        }
-        let info = self.list[at].info;
-        let path = self.index_path(info.base);
-        let read = read_whole(&*self.disk, &path).map_err(failed("read", &path))?;
-        let index = match read.and_then(|bytes| Index::decode(&bytes, info.bytes)) {
-            Some(index) => index,
-            None => {
-                let log = self.log_path(info.base);
-                make_index(&log, &*self.file(at)?, &info)?
+    /// What has to be synced so that a checkpoint may say [`Segments::infos`].
+    pub(crate) fn unsynced(&mut self) -> Result<Vec<Unsynced>> {
+        let dirty: Vec<usize> = (0..self.list.len()).filter(|at| self.list[*at].is_dirty()).collect();
+        let unsynced = |at: usize| {
+            let (path, file) = (self.log_path(self.list[at].info.base), self.file(at)?);
+            let Segment { info, synced, is_suspect, .. } = self.list[at];
+            let part = Part { path, file, at: synced.0, offset: synced.1, to: info.bytes, end: info.end };
+            Ok(Unsynced { base: info.base, part, is_suspect })
+        };
+        dirty.into_iter().map(unsynced).collect()
+    }
+
+    /// That much of a segment lasts now, or has to be looked at again.
+    pub(crate) fn set_synced(&mut self, unsynced: &Unsynced, is_synced: bool) {
+        if let Some(segment) = self.list.iter_mut().find(|segment| segment.info.base == unsynced.base) {
+            segment.is_suspect = !is_synced;
+            if is_synced {
+                segment.synced = (unsynced.part.to, unsynced.part.end);
             }
-        };
-        let index = Arc::new(index);
-        self.list[at].index = Some(index.clone());
-        Ok(index)
-    }
-
-    /// Syncs all that was written since the last time.
-    pub(crate) fn dirty(&mut self) -> Vec<(PathBuf, Arc<dyn DiskFile>)> {
-        let dir = self.dir.clone();
-        let dirty = self.list.iter_mut().filter(|segment| segment.is_dirty).filter_map(|segment| {
-            segment.is_dirty = false;
-            Some((dir.join(log_name(segment.info.base)), segment.file.clone()?))
-        });
-        dirty.collect()
-    }
-
-    /// A sync failed: all of it has to be synced again.
-    pub(crate) fn set_dirty(&mut self) {
-        self.list.iter_mut().filter(|segment| segment.file.is_some()).for_each(|segment| segment.is_dirty = true);
-    }
-
-    /// Where an offset is; `None` where no segment has it.
-    pub(crate) fn find(&mut self, offset: Offset) -> Result<Option<Part>> {
-        let after = self.list.partition_point(|segment| segment.info.end <= offset);
-        if self.list.get(after).is_none_or(|segment| segment.info.base > offset) {
-            return Ok(None);
         }
-        let row = self.index(after)?.before(offset);
-        self.part(after, row.map_or((self.list[after].info.base, 0), |row| (row.offset, row.at))).map(Some)
     }
 
-    /// Where to look for the first record of this time or later.
-    pub(crate) fn find_time(&mut self, timestamp_ms: i64) -> Result<Option<Part>> {
-        let Some(at) = self.list.iter().position(|segment| segment.info.timestamp_ms_max >= timestamp_ms) else {
+    /// Directories that have to be synced as well, and what [`Segments::set_names_synced`] is to be told then.
+    pub(crate) fn unsynced_dirs(&self) -> (Vec<PathBuf>, u64) {
+        let mut dirs = if self.names == self.names_synced { Vec::new() } else { self.dirs() };
+        if self.has_dir {
+            dirs = dirs.split_off(dirs.len().saturating_sub(1));
+        }
+        (dirs, self.names)
+    }
+
+    pub(crate) fn set_names_synced(&mut self, names: u64) {
+        self.has_dir |= names > 0;
+        self.names_synced = names;
+    }
+
+    /// The segment that has an offset, or the first after it; of those the first that has a record of this time or
+    /// later, where one is asked for.
+    pub(crate) fn view(&mut self, offset: Offset, timestamp_ms: Option<i64>) -> Result<Option<View>> {
+        let is_it = |segment: &Segment| {
+            let is_in_time = timestamp_ms.is_none_or(|timestamp_ms| segment.info.timestamp_ms_max >= timestamp_ms);
+            segment.info.end > offset && is_in_time
+        };
+        let after = self.list.partition_point(|segment| segment.info.end <= offset);
+        let Some(at) = self.list.iter().skip(after).position(is_it).map(|at| at + after) else {
             return Ok(None);
         };
-        let row = self.index(at)?.before_time(timestamp_ms);
-        self.part(at, row.map_or((self.list[at].info.base, 0), |row| (row.offset, row.at))).map(Some)
+        let file = self.file(at)?;
+        let Segment { info, index, .. } = &self.list[at];
+        let (path, index_path) = (self.log_path(info.base), self.index_path(info.base));
+        let (disk, is_sealed) = (self.disk.clone(), at + 1 < self.list.len());
+        Ok(Some(View { disk, path, index_path, file, info: *info, index: index.clone(), is_sealed }))
     }
 
-    fn part(&mut self, segment: usize, (offset, at): (Offset, u64)) -> Result<Part> {
-        let info = self.list[segment].info;
-        Ok(Part { path: self.log_path(info.base), file: self.file(segment)?, offset, at, to: info.bytes })
+    /// Keeps an index that a reader had to make.
+    pub(crate) fn keep_index(&mut self, view: &View) {
+        let found = self.list.iter_mut().find(|segment| segment.info.base == view.info.base);
+        if let Some(segment) = found
+            && segment.file.is_some()
+            && view.bytes_indexed() > segment.index.as_ref().map_or(0, |index| index.bytes())
+        {
+            segment.index = view.index.clone();
+        }
     }
 
-    /// Removes the oldest segments, as long as `is_over` says so of the oldest one and of all bytes. The one that
-    /// grows stays. Returns the offset at which the next one begins, if any was removed.
+    /// Removes the oldest segments, as long as `is_over` says so of the oldest one and of all bytes. Returns the
+    /// offset at which the log begins then, if any is removed.
     pub(crate) fn plan_removal(&self, is_over: impl Fn(&SegmentInfo, u64) -> bool) -> Option<Offset> {
         let (mut bytes, mut start) = (self.bytes(), None);
-        for (segment, next) in self.list.iter().zip(self.list.iter().skip(1)) {
+        for segment in &self.list {
             if !is_over(&segment.info, bytes) {
                 break;
             }
             bytes -= segment.info.bytes;
-            start = Some(next.info.base);
+            start = Some(segment.info.end);
         }
         start
     }
 
     /// Forgets segments that end at or before this offset. Their files go with [`Segments::sweep`].
     pub(crate) fn forget_before(&mut self, start: Offset) {
-        while self.list.len() > 1
-            && let Some(segment) = self.list.pop_front_if(|segment| segment.info.end <= start)
+        // One without records keeps its place: another would get its name.
+        while let Some(segment) = self.list.pop_front_if(|segment| segment.info.end <= start && segment.info.bytes > 0)
         {
             self.garbage.push(self.log_path(segment.info.base));
             self.garbage.push(self.index_path(segment.info.base));
@@ -350,18 +422,125 @@ fn log_name(base: Offset) -> String {
     format!("{base:020}.log")
 }
 
+fn leave_index(disk: &dyn Disk, path: &Path, index: &Index) {
+    let left = match disk.remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => disk.create(path).and_then(|file| file.write_at(&mut [IoSlice::new(&index.encode())], 0)),
+    };
+    if let Err(error) = left {
+        // It is made again from the segment when it is needed.
+        tracing::debug!(path = %path.display(), %error, "cannot write an index");
+    }
+}
+
+impl Segment {
+    fn is_dirty(&self) -> bool {
+        self.is_suspect || self.synced.0 < self.info.bytes
+    }
+}
+
+impl Unsynced {
+    /// Makes it last. The system forgets what it could not write, and takes it for written: after a failed sync all of
+    /// it is read back, checked and written again.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let Part { path, file, at, offset, to, end } = &self.part;
+        if self.is_suspect {
+            let part = |at, offset| Part { path: path.clone(), file: file.clone(), at, offset, to: *to, end: *end };
+            let (mut at, mut offset) = (*at, *offset);
+            while at < *to {
+                let batches = part(at, offset).read(offset, READ_BYTES)?;
+                let mut slices: Vec<IoSlice<'_>> = batches.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
+                file.write_at(&mut slices, at).map_err(failed("write", path))?;
+                at += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
+                offset = batches.last().map_or(*end, RecordBatch::next_offset);
+            }
+        }
+        file.sync().map_err(failed("sync", path))
+    }
+}
+
+impl View {
+    fn bytes_indexed(&self) -> u64 {
+        self.index.as_ref().map_or(0, |index| index.bytes())
+    }
+
+    /// Where to look for an offset. May read all of the segment, if its index is lost.
+    pub(crate) fn part(&mut self, offset: Offset) -> Result<Part> {
+        self.complete_index()?;
+        let row = self.index.as_ref().and_then(|index| index.before(offset));
+        Ok(self.part_at(row.map_or((0, self.info.base), |row| (row.at, row.offset))))
+    }
+
+    /// The offset of its first batch with a record of this time or later, of those that end after an offset.
+    pub(crate) fn offset_for_time(&mut self, timestamp_ms: i64, after: Offset) -> Result<Option<Offset>> {
+        self.complete_index()?;
+        let row = self.index.as_ref().and_then(|index| index.before_time(timestamp_ms));
+        let (mut at, mut offset) = row.map_or((0, self.info.base), |row| (row.at, row.offset));
+        while at < self.info.bytes {
+            let batches = self.part_at((at, offset)).read(offset, READ_BYTES)?;
+            let is_it = |batch: &&RecordBatch| batch.max_timestamp_ms() >= timestamp_ms && batch.next_offset() > after;
+            if let Some(found) = batches.iter().find(is_it) {
+                return Ok(Some(found.base_offset()));
+            }
+            at += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
+            offset = batches.last().map_or(self.info.end, RecordBatch::next_offset);
+        }
+        Ok(None)
+    }
+
+    /// The offset of its first record.
+    pub(crate) fn base(&self) -> Offset {
+        self.info.base
+    }
+
+    /// The offset after its last record.
+    pub(crate) fn end(&self) -> Offset {
+        self.info.end
+    }
+
+    fn part_at(&self, (at, offset): (u64, Offset)) -> Part {
+        let (path, file) = (self.path.clone(), self.file.clone());
+        Part { path, file, at, offset, to: self.info.bytes, end: self.info.end }
+    }
+
+    fn complete_index(&mut self) -> Result<()> {
+        if self.index.is_none() && self.is_sealed {
+            let read = read_whole(&*self.disk, &self.index_path).inspect_err(|error| {
+                tracing::warn!(path = %self.index_path.display(), %error, "cannot read an index; it is made again");
+            });
+            let bytes = read.unwrap_or_default().unwrap_or_default();
+            self.index = Index::decode(&bytes, self.info.bytes, self.info.end).map(Arc::new);
+        }
+        if self.bytes_indexed() + UNINDEXED_BYTES_MAX >= self.info.bytes && self.index.is_some() {
+            return Ok(());
+        }
+        let mut index = self.index.take().map_or_else(|| Index::new(self.info.base), |index| (*index).clone());
+        while index.bytes() < self.info.bytes {
+            let part = self.part_at((index.bytes(), index.end()));
+            part.read(index.end(), READ_BYTES)?.iter().for_each(|batch| index.push(batch));
+        }
+        if self.is_sealed {
+            leave_index(&*self.disk, &self.index_path, &index);
+        }
+        self.index = Some(Arc::new(index));
+        Ok(())
+    }
+}
+
 impl Part {
     /// The batches from the one that holds `from`, up to `bytes_max`, at least one. Stops where the segment ended.
     pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
         let (mut at, mut expected, mut found, mut bytes) = (self.at, self.offset, Vec::new(), 0);
         let mut ahead = Ahead { part: self, bytes: Bytes::new(), from: 0, want: bytes_max.clamp(64 << 10, 4 << 20) };
         while at < self.to {
-            let head = ahead.get(at, BATCH_HEADER_BYTES)?;
-            let (base, len) = self.check_head(&head, at, expected)?;
+            let len = self.check_head(&ahead.get(at, BATCH_HEADER_BYTES)?, at, expected)?;
             let batch =
                 RecordBatch::parse(ahead.get(at, len)?).map_err(|error| damaged(&self.path, at, error.message))?;
             (at, expected) = (at + len as u64, batch.next_offset());
-            debug_assert_eq!(base, batch.base_offset());
+            if at == self.to && expected != self.end {
+                let what = format!("the last batch ends at offset {expected}, not at {}", self.end);
+                return Err(damaged(&self.path, at, what));
+            }
             if batch.next_offset() <= from {
                 continue;
             }
@@ -377,31 +556,19 @@ impl Part {
         Ok(found)
     }
 
-    /// The offset of the first batch with a record of this time or later.
-    pub(crate) fn offset_for_time(&self, timestamp_ms: i64) -> Result<Option<Offset>> {
-        let mut from = self.offset;
-        loop {
-            let batches = self.read(from, TIME_READ_BYTES)?;
-            let Some(last) = batches.last() else { return Ok(None) };
-            if let Some(found) = batches.iter().find(|batch| batch.max_timestamp_ms() >= timestamp_ms) {
-                return Ok(Some(found.base_offset()));
-            }
-            from = last.next_offset();
-        }
-    }
-
-    /// The base offset lies outside of the batch's checksum: it has to follow from the batch before.
-    fn check_head(&self, head: &[u8], at: u64, expected: Offset) -> Result<(Offset, usize)> {
+    /// Two fields lie outside of the batch's checksum: the base offset, which has to be the one after the batch before,
+    /// and the leader epoch, which is 0. Returns the bytes of the batch.
+    fn check_head(&self, head: &[u8], at: u64, expected: Offset) -> Result<usize> {
         if head.len() < BATCH_HEADER_BYTES {
             return Err(damaged(&self.path, at, "a batch is cut short"));
         }
         let base = u64::from_be_bytes(head[..8].try_into().expect("invariant: eight bytes"));
         let len = u32::from_be_bytes(head[8..12].try_into().expect("invariant: four bytes")) as usize + 12;
-        if base < expected || len > BATCH_BYTES_MAX || at + len as u64 > self.to {
+        if base != expected || len > BATCH_BYTES_MAX || at + len as u64 > self.to || head[12..16] != [0; 4] {
             let what = format!("a batch of {len} bytes from offset {base} where offset {expected} has to be");
             return Err(damaged(&self.path, at, what));
         }
-        Ok((base, len))
+        Ok(len)
     }
 }
 
@@ -428,27 +595,5 @@ impl Ahead<'_> {
     }
 }
 
-/// The index of a segment that has none: from the heads of its batches.
-fn make_index(path: &Path, file: &dyn DiskFile, info: &SegmentInfo) -> Result<Index> {
-    let (mut index, mut at, mut head) = (Index::default(), 0, [0; BATCH_HEADER_BYTES]);
-    while at < info.bytes {
-        let read = file.read_at(&mut head, at).map_err(failed("read", path))?;
-        let base = u64::from_be_bytes(head[..8].try_into().expect("invariant: eight bytes"));
-        let len = u64::from(u32::from_be_bytes(head[8..12].try_into().expect("invariant: four bytes"))) + 12;
-        if read < head.len() || at + len > info.bytes {
-            return Err(damaged(path, at, "a batch is cut short"));
-        }
-        let timestamp_ms = i64::from_be_bytes(head[35..43].try_into().expect("invariant: eight bytes"));
-        index.push(base, at, timestamp_ms);
-        at += len;
-    }
-    Ok(index)
-}
-
 /// Segments behind a lock of their own: who reads or writes files does not hold up who appends.
 pub(crate) type SharedSegments = Mutex<Segments>;
-
-/// The partition cannot be served.
-pub(crate) fn refuse(error: &Error) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("this partition is not served: {}", error.message))
-}

@@ -5,19 +5,20 @@ mod idle;
 mod rpc;
 mod stream;
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use ::bench::{Mode, Program, Pubsub, Report};
+use ::bench::html::Page;
+use ::bench::{LoadAverage, Mode, Program, Pubsub, Report};
 use client::{Address, ClientSettings};
 use thalweg::config::Config;
 
 use crate::args::{Bench, BenchMode, BenchPubsub, Global, Transport};
 use crate::commands::spawned::Spawned;
 use crate::load;
-use crate::output::{Failure, LOST, Result};
+use crate::output::{FAILED, Failure, LOST, Result};
 
 /// Where `main.rs` gets its memory from.
 const ALLOCATOR: &str = "mimalloc";
@@ -42,6 +43,8 @@ fn pubsub(global: &Global, args: &BenchPubsub) -> Result {
         None => Some(Spawned::start(&config_flags(global))?),
     };
     let server = spawned.as_ref().map_or(config.server_address(), |spawned| &spawned.native);
+    let mut page = args.html.as_deref().map(create_page).transpose()?;
+    let load_before = LoadAverage::now();
     let mut reports = Vec::new();
     for _ in 0..args.runs.max(1) {
         let report = measure(args, server, &config)?;
@@ -53,6 +56,12 @@ fn pubsub(global: &Global, args: &BenchPubsub) -> Result {
     let has_lost = reports.iter().any(|report| report.lost > 0);
     reports.sort_by(|a, b| a.delivered_per_s.total_cmp(&b.delivered_per_s));
     let median = &reports[reports.len() / 2];
+    if let Some(file) = &mut page {
+        let load = [load_before, LoadAverage::now()];
+        let mut page = Page::new("thalweg bench pubsub", &median.host, &this_program(), load);
+        page.sections.push(median.section());
+        file.write_all(page.render().as_bytes())?;
+    }
     let mut out = std::io::stdout();
     if global.json {
         writeln!(out, "{}", serde_json::to_string(median)?)?;
@@ -123,6 +132,11 @@ pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Resu
         }
     };
     Ok(runtime.enable_all().build()?.block_on(::bench::run(&scenario))?)
+}
+
+/// A file that cannot be written is known before anything is measured.
+fn create_page(path: &Path) -> Result<File> {
+    File::create(path).map_err(|e| Failure::new(FAILED, format!("{}: {e}", path.display())))
 }
 
 fn this_program() -> Program {

@@ -30,7 +30,7 @@ fn the_reports_workload_has_its_six_tables() {
         ("Producer latency, ms ", "1.26"),
         ("Consumer latency, ms ", "11.47"),
         ("End-to-end latency, ms ", "12.12"),
-        ("Memory and CPU of the server ", "315"),
+        ("Memory and CPU ", "315"),
     ] {
         let table = text.split("\n\n").find(|table| table.starts_with(title)).unwrap_or_else(|| panic!("{text}"));
         let row = table.lines().find(|line| line.starts_with("Fluvio 0.8.5 [1]")).unwrap_or_else(|| panic!("{table}"));
@@ -74,6 +74,43 @@ fn workloads_are_run_as_they_are_asked_for() {
         panic!("one report");
     };
     assert_eq!((number(report, "produced"), &report["consumed_per_s"]), (2000.0, &Value::Null));
+}
+
+/// A page has the plots and tables of each run, and nothing that a browser would have to fetch.
+#[test]
+fn a_page_stands_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("<page>.html").display().to_string();
+    thalweg(["bench", "stream", "--mode", "one-in-flight,pipelined", "--html", &path]).ok();
+    let page = std::fs::read_to_string(&path).expect("a page");
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+    for bad in ["<script", "src=", "href=", "url(", "@import"] {
+        assert!(!page.contains(bad), "{bad}");
+    }
+    assert!(page.contains("&lt;page&gt;.html") && !page.contains("<page>"), "the command line is text");
+    // Of each run: three latencies over time and by percentile, throughput, memory and CPU; six tables.
+    assert_eq!((page.matches("<svg").count(), page.matches("<table>").count()), (18, 12));
+    assert_eq!(page.matches("all 10000 records came once").count(), 2);
+    assert!(page.contains("prefers-color-scheme: dark"));
+    thalweg(["bench", "pubsub", "--count", "1000", "--fanout", "1", "--html", &path]).ok();
+    assert!(std::fs::read_to_string(&path).expect("a page").contains("<svg"));
+    let nowhere = folder.path().join("no/page.html").display().to_string();
+    let message = thalweg(["bench", "stream", "--html", &nowhere]).failed(1);
+    assert!(message.contains("no/page.html"), "{message}");
+}
+
+/// Where the broker keeps the topic stands in the report; a topic on disk needs no room in memory.
+#[test]
+fn a_topic_on_disk_is_measured_as_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let below = folder.path().display().to_string();
+    let args = ["--mode", "pipelined", "--records", "3000", "--set", "memory_max=1MiB", "--data", &below];
+    let [report] = &reports(&args)[..] else {
+        panic!("one report");
+    };
+    assert_eq!((&report["storage"], number(report, "consumed")), (&Value::from("disk"), 3000.0));
+    assert!(std::fs::read_dir(&below).expect("a folder").next().is_none(), "its data is gone");
+    assert_eq!(reports(&["--records", "100"])[0]["storage"], "memory");
 }
 
 /// What cannot be measured is refused before anything is sent.

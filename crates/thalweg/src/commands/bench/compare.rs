@@ -124,6 +124,7 @@ fn run_ours(scenario: &Scenario) -> Result<Found> {
         threads: 1,
         runs: 1,
         report: None,
+        html: None,
     };
     let report = measure(&args, &server.native, &Config::defaults())?;
     if report.lost > 0 {

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::io::Write;
 
 use ::bench::stream::{self, Consumer, Length, Plan, StreamReport};
-use client::TopicSettings;
+use client::{Storage, TopicSettings};
 use indicatif::ProgressBar;
 use thalweg::config::Config;
 
-use super::{PATIENCE, address, config_flags, this_program};
+use super::{PATIENCE, address, config_flags, create_page, this_program};
 use crate::args::{BenchStream, Global, StreamConsumer, StreamMode};
 use crate::commands::spawned::Spawned;
 use crate::load;
@@ -47,6 +47,7 @@ impl StreamMode {
 
 pub fn run(global: &Global, args: &BenchStream) -> Result {
     let config = load(global, Vec::new())?;
+    let mut file = args.html.as_deref().map(create_page).transpose()?;
     let mut out = std::io::stdout();
     let mut reports = Vec::new();
     for mode in &args.mode {
@@ -60,6 +61,9 @@ pub fn run(global: &Global, args: &BenchStream) -> Result {
             write!(out, "{}{report}", if reports.is_empty() { "" } else { "\n" })?;
         }
         reports.push(report);
+    }
+    if let (Some(file), Some(page)) = (&mut file, stream::page(&reports)) {
+        file.write_all(page.render().as_bytes())?;
     }
     match reports.iter().find(|report| report.faults().any()) {
         Some(report) => {
@@ -111,11 +115,12 @@ fn measure(global: &Global, config: &Config, args: &BenchStream, workload: Workl
     Ok(stream::run(&plan, this_program())?)
 }
 
-/// A log that has room for the run, unless the options of this command say how large it is.
+/// A log in memory has room for the run, unless the options of this command say how large it is.
 fn server_flags(global: &Global, plan: &Plan, data: Option<&Path>) -> Vec<String> {
-    let room = format!("memory_max={}", (plan.log_bytes() + (64 << 20)).max(1 << 30));
+    let is_in_memory = data.is_none() || plan.topic_settings.storage == Storage::Memory;
+    let room = is_in_memory.then(|| format!("memory_max={}", (plan.log_bytes() + (64 << 20)).max(1 << 30)));
     let data = data.map(|data| format!("data={}", data.display()));
-    let set = std::iter::once(room).chain(data).flat_map(|pair| ["--set".to_owned(), pair]);
+    let set = room.into_iter().chain(data).flat_map(|pair| ["--set".to_owned(), pair]);
     set.chain(config_flags(global)).collect()
 }
 

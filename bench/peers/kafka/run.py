@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Runs Kafka's own load tools against a broker of its own and prints one line of JSON.
+
+The keys are those of `thalweg bench stream --json`, as far as the tools tell. Times that the tools give in whole
+milliseconds are so here, too, in microseconds.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+
+import peer  # noqa: E402
+
+# Records and bytes of each. One in flight is EndToEndLatency, paced and the others are ProducerPerformance.
+MODES = {
+    "one-in-flight": (10_000, 1036),
+    "paced": (10_000, 1036),
+    "pipelined": (10_000, 1036),
+    "1m-1kb": (1_000_000, 1024),
+    "3m-100b": (3_000_000, 100),
+}
+TOPIC = "bench"
+PRODUCED = re.compile(
+    r"^(?P<records>\d+) (?P<steady>steady state )?records sent, (?P<per_s>[\d.]+) records/sec .*?"
+    r"(?P<mean>[\d.]+) ms avg latency, (?P<max>[\d.]+) ms max latency, (?P<p50>\d+) ms 50th, (?P<p95>\d+) ms 95th, "
+    r"(?P<p99>\d+) ms 99th, (?P<p999>\d+) ms 99\.9th",
+    re.MULTILINE,
+)
+END_TO_END = re.compile(
+    r"Avg latency: (?P<mean>[\d.]+) ms\s+Percentiles: 50th = (?P<p50>\d+), 99th = (?P<p99>\d+), 99\.9th = (?P<p999>\d+)"
+)
+
+
+def read_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--mode", choices=MODES, default="one-in-flight")
+    add("--records", type=int, help="instead of what the mode says")
+    add("--record-bytes", type=int)
+    add("--partitions", type=int, default=1)
+    add("--acks", default="all")
+    add("--rate", type=float, default=1000, help="records a second, of the mode paced")
+    add("--consumer", choices=["after", "none"], default="after", help="of the modes that send as fast as it goes")
+    add("--batch-bytes", type=int, default=262_144, help="batch.size, of the modes that send as fast as it goes")
+    add("--linger-ms", type=int, default=5, help="linger.ms, of the same")
+    add("--warm-up", type=int, help="records that are sent first and do not count, but one in flight; a tenth by default")
+    add("--dir", help="where the broker's data goes while it runs; a temporary folder by default")
+    options = parser.parse_args()
+    records, record_bytes = MODES[options.mode]
+    options.records = options.records or records
+    options.record_bytes = options.record_bytes or record_bytes
+    if options.warm_up is None:
+        options.warm_up = options.records // 10
+    if options.mode == "one-in-flight":
+        # EndToEndLatency has both ends in it, and no warm-up.
+        options.consumer, options.warm_up = "together", 0
+    elif options.mode == "paced":
+        options.consumer = "none"
+    return options
+
+
+def tool(name, *arguments):
+    command = [os.path.join(HERE, "java.sh"), f"org.apache.kafka.tools.{name}", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        peer.fail(f"{name} ended with {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def found(pattern, text, name):
+    matches = list(pattern.finditer(text))
+    if not matches:
+        peer.fail(f"{name} said something else than expected: {text}")
+    return matches[-1].groupdict()
+
+
+def microseconds(figures, *names):
+    return {name: float(figures[name]) * 1000 for name in names}
+
+
+def produce(options, server):
+    if options.mode == "paced":
+        # Each record goes at once and by itself.
+        rate, properties = options.rate, ["linger.ms=0"]
+    else:
+        rate, properties = -1, [f"batch.size={options.batch_bytes}", f"linger.ms={options.linger_ms}"]
+    warm_up = ["--warmup-records", options.warm_up] if options.warm_up else []
+    begin = time.monotonic()
+    out = tool(
+        "ProducerPerformance", "--topic", TOPIC, "--num-records", options.records + options.warm_up, *warm_up,
+        "--record-size", options.record_bytes, "--throughput", rate, "--bootstrap-server", server,
+        "--command-property", f"acks={options.acks}", *properties,
+    )
+    figures = found(PRODUCED, out, "ProducerPerformance")
+    per_s = float(figures["per_s"])
+    return {
+        "produced": int(figures["records"]),
+        # With the start of its JVM, which the rate does not have.
+        "produced_tool_seconds": time.monotonic() - begin,
+        "produced_seconds": int(figures["records"]) / per_s,
+        "produced_per_s": per_s,
+        "produced_mb_per_s": per_s * options.record_bytes / 1e6,
+        "producer_us": {
+            "count": int(figures["records"]),
+            **microseconds(figures, "mean", "p50", "p95", "p99", "p999", "max"),
+        },
+    }
+
+
+def consume(options, server):
+    count = options.records + options.warm_up
+    out = tool(
+        "ConsumerPerformance", "--topic", TOPIC, "--num-records", count, "--bootstrap-server", server, "--hide-header"
+    )
+    row = [cell.strip() for cell in out.strip().splitlines()[-1].split(",")]
+    if len(row) != 10:
+        peer.fail(f"ConsumerPerformance said something else than expected: {out}")
+    consumed, with_join_per_s, fetch_ms, per_s = int(row[4]), float(row[5]), float(row[7]), float(row[9])
+    return {
+        "consumed": min(consumed, options.records),
+        # A fetch may bring more than was asked for; what was sent first to warm up is read, too.
+        "lost": max(count - consumed, 0),
+        # Without the time to join a group, which the tool tells apart.
+        "consumed_seconds": fetch_ms / 1000,
+        "consumed_per_s": per_s,
+        "consumed_mb_per_s": per_s * options.record_bytes / 1e6,
+        "consumed_with_join_per_s": with_join_per_s,
+    }
+
+
+def end_to_end(options, server):
+    out = tool(
+        "EndToEndLatency", "--bootstrap-server", server, "--topic", TOPIC, "--num-records", options.records,
+        "--producer-acks", options.acks, "--record-size", options.record_bytes,
+    )
+    figures = found(END_TO_END, out, "EndToEndLatency")
+    mean = float(figures["mean"])
+    return {
+        "produced": options.records,
+        "consumed": options.records,
+        "lost": 0,
+        "produced_per_s": 1000 / mean,
+        "e2e_us": {"count": options.records, **microseconds(figures, "mean", "p50", "p99", "p999")},
+    }
+
+
+def main():
+    options = read_arguments()
+    peer.end_with_parent()
+    load_before = os.getloadavg()
+    with tempfile.TemporaryDirectory(prefix="kafka-", dir=options.dir) as folder:
+        data = os.path.join(folder, "broker")
+        started = subprocess.run([os.path.join(HERE, "start.sh"), data], stdout=subprocess.PIPE, text=True)
+        if started.returncode != 0:
+            peer.fail("the broker does not start")
+        try:
+            server = f"127.0.0.1:{started.stdout.split()[-1]}"
+            tool("TopicCommand", "--create", "--topic", TOPIC, "--partitions", options.partitions,
+                 "--bootstrap-server", server)
+            with open(os.path.join(data, "pid")) as file:
+                watch = peer.Watch(int(file.read()))
+            client_before = peer.children_cpu_seconds()
+            if options.mode == "one-in-flight":
+                figures = end_to_end(options, server)
+            else:
+                figures = produce(options, server)
+                if options.consumer == "after":
+                    figures.update(consume(options, server))
+            client_cpu = peer.children_cpu_seconds() - client_before
+            figures.update(watch.figures())
+        finally:
+            subprocess.run([os.path.join(HERE, "stop.sh"), data])
+    report = {
+        "system": "kafka",
+        "mode": options.mode,
+        "transport": "tcp",
+        "records": options.records,
+        "record_bytes": options.record_bytes,
+        "bytes": options.records * options.record_bytes,
+        "partitions": options.partitions,
+        "replication": 1,
+        "acks": options.acks,
+        "consumer": options.consumer,
+        **({"rate_per_s": options.rate} if options.mode == "paced" else {}),
+        **figures,
+        "client_cpu_seconds": client_cpu,
+        **peer.machine(),
+        "load_average_before": load_before,
+        "load_average_after": os.getloadavg(),
+        "command": " ".join(sys.argv),
+    }
+    print(json.dumps(report))
+    if report.get("lost", 0) > 0:
+        peer.fail(f"{report['lost']} records were lost")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Runs `thalweg bench stream` and the same work on other systems in turn, and prints the ratios.
+
+Every run has a server of its own, started for it. In each round each system runs once, and every other round goes the
+other way round. What counts is the ratio of Thalweg to a peer within one round, since the speed of a host drifts from
+minute to minute; the table has the median over the rounds and how far they spread. Only the standard library is needed.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import peer
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+RATES = [("produced_per_s", "produced/s"), ("consumed_per_s", "consumed/s")]
+END_TO_END = [("e2e_us.mean", "end to end, mean us"), ("e2e_us.p50", "end to end, p50 us"),
+              ("e2e_us.p99", "end to end, p99 us")]
+PRODUCER = [("producer_us.p50", "acknowledgement, p50 us"), ("producer_us.p99", "acknowledgement, p99 us")]
+MEMORY = [("server_resident_bytes_max", "server memory, MB")]
+
+# By name: records and bytes of each, records of a batch of Thalweg and the figures that are compared. The modes are
+# those that the programs of the peers know by the same name.
+SCENARIOS = {
+    "one-in-flight": {"records": 10_000, "bytes": 1036, "batch": 1, "figures": END_TO_END + PRODUCER + MEMORY},
+    "paced": {"records": 10_000, "bytes": 1036, "batch": 1, "figures": PRODUCER + MEMORY},
+    "1m-1kb": {"records": 1_000_000, "bytes": 1024, "batch": 64, "figures": RATES + MEMORY},
+    "3m-100b": {"records": 3_000_000, "bytes": 100, "batch": 512, "figures": RATES + MEMORY},
+}
+RATE_PER_S = 1000
+IN_FLIGHT = 16
+FLOOR_SECONDS = 2
+SYSTEMS = ["kafka", "jetstream", "jetstream-sync", "floor"]
+# One sync a record: a thousandth of a run takes as long as all of another system's.
+SYNC_RECORDS_MAX = 20_000
+
+
+def read_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--systems", nargs="+", choices=SYSTEMS, default=["kafka", "jetstream"],
+        help="beside Thalweg; floor is bench/floor/bin/group_commit, which only acknowledges")
+    add("--scenarios", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    add("--rounds", type=int, default=5)
+    add("--scale", type=float, default=1, help="of the numbers of records: 0.01 to try things out")
+    add("--storage", choices=["disk", "memory"], default="disk",
+        help="of Thalweg and JetStream; Kafka knows files only")
+    add("--thalweg", default="target/release/thalweg", help="the program; relative to the checkout")
+    add("--options", default="", help="more options for `thalweg bench stream`, as one argument")
+    add("--dir", help="where data goes while a system runs: the disk that is meant; a temporary folder by default")
+    add("--realtime", action="store_true", help="run all by `chrt -r 5`, so that other work has to wait")
+    add("--json", metavar="FILE", help="write all that was measured into this file")
+    options = parser.parse_args()
+    if options.rounds < 1 or options.scale <= 0:
+        parser.error("--rounds has to be at least 1 and --scale above 0")
+    options.thalweg = os.path.join(ROOT, options.thalweg)
+    return options
+
+
+def commands(options, name):
+    """What each system runs in a scenario, by its name. Thalweg comes first."""
+    scenario = SCENARIOS[name]
+    records = max(int(scenario["records"] * options.scale), 100)
+    size = ["--record-bytes", scenario["bytes"]]
+    shape = ["--batch", scenario["batch"], "--in-flight", 1 if name == "one-in-flight" else IN_FLIGHT]
+    consumer = {"one-in-flight": "together", "paced": "none"}.get(name, "after")
+    rate = ["--rate", RATE_PER_S] if name == "paced" else []
+    folder = ["--dir", options.dir] if options.dir else []
+    # A run has a folder of its own.
+    storage = ["--storage", options.storage, *(["--data", "."] if options.storage == "disk" else [])]
+    found = {
+        "thalweg": [options.thalweg, "bench", "stream", "--json", "--records", records, *size, *shape, *storage,
+                    "--consumer", consumer, *rate, *shlex.split(options.options)],
+    }
+    if "kafka" in options.systems:
+        found["kafka"] = [os.path.join(HERE, "kafka", "run.py"), "--mode", name, "--records", records, *size, *folder]
+    jetstream = [os.path.join(HERE, "nats-jetstream", "run.py"), "--mode", name, *folder]
+    if "jetstream" in options.systems:
+        memory = ["-storage", "memory"] if options.storage == "memory" else []
+        found["jetstream"] = [*jetstream, "-records", records, *memory]
+    if "jetstream-sync" in options.systems:
+        found["jetstream-sync"] = [*jetstream, "--sync", "always", "-records", min(records, SYNC_RECORDS_MAX)]
+    if "floor" in options.systems and name != "paced":
+        clients, in_flight = (1, 1) if name == "one-in-flight" else (IN_FLIGHT, scenario["batch"])
+        found["floor"] = [os.path.join(ROOT, "bench", "floor", "bin", "group_commit"), clients, in_flight,
+                          scenario["bytes"], FLOOR_SECONDS]
+    return found
+
+
+def run(options, command):
+    prefix = ["chrt", "-r", "5"] if options.realtime else []
+    words = [*prefix, *map(str, command)]
+    with tempfile.TemporaryDirectory(prefix="stream-compare-", dir=options.dir) as folder:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=folder)
+        try:
+            out, _ = process.communicate()
+        finally:
+            peer.stop(process)
+    if process.returncode != 0:
+        peer.fail(f"{shlex.join(words)} ended with {process.returncode}")
+    for line in reversed(out.splitlines()):
+        with contextlib.suppress(ValueError):
+            report = json.loads(line)
+            # The figures over time are for pages, not for tables.
+            report.pop("charts", None)
+            return report
+    peer.fail(f"{shlex.join(words)} printed no JSON")
+
+
+def figure(report, path):
+    for key in path.split("."):
+        report = (report or {}).get(key)
+    return report
+
+
+def rows(name, rounds):
+    """A row for each figure and each peer that has it, too."""
+    found = []
+    for peer_name in [system for system in rounds if system != "thalweg"]:
+        for path, title in SCENARIOS[name]["figures"]:
+            pairs = [(figure(ours, path), figure(theirs, path))
+                     for ours, theirs in zip(rounds["thalweg"], rounds[peer_name])]
+            # A tool that gives whole milliseconds may say 0.
+            if not all(ours and theirs for ours, theirs in pairs):
+                continue
+            unit = 1e6 if path.endswith("bytes_max") else 1
+            ratios = sorted(ours / theirs for ours, theirs in pairs)
+            found.append({
+                "scenario": name, "figure": title, "peer": peer_name,
+                "thalweg": statistics.median(ours for ours, _ in pairs) / unit,
+                "theirs": statistics.median(theirs for _, theirs in pairs) / unit,
+                "ratio": {"min": ratios[0], "median": statistics.median(ratios), "max": ratios[-1]},
+            })
+    return found
+
+
+def print_table(table):
+    def show(value):
+        return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
+
+    print(f"{'scenario':14} {'figure':24} {'peer':15} {'thalweg':>12} {'peer':>12}  {'thalweg through peer':^26}")
+    print(f"{'':14} {'':24} {'':15} {'median':>12} {'median':>12}  {'min':>8} {'median':>8} {'max':>8}")
+    for row in table:
+        ratio = row["ratio"]
+        print(f"{row['scenario']:14} {row['figure']:24} {row['peer']:15} {show(row['thalweg']):>12}"
+              f" {show(row['theirs']):>12}  {ratio['min']:8.3g} {ratio['median']:8.3g} {ratio['max']:8.3g}")
+
+
+def main():
+    options = read_arguments()
+    peer.end_with_parent()
+    load_before, table, reports = os.getloadavg(), [], []
+    for name in options.scenarios:
+        to_run = list(commands(options, name).items())
+        rounds = {system: [] for system, _ in to_run}
+        for turn in range(options.rounds):
+            for system, command in to_run if turn % 2 == 0 else reversed(to_run):
+                print(f"{name}, round {turn + 1} of {options.rounds}: {system}", file=sys.stderr)
+                rounds[system].append(run(options, command))
+        table += rows(name, rounds)
+        reports.append({"scenario": name, "rounds": rounds})
+    about = peer.machine()
+    commit = subprocess.run(["git", "-C", HERE, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    about["commit"] = commit.stdout.strip()
+    about["load_average"] = {"before": load_before, "after": os.getloadavg()}
+    print(f"{options.rounds} rounds, every system in turn in each, Thalweg's topics in {options.storage},"
+          f" records x {options.scale:g}"
+          f"{', real time' if options.realtime else ''}")
+    print(f"{about['cpu']}, {about['cores']} CPUs, Linux {about['kernel']}, commit {about['commit']},"
+          f" load average {load_before[0]:.2f} before, {about['load_average']['after'][0]:.2f} after")
+    print_table(table)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"machine": about, "options": vars(options), "table": table, "runs": reports}, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

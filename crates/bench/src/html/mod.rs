@@ -1,0 +1,196 @@
+//! Reports as one page of HTML that needs nothing else: no script, no font, no image from anywhere.
+
+mod plot;
+pub(crate) mod units;
+
+use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use plot::{Axis, Line, Plot, Stroke};
+
+use crate::machine::{LoadAverage, Program, governor};
+use crate::report::Host;
+use crate::table::Table;
+
+const STYLE: &str = include_str!("style.css");
+
+/// A page: what was measured where, and a section for each run.
+pub struct Page {
+    pub title: String,
+    pub sections: Vec<Section>,
+    facts: Vec<(&'static str, String)>,
+}
+
+/// A run.
+#[derive(Default)]
+pub struct Section {
+    pub title: String,
+    /// The workload in a line.
+    pub shape: String,
+    /// Whether the run counts, and what is said of that.
+    pub is_whole: bool,
+    pub verdict: String,
+    /// The figures that are looked for first, with what they are.
+    pub tiles: Vec<(String, String)>,
+    /// Rows of two plots, or three.
+    pub plots: Vec<Vec<Plot>>,
+    pub tables: Vec<Table>,
+    pub notes: Vec<String>,
+}
+
+impl Page {
+    /// `load` is that before and after what was measured.
+    pub fn new(title: &str, host: &Host, program: &Program, load: [LoadAverage; 2]) -> Self {
+        let average = |load: LoadAverage| load.0.map(|one| format!("{one:.2}")).join(", ");
+        let facts = vec![
+            ("Command", program.command.clone()),
+            ("Machine", format!("{} x {}, governor {}", host.cores, host.cpu, governor())),
+            ("Kernel", format!("Linux {}", host.kernel)),
+            ("Load average", format!("{} before, {} after (1, 5, 15 minutes)", average(load[0]), average(load[1]))),
+            ("Program", format!("{}, {}", program.client, program.allocator)),
+            ("Commit", format!("{} (known from the {})", program.commit, program.commit_from)),
+            ("Written", format_time(now_ms())),
+        ];
+        Self { title: title.to_owned(), sections: Vec::new(), facts }
+    }
+
+    pub fn render(&self) -> String {
+        let title = escape(&self.title);
+        let mut out = format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n<dl class=\"facts\">\n"
+        );
+        for (name, value) in &self.facts {
+            let class = if *name == "Command" { " class=\"code\"" } else { "" };
+            let _infallible = writeln!(out, "<dt>{name}</dt><dd{class}>{}</dd>", escape(value));
+        }
+        out.push_str("</dl>\n");
+        for section in &self.sections {
+            section.render(&mut out);
+        }
+        out.push_str("</body>\n</html>\n");
+        out
+    }
+}
+
+impl Section {
+    fn render(&self, out: &mut String) {
+        let class = if self.is_whole { "verdict" } else { "verdict bad" };
+        let (title, shape, verdict) = (escape(&self.title), escape(&self.shape), escape(&self.verdict));
+        let _infallible = write!(
+            out,
+            "<section>\n<h2>{title}</h2>\n<p class=\"muted\">{shape}</p>\n<p class=\"{class}\">{verdict}</p>\n\
+             <div class=\"tiles\">"
+        );
+        for (value, what) in &self.tiles {
+            let (value, what) = (escape(value), escape(what));
+            let _infallible = write!(out, "<div class=\"tile\"><b>{value}</b><span>{what}</span></div>");
+        }
+        out.push_str("</div>\n");
+        for row in &self.plots {
+            let shown = row.iter().filter(|plot| !plot.is_empty());
+            let shown: String = shown.map(|plot| plot.render(row.len())).collect();
+            if !shown.is_empty() {
+                let _infallible = write!(out, "<div class=\"row of-{}\">\n{shown}</div>\n", row.len().max(2));
+            }
+        }
+        out.push_str("<div class=\"row of-2\">\n");
+        self.tables.iter().for_each(|table| render_table(out, table));
+        out.push_str("</div>\n<ul>\n");
+        for note in &self.notes {
+            let _infallible = writeln!(out, "<li>{}</li>", escape(note));
+        }
+        out.push_str("</ul>\n</section>\n");
+    }
+}
+
+fn render_table(out: &mut String, table: &Table) {
+    let _infallible = write!(out, "<div class=\"table\"><table>\n<tr><th>{}</th>", escape(table.title));
+    for column in &table.columns {
+        let _infallible = write!(out, "<th>{}</th>", escape(column));
+    }
+    out.push_str("</tr>\n");
+    for (i, (name, cells)) in table.rows.iter().enumerate() {
+        let class = if i == 0 { " class=\"this\"" } else { "" };
+        let _infallible = write!(out, "<tr{class}><td>{}</td>", escape(name));
+        for cell in cells {
+            let _infallible = write!(out, "<td>{}</td>", escape(cell));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</table></div>\n");
+}
+
+/// Text that stands for itself, also within an attribute.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// The day and the time of milliseconds since 1970, UTC.
+fn format_time(ms: u64) -> String {
+    let (days, seconds) = ((ms / 86_400_000) as i64, ms / 1000 % 86_400);
+    // Howard Hinnant's `civil_from_days`.
+    let z = days + 719_468;
+    let (era, day_of_era) = (z.div_euclid(146_097), z.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        assert_eq!(format_time(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(format_time(951_827_401_000), "2000-02-29 12:30:01 UTC");
+        assert_eq!(format_time(1_795_248_000_000), "2026-11-21 08:00:00 UTC");
+    }
+
+    #[test]
+    fn nothing_that_is_shown_can_be_markup() {
+        let evil = "<script>\"&'";
+        let program = Program {
+            client: evil.to_owned(),
+            commit: evil.to_owned(),
+            commit_from: evil.to_owned(),
+            allocator: evil.to_owned(),
+            command: evil.to_owned(),
+        };
+        let host = Host { cpu: evil.to_owned(), cores: 2, kernel: evil.to_owned() };
+        let mut page = Page::new(evil, &host, &program, [LoadAverage::default(); 2]);
+        page.sections.push(Section {
+            title: evil.to_owned(),
+            shape: evil.to_owned(),
+            verdict: evil.to_owned(),
+            tiles: vec![(evil.to_owned(), evil.to_owned())],
+            notes: vec![evil.to_owned()],
+            tables: vec![Table { title: evil, columns: vec![evil], rows: vec![(evil, vec![evil.to_owned()])] }],
+            ..Section::default()
+        });
+        let html = page.render();
+        assert!(!html.contains("<script") && !html.contains("\"&'"), "{html}");
+        assert!(html.contains("&lt;script&gt;&quot;&amp;&#39;"));
+    }
+}

@@ -1,0 +1,89 @@
+//! Entries of a partition that cannot be served, put aside so that the journal can go on without them.
+//!
+//! The file lies beside the partition's segments, `<position>.salvage`, named by where the journal was read from. It
+//! has the journal's blocks, one behind the other from byte 0 on: the number of the file is 0 in them, and positions
+//! are places in this file. A block without entries is the end. Bodies are what the journal had, right or not; their
+//! checksums are those of what was appended.
+
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+
+use engine::Result;
+
+use super::block::{BlockHead, ENTRIES_MAX, Row};
+use super::recover::{Found, Window};
+use crate::disk::{Disk, DiskFile, damaged, failed};
+
+/// What one block holds, unless a single entry is larger.
+const BLOCK_BYTES: usize = 256 << 10;
+
+/// A file that is being written.
+pub(crate) struct Salvage {
+    path: PathBuf,
+    file: Box<dyn DiskFile>,
+    at: u64,
+    rows: Vec<Row>,
+    bodies: Vec<u8>,
+}
+
+impl Salvage {
+    /// One of this name is of an earlier try to bring back the same, and is replaced.
+    pub(crate) fn create(disk: &dyn Disk, dir: &Path, position: u64) -> Result<Self> {
+        let path = dir.join(format!("{position:020}.salvage"));
+        let create = || match disk.remove(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => disk.create(&path),
+        };
+        let file = create().map_err(failed("make", &path))?;
+        Ok(Self { path, file, at: 0, rows: Vec::new(), bodies: Vec::new() })
+    }
+
+    pub(crate) fn push(&mut self, found: &Found<'_>) -> Result<()> {
+        let (raw, crc) = found.raw;
+        self.rows.push(Row { kind: found.kind, stream: found.stream, bytes: raw.len() as u32, crc });
+        self.bodies.extend_from_slice(raw);
+        if self.bodies.len() > BLOCK_BYTES || self.rows.len() == ENTRIES_MAX { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let rows = std::mem::take(&mut self.rows);
+        let block = BlockHead { file: 0, position: self.at, previous_end: self.at, synced: 0, rows };
+        let mut bytes = Vec::new();
+        block.encode(&mut bytes);
+        bytes.append(&mut self.bodies);
+        bytes.resize(block.block_bytes() as usize, 0);
+        self.file.write_at(&mut [IoSlice::new(&bytes)], self.at).map_err(failed("write", &self.path))?;
+        self.at = block.end();
+        Ok(())
+    }
+
+    /// It lasts when this returns.
+    pub(crate) fn finish(mut self, disk: &dyn Disk) -> Result<()> {
+        if !self.rows.is_empty() {
+            self.write()?;
+        }
+        self.write()?;
+        self.file.sync().map_err(failed("sync", &self.path))?;
+        let dir = self.path.parent().unwrap_or(&self.path);
+        disk.sync_dir(dir).map_err(failed("sync", dir))
+    }
+}
+
+/// Hands every entry of a file to `each`, in order.
+pub(crate) fn read(disk: &dyn Disk, path: &Path, each: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<()> {
+    let file = disk.open(path).map_err(failed("open", path))?;
+    let (mut window, mut at) = (Window::new(path, &*file), 0);
+    loop {
+        let block = window.head(at)?.filter(|block| block.file == 0 && block.position == at);
+        let block = block.ok_or_else(|| damaged(path, at, "a block is not what was written"))?;
+        let mut body_at = at + block.head_bytes();
+        for row in &block.rows {
+            each(window.found(row, body_at)?)?;
+            body_at += u64::from(row.bytes);
+        }
+        if block.rows.is_empty() {
+            return Ok(());
+        }
+        at = block.end();
+    }
+}

@@ -1,0 +1,297 @@
+//! What is known of a directory's topics, and how it is brought back after whatever ended it.
+//!
+//! The journal is read twice. The first time nothing is changed: it is seen that all of it can be read, and what is
+//! missing in it. Then the segments are cut back to what the checkpoint knows, and get what the journal has.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use engine::record::BATCH_HEADER_BYTES;
+use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicName, TopicSettings};
+
+use crate::catalog::{Catalog, Change};
+use crate::disk::{Disk, failed, make_dir};
+use crate::journal::EntryKind;
+use crate::journal::recover::{End, Found, Origin, Progress, Recovery};
+use crate::journal::salvage::{self, Salvage};
+use crate::partition::{DiskPartition, PartitionInfo};
+use crate::store::{Shared, StoreSettings, StoredTopic};
+
+/// The topics of a directory.
+pub(crate) struct State {
+    settings: StoreSettings,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) catalog: Catalog,
+    pub(crate) partitions: HashMap<u64, Arc<DiskPartition>>,
+    /// Topics that were deleted, whose files go with the next checkpoint.
+    pub(crate) doomed: Vec<u32>,
+}
+
+/// The stream of a partition in the journal.
+fn stream(topic: u32, partition: PartitionId) -> u64 {
+    u64::from(topic) << 32 | u64::from(partition)
+}
+
+/// What the journal has for each partition, seen without changing any.
+#[derive(Default)]
+struct Exam {
+    /// Where each partition ends with what was seen so far.
+    ends: HashMap<u64, Offset>,
+    /// Partitions with a hole, and why.
+    holes: HashMap<u64, Error>,
+}
+
+impl State {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: StoreSettings) -> Self {
+        let shared = Arc::new(Shared::new(disk, dir, settings.unflushed_bytes_max));
+        Self { settings, shared, catalog: Catalog::default(), partitions: HashMap::new(), doomed: Vec::new() }
+    }
+
+    pub(crate) fn adopt(&mut self, catalog: Catalog) {
+        self.catalog = catalog;
+        let ids: Vec<u32> = self.catalog.topics.keys().copied().collect();
+        ids.into_iter().for_each(|id| drop(self.open_partitions(id)));
+    }
+
+    /// Opens those partitions of a topic that are not open yet, and returns them.
+    pub(crate) fn open_partitions(&mut self, id: u32) -> Vec<Arc<DiskPartition>> {
+        let Some(entry) = self.catalog.topics.get(&id) else {
+            return Vec::new();
+        };
+        let mut opened = Vec::new();
+        for (i, info) in entry.partitions.iter().enumerate() {
+            let stream = stream(id, i as PartitionId);
+            if self.partitions.contains_key(&stream) {
+                continue;
+            }
+            let dir = self.shared.topic_dir(id).join(i.to_string());
+            let partition = DiskPartition::open(self.shared.clone(), dir, stream, self.settings.segment_bytes, info);
+            let partition = Arc::new(partition);
+            self.partitions.insert(stream, partition.clone());
+            opened.push(partition);
+        }
+        opened
+    }
+
+    pub(crate) fn topic(&self, id: u32, name: TopicName, settings: TopicSettings) -> StoredTopic {
+        let partitions = (0..settings.partitions).filter_map(|i| self.partitions.get(&stream(id, i)).cloned());
+        StoredTopic { id, name, settings, partitions: partitions.collect() }
+    }
+
+    pub(crate) fn topics(&self) -> Vec<StoredTopic> {
+        let topics = self.catalog.topics.iter();
+        topics.map(|(id, entry)| self.topic(*id, entry.name.clone(), entry.settings)).collect()
+    }
+
+    pub(crate) fn forget(&mut self, id: u32) {
+        let partitions = 0..self.catalog.topics.get(&id).map_or(0, |entry| entry.settings.partitions);
+        for i in partitions {
+            if let Some(partition) = self.partitions.remove(&stream(id, i)) {
+                partition.delete();
+            }
+        }
+        self.doomed.push(id);
+    }
+
+    pub(crate) fn set_info(&mut self, stream: u64, info: &PartitionInfo) {
+        let (id, partition) = ((stream >> 32) as u32, (stream & u64::from(u32::MAX)) as usize);
+        if let Some(entry) = self.catalog.topics.get_mut(&id)
+            && let Some(known) = entry.partitions.get_mut(partition)
+        {
+            *known = info.clone();
+        }
+    }
+
+    /// Does again what the journal says was done after the checkpoint.
+    pub(crate) fn bring_back(
+        &mut self,
+        journal: &Recovery,
+        origin: Origin,
+        clock: fn() -> u64,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<End> {
+        let mut exam = self.examine_salvages();
+        let mut seen = Progress::default();
+        let end = journal.read(&mut |found| exam.look(&self.partitions, &found), &mut |now| {
+            seen = Progress { bytes_max: 2 * now.bytes_max, ..now };
+            progress(seen);
+        })?;
+        for (stream, error) in &exam.holes {
+            if let Some(partition) = self.partitions.get(stream) {
+                partition.refuse(error);
+            }
+        }
+        for partition in self.served() {
+            partition.settle()?;
+        }
+        self.replay_salvages(clock)?;
+        let mut salvages = HashMap::new();
+        journal.read(&mut |found| self.replay(found, &mut salvages, origin, clock), &mut |now| {
+            progress(Progress { bytes: seen.bytes + now.bytes, bytes_max: 2 * seen.bytes });
+        })?;
+        for (stream, salvage) in salvages {
+            if self.partitions.contains_key(&stream) {
+                salvage.finish(&*self.shared.disk)?;
+            }
+        }
+        self.remove_leftovers()?;
+        Ok(end)
+    }
+
+    fn served(&self) -> Vec<Arc<DiskPartition>> {
+        self.partitions.values().filter(|partition| partition.refused().is_none()).cloned().collect()
+    }
+
+    /// What was put aside of partitions that can be served again comes before what the journal has.
+    fn examine_salvages(&self) -> Exam {
+        let mut exam = Exam::default();
+        for (stream, partition) in self.partitions.iter().filter(|(_, partition)| partition.refused().is_none()) {
+            for path in partition.salvages() {
+                let read = salvage::read(&*self.shared.disk, &path, &mut |found| exam.look(&self.partitions, &found));
+                if let Err(error) = read {
+                    exam.holes.insert(*stream, error);
+                }
+            }
+        }
+        exam
+    }
+
+    fn replay_salvages(&mut self, clock: fn() -> u64) -> Result<()> {
+        for partition in self.served() {
+            let paths = partition.salvages();
+            for path in &paths {
+                salvage::read(&*self.shared.disk, path, &mut |found| self.replay_one(&partition, found, clock))?;
+            }
+            if !paths.is_empty() {
+                partition.end_salvage();
+            }
+        }
+        Ok(())
+    }
+
+    fn replay(
+        &mut self,
+        found: Found<'_>,
+        salvages: &mut HashMap<u64, Salvage>,
+        origin: Origin,
+        clock: fn() -> u64,
+    ) -> Result<()> {
+        match found.kind {
+            EntryKind::Catalog => self.replay_change(&Change::decode(found.body?)?),
+            EntryKind::Batch | EntryKind::Start => {
+                // Of a topic that is deleted later on nothing is left.
+                let Some(partition) = self.partitions.get(&found.stream).cloned() else {
+                    return Ok(());
+                };
+                if partition.refused().is_none() {
+                    return self.replay_one(&partition, found, clock);
+                }
+                let salvage = match salvages.entry(found.stream) {
+                    Entry::Occupied(salvage) => salvage.into_mut(),
+                    Entry::Vacant(none) => {
+                        let (disk, dir) = (&*self.shared.disk, partition.dir());
+                        make_dir(disk, &dir).map_err(failed("make", &dir))?;
+                        none.insert(Salvage::create(disk, &dir, origin.position)?)
+                    }
+                };
+                salvage.push(&found)
+            }
+            EntryKind::View | EntryKind::Next => Ok(()),
+        }
+    }
+
+    fn replay_change(&mut self, change: &Change) -> Result<()> {
+        if let Change::Delete { id } = change {
+            self.forget(*id);
+        }
+        self.catalog.apply(change);
+        match change {
+            Change::Create { id, .. } | Change::Grow { id, .. } => {
+                self.open_partitions(*id).iter().try_for_each(|partition| partition.settle())
+            }
+            Change::Delete { .. } | Change::Producers { .. } => Ok(()),
+        }
+    }
+
+    /// Invariant: the exam has seen that the entry is right, and in its place.
+    fn replay_one(&self, partition: &DiskPartition, found: Found<'_>, clock: fn() -> u64) -> Result<()> {
+        match found.kind {
+            EntryKind::Batch => partition.replay(RecordBatch::parse(Bytes::copy_from_slice(found.body?))?),
+            _ => partition.replay_start(start_of(found.body?)?),
+        }
+        // What is brought back does not all have to be in memory at once.
+        if self.shared.tails.held.load(Ordering::Relaxed) > self.settings.unflushed_bytes_max {
+            for partition in self.partitions.values() {
+                partition.flush(usize::MAX, clock())?;
+                partition.trim_tail(u64::MAX);
+            }
+        }
+        Ok(())
+    }
+
+    /// Directories of topics that are not in the catalog: they were deleted, or never lasted.
+    fn remove_leftovers(&self) -> Result<()> {
+        let topics: PathBuf = self.shared.dir.join("topics");
+        let names = match self.shared.disk.list(&topics) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            names => names.map_err(failed("list", &topics))?,
+        };
+        for id in names.iter().filter_map(|name| name.parse().ok()) {
+            if !self.catalog.topics.contains_key(&id) {
+                self.shared.remove_topic(id);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Exam {
+    fn look(&mut self, partitions: &HashMap<u64, Arc<DiskPartition>>, found: &Found<'_>) -> Result<()> {
+        let (stream, body) = (found.stream, found.body.clone());
+        match found.kind {
+            EntryKind::Catalog => drop(Change::decode(body?)?),
+            EntryKind::View | EntryKind::Next => drop(body?),
+            EntryKind::Batch => match body.and_then(span_of) {
+                Err(error) => drop(self.holes.entry(stream).or_insert(error)),
+                Ok((base, next)) => {
+                    // A topic that is made later in the journal begins at 0.
+                    let known = || partitions.get(&stream).map_or(0, |partition| partition.end());
+                    let end = self.ends.entry(stream).or_insert_with(known);
+                    if base == *end {
+                        *end = next;
+                    } else if next > *end {
+                        let what = format!("records {end} to {base} are in no segment and not in the journal");
+                        self.holes.entry(stream).or_insert_with(|| Error::new(ErrorKind::Corrupt, what));
+                    }
+                }
+            },
+            EntryKind::Start => {
+                if let Err(error) = body.and_then(start_of) {
+                    self.holes.entry(stream).or_insert(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn start_of(body: &[u8]) -> Result<Offset> {
+    let start =
+        body.try_into().map_err(|error| Error::malformed(format!("a start of {} bytes: {error}", body.len())))?;
+    Ok(u64::from_le_bytes(start))
+}
+
+/// The first offset of a batch whose bytes are known to be right, and the one after its last.
+fn span_of(body: &[u8]) -> Result<(Offset, Offset)> {
+    if body.len() < BATCH_HEADER_BYTES {
+        return Err(Error::malformed(format!("a batch of {} bytes", body.len())));
+    }
+    let base = u64::from_be_bytes(body[..8].try_into().expect("invariant: eight bytes"));
+    let last = u32::from_be_bytes(body[23..27].try_into().expect("invariant: four bytes"));
+    Ok((base, base + u64::from(last) + 1))
+}

@@ -1,0 +1,10 @@
+//! The data directory from outside: on a disk that loses power, fails, fills up and rots, and on a real one.
+
+mod sim;
+mod workload;
+
+mod damage;
+mod faults;
+mod kill;
+mod power;
+mod reads;

@@ -1,0 +1,79 @@
+//! The power goes at any moment, again and again: what was acknowledged is there, and nothing that was never appended.
+
+use std::path::Path;
+
+use crate::sim::{Random, SimDisk};
+use crate::workload::{Heard, Model, Work, open, small};
+
+/// `STORAGE_SEED` and `STORAGE_CYCLES` ask for other seeds, or for more of them.
+pub fn seeds(cycles: u64) -> impl Iterator<Item = u64> {
+    let get = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let first = get("STORAGE_SEED").unwrap_or(1);
+    (first..).take(get("STORAGE_CYCLES").unwrap_or(cycles) as usize)
+}
+
+/// One directory through several lives, each of which a power cut ends.
+fn live(seed: u64, syncs_in_flight: usize) {
+    let mut random = Random::new(seed);
+    let (mut disk, mut model, dir) = (SimDisk::new(), Model::default(), Path::new("/srv/data"));
+    let lives = 3 + random.below(3);
+    let mut incarnation = seed * 100;
+    for life in 1..=lives {
+        let is_last = life == lives;
+        // At times it goes while the directory is being opened.
+        if !is_last && random.is_one_in(4) {
+            disk.power_off_after(random.below(150));
+        }
+        let heard = Heard::default();
+        match open(&disk, dir, small(syncs_in_flight)) {
+            Err(error) => assert!(disk.is_off(), "seed {seed}, life {life}: {error}"),
+            Ok((store, topics)) => match model.check(&topics, incarnation) {
+                Err(error) => {
+                    assert!(disk.is_off(), "seed {seed}, life {life}: {error}");
+                    store.stop().unwrap_or_default();
+                }
+                Ok(()) => {
+                    incarnation += 1;
+                    let is_clean = is_last || random.is_one_in(6);
+                    if !is_clean {
+                        disk.power_off_after(random.below(900));
+                    }
+                    let work = Work::new((store, topics), &model, incarnation, heard.say());
+                    work.run(seed * 1000 + life, 1 + random.below(3), if is_clean { 60 } else { 2000 });
+                    let ended = work.end();
+                    assert!(ended.is_ok() || disk.is_off(), "seed {seed}, life {life}: {ended:?}");
+                }
+            },
+        }
+        heard.tell(&mut model);
+        // The power goes, or only the process.
+        disk = if random.is_one_in(4) { disk.kill() } else { disk.cut(random.next()) };
+    }
+    let (_store, topics) =
+        open(&disk, dir, small(syncs_in_flight)).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    model.check(&topics, incarnation).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+}
+
+fn lives(syncs_in_flight: usize, cycles: u64) {
+    for seed in seeds(cycles) {
+        if let Err(panic) = std::panic::catch_unwind(|| live(seed, syncs_in_flight)) {
+            eprintln!("to repeat it: STORAGE_SEED={seed} STORAGE_CYCLES=1");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn what_was_acknowledged_outlives_power_cuts_with_one_sync_at_a_time() {
+    lives(1, 100);
+}
+
+#[test]
+fn what_was_acknowledged_outlives_power_cuts_with_two_syncs_in_flight() {
+    lives(2, 100);
+}
+
+#[test]
+fn what_was_acknowledged_outlives_power_cuts_with_three_syncs_in_flight() {
+    lives(3, 100);
+}

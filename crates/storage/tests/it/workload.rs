@@ -1,0 +1,633 @@
+//! What programs do to a data directory, what they were told of it, and whether that is true of what comes back.
+//!
+//! Everything that is appended follows from the partition, the offset and the incarnation of the broker that
+//! appended it. So a checker knows every byte without having seen it, and takes no ghost for a record.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Storage, TopicName, TopicSettings};
+use parking_lot::{Condvar, Mutex, RwLock};
+use storage::journal::JournalSettings;
+use storage::{Disk, DiskPartition, Owner, Read, Store, StoreSettings, StoredTopic};
+
+use crate::sim::Random;
+
+/// What only a failure reaches.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Journal files, segments and checkpoints so small that all of them change all the time.
+pub fn small(syncs_in_flight: usize) -> StoreSettings {
+    StoreSettings {
+        journal: JournalSettings { file_bytes: 256 << 10, files_max: 6, queue_bytes_max: 256 << 10, syncs_in_flight },
+        segment_bytes: 48 << 10,
+        tail_bytes_max: 64 << 10,
+        unflushed_bytes_max: 32 << 10,
+        checkpoint_bytes: 192 << 10,
+        checkpoint_interval: Duration::from_secs(3600),
+    }
+}
+
+static CLOCK_MS: AtomicU64 = AtomicU64::new(1_700_000_000_000);
+
+/// A clock that stands still.
+pub fn clock() -> u64 {
+    CLOCK_MS.load(Ordering::Relaxed)
+}
+
+pub type Opened = (Arc<Store>, Vec<StoredTopic>);
+
+pub fn open(disk: &(impl Disk + Clone), dir: &Path, settings: StoreSettings) -> Result<Opened, Error> {
+    Store::open(Arc::new(disk.clone()), dir, settings, clock, &mut |_| {})
+}
+
+pub fn on_disk(partitions: u32) -> TopicSettings {
+    TopicSettings { partitions, storage: Storage::Disk, ..TopicSettings::default() }
+}
+
+pub fn topic_name(name: &str) -> TopicName {
+    TopicName::parse(name).expect("a name")
+}
+
+/// The batch that an incarnation appends to a partition at an offset.
+pub fn batch_at(topic: &str, partition: usize, base: Offset, incarnation: u64) -> RecordBatch {
+    let key = topic.bytes().fold(incarnation, |key, byte| key.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    let mut random = Random::new(key.wrapping_mul(0x1_0001) ^ (base << 20) ^ ((partition as u64) << 50));
+    let mut builder = BatchBuilder::new();
+    let (count, is_large) = (1 + random.below(4), random.is_one_in(12));
+    for i in 0..count {
+        let len = if is_large { random.below(6000) } else { random.below(300) };
+        let first = random.next();
+        let value: Vec<u8> = (0..len).map(|at| (first.wrapping_add(at * 7)) as u8).collect();
+        // Times grow, though not from each record to the next.
+        let timestamp_ms = ((base + i) * 10 + random.below(100)) as i64;
+        builder.push(timestamp_ms, Some(&base.to_le_bytes()), Some(&value), &[]).expect("a record");
+    }
+    builder.finish().expect("records").stamp(base)
+}
+
+/// What a program tried, or was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Creating(String),
+    Created(String),
+    Deleting(String),
+    Deleted(String),
+    /// All before this offset was acknowledged.
+    Committed(String, usize, Offset),
+    Starting(String, usize, Offset),
+    Started(String, usize, Offset),
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Creating(topic) => write!(f, "creating {topic}"),
+            Self::Created(topic) => write!(f, "created {topic}"),
+            Self::Deleting(topic) => write!(f, "deleting {topic}"),
+            Self::Deleted(topic) => write!(f, "deleted {topic}"),
+            Self::Committed(topic, partition, end) => write!(f, "committed {topic} {partition} {end}"),
+            Self::Starting(topic, partition, start) => write!(f, "starting {topic} {partition} {start}"),
+            Self::Started(topic, partition, start) => write!(f, "started {topic} {partition} {start}"),
+        }
+    }
+}
+
+impl FromStr for Event {
+    type Err = ();
+
+    fn from_str(line: &str) -> Result<Self, ()> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |word: &str| word.parse::<u64>().ok();
+        let topic = |word: &&str| (*word).to_owned();
+        let event = match words[..] {
+            ["creating", ref name] => Some(Self::Creating(topic(name))),
+            ["created", ref name] => Some(Self::Created(topic(name))),
+            ["deleting", ref name] => Some(Self::Deleting(topic(name))),
+            ["deleted", ref name] => Some(Self::Deleted(topic(name))),
+            [what, ref name, partition, offset] => {
+                number(partition).zip(number(offset)).and_then(|(partition, offset)| match what {
+                    "committed" => Some(Self::Committed(topic(name), partition as usize, offset)),
+                    "starting" => Some(Self::Starting(topic(name), partition as usize, offset)),
+                    "started" => Some(Self::Started(topic(name), partition as usize, offset)),
+                    _ => None,
+                })
+            }
+            _ => None,
+        };
+        event.ok_or(())
+    }
+}
+
+pub type Say = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// What has to be there, as far as the programs know.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    topics: BTreeMap<String, TopicModel>,
+    pub topics_ever: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct TopicModel {
+    is_created: bool,
+    is_deleting: bool,
+    is_deleted: bool,
+    partitions: BTreeMap<usize, PartitionModel>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct PartitionModel {
+    /// What was read after the last start.
+    known: Vec<RecordBatch>,
+    /// Where it goes on with what the last incarnation appended.
+    known_end: Offset,
+    committed: Offset,
+    started: Offset,
+    starting: Vec<Offset>,
+}
+
+impl Model {
+    pub fn hear(&mut self, event: Event) {
+        use Event::{Committed, Created, Creating, Deleted, Deleting, Started, Starting};
+        match event {
+            Creating(name) => {
+                self.topics_ever += 1;
+                self.topics.insert(name, TopicModel::default());
+            }
+            Created(name) => self.topic(&name).is_created = true,
+            Deleting(name) => self.topic(&name).is_deleting = true,
+            Deleted(name) => self.topic(&name).is_deleted = true,
+            Committed(name, partition, end) => {
+                let partition = self.topic(&name).partitions.entry(partition).or_default();
+                partition.committed = partition.committed.max(end);
+            }
+            Starting(name, partition, start) => {
+                self.topic(&name).partitions.entry(partition).or_default().starting.push(start);
+            }
+            Started(name, partition, start) => {
+                let partition = self.topic(&name).partitions.entry(partition).or_default();
+                partition.started = partition.started.max(start);
+            }
+        }
+    }
+
+    fn topic(&mut self, name: &str) -> &mut TopicModel {
+        self.topics.entry(name.to_owned()).or_default()
+    }
+
+    pub fn committed(&self) -> u64 {
+        self.topics.values().flat_map(|topic| topic.partitions.values()).map(|partition| partition.committed).sum()
+    }
+
+    /// Whether what is there is what has to be, after an incarnation of this number. The model goes on from what it
+    /// finds. `Err` where nothing can be said, because reading failed.
+    pub fn check(&mut self, topics: &[StoredTopic], incarnation: u64) -> Result<(), Error> {
+        for topic in topics {
+            let known = self.topics.get(topic.name.as_str());
+            let known = known.unwrap_or_else(|| panic!("nobody created topic {}", topic.name.as_str()));
+            assert!(!known.is_deleted, "topic {} was deleted, and is back", topic.name.as_str());
+            for (i, log) in topic.partitions.iter().enumerate() {
+                let model = self.topics.get_mut(topic.name.as_str()).expect("a topic");
+                model.partitions.entry(i).or_default().check(log, topic.name.as_str(), i, incarnation)?;
+            }
+        }
+        self.topics.retain(|name, model| {
+            let is_there = topics.iter().any(|topic| topic.name.as_str() == name);
+            assert!(is_there || !model.is_created || model.is_deleting, "topic {name} is lost");
+            if is_there {
+                (model.is_created, model.is_deleting) = (true, false);
+            }
+            is_there
+        });
+        Ok(())
+    }
+
+    fn known(&self, topic: &str, partition: usize) -> (Vec<RecordBatch>, Offset) {
+        let model = self.topics.get(topic).and_then(|topic| topic.partitions.get(&partition));
+        model.map(|model| (model.known.clone(), model.known_end)).unwrap_or_default()
+    }
+}
+
+impl PartitionModel {
+    fn check(
+        &mut self,
+        log: &Arc<DiskPartition>,
+        topic: &str,
+        partition: usize,
+        incarnation: u64,
+    ) -> Result<(), Error> {
+        let (extent, place) = (log.extent(), format!("{topic}/{partition}"));
+        assert_eq!(log.refused(), None, "{place}");
+        let (start, end) = (extent.start, extent.end);
+        assert!(
+            start == self.started || (start > self.started && self.starting.contains(&start)),
+            "{place}: starts at {start}, was told {}, tried {:?}",
+            self.started,
+            self.starting
+        );
+        assert!(end >= self.committed, "{place}: ends at {end}, {} was acknowledged", self.committed);
+        assert_eq!(log.end(), end, "{place}: what is not committed is not brought back");
+        let found = read_all(log, start, end, 64 << 10)?;
+        let mut expected = self.known.iter().skip_while(|batch| batch.next_offset() <= start).cloned();
+        let mut at = None;
+        for batch in &found {
+            let base = at.unwrap_or(self.known_end);
+            let wanted = expected.next().or_else(|| {
+                let mut wanted = batch_at(topic, partition, base, incarnation);
+                while at.is_none() && wanted.next_offset() <= start {
+                    wanted = batch_at(topic, partition, wanted.next_offset(), incarnation);
+                }
+                Some(wanted)
+            });
+            let wanted = wanted.expect("a batch");
+            assert!(wanted == *batch, "{place}: offset {} is not what was appended", batch.base_offset());
+            at = Some(batch.next_offset());
+        }
+        assert!(end == start || at == Some(end), "{place}: {at:?} is where reading ended, not {end}");
+        self.check_times(log, &place, &found)?;
+        *self = Self { known: found, known_end: end, committed: end, started: start, starting: Vec::new() };
+        Ok(())
+    }
+
+    fn check_times(&self, log: &Arc<DiskPartition>, place: &str, found: &[RecordBatch]) -> Result<(), Error> {
+        let (start, end) = (log.extent().start, log.extent().end);
+        for timestamp_ms in (0..=10).map(|tenth| ((start + (end - start) * tenth / 10) * 10) as i64) {
+            let first = found.iter().find(|batch| batch.max_timestamp_ms() >= timestamp_ms);
+            let expected = first.map_or(end, |batch| batch.base_offset().max(start));
+            assert_eq!(log.offset_for_time(timestamp_ms)?, expected, "{place}: time {timestamp_ms}");
+        }
+        Ok(())
+    }
+}
+
+/// Reads as a subscriber does, from memory and from files.
+pub fn read_at(log: &Arc<DiskPartition>, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>, Error> {
+    match log.read(from, bytes_max)? {
+        Read::Batches(batches) => Ok(batches),
+        Read::Cold(cold) => cold.run(),
+    }
+}
+
+pub fn read_all(
+    log: &Arc<DiskPartition>,
+    start: Offset,
+    end: Offset,
+    bytes_max: usize,
+) -> Result<Vec<RecordBatch>, Error> {
+    let (mut found, mut at): (Vec<RecordBatch>, Offset) = (Vec::new(), start);
+    while at < end {
+        let batches = read_at(log, at, bytes_max)?;
+        assert!(!batches.is_empty(), "nothing at offset {at}, and the end is {end}");
+        assert!(batches[0].base_offset() <= at && batches[0].next_offset() > at, "offset {at} was asked for");
+        assert!(batches.windows(2).all(|pair| pair[0].next_offset() == pair[1].base_offset()), "a hole");
+        at = batches.last().map_or(at, RecordBatch::next_offset);
+        found.extend(batches);
+    }
+    Ok(found)
+}
+
+/// A partition as a broker has it: who gives offsets, and who hears of commits.
+pub struct Writer {
+    topic: String,
+    partition: usize,
+    incarnation: u64,
+    pub log: Arc<DiskPartition>,
+    say: Say,
+    state: Mutex<WriterState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct WriterState {
+    written: Vec<RecordBatch>,
+    committed: Offset,
+    failed: Option<Error>,
+    wrong: Option<String>,
+}
+
+impl Owner for Writer {
+    fn committed(&self, mark: u64) {
+        let mut state = self.state.lock();
+        let visible = self.log.commit(mark);
+        let is_next = visible.first().is_none_or(|batch| batch.base_offset() == state.committed);
+        let is_all = visible.last().map_or(state.committed, RecordBatch::next_offset) == mark.max(state.committed);
+        if !is_next || !is_all || state.failed.is_some() {
+            state.wrong = Some(format!("committed {mark} after {}, failed {:?}", state.committed, state.failed));
+        }
+        state.committed = state.committed.max(mark);
+        self.changed.notify_all();
+        drop(state);
+        (self.say)(Event::Committed(self.topic.clone(), self.partition, mark));
+    }
+
+    fn failed(&self, error: &Error) {
+        self.state.lock().failed = Some(error.clone());
+        self.changed.notify_all();
+    }
+}
+
+impl Writer {
+    /// The next batch of the partition. `Busy` is waited for.
+    pub fn append(self: &Arc<Self>, store: &Store) -> Result<Offset, Error> {
+        let begin = std::time::Instant::now();
+        while let Err(error) = store.admit() {
+            if error.kind != ErrorKind::Busy || store.broken().is_some() || begin.elapsed() > PATIENCE {
+                return Err(error);
+            }
+            std::thread::yield_now();
+        }
+        self.append_now()
+    }
+
+    /// The same, whether there is room for it or not.
+    pub fn append_now(self: &Arc<Self>) -> Result<Offset, Error> {
+        let mut state = self.state.lock();
+        let base = self.log.end();
+        let batch = batch_at(&self.topic, self.partition, base, self.incarnation);
+        state.written.push(batch.clone());
+        if let Err(error) = self.log.append(batch.clone(), self.clone()) {
+            state.written.pop();
+            return Err(error);
+        }
+        Ok(batch.next_offset())
+    }
+
+    /// Waits until all before this offset is acknowledged; `false` where it never will be.
+    pub fn wait(&self, end: Offset) -> bool {
+        let mut state = self.state.lock();
+        while state.committed < end && state.failed.is_none() {
+            let late = self.changed.wait_for(&mut state, PATIENCE).timed_out();
+            assert!(!late, "{}/{}: neither committed nor failed at {end}", self.topic, self.partition);
+        }
+        state.committed >= end
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.log.set_start(u64::MAX, Arc::new(Nobody)).is_err_and(|error| error.kind == ErrorKind::NotFound)
+    }
+
+    pub fn failed(&self) -> Option<Error> {
+        self.state.lock().failed.clone()
+    }
+
+    pub fn committed_end(&self) -> Offset {
+        self.state.lock().committed
+    }
+
+    /// Reads somewhere, and compares with what was written.
+    fn read_somewhere(&self, random: &mut Random) -> Result<(), Error> {
+        let extent = self.log.extent();
+        let from = extent.start + random.below(extent.end - extent.start + 1);
+        let batches = match read_at(&self.log, from, random.below(20_000) as usize) {
+            Err(error) if error.kind == ErrorKind::OutOfRange && self.log.extent().start > from => return Ok(()),
+            read => read?,
+        };
+        assert_eq!(batches.is_empty(), from == extent.end, "a read from {from} to {}", extent.end);
+        let state = self.state.lock();
+        for batch in &batches {
+            let at = state.written.partition_point(|written| written.base_offset() < batch.base_offset());
+            assert!(state.written.get(at) == Some(batch), "offset {} is not what was appended", batch.base_offset());
+        }
+        Ok(())
+    }
+}
+
+/// Is not interested.
+pub struct Nobody;
+
+impl Owner for Nobody {
+    fn committed(&self, _: u64) {}
+
+    fn failed(&self, _: &Error) {}
+}
+
+/// Hears of one thing.
+struct Told {
+    event: Event,
+    say: Say,
+    is_over: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Told {
+    fn new(event: Event, say: &Say) -> Arc<Self> {
+        Arc::new(Self { event, say: say.clone(), is_over: Mutex::new(false), changed: Condvar::new() })
+    }
+
+    fn wait(&self) {
+        let mut is_over = self.is_over.lock();
+        while !*is_over {
+            assert!(!self.changed.wait_for(&mut is_over, PATIENCE).timed_out(), "never told of {}", self.event);
+        }
+    }
+
+    fn end(&self) {
+        *self.is_over.lock() = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Owner for Told {
+    fn committed(&self, _: u64) {
+        (self.say)(self.event.clone());
+        self.end();
+    }
+
+    fn failed(&self, _: &Error) {
+        self.end();
+    }
+}
+
+/// Waits for what has to come by itself.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Hears what programs say.
+#[derive(Clone, Default)]
+pub struct Heard(Arc<Mutex<Vec<Event>>>);
+
+impl Heard {
+    pub fn say(&self) -> Say {
+        let heard = self.0.clone();
+        Arc::new(move |event: Event| heard.lock().push(event))
+    }
+
+    pub fn tell(&self, model: &mut Model) {
+        self.0.lock().drain(..).for_each(|event| model.hear(event));
+    }
+}
+
+/// Several programs at work on one store.
+pub struct Work {
+    pub store: Arc<Store>,
+    incarnation: u64,
+    say: Say,
+    topics: RwLock<Vec<(StoredTopic, Vec<Arc<Writer>>)>>,
+    topics_ever: Mutex<u64>,
+    topics_max: usize,
+}
+
+impl Work {
+    pub fn new(opened: Opened, model: &Model, incarnation: u64, say: Say) -> Arc<Self> {
+        let (store, topics) = opened;
+        let work = Self {
+            store,
+            incarnation,
+            say,
+            topics: RwLock::default(),
+            topics_ever: Mutex::new(model.topics_ever),
+            topics_max: 5,
+        };
+        for topic in topics {
+            work.adopt(topic, model);
+        }
+        Arc::new(work)
+    }
+
+    fn adopt(&self, topic: StoredTopic, model: &Model) -> Vec<Arc<Writer>> {
+        let writer = |(partition, log): (usize, &Arc<DiskPartition>)| {
+            let name = topic.name.as_str();
+            let (written, committed) = model.known(name, partition);
+            let state = Mutex::new(WriterState { written, committed, ..WriterState::default() });
+            let (topic, log, say) = (name.to_owned(), log.clone(), self.say.clone());
+            let incarnation = self.incarnation;
+            Arc::new(Writer { topic, partition, incarnation, log, say, state, changed: Condvar::new() })
+        };
+        let writers: Vec<Arc<Writer>> = topic.partitions.iter().enumerate().map(writer).collect();
+        self.topics.write().push((topic, writers.clone()));
+        writers
+    }
+
+    pub fn writers(&self) -> Vec<Arc<Writer>> {
+        self.topics.read().iter().flat_map(|(_, writers)| writers.clone()).collect()
+    }
+
+    /// Makes a topic and waits for it.
+    pub fn create(&self, partitions: u32) -> Result<Vec<Arc<Writer>>, Error> {
+        let (writers, told) = self.begin_create(partitions)?;
+        told.wait();
+        Ok(writers)
+    }
+
+    fn begin_create(&self, partitions: u32) -> Result<(Vec<Arc<Writer>>, Arc<Told>), Error> {
+        let mut ever = self.topics_ever.lock();
+        let name = format!("t{ever}");
+        *ever += 1;
+        (self.say)(Event::Creating(name.clone()));
+        let told = Told::new(Event::Created(name.clone()), &self.say);
+        let topic = self.store.create_topic(topic_name(&name), on_disk(partitions), told.clone())?;
+        Ok((self.adopt(topic, &Model::default()), told))
+    }
+
+    fn delete(&self, random: &mut Random) -> Result<(), Error> {
+        let topic = {
+            let mut topics = self.topics.write();
+            if topics.len() < 2 {
+                return Ok(());
+            }
+            let at = random.below(topics.len() as u64) as usize;
+            topics.swap_remove(at).0
+        };
+        let name = topic.name.as_str().to_owned();
+        (self.say)(Event::Deleting(name.clone()));
+        let told = Told::new(Event::Deleted(name), &self.say);
+        self.store.delete_topic(topic.id, told.clone())?;
+        if random.is_one_in(2) {
+            told.wait();
+        }
+        Ok(())
+    }
+
+    fn set_start(&self, writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
+        let (topic, partition) = (writer.topic.clone(), writer.partition);
+        if random.is_one_in(2) {
+            let Some(start) = writer.log.retain(100 << 10, 0, clock()) else {
+                return Ok(());
+            };
+            (self.say)(Event::Starting(topic, partition, start));
+            // As a broker does it: nobody asks when.
+            return writer.log.set_start(start, writer.clone());
+        }
+        let extent = writer.log.extent();
+        let start = extent.start + random.below((extent.end - extent.start) / 2 + 1);
+        (self.say)(Event::Starting(topic.clone(), partition, start));
+        let told = Told::new(Event::Started(topic, partition, start), &self.say);
+        if start > extent.start {
+            writer.log.set_start(start, told.clone())?;
+            if start > writer.log.extent().start {
+                told.wait();
+            }
+        }
+        Ok(())
+    }
+
+    /// One thing that programs do.
+    fn step(&self, random: &mut Random) -> Result<(), Error> {
+        let writers = self.writers();
+        let Some(writer) = writers.get(random.below(writers.len() as u64) as usize) else {
+            return self.create(2).map(drop);
+        };
+        let result = match random.below(100) {
+            0..3 if self.topics.read().len() < self.topics_max => {
+                let (_, told) = self.begin_create(1 + random.below(3) as u32)?;
+                if random.is_one_in(2) {
+                    told.wait();
+                }
+                Ok(())
+            }
+            3 => self.delete(random),
+            4..8 => self.set_start(writer, random),
+            8..11 => self.store.checkpoint(),
+            11..22 => writer.read_somewhere(random),
+            22..35 => {
+                writer.wait(writer.log.end());
+                Ok(())
+            }
+            _ => (0..=random.below(3)).try_for_each(|_| writer.append(&self.store).map(drop)),
+        };
+        match result {
+            // Another program deleted the topic meanwhile.
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Goes on until something fails, or so many steps are done by each thread.
+    pub fn run(self: &Arc<Self>, seed: u64, threads: u64, steps: u64) {
+        let threads: Vec<_> = (0..threads)
+            .map(|thread| {
+                let work = self.clone();
+                std::thread::spawn(move || {
+                    let mut random = Random::new(seed.wrapping_mul(64) + thread);
+                    (0..steps).all(|_| work.step(&mut random).is_ok())
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("no thread panics");
+        }
+    }
+
+    /// Ends it: nothing is told any more when this returns.
+    pub fn end(self: Arc<Self>) -> Result<(), Error> {
+        let stopped = self.store.stop();
+        for writer in self.writers() {
+            let wrong = writer.state.lock().wrong.clone();
+            assert_eq!(wrong, None, "{}/{}", writer.topic, writer.partition);
+            let is_told = writer.committed_end() >= writer.log.end() || writer.failed().is_some();
+            assert!(is_told || writer.is_deleted(), "{}/{}: an owner was told nothing", writer.topic, writer.partition);
+        }
+        stopped
+    }
+}
