@@ -212,6 +212,11 @@ impl Consumer {
     pub async fn next(&mut self) -> Result<Message> {
         loop {
             self.keep_up().await?;
+            while !self.leaving.is_empty() {
+                // Nobody is told of it here, so it does not wait for the end of the current batch either.
+                self.pending.retain(|event| !matches!(event, ConsumerEvent::Revoked(_)));
+                self.keep_up().await?;
+            }
             if let Some(current) = &mut self.current {
                 if let Some(message) = current.messages.pop_front() {
                     return Ok(message);

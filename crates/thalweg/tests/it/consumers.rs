@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use client::{
-    Assignor, Client, ClientSettings, Consumer, ConsumerBuilder, ConsumerEvent, ErrorKind, GroupState, Record, Start,
-    Storage, TopicPartition, TopicSettings,
+    Assignor, BatchBuilder, Client, ClientSettings, Consumer, ConsumerBuilder, ConsumerEvent, ErrorKind, GroupState,
+    Record, Start, Storage, TopicPartition, TopicSettings,
 };
 use rustix::process::Signal;
 use wire::groups::{Heartbeat, OffsetCommit, Step};
@@ -36,12 +36,16 @@ fn at(topic: &str, partition: u32) -> TopicPartition {
     TopicPartition { topic: client::TopicName::parse(topic).expect("a name"), partition }
 }
 
+fn value_of(message: &client::Message) -> u64 {
+    text(message.record.value()).parse().expect("a number")
+}
+
 /// The values of the next records.
 async fn take(consumer: &mut Consumer, count: usize) -> Vec<u64> {
     let mut values = Vec::new();
     while values.len() < count {
         let message = within("a record", consumer.next()).await.expect("a record");
-        values.push(text(message.record.value()).parse().expect("a number"));
+        values.push(value_of(&message));
     }
     values
 }
@@ -76,6 +80,16 @@ impl Seen {
         values.into_iter().for_each(|value| *self.0.entry(value).or_default() += 1);
     }
 
+    /// Reads on until so many records were read in all.
+    async fn add_until(&mut self, count: usize, one: &mut Consumer, other: &mut Consumer) {
+        while self.0.values().sum::<usize>() < count {
+            let either = async {
+                tokio::select! { message = one.next() => message, message = other.next() => message }
+            };
+            self.add([value_of(&within("a record", either).await.expect("a record"))]);
+        }
+    }
+
     fn expect_each_once(&self, count: u64) {
         assert_eq!(self.0.len() as u64, count, "all of them");
         let twice: Vec<_> = self.0.iter().filter(|(_, times)| **times > 1).collect();
@@ -108,27 +122,15 @@ async fn members_share(scheme: &str) {
         seen.add(values);
     }
     within("close", second.close()).await.expect("closed");
-    let (one, two) = (tokio::spawn(drain(first)), tokio::spawn(drain(third)));
+    seen.add_until(3000, &mut first, &mut third).await;
     within("publisher", publisher).await.expect("no panic");
-    for task in [one, two] {
-        seen.add(within("reading", task).await.expect("no panic"));
-    }
+    within("close", first.close()).await.expect("closed");
+    within("close", third.close()).await.expect("closed");
     seen.expect_each_once(3000);
     let group = within("describe", client.describe_group("g")).await.expect("a group");
     assert_eq!(group.state, GroupState::Empty);
     let lag: u64 = group.partitions[0].1.iter().map(|partition| partition.lag().expect("committed")).sum();
     assert_eq!(lag, 0, "all of it is committed");
-}
-
-/// Reads until nothing is left, and closes.
-async fn drain(mut consumer: Consumer) -> Vec<u64> {
-    let mut values = Vec::new();
-    while let Ok(message) = tokio::time::timeout(Duration::from_secs(2), consumer.next()).await {
-        let message = message.expect("a record");
-        values.push(text(message.record.value()).parse().expect("a number"));
-    }
-    within("close", consumer.close()).await.expect("closed");
-    values
 }
 
 #[tokio::test]
@@ -526,22 +528,10 @@ async fn what_is_revoked_can_be_committed_before_it_goes() {
     within("commit", first.commit()).await.expect("committed");
     let told = tokio::time::timeout(Duration::ZERO, second.next_event()).await;
     assert!(!matches!(told, Ok(Ok(ConsumerEvent::Batch(_)))), "nobody else has it yet: {told:?}");
-    let left = 20 - seen.0.len();
     publish(&client, "t", 20..22).await;
-    let mut rest = 0;
-    while rest < left + 2 {
-        tokio::select! {
-            message = first.next() => seen.add([value_of(&message.expect("a record"))]),
-            message = second.next() => seen.add([value_of(&message.expect("a record"))]),
-        }
-        rest += 1;
-    }
+    seen.add_until(22, &mut first, &mut second).await;
     seen.expect_each_once(22);
     assert_eq!((first.assignment().len(), second.assignment()), (1, revoked));
-}
-
-fn value_of(message: &client::Message) -> u64 {
-    text(message.record.value()).parse().expect("a number")
 }
 
 /// The end that a partition has when it comes to a consumer is told once it is reached, and what is beyond it is lag.
@@ -604,4 +594,37 @@ async fn an_idle_consumer_is_sent_what_it_has_room_for() {
     }
     let left = within("lag", consumer.lag()).await.expect("known");
     assert_eq!(left.iter().map(|(_, lag)| lag).sum::<u64>(), 0);
+}
+
+/// A program that is slow gives a partition up with its next call, not at the end of a batch that it is in.
+#[tokio::test]
+async fn a_partition_is_given_up_in_the_midst_of_a_batch() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    create(&client, "t", 2).await;
+    let publisher = within("publisher", client.publisher("t").open()).await.expect("open");
+    let mut values = 0..2000u64;
+    for partition in 0..2 {
+        let mut builder = BatchBuilder::new();
+        for value in values.by_ref().take(1000) {
+            builder.push(1, None, Some(value.to_string().as_bytes()), &[]).expect("a small record");
+        }
+        let batch = builder.finish().expect("records");
+        within("send", publisher.send_batch(Some(partition), batch)).await.expect("sent");
+    }
+    within("flush", publisher.flush()).await.expect("acknowledged");
+    let mut first = open(client.consumer("g").topic("t")).await;
+    let mut seen = Seen::default();
+    seen.add(take(&mut first, 1).await);
+    let mut second = open(client.consumer("g").topic("t")).await;
+    let mut calls = 0;
+    until("the hand-over", async || {
+        calls += 1;
+        seen.add(take(&mut first, 1).await);
+        first.assignment().len() == 1
+    })
+    .await;
+    assert!(calls < 999, "it was still in its first batch");
+    seen.add_until(2000, &mut first, &mut second).await;
+    seen.expect_each_once(2000);
 }
