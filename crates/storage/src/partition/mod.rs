@@ -348,8 +348,8 @@ impl DiskPartition {
         Ok(())
     }
 
-    /// Where retention lets the partition begin. 0 is no limit. Whole segments go; the one that grows goes by time only,
-    /// when nothing more came for so long.
+    /// Where retention lets the partition begin. 0 is no limit. Whole segments go; the one that grows goes by time
+    /// only, when nothing more came for so long.
     pub fn retain(&self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> Option<Offset> {
         let segments = self.segments.lock();
         let (start, flushed, end) = {
