@@ -224,7 +224,9 @@ async fn a_static_member_comes_back_without_a_rebalance() {
     assert_eq!(replaced.kind, ErrorKind::AlreadyExists);
     let after = within("describe", client.describe_group("g")).await.expect("a group");
     assert_eq!((after.epoch, after.members.len()), (epoch, 2), "nothing was shared out anew");
-    assert!(tokio::time::timeout(Duration::ZERO, other.next_event()).await.is_err(), "the other heard nothing");
+    while let Ok(event) = tokio::time::timeout(Duration::ZERO, other.next_event()).await {
+        assert!(matches!(event, Ok(ConsumerEvent::End { .. })), "the other heard {event:?}");
+    }
 }
 
 /// A program that commits itself goes on after its last commit, with its note; what came after that comes again.
@@ -627,4 +629,75 @@ async fn a_partition_is_given_up_in_the_midst_of_a_batch() {
     assert!(calls < 999, "it was still in its first batch");
     seen.add_until(2000, &mut first, &mut second).await;
     seen.expect_each_once(2000);
+}
+
+/// A member that was cut off for too long comes back to a refusal of what it commits, is told its loss, and joins
+/// again by itself.
+#[tokio::test]
+async fn a_member_that_was_cut_off_is_fenced_and_joins_again() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address, Vec::new()).await;
+    let watcher = server.client("tcp").await;
+    create(&watcher, "t", 1).await;
+    publish(&watcher, "t", 0..10).await;
+    let client = connect(&proxy.url(), ClientSettings::default()).await;
+    let short = client.consumer("g").topic("t").auto_commit(None).session_timeout(Duration::from_millis(300));
+    let mut cut_off = open(short).await;
+    assert_eq!(take(&mut cut_off, 5).await, [0, 1, 2, 3, 4]);
+    proxy.go_down();
+    let mut other = open(watcher.consumer("g").topic("t").auto_commit(None)).await;
+    assert_eq!(take(&mut other, 10).await, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], "nothing was committed");
+    proxy.go_up();
+    until("the refusal", async || {
+        let refused = cut_off.commit().await.expect_err("it is with another").kind;
+        assert!(matches!(refused, ErrorKind::Fenced | ErrorKind::Disconnected | ErrorKind::Timeout), "{refused:?}");
+        refused == ErrorKind::Fenced
+    })
+    .await;
+    let lost = loop {
+        match within("the loss", cut_off.next_event()).await.expect("it goes on") {
+            ConsumerEvent::Lost(lost) => break lost,
+            ConsumerEvent::Batch(_) => {}
+            event => panic!("{event:?}"),
+        }
+    };
+    assert_eq!((lost, cut_off.assignment()), (vec![at("t", 0)], vec![]));
+    within("commit", other.commit()).await.expect("committed");
+    within("close", other.close()).await.expect("closed");
+    publish(&watcher, "t", 10..12).await;
+    assert_eq!(take(&mut cut_off, 2).await, [10, 11], "it is a member again, and goes on after the other");
+}
+
+/// A broker that stops tells at once those who wait for news, and does not wait for them.
+#[tokio::test]
+async fn whoever_waits_does_not_hold_up_a_stop() {
+    let mut server = Server::start();
+    let client = server.client("tcp").await;
+    create(&client, "t", 1).await;
+    let mut raw = Raw::open(server.address).await;
+    let step = Step::Join {
+        client: "waits".into(),
+        session_timeout_ms: 180_000,
+        rebalance_timeout_ms: 60_000,
+        assignor: Assignor::Uniform,
+        topics: vec!["t".into()],
+    };
+    let Response::Group(GroupResponse::Turn { epoch, .. }) = raw.call(&member("waits", step)).await else {
+        panic!("it is no member");
+    };
+    let step = Step::Alive { epoch, wait_ms: 60_000, owned: None, topics: None };
+    let beat = raw.send(&member("waits", step)).await;
+    assert_eq!(raw.call(&Request::Ping).await, Response::Pong);
+    // Their answers have no order, so each has a connection.
+    let mut other = Raw::open(server.address).await;
+    let request = Request::Fetch { topic: "t".into(), partition: 0, offset: 0, bytes_max: 1, wait_ms: 60_000 };
+    let fetch = other.send(&request).await;
+    assert_eq!(other.call(&Request::Ping).await, Response::Pong);
+    server.signal(Signal::TERM);
+    for (raw, waiting) in [(&mut raw, beat), (&mut other, fetch)] {
+        let answer = raw.answer(waiting).await;
+        assert!(matches!(&answer, Response::Error(error) if error.kind == ErrorKind::ShuttingDown), "{answer:?}");
+    }
+    drop((raw, other, client));
+    assert!(server.ended().await.success(), "all was finished in time");
 }
