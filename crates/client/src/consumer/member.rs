@@ -206,8 +206,11 @@ impl Link {
             let step = Step::Alive { epoch, wait_ms: wait.as_millis() as u32, owned, topics: None };
             let answer = tokio::select! {
                 answer = self.say(step, wait) => answer,
-                // It is said at once; the answer that is still to come has nothing for a member that has spoken since.
-                () = self.owned_changed.notified(), if is_waiting => continue,
+                // It is said at once. The answer that is not waited for may have been news, so all is asked for again.
+                () = self.owned_changed.notified(), if is_waiting => {
+                    told = None;
+                    continue;
+                }
             };
             let result = match answer {
                 Ok(turn) => {
