@@ -643,7 +643,7 @@ impl Group {
             0 => Ok(()),
             n => Err(GroupError::new(
                 Reason::HasMembers,
-                format!("group {} has {n} members; {what} once they have left", self.name),
+                format!("group {} has members ({n}); {what} once they have left", self.name),
             )),
         }
     }

@@ -258,7 +258,7 @@ fn group_commands() {
 
     let member = Member::start(&server, &[]);
     until_shared(&server, 1);
-    assert!(reset(&["--to", "0"]).failed(1).contains("1 members"));
+    assert!(reset(&["--to", "0"]).failed(1).contains("members (1)"));
     on(&server, ["group", "delete", "g"]).failed(1);
     member.end(Signal::TERM);
     assert!(on(&server, ["group", "delete", "g"]).ok().contains("deleted"));
