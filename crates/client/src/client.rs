@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Acks, Record, Result, TopicSettings};
+use engine::{Acks, Offset, PartitionId, Record, Result, TopicSettings};
 use wire::{Request, Response, TopicInfo};
 
 use crate::address::Address;
@@ -141,6 +141,15 @@ impl Client {
     pub async fn grow_topic(&self, topic: &str, partitions: u32) -> Result<TopicInfo> {
         match self.call(&Request::TopicGrow { topic: topic.to_owned(), partitions }).await? {
             Response::TopicGrown(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Removes the records of a partition before an offset for good, or all that are there with `Offset::MAX`. Returns
+    /// where it begins then: what retention has removed already stays so.
+    pub async fn delete_records(&self, topic: &str, partition: PartitionId, before: Offset) -> Result<Offset> {
+        match self.call(&Request::RecordsDelete { topic: topic.to_owned(), partition, before }).await? {
+            Response::RecordsDeleted { start } => Ok(start),
             other => Err(unexpected(&other)),
         }
     }

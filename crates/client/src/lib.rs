@@ -34,10 +34,10 @@ pub use client::Client;
 pub use consumer::{Consumer, ConsumerBuilder, ConsumerEvent};
 pub use engine::groups::{Assignor, GroupState, MemberState};
 pub use engine::{
-    Acks, BatchBuilder, Codec, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch, RecordView,
-    Records, Result, RetryClass, Start, Storage, TopicName, TopicPartition, TopicSettings,
+    Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch,
+    RecordView, Records, Result, RetryClass, Start, Storage, TopicName, TopicPartition, TopicSettings,
 };
-pub use publisher::{Publisher, PublisherBuilder};
+pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher, PublisherBuilder};
 pub use settings::ClientSettings;
 pub use subscription::{Batch, Event, Message, Subscription, SubscriptionBuilder};
 pub use wire::groups::{CommittedOffset, GroupInfo, GroupPartition, GroupSummary, MemberInfo, OffsetReset};
