@@ -231,7 +231,7 @@ async fn topics_from_begin_to_end() {
         created.text(),
         concat!(
             r#"{"topic":"b","settings":{"partitions":2,"retention_bytes":67108864,"retention_ms":5000,"#,
-            r#""storage":"memory"},"#,
+            r#""storage":"memory","compact":false},"#,
             r#""partitions":[{"partition":0,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0},"#,
             r#"{"partition":1,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0}]}"#
         )
