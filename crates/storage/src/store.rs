@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::{Error, ErrorKind, Result, TopicName, TopicSettings};
 use parking_lot::{Condvar, Mutex};
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
 
 use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
 use crate::disk::{Disk, damaged, failed, make_dir, other_version, read_whole, replace};
@@ -39,10 +41,14 @@ const GATE_FACTOR: u64 = 4;
 /// How often it is looked what there is to compact, and how long that waits after an error.
 const COMPACT_EVERY: Duration = Duration::from_secs(1);
 const COMPACT_AGAIN: Duration = Duration::from_secs(60);
+/// Priority of threads in the background: a tenth of the others' share where there is not enough for all.
+const NICE: i32 = 10;
 /// How long somebody stands still for the journal.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// What one partition writes to its segments before another has its turn.
 const FLUSH_BYTES: usize = 4 << 20;
+/// Bytes of a partition's segments that wait for a sync.
+const SYNC_BYTES: u64 = 8 << 20;
 
 #[derive(Clone, Copy, Debug)]
 pub struct StoreSettings {
@@ -314,9 +320,10 @@ impl Store {
 
     fn spawn(self: &Arc<Self>, name: &str, work: fn(&Self) -> bool) -> Result<()> {
         let store = Arc::downgrade(self);
-        let thread = std::thread::Builder::new()
-            .name(name.into())
-            .spawn(move || while store.upgrade().is_some_and(|store| work(&store)) {});
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            stand_back();
+            while store.upgrade().is_some_and(|store| work(&store)) {}
+        });
         let thread = thread.map_err(|error| {
             Error::new(ErrorKind::Internal, format!("cannot start a thread for the storage: {error}"))
         })?;
@@ -495,7 +502,8 @@ impl Store {
     fn flush(&self) -> u64 {
         let mut flushed = 0;
         for (_, partition) in self.all_partitions() {
-            match partition.flush(FLUSH_BYTES, (self.clock)()) {
+            let flushed_now = partition.flush(FLUSH_BYTES, (self.clock)());
+            match flushed_now.and_then(|bytes| partition.sync_ahead(SYNC_BYTES).map(|()| bytes)) {
                 Ok(bytes) => flushed += bytes,
                 Err(error) => {
                     tracing::error!(%error, "cannot write to a segment; it is tried again");
@@ -617,6 +625,13 @@ impl Drop for Store {
         if let Some(journal) = self.shared.journal.get() {
             journal.stop();
         }
+    }
+}
+
+/// Who publishes and reads comes before the calling thread from now on.
+fn stand_back() {
+    if let Err(error) = setpriority_process(Some(gettid()), NICE) {
+        tracing::debug!(%error, "background work keeps its priority");
     }
 }
 

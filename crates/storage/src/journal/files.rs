@@ -17,7 +17,9 @@ use crate::disk::{Disk, DiskFile, failed};
 /// Files that are ready before they are needed.
 const SPARE: usize = 2;
 /// Zeros of one write.
-const ZEROS_BYTES: usize = 1 << 20;
+const ZEROS_BYTES: usize = 256 << 10;
+/// Zeros between two syncs.
+const SYNC_BYTES: u64 = 4 << 20;
 
 /// A slot: a file that is used again and again, each time under a new number.
 pub(crate) struct JournalFile {
@@ -124,17 +126,19 @@ impl Files {
 
     /// Makes a file ready if there are too few. `false` where there is nothing to do for now.
     pub(crate) fn prepare_one(&self) -> Result<bool> {
-        let is_wanted = {
+        let (is_wanted, is_urgent) = {
             let state = self.state.lock();
-            state.spare.len() < SPARE && state.in_use.len() + state.spare.len() < self.files_max
+            let is_wanted = state.spare.len() < SPARE && state.in_use.len() + state.spare.len() < self.files_max;
+            (is_wanted, state.spare.is_empty())
         };
-        if is_wanted { self.prepare().map(|()| true) } else { Ok(false) }
+        if is_wanted { self.prepare(is_urgent).map(|()| true) } else { Ok(false) }
     }
 
-    /// The same where there has to be one.
-    pub(crate) fn prepare(&self) -> Result<()> {
+    /// The same where there has to be one. An urgent one is not written before it is used: its first use takes longer
+    /// at each sync, and all together less than zeros would.
+    pub(crate) fn prepare(&self, is_urgent: bool) -> Result<()> {
         let slot = self.state.lock().slots;
-        let made = self.make(slot);
+        let made = self.make(slot, is_urgent);
         let mut state = self.state.lock();
         self.changed.notify_all();
         match made {
@@ -151,7 +155,7 @@ impl Files {
         }
     }
 
-    fn make(&self, slot: u32) -> Result<JournalFile> {
+    fn make(&self, slot: u32, is_urgent: bool) -> Result<JournalFile> {
         let slot = Slot { slot, path: Self::path(&self.dir, slot), len: self.file_bytes };
         let make = || -> io::Result<JournalFile> {
             // What a crash left half made has no place in the journal.
@@ -160,12 +164,10 @@ impl Files {
                 _ => {}
             }
             let file = self.disk.create(&slot.path)?;
-            let zeros = vec![0; ZEROS_BYTES.min(self.file_bytes as usize)];
-            let mut at = 0;
-            while at < self.file_bytes {
-                let bytes = (self.file_bytes - at).min(zeros.len() as u64);
-                file.write_at(&mut [IoSlice::new(&zeros[..bytes as usize])], at)?;
-                at += bytes;
+            if is_urgent {
+                file.allocate(self.file_bytes)?;
+            } else {
+                self.write_zeros(&*file)?;
             }
             file.sync()?;
             self.disk.sync_dir(&self.dir)?;
@@ -173,6 +175,21 @@ impl Files {
         };
         let file = make().inspect_err(|_| self.disk.remove(&slot.path).unwrap_or_default());
         file.map_err(failed("make", &slot.path))
+    }
+
+    fn write_zeros(&self, file: &dyn DiskFile) -> io::Result<()> {
+        let zeros = vec![0; ZEROS_BYTES.min(self.file_bytes as usize)];
+        let mut at = 0;
+        while at < self.file_bytes {
+            let bytes = (self.file_bytes - at).min(zeros.len() as u64);
+            file.write_at(&mut [IoSlice::new(&zeros[..bytes as usize])], at)?;
+            at += bytes;
+            // Not all at once: whoever syncs the journal meanwhile waits for all that the disk was given before.
+            if at.is_multiple_of(SYNC_BYTES) {
+                file.sync()?;
+            }
+        }
+        Ok(())
     }
 
     /// A ready file under the next number, from this position on. Waits until there is one; `None` where there will

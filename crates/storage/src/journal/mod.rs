@@ -225,7 +225,7 @@ impl Journal {
         files.adopt(&tail.in_use, &tail.others, tail.number)?;
         // The first file is made here, later ones ahead of their use.
         if files.counts().1 == 0 {
-            files.prepare()?;
+            files.prepare(false)?;
         }
         let start = tail.end.next_multiple_of(settings.file_bytes);
         let (file, head) = files.take(directory, start).ok_or_else(stopped)?;

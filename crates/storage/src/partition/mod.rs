@@ -28,7 +28,7 @@ use crate::store::Shared;
 pub use compact::{Compacted, CompactionSettings, CompactionStats};
 use compact::{Outcome, Pace, Turn};
 pub use segments::SegmentInfo;
-use segments::{Segments, SharedSegments};
+use segments::{Segments, SharedSegments, Unsynced};
 
 /// What a batch in a tail costs beside its bytes.
 const ENTRY_BYTES: usize = 96;
@@ -459,12 +459,27 @@ impl DiskPartition {
             let (dirs, names) = segments.unsynced_dirs();
             (segments.unsynced()?, Taken { info, dirs, names, changes })
         };
+        self.sync(unsynced)?;
+        Ok(Some(taken))
+    }
+
+    fn sync(&self, unsynced: Vec<Unsynced>) -> Result<()> {
         for unsynced in unsynced {
             let synced = unsynced.sync();
             self.segments.lock().set_synced(&unsynced, synced.is_ok());
             synced?;
         }
-        Ok(Some(taken))
+        Ok(())
+    }
+
+    /// Syncs segments when so many bytes of them are not: little by little, since whoever syncs the journal meanwhile
+    /// has to wait for all that the disk was given before.
+    pub(crate) fn sync_ahead(&self, bytes: u64) -> Result<()> {
+        let unsynced = {
+            let mut segments = self.segments.lock();
+            if segments.unsynced_bytes() < bytes { Vec::new() } else { segments.unsynced()? }
+        };
+        self.sync(unsynced)
     }
 
     /// After a checkpoint that keeps what was taken of this partition.

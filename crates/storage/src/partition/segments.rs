@@ -45,6 +45,8 @@ pub(crate) struct Segment {
 
 /// What a search by time or a check reads at once.
 pub(crate) const READ_BYTES: usize = 1 << 20;
+/// Bytes of one write. Many systems let no other thread have the processor before it is done.
+const WRITE_BYTES: usize = 256 << 10;
 /// Files of one partition that stay open.
 const OPEN_MAX: usize = 4;
 /// Bytes that an index may not know: they are read through instead.
@@ -281,18 +283,28 @@ impl Segments {
         let file = self.file(at)?;
         let path = self.log_path(&self.list[at].info);
         let Segment { info, index, .. } = &mut self.list[at];
-        let mut slices: Vec<IoSlice<'_>> = batches.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
-        file.write_at(&mut slices, info.bytes).map_err(failed("write", &path))?;
         let mut index = index.as_mut().filter(|index| index.bytes() == info.bytes).map(Arc::make_mut);
-        for batch in batches {
-            if let Some(index) = &mut index {
-                index.push(batch);
+        let mut rest = batches;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |batch: &&RecordBatch| {
+                bytes += batch.len();
+                bytes <= WRITE_BYTES || bytes == batch.len()
+            };
+            let some = &rest[..rest.iter().take_while(fits).count()];
+            rest = &rest[some.len()..];
+            let mut slices: Vec<IoSlice<'_>> = some.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
+            file.write_at(&mut slices, info.bytes).map_err(failed("write", &path))?;
+            for batch in some {
+                if let Some(index) = &mut index {
+                    index.push(batch);
+                }
+                info.bytes += batch.len() as u64;
+                info.end = batch.next_offset();
+                info.timestamp_ms_max = info.timestamp_ms_max.max(batch.max_timestamp_ms());
             }
-            info.bytes += batch.len() as u64;
-            info.end = batch.next_offset();
-            info.timestamp_ms_max = info.timestamp_ms_max.max(batch.max_timestamp_ms());
+            info.appended_ms = info.appended_ms.max(now_ms);
         }
-        info.appended_ms = info.appended_ms.max(now_ms);
         Ok(())
     }
 
@@ -316,6 +328,12 @@ impl Segments {
         {
             (self.list[other].file, self.list[other].index) = (None, None);
         }
+    }
+
+    pub(crate) fn unsynced_bytes(&self) -> u64 {
+        // Those that are not synced are the newest.
+        let newest = self.list.iter().rev().take_while(|segment| segment.is_dirty());
+        newest.map(|segment| segment.info.bytes - segment.synced.0).sum()
     }
 
     /// What has to be synced so that a checkpoint may say [`Segments::infos`].

@@ -586,4 +586,14 @@ impl DiskFile for SimFile {
         world.files.get_mut(&self.file).expect("a file").set_len(len as usize);
         Ok(())
     }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        {
+            let world = self.disk.0.lock();
+            if world.bytes_max.is_some_and(|max| world.bytes + len > max) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
+        self.set_len(len)
+    }
 }
