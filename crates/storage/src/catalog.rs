@@ -16,8 +16,9 @@
 //! | Part | Bytes |
 //! |---|---|
 //! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1) |
-//! | partition | its start (8), number of segments (4), the segments, then its producers |
+//! | partition | its start (8), number of segments (4), the segments, its producers, then its salvages |
 //! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
+//! | salvages | their number (4), and the position (8) of each |
 //! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8) |
 
 use std::collections::BTreeMap;
@@ -188,6 +189,8 @@ impl Checkpoint {
                 bytes.put_u64_le(partition.producers_end);
                 bytes.put_u32_le(partition.producers.len() as u32);
                 bytes.put_slice(&partition.producers);
+                bytes.put_u32_le(partition.salvages.len() as u32);
+                partition.salvages.iter().for_each(|position| bytes.put_u64_le(*position));
             }
         }
         let crc = checksum(&bytes[12..]);
@@ -246,7 +249,8 @@ fn get_partition(input: &mut &[u8]) -> Result<PartitionInfo, Failed> {
     let len = input.try_get_u32_le()? as usize;
     let (producers, rest) = input.split_at_checked(len).ok_or_else(|| Failed("producers are cut short".into()))?;
     *input = rest;
-    Ok(PartitionInfo { start, segments, producers: Bytes::copy_from_slice(producers), producers_end })
+    let salvages = (0..input.try_get_u32_le()?).map(|_| Ok(input.try_get_u64_le()?)).collect::<Result<_, Failed>>()?;
+    Ok(PartitionInfo { start, segments, producers: Bytes::copy_from_slice(producers), producers_end, salvages })
 }
 
 fn put_name(bytes: &mut Vec<u8>, name: &TopicName) {
@@ -308,7 +312,7 @@ mod tests {
         let segment = SegmentInfo { base: 5, end: 9, bytes: 1000, timestamp_ms_max: -1, appended_ms: 77 };
         let segments = vec![segment, SegmentInfo { base: 9, end: 11, ..segment }];
         let producers = Bytes::from_static(b"who");
-        let partition = PartitionInfo { start: 6, segments, producers, producers_end: 11 };
+        let partition = PartitionInfo { start: 6, segments, producers, producers_end: 11, salvages: vec![4096] };
         catalog.topics.get_mut(&3).expect("a topic").partitions[1] = partition;
         Checkpoint { directory: 1, origin: Origin { position: 4096, number: 2, slot: 1 }, catalog }
     }

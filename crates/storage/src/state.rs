@@ -37,6 +37,11 @@ fn stream(topic: u32, partition: PartitionId) -> u64 {
     u64::from(topic) << 32 | u64::from(partition)
 }
 
+fn partition_mut(catalog: &mut Catalog, stream: u64) -> Option<&mut PartitionInfo> {
+    let entry = catalog.topics.get_mut(&((stream >> 32) as u32))?;
+    entry.partitions.get_mut((stream & u64::from(u32::MAX)) as usize)
+}
+
 /// What the journal has for each partition, seen without changing any.
 #[derive(Default)]
 struct Exam {
@@ -99,10 +104,7 @@ impl State {
     }
 
     pub(crate) fn set_info(&mut self, stream: u64, info: &PartitionInfo) {
-        let (id, partition) = ((stream >> 32) as u32, (stream & u64::from(u32::MAX)) as usize);
-        if let Some(entry) = self.catalog.topics.get_mut(&id)
-            && let Some(known) = entry.partitions.get_mut(partition)
-        {
+        if let Some(known) = partition_mut(&mut self.catalog, stream) {
             *known = info.clone();
         }
     }
@@ -137,10 +139,20 @@ impl State {
         for (stream, salvage) in salvages {
             if self.partitions.contains_key(&stream) {
                 salvage.finish(&*self.shared.disk)?;
+                self.note_salvage(stream, origin.position);
             }
         }
         self.remove_leftovers()?;
         Ok(end)
+    }
+
+    /// The next checkpoint says that there is such a file.
+    fn note_salvage(&mut self, stream: u64, position: u64) {
+        if let Some(info) = partition_mut(&mut self.catalog, stream)
+            && !info.salvages.contains(&position)
+        {
+            info.salvages.push(position);
+        }
     }
 
     fn served(&self) -> Vec<Arc<DiskPartition>> {
@@ -265,8 +277,8 @@ impl Exam {
                     if base == *end {
                         *end = next;
                     } else if next > *end {
-                        let what = format!("records {end} to {base} are in no segment and not in the journal");
-                        self.holes.entry(stream).or_insert_with(|| Error::new(ErrorKind::Corrupt, what));
+                        let end = *end;
+                        self.holes.entry(stream).or_insert_with(|| hole(partitions.get(&stream), end, base));
                     }
                 }
             },
@@ -278,6 +290,15 @@ impl Exam {
         }
         Ok(())
     }
+}
+
+fn hole(partition: Option<&Arc<DiskPartition>>, end: Offset, base: Offset) -> Error {
+    let dir = partition.map(|partition| partition.dir().display().to_string()).unwrap_or_default();
+    let what = format!(
+        "{dir} is damaged: records {end} to {base} are in no segment and not in the journal. Put back a copy of it, or \
+         see what can be saved: thalweg inspect"
+    );
+    Error::new(ErrorKind::Corrupt, what)
 }
 
 fn start_of(body: &[u8]) -> Result<Offset> {

@@ -82,6 +82,8 @@ pub struct PartitionInfo {
     /// [`Producers`] in bytes, and the offset up to which they know the log. Empty where there are none.
     pub producers: Bytes,
     pub producers_end: Offset,
+    /// Files of entries that were put aside, by their positions: without them the partition cannot be served.
+    pub salvages: Vec<u64>,
 }
 
 impl PartitionInfo {
@@ -132,7 +134,7 @@ impl DiskPartition {
     ) -> Self {
         let end = info.end();
         let disk = shared.disk.clone();
-        let (segments, mut refused) = match Segments::open(disk.clone(), dir.clone(), segment_bytes, &info.segments) {
+        let (segments, mut refused) = match Segments::open(disk.clone(), dir.clone(), segment_bytes, info) {
             Ok(segments) => (segments, None),
             // It keeps its place and its files; nothing is read from them or written to them.
             Err(error) => (Segments::closed(disk, dir, segment_bytes, &info.segments), Some(refuse(&error))),

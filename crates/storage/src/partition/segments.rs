@@ -11,8 +11,10 @@ use engine::record::BATCH_HEADER_BYTES;
 use engine::{Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
+use super::PartitionInfo;
 use super::index::Index;
 use crate::disk::{Disk, DiskFile, damaged, failed, read_whole};
+use crate::journal::salvage;
 
 /// What a checkpoint knows of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +99,20 @@ pub(crate) struct Unsynced {
 impl Segments {
     /// With what a checkpoint says of the segments. Changes nothing: that is for [`Segments::settle`], once it is known
     /// that the journal has all that is not in them.
-    pub(crate) fn open(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &[SegmentInfo]) -> Result<Self> {
-        let mut segments = Self::closed(disk, dir, segment_bytes, known);
+    pub(crate) fn open(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &PartitionInfo) -> Result<Self> {
+        let mut segments = Self::closed(disk, dir, segment_bytes, &known.segments);
         let names = segments.names()?;
         for name in names.iter().filter(|name| name.ends_with(".salvage")) {
             segments.salvages.push(segments.dir.join(name));
         }
         segments.salvages.sort();
-        for info in known {
+        for position in &known.salvages {
+            let path = salvage::path(&segments.dir, *position);
+            if !segments.salvages.contains(&path) {
+                return Err(damaged(&path, 0, "the file is missing"));
+            }
+        }
+        for info in &known.segments {
             let path = segments.log_path(info.base);
             if !names.iter().any(|name| *name == log_name(info.base)) {
                 return Err(damaged(&path, 0, "the file is missing"));

@@ -1,12 +1,13 @@
 //! The power goes at any moment, again and again: what was acknowledged is there, and nothing that was never appended.
 
+use std::panic::RefUnwindSafe;
 use std::path::Path;
 
 use crate::sim::{Random, SimDisk};
 use crate::workload::{Heard, Model, Work, open, small};
 
 /// `STORAGE_SEED` and `STORAGE_CYCLES` ask for other seeds, or for more of them.
-pub fn seeds(cycles: u64) -> impl Iterator<Item = u64> {
+fn seeds(cycles: u64) -> impl Iterator<Item = u64> {
     let get = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let first = get("STORAGE_SEED").unwrap_or(1);
     (first..).take(get("STORAGE_CYCLES").unwrap_or(cycles) as usize)
@@ -54,26 +55,35 @@ fn live(seed: u64, syncs_in_flight: usize) {
     model.check(&topics, incarnation).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
 }
 
-fn lives(syncs_in_flight: usize, cycles: u64) {
+/// Does it with each seed, and says of one that fails how to repeat it.
+pub fn repeatable(cycles: u64, each: impl Fn(u64) + RefUnwindSafe) {
     for seed in seeds(cycles) {
-        if let Err(panic) = std::panic::catch_unwind(|| live(seed, syncs_in_flight)) {
-            eprintln!("to repeat it: STORAGE_SEED={seed} STORAGE_CYCLES=1");
+        if let Err(panic) = std::panic::catch_unwind(|| each(seed)) {
+            let thread = std::thread::current();
+            let test = thread.name().unwrap_or_default();
+            eprintln!(
+                "to repeat it: STORAGE_SEED={seed} STORAGE_CYCLES=1 cargo test -p thalweg-storage --test it -- {test}"
+            );
             std::panic::resume_unwind(panic);
         }
     }
 }
 
+fn lives(syncs_in_flight: usize, cycles: u64) {
+    repeatable(cycles, |seed| live(seed, syncs_in_flight));
+}
+
 #[test]
 fn what_was_acknowledged_outlives_power_cuts_with_one_sync_at_a_time() {
-    lives(1, 100);
+    lives(1, 70);
 }
 
 #[test]
 fn what_was_acknowledged_outlives_power_cuts_with_two_syncs_in_flight() {
-    lives(2, 100);
+    lives(2, 70);
 }
 
 #[test]
 fn what_was_acknowledged_outlives_power_cuts_with_three_syncs_in_flight() {
-    lives(3, 100);
+    lives(3, 70);
 }

@@ -208,9 +208,10 @@ impl Model {
         Ok(())
     }
 
-    fn known(&self, topic: &str, partition: usize) -> (Vec<RecordBatch>, Offset) {
+    /// Where a partition began when it was checked last, what was in it, and where it ended.
+    pub fn known(&self, topic: &str, partition: usize) -> (Offset, Vec<RecordBatch>, Offset) {
         let model = self.topics.get(topic).and_then(|topic| topic.partitions.get(&partition));
-        model.map(|model| (model.known.clone(), model.known_end)).unwrap_or_default()
+        model.map(|model| (model.started, model.known.clone(), model.known_end)).unwrap_or_default()
     }
 }
 
@@ -498,7 +499,7 @@ impl Work {
     fn adopt(&self, topic: StoredTopic, model: &Model) -> Vec<Arc<Writer>> {
         let writer = |(partition, log): (usize, &Arc<DiskPartition>)| {
             let name = topic.name.as_str();
-            let (written, committed) = model.known(name, partition);
+            let (_, written, committed) = model.known(name, partition);
             let state = Mutex::new(WriterState { written, committed, ..WriterState::default() });
             let (topic, log, say) = (name.to_owned(), log.clone(), self.say.clone());
             let incarnation = self.incarnation;
