@@ -265,9 +265,7 @@ impl DiskPartition {
     /// at the end.
     pub fn read(self: &Arc<Self>, from: Offset, bytes_max: usize) -> Result<Read> {
         let state = self.state.lock();
-        if let Some(refused) = &state.refused {
-            return Err(refused.clone());
-        }
+        self.check(&state)?;
         if from < state.start || from > state.committed {
             let (start, end) = (state.start, state.committed);
             let message = format!("offset {from} is not in the log, which has {start} to {end}");
@@ -292,11 +290,13 @@ impl DiskPartition {
     /// The offset of the first committed batch with a record of this time or later; the end where there is none.
     /// May block on a file.
     pub fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
+        self.find_time(timestamp_ms).map_err(|error| self.explain(error))
+    }
+
+    fn find_time(&self, timestamp_ms: i64) -> Result<Offset> {
         let (start, front, otherwise) = {
             let state = self.state.lock();
-            if let Some(refused) = &state.refused {
-                return Err(refused.clone());
-            }
+            self.check(&state)?;
             let front = state.tail.front().map_or(state.committed, |held| held.batch.base_offset());
             (state.start, front, state.tail_offset_for_time(timestamp_ms).unwrap_or(state.committed))
         };
@@ -313,6 +313,17 @@ impl DiskPartition {
             at = view.end();
         }
         Ok(otherwise.max(start))
+    }
+
+    /// Why a file could not be read: perhaps because the partition was deleted meanwhile, and its files with it.
+    fn explain(&self, error: Error) -> Error {
+        if self.state.lock().is_deleted {
+            return deleted();
+        }
+        if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Internal) {
+            tracing::error!(%error, "a segment cannot be read");
+        }
+        error
     }
 
     /// Records before this offset are gone, as soon as the journal has it.
@@ -345,7 +356,7 @@ impl DiskPartition {
             return Err(refused.clone());
         }
         if state.is_deleted {
-            return Err(Error::not_found("the partition was deleted"));
+            return Err(deleted());
         }
         Ok(())
     }
@@ -514,14 +525,16 @@ impl State {
 
 impl ColdRead {
     pub fn run(self) -> Result<Vec<RecordBatch>> {
+        self.find().map_err(|error| self.partition.explain(error))
+    }
+
+    fn find(&self) -> Result<Vec<RecordBatch>> {
         let view = self.partition.segments.lock().view(self.from, None)?;
         match view {
             Some(mut view) if view.base() <= self.from => {
                 let part = view.part(self.from);
                 self.partition.segments.lock().keep_index(&view);
-                part.and_then(|part| part.read(self.from, self.bytes_max)).inspect_err(|error| {
-                    tracing::error!(%error, "a segment cannot be read");
-                })
+                part?.read(self.from, self.bytes_max)
             }
             // It has moved on meanwhile.
             _ => match self.partition.read(self.from, self.bytes_max)? {
@@ -533,6 +546,10 @@ impl ColdRead {
             },
         }
     }
+}
+
+fn deleted() -> Error {
+    Error::not_found("the partition was deleted")
 }
 
 fn cost(batch: &RecordBatch) -> u64 {

@@ -7,10 +7,16 @@ use crate::sim::{Random, SimDisk};
 use crate::workload::{Heard, Model, Work, open, small};
 
 /// `STORAGE_SEED` and `STORAGE_CYCLES` ask for other seeds, or for more of them.
-fn seeds(cycles: u64) -> impl Iterator<Item = u64> {
-    let get = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let first = get("STORAGE_SEED").unwrap_or(1);
-    (first..).take(get("STORAGE_CYCLES").unwrap_or(cycles) as usize)
+pub fn first_seed() -> u64 {
+    number("STORAGE_SEED").unwrap_or(1)
+}
+
+pub fn times(cycles: u64) -> u64 {
+    number("STORAGE_CYCLES").unwrap_or(cycles)
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
 /// One directory through several lives, each of which a power cut ends.
@@ -57,7 +63,7 @@ fn live(seed: u64, syncs_in_flight: usize) {
 
 /// Does it with each seed, and says of one that fails how to repeat it.
 pub fn repeatable(cycles: u64, each: impl Fn(u64) + RefUnwindSafe) {
-    for seed in seeds(cycles) {
+    for seed in (first_seed()..).take(times(cycles) as usize) {
         if let Err(panic) = std::panic::catch_unwind(|| each(seed)) {
             let thread = std::thread::current();
             let test = thread.name().unwrap_or_default();

@@ -153,6 +153,20 @@ struct PartitionModel {
 }
 
 impl Model {
+    /// Takes what is there for right: it was checked, or will be.
+    pub fn of(topics: &[StoredTopic], topics_ever: u64) -> Self {
+        let mut model = Self { topics_ever, ..Self::default() };
+        for topic in topics {
+            for (i, log) in topic.partitions.iter().enumerate() {
+                let (start, end) = (log.extent().start, log.extent().end);
+                let known = read_all(log, start, end, 64 << 10).expect("it is read");
+                let partition = PartitionModel { known, known_end: end, committed: end, ..PartitionModel::default() };
+                model.topic(topic.name.as_str()).partitions.insert(i, partition);
+            }
+        }
+        model
+    }
+
     pub fn hear(&mut self, event: Event) {
         use Event::{Committed, Created, Creating, Deleted, Deleting, Started, Starting};
         match event {
@@ -369,7 +383,7 @@ impl Writer {
         state.committed >= end
     }
 
-    fn is_deleted(&self) -> bool {
+    pub fn is_deleted(&self) -> bool {
         self.log.set_start(u64::MAX, Arc::new(Nobody)).is_err_and(|error| error.kind == ErrorKind::NotFound)
     }
 
@@ -381,6 +395,20 @@ impl Writer {
         self.state.lock().committed
     }
 
+    pub fn has_written(&self, batch: &RecordBatch) -> bool {
+        let written = &self.state.lock().written;
+        let at = written.partition_point(|written| written.base_offset() < batch.base_offset());
+        written.get(at) == Some(batch)
+    }
+
+    /// Where a record of this time or later is first, of all that was written in a log that begins at `start`.
+    pub fn first_at(&self, timestamp_ms: i64, start: Offset) -> Option<Offset> {
+        let state = self.state.lock();
+        let from = state.written.partition_point(|batch| batch.next_offset() <= start);
+        let found = state.written[from..].iter().find(|batch| batch.max_timestamp_ms() >= timestamp_ms);
+        found.map(|batch| batch.base_offset().max(start))
+    }
+
     /// Reads somewhere, and compares with what was written.
     fn read_somewhere(&self, random: &mut Random) -> Result<(), Error> {
         let extent = self.log.extent();
@@ -390,10 +418,8 @@ impl Writer {
             read => read?,
         };
         assert_eq!(batches.is_empty(), from == extent.end, "a read from {from} to {}", extent.end);
-        let state = self.state.lock();
         for batch in &batches {
-            let at = state.written.partition_point(|written| written.base_offset() < batch.base_offset());
-            assert!(state.written.get(at) == Some(batch), "offset {} is not what was appended", batch.base_offset());
+            assert!(self.has_written(batch), "offset {} is not what was appended", batch.base_offset());
         }
         Ok(())
     }
