@@ -253,7 +253,13 @@ pub(crate) fn expose_store(out: &mut Exposition<'_>, stats: &storage::StoreStats
     out.counter("thalweg_segment_bytes_written", "Bytes written to segments", stats.flushed_bytes)?;
     out.counter("thalweg_checkpoints", "Checkpoints taken", stats.checkpoints)?;
     out.counter("thalweg_checkpoint_errors", "Checkpoints that failed", stats.checkpoint_errors)?;
-    out.counter("thalweg_checkpoint_nanoseconds", "Time spent on checkpoints", stats.checkpoint_nanos)
+    out.counter("thalweg_checkpoint_nanoseconds", "Time spent on checkpoints", stats.checkpoint_nanos)?;
+    let compaction = &stats.compaction;
+    out.counter("thalweg_compactions", "Compactions of partitions", compaction.turns)?;
+    out.counter("thalweg_compaction_errors", "Compactions that failed", stats.compaction_errors)?;
+    out.counter("thalweg_compaction_bytes_read", "Bytes read to compact", compaction.read_bytes)?;
+    out.counter("thalweg_compaction_bytes_written", "Bytes that compaction left", compaction.written_bytes)?;
+    out.counter("thalweg_compaction_records_removed", "Records that compaction removed", compaction.records_removed)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::admission::LogBudget;
 use crate::log::{Log, Read};
 use crate::publish::Wakes;
 use crate::subscriber::Subscriber;
+use crate::topics::Lasts;
 
 pub(crate) struct PartitionCell {
     pub topic: TopicName,
@@ -199,6 +200,33 @@ impl PartitionCell {
             tracing::debug!(topic = %self.topic, partition = self.id, %error, "retention has to wait");
         }
         0
+    }
+
+    /// Removes records before an offset, or all that are there. Returns where the log begins then, the bytes of memory
+    /// that became free, and when it lasts.
+    pub(crate) fn delete_records(&self, before: Offset) -> Result<(Offset, usize, Lasts)> {
+        let mut state = self.state.lock();
+        if state.is_deleted {
+            return Err(self.gone());
+        }
+        let extent = state.log.extent();
+        let before = if before == Offset::MAX { extent.end } else { before };
+        if before > extent.end {
+            return Err(Error::new(
+                ErrorKind::OutOfRange,
+                format!("offset {before} is not in the log, which has {} to {}", extent.start, extent.end),
+            ));
+        }
+        let start = before.max(extent.start);
+        match &mut state.log {
+            Log::Memory(log) => Ok((start, log.set_start(start), Lasts::already())),
+            Log::Disk(log) if start > extent.start => {
+                let (said, lasts) = Lasts::when_committed();
+                log.set_start(start, said)?;
+                Ok((start, 0, lasts))
+            }
+            Log::Disk(_) => Ok((start, 0, Lasts::already())),
+        }
     }
 
     /// Adds a subscriber that begins at `start`, and says where that is and where the log ends. No

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use engine::ids::{is_inbox, is_internal};
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
 use engine::{
-    DraftBatch, Error, ErrorKind, PartitionId, Pattern, Result, Start, Storage, TopicName, TopicSettings, partitioner,
+    DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Result, Start, Storage, TopicName, TopicSettings,
+    partitioner,
 };
 use parking_lot::Mutex;
 use storage::{MemoryLog, Owner, StoredTopic};
@@ -205,6 +206,17 @@ impl Broker {
         }
         self.forget_topic(&topic.name);
         Ok(lasts)
+    }
+
+    /// Removes the records of a partition before an offset, or all that are there. Returns where it begins then. That
+    /// lasts when this is over.
+    pub async fn delete_records(&self, name: &str, partition: PartitionId, before: Offset) -> Result<Offset> {
+        refuse_internal(name)?;
+        let cell = self.topic(name)?.partition(partition)?;
+        let (start, freed, lasts) = cell.delete_records(before)?;
+        self.log_budget().release(freed);
+        lasts.wait().await?;
+        Ok(start)
     }
 
     pub(crate) fn topic(&self, name: &str) -> Result<Arc<Topic>> {

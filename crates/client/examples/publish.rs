@@ -15,13 +15,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::connect(&server).await?;
 
     // A publisher gathers records into batches and keeps many on the way. Records with the same key go to
-    // the same partition, in which their order is kept.
+    // the same partition, in which each is once and in order, also if the connection breaks meanwhile.
     let publisher = client.publisher(&topic).acks(Acks::Accepted).open().await?;
     for i in 0..1000 {
         let record = Record::new(format!("hello number {i}")).with_key(format!("key-{}", i % 10));
         publisher.send(&record).await?;
     }
-    // Whether all of them arrived, only the flush says.
+    // What became of one record, `send` would tell; whether all of them arrived, the flush does.
     publisher.flush().await?;
     println!("published 1000 records to {topic}");
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Acks, Record, Result, TopicSettings};
+use engine::{Acks, Offset, PartitionId, Record, Result, TopicSettings};
 use wire::{Request, Response, TopicInfo};
 
 use crate::address::Address;
@@ -138,6 +138,15 @@ impl Client {
         }
     }
 
+    /// Removes the records of a partition before an offset for good, or all that are there with `Offset::MAX`. Returns
+    /// where it begins then: what retention has removed already stays so.
+    pub async fn delete_records(&self, topic: &str, partition: PartitionId, before: Offset) -> Result<Offset> {
+        match self.call(&Request::RecordsDelete { topic: topic.to_owned(), partition, before }).await? {
+            Response::RecordsDeleted { start } => Ok(start),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// All topics in the order of their names.
     pub async fn list_topics(&self) -> Result<Vec<TopicInfo>> {
         let mut found: Vec<TopicInfo> = Vec::new();
@@ -194,7 +203,7 @@ impl Client {
         }
     }
 
-    async fn call(&self, request: &Request) -> Result<Response> {
+    pub(crate) async fn call(&self, request: &Request) -> Result<Response> {
         self.control().await?.control.request(request, self.settings().request_timeout).await
     }
 

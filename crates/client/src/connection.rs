@@ -185,8 +185,9 @@ impl Dialer {
 }
 
 impl Connection {
+    /// Whether any of its streams is gone: they end together, and one that does not is of no use alone.
     pub(crate) fn is_closed(&self) -> bool {
-        self.control.is_closed()
+        self.control.is_closed() || self.publish.iter().any(|link| link.is_closed())
     }
 
     /// Closes the connection and waits until the broker was told.

@@ -30,10 +30,10 @@ mod tls;
 pub use address::{Address, Pipes};
 pub use client::Client;
 pub use engine::{
-    Acks, BatchBuilder, Codec, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch, RecordView,
-    Records, Result, RetryClass, Start, Storage, TopicSettings,
+    Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch,
+    RecordView, Records, Result, RetryClass, Start, Storage, TopicSettings,
 };
-pub use publisher::{Publisher, PublisherBuilder};
+pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher, PublisherBuilder};
 pub use settings::ClientSettings;
 pub use subscription::{Batch, Event, Message, Subscription, SubscriptionBuilder};
 pub use wire::response::{Level, PartitionInfo, Published, SourceInfo, TopicInfo};

@@ -27,12 +27,23 @@ const OUTBOX_BYTES_MAX: usize = 4 << 20;
 /// Who waits for an answer.
 pub(crate) enum Waiter {
     One(oneshot::Sender<Result<Response>>),
-    /// A publisher that counts its acknowledgements.
-    Publisher(Arc<dyn OnAck>),
+    /// A publisher that knows its batches by their tags.
+    Publisher(Arc<dyn OnAck>, BatchTag),
 }
 
+/// A batch of a publisher: the partition, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchTag {
+    pub lane: u32,
+    pub number: u64,
+}
+
+/// Who is told of each batch either of two things, once.
 pub(crate) trait OnAck: Send + Sync {
-    fn acked(&self, answer: Result<Response>);
+    /// The broker answered.
+    fn answered(&self, batch: BatchTag, answer: Result<Response>);
+    /// The connection broke before it did.
+    fn lost(&self, batch: BatchTag, error: &Error);
 }
 
 pub(crate) struct Link {
@@ -187,7 +198,12 @@ impl Link {
         Ok(())
     }
 
-    /// Waits until the broker has taken enough of what was sent.
+    /// Whether the broker has taken enough of what was sent.
+    pub(crate) fn has_room(&self) -> bool {
+        self.outbox.has_room()
+    }
+
+    /// Waits for that.
     pub(crate) async fn room(&self) {
         self.outbox.room().await;
     }
@@ -197,8 +213,9 @@ impl Link {
         self.outbox.drained().await;
     }
 
+    /// Whether nothing more can be sent. A write that failed says so before the reader hears of it.
     pub(crate) fn is_closed(&self) -> bool {
-        self.state.lock().closed.is_some()
+        self.outbox.is_closed() || self.state.lock().closed.is_some()
     }
 
     pub(crate) fn close(&self) {
@@ -236,7 +253,10 @@ impl Link {
         };
         let error = state.closed.unwrap_or_else(|| disconnected("the connection was closed"));
         for waiter in state.waiting.into_values() {
-            waiter.answer(Err(error.clone()));
+            match waiter {
+                Waiter::Publisher(publisher, batch) => publisher.lost(batch, &error),
+                waiter => waiter.answer(Err(error.clone())),
+            }
         }
         for inbox in state.inboxes.into_values() {
             inbox.push(Err(error.clone()));
@@ -307,7 +327,7 @@ impl Waiter {
         match self {
             // One that gave up does not need it any more.
             Self::One(sender) => drop(sender.send(answer)),
-            Self::Publisher(publisher) => publisher.acked(answer),
+            Self::Publisher(publisher, batch) => publisher.answered(batch, answer),
         }
     }
 }

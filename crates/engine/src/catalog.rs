@@ -51,11 +51,19 @@ pub struct TopicSettings {
     /// How long a batch stays after it arrived.
     pub retention_ms: u64,
     pub storage: Storage,
+    /// Of each key only the newest record stays, and a key whose newest record has no value goes. On disk only.
+    pub compact: bool,
 }
 
 impl Default for TopicSettings {
     fn default() -> Self {
-        Self { partitions: 1, retention_bytes: 64 << 20, retention_ms: 3_600_000, storage: Storage::Auto }
+        Self {
+            partitions: 1,
+            retention_bytes: 64 << 20,
+            retention_ms: 3_600_000,
+            storage: Storage::Auto,
+            compact: false,
+        }
     }
 }
 
@@ -70,6 +78,7 @@ impl TopicSettings {
             retention_bytes: Self::DEFAULT,
             retention_ms: Self::DEFAULT,
             storage: Storage::Auto,
+            compact: false,
         }
     }
 
@@ -78,9 +87,14 @@ impl TopicSettings {
         Self { retention_bytes: 0, retention_ms: 7 * 24 * 3_600_000, storage: Storage::Disk, ..Self::default() }
     }
 
-    /// With the defaults where nothing is said.
+    /// With the defaults where nothing is said. A compacted topic has no retention by default: its newest records
+    /// may be old.
     pub fn or(self, defaults: &Self) -> Self {
-        let or = |value, default| if value == Self::DEFAULT { default } else { value };
+        let or = |value, default| match value {
+            Self::DEFAULT if self.compact => 0,
+            Self::DEFAULT => default,
+            value => value,
+        };
         Self {
             partitions: match self.partitions {
                 Self::DEFAULT_PARTITIONS => defaults.partitions,
@@ -89,6 +103,7 @@ impl TopicSettings {
             retention_bytes: or(self.retention_bytes, defaults.retention_bytes),
             retention_ms: or(self.retention_ms, defaults.retention_ms),
             storage: self.storage,
+            compact: self.compact,
         }
     }
 
@@ -98,6 +113,11 @@ impl TopicSettings {
                 "a topic has 1 to {PARTITIONS_MAX} partitions, not {}",
                 self.partitions
             )));
+        }
+        if self.compact && self.storage == Storage::Memory {
+            return Err(Error::invalid(
+                "a topic in memory is not compacted: use storage disk, with a broker that was started with --data DIR",
+            ));
         }
         Ok(())
     }

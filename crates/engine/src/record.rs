@@ -31,6 +31,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Offset;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX};
 
+mod thin;
+
 /// Bytes of a batch before its records.
 pub const BATCH_HEADER_BYTES: usize = 61;
 
@@ -321,6 +323,11 @@ impl DraftBatch {
     /// Takes one whole batch, checks its frame and its checksum, and looks at no record.
     pub fn parse(bytes: BytesMut) -> Result<Self> {
         check(&bytes)?;
+        // Only a log may hold batches that have lost records.
+        let (count, last) = (u32_at(&bytes, AT_RECORD_COUNT), u32_at(&bytes, AT_LAST_OFFSET_DELTA));
+        if count == 0 || last != count - 1 {
+            return Err(miscounted(count, last));
+        }
         Ok(Self { bytes })
     }
 
@@ -384,7 +391,7 @@ impl RecordBatch {
     pub fn parse(bytes: Bytes) -> Result<Self> {
         check(&bytes)?;
         // Offsets are signed where other systems read them, and so the last one still has a next.
-        if u64_at(&bytes, 0) > i64::MAX as u64 - BATCH_RECORDS_MAX as u64 {
+        if u64_at(&bytes, 0) > i64::MAX as u64 - i32::MAX as u64 {
             return Err(Error::malformed(format!("a batch begins at offset {}", u64_at(&bytes, 0))));
         }
         Ok(Self { bytes })
@@ -406,11 +413,12 @@ impl RecordBatch {
         u64_at(&self.bytes, 0)
     }
 
+    /// Its records. Compaction may have left fewer of them than it has offsets, or none.
     pub fn count(&self) -> u32 {
         u32_at(&self.bytes, AT_RECORD_COUNT)
     }
 
-    /// The offset after the last record.
+    /// The offset after the last record, also where compaction took that.
     pub fn next_offset(&self) -> Offset {
         self.base_offset() + u64::from(u32_at(&self.bytes, AT_LAST_OFFSET_DELTA)) + 1
     }
@@ -610,14 +618,15 @@ fn check(bytes: &[u8]) -> Result<()> {
         ));
     }
     // Only what the checksum vouches for is the sender's own mistake.
-    let count = u32_at(bytes, AT_RECORD_COUNT) as usize;
-    let last_offset_delta = u32_at(bytes, AT_LAST_OFFSET_DELTA) as usize;
-    if count == 0 || count > BATCH_RECORDS_MAX || last_offset_delta != count - 1 {
-        return Err(Error::malformed(format!(
-            "the batch has {count} records and a last offset delta of {last_offset_delta}"
-        )));
+    let (count, last) = (u32_at(bytes, AT_RECORD_COUNT), u32_at(bytes, AT_LAST_OFFSET_DELTA));
+    if count as usize > BATCH_RECORDS_MAX || last > i32::MAX as u32 || count > last + 1 {
+        return Err(miscounted(count, last));
     }
     Ok(())
+}
+
+fn miscounted(count: u32, last_offset_delta: u32) -> Error {
+    Error::malformed(format!("the batch has {count} records and a last offset delta of {last_offset_delta}"))
 }
 
 /// What the attributes say of the codec.

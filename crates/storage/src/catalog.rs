@@ -15,11 +15,13 @@
 //!
 //! | Part | Bytes |
 //! |---|---|
-//! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1) |
-//! | partition | its start (8), number of segments (4), the segments, its producers, then its salvages |
+//! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1), whether it is compacted (1) |
+//! | partition | its start (8), number of segments (4), the segments, its producers, compacted, salvages |
 //! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
-//! | salvages | their number (4), and the position (8) of each |
-//! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8) |
+//! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8), |
+//! | | how often it was written again (4) |
+//! | compacted | up to an offset (8), and tombstones before another (8) have been there since (8) |
+//! | salvages | their number (4), and the position (8) of each: entries that were put aside |
 
 use std::collections::BTreeMap;
 
@@ -28,7 +30,7 @@ use engine::{Error, Result, Storage, TopicName, TopicSettings};
 
 use crate::journal::block::{checksum, u32_at};
 use crate::journal::recover::Origin;
-use crate::partition::{PartitionInfo, SegmentInfo};
+use crate::partition::{Compacted, PartitionInfo, SegmentInfo};
 
 const MAGIC: &[u8; 8] = b"thalwegC";
 pub(crate) const VERSION: u32 = 1;
@@ -185,10 +187,14 @@ impl Checkpoint {
                     bytes.put_u64_le(segment.bytes);
                     bytes.put_i64_le(segment.timestamp_ms_max);
                     bytes.put_u64_le(segment.appended_ms);
+                    bytes.put_u32_le(segment.generation);
                 }
                 bytes.put_u64_le(partition.producers_end);
                 bytes.put_u32_le(partition.producers.len() as u32);
                 bytes.put_slice(&partition.producers);
+                bytes.put_u64_le(partition.compacted.to);
+                bytes.put_u64_le(partition.compacted.horizon);
+                bytes.put_u64_le(partition.compacted.horizon_ms);
                 bytes.put_u32_le(partition.salvages.len() as u32);
                 partition.salvages.iter().for_each(|position| bytes.put_u64_le(*position));
             }
@@ -242,6 +248,7 @@ fn get_partition(input: &mut &[u8]) -> Result<PartitionInfo, Failed> {
             bytes: input.try_get_u64_le()?,
             timestamp_ms_max: input.try_get_i64_le()?,
             appended_ms: input.try_get_u64_le()?,
+            generation: input.try_get_u32_le()?,
         })
     };
     let segments = (0..input.try_get_u32_le()?).map(|_| segment(input)).collect::<Result<_, Failed>>()?;
@@ -249,8 +256,14 @@ fn get_partition(input: &mut &[u8]) -> Result<PartitionInfo, Failed> {
     let len = input.try_get_u32_le()? as usize;
     let (producers, rest) = input.split_at_checked(len).ok_or_else(|| Failed("producers are cut short".into()))?;
     *input = rest;
+    let compacted = Compacted {
+        to: input.try_get_u64_le()?,
+        horizon: input.try_get_u64_le()?,
+        horizon_ms: input.try_get_u64_le()?,
+    };
     let salvages = (0..input.try_get_u32_le()?).map(|_| Ok(input.try_get_u64_le()?)).collect::<Result<_, Failed>>()?;
-    Ok(PartitionInfo { start, segments, producers: Bytes::copy_from_slice(producers), producers_end, salvages })
+    let producers = Bytes::copy_from_slice(producers);
+    Ok(PartitionInfo { start, segments, producers, producers_end, compacted, salvages })
 }
 
 fn put_name(bytes: &mut Vec<u8>, name: &TopicName) {
@@ -271,6 +284,7 @@ fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
     bytes.put_u64_le(settings.retention_bytes);
     bytes.put_u64_le(settings.retention_ms);
     bytes.put_u8(settings.storage as u8);
+    bytes.put_u8(u8::from(settings.compact));
 }
 
 fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
@@ -279,9 +293,18 @@ fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
         retention_bytes: input.try_get_u64_le()?,
         retention_ms: input.try_get_u64_le()?,
         storage: Storage::from_code(input.try_get_u8()?).ok_or_else(|| Failed("an unknown storage".into()))?,
+        compact: get_bool(input)?,
     };
     settings.validate().map_err(|error| Failed(error.message))?;
     Ok(settings)
+}
+
+fn get_bool(input: &mut &[u8]) -> Result<bool, Failed> {
+    match input.try_get_u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Failed(format!("{other} where 0 or 1 has to be"))),
+    }
 }
 
 /// Bytes that are not what they should be.
@@ -309,10 +332,13 @@ mod tests {
         let settings = TopicSettings { partitions: 2, storage: Storage::Disk, ..TopicSettings::default() };
         catalog.apply(&Change::Create { id: 3, name: name("orders.eu"), settings });
         catalog.apply(&Change::Create { id: 4, name: name("x"), settings: TopicSettings::default() });
-        let segment = SegmentInfo { base: 5, end: 9, bytes: 1000, timestamp_ms_max: -1, appended_ms: 77 };
+        let segment =
+            SegmentInfo { base: 5, end: 9, bytes: 1000, timestamp_ms_max: -1, appended_ms: 77, generation: 2 };
         let segments = vec![segment, SegmentInfo { base: 9, end: 11, ..segment }];
         let producers = Bytes::from_static(b"who");
-        let partition = PartitionInfo { start: 6, segments, producers, producers_end: 11, salvages: vec![4096] };
+        let compacted = Compacted { to: 9, horizon: 7, horizon_ms: 99 };
+        let salvages = vec![4096];
+        let partition = PartitionInfo { start: 6, segments, producers, producers_end: 11, compacted, salvages };
         catalog.topics.get_mut(&3).expect("a topic").partitions[1] = partition;
         Checkpoint { directory: 1, origin: Origin { position: 4096, number: 2, slot: 1 }, catalog }
     }

@@ -11,5 +11,5 @@ pub mod store;
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use journal::Owner;
 pub use memory::MemoryLog;
-pub use partition::{ColdRead, DiskExtent, DiskPartition, Read};
+pub use partition::{ColdRead, CompactionSettings, CompactionStats, DiskExtent, DiskPartition, Read};
 pub use store::{Store, StoreSettings, StoreStats, StoredTopic};

@@ -17,6 +17,8 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct MemoryLog {
     entries: VecDeque<Entry>,
+    /// Records before it were deleted, also those of a batch that is still here.
+    deleted: Offset,
     end: Offset,
     bytes: usize,
 }
@@ -24,7 +26,7 @@ pub struct MemoryLog {
 impl MemoryLog {
     /// The offset of the oldest record that is still here; the end where there is none.
     pub fn start(&self) -> Offset {
-        self.entries.front().map_or(self.end, |entry| entry.batch.base_offset())
+        self.entries.front().map_or(self.end, |entry| entry.batch.base_offset().max(self.deleted))
     }
 
     /// The offset after the newest record.
@@ -68,6 +70,16 @@ impl MemoryLog {
         before - self.bytes
     }
 
+    /// Removes the records before an offset and returns the bytes that became free.
+    pub fn set_start(&mut self, start: Offset) -> usize {
+        let before = self.bytes;
+        self.deleted = self.deleted.max(start.min(self.end));
+        while self.entries.front().is_some_and(|entry| entry.batch.next_offset() <= self.deleted) {
+            self.pop_oldest();
+        }
+        before - self.bytes
+    }
+
     fn pop_oldest(&mut self) {
         if let Some(entry) = self.entries.pop_front() {
             self.bytes -= Self::cost(entry.batch.len());
@@ -101,7 +113,7 @@ impl MemoryLog {
         self.entries
             .iter()
             .find(|entry| entry.batch.max_timestamp_ms() >= timestamp_ms)
-            .map_or(self.end, |entry| entry.batch.base_offset())
+            .map_or(self.end, |entry| entry.batch.base_offset().max(self.deleted))
     }
 }
 

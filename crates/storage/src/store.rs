@@ -8,7 +8,7 @@
 //! ```
 //!
 //! In the background one thread writes committed batches to segments. Another takes a checkpoint every now and then: it
-//! syncs the segments, replaces the file, and lets the journal use its old files again.
+//! syncs the segments, replaces the file, and lets the journal use its old files again. A third one compacts topics.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -27,7 +27,7 @@ use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
 use crate::disk::{Disk, damaged, failed, make_dir, other_version, read_whole, replace};
 use crate::journal::recover::{self, Progress, Recovery, Tail};
 use crate::journal::{Entry, EntryKind, Gate, Journal, JournalSettings, JournalStats, Owner};
-use crate::partition::{DiskPartition, TailBytes};
+use crate::partition::{CompactionSettings, CompactionStats, DiskPartition, TailBytes};
 use crate::state::State;
 
 /// How often the background threads look whether there is something to do.
@@ -36,6 +36,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// The journal waits while so many times the unflushed bytes that are meant to be there are.
 const GATE_FACTOR: u64 = 4;
+/// How often it is looked what there is to compact, and how long that waits after an error.
+const COMPACT_EVERY: Duration = Duration::from_secs(1);
+const COMPACT_AGAIN: Duration = Duration::from_secs(60);
 /// How long somebody stands still for the journal.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// What one partition writes to its segments before another has its turn.
@@ -54,6 +57,7 @@ pub struct StoreSettings {
     pub checkpoint_bytes: u64,
     /// The longest time between two checkpoints.
     pub checkpoint_interval: Duration,
+    pub compaction: CompactionSettings,
 }
 
 impl Default for StoreSettings {
@@ -65,6 +69,7 @@ impl Default for StoreSettings {
             unflushed_bytes_max: 16 << 20,
             checkpoint_bytes: 256 << 20,
             checkpoint_interval: Duration::from_secs(60),
+            compaction: CompactionSettings::default(),
         }
     }
 }
@@ -88,6 +93,8 @@ pub struct StoreStats {
     pub checkpoints: u64,
     pub checkpoint_nanos: u64,
     pub checkpoint_errors: u64,
+    pub compaction: CompactionStats,
+    pub compaction_errors: u64,
 }
 
 pub struct Store {
@@ -125,6 +132,8 @@ struct Counts {
     checkpoint_errors: AtomicU64,
     /// Bytes that the journal had written by the last checkpoint.
     checkpoint_at_bytes: AtomicU64,
+    compaction: Mutex<CompactionStats>,
+    compaction_errors: AtomicU64,
 }
 
 /// What the store and its partitions have in common.
@@ -249,6 +258,7 @@ impl Store {
         store.checkpoint()?;
         store.spawn("segments", Self::flush_until_stopped)?;
         store.spawn("checkpoints", Self::take_checkpoints_until_stopped)?;
+        store.spawn("compaction", Self::compact_until_stopped)?;
         Ok((store, topics))
     }
 
@@ -340,6 +350,8 @@ impl Store {
             checkpoints: get(&self.counts.checkpoints),
             checkpoint_nanos: get(&self.counts.checkpoint_nanos),
             checkpoint_errors: get(&self.counts.checkpoint_errors),
+            compaction: *self.counts.compaction.lock(),
+            compaction_errors: get(&self.counts.compaction_errors),
         }
     }
 
@@ -412,6 +424,53 @@ impl Store {
             tracing::error!(%error, "no checkpoint; the journal keeps all since the last one, and it is tried again");
         }
         true
+    }
+
+    /// One look at what there is to compact. `false` once it is over.
+    fn compact_until_stopped(&self) -> bool {
+        if self.rests(COMPACT_EVERY)
+            && self.broken().is_none()
+            && let Err(error) = self.compact()
+            && error.kind != ErrorKind::ShuttingDown
+        {
+            self.counts.compaction_errors.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(%error, "a partition cannot be compacted; it is tried again");
+            return self.rests(COMPACT_AGAIN);
+        }
+        !self.is_stopped()
+    }
+
+    /// Waits so long; `false` when the store stops meanwhile.
+    fn rests(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut background = self.background.lock();
+        while !background.is_stopped && !self.stopped.wait_until(&mut background, until).timed_out() {}
+        !background.is_stopped
+    }
+
+    /// Compacts partitions where it is worth it. One that cannot be does not keep others from it.
+    pub fn compact(&self) -> Result<CompactionStats> {
+        let mut total = CompactionStats::default();
+        let mut outcome = Ok(());
+        for partition in self.compacted_partitions() {
+            match partition.compact(&self.settings.compaction, (self.clock)(), &|time| self.rests(time)) {
+                Ok(None) => {}
+                Ok(Some(stats)) => total += stats,
+                Err(error) => outcome = Err(error),
+            }
+        }
+        *self.counts.compaction.lock() += total;
+        if total.turns > 0 {
+            // What was replaced takes room until then.
+            self.checkpoint()?;
+        }
+        outcome.map(|()| total)
+    }
+
+    fn compacted_partitions(&self) -> Vec<Arc<DiskPartition>> {
+        let state = self.state.lock();
+        let topics = state.topics().into_iter().filter(|topic| topic.settings.compact);
+        topics.flat_map(|topic| topic.partitions).collect()
     }
 
     fn journal_bytes_since_checkpoint(&self) -> u64 {

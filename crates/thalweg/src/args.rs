@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use client::{Acks, Overflow};
+use client::{Acks, Codec, Overflow};
 
 /// One log, every door: pub/sub over QUIC and TCP, HTTP beside it.
 #[derive(Parser)]
@@ -56,6 +56,11 @@ pub enum Command {
     /// Start a broker, publish a real data set through a pipe, fan it out, and say how fast
     Demo(Demo),
     /// Publish records from the standard input, a file or the command line
+    #[command(after_help = "\
+Examples:
+  thalweg publish orders 'one coffee' --key table-7
+  tail -f /var/log/syslog | thalweg publish logs --compression zstd --linger-ms 5
+  thalweg publish users --file users.txt --key-separator :")]
     Publish(Publish),
     /// Print records as they come
     Subscribe(Subscribe),
@@ -129,6 +134,10 @@ pub struct Publish {
     /// The key of every record
     #[arg(long, short)]
     pub key: Option<String>,
+    /// Each line is a key, this text and the value
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["key", "value"])]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub key_separator: Option<String>,
     /// A header of every record; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub header: Vec<String>,
@@ -144,6 +153,21 @@ pub struct Publish {
     /// Records a second at most
     #[arg(long, short)]
     pub rate: Option<f64>,
+    /// How batches are compressed: none, gzip, snappy, lz4 or zstd
+    #[arg(long, default_value = "none", value_name = "CODEC")]
+    pub compression: Codec,
+    /// Send records that have gathered at this size, as 64KiB, instead of at publish_chunk_bytes
+    #[arg(long, value_name = "BYTES")]
+    pub batch_bytes: Option<String>,
+    /// How long a batch waits for more records while others are on the way, ms; a lone record never waits
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub linger_ms: u64,
+    /// How long a record may take with all tries, ms, instead of request_timeout_ms
+    #[arg(long, value_name = "MS", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    pub delivery_timeout_ms: Option<u64>,
+    /// Do not number batches: what is not acknowledged is not sent again
+    #[arg(long)]
+    pub no_idempotence: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -214,6 +238,9 @@ pub enum Topic {
         /// Where its records are kept: memory, disk, or auto for what the broker can
         #[arg(long, default_value = "auto")]
         storage: client::Storage,
+        /// Keep only the newest record of each key; one without a value removes its key. On disk only
+        #[arg(long)]
+        compact: bool,
         /// Only say what would be created, and what speaks against it
         #[arg(long)]
         dry_run: bool,
@@ -231,6 +258,15 @@ pub enum Topic {
     Describe { topic: String },
     /// Delete a topic with all it holds
     Delete { topic: String },
+    /// Delete the oldest records of a partition for good
+    DeleteRecords {
+        topic: String,
+        #[arg(long, short, default_value_t = 0)]
+        partition: u32,
+        /// Those before this offset, or `end` for all that are there
+        #[arg(long)]
+        before: String,
+    },
 }
 
 #[derive(Subcommand)]

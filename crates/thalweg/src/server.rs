@@ -269,11 +269,11 @@ impl Server {
 
 /// A broker with its data directory, if it has one. What is in there is brought back first.
 pub(crate) fn start_broker(config: &Config, shards: &Shards) -> io::Result<Arc<Broker>> {
-    let stored = config.data().map(|data| open_data(&data)).transpose().map_err(io::Error::other)?;
+    let stored = config.data().map(|data| open_data(&data, config.store())).transpose().map_err(io::Error::other)?;
     Broker::start_with(config.broker(), &shards.handles(), stored).map_err(io::Error::other)
 }
 
-fn open_data(data: &Path) -> engine::Result<(Arc<Store>, Vec<StoredTopic>)> {
+fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>, Vec<StoredTopic>)> {
     let begin = Instant::now();
     let (mut said, mut read) = (begin, 0);
     let mut progress = |progress: Progress| {
@@ -284,7 +284,7 @@ fn open_data(data: &Path) -> engine::Result<(Arc<Store>, Vec<StoredTopic>)> {
             tracing::info!(read_mib, of_mib, "bringing back what the journal has");
         }
     };
-    let opened = Store::open(Arc::new(RealDisk), data, StoreSettings::default(), broker::now_ms, &mut progress)?;
+    let opened = Store::open(Arc::new(RealDisk), data, settings, broker::now_ms, &mut progress)?;
     let (topics, took_ms) = (opened.1.len(), begin.elapsed().as_millis() as u64);
     tracing::info!(data = %data.display(), topics, journal_bytes = read, took_ms, "opened");
     Ok(opened)

@@ -24,6 +24,7 @@ pub mod kind {
     pub const PING: u8 = 0x0c;
     pub const INIT_PRODUCER: u8 = 0x0d;
     pub const TOPIC_GROW: u8 = 0x0e;
+    pub const RECORDS_DELETE: u8 = 0x0f;
     pub const GROUP_HEARTBEAT: u8 = 0x10;
     pub const OFFSET_COMMIT: u8 = 0x11;
     pub const OFFSET_FETCH: u8 = 0x12;
@@ -81,6 +82,12 @@ pub enum Request {
     TopicGrow {
         topic: String,
         partitions: u32,
+    },
+    /// Records of a partition before an offset shall go; with `Offset::MAX` all that are there.
+    RecordsDelete {
+        topic: String,
+        partition: PartitionId,
+        before: Offset,
     },
     /// Topics in the order of their names, after this one.
     TopicList {
@@ -157,6 +164,13 @@ impl Request {
                 put_str(b, topic);
                 b.put_u32(*partitions);
             }),
+            Self::RecordsDelete { topic, partition, before } => {
+                put_frame(buf, kind::RECORDS_DELETE, correlation, |b| {
+                    put_str(b, topic);
+                    b.put_u32(*partition);
+                    b.put_u64(*before);
+                })
+            }
             Self::TopicList { after, count_max } => put_frame(buf, kind::TOPIC_LIST, correlation, |b| {
                 put_str(b, after);
                 b.put_u32(*count_max);
@@ -200,6 +214,7 @@ impl Request {
             kind::TOPIC_DELETE => Self::TopicDelete { topic: f.str()? },
             kind::TOPIC_DESCRIBE => Self::TopicDescribe { topic: f.str()? },
             kind::TOPIC_GROW => Self::TopicGrow { topic: f.str()?, partitions: f.u32()? },
+            kind::RECORDS_DELETE => Self::RecordsDelete { topic: f.str()?, partition: f.u32()?, before: f.u64()? },
             kind::TOPIC_LIST => Self::TopicList { after: f.str()?, count_max: f.u32()? },
             kind::STATS => Self::Stats,
             kind::PING => Self::Ping,
@@ -323,13 +338,15 @@ pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
     b.put_u64(settings.retention_bytes);
     b.put_u64(settings.retention_ms);
     b.put_u8(settings.storage as u8);
+    b.put_u8(u8::from(settings.compact));
 }
 
 pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
     let (partitions, retention_bytes, retention_ms, storage) = (f.u32()?, f.u64()?, f.u64()?, f.u8()?);
     let storage = Storage::from_code(storage)
         .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 2, not {storage}")))?;
-    Ok(TopicSettings { partitions, retention_bytes, retention_ms, storage })
+    let compact = f.bool()?;
+    Ok(TopicSettings { partitions, retention_bytes, retention_ms, storage, compact })
 }
 
 /// A publish as the pieces that a vectored write takes: its head, and its batch uncopied.

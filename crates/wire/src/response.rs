@@ -28,6 +28,7 @@ pub mod kind {
     pub const PONG: u8 = ANSWER | request::PING;
     pub const PRODUCER: u8 = ANSWER | request::INIT_PRODUCER;
     pub const TOPIC_GROWN: u8 = ANSWER | request::TOPIC_GROW;
+    pub const RECORDS_DELETED: u8 = ANSWER | request::RECORDS_DELETE;
     pub const GROUP_TURN: u8 = ANSWER | request::GROUP_HEARTBEAT;
     pub const OFFSETS_COMMITTED: u8 = ANSWER | request::OFFSET_COMMIT;
     pub const OFFSETS: u8 = ANSWER | request::OFFSET_FETCH;
@@ -61,6 +62,10 @@ pub enum Response {
     TopicDeleted,
     TopicDescribed(TopicInfo),
     TopicGrown(TopicInfo),
+    /// Where the partition begins now.
+    RecordsDeleted {
+        start: Offset,
+    },
     Topics {
         topics: Vec<TopicInfo>,
         is_last: bool,
@@ -206,6 +211,7 @@ impl Response {
             Self::TopicDeleted => put_frame(buf, kind::TOPIC_DELETED, correlation, |_| {}),
             Self::TopicDescribed(info) => put_frame(buf, kind::TOPIC_DESCRIBED, correlation, |b| put_topic(b, info)),
             Self::TopicGrown(info) => put_frame(buf, kind::TOPIC_GROWN, correlation, |b| put_topic(b, info)),
+            Self::RecordsDeleted { start } => put_frame(buf, kind::RECORDS_DELETED, correlation, |b| b.put_u64(*start)),
             Self::Topics { topics, is_last } => put_frame(buf, kind::TOPICS, correlation, |b| {
                 b.put_u8(u8::from(*is_last));
                 b.put_u32(topics.len() as u32);
@@ -259,6 +265,7 @@ impl Response {
             kind::TOPIC_DELETED => Self::TopicDeleted,
             kind::TOPIC_DESCRIBED => Self::TopicDescribed(get_topic(&mut f)?),
             kind::TOPIC_GROWN => Self::TopicGrown(get_topic(&mut f)?),
+            kind::RECORDS_DELETED => Self::RecordsDeleted { start: f.u64()? },
             kind::TOPICS => {
                 let is_last = f.u8()? != 0;
                 let count = f.count(26)?;

@@ -59,7 +59,8 @@ impl Page {
         let mut out = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n<dl class=\"facts\">\n"
+             <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n\
+             <dl class=\"facts\">\n"
         );
         for (name, value) in &self.facts {
             let class = if *name == "Command" { " class=\"code\"" } else { "" };

@@ -214,7 +214,8 @@ impl Plot {
             let (width, height) = (right - left, HEIGHT - BOTTOM - TOP);
             let _infallible = writeln!(
                 out,
-                "<rect class=\"look\" x=\"{left:.1}\" y=\"{TOP}\" width=\"{width:.1}\" height=\"{height}\"><title>{}</title></rect>",
+                "<rect class=\"look\" x=\"{left:.1}\" y=\"{TOP}\" width=\"{width:.1}\" height=\"{height}\">\
+                 <title>{}</title></rect>",
                 escape(&says)
             );
         }

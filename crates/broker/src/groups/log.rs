@@ -44,12 +44,13 @@ impl Broker {
         if let Some(topic) = self.topics.read().get(OFFSETS_TOPIC) {
             return Ok(topic.clone());
         }
-        // On disk all of it stays: it is what a restart begins with.
+        // On disk what is newest of each key stays: it is what a restart begins with.
         let (storage, retention_bytes) = match self.store() {
             Some(_) => (Storage::Disk, 0),
             None => (Storage::Memory, MEMORY_BYTES),
         };
-        let settings = TopicSettings { partitions: PARTITIONS, retention_bytes, retention_ms: 0, storage };
+        let compact = storage == Storage::Disk;
+        let settings = TopicSettings { partitions: PARTITIONS, retention_bytes, retention_ms: 0, storage, compact };
         // No record of it lasts before it does: nobody has to wait.
         Ok(self.create(TopicName::parse(OFFSETS_TOPIC)?, settings)?.0)
     }

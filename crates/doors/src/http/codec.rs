@@ -318,6 +318,7 @@ pub(super) struct SettingsIn {
     retention_bytes: Option<u64>,
     retention_ms: Option<u64>,
     storage: Option<String>,
+    compact: Option<bool>,
 }
 
 impl SettingsIn {
@@ -327,6 +328,7 @@ impl SettingsIn {
             retention_bytes: self.retention_bytes.unwrap_or(defaults.retention_bytes),
             retention_ms: self.retention_ms.unwrap_or(defaults.retention_ms),
             storage: self.storage.as_deref().map(str::parse).transpose()?.unwrap_or(defaults.storage),
+            compact: self.compact.unwrap_or(defaults.compact),
         })
     }
 }
@@ -492,6 +494,7 @@ struct SettingsOut {
     retention_bytes: u64,
     retention_ms: u64,
     storage: &'static str,
+    compact: bool,
 }
 
 #[derive(Serialize)]
@@ -503,6 +506,13 @@ struct PartitionOut {
     subscribers: usize,
 }
 
+/// Where a partition begins after records of it were deleted.
+#[derive(Serialize)]
+pub(super) struct DeletedOut {
+    pub partition: PartitionId,
+    pub start_offset: Offset,
+}
+
 #[derive(Serialize)]
 pub(super) struct TopicsOut<'a> {
     pub topics: Vec<TopicOut<'a>>,
@@ -511,7 +521,7 @@ pub(super) struct TopicsOut<'a> {
 
 impl<'a> TopicOut<'a> {
     pub fn new(status: &'a TopicStatus) -> Self {
-        let TopicSettings { partitions, retention_bytes, retention_ms, storage } = status.settings;
+        let TopicSettings { partitions, retention_bytes, retention_ms, storage, compact } = status.settings;
         let extents = (0..).zip(&status.partitions).map(|(partition, extent)| PartitionOut {
             partition,
             start_offset: extent.start,
@@ -521,7 +531,7 @@ impl<'a> TopicOut<'a> {
         });
         Self {
             topic: status.name.as_str(),
-            settings: SettingsOut { partitions, retention_bytes, retention_ms, storage: storage.name() },
+            settings: SettingsOut { partitions, retention_bytes, retention_ms, storage: storage.name(), compact },
             partitions: extents.collect(),
         }
     }

@@ -16,7 +16,9 @@ use engine::{
     Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Record, Start, TopicSettings,
 };
 
-use super::codec::{self, BodyKind, GrowthIn, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut};
+use super::codec::{
+    self, BodyKind, DeletedOut, GrowthIn, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut,
+};
 use super::errors::{Failure, Result};
 use super::stream::{self, Events, Session};
 use super::{Http, OPENAPI, Peer, StreamKind};
@@ -294,6 +296,18 @@ pub(super) async fn describe_topic(State(http): State<Arc<Http>>, Topic(topic): 
     Query::parse(&uri, &[])?;
     let status = http.broker.describe_topic(&topic)?;
     Ok(codec::json(StatusCode::OK, &TopicOut::new(&status)))
+}
+
+pub(super) async fn delete_records(State(http): State<Arc<Http>>, Topic(topic): Topic, uri: Uri) -> Result<Response> {
+    let query = Query::parse(&uri, &["partition", "before"])?;
+    let partition: PartitionId = query.get("partition")?.unwrap_or_default();
+    let before = match query.text("before") {
+        None => return Err(Error::invalid("before: an offset, or `end` for all records that are there").into()),
+        Some("end") => Offset::MAX,
+        Some(offset) => codec::parse("before", offset)?,
+    };
+    let start_offset = http.broker.delete_records(&topic, partition, before).await?;
+    Ok(codec::json(StatusCode::OK, &DeletedOut { partition, start_offset }))
 }
 
 pub(super) async fn delete_topic(State(http): State<Arc<Http>>, Topic(topic): Topic, uri: Uri) -> Result<StatusCode> {

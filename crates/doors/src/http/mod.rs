@@ -113,7 +113,7 @@ struct Route {
 }
 
 /// Everything that this door answers.
-static ROUTES: [Route; 14] = [
+static ROUTES: [Route; 15] = [
     Route { method: Method::GET, path: "/", serve: |method| on(method, map::help) },
     Route { method: Method::GET, path: "/v1/topics", serve: |method| on(method, map::list_topics) },
     Route { method: Method::PUT, path: "/v1/topics/{topic}", serve: |method| on(method, map::create_topic) },
@@ -122,6 +122,11 @@ static ROUTES: [Route; 14] = [
     Route { method: Method::DELETE, path: "/v1/topics/{topic}", serve: |method| on(method, map::delete_topic) },
     Route { method: Method::POST, path: "/v1/topics/{topic}/records", serve: |method| on(method, map::publish) },
     Route { method: Method::GET, path: "/v1/topics/{topic}/records", serve: |method| on(method, map::fetch) },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/topics/{topic}/records",
+        serve: |method| on(method, map::delete_records),
+    },
     Route { method: Method::GET, path: "/v1/topics/{topic}/events", serve: |method| on(method, map::events) },
     Route { method: Method::GET, path: "/v1/topics/{topic}/ws", serve: |method| on(method, map::web_socket) },
     Route { method: Method::GET, path: "/v1/openapi.json", serve: |method| on(method, map::openapi) },

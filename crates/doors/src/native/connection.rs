@@ -217,6 +217,13 @@ impl NativeHandler {
                     Ok(Response::TopicGrown(map::topic_info(&status)))
                 })
             }
+            Request::RecordsDelete { topic, partition, before } => {
+                let broker = broker.clone();
+                alone(async move {
+                    let start = broker.delete_records(&topic, partition, before).await?;
+                    Ok(Response::RecordsDeleted { start })
+                })
+            }
             Request::TopicList { after, count_max } => now(map::list(broker, &after, count_max)),
             Request::Group(mut request) => {
                 let turn = self.heartbeat_turn(stream, &mut request);

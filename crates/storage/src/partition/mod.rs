@@ -8,6 +8,7 @@
 //! A batch goes into the tail and into the journal. When the journal has synced it, it is committed: readers see it.
 //! Later it is written to a segment, many at once, and may leave the tail.
 
+mod compact;
 mod index;
 pub(crate) mod segments;
 
@@ -15,6 +16,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine::producers::Producers;
@@ -23,6 +25,8 @@ use parking_lot::Mutex;
 
 use crate::journal::{Entry, EntryKind, Owner};
 use crate::store::Shared;
+pub use compact::{Compacted, CompactionSettings, CompactionStats};
+use compact::{Outcome, Pace, Turn};
 pub use segments::SegmentInfo;
 use segments::{Segments, SharedSegments};
 
@@ -60,6 +64,8 @@ struct State {
     /// Of the segments, as they were last seen, and of the committed batches that are in none.
     segment_bytes: u64,
     unflushed_bytes: u64,
+    /// How far it is compacted, if its topic is.
+    compacted: Compacted,
     /// Why it is not served.
     refused: Option<Error>,
     /// Changes that a checkpoint has to keep, and those that the last one kept.
@@ -82,6 +88,7 @@ pub struct PartitionInfo {
     /// [`Producers`] in bytes, and the offset up to which they know the log. Empty where there are none.
     pub producers: Bytes,
     pub producers_end: Offset,
+    pub compacted: Compacted,
     /// Files of entries that were put aside, by their positions: without them the partition cannot be served.
     pub salvages: Vec<u64>,
 }
@@ -154,6 +161,7 @@ impl DiskPartition {
             end,
             producers,
             producers_end: info.producers_end,
+            compacted: info.compacted,
             segment_bytes: segments.bytes(),
             refused,
             ..State::default()
@@ -361,8 +369,8 @@ impl DiskPartition {
         Ok(())
     }
 
-    /// Where retention lets the partition begin. 0 is no limit. Whole segments go; the one that grows goes by time only,
-    /// when nothing more came for so long.
+    /// Where retention lets the partition begin. 0 is no limit. Whole segments go; the one that grows goes by time
+    /// only, when nothing more came for so long.
     pub fn retain(&self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> Option<Offset> {
         let segments = self.segments.lock();
         let (start, flushed, end) = {
@@ -451,6 +459,7 @@ impl DiskPartition {
                 // What came after the flush is not in it, and so it does not begin there.
                 info.start = state.start.min(state.flushed);
                 info.producers_end = state.producers_end;
+                info.compacted = state.compacted;
                 if !state.producers.is_empty() {
                     let mut bytes = BytesMut::new();
                     state.producers.encode(&mut bytes);
@@ -459,6 +468,7 @@ impl DiskPartition {
             }
             segments.forget_before(info.start);
             info.segments = segments.infos();
+            segments.retire_replaced();
             let (dirs, names) = segments.unsynced_dirs();
             (segments.unsynced()?, Taken { info, dirs, names, changes })
         };
@@ -474,6 +484,48 @@ impl DiskPartition {
     pub(crate) fn set_kept(&self, taken: &Taken) {
         self.segments.lock().set_names_synced(taken.names);
         self.state.lock().changes_kept = taken.changes;
+    }
+
+    /// Removes records that have a newer one of the same key, where it is worth it. The files stay as they are until
+    /// the next checkpoint.
+    pub(crate) fn compact(
+        &self,
+        settings: &CompactionSettings,
+        now_ms: u64,
+        wait: &dyn Fn(Duration) -> bool,
+    ) -> Result<Option<CompactionStats>> {
+        let before = {
+            let state = self.state.lock();
+            if state.refused.is_some() || state.is_deleted {
+                return Ok(None);
+            }
+            state.compacted
+        };
+        let turn = {
+            let mut segments = self.segments.lock();
+            let sources = segments.plan_compaction(before.to, settings.dirty_bytes_min, now_ms)?;
+            if sources.is_empty() {
+                return Ok(None);
+            }
+            Turn {
+                disk: self.shared.disk.clone(),
+                dir: segments.dir().to_owned(),
+                segment_bytes: segments.segment_bytes(),
+                sources,
+                view: &|info| self.segments.lock().view_of(info),
+                pace: Pace::new(settings.bytes_per_s, wait),
+            }
+        };
+        let Outcome { sources, segments: made, compacted, stats } = turn.run(before, settings, now_ms)?;
+        let mut segments = self.segments.lock();
+        if !segments.exchange(&sources, made) {
+            // Retention was faster.
+            return Ok(None);
+        }
+        let mut state = self.state.lock();
+        (state.compacted, state.segment_bytes) = (compacted, segments.bytes());
+        state.changes += 1;
+        Ok(Some(stats))
     }
 
     /// After a checkpoint: removes files that it no longer names.

@@ -1,4 +1,5 @@
 //! The files of one partition: `<base offset>.log`, batches one after the other as they came, in Kafka's layout.
+//! One that compaction made has its generation in its name as well: `<base offset>-<generation>.log`.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use engine::limits::BATCH_BYTES_MAX;
 use engine::record::BATCH_HEADER_BYTES;
-use engine::{Offset, RecordBatch, Result};
+use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
 use super::PartitionInfo;
@@ -27,10 +28,12 @@ pub struct SegmentInfo {
     pub timestamp_ms_max: i64,
     /// When its last batch was appended, by the broker's clock.
     pub appended_ms: u64,
+    /// How often compaction has written it again.
+    pub generation: u32,
 }
 
 /// A file of batches, complete or still growing.
-struct Segment {
+pub(crate) struct Segment {
     info: SegmentInfo,
     /// Read or made when it is first asked for, unless the segment was written by this process.
     index: Option<Arc<Index>>,
@@ -60,7 +63,8 @@ pub(crate) struct Segments {
     /// Changes of the directory that a checkpoint relies on.
     names: u64,
     names_synced: u64,
-    /// Files that are no longer needed and were not removed yet.
+    /// Files that are needed as long as the last checkpoint names them, and those that are needed no more.
+    replaced: Vec<PathBuf>,
     garbage: Vec<PathBuf>,
     /// Entries of the journal that were put aside when the partition could not be served.
     salvages: Vec<PathBuf>,
@@ -91,7 +95,7 @@ pub(crate) struct Part {
 
 /// What of a segment a checkpoint has to make last.
 pub(crate) struct Unsynced {
-    pub(crate) base: Offset,
+    info: SegmentInfo,
     pub(crate) part: Part,
     is_suspect: bool,
 }
@@ -113,8 +117,8 @@ impl Segments {
             }
         }
         for info in &known.segments {
-            let path = segments.log_path(info.base);
-            if !names.iter().any(|name| *name == log_name(info.base)) {
+            let path = segments.log_path(info);
+            if !names.iter().any(|name| *name == log_name(info.base, info.generation)) {
                 return Err(damaged(&path, 0, "the file is missing"));
             }
             let len = segments.disk.open(&path).and_then(|file| file.size()).map_err(failed("open", &path))?;
@@ -127,16 +131,9 @@ impl Segments {
 
     /// Of a partition that is not served: no file is touched.
     pub(crate) fn closed(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &[SegmentInfo]) -> Self {
-        let segment = |info: &SegmentInfo| Segment {
-            info: *info,
-            index: None,
-            file: None,
-            synced: (info.bytes, info.end),
-            is_suspect: false,
-        };
-        let (list, has_dir) = (known.iter().map(segment).collect(), !known.is_empty());
-        let (garbage, salvages) = (Vec::new(), Vec::new());
-        Self { disk, dir, segment_bytes, list, has_dir, names: 0, names_synced: 0, garbage, salvages }
+        let (list, has_dir) = (known.iter().map(Segment::sealed).collect(), !known.is_empty());
+        let (replaced, garbage, salvages) = (Vec::new(), Vec::new(), Vec::new());
+        Self { disk, dir, segment_bytes, list, has_dir, names: 0, names_synced: 0, replaced, garbage, salvages }
     }
 
     fn names(&self) -> Result<Vec<String>> {
@@ -150,6 +147,10 @@ impl Segments {
         &self.dir
     }
 
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
     pub(crate) fn salvages(&self) -> &[PathBuf] {
         &self.salvages
     }
@@ -157,18 +158,18 @@ impl Segments {
     /// Takes away what was written after the checkpoint: those batches are in the journal, and come again.
     pub(crate) fn settle(&mut self) -> Result<()> {
         for name in self.names()? {
-            let Some((base, kind)) = name.split_once('.') else { continue };
-            let Ok(base) = base.parse::<Offset>() else { continue };
-            let is_known = self.list.iter().any(|segment| segment.info.base == base);
+            let Some((base, generation, kind)) = parse_name(&name) else { continue };
+            let is_it = |segment: &Segment| segment.info.base == base && segment.info.generation == generation;
+            let is_known = self.list.iter().any(is_it);
             // The one that grows has no index; one that is there is of a segment that went on differently.
-            let is_growing = self.list.back().is_some_and(|segment| segment.info.base == base);
+            let is_growing = self.list.back().is_some_and(is_it);
             if (["log", "index"].contains(&kind) && !is_known) || (kind == "index" && is_growing) {
                 let path = self.dir.join(name);
                 self.disk.remove(&path).map_err(failed("remove", &path))?;
             }
         }
         for segment in &self.list {
-            let (path, bytes) = (self.log_path(segment.info.base), segment.info.bytes);
+            let (path, bytes) = (self.log_path(&segment.info), segment.info.bytes);
             let file = self.disk.open(&path).map_err(failed("open", &path))?;
             if file.size().map_err(failed("read", &path))? > bytes {
                 file.set_len(bytes).map_err(failed("cut", &path))?;
@@ -182,12 +183,12 @@ impl Segments {
         self.garbage.append(&mut self.salvages);
     }
 
-    fn log_path(&self, base: Offset) -> PathBuf {
-        self.dir.join(log_name(base))
+    fn log_path(&self, info: &SegmentInfo) -> PathBuf {
+        self.dir.join(log_name(info.base, info.generation))
     }
 
-    fn index_path(&self, base: Offset) -> PathBuf {
-        self.dir.join(format!("{base:020}.index"))
+    fn index_path(&self, info: &SegmentInfo) -> PathBuf {
+        self.dir.join(index_name(info.base, info.generation))
     }
 
     pub(crate) fn infos(&self) -> Vec<SegmentInfo> {
@@ -237,7 +238,9 @@ impl Segments {
                 self.disk.create_dir(dir).map_err(failed("make", dir))?;
             }
         }
-        let path = self.log_path(base);
+        let info =
+            SegmentInfo { base, end: base, bytes: 0, timestamp_ms_max: i64::MIN, appended_ms: now_ms, generation: 0 };
+        let path = self.log_path(&info);
         let file: Arc<dyn DiskFile> = match self.disk.create(&path) {
             // What an earlier try left, which failed before it wrote anything that counts.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -249,7 +252,6 @@ impl Segments {
         };
         self.names += 1;
         self.leave_index();
-        let info = SegmentInfo { base, end: base, bytes: 0, timestamp_ms_max: i64::MIN, appended_ms: now_ms };
         let index = Some(Arc::new(Index::new(base)));
         self.list.push_back(Segment { info, index, file: Some(file), synced: (0, base), is_suspect: false });
         self.close_some();
@@ -268,7 +270,7 @@ impl Segments {
         if let Some(Segment { info, index: Some(index), .. }) = self.list.back()
             && index.bytes() == info.bytes
         {
-            leave_index(&*self.disk, &self.index_path(info.base), index);
+            leave_index(&*self.disk, &self.index_path(info), index);
         }
     }
 
@@ -285,7 +287,7 @@ impl Segments {
     fn write(&mut self, batches: &[RecordBatch], now_ms: u64) -> Result<()> {
         let at = self.list.len() - 1;
         let file = self.file(at)?;
-        let path = self.log_path(self.list[at].info.base);
+        let path = self.log_path(&self.list[at].info);
         let Segment { info, index, .. } = &mut self.list[at];
         let mut slices: Vec<IoSlice<'_>> = batches.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
         file.write_at(&mut slices, info.bytes).map_err(failed("write", &path))?;
@@ -306,7 +308,7 @@ impl Segments {
         if let Some(file) = &self.list[at].file {
             return Ok(file.clone());
         }
-        let path = self.log_path(self.list[at].info.base);
+        let path = self.log_path(&self.list[at].info);
         let file: Arc<dyn DiskFile> = self.disk.open(&path).map_err(failed("open", &path))?.into();
         self.list[at].file = Some(file.clone());
         self.close_others(at);
@@ -328,17 +330,17 @@ impl Segments {
     pub(crate) fn unsynced(&mut self) -> Result<Vec<Unsynced>> {
         let dirty: Vec<usize> = (0..self.list.len()).filter(|at| self.list[*at].is_dirty()).collect();
         let unsynced = |at: usize| {
-            let (path, file) = (self.log_path(self.list[at].info.base), self.file(at)?);
+            let (path, file) = (self.log_path(&self.list[at].info), self.file(at)?);
             let Segment { info, synced, is_suspect, .. } = self.list[at];
             let part = Part { path, file, at: synced.0, offset: synced.1, to: info.bytes, end: info.end };
-            Ok(Unsynced { base: info.base, part, is_suspect })
+            Ok(Unsynced { info, part, is_suspect })
         };
         dirty.into_iter().map(unsynced).collect()
     }
 
     /// That much of a segment lasts now, or has to be looked at again.
     pub(crate) fn set_synced(&mut self, unsynced: &Unsynced, is_synced: bool) {
-        if let Some(segment) = self.list.iter_mut().find(|segment| segment.info.base == unsynced.base) {
+        if let Some(segment) = self.list.iter_mut().find(|segment| segment.info.is_same(&unsynced.info)) {
             segment.is_suspect = !is_synced;
             if is_synced {
                 segment.synced = (unsynced.part.to, unsynced.part.end);
@@ -371,16 +373,20 @@ impl Segments {
         let Some(at) = self.list.iter().skip(after).position(is_it).map(|at| at + after) else {
             return Ok(None);
         };
+        self.view_at(at).map(Some)
+    }
+
+    fn view_at(&mut self, at: usize) -> Result<View> {
         let file = self.file(at)?;
         let Segment { info, index, .. } = &self.list[at];
-        let (path, index_path) = (self.log_path(info.base), self.index_path(info.base));
+        let (path, index_path) = (self.log_path(info), self.index_path(info));
         let (disk, is_sealed) = (self.disk.clone(), at + 1 < self.list.len());
-        Ok(Some(View { disk, path, index_path, file, info: *info, index: index.clone(), is_sealed }))
+        Ok(View { disk, path, index_path, file, info: *info, index: index.clone(), is_sealed })
     }
 
     /// Keeps an index that a reader had to make.
     pub(crate) fn keep_index(&mut self, view: &View) {
-        let found = self.list.iter_mut().find(|segment| segment.info.base == view.info.base);
+        let found = self.list.iter_mut().find(|segment| segment.info.is_same(&view.info));
         if let Some(segment) = found
             && segment.file.is_some()
             && view.bytes_indexed() > segment.index.as_ref().map_or(0, |index| index.bytes())
@@ -408,9 +414,68 @@ impl Segments {
         // One without records keeps its place: another would get its name.
         while let Some(segment) = self.list.pop_front_if(|segment| segment.info.end <= start && segment.info.bytes > 0)
         {
-            self.garbage.push(self.log_path(segment.info.base));
-            self.garbage.push(self.index_path(segment.info.base));
+            self.garbage.push(self.log_path(&segment.info));
+            self.garbage.push(self.index_path(&segment.info));
         }
+    }
+
+    /// Segments to compact, if it is worth it: from the oldest one on those that grow no more and last, when enough
+    /// came since they were compacted up to an offset. The one that grows is closed for it.
+    pub(crate) fn plan_compaction(
+        &mut self,
+        to: Offset,
+        dirty_bytes_min: u64,
+        now_ms: u64,
+    ) -> Result<Vec<SegmentInfo>> {
+        let dirty = self.list.iter().filter(|segment| segment.info.end > to);
+        let dirty: u64 = dirty.map(|segment| segment.info.bytes).sum();
+        if dirty < dirty_bytes_min.max(1) || dirty * 2 < self.bytes() {
+            return Ok(Vec::new());
+        }
+        if let Some(SegmentInfo { end, bytes, .. }) = self.list.back().map(|growing| growing.info)
+            && bytes >= dirty_bytes_min.max(1)
+        {
+            self.roll(end, now_ms)?;
+        }
+        let sealed = self.list.iter().take(self.list.len().saturating_sub(1));
+        let sources: Vec<SegmentInfo> =
+            sealed.take_while(|segment| !segment.is_dirty()).map(|segment| segment.info).collect();
+        let is_news = sources.last().is_some_and(|newest| newest.end > to);
+        Ok(if is_news { sources } else { Vec::new() })
+    }
+
+    /// A segment, as long as it is there.
+    pub(crate) fn view_of(&mut self, info: &SegmentInfo) -> Result<View> {
+        match self.list.iter().position(|segment| segment.info == *info) {
+            Some(at) => self.view_at(at),
+            None => Err(Error::new(ErrorKind::Busy, "a segment went while it was compacted; it is tried again")),
+        }
+    }
+
+    /// Puts segments into the place of others, if those are still there. The files that are not needed by that go when
+    /// no checkpoint names them.
+    pub(crate) fn exchange(&mut self, sources: &[SegmentInfo], made: Vec<Segment>) -> bool {
+        let at = self.list.iter().position(|segment| sources.first() == Some(&segment.info));
+        let there = self.list.iter().skip(at.unwrap_or(self.list.len())).map(|segment| segment.info);
+        // The one that grows is none of them.
+        let is_there = there.clone().count() > sources.len() && there.zip(sources).all(|(there, it)| there == *it);
+        let mut unneeded = VecDeque::from(made);
+        if let Some(at) = at.filter(|_| is_there) {
+            let rest = self.list.split_off(at + sources.len());
+            let replaced = self.list.split_off(at);
+            self.list.extend(std::mem::replace(&mut unneeded, replaced));
+            self.list.extend(rest);
+        }
+        for segment in &unneeded {
+            self.replaced.push(self.log_path(&segment.info));
+            self.replaced.push(self.index_path(&segment.info));
+        }
+        is_there
+    }
+
+    /// What was replaced so far is in no checkpoint that is written from now on.
+    pub(crate) fn retire_replaced(&mut self) {
+        self.garbage.append(&mut self.replaced);
     }
 
     /// Removes the files of what was forgotten. What cannot be removed is tried again the next time.
@@ -426,11 +491,29 @@ impl Segments {
     }
 }
 
-fn log_name(base: Offset) -> String {
-    format!("{base:020}.log")
+pub(crate) fn log_name(base: Offset, generation: u32) -> String {
+    file_name(base, generation, "log")
 }
 
-fn leave_index(disk: &dyn Disk, path: &Path, index: &Index) {
+pub(crate) fn index_name(base: Offset, generation: u32) -> String {
+    file_name(base, generation, "index")
+}
+
+fn file_name(base: Offset, generation: u32, kind: &str) -> String {
+    match generation {
+        0 => format!("{base:020}.{kind}"),
+        _ => format!("{base:020}-{generation}.{kind}"),
+    }
+}
+
+/// The base offset, the generation and the kind of a file.
+fn parse_name(name: &str) -> Option<(Offset, u32, &str)> {
+    let (stem, kind) = name.split_once('.')?;
+    let (base, generation) = stem.split_once('-').unwrap_or((stem, "0"));
+    Some((base.parse().ok()?, generation.parse().ok()?, kind))
+}
+
+pub(crate) fn leave_index(disk: &dyn Disk, path: &Path, index: &Index) {
     let left = match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => disk.create(path).and_then(|file| file.write_at(&mut [IoSlice::new(&index.encode())], 0)),
@@ -441,7 +524,19 @@ fn leave_index(disk: &dyn Disk, path: &Path, index: &Index) {
     }
 }
 
+impl SegmentInfo {
+    /// The same file, which may have grown.
+    fn is_same(&self, other: &Self) -> bool {
+        (self.base, self.generation) == (other.base, other.generation)
+    }
+}
+
 impl Segment {
+    /// All of it lasts.
+    pub(crate) fn sealed(info: &SegmentInfo) -> Self {
+        Self { info: *info, index: None, file: None, synced: (info.bytes, info.end), is_suspect: false }
+    }
+
     fn is_dirty(&self) -> bool {
         self.is_suspect || self.synced.0 < self.info.bytes
     }
@@ -451,17 +546,13 @@ impl Unsynced {
     /// Makes it last. The system forgets what it could not write, and takes it for written: after a failed sync all of
     /// it is read back, checked and written again.
     pub(crate) fn sync(&self) -> Result<()> {
-        let Part { path, file, at, offset, to, end } = &self.part;
+        let Part { path, file, .. } = &self.part;
         if self.is_suspect {
-            let part = |at, offset| Part { path: path.clone(), file: file.clone(), at, offset, to: *to, end: *end };
-            let (mut at, mut offset) = (*at, *offset);
-            while at < *to {
-                let batches = part(at, offset).read(offset, READ_BYTES)?;
+            self.part.each(&mut |at, batches| {
                 let mut slices: Vec<IoSlice<'_>> = batches.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
                 file.write_at(&mut slices, at).map_err(failed("write", path))?;
-                at += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
-                offset = batches.last().map_or(*end, RecordBatch::next_offset);
-            }
+                Ok(true)
+            })?;
         }
         file.sync().map_err(failed("sync", path))
     }
@@ -483,17 +574,19 @@ impl View {
     pub(crate) fn offset_for_time(&mut self, timestamp_ms: i64, after: Offset) -> Result<Option<Offset>> {
         self.complete_index()?;
         let row = self.index.as_ref().and_then(|index| index.before_time(timestamp_ms));
-        let (mut at, mut offset) = row.map_or((0, self.info.base), |row| (row.at, row.offset));
-        while at < self.info.bytes {
-            let batches = self.part_at((at, offset)).read(offset, READ_BYTES)?;
-            let is_it = |batch: &&RecordBatch| batch.max_timestamp_ms() >= timestamp_ms && batch.next_offset() > after;
-            if let Some(found) = batches.iter().find(is_it) {
-                return Ok(Some(found.base_offset()));
-            }
-            at += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
-            offset = batches.last().map_or(self.info.end, RecordBatch::next_offset);
-        }
-        Ok(None)
+        let part = self.part_at(row.map_or((0, self.info.base), |row| (row.at, row.offset)));
+        let is_it = |batch: &&RecordBatch| batch.max_timestamp_ms() >= timestamp_ms && batch.next_offset() > after;
+        let mut found = None;
+        part.each(&mut |_, batches| {
+            found = batches.iter().find(is_it).map(RecordBatch::base_offset);
+            Ok(found.is_none())
+        })?;
+        Ok(found)
+    }
+
+    /// Hands all batches to `each`, some at once, as long as it wants more.
+    pub(crate) fn each(&self, each: &mut dyn FnMut(&[RecordBatch]) -> Result<bool>) -> Result<()> {
+        self.part_at((0, self.info.base)).each(&mut |_, batches| each(batches))
     }
 
     /// The offset of its first record.
@@ -536,6 +629,20 @@ impl View {
 }
 
 impl Part {
+    /// Hands all batches to `each`, some at once with the place of the first one, as long as it wants more.
+    fn each(&self, each: &mut dyn FnMut(u64, &[RecordBatch]) -> Result<bool>) -> Result<()> {
+        let mut rest = Self { path: self.path.clone(), file: self.file.clone(), ..*self };
+        while rest.at < rest.to {
+            let batches = rest.read(rest.offset, READ_BYTES)?;
+            if !each(rest.at, &batches)? {
+                break;
+            }
+            rest.at += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
+            rest.offset = batches.last().map_or(self.end, RecordBatch::next_offset);
+        }
+        Ok(())
+    }
+
     /// The batches from the one that holds `from`, up to `bytes_max`, at least one. Stops where the segment ended.
     pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
         let (mut at, mut expected, mut found, mut bytes) = (self.at, self.offset, Vec::new(), 0);

@@ -3,6 +3,7 @@
 mod sim;
 mod workload;
 
+mod compaction;
 mod damage;
 mod faults;
 mod kill;

@@ -93,3 +93,29 @@ fn what_was_acknowledged_outlives_power_cuts_with_two_syncs_in_flight() {
 fn what_was_acknowledged_outlives_power_cuts_with_three_syncs_in_flight() {
     lives(3, 70);
 }
+
+/// Killed while it makes its files: the next one finds files whose names are not yet there to stay, and uses them.
+#[test]
+fn files_that_a_killed_broker_made_outlive_a_power_cut_once_they_are_used() {
+    let dir = Path::new("/srv/data");
+    for operations in 0..60 {
+        let disk = SimDisk::new();
+        disk.power_off_after(operations);
+        drop(open(&disk, dir, small(1)));
+        let (disk, mut model, heard) = (disk.kill(), Model::default(), Heard::default());
+        let work = Work::new(open(&disk, dir, small(1)).expect("it opens"), &model, 1, heard.say());
+        let writers = work.create(1).expect("a topic");
+        for _ in 0..20 {
+            let end = writers[0].append(&work.store).expect("it is taken");
+            assert!(writers[0].wait(end), "it is acknowledged");
+        }
+        let after = disk.cut(operations);
+        disk.power_off_after(0);
+        work.end().unwrap_or_default();
+        heard.tell(&mut model);
+        let opened = open(&after, dir, small(1));
+        let (store, topics) = opened.unwrap_or_else(|error| panic!("killed after {operations}: {error}"));
+        model.check(&topics, 1).unwrap_or_else(|error| panic!("killed after {operations}: {error}"));
+        store.stop().expect("it stops");
+    }
+}

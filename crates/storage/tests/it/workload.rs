@@ -30,6 +30,7 @@ pub fn small(syncs_in_flight: usize) -> StoreSettings {
         unflushed_bytes_max: 32 << 10,
         checkpoint_bytes: 192 << 10,
         checkpoint_interval: Duration::from_secs(3600),
+        ..StoreSettings::default()
     }
 }
 

@@ -4,10 +4,11 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use client::{Publisher, Record};
+use bytes::Bytes;
+use client::{Client, Publisher, PublisherBuilder, Record};
 use indicatif::ProgressBar;
 use serde_json::json;
-use thalweg::config::Config;
+use thalweg::config::{Config, parse_bytes};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 
 use super::connect;
@@ -21,24 +22,21 @@ const INPUT_BUFFER_BYTES: usize = 256 << 10;
 pub fn run(config: &Config, args: Publish, is_json: bool) -> Result {
     block_on(async {
         let client = connect(config).await?;
-        let publisher = client.publisher(&args.topic).acks(args.acks).partition(args.partition).open().await?;
+        let publisher = publisher(&client, &args)?.open().await?;
         let template = template(&args)?;
         let mut pace = Pace::new(args.rate);
-        let published = if let Some(value) = &args.value {
-            let record = Record { value: Some(value.clone().into()), ..template };
-            let count = args.count.unwrap_or(1);
-            for _ in 0..count {
-                pace.wait().await;
-                publisher.send(&record).await?;
+        let sent = match &args.value {
+            Some(value) => {
+                repeat(&args, &publisher, Record { value: Some(value.clone().into()), ..template }, &mut pace).await
             }
-            count
-        } else {
-            lines(&args, &publisher, &template, &mut pace).await?
+            None => lines(&args, &publisher, &template, &mut pace).await,
         };
+        // What came before a line that cannot be sent is published all the same.
         publisher.flush().await.map_err(|error| {
             let failure = Failure::from(error);
             Failure::new(failure.code, format!("not everything was published to {}: {failure}", args.topic))
         })?;
+        let published = sent?;
         if is_json {
             let report = json!({ "topic": args.topic, "published": published, "acks": args.acks.name() });
             writeln!(io::stdout(), "{report}")?;
@@ -49,6 +47,33 @@ pub fn run(config: &Config, args: Publish, is_json: bool) -> Result {
         client.close().await;
         Ok(())
     })
+}
+
+fn publisher(client: &Client, args: &Publish) -> Result<PublisherBuilder> {
+    let mut publisher = client
+        .publisher(&args.topic)
+        .acks(args.acks)
+        .partition(args.partition)
+        .compression(args.compression)
+        .linger(Duration::from_millis(args.linger_ms))
+        .idempotent(!args.no_idempotence);
+    if let Some(text) = &args.batch_bytes {
+        let bytes = parse_bytes(text).map_err(|e| Failure::new(USAGE, format!("--batch-bytes: {e}")))?;
+        publisher = publisher.batch_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    if let Some(timeout_ms) = args.delivery_timeout_ms {
+        publisher = publisher.delivery_timeout(Duration::from_millis(timeout_ms));
+    }
+    Ok(publisher)
+}
+
+async fn repeat(args: &Publish, publisher: &Publisher, record: Record, pace: &mut Pace) -> Result<u64> {
+    let count = args.count.unwrap_or(1);
+    for _ in 0..count {
+        pace.wait().await;
+        publisher.send(&record).await?;
+    }
+    Ok(count)
 }
 
 /// What all records have in common.
@@ -83,13 +108,28 @@ async fn lines(args: &Publish, publisher: &Publisher, template: &Record, pace: &
             line.pop();
         }
         pace.wait().await;
-        let record = Record { value: Some(line.clone().into()), ..template.clone() };
+        let mut record = Record { value: Some(line.clone().into()), ..template.clone() };
+        if let Some(separator) = &args.key_separator {
+            let (key, value) = split(&line, separator).ok_or_else(|| {
+                let which = published + 1;
+                let message =
+                    format!("line {which} has no '{separator}' behind its key; {published} records before it");
+                Failure::new(FAILED, format!("{message} were published"))
+            })?;
+            (record.key, record.value) = (Some(key), Some(value));
+        }
         publisher.send(&record).await?;
         published += 1;
         progress.inc(1);
     }
     progress.finish_and_clear();
     Ok(published)
+}
+
+/// What is before and behind a separator.
+fn split(line: &[u8], separator: &str) -> Option<(Bytes, Bytes)> {
+    let at = line.windows(separator.len()).position(|part| part == separator.as_bytes())?;
+    Some((Bytes::copy_from_slice(&line[..at]), Bytes::copy_from_slice(&line[at + separator.len()..])))
 }
 
 /// Shown only to a person who waits: not into a pipe, and not while the records are being typed.

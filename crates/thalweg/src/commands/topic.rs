@@ -1,8 +1,8 @@
-//! `thalweg topic`: create, list, describe, grow, delete.
+//! `thalweg topic`: create, list, describe, grow, delete, and delete what it holds.
 
 use std::io::Write;
 
-use client::{Client, Error, ErrorKind, Storage, TopicInfo, TopicSettings};
+use client::{Client, Error, ErrorKind, Offset, Storage, TopicInfo, TopicSettings};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use engine::TopicName;
@@ -19,7 +19,7 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
         let client = connect(config).await?;
         let mut out = std::io::stdout();
         match command {
-            Topic::Create { topic, partitions, retention_bytes, retention_ms, storage, dry_run } => {
+            Topic::Create { topic, partitions, retention_bytes, retention_ms, storage, compact, dry_run } => {
                 // What is not said is as the broker is set.
                 let defaults = TopicSettings::of_broker();
                 let bytes = retention_bytes.map(|text| parse_bytes(&text)).transpose();
@@ -30,6 +30,7 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                         .unwrap_or(defaults.retention_bytes),
                     retention_ms: retention_ms.unwrap_or(defaults.retention_ms),
                     storage,
+                    compact,
                 };
                 if dry_run {
                     let is_there = would_create(&client, &topic, settings).await?;
@@ -77,6 +78,20 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                     writeln!(out, "topic {topic} is deleted")?;
                 }
             }
+            Topic::DeleteRecords { topic, partition, before } => {
+                let before = match before.as_str() {
+                    "end" => Offset::MAX,
+                    number => number.parse().map_err(|e| {
+                        Failure::new(USAGE, format!("--before is an offset or `end`, not {before}: {e}"))
+                    })?,
+                };
+                let start = client.delete_records(&topic, partition, before).await?;
+                if is_json {
+                    writeln!(out, "{}", json!({ "topic": topic, "partition": partition, "start": start }))?;
+                } else {
+                    writeln!(out, "partition {partition} of topic {topic} begins at offset {start} now")?;
+                }
+            }
         }
         client.close().await;
         Ok(())
@@ -110,6 +125,7 @@ fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, is_t
             "retention_bytes": said(settings.retention_bytes, default),
             "retention_ms": said(settings.retention_ms, default),
             "storage": settings.storage.name(),
+            "compact": settings.compact,
         });
         return Ok(writeln!(out, "{would}")?);
     }
@@ -137,6 +153,8 @@ fn settings_table(settings: TopicSettings) -> Table {
     table.add_row(["records are kept".to_owned(), place(settings.storage).to_owned()]);
     table.add_row(["retention of a partition".to_owned(), limit(settings.retention_bytes, "bytes")]);
     table.add_row(["retention of a batch".to_owned(), limit(settings.retention_ms, "ms")]);
+    let of_key = if settings.compact { "the newest record" } else { "all records" };
+    table.add_row(["of each key".to_owned(), of_key.to_owned()]);
     table
 }
 
@@ -183,6 +201,7 @@ fn to_json(info: &TopicInfo) -> Value {
         "storage": info.settings.storage.name(),
         "retention_bytes": info.settings.retention_bytes,
         "retention_ms": info.settings.retention_ms,
+        "compact": info.settings.compact,
         "partitions": info.partitions.iter().enumerate().map(partition).collect::<Vec<_>>(),
     })
 }

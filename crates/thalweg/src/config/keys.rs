@@ -106,6 +106,8 @@ pub const KEYS: &[Key] = &[
     key("data", Broker, Kind::Text, "", "The directory of topics on disk; without one all topics are in memory"),
     key("disk_retention_bytes", Broker, bytes(0, 1 << 50), "0", "Bytes that a partition on disk keeps; 0 is no limit"),
     key("disk_retention_ms", Broker, count(0, u64::MAX), "604800000", "How long a batch stays on disk; 0 is no limit"),
+    key("compaction_bytes_per_s", Broker, bytes(1 << 10, 1 << 40), "64MiB", "What compaction reads and writes in a second at most"),
+    key("tombstone_retention_ms", Broker, count(0, 1 << 50), "86400000", "How long a record without a value stays in a compacted topic at least"),
     key("offsets_retention_ms", Broker, count(0, u64::MAX), "604800000", "How long a consumer group without members keeps its offsets; 0 is no limit"),
     // Publishing.
     tuned("ack_on_commit", Broker, Kind::Bool, ["true"; 3], None, "Whether a publish that names no acks is acknowledged when it is on disk, where its topic is"),

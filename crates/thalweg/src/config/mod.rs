@@ -15,6 +15,7 @@ use broker::LanePolicy;
 use client::ClientSettings;
 use engine::{FeedLimits, Storage, TopicSettings};
 use net::http::IpNetwork;
+use storage::{CompactionSettings, StoreSettings};
 
 use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
 
@@ -215,6 +216,16 @@ impl Config {
         found.next().map(Some).ok_or_else(|| ConfigError(format!("{name} = {text}: this name has no address")))
     }
 
+    /// How the data directory is kept.
+    pub fn store(&self) -> StoreSettings {
+        let compaction = CompactionSettings {
+            bytes_per_s: self.bytes("compaction_bytes_per_s"),
+            tombstone_retention_ms: self.count("tombstone_retention_ms"),
+            ..CompactionSettings::default()
+        };
+        StoreSettings { compaction, ..StoreSettings::default() }
+    }
+
     pub fn broker(&self) -> broker::Settings {
         let policy = self.text("subscriber_lane_shard");
         let lanes = self.size("subscriber_writer_lanes").min(self.size("max_subscriber_writer_lanes"));
@@ -225,12 +236,14 @@ impl Config {
                 retention_bytes: self.bytes("retention_bytes"),
                 retention_ms: self.count("retention_ms"),
                 storage: Storage::Auto,
+                compact: false,
             },
             disk_topic_defaults: TopicSettings {
                 partitions: self.count("default_partitions") as u32,
                 retention_bytes: self.bytes("disk_retention_bytes"),
                 retention_ms: self.count("disk_retention_ms"),
                 storage: Storage::Disk,
+                compact: false,
             },
             log_bytes_max: self.size("memory_max"),
             ack_on_commit: self.bool("ack_on_commit"),

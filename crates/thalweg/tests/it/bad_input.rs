@@ -55,6 +55,7 @@ fn requests() -> Vec<Request> {
         Request::TopicDescribe { topic: "topic".into() },
         Request::TopicList { after: "topic".into(), count_max: 1 },
         Request::TopicGrow { topic: "topic".into(), partitions: 2 },
+        Request::RecordsDelete { topic: "topic".into(), partition: 0, before: 0 },
     ]
 }
 

@@ -3,9 +3,11 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
+use client::{Client, Codec, Event, RecordBatch, Start};
 use serde_json::json;
 
 use crate::command::{Done, feed, on, run, thalweg};
+use crate::reading::{next_event, subscribe};
 use crate::server::{PATIENCE, Server, program};
 
 /// Exit codes as `thalweg --help` documents them.
@@ -60,6 +62,55 @@ fn publish_counts_and_paces() {
     assert_eq!(records(&server, "paced").len(), 6);
     on(&server, ["publish", "spread", "x", "--partition", "3"]).failed(NOT_FOUND);
     on(&server, ["publish", "spread", "x", "--acks", "most"]).failed(USAGE);
+}
+
+async fn first_batch(client: &Client, topic: &str) -> RecordBatch {
+    match next_event(&mut subscribe(client, topic, Start::Earliest).await).await {
+        Event::Batch(batch) => batch.batch,
+        other => panic!("no batch but {other:?}"),
+    }
+}
+
+/// Each codec, numbered or not: the batches are as they were asked for, and `subscribe` prints what went in.
+#[tokio::test]
+async fn publish_compresses_and_numbers_batches() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    let lines: String = (0..500).map(|i| format!("{i} is a number\n")).collect();
+    for codec in Codec::ALL {
+        let topic = codec.name();
+        let options = ["--compression", topic, "--batch-bytes", "2KiB", "--linger-ms", "5"];
+        feed(&server, ["publish", topic].into_iter().chain(options), &lines).ok();
+        let all = ["subscribe", topic, "--from", "earliest", "--until-end"];
+        assert!(on(&server, all).ok() == lines, "{topic}: what went in came out");
+        let batch = first_batch(&client, topic).await;
+        assert_eq!((batch.codec(), batch.producer().is_some()), (Ok(codec), true));
+        assert!(batch.count() < 200, "{topic}: a batch of {} is above 2 KiB", batch.count());
+    }
+    on(&server, ["publish", "plain", "x", "--no-idempotence", "--delivery-timeout-ms", "20000"]).ok();
+    let batch = first_batch(&client, "plain").await;
+    assert_eq!((batch.codec(), batch.producer()), (Ok(Codec::None), None));
+    for wrong in [["--compression", "rar"], ["--batch-bytes", "some"], ["--delivery-timeout-ms", "0"]] {
+        let message = on(&server, ["publish", "plain", "x"].into_iter().chain(wrong)).failed(USAGE);
+        assert!(message.contains(wrong[0]), "{message}");
+    }
+}
+
+/// A line has its key before the first separator; one without is named, and those before it are there.
+#[test]
+fn publish_splits_keys_from_values() {
+    let server = Server::start();
+    feed(&server, ["publish", "t", "--key-separator", "::"], "a::1\n::2\nb::3::4\nc::\n").ok();
+    let pairs: Vec<_> = records(&server, "t").into_iter().map(|r| (r["key"].clone(), r["value"].clone())).collect();
+    let expected = [("a", "1"), ("", "2"), ("b", "3::4"), ("c", "")];
+    assert_eq!(pairs, expected.map(|(key, value)| (json!(key), json!(value))));
+    let message = feed(&server, ["publish", "half", "--key-separator", ":"], "a:1\nnothing\nb:2\n").failed(1);
+    assert!(message.contains("line 2 has no ':'"), "{message}");
+    assert_eq!(records(&server, "half").len(), 1);
+    for wrong in [["x", "--key-separator", ":"], ["--key=k", "--key-separator", ":"], ["--json", "--key-separator", ""]]
+    {
+        feed(&server, ["publish", "t"].into_iter().chain(wrong), "a:1\n").failed(USAGE);
+    }
 }
 
 /// A hundred thousand lines through a pipe: nothing is lost and the order is kept.

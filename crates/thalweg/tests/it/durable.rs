@@ -77,8 +77,13 @@ async fn topics_come_back_as_they_were() {
     let data = tempfile::tempdir().expect("a folder");
     let mut server = Server::launch(on(&data));
     let client = server.client("tcp").await;
-    let settings =
-        TopicSettings { partitions: 3, retention_bytes: 1 << 30, retention_ms: 5_000_000, storage: Storage::Disk };
+    let settings = TopicSettings {
+        partitions: 3,
+        retention_bytes: 1 << 30,
+        retention_ms: 5_000_000,
+        storage: Storage::Disk,
+        compact: false,
+    };
     for topic in ["a", "b", "c"] {
         within("create", client.create_topic(topic, settings)).await.expect("created");
     }

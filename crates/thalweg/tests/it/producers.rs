@@ -10,7 +10,7 @@ use crate::reading::{subscribe, values};
 use crate::server::{Server, metric, within};
 
 /// A publish of values by somebody who numbers them.
-fn numbered(topic: &str, partition: Option<u32>, producer: Producer, values: &[&str]) -> Request {
+pub fn numbered(topic: &str, partition: Option<u32>, producer: Producer, values: &[&str]) -> Request {
     let mut builder = BatchBuilder::new();
     for value in values {
         builder.push(1, None, Some(value.as_bytes()), &[]).expect("a small record");

@@ -83,6 +83,18 @@ impl Raw {
         }
     }
 
+    /// Waits for the answers to all that was sent. None of them may be an error.
+    pub async fn answer_all(&mut self) {
+        loop {
+            match self.incoming().await {
+                Incoming::Answer(_, Response::Error(error)) => panic!("refused: {error}"),
+                Incoming::Answer(id, _) if id == self.correlation => return,
+                Incoming::Answer(..) => {}
+                other => panic!("no answer but {other:?}"),
+            }
+        }
+    }
+
     /// The next push.
     pub async fn push(&mut self) -> Push {
         if let Some(push) = self.pushes.pop_front() {

@@ -164,6 +164,7 @@ fn requests() -> Vec<Vector> {
             Request::Publish { topic: topic(), partition: Some(2), acks: Acks::Accepted, batch: numbered() },
         ),
         ("topic_grow", Request::TopicGrow { topic: topic(), partitions: 1024 }),
+        ("records_delete", Request::RecordsDelete { topic: topic(), partition: 3, before: 1 << 40 }),
     ]);
     values.extend(group_requests().into_iter().map(|(name, value)| (name, Request::Group(value))));
     let encode = |(i, (name, value)): (usize, (&str, Request))| {
@@ -216,6 +217,7 @@ fn responses() -> Vec<Vector> {
         ("pong", Response::Pong),
         ("producer", Response::Producer { id: 0x0123_4567_89ab_cdef, epoch: 7 }),
         ("topic_grown", Response::TopicGrown(topic(partitions()))),
+        ("records_deleted", Response::RecordsDeleted { start: 1 << 40 }),
     ];
     let encode = |i: usize, name: String, value: Response| {
         let mut buf = BytesMut::new();

@@ -1,0 +1,122 @@
+//! Batches that lose records to compaction, and keep their place: the records that stay keep their offsets, and a batch
+//! still reaches from its base offset to the one after its last, so that a log has no holes between batches.
+
+use bytes::{BufMut, BytesMut};
+
+use super::{
+    AT_LAST_OFFSET_DELTA, AT_LENGTH, AT_MAX_TIMESTAMP, AT_RECORD_COUNT, BATCH_HEADER_BYTES, LENGTH_OVERHEAD,
+    RecordBatch, RecordView, put_at, read_record, seal,
+};
+use crate::error::{Error, Result};
+use crate::ids::Offset;
+
+impl RecordBatch {
+    /// The batch with those records that `keep` wants, in the same codec. It is the same where none is lost.
+    pub fn thinned(&self, mut keep: impl FnMut(&RecordView<'_>) -> bool) -> Result<Self> {
+        let codec = self.codec()?;
+        let records = codec.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?;
+        let (mut rest, mut kept, mut count, mut max_timestamp) = (&records[..], BytesMut::new(), 0, None);
+        for _ in 0..self.count() {
+            let before = rest;
+            let record = read_record(&mut rest, self.base_offset(), self.base_timestamp_ms())?;
+            if keep(&record) {
+                kept.put_slice(&before[..before.len() - rest.len()]);
+                count += 1;
+                max_timestamp = max_timestamp.max(Some(record.timestamp_ms));
+            }
+        }
+        if !rest.is_empty() {
+            return Err(Error::malformed("a batch is longer than its records"));
+        }
+        if count == self.count() {
+            return Ok(self.clone());
+        }
+        let mut bytes = self.bytes[..BATCH_HEADER_BYTES].to_vec();
+        codec.compress(&kept, &mut bytes)?;
+        let length = (bytes.len() - LENGTH_OVERHEAD) as i32;
+        put_at(&mut bytes, AT_LENGTH, &length.to_be_bytes());
+        put_at(&mut bytes, AT_MAX_TIMESTAMP, &max_timestamp.unwrap_or(self.base_timestamp_ms()).to_be_bytes());
+        put_at(&mut bytes, AT_RECORD_COUNT, &count.to_be_bytes());
+        seal(&mut bytes);
+        Ok(Self { bytes: bytes.into() })
+    }
+
+    /// The batch in the place of itself and of the offsets behind it up to this one, of which no record is left; `None`
+    /// where a batch cannot reach so far.
+    pub fn reaching(&self, next_offset: Offset) -> Option<Self> {
+        if next_offset == self.next_offset() {
+            return Some(self.clone());
+        }
+        let last = next_offset.checked_sub(self.base_offset() + 1)?;
+        let last = i32::try_from(last).ok()?;
+        let mut bytes = self.bytes.to_vec();
+        put_at(&mut bytes, AT_LAST_OFFSET_DELTA, &last.to_be_bytes());
+        seal(&mut bytes);
+        Some(Self { bytes: bytes.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Codec;
+    use crate::record::{BatchBuilder, Producer, Record};
+
+    fn batch(codec: Codec, base: Offset) -> RecordBatch {
+        let mut builder = BatchBuilder::new();
+        for i in 0..100 {
+            let record = Record::new(format!("value {i}").repeat(3)).with_key(format!("key {}", i % 10));
+            builder.push_record(&Record { timestamp_ms: 1000 + i, ..record }, 0).expect("it fits");
+        }
+        let producer = Producer { id: 7, epoch: 1, sequence: 300 };
+        builder.finish_with(codec, Some(producer)).expect("records").stamp(base)
+    }
+
+    fn offsets(batch: &RecordBatch) -> Vec<Offset> {
+        let records = batch.records().expect("it decodes");
+        records.iter().map(|record| record.expect("it decodes").offset).collect()
+    }
+
+    #[test]
+    fn records_that_stay_keep_their_offsets_in_every_codec() {
+        for codec in Codec::ALL {
+            let whole = batch(codec, 5000);
+            let thin = whole.thinned(|record| record.key == Some(b"key 3")).expect("it decodes");
+            let thin = RecordBatch::parse(thin.bytes().clone()).expect("a batch");
+            assert_eq!(offsets(&thin), (0..10).map(|i| 5003 + 10 * i).collect::<Vec<_>>());
+            assert_eq!((thin.base_offset(), thin.next_offset(), thin.count()), (5000, 5100, 10));
+            assert_eq!((thin.max_timestamp_ms(), thin.codec()), (1093, Ok(codec)));
+            assert_eq!(thin.producer(), whole.producer());
+            assert!(thin.len() < whole.len());
+            // Who asks from the middle gets what is left from there.
+            let from = thin.records_from(5050).expect("it decodes");
+            assert_eq!(from.iter().next().map(|record| record.expect("it decodes").offset), Some(5053));
+        }
+    }
+
+    #[test]
+    fn a_batch_without_records_keeps_its_place() {
+        let none = batch(Codec::Lz4, 40).thinned(|_| false).expect("it decodes");
+        let none = RecordBatch::parse(none.bytes().clone()).expect("a batch");
+        assert_eq!((none.base_offset(), none.next_offset(), none.count()), (40, 140, 0));
+        assert_eq!(offsets(&none), Vec::<Offset>::new());
+    }
+
+    #[test]
+    fn a_batch_reaches_over_what_is_gone_behind_it() {
+        let whole = batch(Codec::None, 40);
+        let far = whole.reaching(1000).expect("so far it can");
+        let far = RecordBatch::parse(far.bytes().clone()).expect("a batch");
+        assert_eq!((far.next_offset(), far.count()), (1000, 100));
+        assert_eq!(offsets(&far), offsets(&whole));
+        assert_eq!(whole.reaching(whole.next_offset()), Some(whole.clone()));
+        assert_eq!(whole.reaching(40 + (1 << 32)), None);
+    }
+
+    #[test]
+    fn nobody_publishes_a_batch_with_holes() {
+        let thin = batch(Codec::None, 0).thinned(|record| record.offset > 0).expect("it decodes");
+        let refused = crate::record::DraftBatch::parse(BytesMut::from(&thin.bytes()[..])).expect_err("it has a hole");
+        assert!(refused.message.contains("99 records and a last offset delta of 99"), "{refused}");
+    }
+}

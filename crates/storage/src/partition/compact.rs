@@ -1,0 +1,342 @@
+//! Compaction: of each key only the newest record stays.
+//!
+//! Two passes over segments that grow no more. The first learns the newest offset of each key in what came since the
+//! last time; the second writes everything again without the records that have a newer one. Offsets stay: batches keep
+//! their places, and one that is left empty is taken into the batch before it. A record without a value, a tombstone,
+//! says that its key is gone. It stays for a while, so that whoever reads from the start hears of it, and goes then.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
+
+use super::index::Index;
+use super::segments::{READ_BYTES, Segment, SegmentInfo, View, index_name, leave_index, log_name};
+use crate::disk::{Disk, DiskFile, failed};
+
+#[derive(Clone, Copy, Debug)]
+pub struct CompactionSettings {
+    /// A partition is compacted when so many bytes came since the last time, and half of it.
+    pub dirty_bytes_min: u64,
+    /// Keys of one turn, about 32 bytes of memory each. With more the next turn goes on.
+    pub keys_max: usize,
+    /// What reading and writing may take of the disk.
+    pub bytes_per_s: u64,
+    /// How long a record without a value stays at least.
+    pub tombstone_retention_ms: u64,
+}
+
+impl Default for CompactionSettings {
+    fn default() -> Self {
+        Self {
+            dirty_bytes_min: 1 << 20,
+            keys_max: 450_000,
+            bytes_per_s: 64 << 20,
+            tombstone_retention_ms: 24 * 3_600_000,
+        }
+    }
+}
+
+/// How far a partition is compacted. A checkpoint keeps it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// No key has two records before this offset.
+    pub to: Offset,
+    /// Tombstones before this offset have been there since then.
+    pub horizon: Offset,
+    pub horizon_ms: u64,
+}
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompactionStats {
+    pub turns: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub records_removed: u64,
+}
+
+impl std::ops::AddAssign for CompactionStats {
+    fn add_assign(&mut self, other: Self) {
+        self.turns += other.turns;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.records_removed += other.records_removed;
+    }
+}
+
+/// Keeps a turn from taking the disk from others, and ends it when the store stops.
+pub(crate) struct Pace<'p> {
+    bytes_per_s: u64,
+    begin: Instant,
+    bytes: u64,
+    /// Waits so long; `false` when it is over.
+    wait: &'p dyn Fn(Duration) -> bool,
+}
+
+impl<'p> Pace<'p> {
+    pub(crate) fn new(bytes_per_s: u64, wait: &'p dyn Fn(Duration) -> bool) -> Self {
+        Self { bytes_per_s: bytes_per_s.max(1), begin: Instant::now(), bytes: 0, wait }
+    }
+
+    fn spend(&mut self, bytes: u64) -> Result<()> {
+        self.bytes += bytes;
+        let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_s as f64);
+        if !(self.wait)(due.saturating_sub(self.begin.elapsed())) {
+            return Err(Error::new(ErrorKind::ShuttingDown, "the store stops before a compaction is done"));
+        }
+        Ok(())
+    }
+}
+
+/// The newest offset of each key. Keys stand for themselves as 128 bits that nobody outside can foresee.
+struct Newest {
+    hashers: [RandomState; 2],
+    offsets: HashMap<(u64, u64), Offset>,
+}
+
+impl Newest {
+    fn id(&self, key: &[u8]) -> (u64, u64) {
+        (self.hashers[0].hash_one(key), self.hashers[1].hash_one(key))
+    }
+
+    fn note(&mut self, key: &[u8], offset: Offset) {
+        let id = self.id(key);
+        self.offsets.insert(id, offset);
+    }
+
+    fn of(&self, key: &[u8]) -> Option<Offset> {
+        self.offsets.get(&self.id(key)).copied()
+    }
+}
+
+/// One turn: segments as they were when it began, and what becomes of them.
+pub(crate) struct Turn<'t, 'p> {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dir: PathBuf,
+    pub(crate) segment_bytes: u64,
+    pub(crate) sources: Vec<SegmentInfo>,
+    /// A segment as readers have it.
+    pub(crate) view: &'t dyn Fn(&SegmentInfo) -> Result<View>,
+    pub(crate) pace: Pace<'p>,
+}
+
+/// What stands in the place of the sources from now on.
+pub(crate) struct Outcome {
+    pub(crate) sources: Vec<SegmentInfo>,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) compacted: Compacted,
+    pub(crate) stats: CompactionStats,
+}
+
+impl Turn<'_, '_> {
+    /// The files that it makes last when this returns. After an error there are none.
+    pub(crate) fn run(mut self, before: Compacted, settings: &CompactionSettings, now_ms: u64) -> Result<Outcome> {
+        let (newest, to) = self.learn(before.to, settings.keys_max)?;
+        // What is not read yet stays as it is.
+        self.sources.retain(|source| source.base < to);
+        let is_past = before.horizon_ms.saturating_add(settings.tombstone_retention_ms) <= now_ms;
+        let tombstones_to = if is_past { before.horizon } else { 0 };
+        let (horizon, horizon_ms) = match is_past || before.horizon == 0 {
+            true => (to, now_ms),
+            false => (before.horizon, before.horizon_ms),
+        };
+        let mut output = Output::new(&self);
+        let rewritten = self.rewrite(&newest, tombstones_to, &mut output).and_then(|()| output.finish());
+        match rewritten {
+            Ok((segments, stats)) => {
+                let compacted = Compacted { to, horizon, horizon_ms };
+                Ok(Outcome { sources: self.sources, segments, compacted, stats })
+            }
+            Err(error) => {
+                output.discard();
+                Err(error)
+            }
+        }
+    }
+
+    /// The newest offset of each key from an offset on, and up to where that was learnt.
+    fn learn(&mut self, from: Offset, keys_max: usize) -> Result<(Newest, Offset)> {
+        let mut newest = Newest { hashers: Default::default(), offsets: HashMap::new() };
+        let mut to = from;
+        for source in self.sources.iter().filter(|source| source.end > from) {
+            (self.view)(source)?.each(&mut |batches| {
+                self.pace.spend(bytes_of(batches))?;
+                for batch in batches.iter().filter(|batch| batch.next_offset() > from) {
+                    for record in &batch.records()? {
+                        let record = record?;
+                        if let Some(key) = record.key {
+                            newest.note(key, record.offset);
+                        }
+                    }
+                    to = to.max(batch.next_offset());
+                    if newest.offsets.len() >= keys_max {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            })?;
+            if newest.offsets.len() >= keys_max {
+                break;
+            }
+        }
+        Ok((newest, to))
+    }
+
+    fn rewrite(&mut self, newest: &Newest, tombstones_to: Offset, output: &mut Output) -> Result<()> {
+        for source in &self.sources {
+            output.appended_ms = output.appended_ms.max(source.appended_ms);
+            (self.view)(source)?.each(&mut |batches| {
+                let written_before = output.stats.written_bytes;
+                for batch in batches {
+                    let thin = batch.thinned(|record| {
+                        let is_newest = record.key.and_then(|key| newest.of(key)).is_none_or(|at| at <= record.offset);
+                        let is_gone = record.key.is_some() && record.value.is_none() && record.offset < tombstones_to;
+                        is_newest && !is_gone
+                    })?;
+                    output.stats.records_removed += u64::from(batch.count() - thin.count());
+                    output.push(thin)?;
+                }
+                output.stats.read_bytes += bytes_of(batches);
+                self.pace.spend(bytes_of(batches) + output.stats.written_bytes - written_before)?;
+                Ok(true)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn bytes_of(batches: &[RecordBatch]) -> u64 {
+    batches.iter().map(|batch| batch.len() as u64).sum()
+}
+
+/// The segments that are being written.
+struct Output {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    segment_bytes: u64,
+    generation: u32,
+    appended_ms: u64,
+    made: Vec<Made>,
+    /// The last batch, and up to where it will reach.
+    last: Option<(RecordBatch, Offset)>,
+    stats: CompactionStats,
+}
+
+struct Made {
+    info: SegmentInfo,
+    path: PathBuf,
+    file: Box<dyn DiskFile>,
+    index: Index,
+    /// Not written yet; they are counted in the info.
+    batches: Vec<RecordBatch>,
+    unwritten: u64,
+}
+
+impl Output {
+    fn new(turn: &Turn<'_, '_>) -> Self {
+        let generation = turn.sources.iter().map(|source| source.generation).max().unwrap_or_default() + 1;
+        let (disk, dir, segment_bytes) = (turn.disk.clone(), turn.dir.clone(), turn.segment_bytes);
+        let stats = CompactionStats { turns: 1, ..CompactionStats::default() };
+        Self { disk, dir, segment_bytes, generation, appended_ms: 0, made: Vec::new(), last: None, stats }
+    }
+
+    fn push(&mut self, batch: RecordBatch) -> Result<()> {
+        if batch.count() == 0
+            && let Some((last, end)) = &mut self.last
+            && last.reaching(batch.next_offset()).is_some()
+        {
+            *end = batch.next_offset();
+            return Ok(());
+        }
+        let end = batch.next_offset();
+        self.close_last()?;
+        self.last = Some((batch, end));
+        Ok(())
+    }
+
+    fn close_last(&mut self) -> Result<()> {
+        let Some((batch, end)) = self.last.take() else {
+            return Ok(());
+        };
+        let batch = batch.reaching(end).expect("invariant: it was seen that it reaches so far");
+        let has_room = |made: &Made| made.info.bytes + batch.len() as u64 <= self.segment_bytes;
+        if !self.made.last().is_some_and(has_room) {
+            self.begin(batch.base_offset())?;
+        }
+        let made = self.made.last_mut().expect("invariant: one was begun");
+        made.index.push(&batch);
+        made.info.bytes += batch.len() as u64;
+        made.info.end = batch.next_offset();
+        made.info.timestamp_ms_max = made.info.timestamp_ms_max.max(batch.max_timestamp_ms());
+        made.info.appended_ms = self.appended_ms;
+        made.unwritten += batch.len() as u64;
+        made.batches.push(batch);
+        if made.unwritten >= READ_BYTES as u64 { self.write() } else { Ok(()) }
+    }
+
+    fn begin(&mut self, base: Offset) -> Result<()> {
+        self.write()?;
+        let path = self.dir.join(log_name(base, self.generation));
+        let create = || match self.disk.remove(&path) {
+            // Of an earlier try.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => self.disk.create(&path),
+        };
+        let file = create().map_err(failed("make", &path))?;
+        let info = SegmentInfo {
+            base,
+            end: base,
+            bytes: 0,
+            timestamp_ms_max: i64::MIN,
+            appended_ms: self.appended_ms,
+            generation: self.generation,
+        };
+        self.made.push(Made { info, path, file, index: Index::new(base), batches: Vec::new(), unwritten: 0 });
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let Some(made) = self.made.last_mut() else {
+            return Ok(());
+        };
+        let mut slices: Vec<IoSlice<'_>> = made.batches.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
+        made.file.write_at(&mut slices, made.info.bytes - made.unwritten).map_err(failed("write", &made.path))?;
+        self.stats.written_bytes += std::mem::take(&mut made.unwritten);
+        made.batches.clear();
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(Vec<Segment>, CompactionStats)> {
+        self.close_last()?;
+        self.write()?;
+        for made in &self.made {
+            made.file.sync().map_err(failed("sync", &made.path))?;
+            let path = self.dir.join(index_name(made.info.base, made.info.generation));
+            leave_index(&*self.disk, &path, &made.index);
+        }
+        self.disk.sync_dir(&self.dir).map_err(failed("sync", &self.dir))?;
+        Ok((self.made.iter().map(|made| Segment::sealed(&made.info)).collect(), self.stats))
+    }
+
+    fn discard(&self) {
+        for made in &self.made {
+            remove_quietly(&*self.disk, &made.path);
+            remove_quietly(&*self.disk, &self.dir.join(index_name(made.info.base, made.info.generation)));
+        }
+    }
+}
+
+/// What is left is of no use, and the next start removes it.
+fn remove_quietly(disk: &dyn Disk, path: &Path) {
+    if let Err(error) = disk.remove(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::debug!(path = %path.display(), %error, "cannot remove what a compaction left");
+    }
+}

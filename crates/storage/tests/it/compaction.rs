@@ -1,0 +1,283 @@
+//! Compacted topics: the newest record of each key is there whatever happens, older ones go, and offsets stay.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engine::codec::Codec;
+use engine::{BatchBuilder, Error, Offset, Record, RecordBatch, TopicSettings};
+use storage::{CompactionSettings, DiskPartition, Owner, Store, StoreSettings};
+
+use crate::power::repeatable;
+use crate::sim::{Random, SimDisk};
+use crate::workload::{Nobody, on_disk, open, read_all, small, topic_name, wait_until};
+
+const DIR: &str = "/data";
+
+/// Every compaction that is allowed is taken, and tombstones stay for one of them.
+fn settings() -> StoreSettings {
+    let compaction = CompactionSettings {
+        dirty_bytes_min: 4 << 10,
+        keys_max: 50_000,
+        bytes_per_s: 1 << 40,
+        tombstone_retention_ms: 0,
+    };
+    StoreSettings { segment_bytes: 16 << 10, compaction, ..small(2) }
+}
+
+/// What is committed, up to an offset.
+#[derive(Default)]
+struct Committed(AtomicU64);
+
+struct Owning(Arc<DiskPartition>, Arc<Committed>);
+
+impl Owner for Owning {
+    fn committed(&self, mark: Offset) {
+        self.0.commit(mark);
+        self.1.0.fetch_max(mark, Ordering::AcqRel);
+    }
+
+    fn failed(&self, _: &Error) {}
+}
+
+/// A compacted topic with one partition, and all that was ever appended to it.
+struct Site {
+    disk: SimDisk,
+    settings: StoreSettings,
+    store: Arc<Store>,
+    log: Arc<DiskPartition>,
+    committed: Arc<Committed>,
+    history: BTreeMap<Offset, Record>,
+}
+
+impl Site {
+    fn new(settings: StoreSettings) -> Self {
+        Self::open(SimDisk::new(), settings, BTreeMap::new())
+    }
+
+    fn open(disk: SimDisk, settings: StoreSettings, mut history: BTreeMap<Offset, Record>) -> Self {
+        let (store, topics) = open(&disk, Path::new(DIR), settings).expect("it opens");
+        let create = || {
+            let compacted = TopicSettings { compact: true, ..on_disk(1) };
+            store.create_topic(topic_name("t"), compacted, Arc::new(Nobody)).expect("a topic")
+        };
+        let log = topics.into_iter().next().unwrap_or_else(create).partitions[0].clone();
+        history.split_off(&log.end());
+        let committed = Arc::new(Committed(AtomicU64::new(log.end())));
+        Self { disk, settings, store, log, committed, history }
+    }
+
+    /// What the next process finds.
+    fn reopened(self, next: impl FnOnce(&SimDisk) -> SimDisk) -> Self {
+        self.disk.power_off_after(0);
+        let disk = next(&self.disk);
+        // It may have failed, with the power off.
+        self.store.stop().unwrap_or_default();
+        let acknowledged = self.committed.0.load(Ordering::Acquire);
+        let site = Self::open(disk, self.settings, self.history);
+        assert!(site.log.end() >= acknowledged, "{} of {acknowledged} records are there", site.log.end());
+        site.check();
+        site
+    }
+
+    /// A batch of records with few keys; some have no value, and some no key.
+    fn append(&mut self, random: &mut Random, keys: u64) -> Result<(), Error> {
+        let mut builder = BatchBuilder::new();
+        let mut records = Vec::new();
+        for _ in 0..1 + random.below(5) {
+            let value = random.next().to_string().repeat(1 + random.below(8) as usize);
+            let record = Record {
+                timestamp_ms: 1 + random.below(1000) as i64,
+                key: (!random.is_one_in(20)).then(|| format!("key {}", random.below(keys)).into()),
+                value: (!random.is_one_in(6)).then(|| value.into()),
+                ..Record::default()
+            };
+            builder.push_record(&record, 0).expect("it fits");
+            records.push(record);
+        }
+        let codec = Codec::ALL[random.below(Codec::ALL.len() as u64) as usize];
+        let batch = builder.finish_with(codec, None).expect("records").stamp(self.log.end());
+        self.store.admit()?;
+        for (offset, record) in (batch.base_offset()..).zip(records) {
+            self.history.insert(offset, Record { offset, ..record });
+        }
+        self.log.append(batch, Arc::new(Owning(self.log.clone(), self.committed.clone())))
+    }
+
+    fn settle(&self) {
+        wait_until("all is committed", || self.committed.0.load(Ordering::Acquire) == self.log.end());
+    }
+
+    fn read(&self) -> Vec<Record> {
+        let extent = self.log.extent();
+        let batches = read_all(&self.log, extent.start, extent.end, 9000).expect("it is read");
+        assert_eq!(batches.last().map_or(extent.end, RecordBatch::next_offset), extent.end);
+        let records = batches.iter().map(|batch| batch.records().expect("it decodes"));
+        let own = |records: engine::Records| {
+            records.iter().map(|view| records.own(&view.expect("it decodes"))).collect::<Vec<_>>()
+        };
+        records.flat_map(own).collect()
+    }
+
+    /// What is there was appended so, in order, and the newest record of each key is there, unless it has no value.
+    fn check(&self) -> Vec<Record> {
+        let there = self.read();
+        assert!(there.windows(2).all(|pair| pair[0].offset < pair[1].offset), "offsets grow");
+        for record in &there {
+            assert_eq!(Some(record), self.history.get(&record.offset));
+        }
+        let mut newest = HashMap::new();
+        let end = self.log.extent().end;
+        for record in self.history.range(..end).map(|(_, record)| record) {
+            newest.insert(record.key.clone().unwrap_or(record.offset.to_string().into()), record);
+        }
+        for record in newest.into_values() {
+            let is_there = there.binary_search_by_key(&record.offset, |there| there.offset).is_ok();
+            assert!(is_there || (record.value.is_none() && record.key.is_some()), "{record:?} is gone");
+        }
+        there
+    }
+}
+
+#[test]
+fn the_newest_record_of_each_key_stays_and_older_ones_go() {
+    repeatable(10, |seed| {
+        let (mut site, mut random) = (Site::new(settings()), Random::new(seed));
+        for _ in 0..600 {
+            while site.append(&mut random, 30).is_err() {}
+        }
+        site.settle();
+        site.store.checkpoint().expect("it is safe");
+        let before = site.log.extent();
+        let mut stats = site.store.compact().expect("it is compacted");
+        // The newest segment is closed for it and lasts with the checkpoint after that.
+        site.store.checkpoint().expect("it is safe");
+        stats += site.store.compact().expect("it is compacted");
+        // Nothing came since: nothing is written again.
+        assert_eq!(site.store.compact().expect("it is looked at").turns, 0);
+        let removed = site.store.stats().compaction.records_removed;
+        assert!(removed > 1000 && removed >= stats.records_removed, "{removed}");
+        let after = site.log.extent();
+        assert_eq!((after.start, after.end), (before.start, before.end));
+        assert!(after.bytes < before.bytes / 3, "{} of {} bytes are left", after.bytes, before.bytes);
+        // What was in memory too is in files only now.
+        let site = site.reopened(SimDisk::kill);
+        let there = site.check();
+        assert_eq!(there.len() as u64 + removed, site.history.len() as u64);
+        let keys: Vec<_> = there.iter().filter_map(|record| record.key.as_ref()).collect();
+        assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len(), "a key is there twice");
+    });
+}
+
+#[test]
+fn a_tombstone_goes_once_it_has_been_there_for_long_enough() {
+    let (mut site, mut random) = (Site::new(settings()), Random::new(1));
+    for round in 0..8 {
+        for _ in 0..100 {
+            while site.append(&mut random, 5).is_err() {}
+        }
+        site.settle();
+        site.store.checkpoint().expect("it is safe");
+        site.store.compact().expect("it is compacted");
+        site = site.reopened(SimDisk::kill);
+        if round == 0 {
+            // Too young to go.
+            let newest: HashMap<_, _> = site.history.values().map(|record| (record.key.clone(), record)).collect();
+            let tombstones = newest.values().filter(|record| record.value.is_none() && record.key.is_some());
+            let there = site.read();
+            tombstones.for_each(|tombstone| assert!(there.contains(tombstone)));
+        }
+    }
+    let end = site.log.end();
+    let there = site.read();
+    let old = there.iter().filter(|record| record.offset < end / 2 && record.key.is_some());
+    assert!(old.clone().all(|record| record.value.is_some()), "{:?}", old.collect::<Vec<_>>());
+}
+
+#[test]
+fn more_keys_than_one_turn_knows_take_more_turns() {
+    let compaction = CompactionSettings { keys_max: 40, ..settings().compaction };
+    let mut site = Site::new(StoreSettings { compaction, ..settings() });
+    let mut random = Random::new(3);
+    for _ in 0..500 {
+        while site.append(&mut random, 100).is_err() {}
+    }
+    site.settle();
+    for _ in 0..100 {
+        site.store.checkpoint().expect("it is safe");
+        site.store.compact().expect("it is compacted");
+        site.check();
+    }
+    let removed = site.store.stats().compaction.records_removed;
+    assert!(removed > 100, "{removed}");
+}
+
+#[test]
+fn nothing_is_lost_when_the_power_goes_while_it_is_compacted() {
+    repeatable(60, |seed| {
+        let mut random = Random::new(seed);
+        let mut site = Site::new(settings());
+        for _ in 0..3 {
+            site.disk.power_off_after(100 + random.below(1500));
+            for _ in 0..400 {
+                let step = match random.below(40) {
+                    0 => site.store.checkpoint(),
+                    1..4 => site.store.compact().map(drop),
+                    _ => site.append(&mut random, 20),
+                };
+                if step.is_err() && site.disk.is_off() {
+                    break;
+                }
+            }
+            let cut = random.next();
+            let is_killed = random.is_one_in(4);
+            site = site.reopened(|disk| if is_killed { disk.kill() } else { disk.cut(cut) });
+        }
+        while site.append(&mut random, 20).is_err() {}
+        site.settle();
+        site.check();
+    });
+}
+
+#[test]
+fn readers_go_on_while_it_is_compacted_and_retention_moves_the_start() {
+    repeatable(10, |seed| {
+        let (mut site, mut random) = (Site::new(settings()), Random::new(seed));
+        for _ in 0..400 {
+            while site.append(&mut random, 25).is_err() {}
+        }
+        site.settle();
+        site.store.checkpoint().expect("it is safe");
+        std::thread::scope(|scope| {
+            let compactor = scope.spawn(|| {
+                for _ in 0..5 {
+                    site.store.compact().map(drop).or_else(|error| match error.kind {
+                        engine::ErrorKind::Busy => Ok(()),
+                        _ => Err(error),
+                    })?;
+                    site.store.checkpoint()?;
+                }
+                Ok::<(), Error>(())
+            });
+            let mut random = Random::new(seed);
+            while !compactor.is_finished() {
+                site.check();
+                if random.is_one_in(3) {
+                    let extent = site.log.extent();
+                    let start = extent.start + random.below((extent.end - extent.start) / 4 + 1);
+                    site.log.set_start(start, Arc::new(Nobody)).expect("it may begin there");
+                    // Who reads from here does not miss what was deleted.
+                    break;
+                }
+            }
+            compactor.join().expect("no panic").expect("it is compacted");
+        });
+        let extent = site.log.extent();
+        site.history = site.history.split_off(&extent.start);
+        let there: Vec<Record> = site.read().into_iter().filter(|record| record.offset >= extent.start).collect();
+        for record in &there {
+            assert_eq!(Some(record), site.history.get(&record.offset));
+        }
+    });
+}

@@ -1,0 +1,107 @@
+//! Records that go although nobody's retention took them: those with a newer one of their key, and those deleted.
+
+use std::collections::BTreeMap;
+
+use client::{Acks, ErrorKind, Offset, Record, Start, Storage, TopicSettings};
+
+use crate::command::thalweg;
+use crate::server::{Launch, Server, metric, until, within};
+
+fn on(data: &tempfile::TempDir) -> Launch {
+    Launch { set: vec![format!("data={}", data.path().display())], ..Launch::default() }
+}
+
+async fn read(client: &client::Client, topic: &str) -> Vec<Record> {
+    let end = client.describe_topic(topic).await.expect("there").partitions[0].end;
+    let opened = client.subscribe(topic).start(Start::Earliest).open();
+    let mut subscription = within("subscribe", opened).await.expect("a subscription");
+    let mut records = Vec::new();
+    while records.last().is_none_or(|record: &Record| record.offset + 1 < end) {
+        records.push(within("a record", subscription.next()).await.expect("a record").record);
+    }
+    records
+}
+
+/// State by key, as a table that is read back: what is newest is there, and the log does not grow with every change.
+#[tokio::test]
+async fn a_compacted_topic_keeps_the_newest_record_of_each_key() {
+    let data = tempfile::tempdir().expect("a folder");
+    let mut server = Server::launch(on(&data));
+    let created = thalweg(&server, &["topic", "create", "state", "--compact"]).await;
+    assert!(created.status.success(), "{created:?}");
+    let client = server.client("tcp").await;
+    let info = client.describe_topic("state").await.expect("there");
+    assert!(info.settings.compact && info.settings.retention_ms == 0, "{:?}", info.settings);
+
+    let publisher = within("open", client.publisher("state").acks(Acks::Committed).open()).await.expect("a publisher");
+    let mut state = BTreeMap::new();
+    for round in 0..8 {
+        for key in 0..1000u32 {
+            let record = Record::new(format!("{key} in round {round} ").repeat(20)).with_key(key.to_string());
+            within("send", publisher.send(&record)).await.expect("sent");
+            state.insert(record.key, record.value);
+        }
+    }
+    // What comes last is not old enough to be looked at: it says when all is read.
+    within("send", publisher.send(&Record::new("last").with_key("last"))).await.expect("sent");
+    within("flush", publisher.flush()).await.expect("all are acknowledged");
+    state.insert(Some("last".into()), Some("last".into()));
+    until("it is compacted", async || metric(&client, "thalweg_compaction_records_removed_total").await > 3000).await;
+
+    server.crash_and_restart();
+    let client = server.client("tcp").await;
+    let records = read(&client, "state").await;
+    assert!(records.len() < 5000, "{} records are left", records.len());
+    assert!(records.windows(2).all(|pair| pair[0].offset < pair[1].offset));
+    let there: BTreeMap<_, _> = records.into_iter().map(|record| (record.key, record.value)).collect();
+    assert!(there == state, "the newest of each key is there");
+    // The log goes on where it was.
+    assert_eq!(client.describe_topic("state").await.expect("there").partitions[0].end, 8001);
+}
+
+#[tokio::test]
+async fn a_topic_in_memory_is_not_compacted() {
+    let server = Server::start();
+    let refused = thalweg(&server, &["topic", "create", "state", "--compact"]).await;
+    assert_eq!(refused.status.code(), Some(64), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("--data DIR"), "{said}");
+}
+
+/// On disk they stay away after a crash as well.
+#[tokio::test]
+async fn deleted_records_are_gone() {
+    let data = tempfile::tempdir().expect("a folder");
+    let mut server = Server::launch(on(&data));
+    for storage in [Storage::Disk, Storage::Memory] {
+        let topic = storage.name();
+        let client = server.client("tcp").await;
+        let settings = TopicSettings { storage, ..TopicSettings::of_broker() };
+        within("create", client.create_topic(topic, settings)).await.expect("created");
+        let publisher = within("open", client.publisher(topic).open()).await.expect("a publisher");
+        for value in 0..100 {
+            within("send", publisher.send(&Record::new(value.to_string()))).await.expect("sent");
+        }
+        within("flush", publisher.flush()).await.expect("all are acknowledged");
+        let deleted = thalweg(&server, &["topic", "delete-records", topic, "--before", "37"]).await;
+        assert!(deleted.status.success(), "{deleted:?}");
+        assert_eq!(
+            String::from_utf8_lossy(&deleted.stdout),
+            format!("partition 0 of topic {topic} begins at offset 37 now\n")
+        );
+        if storage == Storage::Disk {
+            server.crash_and_restart();
+        }
+        let client = server.client("tcp").await;
+        let offsets: Vec<Offset> = read(&client, topic).await.iter().map(|record| record.offset).collect();
+        assert_eq!(offsets, (37..100).collect::<Vec<_>>(), "{topic}");
+        // What is gone stays gone, and what is not there yet cannot go.
+        assert_eq!(within("delete", client.delete_records(topic, 0, 5)).await, Ok(37));
+        let refused = within("delete", client.delete_records(topic, 0, 101)).await.expect_err("it ends before");
+        assert_eq!(refused.kind, ErrorKind::OutOfRange);
+        assert!(refused.message.contains("37 to 100"), "{refused}");
+        assert_eq!(within("delete", client.delete_records(topic, 0, Offset::MAX)).await, Ok(100));
+        let info = client.describe_topic(topic).await.expect("there");
+        assert_eq!((info.partitions[0].start, info.partitions[0].end), (100, 100));
+    }
+}
