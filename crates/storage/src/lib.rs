@@ -2,6 +2,7 @@
 
 pub mod catalog;
 pub mod disk;
+pub mod inspect;
 pub mod journal;
 mod memory;
 pub mod partition;

@@ -218,6 +218,18 @@ impl Store {
         clock: fn() -> u64,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
+        Self::open_except(disk, dir, settings, clock, &[], progress)
+    }
+
+    /// The same, where these partitions are not served: what the journal has of them is put aside.
+    pub(crate) fn open_except(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        settings: StoreSettings,
+        clock: fn() -> u64,
+        refused: &[(u64, Error)],
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
         make_dir(&*disk, dir).map_err(failed("make", dir))?;
         let lock = take_lock(&*disk, dir)?;
         let journal_dir = dir.join("journal");
@@ -232,6 +244,7 @@ impl Store {
             }
             Some(Checkpoint { directory, origin, catalog }) => {
                 state.adopt(catalog);
+                state.refuse(refused);
                 let recovery = Recovery::open(&*disk, &journal_dir, directory, origin)?;
                 let end = state.bring_back(&recovery, origin, clock, progress)?;
                 (directory, recovery.into_tail(end))
@@ -611,7 +624,7 @@ impl Drop for Store {
     }
 }
 
-fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
+pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
     let path = dir.join("thalweg.lock");
     disk.lock(&path).map_err(failed("lock", &path))?.ok_or_else(|| {
         let dir = dir.display();
@@ -619,7 +632,7 @@ fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
     })
 }
 
-fn read_checkpoint(disk: &dyn Disk, path: &Path) -> Result<Option<Checkpoint>> {
+pub(crate) fn read_checkpoint(disk: &dyn Disk, path: &Path) -> Result<Option<Checkpoint>> {
     let Some(bytes) = read_whole(disk, path).map_err(failed("read", path))? else {
         return Ok(None);
     };
@@ -630,7 +643,7 @@ fn read_checkpoint(disk: &dyn Disk, path: &Path) -> Result<Option<Checkpoint>> {
 }
 
 /// A directory without a checkpoint is new, or its checkpoint was lost.
-fn refuse_leftovers(disk: &dyn Disk, dir: &Path, journal_dir: &Path) -> Result<()> {
+pub(crate) fn refuse_leftovers(disk: &dyn Disk, dir: &Path, journal_dir: &Path) -> Result<()> {
     let topics = dir.join("topics");
     let has_topics = match disk.list(&topics) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,

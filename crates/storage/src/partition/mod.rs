@@ -9,7 +9,8 @@
 //! Later it is written to a segment, many at once, and may leave the tail.
 
 mod compact;
-mod index;
+pub(crate) mod index;
+pub mod scan;
 pub(crate) mod segments;
 
 use std::collections::VecDeque;
@@ -30,6 +31,8 @@ use compact::{Outcome, Pace, Turn};
 pub use segments::SegmentInfo;
 use segments::{Segments, SharedSegments};
 
+/// How the error of a partition begins that cannot be served.
+pub(crate) const NOT_SERVED: &str = "this partition is not served: ";
 /// What a batch in a tail costs beside its bytes.
 const ENTRY_BYTES: usize = 96;
 
@@ -610,5 +613,5 @@ fn cost(batch: &RecordBatch) -> u64 {
 
 /// The partition cannot be served.
 fn refuse(error: &Error) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("this partition is not served: {}", error.message))
+    Error::new(ErrorKind::Corrupt, format!("{NOT_SERVED}{}", error.message))
 }

@@ -106,15 +106,12 @@ impl Segments {
     pub(crate) fn open(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &PartitionInfo) -> Result<Self> {
         let mut segments = Self::closed(disk, dir, segment_bytes, &known.segments);
         let names = segments.names()?;
-        for name in names.iter().filter(|name| name.ends_with(".salvage")) {
-            segments.salvages.push(segments.dir.join(name));
-        }
-        segments.salvages.sort();
         for position in &known.salvages {
             let path = salvage::path(&segments.dir, *position);
-            if !segments.salvages.contains(&path) {
+            if !names.iter().any(|name| path.ends_with(name)) {
                 return Err(damaged(&path, 0, "the file is missing"));
             }
+            segments.salvages.push(path);
         }
         for info in &known.segments {
             let path = segments.log_path(info);
@@ -163,8 +160,15 @@ impl Segments {
             let is_known = self.list.iter().any(is_it);
             // The one that grows has no index; one that is there is of a segment that went on differently.
             let is_growing = self.list.back().is_some_and(is_it);
-            if (["log", "index"].contains(&kind) && !is_known) || (kind == "index" && is_growing) {
-                let path = self.dir.join(name);
+            let path = self.dir.join(&name);
+            let is_over = match kind {
+                "log" => !is_known,
+                "index" => !is_known || is_growing,
+                // The checkpoint that would have named it never came, or one came that does not need it.
+                "salvage" => !self.salvages.contains(&path),
+                _ => false,
+            };
+            if is_over {
                 self.disk.remove(&path).map_err(failed("remove", &path))?;
             }
         }

@@ -12,10 +12,10 @@ use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
 use crate::workload::{Heard, Model, Opened, Work, open, read_at, small, wait_until};
 
-const DIR: &str = "/data";
+pub const DIR: &str = "/data";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
     Journal,
     Segment,
     Index,
@@ -40,7 +40,7 @@ impl Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Harm {
+pub enum Harm {
     Flip(usize, u8),
     Cut(usize),
     Remove,
@@ -49,7 +49,7 @@ enum Harm {
 }
 
 impl Harm {
-    fn any(kind: Kind, bytes: &[u8], random: &mut Random) -> Self {
+    pub fn any(kind: Kind, bytes: &[u8], random: &mut Random) -> Self {
         let len = bytes.len().max(1) as u64;
         match random.below(8) {
             0 => Self::Remove,
@@ -64,7 +64,7 @@ impl Harm {
         }
     }
 
-    fn apply(self, disk: &SimDisk, path: &Path, kind: Kind) {
+    pub fn apply(self, disk: &SimDisk, path: &Path, kind: Kind) {
         match self {
             Self::Flip(at, bit) => disk.edit(path, |bytes| bytes.get_mut(at).into_iter().for_each(|b| *b ^= 1 << bit)),
             Self::Cut(len) => disk.edit(path, |bytes| bytes.truncate(len)),
@@ -88,15 +88,15 @@ fn make_older(bytes: &mut [u8], kind: Kind) {
 }
 
 /// A directory that nobody has open, and what is in it.
-struct Site {
-    disk: SimDisk,
-    model: Model,
+pub struct Site {
+    pub disk: SimDisk,
+    pub model: Model,
     incarnation: u64,
 }
 
 impl Site {
     /// After some work, ended by a stop or a kill.
-    fn worked(seed: u64, is_killed: bool) -> Self {
+    pub fn worked(seed: u64, is_killed: bool) -> Self {
         let (disk, mut model, heard) = (SimDisk::new(), Model::default(), Heard::default());
         let opened = open(&disk, Path::new(DIR), small(1)).expect("a new directory");
         let work = Work::new(opened, &model, 1, heard.say());
@@ -110,13 +110,13 @@ impl Site {
         Self { disk, model, incarnation: 1 }
     }
 
-    fn paths(&self, kind: Kind) -> Vec<PathBuf> {
+    pub fn paths(&self, kind: Kind) -> Vec<PathBuf> {
         let paths = self.disk.files().into_iter().map(|(path, _)| path);
         paths.filter(|path| Kind::of(path) == Some(kind)).collect()
     }
 
     /// The same with entries of a partition put aside, whose segment was away for a while.
-    fn with_salvage(&self) -> Option<Self> {
+    pub fn with_salvage(&self) -> Option<Self> {
         self.paths(Kind::Segment).into_iter().find_map(|path| {
             let disk = self.disk.kill();
             let bytes = disk.contents(&path);
@@ -301,6 +301,7 @@ fn is_at_rest(disk: &SimDisk) -> bool {
 fn put_back(disk: &SimDisk, path: &Path, bytes: &[u8]) {
     disk.remove(path).unwrap_or_default();
     disk.add_file(path, bytes);
+    disk.sync_dir(path.parent().expect("a directory")).expect("its name lasts");
 }
 
 /// Mends the bytes that were harmed, wherever they are by now.
