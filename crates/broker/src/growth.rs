@@ -5,7 +5,7 @@ use storage::MemoryLog;
 
 use crate::broker::Broker;
 use crate::log::Log;
-use crate::topics::{Lasts, TopicStatus, no_such_topic, room_for};
+use crate::topics::{Lasts, TopicStatus, no_such_topic, refuse_internal, room_for};
 
 impl Broker {
     /// Gives a topic so many partitions in all. They only grow: records stay where they are, and keys that come to
@@ -20,6 +20,7 @@ impl Broker {
     }
 
     fn grow(&self, name: &str, partitions: u32) -> Result<(TopicStatus, Lasts)> {
+        refuse_internal(name)?;
         let _control = self.patterns.lock();
         let topic = self.topic(name)?;
         let has = topic.settings.partitions;

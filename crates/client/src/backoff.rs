@@ -13,6 +13,12 @@ pub(crate) struct Backoff {
     tries: u64,
 }
 
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Backoff {
     pub(crate) fn new() -> Self {
         Self { bound: FIRST, random: RandomState::new(), tries: 0 }

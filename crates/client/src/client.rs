@@ -8,6 +8,7 @@ use wire::{Request, Response, TopicInfo};
 
 use crate::address::Address;
 use crate::connection::{Connection, Dialer};
+use crate::consumer::ConsumerBuilder;
 use crate::link::unexpected;
 use crate::pool::Pool;
 use crate::publisher::{Publisher, PublisherBuilder, publish_once};
@@ -95,6 +96,12 @@ impl Client {
     /// Begins a subscription to a topic, or to a pattern: `orders.*`, `orders.>`.
     pub fn subscribe(&self, topic: &str) -> SubscriptionBuilder {
         SubscriptionBuilder::new(self.clone(), topic)
+    }
+
+    /// Begins a member of a consumer group: it reads its share of the group's topics, each record once in the group,
+    /// and commits how far it is.
+    pub fn consumer(&self, group: &str) -> ConsumerBuilder {
+        ConsumerBuilder::new(self.clone(), group)
     }
 
     /// Publishes a record and waits for somebody's answer, at most this long. Nobody there to answer
@@ -207,7 +214,7 @@ impl Client {
         self.control().await?.control.request(request, self.settings().request_timeout).await
     }
 
-    async fn control(&self) -> Result<Arc<Connection>> {
+    pub(crate) async fn control(&self) -> Result<Arc<Connection>> {
         self.shared.publish.connection(0).await
     }
 }

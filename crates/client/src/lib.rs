@@ -19,6 +19,8 @@ mod address;
 mod backoff;
 mod client;
 mod connection;
+mod consumer;
+mod groups;
 mod link;
 mod pool;
 mod publisher;
@@ -29,11 +31,14 @@ mod tls;
 
 pub use address::{Address, Pipes};
 pub use client::Client;
+pub use consumer::{Consumer, ConsumerBuilder, ConsumerEvent};
+pub use engine::groups::{Assignor, GroupState, MemberState};
 pub use engine::{
     Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch,
-    RecordView, Records, Result, RetryClass, Start, Storage, TopicSettings,
+    RecordView, Records, Result, RetryClass, Start, Storage, TopicName, TopicPartition, TopicSettings,
 };
 pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher, PublisherBuilder};
 pub use settings::ClientSettings;
 pub use subscription::{Batch, Event, Message, Subscription, SubscriptionBuilder};
+pub use wire::groups::{CommittedOffset, GroupInfo, GroupPartition, GroupSummary, MemberInfo, OffsetReset};
 pub use wire::response::{Level, PartitionInfo, Published, SourceInfo, TopicInfo};

@@ -35,11 +35,12 @@ pub struct Subscription {
     pending: VecDeque<Event>,
 }
 
-struct Open {
-    connection: Arc<Connection>,
-    events: Events,
-    id: u32,
-    sources: Vec<SourceInfo>,
+/// A subscription as long as its connection lasts. Dropping it ends it.
+pub(crate) struct Open {
+    pub connection: Arc<Connection>,
+    pub events: Events,
+    pub id: u32,
+    pub sources: Vec<SourceInfo>,
 }
 
 struct Position {
@@ -75,7 +76,7 @@ pub struct Batch {
     pub partition: PartitionId,
     pub batch: RecordBatch,
     /// The first record that was asked for; a batch may begin before it.
-    first: Offset,
+    pub(crate) first: Offset,
 }
 
 /// One record, with where it comes from.
@@ -258,12 +259,7 @@ impl Subscription {
     fn grant(&mut self, bytes: u64) {
         self.unreported_bytes += bytes;
         if self.unreported_bytes * 2 >= self.request.credit {
-            let grant = Request::Credit { subscription: self.open.id, bytes: self.unreported_bytes };
-            self.unreported_bytes = 0;
-            let mut buf = BytesMut::new();
-            grant.encode(0, &mut buf);
-            // Where the connection is gone, the next read says so.
-            self.open.connection.control.tell([buf.freeze()]).unwrap_or_default();
+            self.open.grant(std::mem::take(&mut self.unreported_bytes));
         }
     }
 
@@ -347,7 +343,7 @@ impl Open {
             .collect()
     }
 
-    async fn new(client: &Client, turn: usize, request: &Subscribe) -> Result<Self> {
+    pub(crate) async fn new(client: &Client, turn: usize, request: &Subscribe) -> Result<Self> {
         let connection = client.shared.events.connection(turn).await?;
         let id = connection.next_subscription();
         let events = connection.expect_events(id)?;
@@ -361,6 +357,16 @@ impl Open {
                 Err(error)
             }
         }
+    }
+}
+
+impl Open {
+    /// Lets the broker send so many bytes more.
+    pub(crate) fn grant(&self, bytes: u64) {
+        let mut buf = BytesMut::new();
+        Request::Credit { subscription: self.id, bytes }.encode(0, &mut buf);
+        // Where the connection is gone, the next read says so.
+        self.connection.control.tell([buf.freeze()]).unwrap_or_default();
     }
 }
 

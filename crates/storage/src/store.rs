@@ -463,10 +463,19 @@ impl Store {
 
     /// Compacts partitions where it is worth it. One that cannot be does not keep others from it.
     pub fn compact(&self) -> Result<CompactionStats> {
-        let mut total = CompactionStats::default();
-        let mut outcome = Ok(());
-        for partition in self.compacted_partitions() {
-            match partition.compact(&self.settings.compaction, (self.clock)(), &|time| self.rests(time)) {
+        let (partitions, settings) = (self.compacted_partitions(), &self.settings.compaction);
+        let (mut total, mut outcome, mut has_to_last) = (CompactionStats::default(), Ok(()), false);
+        for partition in &partitions {
+            match partition.prepare_compaction(settings, (self.clock)()) {
+                Ok(has_to) => has_to_last |= has_to,
+                Err(error) => outcome = Err(error),
+            }
+        }
+        if has_to_last {
+            self.checkpoint()?;
+        }
+        for partition in &partitions {
+            match partition.compact(settings, (self.clock)(), &|time| self.rests(time)) {
                 Ok(None) => {}
                 Ok(Some(stats)) => total += stats,
                 Err(error) => outcome = Err(error),

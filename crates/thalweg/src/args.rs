@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -69,6 +70,9 @@ Examples:
     /// Create, list, describe and delete topics
     #[command(subcommand)]
     Topic(Topic),
+    /// List, describe, reset and delete consumer groups
+    #[command(subcommand)]
+    Group(Group),
     /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -182,19 +186,53 @@ pub enum Output {
     Table,
 }
 
+/// Where reading stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The end that the log has now.
+    Now,
+    At(u64),
+}
+
+impl FromStr for End {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "now" => Ok(Self::Now),
+            offset => offset.parse().map(Self::At).map_err(|e| format!("write now or an offset: {e}")),
+        }
+    }
+}
+
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thalweg subscribe orders                                 # what is published from now on
+  thalweg subscribe orders --from @-1h --end               # the last hour, then stop
+  thalweg subscribe orders --from 100 --end=200 -O json    # records 100 to 199
+  thalweg subscribe orders --consumer-group billing        # a share of the topic")]
 pub struct Subscribe {
     /// A topic, or a pattern: orders.*, orders.>
     pub topic: String,
-    /// Where to begin: live, earliest, an offset, or a time as @2026-11-21T08:00:00Z or @-5m
-    #[arg(long, default_value = "live")]
-    pub from: String,
+    /// Where to begin: live or latest, earliest, an offset, or a time as @2026-11-21T08:00:00Z or @-5m; in a
+    /// consumer group only where it has committed nothing [default: live; in a consumer group earliest]
+    #[arg(long, visible_alias = "offset", value_name = "START")]
+    pub from: Option<String>,
     /// Stop after so many records
     #[arg(long, short = 'n')]
     pub count: Option<u64>,
-    /// Stop at the end that the log has now
-    #[arg(long)]
-    pub until_end: bool,
+    /// Stop at the end that the log has now, or before this offset; in a consumer group once that holds for all
+    /// partitions that this member has
+    #[arg(
+        long,
+        visible_alias = "until-end",
+        value_name = "OFFSET",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "now"
+    )]
+    pub end: Option<End>,
     /// How records are printed
     #[arg(long, short = 'O', value_enum, default_value = "text")]
     pub output: Output,
@@ -205,7 +243,18 @@ pub struct Subscribe {
     /// Only this partition
     #[arg(long, short)]
     pub partition: Option<u32>,
-    /// Share the topic with the other members of this queue group
+    /// Read as a member of this consumer group: each partition is with one member, and the group goes on after what
+    /// it has committed. What was printed is committed every second and at the end
+    #[arg(long, value_name = "GROUP", conflicts_with_all = ["group", "partition", "overflow"])]
+    pub consumer_group: Option<String>,
+    /// An id of this member's own: started again with it in time, it gets its partitions back, and the other members
+    /// notice nothing
+    #[arg(long, value_name = "ID", requires = "consumer_group")]
+    pub instance_id: Option<String>,
+    /// How long this member may be silent before others get its partitions, ms [default: 30000]
+    #[arg(long, value_name = "MS", requires = "consumer_group")]
+    pub session_timeout_ms: Option<u64>,
+    /// Share the topic with the other members of this queue group, which keeps no offsets
     #[arg(long, short)]
     pub group: Option<String>,
     /// When this subscriber is too slow: replay, block, drop_new, drop_old or disconnect_slow
@@ -267,6 +316,39 @@ pub enum Topic {
         #[arg(long)]
         before: String,
     },
+}
+
+#[derive(Subcommand)]
+pub enum Group {
+    /// List consumer groups with their members and their lag
+    List,
+    /// Show a group's members, and how far it is in each partition: committed, end, lag
+    Describe { group: String },
+    /// Set where a group goes on; it must have no members, and one that is not there is made
+    Reset(GroupReset),
+    /// Delete a group without members, with its offsets
+    Delete { group: String },
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thalweg group reset billing --topic orders --to earliest --dry-run
+  thalweg group reset billing --topic orders --partition 0 --to 1700
+  thalweg group reset billing --topic orders --to @-1h")]
+pub struct GroupReset {
+    pub group: String,
+    #[arg(long, short)]
+    pub topic: String,
+    /// Only this partition; may be repeated
+    #[arg(long, short)]
+    pub partition: Vec<u32>,
+    /// earliest, latest, an offset, a time as @2026-11-21T08:00:00Z or @-5m, or none, as if the group had never read
+    #[arg(long, value_name = "START")]
+    pub to: String,
+    /// Only say what would be
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Subcommand)]

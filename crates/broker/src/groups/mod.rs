@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use engine::groups::{
     Catalog, Change, Committed, Committer, Group, GroupError, GroupName, Identity, Join, NO_LEADER_EPOCH, Now,
-    OffsetsRecord, Reason, Turn,
+    OFFSETS_TOPIC, OffsetsRecord, Reason, Turn,
 };
 use engine::limits::{COMMITTED_OFFSETS_MAX, GROUPS_MAX};
 use engine::{Error, Offset, PartitionId, Pattern, Result, Start, TopicName, TopicPartition};
@@ -234,12 +234,7 @@ impl Broker {
         let mut offsets = 0;
         let mut cells = HashMap::new();
         for (name, mut group) in groups {
-            // Offsets of topics that did not last mean nothing any more.
-            let topics: BTreeSet<TopicName> = group.committed().keys().map(|p| p.topic.clone()).collect();
-            topics
-                .iter()
-                .filter(|topic| self.topic(topic.as_str()).is_err())
-                .for_each(|topic| group.forget_topic(topic));
+            self.forget_lost_topics(&mut group);
             offsets += group.committed().len();
             cells.insert(name, Arc::new(Cell::new(group)));
         }
@@ -249,6 +244,29 @@ impl Broker {
         coordinator.offsets.store(offsets, Ordering::Relaxed);
         *coordinator.groups.write() = cells;
         Ok(())
+    }
+
+    /// Topics in memory begin anew with the broker, so offsets of before mean nothing in them.
+    fn forget_lost_topics(&self, group: &mut Group) {
+        let topics: BTreeSet<TopicName> = group.committed().keys().map(|partition| partition.topic.clone()).collect();
+        let lasts = |topic: &TopicName| self.topic(topic.as_str()).is_ok_and(|topic| topic.stored_as.is_some());
+        for topic in topics.into_iter().filter(|topic| !lasts(topic)) {
+            self.forget_offsets(group, &topic, &mut Wakes::default());
+        }
+    }
+
+    /// Takes the offsets of a topic out of a group and out of the log. Nobody waits for the log: after a restart
+    /// the offsets of topics that are gone are left out.
+    fn forget_offsets(&self, group: &mut Group, topic: &TopicName, wakes: &mut Wakes) {
+        let (name, tombstones) = (group.name(), group.tombstones(Some(topic)));
+        if !tombstones.is_empty() {
+            let records = tombstones.into_iter().map(|change| OffsetsRecord::Offset { group: name.clone(), change });
+            let log = self.topic(OFFSETS_TOPIC);
+            if let Err(error) = log.and_then(|log| self.append_offsets(&log, name, records, wakes)) {
+                tracing::warn!(group = %name, %topic, %error, "offsets of a deleted topic stay in the log");
+            }
+        }
+        group.forget_topic(topic, self.groups().now());
     }
 
     /// A program joins a group, or begins anew in it. Topics that are missing are created, if that is allowed.
@@ -530,26 +548,13 @@ impl Broker {
     /// A topic was deleted: so are its offsets.
     pub(crate) fn forget_topic(&self, topic: &TopicName) {
         let coordinator = self.groups();
-        coordinator.topics_changed();
-        let Ok(offsets_topic) = self.topic(engine::groups::OFFSETS_TOPIC) else {
-            return;
-        };
         for cell in coordinator.cells() {
             let mut wakes = Wakes::default();
-            coordinator.count_offsets(&cell, |group| {
-                let tombstones = group.tombstones(Some(topic)).into_iter();
-                let mut records =
-                    tombstones.map(|change| OffsetsRecord::Offset { group: cell.name.clone(), change }).peekable();
-                if records.peek().is_none() {
-                    return;
-                }
-                // Nobody waits until this is committed: at the start, offsets of topics that are gone are left out.
-                if let Err(error) = self.append_offsets(&offsets_topic, &cell.name, records, &mut wakes) {
-                    tracing::warn!(group = %cell.name, %topic, %error, "offsets of a deleted topic stay in the log");
-                }
-                group.forget_topic(topic);
-            });
+            coordinator.count_offsets(&cell, |group| self.forget_offsets(group, topic, &mut wakes));
+            cell.news.notify_waiters();
         }
+        // Members may have a deadline now by which they have to give up what they had.
+        coordinator.topics_changed();
     }
 
     /// Puts out members that are silent or do not give up what they have to, and tells groups of new topics.

@@ -144,6 +144,8 @@ async fn topics_that_come_and_go_are_heard_of() {
     with_topic(&broker, "orders.us", 3).await;
     let mut member = within("the new topic", waiting).await.expect("no panic");
     member.commit("orders.us", 2, 0).await.expect("committed");
+    broker.grow_topic("orders.us", 4).await.expect("grown");
+    member.until(6).await;
     broker.delete_topic("orders.us").await.expect("deleted");
     member.until(2).await;
     let committed = broker.committed_offsets(&group(), None).await.expect("offsets");
@@ -201,6 +203,7 @@ async fn internal_topics_are_read_only() {
     for name in [OFFSETS_TOPIC, "_mine"] {
         assert_eq!(publish(&broker, name, 0).await.map(drop).map_err(|e| e.kind), invalid, "{name}");
         assert_eq!(broker.create_topic(name, TopicSettings::default()).await.map(drop).map_err(|e| e.kind), invalid);
+        assert_eq!(broker.grow_topic(name, 100).await.map(drop).map_err(|e| e.kind), invalid);
         assert_eq!(broker.delete_topic(name).await.map_err(|e| e.kind), invalid);
     }
     let missing = broker.subscribe(ask("_mine"));

@@ -14,7 +14,7 @@ use futures_util::future::LocalBoxFuture;
 use net::Outbox;
 use net::service::{Handler, Held, Peer, Reply, once};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use wire::frame::BODY_BYTES_MAX;
 use wire::negotiate::{self, VERSION};
 use wire::response::{HelloOk, Push};
@@ -52,6 +52,8 @@ struct Shared {
     ended: Notify,
     fetches: AtomicUsize,
     heartbeats: AtomicUsize,
+    /// The broker goes away: nothing waits for news any more.
+    is_leaving: watch::Sender<bool>,
 }
 
 /// One stream of frames in both directions: a whole TCP connection, or a QUIC stream.
@@ -74,6 +76,7 @@ impl Handler<NativeProtocol> for NativeHandler {
             ended: Notify::new(),
             fetches: AtomicUsize::new(0),
             heartbeats: AtomicUsize::new(0),
+            is_leaving: watch::Sender::new(false),
         };
         Connection { peer: peer.clone(), shared: Arc::new(shared) }
     }
@@ -134,6 +137,7 @@ impl Handler<NativeProtocol> for NativeHandler {
         stream.outbox.push([codec::go_away()]);
         stream.outbox.flush();
         let shared = stream.connection.shared.clone();
+        shared.is_leaving.send_replace(true);
         Some(Box::pin(async move { shared.end_subscriptions().await }))
     }
 }
@@ -190,11 +194,7 @@ impl NativeHandler {
                     Error::busy(format!("{FETCHES_MAX} fetches of this connection are waiting already"))
                 })?;
                 let fetch = map::fetch(broker.clone(), topic, partition, offset, bytes_max, wait_ms);
-                later(async move {
-                    let fetched = fetch.await;
-                    drop(turn);
-                    fetched
-                })
+                later(async move { turn.wait(fetch).await })
             }
             Request::TopicCreate { topic, settings } => {
                 let broker = broker.clone();
@@ -229,9 +229,11 @@ impl NativeHandler {
                 let turn = self.heartbeat_turn(stream, &mut request);
                 let (broker, peer) = (broker.clone(), stream.connection.peer.to_string());
                 later(async move {
-                    let answer = groups::answer(&broker, request, &peer).await;
-                    drop(turn);
-                    answer
+                    let answer = groups::answer(&broker, request, &peer);
+                    match turn {
+                        Some(turn) => turn.wait(answer).await,
+                        None => answer.await,
+                    }
                 })
             }
             Request::Stats => now(Response::Stats(broker.stats()?)),
@@ -357,6 +359,16 @@ impl WaitTurn {
     fn take(shared: &Arc<Shared>, waiting: fn(&Shared) -> &AtomicUsize, max: usize) -> Option<Self> {
         let turn = Self { shared: shared.clone(), waiting };
         (waiting(shared).fetch_add(1, Ordering::Relaxed) < max).then_some(turn)
+    }
+
+    /// Waits for news, but not when the broker goes away.
+    async fn wait<T>(self, news: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut is_leaving = self.shared.is_leaving.subscribe();
+        tokio::select! {
+            biased;
+            news = news => news,
+            _ = is_leaving.wait_for(|is_leaving| *is_leaving) => Err(codec::shutting_down()),
+        }
     }
 }
 

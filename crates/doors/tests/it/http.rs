@@ -231,7 +231,7 @@ async fn topics_from_begin_to_end() {
         created.text(),
         concat!(
             r#"{"topic":"b","settings":{"partitions":2,"retention_bytes":67108864,"retention_ms":5000,"#,
-            r#""storage":"memory"},"#,
+            r#""storage":"memory","compact":false},"#,
             r#""partitions":[{"partition":0,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0},"#,
             r#"{"partition":1,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0}]}"#
         )
@@ -267,6 +267,20 @@ async fn topics_from_begin_to_end() {
     assert_eq!((deleted.status, deleted.text()), (204, ""));
     for (method, body) in [("GET", ""), ("DELETE", ""), ("PATCH", r#"{"partitions":4}"#)] {
         assert_eq!(server.send(method, "/v1/topics/b", &[JSON], body).await.status, 404, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_records_are_deleted() {
+    let server = start().await;
+    let body = r#"{"records":[{"value":"a"},{"value":"b"},{"value":"c"}]}"#;
+    assert_eq!(server.send("POST", RECORDS, &[JSON], body).await.status, 200);
+    for (before, start_offset) in [("2", 2), ("1", 2), ("end", 3)] {
+        let path = format!("{RECORDS}?before={before}");
+        let deleted = server.send("DELETE", &path, &[], "").await;
+        assert_eq!((deleted.status, deleted.json()), (200, json!({"partition": 0, "start_offset": start_offset})));
+        let page = server.get(&format!("{RECORDS}?offset=earliest")).await.json();
+        assert_eq!(page["records"].as_array().map(Vec::len), Some(3 - start_offset), "{page}");
     }
 }
 
@@ -316,6 +330,10 @@ const MISTAKES: &[Mistake] = &[
     ("PATCH", "/v1/topics/t", JSON, "{}", 400, "malformed", "`partitions`"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":2,"retention_ms":1}"#, 400, "malformed", "`retention_ms`"),
     ("PATCH", "/v1/topics/t", TEXT, r#"{"partitions":2}"#, 415, "unsupported", "application/json"),
+    ("DELETE", RECORDS, TEXT, "", 400, "invalid", "before: an offset"),
+    ("DELETE", "/v1/topics/t/records?before=7", TEXT, "", 416, "out_of_range", "0 to "),
+    ("DELETE", "/v1/topics/t/records?before=1&partition=4", TEXT, "", 404, "not_found", "not 4"),
+    ("PUT", "/v1/topics/n", JSON, r#"{"compact":true}"#, 400, "invalid", "--data DIR"),
     ("PUT", "/v1/topics/a..b", JSON, "", 400, "invalid", "'a..b'"),
     ("GET", "/v1/topics/t/events?start=soon", TEXT, "", 400, "invalid", "start: 'soon'"),
     ("GET", "/v1/topics/t/events?overflow=never", TEXT, "", 400, "invalid", "overflow: 'never'"),
@@ -348,7 +366,7 @@ async fn a_method_that_a_path_does_not_know() {
     let answer = server.send("PATCH", "/v1/topics/t/records", &[], "").await;
     assert_eq!((answer.status, &answer.json()["error"]["kind"]), (405, &json!("unsupported")));
     let allow: BTreeSet<&str> = answer.header("allow").split(',').collect();
-    assert_eq!(allow, BTreeSet::from(["GET", "HEAD", "POST"]));
+    assert_eq!(allow, BTreeSet::from(["DELETE", "GET", "HEAD", "POST"]));
 }
 
 #[tokio::test]

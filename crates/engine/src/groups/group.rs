@@ -197,6 +197,8 @@ struct Member {
     assigned: BTreeSet<TopicPartition>,
     /// What it was asked to give up and may still read. Nobody else gets it before it says so.
     revoking: BTreeSet<TopicPartition>,
+    /// Those of `revoking` whose topic was deleted: offsets of them mean nothing any more.
+    gone: BTreeSet<TopicPartition>,
     session_ends_ms: u64,
     /// While `revoking` is not empty.
     revocation_ends_ms: Option<u64>,
@@ -526,6 +528,7 @@ impl Group {
         let freed: Vec<TopicPartition> = member.revoking.difference(owned).cloned().collect();
         for partition in &freed {
             member.revoking.remove(partition);
+            member.gone.remove(partition);
             self.owners.remove(partition);
         }
         if member.revoking.is_empty() {
@@ -543,11 +546,7 @@ impl Group {
         };
         let lost: Vec<TopicPartition> = member.assigned.difference(target).cloned().collect();
         if !lost.is_empty() {
-            member.assigned.retain(|partition| target.contains(partition));
-            member.revoking.extend(lost);
-            let ends = now.steady_ms + u64::from(member.rebalance_timeout_ms);
-            member.revocation_ends_ms.get_or_insert(ends);
-            member.news += 1;
+            member.revoke(lost, now);
         }
         if !member.revoking.is_empty() {
             return Ok(member.news > member.told);
@@ -622,7 +621,8 @@ impl Group {
             Committer::Member { who, epoch } => {
                 let member = self.member(who, *epoch)?;
                 let has = |partition: &TopicPartition| {
-                    member.assigned.contains(partition) || member.revoking.contains(partition)
+                    member.assigned.contains(partition)
+                        || (member.revoking.contains(partition) && !member.gone.contains(partition))
                 };
                 if let Some(foreign) = changes.iter().find(|change| !has(&change.partition)) {
                     return Err(GroupError::new(
@@ -643,7 +643,7 @@ impl Group {
             0 => Ok(()),
             n => Err(GroupError::new(
                 Reason::HasMembers,
-                format!("group {} has {n} members; {what} once they have left", self.name),
+                format!("group {} has members ({n}); {what} once they have left", self.name),
             )),
         }
     }
@@ -668,9 +668,19 @@ impl Group {
         self.offsets.tombstones(topic)
     }
 
-    /// A topic was deleted: its offsets go at once, those on their way too.
-    pub fn forget_topic(&mut self, topic: &TopicName) {
+    /// A topic was deleted: its offsets go at once, those on their way too. Members give up what they had of it, and
+    /// commit nothing of it, before they get anything of a topic that comes with the same name.
+    pub fn forget_topic(&mut self, topic: &TopicName, now: Now) {
         self.offsets.forget(topic);
+        for member in self.members.values_mut() {
+            let has = member.assigned.iter().chain(&member.revoking);
+            let gone: Vec<TopicPartition> = has.filter(|partition| partition.topic == *topic).cloned().collect();
+            if !gone.is_empty() {
+                member.gone.extend(gone.iter().cloned());
+                member.revoke(gone, now);
+                self.version += 1;
+            }
+        }
     }
 
     /// Whether the group had no members for so long that its offsets go.
@@ -753,6 +763,17 @@ impl Member {
         self.topics.iter().any(|pattern| pattern.matches(topic))
     }
 
+    /// Asks it to give these up.
+    fn revoke(&mut self, partitions: Vec<TopicPartition>, now: Now) {
+        for partition in partitions {
+            self.assigned.remove(&partition);
+            self.revoking.insert(partition);
+        }
+        let ends = now.steady_ms + u64::from(self.rebalance_timeout_ms);
+        self.revocation_ends_ms.get_or_insert(ends);
+        self.news += 1;
+    }
+
     fn new(instance: Option<InstanceId>) -> Self {
         Self {
             instance,
@@ -765,6 +786,7 @@ impl Member {
             shown_epoch: 0,
             assigned: BTreeSet::new(),
             revoking: BTreeSet::new(),
+            gone: BTreeSet::new(),
             session_ends_ms: 0,
             revocation_ends_ms: None,
             is_away: false,

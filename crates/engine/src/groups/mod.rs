@@ -124,7 +124,7 @@ impl GroupError {
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         let kind = match reason {
             Reason::NoSuchGroup => ErrorKind::NotFound,
-            Reason::UnknownMember | Reason::StaleEpoch | Reason::NotOwner => ErrorKind::Denied,
+            Reason::UnknownMember | Reason::StaleEpoch | Reason::NotOwner => ErrorKind::Fenced,
             Reason::ReplacedInstance => ErrorKind::AlreadyExists,
             Reason::HasMembers => ErrorKind::Busy,
             Reason::Other => ErrorKind::Internal,

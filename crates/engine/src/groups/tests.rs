@@ -1,7 +1,6 @@
 //! Scripts for consumer groups (`testdata/groups/*.txt`), and groups against what has to hold always.
 //!
-//! A script is a list of commands, each followed by its output, indented by two spaces. After a change
-//! that is meant, `UPDATE=1 cargo test -p thalweg-engine` writes the outputs anew. The commands:
+//! The commands of the scripts:
 //!
 //! - `group`: a new group, at time 0; topics stay
 //! - `topic NAME N`: a topic has N partitions from now on; `delete NAME`
@@ -12,20 +11,20 @@
 //! - `leave M`, `away M`
 //! - `settle`: all members that are not away beat until nothing changes; prints the state
 //! - `at MS`: the time, and who is expired by it; `deadline`: when the next one is
-//! - `commit M A/0=5 [epoch=N]`, `outsider A/0=5`: staged at a position of the log; `safe N`: the log is safe
+//! - `commit M A/0:5 [epoch=N]`, `outsider A/0:5`: staged at a position of the log; `safe N`: the log is safe
 //!   up to there; `forget A`: the topic was deleted
 //! - `committed`, `state`, `expired RETENTION_MS`
 //! - `restart`: the group as the log has it
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use proptest::prelude::*;
 
 use super::assign::Subscriber;
 use super::*;
 use crate::ids::{Offset, TopicPartition};
+use crate::script::{self, Command};
 
 #[derive(Clone, Debug, Default)]
 struct Topics {
@@ -72,28 +71,6 @@ fn show(partitions: impl IntoIterator<Item = impl fmt::Display>) -> String {
     partitions
         .into_iter()
         .fold(String::new(), |text, p| if text.is_empty() { p.to_string() } else { text + " " + &p.to_string() })
-}
-
-/// The words of a command, and its `name=value` pairs but for those that begin with a partition.
-struct Command<'a> {
-    words: Vec<&'a str>,
-    named: BTreeMap<&'a str, &'a str>,
-}
-
-impl<'a> Command<'a> {
-    fn parse(line: &'a str) -> Self {
-        let is_named = |word: &&str| word.split_once('=').is_some_and(|(name, _)| !name.contains('/'));
-        let (named, words): (Vec<&str>, Vec<&str>) = line.split_whitespace().partition(is_named);
-        Self { words, named: named.iter().filter_map(|pair| pair.split_once('=')).collect() }
-    }
-
-    fn word(&self, at: usize) -> &'a str {
-        self.words.get(at).unwrap_or_else(|| panic!("'{}' wants {at} words after it", self.words[0]))
-    }
-
-    fn number<T: std::str::FromStr>(&self, name: &str, default: T) -> T {
-        self.named.get(name).map_or(default, |text| text.parse().ok().expect("a number"))
-    }
 }
 
 /// What a member knows.
@@ -157,11 +134,11 @@ impl Script {
                 *self = Self { topics: self.topics.clone(), ..Self::new() };
                 return String::new();
             }
-            "topic" => self.topics.set(command.word(1), command.word(2).parse().expect("a number")),
+            "topic" => self.topics.set(command.word(1), command.number(2) as u32),
             "delete" => self.topics.set(command.word(1), 0),
             "state" => return self.state(),
             "at" => {
-                let steady_ms: u64 = command.word(1).parse().expect("a time");
+                let steady_ms: u64 = command.number(1);
                 self.now = Now { steady_ms, unix_ms: BEGIN.unix_ms + steady_ms };
                 self.save(false);
                 let expired = self.group.expire(self.now);
@@ -169,7 +146,7 @@ impl Script {
             }
             "deadline" => return format!("{:?}\n", self.group.next_deadline_ms()),
             "expired" => {
-                let retention_ms = command.word(1).parse().expect("a time");
+                let retention_ms = command.number(1);
                 return format!("{}\n", if self.group.is_expired(retention_ms, self.now) { "yes" } else { "no" });
             }
             "restart" => self.restart(),
@@ -211,7 +188,7 @@ impl Script {
 
     fn run_member(&mut self, command: &Command<'_>) -> Result<String, GroupError> {
         let name = command.word(1).to_owned();
-        let instance = command.named.get("instance").copied();
+        let instance = command.named("instance");
         let mut client = self.clients.get(&name).cloned().unwrap_or_else(|| Client::new(&name, instance));
         let mut is_full = false;
         let beat;
@@ -220,21 +197,21 @@ impl Script {
             "join" => {
                 client = Client::new(&name, instance);
                 let join = Join {
-                    assignor: command.named.get("assignor").map_or(Ok(Assignor::Uniform), |name| name.parse())?,
-                    session_timeout_ms: command.number("session", 10_000),
-                    rebalance_timeout_ms: command.number("rebalance", 5_000),
-                    ..join_of(client.who.clone(), patterns(command.named["topics"]))
+                    assignor: command.named("assignor").map_or(Ok(Assignor::Uniform), |name| name.parse())?,
+                    session_timeout_ms: command.named_number("session").unwrap_or(10_000) as u32,
+                    rebalance_timeout_ms: command.named_number("rebalance").unwrap_or(5_000) as u32,
+                    ..join_of(client.who.clone(), patterns(command.named("topics").expect("join wants topics=")))
                 };
                 beat = self.group.join(join, &self.topics, self.now)?;
             }
             "beat" => {
-                let owned: Option<BTreeSet<TopicPartition>> = command.named.get("owns").map(|owns| match *owns {
+                let owned: Option<BTreeSet<TopicPartition>> = command.named("owns").map(|owns| match owns {
                     "none" => BTreeSet::new(),
                     "told" => client.told.clone(),
                     list => list.split(',').map(partition).collect(),
                 });
                 is_full = owned.is_some();
-                let epoch = command.number("epoch", client.epoch);
+                let epoch = command.named_number("epoch").map_or(client.epoch, |epoch| epoch as u32);
                 beat = self.group.beat(&client.who, epoch, owned.as_ref(), &self.topics, self.now)?;
             }
             "topics" => {
@@ -263,12 +240,12 @@ impl Script {
 
     fn run_offsets(&mut self, command: &Command<'_>) -> String {
         let changes = |words: &[&str]| -> Vec<Change> {
-            let pairs = words.iter().filter_map(|pair| pair.split_once('='));
+            let pairs = words.iter().filter_map(|pair| pair.split_once(':'));
             pairs.map(|(at, offset)| change(at, offset.parse().expect("an offset"))).collect()
         };
         let (committer, changes) = match command.word(0) {
             "safe" => {
-                self.group.committed_through(command.word(1).parse().expect("a position"));
+                self.group.committed_through(command.number(1));
                 return String::new();
             }
             "committed" => {
@@ -281,13 +258,13 @@ impl Script {
                 let text = show(tombstones.iter().map(|change| &change.partition));
                 let records: Vec<OffsetsRecord> = tombstones.into_iter().map(|change| self.record(change)).collect();
                 self.log.extend(records);
-                self.group.forget_topic(&topic(command.word(1)));
-                return text + "\n";
+                self.group.forget_topic(&topic(command.word(1)), self.now);
+                return if text.is_empty() { "nothing\n".into() } else { text + "\n" };
             }
             "outsider" => (Committer::Outsider, changes(&command.words[1..])),
             _ => {
                 let client = &self.clients[command.word(1)];
-                let epoch = command.number("epoch", client.epoch);
+                let epoch = command.named_number("epoch").map_or(client.epoch, |epoch| epoch as u32);
                 (Committer::Member { who: client.who.clone(), epoch }, changes(&command.words[2..]))
             }
         };
@@ -312,8 +289,8 @@ impl Script {
             if let Some(instance) = member.instance {
                 write!(text, " ({instance})").expect("a string takes all");
             }
-            write!(text, " {:?} at {}: {}", member.state, member.epoch, show(member.assigned))
-                .expect("a string takes all");
+            let assigned = if member.assigned.is_empty() { "nothing".into() } else { show(member.assigned) };
+            write!(text, " {:?} at {}: {assigned}", member.state, member.epoch).expect("a string takes all");
             if !member.revoking.is_empty() {
                 write!(text, ", revoking {}", show(member.revoking)).expect("a string takes all");
             }
@@ -332,40 +309,9 @@ fn show_refusal(refused: &GroupError) -> String {
     format!("{:?}: {}\n", refused.reason, refused.error)
 }
 
-/// The script with the outputs as they are now.
-fn play(text: &str) -> String {
-    let (mut script, mut played) = (Script::new(), String::new());
-    for line in text.lines().filter(|line| !line.starts_with("  ")) {
-        played += line;
-        played += "\n";
-        if !line.is_empty() && !line.starts_with('#') {
-            for output in script.run(line).lines() {
-                writeln!(played, "  {}", output.trim_end()).expect("a string takes all");
-            }
-        }
-    }
-    played
-}
-
 #[test]
 fn scripts() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/groups");
-    let mut seen = 0;
-    for entry in std::fs::read_dir(&folder).expect("testdata") {
-        let path = entry.expect("an entry").path();
-        seen += 1;
-        let text = std::fs::read_to_string(&path).expect("a script");
-        let played = play(&text);
-        if std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
-            std::fs::write(&path, &played).expect("a script can be written");
-            continue;
-        }
-        for (i, (is, should)) in played.lines().zip(text.lines()).enumerate() {
-            assert_eq!(is, should, "{}, line {}", path.display(), i + 1);
-        }
-        assert_eq!(played, text, "{}", path.display());
-    }
-    assert!(seen > 0, "no scripts in {}", folder.display());
+    script::check("groups", Script::new, Script::run);
 }
 
 fn ids(count: usize) -> Vec<MemberId> {
@@ -573,6 +519,8 @@ struct Program {
     who: Identity,
     epoch: u32,
     reads: BTreeSet<TopicPartition>,
+    /// Those of `reads` whose topic was deleted meanwhile.
+    gone: BTreeSet<TopicPartition>,
 }
 
 /// A group with programs that behave as the protocol says.
@@ -625,7 +573,7 @@ impl World {
                 }
             }
             Op::Commit { member, topic, partition } => self.commit(*member, NAMES[*topic], *partition),
-            Op::Topic { topic, partitions } => self.topics.set(NAMES[*topic], *partitions),
+            Op::Topic { topic, partitions } => self.set_topic(NAMES[*topic], *partitions),
             Op::Pass(ms) => {
                 self.now.steady_ms += ms;
                 self.save(false);
@@ -635,17 +583,29 @@ impl World {
         self.check();
     }
 
+    /// No partitions: it is deleted.
+    fn set_topic(&mut self, name: &str, partitions: u32) {
+        self.topics.set(name, partitions);
+        if partitions == 0 {
+            self.group.forget_topic(&topic(name), self.now);
+            for program in self.programs.iter_mut().flatten() {
+                program.gone.extend(program.reads.iter().filter(|at| at.topic.as_str() == name).cloned());
+            }
+        }
+    }
+
     fn join(&mut self, member: usize, topics: usize) {
         if self.programs[member].is_none() {
             self.starts += 1;
             let instance = member.is_multiple_of(2).then(|| format!("i{member}"));
             let Client { who, .. } = Client::new(&format!("m{member}-{}", self.starts), instance.as_deref());
-            self.programs[member] = Some(Program { who, epoch: 0, reads: BTreeSet::new() });
+            self.programs[member] = Some(Program { who, epoch: 0, reads: BTreeSet::new(), gone: BTreeSet::new() });
         }
         self.save(true);
         let program = self.programs[member].as_mut().expect("it runs");
         // It begins anew.
         program.reads.clear();
+        program.gone.clear();
         let join = join_of(program.who.clone(), patterns(SUBSCRIPTIONS[topics]));
         let beat = self.group.join(join, &self.topics, self.now).expect("there is room");
         self.hear(member, beat, true);
@@ -678,6 +638,7 @@ impl World {
         program.epoch = turn.epoch;
         if let Some(assignment) = turn.assignment {
             program.reads = assignment.into_iter().collect();
+            program.gone.retain(|at| program.reads.contains(at));
         }
     }
 
@@ -691,16 +652,18 @@ impl World {
         let others = self.programs.iter().flatten().filter(|other| other.who != program.who);
         let is_read_by_another =
             others.filter(|other| self.is_member(other)).any(|o| o.reads.contains(&partition(&at)));
+        let is_gone = program.gone.contains(&partition(&at));
         let is_its_own = self.is_member(program) && program.reads.contains(&partition(&at));
         match self.group.check_commit(&committer, &changes) {
             Ok(()) => {
                 assert!(!is_read_by_another, "{at} is with another");
+                assert!(!is_gone, "{at} is of a topic that was deleted");
                 assert!(self.is_member(program), "{at} was committed by one that is no member");
                 self.group.stage(self.position, changes);
                 self.group.committed_through(self.position);
                 self.position += 1;
             }
-            Err(refused) => assert!(!is_its_own, "{at}: {refused:?}"),
+            Err(refused) => assert!(!is_its_own || is_gone, "{at}: {refused:?}"),
         }
     }
 

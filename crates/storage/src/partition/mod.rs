@@ -489,6 +489,19 @@ impl DiskPartition {
         self.state.lock().changes_kept = taken.changes;
     }
 
+    /// Gets ready to be compacted where it is worth it. Returns whether a checkpoint has to come before that.
+    pub(crate) fn prepare_compaction(&self, settings: &CompactionSettings, now_ms: u64) -> Result<bool> {
+        let mut segments = self.segments.lock();
+        let to = {
+            let state = self.state.lock();
+            if state.refused.is_some() || state.is_deleted {
+                return Ok(false);
+            }
+            state.compacted.to
+        };
+        segments.close_to_compact(to, settings.dirty_bytes_min, now_ms)
+    }
+
     /// Removes records that have a newer one of the same key, where it is worth it. The files stay as they are until
     /// the next checkpoint.
     pub(crate) fn compact(
@@ -505,8 +518,8 @@ impl DiskPartition {
             state.compacted
         };
         let turn = {
-            let mut segments = self.segments.lock();
-            let sources = segments.plan_compaction(before.to, settings.dirty_bytes_min, now_ms)?;
+            let segments = self.segments.lock();
+            let sources = segments.to_compact(before.to, settings.dirty_bytes_min);
             if sources.is_empty() {
                 return Ok(None);
             }

@@ -423,29 +423,39 @@ impl Segments {
         }
     }
 
-    /// Segments to compact, if it is worth it: from the oldest one on those that grow no more and last, when enough
-    /// came since they were compacted up to an offset. The one that grows is closed for it.
-    pub(crate) fn plan_compaction(
-        &mut self,
-        to: Offset,
-        dirty_bytes_min: u64,
-        now_ms: u64,
-    ) -> Result<Vec<SegmentInfo>> {
+    /// Whether enough came since all up to an offset was compacted.
+    fn is_compaction_due(&self, to: Offset, dirty_bytes_min: u64) -> bool {
         let dirty = self.list.iter().filter(|segment| segment.info.end > to);
         let dirty: u64 = dirty.map(|segment| segment.info.bytes).sum();
-        if dirty < dirty_bytes_min.max(1) || dirty * 2 < self.bytes() {
-            return Ok(Vec::new());
+        dirty >= dirty_bytes_min.max(1) && dirty * 2 >= self.bytes()
+    }
+
+    /// Closes the segment that grows where it is worth compacting. Returns whether some are that have to last first.
+    pub(crate) fn close_to_compact(&mut self, to: Offset, dirty_bytes_min: u64, now_ms: u64) -> Result<bool> {
+        if !self.is_compaction_due(to, dirty_bytes_min) {
+            return Ok(false);
         }
         if let Some(SegmentInfo { end, bytes, .. }) = self.list.back().map(|growing| growing.info)
             && bytes >= dirty_bytes_min.max(1)
         {
             self.roll(end, now_ms)?;
         }
-        let sealed = self.list.iter().take(self.list.len().saturating_sub(1));
-        let sources: Vec<SegmentInfo> =
-            sealed.take_while(|segment| !segment.is_dirty()).map(|segment| segment.info).collect();
+        Ok(self.sealed().any(Segment::is_dirty))
+    }
+
+    fn sealed(&self) -> impl Iterator<Item = &Segment> {
+        self.list.iter().take(self.list.len().saturating_sub(1))
+    }
+
+    /// Segments to compact, if it is worth it: from the oldest one on those that grow no more and last.
+    pub(crate) fn to_compact(&self, to: Offset, dirty_bytes_min: u64) -> Vec<SegmentInfo> {
+        let sources = self.sealed().take_while(|segment| !segment.is_dirty()).map(|segment| segment.info);
+        let mut sources: Vec<SegmentInfo> = sources.collect();
         let is_news = sources.last().is_some_and(|newest| newest.end > to);
-        Ok(if is_news { sources } else { Vec::new() })
+        if !is_news || !self.is_compaction_due(to, dirty_bytes_min) {
+            sources.clear();
+        }
+        sources
     }
 
     /// A segment, as long as it is there.

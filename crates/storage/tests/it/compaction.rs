@@ -150,14 +150,11 @@ fn the_newest_record_of_each_key_stays_and_older_ones_go() {
         site.settle();
         site.store.checkpoint().expect("it is safe");
         let before = site.log.extent();
-        let mut stats = site.store.compact().expect("it is compacted");
-        // The newest segment is closed for it and lasts with the checkpoint after that.
-        site.store.checkpoint().expect("it is safe");
-        stats += site.store.compact().expect("it is compacted");
+        site.store.compact().expect("it is compacted");
         // Nothing came since: nothing is written again.
         assert_eq!(site.store.compact().expect("it is looked at").turns, 0);
         let removed = site.store.stats().compaction.records_removed;
-        assert!(removed > 1000 && removed >= stats.records_removed, "{removed}");
+        assert!(removed > 1000, "{removed}");
         let after = site.log.extent();
         assert_eq!((after.start, after.end), (before.start, before.end));
         assert!(after.bytes < before.bytes / 3, "{} of {} bytes are left", after.bytes, before.bytes);

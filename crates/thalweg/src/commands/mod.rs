@@ -3,11 +3,13 @@
 pub mod bench;
 pub mod config;
 pub mod demo;
+pub mod group;
 pub mod publish;
 pub mod request;
 pub mod serve;
 mod spawned;
 pub mod subscribe;
+mod time;
 pub mod top;
 pub mod topic;
 

@@ -11,6 +11,8 @@ mod bad_input;
 mod certificates;
 mod commands;
 mod compaction;
+mod consumer_commands;
+mod consumers;
 mod durable;
 mod idempotence;
 mod limits;

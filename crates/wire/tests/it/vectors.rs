@@ -122,7 +122,8 @@ fn requests() -> Vec<Vector> {
     };
     let (required, offered) = (Features(0), Features(0x8000_0000_0000_0001));
     let (retention_bytes, retention_ms) = (64 << 20, 3_600_000);
-    let settings = TopicSettings { partitions: 4, retention_bytes, retention_ms, storage: Storage::Disk };
+    let settings =
+        TopicSettings { partitions: 4, retention_bytes, retention_ms, storage: Storage::Disk, compact: true };
     let mut values = vec![
         ("hello", Request::Hello { version: 1, required, offered, client: "thalweg-rust/0.1".into() }),
         ("publish", publish(Some(2), Acks::Accepted)),
@@ -180,7 +181,13 @@ fn responses() -> Vec<Vector> {
     let source = |partition, start| SourceInfo { topic: "orders.eu".into(), partition, start, end: 1 << 40 };
     let topic = |partitions| TopicInfo {
         topic: "orders.eu".into(),
-        settings: TopicSettings { partitions: 2, retention_bytes: 0, retention_ms: u64::MAX, storage: Storage::Memory },
+        settings: TopicSettings {
+            partitions: 2,
+            retention_bytes: 0,
+            retention_ms: u64::MAX,
+            storage: Storage::Memory,
+            compact: false,
+        },
         partitions,
     };
     let partitions = || {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use thalweg::config::nearest;
 
 use crate::args::{Output, Subscribe};
+use crate::commands::time::format_time;
 use crate::output::{Failure, Result, USAGE};
 
 /// What may stand between two braces.
@@ -174,22 +175,6 @@ fn bytes_to_json(bytes: &[u8]) -> Value {
         Ok(text) => Value::String(text.to_owned()),
         Err(_) => json!({ "hex": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() }),
     }
-}
-
-/// RFC 3339, UTC, to the millisecond.
-pub fn format_time(timestamp_ms: i64) -> String {
-    let (days, ms) = (timestamp_ms.div_euclid(86_400_000), timestamp_ms.rem_euclid(86_400_000));
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z - era * 146_097;
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let (s, ms) = (ms / 1000, ms % 1000);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z", s / 3600, s / 60 % 60, s % 60)
 }
 
 #[cfg(test)]

@@ -1,0 +1,657 @@
+//! Consumers: members of a group that read their share of its topics and commit how far they are.
+
+mod member;
+mod reader;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::groups::Assignor;
+use engine::{Error, Offset, PartitionId, Result, Start, TopicName, TopicPartition};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use wire::TopicInfo;
+
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::pool::is_transient;
+use crate::subscription::{Batch, Message};
+use member::{Member, Terms};
+use reader::{Read, Reader, Readers};
+
+/// The interval of commits that a consumer makes by itself.
+const AUTO_COMMIT: Duration = Duration::from_secs(5);
+const AUTO_COMMIT_MIN: Duration = Duration::from_millis(1);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a consumer may be busy with what it was given before others get its partitions.
+const REBALANCE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Bytes that one partition may have on the way to a consumer, at least.
+const CREDIT_BYTES_MIN: u64 = 64 << 10;
+
+/// A [`Consumer`] before it joins its group.
+pub struct ConsumerBuilder {
+    client: Client,
+    terms: Terms,
+    start: Start,
+    auto_commit: Option<Duration>,
+    buffer_bytes: u64,
+}
+
+/// A member of a consumer group. Close it when you are done: one that is just dropped leaves in the background, and
+/// does not commit.
+///
+/// Whatever it has returned counts as done when the next record or event is asked for; that is what it commits, by
+/// itself or when it is told to. So a record that is being worked on comes again if the program fails.
+///
+/// Its partitions take turns, a batch each. An error that concerns one of them ends only that one: the others go on
+/// with the next call, and that one after a [`Consumer::seek`]. All that waits may be dropped and asked for again.
+pub struct Consumer {
+    client: Client,
+    member: Member,
+    /// Where partitions begin of which nothing is committed.
+    start: Start,
+    auto_commit: Option<Duration>,
+    /// Bytes that may be on the way from the broker, shared by the partitions.
+    buffer_bytes: u64,
+    /// The connection that all its partitions come over.
+    turn: usize,
+    readers: Readers,
+    owned: BTreeMap<TopicPartition, Owned>,
+    /// The version and the generation of the assignment that was followed.
+    seen: (u64, u64),
+    /// Partitions that are given up with the call after the one that told the program.
+    leaving: Vec<TopicPartition>,
+    /// Records of the batch that [`Consumer::next`] is in.
+    current: Option<Current>,
+    /// What comes before anything that is read.
+    pending: VecDeque<ConsumerEvent>,
+    commit_due: Instant,
+    /// A commit on its way, with what it commits.
+    committing: Option<JoinHandle<(Vec<Progress>, Result<()>)>>,
+}
+
+/// A partition that this consumer reads.
+#[derive(Default)]
+struct Owned {
+    /// The next offset for the program, once it is known.
+    position: Option<Offset>,
+    committed: Option<Offset>,
+    is_paused: bool,
+    /// What was read of it while it is paused, in order.
+    held: VecDeque<ConsumerEvent>,
+    /// Its reader, which has read all that a paused partition may hold.
+    waiting: Option<Reader>,
+}
+
+struct Current {
+    at: TopicPartition,
+    batch: Batch,
+    messages: VecDeque<Message>,
+}
+
+type Progress = (TopicPartition, Offset, String);
+
+/// What a consumer gets.
+#[derive(Clone, Debug)]
+pub enum ConsumerEvent {
+    Batch(Batch),
+    /// Records from `from` up to, not including, `to` do not come: retention removed them first.
+    Gap {
+        topic: Arc<str>,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+    },
+    /// All that the partition had when it came to this consumer, or when it was sought in, was returned.
+    End {
+        topic: Arc<str>,
+        partition: PartitionId,
+        end: Offset,
+    },
+    /// These partitions are read from now on, too.
+    Assigned(Vec<TopicPartition>),
+    /// Nothing comes from these any more, and with the next call others get them: what is not yet committed of
+    /// them can be committed before. Where the consumer commits by itself, it does.
+    Revoked(Vec<TopicPartition>),
+    /// The broker has put this consumer out, and others may read these already: what was not committed comes there
+    /// again.
+    Lost(Vec<TopicPartition>),
+}
+
+impl ConsumerBuilder {
+    pub(crate) fn new(client: Client, group: &str) -> Self {
+        let terms = Terms {
+            group: group.to_owned(),
+            instance: String::new(),
+            topics: Vec::new(),
+            assignor: Assignor::default(),
+            session_timeout: SESSION_TIMEOUT,
+            rebalance_timeout: REBALANCE_TIMEOUT,
+        };
+        let buffer_bytes = client.settings().event_stream_recv_window;
+        Self { client, terms, start: Start::Earliest, auto_commit: Some(AUTO_COMMIT), buffer_bytes }
+    }
+
+    /// A topic, or a pattern: `orders.*`, `orders.>`. May be said several times.
+    pub fn topic(mut self, topic: &str) -> Self {
+        self.terms.topics.push(topic.to_owned());
+        self
+    }
+
+    /// An id that stays the same when the program is started anew, and that no other member has. Started again
+    /// within the session timeout it gets its partitions back, and the others notice nothing.
+    pub fn instance(mut self, instance: &str) -> Self {
+        instance.clone_into(&mut self.terms.instance);
+        self
+    }
+
+    /// Where partitions begin of which the group has committed nothing; by default with the oldest record.
+    pub fn start(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// How often it commits by itself, every 5 s by default; `None` leaves that to [`Consumer::commit`].
+    pub fn auto_commit(mut self, interval: Option<Duration>) -> Self {
+        self.auto_commit = interval.map(|interval| interval.max(AUTO_COMMIT_MIN));
+        self
+    }
+
+    /// How long the broker may hear nothing of this consumer before its partitions go to others; 30 s by default.
+    pub fn session_timeout(mut self, timeout: Duration) -> Self {
+        self.terms.session_timeout = timeout;
+        self
+    }
+
+    /// How long the program may take from one call of [`Consumer::next`] to the next while another member waits for
+    /// a partition; 5 min by default.
+    pub fn rebalance_timeout(mut self, timeout: Duration) -> Self {
+        self.terms.rebalance_timeout = timeout;
+        self
+    }
+
+    /// Bytes that may be on the way and unread, shared by all partitions, but at least 64 KiB for each; by default
+    /// `event_stream_recv_window`. When they are used up the broker sends no more before some were read; it keeps
+    /// nothing for this consumer meanwhile but its place in the log.
+    pub fn buffer_bytes(mut self, bytes: u64) -> Self {
+        self.buffer_bytes = bytes;
+        self
+    }
+
+    /// How partitions are shared out. The group uses the assignor that most of its members ask for.
+    pub fn assignor(mut self, assignor: Assignor) -> Self {
+        self.terms.assignor = assignor;
+        self
+    }
+
+    /// Joins the group.
+    pub async fn open(self) -> Result<Consumer> {
+        let member = Member::join(self.client.clone(), self.terms).await?;
+        Ok(Consumer {
+            turn: self.client.shared.events.next_turn(),
+            commit_due: Instant::now() + self.auto_commit.unwrap_or_default(),
+            client: self.client,
+            member,
+            start: self.start,
+            auto_commit: self.auto_commit,
+            buffer_bytes: self.buffer_bytes,
+            readers: Readers::default(),
+            owned: BTreeMap::new(),
+            seen: (0, 0),
+            leaving: Vec::new(),
+            current: None,
+            pending: VecDeque::new(),
+            committing: None,
+        })
+    }
+}
+
+impl Consumer {
+    /// The next record. Gaps, ends and changes of the assignment are passed over; [`Consumer::next_event`] tells them.
+    pub async fn next(&mut self) -> Result<Message> {
+        loop {
+            self.keep_up().await?;
+            while !self.leaving.is_empty() {
+                // Nobody is told of it here, so it does not wait for the end of the current batch either.
+                self.pending.retain(|event| !matches!(event, ConsumerEvent::Revoked(_)));
+                self.keep_up().await?;
+            }
+            if let Some(current) = &mut self.current {
+                if let Some(message) = current.messages.pop_front() {
+                    return Ok(message);
+                }
+                self.finish_current();
+            }
+            match self.event().await? {
+                ConsumerEvent::Batch(batch) => {
+                    let at = at_of(&batch.topic, batch.partition)?;
+                    match messages_of(&batch) {
+                        Ok(messages) => self.current = Some(Current { at, batch, messages }),
+                        Err(error) => {
+                            // What cannot be read is not passed over: only a seek goes on from here.
+                            self.readers.stop(&at);
+                            return Err(error);
+                        }
+                    }
+                }
+                ConsumerEvent::Gap { topic, partition, to, .. } => self.advance(&at_of(&topic, partition)?, to),
+                ConsumerEvent::End { .. }
+                | ConsumerEvent::Assigned(_)
+                | ConsumerEvent::Revoked(_)
+                | ConsumerEvent::Lost(_) => {}
+            }
+        }
+    }
+
+    /// The next batch, gap, end or change of the assignment.
+    pub async fn next_event(&mut self) -> Result<ConsumerEvent> {
+        self.keep_up().await?;
+        let event = match self.rest_of_current() {
+            Some(batch) => ConsumerEvent::Batch(batch),
+            None => self.event().await?,
+        };
+        match &event {
+            ConsumerEvent::Batch(batch) => {
+                self.advance(&at_of(&batch.topic, batch.partition)?, batch.batch.next_offset());
+            }
+            ConsumerEvent::Gap { topic, partition, to, .. } => self.advance(&at_of(topic, *partition)?, *to),
+            _ => {}
+        }
+        Ok(event)
+    }
+
+    /// The partitions that this consumer reads.
+    pub fn assignment(&self) -> Vec<TopicPartition> {
+        self.owned.keys().cloned().collect()
+    }
+
+    /// The offset after the last record that was returned of a partition, or where it begins; `None` while that is
+    /// not known.
+    pub fn position(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
+        let at = at_of(topic, partition).ok()?;
+        match &self.current {
+            Some(current) if current.at == at => Some(current.position()),
+            _ => self.owned.get(&at)?.position,
+        }
+    }
+
+    /// How many records each of its partitions has beyond those that were returned. One that has not begun yet is
+    /// left out.
+    pub async fn lag(&self) -> Result<Vec<(TopicPartition, u64)>> {
+        let mut found = Vec::new();
+        let mut ends: Option<TopicInfo> = None;
+        for at in self.owned.keys() {
+            let topic = at.topic.as_str();
+            // Partitions of a topic are neighbours.
+            let info = match ends.take() {
+                Some(info) if info.topic == topic => info,
+                _ => self.client.describe_topic(topic).await?,
+            };
+            let end = info.partitions.get(at.partition as usize).map(|partition| partition.end);
+            if let (Some(end), Some(position)) = (end, self.position(topic, at.partition)) {
+                found.push((at.clone(), end.saturating_sub(position)));
+            }
+            ends = Some(info);
+        }
+        Ok(found)
+    }
+
+    /// Commits all that was returned, and waits until that is safe.
+    pub async fn commit(&mut self) -> Result<()> {
+        self.finish_committing().await;
+        let progress = self.progress();
+        self.commit_now(progress).await
+    }
+
+    /// Commits these offsets, each the next one to read, of partitions that this consumer reads. The text is a note
+    /// that comes back with the offset.
+    pub async fn commit_offsets(&mut self, offsets: &[(TopicPartition, Offset, String)]) -> Result<()> {
+        self.finish_committing().await;
+        self.commit_now(offsets.to_vec()).await
+    }
+
+    /// Goes on elsewhere in a partition that this consumer reads.
+    pub fn seek(&mut self, topic: &str, partition: PartitionId, to: Start) -> Result<()> {
+        let at = self.owned_at(topic, partition)?;
+        if self.current.as_ref().is_some_and(|current| current.at == at) {
+            self.current = None;
+        }
+        self.pending.retain(|event| !is_of(event, &at));
+        let credit = self.credit(self.owned.len());
+        if let Some(owned) = self.owned.get_mut(&at) {
+            *owned = Owned { committed: owned.committed, is_paused: owned.is_paused, ..Owned::default() };
+        }
+        self.readers.put(Reader::new(&self.client, self.turn, at, to, credit));
+        Ok(())
+    }
+
+    /// Nothing comes from this partition until it is resumed. It stays with this consumer.
+    pub fn pause(&mut self, topic: &str, partition: PartitionId) -> Result<()> {
+        let at = self.owned_at(topic, partition)?;
+        let is_current = self.current.as_ref().is_some_and(|current| current.at == at);
+        let rest = if is_current { self.rest_of_current() } else { None };
+        if let Some(owned) = self.owned.get_mut(&at) {
+            owned.is_paused = true;
+            owned.held.extend(rest.map(ConsumerEvent::Batch));
+            let (held, others) = std::mem::take(&mut self.pending).into_iter().partition(|event| is_of(event, &at));
+            let held: VecDeque<ConsumerEvent> = held;
+            owned.held.extend(held);
+            self.pending = others;
+        }
+        Ok(())
+    }
+
+    pub fn resume(&mut self, topic: &str, partition: PartitionId) -> Result<()> {
+        let at = self.owned_at(topic, partition)?;
+        if let Some(owned) = self.owned.get_mut(&at) {
+            owned.is_paused = false;
+            self.pending.append(&mut owned.held);
+            owned.waiting.take().into_iter().for_each(|reader| self.readers.put(reader));
+        }
+        Ok(())
+    }
+
+    /// Commits what was returned, where the consumer commits by itself, and leaves the group. A static member only
+    /// steps away: its partitions wait for it until its session is over.
+    pub async fn close(mut self) -> Result<()> {
+        self.finish_committing().await;
+        let committed = match self.auto_commit {
+            Some(_) => self.commit_now(self.progress()).await,
+            None => Ok(()),
+        };
+        let left = self.member.leave().await;
+        committed.and(left)
+    }
+
+    /// What has to happen before anything is returned: following the assignment, and commits.
+    async fn keep_up(&mut self) -> Result<()> {
+        let is_to_follow = |this: &Self| match this.leaving.is_empty() {
+            true => this.member.link.version() != this.seen.0,
+            // The program hears of it first.
+            false => !this.pending.iter().any(|event| matches!(event, ConsumerEvent::Revoked(_))),
+        };
+        while is_to_follow(self) {
+            self.follow().await?;
+        }
+        if self.auto_commit.is_some() && Instant::now() >= self.commit_due {
+            self.commit_in_background().await;
+        }
+        Ok(())
+    }
+
+    /// The next thing for the program. What it was given before is done.
+    async fn event(&mut self) -> Result<ConsumerEvent> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return Ok(event);
+            }
+            let link = self.member.link.clone();
+            let commit_due = self.commit_due;
+            tokio::select! {
+                biased;
+                () = link.changed.notified() => self.keep_up().await?,
+                (reader, read) = self.readers.next() => {
+                    if let Some(event) = self.take(reader, read)? {
+                        return Ok(event);
+                    }
+                }
+                () = tokio::time::sleep_until(commit_due), if self.auto_commit.is_some() => {
+                    self.commit_in_background().await;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, reader: Reader, read: Read) -> Result<Option<ConsumerEvent>> {
+        let Some(owned) = self.owned.get_mut(&reader.at) else {
+            return Ok(None);
+        };
+        let event = match read {
+            Read::Begins(begins) => {
+                owned.position = Some(begins);
+                self.readers.put(reader);
+                return Ok(None);
+            }
+            Read::Gone => {
+                // Nothing of it may be committed for another one of its name.
+                (owned.position, owned.committed) = (None, None);
+                self.readers.put(reader);
+                return Ok(None);
+            }
+            Read::Batch(batch) => ConsumerEvent::Batch(batch),
+            Read::Gap(from, to) => {
+                let (topic, partition) = reader.place();
+                ConsumerEvent::Gap { topic, partition, from, to }
+            }
+            Read::End(end) => {
+                let (topic, partition) = reader.place();
+                ConsumerEvent::End { topic, partition, end }
+            }
+            Read::Over => return Ok(None),
+            Read::Failed(error) => return Err(error),
+        };
+        if owned.is_paused {
+            owned.held.push_back(event);
+            owned.waiting = Some(reader);
+            return Ok(None);
+        }
+        self.readers.put(reader);
+        Ok(Some(event))
+    }
+
+    /// Becomes what the broker wants: first what is to be given up, then what is new.
+    async fn follow(&mut self) -> Result<()> {
+        let view = self.member.link.view()?;
+        if view.generation != self.seen.1 {
+            self.lose();
+            self.seen.1 = view.generation;
+        }
+        if !self.leaving.is_empty() {
+            self.give_up().await;
+        }
+        let revoked: Vec<_> = self.owned.keys().filter(|at| !view.assignment.contains(*at)).cloned().collect();
+        if !revoked.is_empty() {
+            self.stop(&revoked);
+            self.leaving.clone_from(&revoked);
+            self.pending.push_back(ConsumerEvent::Revoked(revoked));
+            return Ok(());
+        }
+        let gained: Vec<_> = view.assignment.iter().filter(|at| !self.owned.contains_key(*at)).cloned().collect();
+        if !gained.is_empty() {
+            self.gain(gained).await?;
+        }
+        self.seen.0 = view.version;
+        Ok(())
+    }
+
+    /// The membership is over, and with it all that it had.
+    fn lose(&mut self) {
+        let lost: Vec<_> = std::mem::take(&mut self.owned).into_keys().collect();
+        lost.iter().for_each(|at| self.readers.stop(at));
+        self.current = None;
+        self.leaving.clear();
+        self.pending.clear();
+        if !lost.is_empty() {
+            self.pending.push_back(ConsumerEvent::Lost(lost));
+        }
+    }
+
+    /// Nothing more of these partitions reaches the program.
+    fn stop(&mut self, partitions: &[TopicPartition]) {
+        for at in partitions {
+            self.readers.stop(at);
+            if self.current.as_ref().is_some_and(|current| current.at == *at) {
+                self.finish_current();
+            }
+            self.pending.retain(|event| !is_of(event, at));
+        }
+    }
+
+    async fn give_up(&mut self) {
+        if self.auto_commit.is_some() {
+            self.finish_committing().await;
+            let mut progress = self.progress();
+            progress.retain(|(at, _, _)| self.leaving.contains(at));
+            if let Err(error) = self.commit_now(progress).await {
+                tracing::debug!(group = self.member.link.group(), %error, "partitions were given up without a commit");
+            }
+        }
+        for at in std::mem::take(&mut self.leaving) {
+            self.owned.remove(&at);
+        }
+        self.own();
+    }
+
+    /// Tells the broker what is read.
+    fn own(&self) {
+        let owned: BTreeSet<TopicPartition> = self.owned.keys().cloned().collect();
+        self.member.link.own(self.seen.1, owned);
+    }
+
+    async fn gain(&mut self, gained: Vec<TopicPartition>) -> Result<()> {
+        let group = self.member.link.group().to_owned();
+        let deadline = Instant::now() + self.client.settings().request_timeout;
+        let mut backoff = Backoff::new();
+        let committed = loop {
+            match self.client.committed_offsets(&group, &gained).await {
+                Ok(committed) => break committed,
+                Err(error) if is_transient(&error) && Instant::now() < deadline => {
+                    tokio::time::sleep(backoff.next()).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let committed: BTreeMap<_, _> = committed.into_iter().map(|(at, committed)| (at, committed.offset)).collect();
+        let credit = self.credit(self.owned.len() + gained.len());
+        for at in &gained {
+            let committed = committed.get(at).copied();
+            let start = committed.map_or(self.start.clone(), |offset| Start::Offsets(vec![(at.partition, offset)]));
+            self.owned.insert(at.clone(), Owned { committed, ..Owned::default() });
+            self.readers.put(Reader::new(&self.client, self.turn, at.clone(), start, credit));
+        }
+        self.own();
+        self.pending.push_back(ConsumerEvent::Assigned(gained));
+        Ok(())
+    }
+
+    /// What one of so many partitions may have on the way.
+    fn credit(&self, partitions: usize) -> u64 {
+        (self.buffer_bytes / partitions.max(1) as u64).max(CREDIT_BYTES_MIN)
+    }
+
+    fn owned_at(&self, topic: &str, partition: PartitionId) -> Result<TopicPartition> {
+        let at = at_of(topic, partition)?;
+        match self.owned.contains_key(&at) {
+            true => Ok(at),
+            false => Err(Error::not_found(format!("partition {at} is not with this consumer"))),
+        }
+    }
+
+    fn advance(&mut self, at: &TopicPartition, next: Offset) {
+        if let Some(owned) = self.owned.get_mut(at) {
+            owned.position = Some(next);
+        }
+    }
+
+    /// The current batch is over for [`Consumer::next`]: what it has not returned comes again elsewhere.
+    fn finish_current(&mut self) {
+        if let Some(current) = self.current.take() {
+            self.advance(&current.at, current.position());
+        }
+    }
+
+    /// What [`Consumer::next`] has not returned of its batch.
+    fn rest_of_current(&mut self) -> Option<Batch> {
+        let current = self.current.take()?;
+        let first = current.position();
+        self.advance(&current.at, first);
+        (!current.messages.is_empty()).then_some(Batch { first, ..current.batch })
+    }
+
+    /// What was returned and is not committed.
+    fn progress(&self) -> Vec<Progress> {
+        let position = |at: &TopicPartition, owned: &Owned| match &self.current {
+            Some(current) if current.at == *at => Some(current.position()),
+            _ => owned.position,
+        };
+        let moved = self.owned.iter().filter_map(|(at, owned)| {
+            let position = position(at, owned).filter(|position| owned.committed != Some(*position))?;
+            Some((at.clone(), position, String::new()))
+        });
+        moved.collect()
+    }
+
+    async fn commit_now(&mut self, progress: Vec<Progress>) -> Result<()> {
+        if progress.is_empty() {
+            return Ok(());
+        }
+        self.member.link.commit(&progress).await?;
+        self.note_committed(&progress);
+        Ok(())
+    }
+
+    fn note_committed(&mut self, progress: &[Progress]) {
+        for (at, offset, _) in progress {
+            if let Some(owned) = self.owned.get_mut(at) {
+                owned.committed = Some(*offset);
+            }
+        }
+    }
+
+    /// Sends what was returned on its way, unless the last commit is still on its own.
+    async fn commit_in_background(&mut self) {
+        self.commit_due = Instant::now() + self.auto_commit.unwrap_or_default();
+        if self.committing.as_ref().is_some_and(|committing| !committing.is_finished()) {
+            return;
+        }
+        self.finish_committing().await;
+        let progress = self.progress();
+        if !progress.is_empty() {
+            let link = self.member.link.clone();
+            self.committing = Some(tokio::spawn(async move {
+                let result = link.commit(&progress).await;
+                (progress, result)
+            }));
+        }
+    }
+
+    async fn finish_committing(&mut self) {
+        let Some(committing) = &mut self.committing else {
+            return;
+        };
+        match committing.await {
+            Ok((progress, Ok(()))) => self.note_committed(&progress),
+            // The next one has it all again; if this consumer was put out, its heartbeat says so.
+            Ok((_, Err(error))) => tracing::debug!(group = self.member.link.group(), %error, "a commit failed"),
+            Err(panic) => tracing::debug!(%panic, "a commit failed"),
+        }
+        self.committing = None;
+    }
+}
+
+impl Current {
+    /// The offset of the next record.
+    fn position(&self) -> Offset {
+        self.messages.front().map_or(self.batch.batch.next_offset(), |message| message.record.offset)
+    }
+}
+
+fn at_of(topic: &str, partition: PartitionId) -> Result<TopicPartition> {
+    Ok(TopicPartition { topic: TopicName::parse(topic)?, partition })
+}
+
+fn messages_of(batch: &Batch) -> Result<VecDeque<Message>> {
+    let records = batch.records()?;
+    let message = |record| Message { topic: batch.topic.clone(), partition: batch.partition, record };
+    records.iter().map(|view| Ok(message(records.own(&view?)))).collect()
+}
+
+fn is_of(event: &ConsumerEvent, at: &TopicPartition) -> bool {
+    match event {
+        ConsumerEvent::Batch(Batch { topic, partition, .. })
+        | ConsumerEvent::Gap { topic, partition, .. }
+        | ConsumerEvent::End { topic, partition, .. } => **topic == *at.topic.as_str() && *partition == at.partition,
+        _ => false,
+    }
+}

@@ -1,0 +1,229 @@
+//! The partitions that a consumer reads, each with a subscription of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use engine::{Error, ErrorKind, Offset, Overflow, PartitionId, RecordBatch, Result, Start, TopicPartition};
+use futures_util::future::{AbortHandle, Abortable, BoxFuture};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use wire::{Push, Subscribe};
+
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::pool::is_transient;
+use crate::subscription::{Batch, Open};
+
+/// Reads one partition, over as many connections as it takes.
+pub(super) struct Reader {
+    client: Client,
+    /// The connection that all partitions of a consumer share.
+    turn: usize,
+    pub at: TopicPartition,
+    topic: Arc<str>,
+    start: Start,
+    /// The next offset, once that is known.
+    next: Option<Offset>,
+    /// Where the log ended when this began to read it, until that is told.
+    end: Option<Offset>,
+    /// Bytes that may be on the way.
+    credit: u64,
+    /// Bytes that were read since the broker was last granted credit.
+    unreported_bytes: u64,
+    open: Option<Open>,
+    /// The topic was deleted. A subscription would make it anew, so it is asked after first.
+    is_missing: bool,
+    /// The broker that it reads from. Another one has lost the membership, too.
+    instance: Option<u64>,
+    backoff: Backoff,
+}
+
+pub(super) enum Read {
+    /// It begins here, for the first time or because the log is another one.
+    Begins(Offset),
+    Batch(Batch),
+    /// Records from the first up to the second offset do not come.
+    Gap(Offset, Offset),
+    /// All that was there when it began was read.
+    End(Offset),
+    /// The topic was deleted. If one of its name comes, that is another one.
+    Gone,
+    /// The broker was started anew and knows no members any more: the membership is lost, too.
+    Over,
+    Failed(Error),
+}
+
+impl Reader {
+    pub(super) fn new(client: &Client, turn: usize, at: TopicPartition, start: Start, credit: u64) -> Self {
+        Self {
+            client: client.clone(),
+            turn,
+            topic: at.topic.as_str().into(),
+            at,
+            start,
+            next: None,
+            end: None,
+            credit,
+            unreported_bytes: 0,
+            open: None,
+            is_missing: false,
+            instance: None,
+            backoff: Backoff::new(),
+        }
+    }
+
+    pub(super) fn place(&self) -> (Arc<str>, PartitionId) {
+        (self.topic.clone(), self.at.partition)
+    }
+
+    async fn read(mut self) -> (Self, Read) {
+        loop {
+            if let Some(end) = self.end.take_if(|end| self.next.is_some_and(|next| next >= *end)) {
+                return (self, Read::End(end));
+            }
+            let result = match &mut self.open {
+                Some(open) => match open.events.next().await {
+                    Ok(push) => self.take(push),
+                    Err(error) => Err(error),
+                },
+                None => self.reopen().await,
+            };
+            match result {
+                Ok(Some(read)) => return (self, read),
+                Ok(None) => {}
+                Err(error) if error.kind == ErrorKind::NotFound && !self.is_missing => {
+                    self.start = Start::Earliest;
+                    (self.next, self.end, self.open, self.is_missing) = (None, None, None, true);
+                    return (self, Read::Gone);
+                }
+                // If the topic stays away, the broker takes the partition back.
+                Err(error) if is_transient(&error) || error.kind == ErrorKind::NotFound => {
+                    self.open = None;
+                    tokio::time::sleep(self.backoff.next()).await;
+                }
+                Err(error) => return (self, Read::Failed(error)),
+            }
+        }
+    }
+
+    async fn reopen(&mut self) -> Result<Option<Read>> {
+        if self.is_missing {
+            self.client.describe_topic(self.at.topic.as_str()).await?;
+        }
+        let connection = self.client.shared.events.connection(self.turn).await?;
+        if *self.instance.get_or_insert(connection.hello.instance) != connection.hello.instance {
+            return Ok(Some(Read::Over));
+        }
+        let start = match self.next {
+            Some(next) => Start::Offsets(vec![(self.at.partition, next)]),
+            None => self.start.clone(),
+        };
+        let request = Subscribe {
+            subscription: 0,
+            topic: self.at.topic.to_string(),
+            partition: Some(self.at.partition),
+            start,
+            overflow: Overflow::Replay,
+            queue_batches: 0,
+            group: String::new(),
+            credit: self.credit,
+        };
+        let open = Open::new(&self.client, self.turn, &request).await?;
+        let Some(source) = open.sources.first() else {
+            return Err(Error::malformed("a subscription to a partition reads none"));
+        };
+        let begins = match request.start {
+            // A gap tells what is missing; a log that ends before is another one and is read from its start.
+            Start::Offset(offset) => offset.min(source.end),
+            Start::Offsets(offsets) => offsets
+                .first()
+                .map(|(_, offset)| *offset)
+                .filter(|offset| *offset <= source.end)
+                .unwrap_or(source.start),
+            Start::Live | Start::Earliest | Start::Time(_) => source.start,
+        };
+        let is_anew = self.next.is_none_or(|next| begins < next);
+        if is_anew {
+            self.end = Some(source.end);
+        }
+        self.next = Some(begins);
+        self.open = Some(open);
+        self.is_missing = false;
+        self.unreported_bytes = 0;
+        self.backoff = Backoff::new();
+        Ok(is_anew.then_some(Read::Begins(begins)))
+    }
+
+    fn take(&mut self, push: Push) -> Result<Option<Read>> {
+        let next = self.next.unwrap_or_default();
+        match push {
+            Push::Deliver { batch, .. } => {
+                self.grant(batch.len() as u64);
+                let batch = RecordBatch::parse(batch)?;
+                if batch.next_offset() <= next {
+                    return Ok(None);
+                }
+                self.next = Some(batch.next_offset());
+                let (topic, partition) = self.place();
+                Ok(Some(Read::Batch(Batch { topic, partition, batch, first: next })))
+            }
+            Push::Gap { from, to, .. } => {
+                self.next = Some(next.max(to));
+                Ok(Some(Read::Gap(from, to)))
+            }
+            Push::Ended { error, .. } => Err(error),
+            Push::GoAway { .. } => Ok(None),
+        }
+    }
+
+    /// Lets the broker send on, once half of the credit is used up.
+    fn grant(&mut self, bytes: u64) {
+        self.unreported_bytes += bytes;
+        if self.unreported_bytes * 2 >= self.credit
+            && let Some(open) = &self.open
+        {
+            open.grant(std::mem::take(&mut self.unreported_bytes));
+        }
+    }
+}
+
+type Step = Abortable<BoxFuture<'static, (Reader, Read)>>;
+
+/// The readers of one consumer. One that has read something waits in the consumer's hand until it is put back.
+#[derive(Default)]
+pub(super) struct Readers {
+    running: FuturesUnordered<Step>,
+    handles: HashMap<TopicPartition, AbortHandle>,
+}
+
+impl Readers {
+    /// Lets a reader go on, in place of any other of its partition.
+    pub(super) fn put(&mut self, reader: Reader) {
+        let (handle, registration) = AbortHandle::new_pair();
+        if let Some(other) = self.handles.insert(reader.at.clone(), handle) {
+            other.abort();
+        }
+        let step: BoxFuture<'static, _> = Box::pin(reader.read());
+        self.running.push(Abortable::new(step, registration));
+    }
+
+    pub(super) fn stop(&mut self, at: &TopicPartition) {
+        if let Some(handle) = self.handles.remove(at) {
+            handle.abort();
+        }
+    }
+
+    /// The next thing that any of them has read; never, where there is none.
+    pub(super) async fn next(&mut self) -> (Reader, Read) {
+        loop {
+            match self.running.next().await {
+                Some(Ok((reader, read))) => {
+                    self.handles.remove(&reader.at);
+                    return (reader, read);
+                }
+                // It was stopped.
+                Some(Err(_)) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
