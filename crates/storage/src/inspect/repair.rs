@@ -277,7 +277,7 @@ impl Inspection {
         store.stop()?;
         drop(store);
         self = Self::open(disk, &dir)?;
-        self.mend(&plan.mends)?;
+        self.mend(&plan.mends, clock())?;
         Ok(self)
     }
 
@@ -349,12 +349,12 @@ impl Inspection {
     }
 
     /// Writes what is damaged of partitions again.
-    fn mend(&mut self, mends: &[Mend]) -> Result<()> {
+    fn mend(&mut self, mends: &[Mend], now_ms: u64) -> Result<()> {
         let mut checkpoint = self.checkpoint.clone();
         let mut old = Vec::new();
         for Mend { stream, .. } in mends {
             if let Some(info) = partition_mut(&mut checkpoint.catalog, *stream) {
-                *info = self.mend_one(&self.dir_of(*stream), info, &mut old)?;
+                *info = self.mend_one(&self.dir_of(*stream), info, now_ms, &mut old)?;
             }
         }
         self.write_checkpoint(checkpoint)?;
@@ -363,7 +363,7 @@ impl Inspection {
         dirs.into_iter().try_for_each(|dir| self.disk.sync_dir(dir).map_err(failed("sync", dir)))
     }
 
-    fn mend_one(&self, dir: &Path, info: &PartitionInfo, old: &mut Vec<PathBuf>) -> Result<PartitionInfo> {
+    fn mend_one(&self, dir: &Path, info: &PartitionInfo, now_ms: u64, old: &mut Vec<PathBuf>) -> Result<PartitionInfo> {
         let mut mended = PartitionInfo { segments: Vec::new(), salvages: Vec::new(), ..info.clone() };
         for segment in &info.segments {
             let spots = scan::segment(&*self.disk, dir, segment).ok();
@@ -390,7 +390,7 @@ impl Inspection {
             mended.segments.push(writer.finish(segment.end)?);
         }
         if !info.salvages.is_empty() {
-            self.append_salvages(dir, info, &mut mended)?;
+            self.append_salvages(dir, info, now_ms, &mut mended)?;
             old.extend(info.salvages.iter().map(|position| salvage::path(dir, *position)));
         }
         self.disk.sync_dir(dir).map_err(failed("sync", dir))?;
@@ -398,7 +398,7 @@ impl Inspection {
     }
 
     /// What was put aside becomes a segment behind the others.
-    fn append_salvages(&self, dir: &Path, info: &PartitionInfo, mended: &mut PartitionInfo) -> Result<()> {
+    fn append_salvages(&self, dir: &Path, info: &PartitionInfo, now_ms: u64, mended: &mut PartitionInfo) -> Result<()> {
         let end = info.end();
         mended.segments.retain(|segment| segment.bytes > 0);
         let made = SegmentInfo {
@@ -406,7 +406,8 @@ impl Inspection {
             end,
             bytes: 0,
             timestamp_ms_max: i64::MIN,
-            appended_ms: info.segments.last().map_or(0, |last| last.appended_ms),
+            // When that was nobody knows any more: retention counts from now on.
+            appended_ms: now_ms,
             generation: 0,
         };
         let mut producers = match info.producers.is_empty() {
