@@ -182,7 +182,7 @@ fn times_that_go_backwards_are_found_where_they_are() {
     });
 }
 
-/// Nothing goes before its time by the clock, whichever way that was set; when the clock has passed all times, all goes.
+/// Nothing goes before its time by the clock, whichever way that was set; when the clock has passed all, all goes.
 #[test]
 fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
     let (disk, mut random) = (SimDisk::new(), Random::new(1));
