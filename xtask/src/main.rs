@@ -6,6 +6,7 @@ mod corpus;
 mod docs;
 mod fuzz;
 mod run;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -41,6 +42,11 @@ const COMMANDS: &[Command] = &[
         usage: "compat",
         about: "Have kafka-python read the record batches that this project writes",
         run: |_| compat::run(),
+    },
+    Command {
+        usage: "soak storage [--minutes N]",
+        about: "Power cuts, faults, damage, repairs and kills with seeds nobody tried, 10 minutes by default",
+        run: soak::run,
     },
     Command {
         usage: "data",

@@ -16,11 +16,12 @@
 //! | Part | Bytes |
 //! |---|---|
 //! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1), whether it is compacted (1) |
-//! | partition | its start (8), number of segments (4), the segments, its producers, how far it is compacted |
+//! | partition | its start (8), number of segments (4), the segments, its producers, compacted, salvages |
 //! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
 //! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8), |
 //! | | how often it was written again (4) |
 //! | compacted | up to an offset (8), and tombstones before another (8) have been there since (8) |
+//! | salvages | their number (4), and the position (8) of each: entries that were put aside |
 
 use std::collections::BTreeMap;
 
@@ -194,6 +195,8 @@ impl Checkpoint {
                 bytes.put_u64_le(partition.compacted.to);
                 bytes.put_u64_le(partition.compacted.horizon);
                 bytes.put_u64_le(partition.compacted.horizon_ms);
+                bytes.put_u32_le(partition.salvages.len() as u32);
+                partition.salvages.iter().for_each(|position| bytes.put_u64_le(*position));
             }
         }
         let crc = checksum(&bytes[12..]);
@@ -258,7 +261,9 @@ fn get_partition(input: &mut &[u8]) -> Result<PartitionInfo, Failed> {
         horizon: input.try_get_u64_le()?,
         horizon_ms: input.try_get_u64_le()?,
     };
-    Ok(PartitionInfo { start, segments, producers: Bytes::copy_from_slice(producers), producers_end, compacted })
+    let salvages = (0..input.try_get_u32_le()?).map(|_| Ok(input.try_get_u64_le()?)).collect::<Result<_, Failed>>()?;
+    let producers = Bytes::copy_from_slice(producers);
+    Ok(PartitionInfo { start, segments, producers, producers_end, compacted, salvages })
 }
 
 fn put_name(bytes: &mut Vec<u8>, name: &TopicName) {
@@ -332,7 +337,8 @@ mod tests {
         let segments = vec![segment, SegmentInfo { base: 9, end: 11, ..segment }];
         let producers = Bytes::from_static(b"who");
         let compacted = Compacted { to: 9, horizon: 7, horizon_ms: 99 };
-        let partition = PartitionInfo { start: 6, segments, producers, producers_end: 11, compacted };
+        let salvages = vec![4096];
+        let partition = PartitionInfo { start: 6, segments, producers, producers_end: 11, compacted, salvages };
         catalog.topics.get_mut(&3).expect("a topic").partitions[1] = partition;
         Checkpoint { directory: 1, origin: Origin { position: 4096, number: 2, slot: 1 }, catalog }
     }

@@ -1,7 +1,9 @@
 //! Where log bytes live: in memory, or in a data directory with a journal and segments.
 
+mod background;
 pub mod catalog;
 pub mod disk;
+pub mod inspect;
 pub mod journal;
 mod memory;
 pub mod partition;

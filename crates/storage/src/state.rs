@@ -30,26 +30,40 @@ pub(crate) struct State {
     pub(crate) partitions: HashMap<u64, Arc<DiskPartition>>,
     /// Topics that were deleted, whose files go with the next checkpoint.
     pub(crate) doomed: Vec<u32>,
+    /// Partitions that cannot be served for what the journal lacks. It may be that it makes them later on.
+    holes: HashMap<u64, Error>,
 }
 
 /// The stream of a partition in the journal.
-fn stream(topic: u32, partition: PartitionId) -> u64 {
+pub(crate) fn stream(topic: u32, partition: PartitionId) -> u64 {
     u64::from(topic) << 32 | u64::from(partition)
+}
+
+pub(crate) fn partition_mut(catalog: &mut Catalog, stream: u64) -> Option<&mut PartitionInfo> {
+    let entry = catalog.topics.get_mut(&((stream >> 32) as u32))?;
+    entry.partitions.get_mut((stream & u64::from(u32::MAX)) as usize)
 }
 
 /// What the journal has for each partition, seen without changing any.
 #[derive(Default)]
-struct Exam {
+pub(crate) struct Exam {
     /// Where each partition ends with what was seen so far.
     ends: HashMap<u64, Offset>,
     /// Partitions with a hole, and why.
-    holes: HashMap<u64, Error>,
+    pub(crate) holes: HashMap<u64, Error>,
 }
 
 impl State {
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: StoreSettings) -> Self {
         let shared = Arc::new(Shared::new(disk, dir, settings.unflushed_bytes_max));
-        Self { settings, shared, catalog: Catalog::default(), partitions: HashMap::new(), doomed: Vec::new() }
+        Self {
+            settings,
+            shared,
+            catalog: Catalog::default(),
+            partitions: HashMap::new(),
+            doomed: Vec::new(),
+            holes: HashMap::new(),
+        }
     }
 
     pub(crate) fn adopt(&mut self, catalog: Catalog) {
@@ -71,6 +85,9 @@ impl State {
             }
             let dir = self.shared.topic_dir(id).join(i.to_string());
             let partition = DiskPartition::open(self.shared.clone(), dir, stream, self.settings.segment_bytes, info);
+            if let Some(hole) = self.holes.get(&stream) {
+                partition.refuse(hole);
+            }
             let partition = Arc::new(partition);
             self.partitions.insert(stream, partition.clone());
             opened.push(partition);
@@ -99,11 +116,18 @@ impl State {
     }
 
     pub(crate) fn set_info(&mut self, stream: u64, info: &PartitionInfo) {
-        let (id, partition) = ((stream >> 32) as u32, (stream & u64::from(u32::MAX)) as usize);
-        if let Some(entry) = self.catalog.topics.get_mut(&id)
-            && let Some(known) = entry.partitions.get_mut(partition)
-        {
+        if let Some(known) = partition_mut(&mut self.catalog, stream) {
             *known = info.clone();
+        }
+    }
+
+    /// These are not served, also where the journal makes them only later on.
+    pub(crate) fn refuse(&mut self, refused: &[(u64, Error)]) {
+        for (stream, error) in refused {
+            if let Some(partition) = self.partitions.get(stream) {
+                partition.refuse(error);
+            }
+            self.holes.insert(*stream, error.clone());
         }
     }
 
@@ -115,17 +139,13 @@ impl State {
         clock: fn() -> u64,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<End> {
-        let mut exam = self.examine_salvages();
         let mut seen = Progress::default();
-        let end = journal.read(&mut |found| exam.look(&self.partitions, &found), &mut |now| {
+        let (exam, end) = self.examine(journal, &mut |_| {}, &mut |now| {
             seen = Progress { bytes_max: 2 * now.bytes_max, ..now };
             progress(seen);
-        })?;
-        for (stream, error) in &exam.holes {
-            if let Some(partition) = self.partitions.get(stream) {
-                partition.refuse(error);
-            }
-        }
+        });
+        let end = end?;
+        self.refuse(&exam.holes.into_iter().collect::<Vec<_>>());
         for partition in self.served() {
             partition.settle()?;
         }
@@ -137,10 +157,36 @@ impl State {
         for (stream, salvage) in salvages {
             if self.partitions.contains_key(&stream) {
                 salvage.finish(&*self.shared.disk)?;
+                self.note_salvage(stream, origin.position);
             }
         }
         self.remove_leftovers()?;
         Ok(end)
+    }
+
+    /// The next checkpoint says that there is such a file.
+    fn note_salvage(&mut self, stream: u64, position: u64) {
+        if let Some(info) = partition_mut(&mut self.catalog, stream)
+            && !info.salvages.contains(&position)
+        {
+            info.salvages.push(position);
+        }
+    }
+
+    /// Sees what the journal has, and what is missing in it. Changes nothing.
+    pub(crate) fn examine(
+        &self,
+        journal: &Recovery,
+        each: &mut dyn FnMut(&Found<'_>),
+        progress: &mut dyn FnMut(Progress),
+    ) -> (Exam, Result<End>) {
+        let mut exam = self.examine_salvages();
+        let look = &mut |found: Found<'_>| {
+            each(&found);
+            exam.look(&self.partitions, &found)
+        };
+        let end = journal.read(look, progress);
+        (exam, end)
     }
 
     fn served(&self) -> Vec<Arc<DiskPartition>> {
@@ -212,7 +258,9 @@ impl State {
         self.catalog.apply(change);
         match change {
             Change::Create { id, .. } | Change::Grow { id, .. } => {
-                self.open_partitions(*id).iter().try_for_each(|partition| partition.settle())
+                let opened = self.open_partitions(*id);
+                let mut served = opened.iter().filter(|partition| partition.refused().is_none());
+                served.try_for_each(|partition| partition.settle())
             }
             Change::Delete { .. } | Change::Producers { .. } => Ok(()),
         }
@@ -265,8 +313,8 @@ impl Exam {
                     if base == *end {
                         *end = next;
                     } else if next > *end {
-                        let what = format!("records {end} to {base} are in no segment and not in the journal");
-                        self.holes.entry(stream).or_insert_with(|| Error::new(ErrorKind::Corrupt, what));
+                        let end = *end;
+                        self.holes.entry(stream).or_insert_with(|| hole(partitions.get(&stream), end, base));
                     }
                 }
             },
@@ -280,14 +328,23 @@ impl Exam {
     }
 }
 
-fn start_of(body: &[u8]) -> Result<Offset> {
+fn hole(partition: Option<&Arc<DiskPartition>>, end: Offset, base: Offset) -> Error {
+    let dir = partition.map(|partition| partition.dir().display().to_string()).unwrap_or_default();
+    let what = format!(
+        "{dir} is damaged: records {end} to {base} are in no segment and not in the journal. Put back a copy of it, or \
+         see what can be saved: thalweg inspect"
+    );
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+pub(crate) fn start_of(body: &[u8]) -> Result<Offset> {
     let start =
         body.try_into().map_err(|error| Error::malformed(format!("a start of {} bytes: {error}", body.len())))?;
     Ok(u64::from_le_bytes(start))
 }
 
 /// The first offset of a batch whose bytes are known to be right, and the one after its last.
-fn span_of(body: &[u8]) -> Result<(Offset, Offset)> {
+pub(crate) fn span_of(body: &[u8]) -> Result<(Offset, Offset)> {
     if body.len() < BATCH_HEADER_BYTES {
         return Err(Error::malformed(format!("a batch of {} bytes", body.len())));
     }

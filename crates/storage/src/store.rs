@@ -16,15 +16,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::{Error, ErrorKind, Result, TopicName, TopicSettings};
 use parking_lot::{Condvar, Mutex};
-use rustix::process::setpriority_process;
-use rustix::thread::gettid;
 
+use crate::background::Background;
 use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
 use crate::disk::{Disk, damaged, failed, make_dir, other_version, read_whole, replace};
 use crate::journal::recover::{self, Progress, Recovery, Tail};
@@ -41,8 +39,6 @@ const GATE_FACTOR: u64 = 4;
 /// How often it is looked what there is to compact, and how long that waits after an error.
 const COMPACT_EVERY: Duration = Duration::from_secs(1);
 const COMPACT_AGAIN: Duration = Duration::from_secs(60);
-/// Priority of threads in the background: a tenth of the others' share where there is not enough for all.
-const NICE: i32 = 10;
 /// How long somebody stands still for the journal.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// What one partition writes to its segments before another has its turn.
@@ -110,9 +106,6 @@ pub struct Store {
     state: Mutex<State>,
     /// Held while one is taken.
     checkpoint: Mutex<LastCheckpoint>,
-    background: Mutex<Background>,
-    /// It is over.
-    stopped: Condvar,
     counts: Counts,
     clock: fn() -> u64,
     _lock: Box<dyn Send + Sync>,
@@ -122,12 +115,6 @@ pub struct Store {
 struct LastCheckpoint {
     at: Instant,
     is_failed: bool,
-}
-
-#[derive(Default)]
-struct Background {
-    threads: Vec<JoinHandle<()>>,
-    is_stopped: bool,
 }
 
 #[derive(Default)]
@@ -151,8 +138,8 @@ pub(crate) struct Shared {
     pub(crate) tails: TailBytes,
     /// With so many committed bytes in no segment, somebody has to write them.
     unflushed_bytes_max: u64,
-    has_to_flush: Mutex<bool>,
-    flush: Condvar,
+    /// Is in a hurry when that is so.
+    background: Arc<Background>,
     gate: Arc<Gate>,
 }
 
@@ -164,8 +151,7 @@ impl Shared {
             journal: OnceLock::new(),
             tails: TailBytes::default(),
             unflushed_bytes_max,
-            has_to_flush: Mutex::default(),
-            flush: Condvar::new(),
+            background: Arc::default(),
             gate: Arc::default(),
         }
     }
@@ -174,25 +160,12 @@ impl Shared {
     pub(crate) fn committed(&self, bytes: u64) {
         let before = self.tails.unflushed.fetch_add(bytes, Ordering::Relaxed);
         if before <= self.unflushed_bytes_max && before + bytes > self.unflushed_bytes_max {
-            self.wake_flusher();
+            self.background.hurry();
         }
         if before + bytes > GATE_FACTOR * self.unflushed_bytes_max {
             self.gate.set_shut(true);
-            self.wake_flusher();
+            self.background.hurry();
         }
-    }
-
-    fn wake_flusher(&self) {
-        *self.has_to_flush.lock() = true;
-        self.flush.notify_one();
-    }
-
-    fn wait_for_flush(&self, patience: Duration) {
-        let mut has_to = self.has_to_flush.lock();
-        if !*has_to {
-            self.flush.wait_for(&mut has_to, patience);
-        }
-        *has_to = false;
     }
 
     pub(crate) fn append(&self, entry: Entry) -> Result<()> {
@@ -224,6 +197,18 @@ impl Store {
         clock: fn() -> u64,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
+        Self::open_except(disk, dir, settings, clock, &[], progress)
+    }
+
+    /// The same, where these partitions are not served: what the journal has of them is put aside.
+    pub(crate) fn open_except(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        settings: StoreSettings,
+        clock: fn() -> u64,
+        refused: &[(u64, Error)],
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
         make_dir(&*disk, dir).map_err(failed("make", dir))?;
         let lock = take_lock(&*disk, dir)?;
         let journal_dir = dir.join("journal");
@@ -238,6 +223,7 @@ impl Store {
             }
             Some(Checkpoint { directory, origin, catalog }) => {
                 state.adopt(catalog);
+                state.refuse(refused);
                 let recovery = Recovery::open(&*disk, &journal_dir, directory, origin)?;
                 let end = state.bring_back(&recovery, origin, clock, progress)?;
                 (directory, recovery.into_tail(end))
@@ -253,8 +239,6 @@ impl Store {
             shared: state.shared.clone(),
             state: Mutex::new(state),
             checkpoint: Mutex::new(LastCheckpoint { at: Instant::now(), is_failed: false }),
-            background: Mutex::default(),
-            stopped: Condvar::new(),
             counts: Counts::default(),
             clock,
             _lock: lock,
@@ -262,9 +246,10 @@ impl Store {
         // From here on there is a directory to come back to. What was read back may have come from the system's memory
         // only, after a sync that failed: now it is on the disk without the journal that it came from.
         store.checkpoint()?;
-        store.spawn("segments", Self::flush_until_stopped)?;
-        store.spawn("checkpoints", Self::take_checkpoints_until_stopped)?;
-        store.spawn("compaction", Self::compact_until_stopped)?;
+        let background = &store.shared.background;
+        background.spawn("segments", Arc::downgrade(&store), true, Self::look_what_to_flush)?;
+        background.spawn("checkpoints", Arc::downgrade(&store), false, Self::look_whether_to_checkpoint)?;
+        background.spawn("compaction", Arc::downgrade(&store), false, Self::look_what_to_compact)?;
         Ok((store, topics))
     }
 
@@ -318,19 +303,6 @@ impl Store {
         self.shared.append(Entry { kind: EntryKind::Catalog, stream: 0, body, owner, mark: 0 })
     }
 
-    fn spawn(self: &Arc<Self>, name: &str, work: fn(&Self) -> bool) -> Result<()> {
-        let store = Arc::downgrade(self);
-        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
-            stand_back();
-            while store.upgrade().is_some_and(|store| work(&store)) {}
-        });
-        let thread = thread.map_err(|error| {
-            Error::new(ErrorKind::Internal, format!("cannot start a thread for the storage: {error}"))
-        })?;
-        self.background.lock().threads.push(thread);
-        Ok(())
-    }
-
     /// Refuses where too much waits for the journal already.
     pub fn admit(&self) -> Result<()> {
         self.shared.journal.get().map_or(Ok(()), Journal::admit)
@@ -364,11 +336,8 @@ impl Store {
 
     /// Writes what waits, takes a checkpoint and ends the threads. Nothing may be appended any more.
     pub fn stop(&self) -> Result<()> {
-        self.end_background();
-        let threads = std::mem::take(&mut self.background.lock().threads);
-        for thread in threads {
-            thread.join().unwrap_or_else(|_| tracing::error!("a thread of the storage panicked"));
-        }
+        self.shared.background.stop();
+        self.shared.background.join();
         if let Some(journal) = self.shared.journal.get() {
             // What waits in the journal may need a file.
             if journal.stats().is_full
@@ -381,41 +350,24 @@ impl Store {
         self.broken().map_or_else(|| self.checkpoint(), Err)
     }
 
-    fn end_background(&self) {
-        self.background.lock().is_stopped = true;
-        self.stopped.notify_all();
-        self.shared.wake_flusher();
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.background.lock().is_stopped
-    }
-
-    /// One look at what there is to write. `false` once it is over.
-    fn flush_until_stopped(&self) -> bool {
-        self.shared.wait_for_flush(LOOK_EVERY);
+    /// One look at what there is to write.
+    fn look_what_to_flush(&self) -> Duration {
         let unflushed = || self.shared.tails.unflushed.load(Ordering::Relaxed);
         let is_behind = || unflushed() > GATE_FACTOR * self.settings.unflushed_bytes_max;
-        while unflushed() > self.settings.unflushed_bytes_max / 2 && !self.is_stopped() && self.flush() > 0 {
+        while unflushed() > self.settings.unflushed_bytes_max / 2
+            && !self.shared.background.is_stopped()
+            && self.flush() > 0
+        {
             self.shared.gate.set_shut(is_behind());
             self.trim_tails();
         }
         self.shared.gate.set_shut(is_behind());
         self.trim_tails();
-        !self.is_stopped()
+        LOOK_EVERY
     }
 
-    /// One look at whether it is time. `false` once it is over.
-    fn take_checkpoints_until_stopped(&self) -> bool {
-        {
-            let mut background = self.background.lock();
-            if !background.is_stopped {
-                self.stopped.wait_for(&mut background, LOOK_EVERY);
-            }
-            if background.is_stopped {
-                return false;
-            }
-        }
+    /// One look at whether it is time.
+    fn look_whether_to_checkpoint(&self) -> Duration {
         let (last, since) = (*self.checkpoint.lock(), self.journal_bytes_since_checkpoint());
         let is_full = || self.shared.journal.get().is_some_and(|journal| journal.stats().is_full);
         let is_due = since > 0
@@ -430,29 +382,22 @@ impl Store {
         {
             tracing::error!(%error, "no checkpoint; the journal keeps all since the last one, and it is tried again");
         }
-        true
+        LOOK_EVERY
     }
 
-    /// One look at what there is to compact. `false` once it is over.
-    fn compact_until_stopped(&self) -> bool {
-        if self.rests(COMPACT_EVERY)
-            && self.broken().is_none()
-            && let Err(error) = self.compact()
-            && error.kind != ErrorKind::ShuttingDown
-        {
-            self.counts.compaction_errors.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(%error, "a partition cannot be compacted; it is tried again");
-            return self.rests(COMPACT_AGAIN);
+    /// One look at what there is to compact.
+    fn look_what_to_compact(&self) -> Duration {
+        if self.broken().is_some() {
+            return COMPACT_EVERY;
         }
-        !self.is_stopped()
-    }
-
-    /// Waits so long; `false` when the store stops meanwhile.
-    fn rests(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
-        let mut background = self.background.lock();
-        while !background.is_stopped && !self.stopped.wait_until(&mut background, until).timed_out() {}
-        !background.is_stopped
+        match self.compact() {
+            Err(error) if error.kind != ErrorKind::ShuttingDown => {
+                self.counts.compaction_errors.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(%error, "a partition cannot be compacted; it is tried again");
+                COMPACT_AGAIN
+            }
+            _ => COMPACT_EVERY,
+        }
     }
 
     /// Compacts partitions where it is worth it. One that cannot be does not keep others from it.
@@ -469,7 +414,7 @@ impl Store {
             self.checkpoint()?;
         }
         for partition in &partitions {
-            match partition.compact(settings, (self.clock)(), &|time| self.rests(time)) {
+            match partition.compact(settings, (self.clock)(), &|time| self.shared.background.rests(time)) {
                 Ok(None) => {}
                 Ok(Some(stats)) => total += stats,
                 Err(error) => outcome = Err(error),
@@ -621,21 +566,14 @@ impl Owner for Waits {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.end_background();
+        self.shared.background.stop();
         if let Some(journal) = self.shared.journal.get() {
             journal.stop();
         }
     }
 }
 
-/// Who publishes and reads comes before the calling thread from now on.
-fn stand_back() {
-    if let Err(error) = setpriority_process(Some(gettid()), NICE) {
-        tracing::debug!(%error, "background work keeps its priority");
-    }
-}
-
-fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
+pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
     let path = dir.join("thalweg.lock");
     disk.lock(&path).map_err(failed("lock", &path))?.ok_or_else(|| {
         let dir = dir.display();
@@ -643,7 +581,7 @@ fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
     })
 }
 
-fn read_checkpoint(disk: &dyn Disk, path: &Path) -> Result<Option<Checkpoint>> {
+pub(crate) fn read_checkpoint(disk: &dyn Disk, path: &Path) -> Result<Option<Checkpoint>> {
     let Some(bytes) = read_whole(disk, path).map_err(failed("read", path))? else {
         return Ok(None);
     };
@@ -654,7 +592,7 @@ fn read_checkpoint(disk: &dyn Disk, path: &Path) -> Result<Option<Checkpoint>> {
 }
 
 /// A directory without a checkpoint is new, or its checkpoint was lost.
-fn refuse_leftovers(disk: &dyn Disk, dir: &Path, journal_dir: &Path) -> Result<()> {
+pub(crate) fn refuse_leftovers(disk: &dyn Disk, dir: &Path, journal_dir: &Path) -> Result<()> {
     let topics = dir.join("topics");
     let has_topics = match disk.list(&topics) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,

@@ -12,7 +12,8 @@ use client::{Acks, Codec, Overflow};
 #[derive(Parser)]
 #[command(name = "thalweg", version, propagate_version = true, arg_required_else_help = true, max_term_width = 100)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no broker there, 4 no such thing, 5 records were lost.
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no broker there, 4 no such thing, 5 records were lost,
+6 a data directory is damaged.
 Start a broker with `thalweg serve`; then, in other terminals:
   thalweg subscribe greetings
   echo hello | thalweg publish greetings")]
@@ -81,6 +82,8 @@ Examples:
     Bench(Bench),
     /// Watch rates, queues and latencies live
     Top(Top),
+    /// Check, show and repair a data directory while no broker uses it
+    Inspect(Inspect),
     /// Print a completion script for a shell
     Completions { shell: clap_complete::Shell },
     /// Write man pages
@@ -710,4 +713,52 @@ pub struct Top {
     /// this says how many
     #[arg(long, value_name = "LOOKS", value_parser = clap::value_parser!(u64).range(1..))]
     pub plain: Option<u64>,
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "\
+Nothing is changed without `repair --yes`. A broker that has the directory has to be stopped first.
+  thalweg inspect /srv/data                            what is in it
+  thalweg inspect /srv/data --verify                   read all of it: 0 where it is whole, 6 where it is damaged
+  thalweg inspect dump /srv/data/journal/000001.journal --json
+  thalweg inspect repair /srv/data                     what a repair would do and lose
+  thalweg inspect repair /srv/data --yes")]
+pub struct Inspect {
+    #[command(subcommand)]
+    pub command: Option<InspectCommand>,
+    /// The data directory
+    #[arg(required = true)]
+    pub dir: Option<PathBuf>,
+    /// Read every file and check every checksum
+    #[arg(long)]
+    pub verify: bool,
+}
+
+#[derive(Subcommand)]
+pub enum InspectCommand {
+    /// Print what is in one file: entries of a journal, batches of a segment, rows of an index
+    Dump {
+        /// A .journal, .salvage, .log or .index file, wherever it lies
+        file: PathBuf,
+    },
+    /// Say what is lost and what can be kept of a damaged directory, and do it if asked to
+    #[command(after_help = "\
+Damaged files stay beside the new ones as <name>.damaged. Offsets do not change: those of lost records stay empty.
+  thalweg inspect repair /srv/data                     say what would be done
+  thalweg inspect repair /srv/data --yes               do it
+  thalweg inspect repair /srv/data --yes --drop-journal  give up what cannot be read of the journal")]
+    Repair {
+        /// The data directory
+        dir: PathBuf,
+        /// Only say what would be done; it is the default
+        #[arg(long, conflicts_with = "yes")]
+        dry_run: bool,
+        /// Do it
+        #[arg(long)]
+        yes: bool,
+        /// Begin the journal anew where it cannot be read, with all entries that can
+        #[arg(long)]
+        drop_journal: bool,
+    },
 }

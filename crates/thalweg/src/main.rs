@@ -50,6 +50,7 @@ fn run(mut cli: Cli) -> Result {
         Command::Config(args) => commands::config::run(&load(global, Vec::new())?, &args, global.json),
         Command::Bench(args) => commands::bench::run(global, args),
         Command::Top(args) => commands::top::run(&load(global, Vec::new())?, &args, global.json),
+        Command::Inspect(args) => commands::inspect::run(&load(global, Vec::new())?, args, global.json),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut script);

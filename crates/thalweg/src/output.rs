@@ -22,6 +22,7 @@ pub const USAGE: u8 = 2;
 pub const NO_BROKER: u8 = 3;
 pub const NOT_FOUND: u8 = 4;
 pub const LOST: u8 = 5;
+pub const DAMAGED: u8 = 6;
 
 impl Failure {
     pub fn new(code: u8, message: impl Into<String>) -> Self {

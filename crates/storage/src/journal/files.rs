@@ -121,7 +121,8 @@ impl Files {
                 self.disk.remove(&slot.path).map_err(failed("remove", &slot.path))?;
             }
         }
-        Ok(())
+        // A broker that was killed may have made files whose names do not last yet.
+        self.disk.sync_dir(&self.dir).map_err(failed("sync", &self.dir))
     }
 
     /// Makes a file ready if there are too few. `false` where there is nothing to do for now.

@@ -50,6 +50,25 @@ pub struct Found<'j> {
     pub(crate) raw: (&'j [u8], u32),
 }
 
+/// A file of the journal as it says itself what it is; all zeros where it was not used yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalFile {
+    pub path: PathBuf,
+    pub bytes: u64,
+    /// `None` where it is no file of a journal, or was made and never used.
+    pub head: Option<FileHead>,
+}
+
+/// The files of a journal in the order of their names.
+pub(crate) fn files(disk: &dyn Disk, dir: &Path) -> Result<Vec<JournalFile>> {
+    let file = |slot: Slot| {
+        let file = disk.open(&slot.path).map_err(failed("open", &slot.path))?;
+        let head = FileHead::decode(&read_page(&*file, &slot, 0)?).ok();
+        Ok(JournalFile { path: slot.path, bytes: slot.len, head })
+    };
+    slots(disk, dir)?.into_iter().map(file).collect()
+}
+
 /// How far reading has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {

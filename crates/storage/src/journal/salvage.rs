@@ -26,10 +26,15 @@ pub(crate) struct Salvage {
     bodies: Vec<u8>,
 }
 
+/// The file of entries of a partition that were read from this position on.
+pub(crate) fn path(dir: &Path, position: u64) -> PathBuf {
+    dir.join(format!("{position:020}.salvage"))
+}
+
 impl Salvage {
     /// One of this name is of an earlier try to bring back the same, and is replaced.
     pub(crate) fn create(disk: &dyn Disk, dir: &Path, position: u64) -> Result<Self> {
-        let path = dir.join(format!("{position:020}.salvage"));
+        let path = path(dir, position);
         let create = || match disk.remove(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => disk.create(&path),

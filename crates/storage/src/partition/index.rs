@@ -24,11 +24,11 @@ const ROW_BYTES: usize = 24;
 const EVERY_BYTES: u64 = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IndexRow {
-    pub(crate) offset: u64,
-    pub(crate) at: u64,
+pub struct IndexRow {
+    pub offset: u64,
+    pub at: u64,
     /// Of all records up to the end of this batch.
-    pub(crate) timestamp_ms_max: i64,
+    pub timestamp_ms_max: i64,
 }
 
 /// Of a segment from its beginning on, as far as it knows it. Batches behind that are found by reading on.
@@ -101,19 +101,24 @@ impl Index {
 
     /// `None` for anything but the whole index of a segment of so many bytes that ends at this offset.
     pub(crate) fn decode(bytes: &[u8], segment_bytes: u64, end: u64) -> Option<Self> {
+        let rows = Self::rows_of(bytes).filter(|_| u64_at(bytes, 16) == segment_bytes)?;
+        // Nothing is pushed into it any more, so what came after its last row does not matter.
+        Some(Self { rows, timestamp_ms_max: None, bytes: segment_bytes, end })
+    }
+
+    /// The rows of a whole index, of whatever segment it is.
+    pub(crate) fn rows_of(bytes: &[u8]) -> Option<Vec<IndexRow>> {
         let is_one = bytes.len() >= HEAD_BYTES
             && bytes[..8] == *MAGIC
             && u32_at(bytes, 8) == checksum(&bytes[12..])
-            && u32_at(bytes, 12) == VERSION
-            && u64_at(bytes, 16) == segment_bytes;
+            && u32_at(bytes, 12) == VERSION;
         let rows = is_one.then(|| bytes[HEAD_BYTES..].chunks_exact(ROW_BYTES))?;
         let row = |row: &[u8]| IndexRow {
             offset: u64_at(row, 0),
             at: u64_at(row, 8),
             timestamp_ms_max: u64_at(row, 16) as i64,
         };
-        // Nothing is pushed into it any more, so what came after its last row does not matter.
-        Some(Self { rows: rows.map(row).collect(), timestamp_ms_max: None, bytes: segment_bytes, end })
+        Some(rows.map(row).collect())
     }
 }
 

@@ -9,7 +9,8 @@
 //! Later it is written to a segment, many at once, and may leave the tail.
 
 mod compact;
-mod index;
+pub(crate) mod index;
+pub mod scan;
 pub(crate) mod segments;
 
 use std::collections::VecDeque;
@@ -30,6 +31,8 @@ use compact::{Outcome, Pace, Turn};
 pub use segments::SegmentInfo;
 use segments::{Segments, SharedSegments, Unsynced};
 
+/// How the error of a partition begins that cannot be served.
+pub(crate) const NOT_SERVED: &str = "this partition is not served: ";
 /// What a batch in a tail costs beside its bytes.
 const ENTRY_BYTES: usize = 96;
 
@@ -89,6 +92,8 @@ pub struct PartitionInfo {
     pub producers: Bytes,
     pub producers_end: Offset,
     pub compacted: Compacted,
+    /// Files of entries that were put aside, by their positions: without them the partition cannot be served.
+    pub salvages: Vec<u64>,
 }
 
 impl PartitionInfo {
@@ -139,7 +144,7 @@ impl DiskPartition {
     ) -> Self {
         let end = info.end();
         let disk = shared.disk.clone();
-        let (segments, mut refused) = match Segments::open(disk.clone(), dir.clone(), segment_bytes, &info.segments) {
+        let (segments, mut refused) = match Segments::open(disk.clone(), dir.clone(), segment_bytes, info) {
             Ok(segments) => (segments, None),
             // It keeps its place and its files; nothing is read from them or written to them.
             Err(error) => (Segments::closed(disk, dir, segment_bytes, &info.segments), Some(refuse(&error))),
@@ -271,9 +276,7 @@ impl DiskPartition {
     /// at the end.
     pub fn read(self: &Arc<Self>, from: Offset, bytes_max: usize) -> Result<Read> {
         let state = self.state.lock();
-        if let Some(refused) = &state.refused {
-            return Err(refused.clone());
-        }
+        self.check(&state)?;
         if from < state.start || from > state.committed {
             let (start, end) = (state.start, state.committed);
             let message = format!("offset {from} is not in the log, which has {start} to {end}");
@@ -298,11 +301,13 @@ impl DiskPartition {
     /// The offset of the first committed batch with a record of this time or later; the end where there is none.
     /// May block on a file.
     pub fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
+        self.find_time(timestamp_ms).map_err(|error| self.explain(error))
+    }
+
+    fn find_time(&self, timestamp_ms: i64) -> Result<Offset> {
         let (start, front, otherwise) = {
             let state = self.state.lock();
-            if let Some(refused) = &state.refused {
-                return Err(refused.clone());
-            }
+            self.check(&state)?;
             let front = state.tail.front().map_or(state.committed, |held| held.batch.base_offset());
             (state.start, front, state.tail_offset_for_time(timestamp_ms).unwrap_or(state.committed))
         };
@@ -319,6 +324,17 @@ impl DiskPartition {
             at = view.end();
         }
         Ok(otherwise.max(start))
+    }
+
+    /// Why a file could not be read: perhaps because the partition was deleted meanwhile, and its files with it.
+    fn explain(&self, error: Error) -> Error {
+        if self.state.lock().is_deleted {
+            return deleted();
+        }
+        if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Internal) {
+            tracing::error!(%error, "a segment cannot be read");
+        }
+        error
     }
 
     /// Records before this offset are gone, as soon as the journal has it.
@@ -351,7 +367,7 @@ impl DiskPartition {
             return Err(refused.clone());
         }
         if state.is_deleted {
-            return Err(Error::not_found("the partition was deleted"));
+            return Err(deleted());
         }
         Ok(())
     }
@@ -592,14 +608,16 @@ impl State {
 
 impl ColdRead {
     pub fn run(self) -> Result<Vec<RecordBatch>> {
+        self.find().map_err(|error| self.partition.explain(error))
+    }
+
+    fn find(&self) -> Result<Vec<RecordBatch>> {
         let view = self.partition.segments.lock().view(self.from, None)?;
         match view {
             Some(mut view) if view.base() <= self.from => {
                 let part = view.part(self.from);
                 self.partition.segments.lock().keep_index(&view);
-                part.and_then(|part| part.read(self.from, self.bytes_max)).inspect_err(|error| {
-                    tracing::error!(%error, "a segment cannot be read");
-                })
+                part?.read(self.from, self.bytes_max)
             }
             // It has moved on meanwhile.
             _ => match self.partition.read(self.from, self.bytes_max)? {
@@ -613,11 +631,15 @@ impl ColdRead {
     }
 }
 
+fn deleted() -> Error {
+    Error::not_found("the partition was deleted")
+}
+
 fn cost(batch: &RecordBatch) -> u64 {
     (batch.len() + ENTRY_BYTES) as u64
 }
 
 /// The partition cannot be served.
 fn refuse(error: &Error) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("this partition is not served: {}", error.message))
+    Error::new(ErrorKind::Corrupt, format!("{NOT_SERVED}{}", error.message))
 }

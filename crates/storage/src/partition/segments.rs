@@ -12,8 +12,10 @@ use engine::record::BATCH_HEADER_BYTES;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
+use super::PartitionInfo;
 use super::index::Index;
 use crate::disk::{Disk, DiskFile, damaged, failed, read_whole};
+use crate::journal::salvage;
 
 /// What a checkpoint knows of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,14 +105,17 @@ pub(crate) struct Unsynced {
 impl Segments {
     /// With what a checkpoint says of the segments. Changes nothing: that is for [`Segments::settle`], once it is known
     /// that the journal has all that is not in them.
-    pub(crate) fn open(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &[SegmentInfo]) -> Result<Self> {
-        let mut segments = Self::closed(disk, dir, segment_bytes, known);
+    pub(crate) fn open(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &PartitionInfo) -> Result<Self> {
+        let mut segments = Self::closed(disk, dir, segment_bytes, &known.segments);
         let names = segments.names()?;
-        for name in names.iter().filter(|name| name.ends_with(".salvage")) {
-            segments.salvages.push(segments.dir.join(name));
+        for position in &known.salvages {
+            let path = salvage::path(&segments.dir, *position);
+            if !names.iter().any(|name| path.ends_with(name)) {
+                return Err(damaged(&path, 0, "the file is missing"));
+            }
+            segments.salvages.push(path);
         }
-        segments.salvages.sort();
-        for info in known {
+        for info in &known.segments {
             let path = segments.log_path(info);
             if !names.iter().any(|name| *name == log_name(info.base, info.generation)) {
                 return Err(damaged(&path, 0, "the file is missing"));
@@ -157,8 +162,15 @@ impl Segments {
             let is_known = self.list.iter().any(is_it);
             // The one that grows has no index; one that is there is of a segment that went on differently.
             let is_growing = self.list.back().is_some_and(is_it);
-            if (["log", "index"].contains(&kind) && !is_known) || (kind == "index" && is_growing) {
-                let path = self.dir.join(name);
+            let path = self.dir.join(&name);
+            let is_over = match kind {
+                "log" => !is_known,
+                "index" => !is_known || is_growing,
+                // The checkpoint that would have named it never came, or one came that does not need it.
+                "salvage" => !self.salvages.contains(&path),
+                _ => false,
+            };
+            if is_over {
                 self.disk.remove(&path).map_err(failed("remove", &path))?;
             }
         }

@@ -9,7 +9,7 @@ use engine::codec::Codec;
 use engine::{BatchBuilder, Error, Offset, Record, RecordBatch, TopicSettings};
 use storage::{CompactionSettings, DiskPartition, Owner, Store, StoreSettings};
 
-use crate::power::seeds;
+use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
 use crate::workload::{Nobody, on_disk, open, read_all, small, topic_name, wait_until};
 
@@ -142,7 +142,7 @@ impl Site {
 
 #[test]
 fn the_newest_record_of_each_key_stays_and_older_ones_go() {
-    for seed in seeds(10) {
+    repeatable(10, |seed| {
         let (mut site, mut random) = (Site::new(settings()), Random::new(seed));
         for _ in 0..600 {
             while site.append(&mut random, 30).is_err() {}
@@ -164,7 +164,7 @@ fn the_newest_record_of_each_key_stays_and_older_ones_go() {
         assert_eq!(there.len() as u64 + removed, site.history.len() as u64);
         let keys: Vec<_> = there.iter().filter_map(|record| record.key.as_ref()).collect();
         assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len(), "a key is there twice");
-    }
+    });
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn more_keys_than_one_turn_knows_take_more_turns() {
 
 #[test]
 fn nothing_is_lost_when_the_power_goes_while_it_is_compacted() {
-    for seed in seeds(60) {
+    repeatable(60, |seed| {
         let mut random = Random::new(seed);
         let mut site = Site::new(settings());
         for _ in 0..3 {
@@ -234,12 +234,12 @@ fn nothing_is_lost_when_the_power_goes_while_it_is_compacted() {
         while site.append(&mut random, 20).is_err() {}
         site.settle();
         site.check();
-    }
+    });
 }
 
 #[test]
 fn readers_go_on_while_it_is_compacted_and_retention_moves_the_start() {
-    for seed in seeds(10) {
+    repeatable(10, |seed| {
         let (mut site, mut random) = (Site::new(settings()), Random::new(seed));
         for _ in 0..400 {
             while site.append(&mut random, 25).is_err() {}
@@ -276,5 +276,5 @@ fn readers_go_on_while_it_is_compacted_and_retention_moves_the_start() {
         for record in &there {
             assert_eq!(Some(record), site.history.get(&record.offset));
         }
-    }
+    });
 }

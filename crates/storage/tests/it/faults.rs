@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::{Error, ErrorKind};
 use storage::StoreSettings;
 
-use crate::power::seeds;
+use crate::power::repeatable;
 use crate::sim::{Doing, Fault, Random, SimDisk};
 use crate::workload::{Heard, Model, Work, Writer, open, small, wait_until};
 
@@ -107,21 +107,21 @@ fn journal_breaks(doing: Doing, seed: u64, syncs_in_flight: usize) {
 
 #[test]
 fn after_a_failed_sync_of_the_journal_nothing_is_acknowledged_and_nothing_acknowledged_is_lost() {
-    for seed in seeds(60) {
+    repeatable(30, |seed| {
         journal_breaks(Doing::Sync, seed, 1 + (seed % 3) as usize);
-    }
+    });
 }
 
 #[test]
 fn after_a_failed_write_of_the_journal_nothing_is_acknowledged_and_nothing_acknowledged_is_lost() {
-    for seed in seeds(60) {
+    repeatable(30, |seed| {
         journal_breaks(Doing::Write, seed, 1 + (seed % 3) as usize);
-    }
+    });
 }
 
 #[test]
 fn a_full_disk_makes_appends_wait_and_they_go_on_when_there_is_room() {
-    for seed in seeds(20) {
+    repeatable(10, |seed| {
         let mut random = Random::new(seed);
         let site = Site::new(small(2));
         let writer = site.work.create(2).expect("a topic")[0].clone();
@@ -138,12 +138,12 @@ fn a_full_disk_makes_appends_wait_and_they_go_on_when_there_is_room() {
         }
         site.work.store.checkpoint().expect("there is room");
         site.check(|disk| end_of_process(disk, random.next()));
-    }
+    });
 }
 
 #[test]
 fn a_disk_that_stays_full_does_not_keep_the_store_from_stopping() {
-    for seed in seeds(10) {
+    repeatable(6, |seed| {
         let mut site = Site::new(small(2));
         let writer = site.work.create(1).expect("a topic")[0].clone();
         site.disk.set_bytes_max(Some(site.disk.bytes() + 20_000 * (seed % 10)));
@@ -152,7 +152,7 @@ fn a_disk_that_stays_full_does_not_keep_the_store_from_stopping() {
         site.heard.tell(&mut site.model);
         site.disk.set_bytes_max(None);
         site.check(SimDisk::kill);
-    }
+    });
 }
 
 /// Something about segments or checkpoints fails for a while; the journal has it all meanwhile.
@@ -188,27 +188,27 @@ fn segments_fail(doing: Doing, path: &'static str, seed: u64) {
 
 #[test]
 fn segments_that_cannot_be_written_for_a_while_lose_nothing() {
-    seeds(30).for_each(|seed| segments_fail(Doing::Write, ".log", seed));
+    repeatable(14, |seed| segments_fail(Doing::Write, ".log", seed));
 }
 
 #[test]
 fn segments_that_cannot_be_made_for_a_while_lose_nothing() {
-    seeds(30).for_each(|seed| segments_fail(Doing::Create, ".log", seed));
+    repeatable(14, |seed| segments_fail(Doing::Create, ".log", seed));
 }
 
 #[test]
 fn segments_that_cannot_be_synced_for_a_while_lose_nothing() {
-    seeds(30).for_each(|seed| segments_fail(Doing::Sync, ".log", seed));
+    repeatable(14, |seed| segments_fail(Doing::Sync, ".log", seed));
 }
 
 #[test]
 fn directories_that_cannot_be_synced_for_a_while_lose_nothing() {
-    seeds(30).for_each(|seed| segments_fail(Doing::SyncDir, "topics", seed));
+    repeatable(14, |seed| segments_fail(Doing::SyncDir, "topics", seed));
 }
 
 #[test]
 fn checkpoints_that_cannot_be_written_for_a_while_lose_nothing() {
-    for seed in seeds(30) {
+    repeatable(14, |seed| {
         let (doing, path) = match seed % 4 {
             0 => (Doing::Write, "checkpoint"),
             1 => (Doing::Sync, "checkpoint"),
@@ -216,12 +216,12 @@ fn checkpoints_that_cannot_be_written_for_a_while_lose_nothing() {
             _ => (Doing::Create, "checkpoint"),
         };
         segments_fail(doing, path, seed);
-    }
+    });
 }
 
 #[test]
 fn one_failed_sync_of_a_segment_is_made_good_by_the_next_checkpoint() {
-    for seed in seeds(30) {
+    repeatable(14, |seed| {
         let site = Site::new(small(1));
         let writer = site.work.create(1).expect("a topic")[0].clone();
         for _ in 0..30 {
@@ -232,7 +232,7 @@ fn one_failed_sync_of_a_segment_is_made_good_by_the_next_checkpoint() {
         assert!(failed.message.contains("cannot sync /data/topics/0/0/0000"), "{failed}");
         site.work.store.checkpoint().expect("this time it can");
         site.check(|disk| disk.cut(seed));
-    }
+    });
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_segment_that_cannot_be_read_for_a_while_is_said_to_be_and_read_later() {
 
 #[test]
 fn a_journal_that_cannot_be_read_is_refused_and_left_as_it_is() {
-    for seed in seeds(20) {
+    repeatable(10, |seed| {
         let site = Site::new(small(1));
         site.work.create(2).expect("a topic");
         site.work.run(seed, 2, 150);
@@ -276,7 +276,7 @@ fn a_journal_that_cannot_be_read_is_refused_and_left_as_it_is() {
         let (store, topics) = open(&disk, Path::new(DIR), settings).expect("it opens");
         model.check(&topics, incarnation).expect("it is all there");
         store.stop().expect("it stops");
-    }
+    });
 }
 
 #[test]

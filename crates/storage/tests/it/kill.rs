@@ -1,1 +1,151 @@
-//! Later.
+//! A process of its own on a real disk, killed at any moment, again and again: what it said is true of what it leaves.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+use engine::ErrorKind;
+use storage::RealDisk;
+
+use crate::power::{first_seed, times};
+use crate::sim::Random;
+use crate::workload::{Event, Model, Work, open, small};
+
+/// Its incarnation, the number of topics that there ever were, and its directory.
+const CHILD: &str = "STORAGE_CHILD";
+
+/// The process that is killed. What it was told it writes to its output, a line each.
+#[test]
+#[ignore = "only another test starts it"]
+fn child() {
+    let Ok(told) = std::env::var(CHILD) else { return };
+    let words: Vec<&str> = told.split(' ').collect();
+    let [incarnation, topics_ever, dir] = words[..] else { panic!("{told}") };
+    let (incarnation, topics_ever) = (incarnation.parse().expect("a number"), topics_ever.parse().expect("a number"));
+    let opened = open(&RealDisk, Path::new(dir), small(2)).expect("it opens");
+    let model = Model::of(&opened.1, topics_ever);
+    say("");
+    let work = Work::new(opened, &model, incarnation, Arc::new(|event| say(&event.to_string())));
+    work.run(incarnation, 3, u64::MAX);
+    panic!("it is killed before it ends");
+}
+
+/// One write a line: a line is there as a whole, or its end is missing.
+fn say(line: &str) {
+    std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).expect("somebody reads");
+}
+
+/// A child with what it writes. It is killed when this goes.
+struct Victim {
+    process: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Victim {
+    fn start(dir: &Path, incarnation: u64, model: &Model) -> Self {
+        let told = format!("{incarnation} {} {}", model.topics_ever, dir.display());
+        let mut process = Command::new(std::env::current_exe().expect("a program"))
+            .args(["--ignored", "--exact", "--nocapture", "kill::child"])
+            .env(CHILD, told)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("a child");
+        let out = BufReader::new(process.stdout.take().expect("a pipe"));
+        Self { process, out }
+    }
+
+    /// The next thing that it was told; `None` where it is over.
+    fn hear(&mut self) -> Option<Event> {
+        loop {
+            let mut line = String::new();
+            self.out.read_line(&mut line).expect("a pipe");
+            if !line.ends_with('\n') {
+                return None;
+            }
+            // Others write there, too: whoever runs tests.
+            if let Ok(event) = line.trim_end().parse() {
+                return Some(event);
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().expect("it can be killed");
+        self.process.wait().expect("it ends");
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn check(dir: &Path, model: &mut Model, incarnation: u64) {
+    let (store, topics) = open(&RealDisk, dir, small(2)).expect("it opens");
+    model.check(&topics, incarnation).expect("it is all there");
+    store.stop().expect("it stops");
+}
+
+#[test]
+fn what_was_acknowledged_outlives_kills() {
+    let (temp, first) = (tempfile::tempdir().expect("a directory"), first_seed());
+    let (dir, mut model, mut random) = (temp.path().join("data"), Model::default(), Random::new(first));
+    let mut acknowledged = 0;
+    for incarnation in first..first + times(12) {
+        let mut victim = Victim::start(&dir, incarnation, &model);
+        // At times before it has done anything.
+        for _ in 0..random.below(2) * random.below(1500) {
+            model.hear(victim.hear().expect("it goes on until it is killed"));
+        }
+        victim.kill();
+        while let Some(event) = victim.hear() {
+            model.hear(event);
+        }
+        acknowledged = model.committed().max(acknowledged);
+        check(&dir, &mut model, incarnation);
+    }
+    assert!(acknowledged > 0 || times(12) < 3, "nothing was ever acknowledged");
+}
+
+#[test]
+fn of_two_processes_on_one_directory_the_second_is_refused() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let (dir, mut model) = (temp.path().join("data"), Model::default());
+    let mut victim = Victim::start(&dir, 1, &model);
+    model.hear(victim.hear().expect("it works"));
+    let refused = open(&RealDisk, &dir, small(1)).map(drop).expect_err("somebody has it");
+    assert_eq!(refused.kind, ErrorKind::Denied);
+    let says = format!("{} is in use by another process; its id is in thalweg.lock", dir.display());
+    assert_eq!(refused.message, says);
+    let id = std::fs::read_to_string(dir.join("thalweg.lock")).expect("a file");
+    assert_eq!(id.trim(), victim.process.id().to_string());
+    victim.kill();
+    while let Some(event) = victim.hear() {
+        model.hear(event);
+    }
+    check(&dir, &mut model, 1);
+}
+
+/// Whether the rights of files hold for this process: they do not for root.
+fn is_bound_by_rights(dir: &Path) -> bool {
+    let probe: PathBuf = dir.join("probe");
+    std::fs::write(&probe, "").map_or(true, |()| std::fs::remove_file(&probe).is_err())
+}
+
+#[test]
+fn a_directory_that_may_only_be_read_is_refused_and_left_as_it_is() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let set_mode = |mode| std::fs::set_permissions(temp.path(), PermissionsExt::from_mode(mode)).expect("it is ours");
+    set_mode(0o555);
+    if is_bound_by_rights(temp.path()) {
+        let refused = open(&RealDisk, temp.path(), small(1)).map(drop).expect_err("it cannot be written");
+        assert_eq!(refused.kind, ErrorKind::Denied);
+        assert!(refused.message.contains(&temp.path().display().to_string()), "{refused}");
+        assert_eq!(std::fs::read_dir(temp.path()).expect("a directory").count(), 0);
+    }
+    set_mode(0o755);
+}

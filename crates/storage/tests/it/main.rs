@@ -9,3 +9,4 @@ mod faults;
 mod kill;
 mod power;
 mod reads;
+mod repair;

@@ -1,1 +1,213 @@
-//! Later.
+//! Readers while everything changes around them: what they get is right, without a hole, and where time says.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch};
+use storage::{DiskPartition, Store};
+
+use crate::power::repeatable;
+use crate::sim::{Random, SimDisk};
+use crate::workload::{
+    Heard, Model, Nobody, Opened, Work, Writer, on_disk, open, read_all, read_at, small, topic_name, wait_until,
+};
+
+/// Reads on from anywhere for a while, as a subscriber does who was away.
+fn follow(writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
+    let extent = writer.log.extent();
+    let mut at = extent.start + random.below(extent.end - extent.start + 1);
+    for _ in 0..random.below(12) {
+        let batches = match read_at(&writer.log, at, random.below(20_000) as usize) {
+            // Retention was faster.
+            Err(error) if error.kind == ErrorKind::OutOfRange && writer.log.extent().start > at => return Ok(()),
+            read => read?,
+        };
+        let Some(first) = batches.first() else {
+            assert!(at >= extent.end, "nothing at {at} where {} was the end before", extent.end);
+            return Ok(());
+        };
+        assert!(first.base_offset() <= at && first.next_offset() > at, "{at} was asked for");
+        for batch in &batches {
+            assert!(writer.has_written(batch), "offset {} is not what was appended", batch.base_offset());
+        }
+        assert!(batches.windows(2).all(|pair| pair[0].next_offset() == pair[1].base_offset()), "a hole after {at}");
+        at = batches.last().map_or(at, RecordBatch::next_offset);
+        assert!(at <= writer.log.extent().end, "what is read was committed");
+    }
+    Ok(())
+}
+
+/// Asks for a time, and compares with what was written, as far as the bounds may have moved meanwhile.
+fn look_up(writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
+    let before = writer.log.extent();
+    let timestamp_ms = (random.below(before.end + 5) * 10) as i64;
+    let found = writer.log.offset_for_time(timestamp_ms)?;
+    let after = writer.log.extent();
+    let first = |start: Offset| writer.first_at(timestamp_ms, start).unwrap_or(u64::MAX);
+    let earliest = first(before.start).min(after.end);
+    let latest = Some(first(after.start)).filter(|first| *first < before.end).unwrap_or(after.end);
+    assert!(earliest <= found && found <= latest, "time {timestamp_ms} at {found}, not in {earliest} to {latest}");
+    Ok(())
+}
+
+fn read_until(work: &Arc<Work>, seed: u64, is_over: &AtomicBool) -> u64 {
+    let (mut random, mut reads) = (Random::new(seed), 0);
+    while !is_over.load(Ordering::Relaxed) {
+        let writers = work.writers();
+        let Some(writer) = writers.get(random.below(writers.len() as u64) as usize) else { continue };
+        let read = if random.is_one_in(4) { look_up(writer, &mut random) } else { follow(writer, &mut random) };
+        match read {
+            Ok(()) => reads += 1,
+            Err(error) if error.kind == ErrorKind::NotFound && writer.is_deleted() => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    reads
+}
+
+#[test]
+fn readers_get_what_is_right_while_everything_changes() {
+    repeatable(12, |seed| {
+        let (disk, mut model, heard) = (SimDisk::new(), Model::default(), Heard::default());
+        let opened = open(&disk, Path::new("/data"), small(2)).expect("a new directory");
+        let work = Work::new(opened, &model, 1, heard.say());
+        work.create(2).expect("a topic");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let readers: Vec<_> = (0..3)
+            .map(|reader| {
+                let (work, is_over) = (work.clone(), is_over.clone());
+                std::thread::spawn(move || read_until(&work, seed * 8 + reader, &is_over))
+            })
+            .collect();
+        work.run(seed, 2, 250);
+        is_over.store(true, Ordering::Relaxed);
+        let reads: u64 = readers.into_iter().map(|reader| reader.join().expect("every read was right")).sum();
+        assert!(reads > 0, "nothing was read");
+        work.end().expect("it stops");
+        heard.tell(&mut model);
+        let (store, topics) = open(&disk.kill(), Path::new("/data"), small(2)).expect("it opens");
+        model.check(&topics, 1).expect("it is all there");
+        store.stop().expect("it stops");
+    });
+}
+
+const BEGIN_MS: u64 = 1_700_000_000_000;
+const HOUR_MS: u64 = 3_600_000;
+static WRONG_CLOCK_MS: AtomicU64 = AtomicU64::new(BEGIN_MS);
+
+/// A clock that is set back and forth.
+fn wrong_clock() -> u64 {
+    WRONG_CLOCK_MS.load(Ordering::Relaxed)
+}
+
+fn open_by_wrong_clock(disk: &SimDisk) -> Opened {
+    Store::open(Arc::new(disk.clone()), Path::new("/data"), small(1), wrong_clock, &mut |_| {}).expect("it opens")
+}
+
+/// A batch of a few records whose times are near one, and 2 KB.
+fn batch_near(base: Offset, timestamp_ms: i64, random: &mut Random) -> RecordBatch {
+    let mut builder = BatchBuilder::new();
+    for _ in 0..1 + random.below(3) {
+        let time = timestamp_ms + random.below(200) as i64 - 100;
+        builder.push(time, None, Some(&[7; 1000]), &[]).expect("a record");
+    }
+    builder.finish().expect("records").stamp(base)
+}
+
+/// Appends and commits: nothing else hears of it.
+fn append(store: &Store, log: &Arc<DiskPartition>, batch: RecordBatch) {
+    wait_until("there is room", || store.admit().is_ok());
+    let end = batch.next_offset();
+    log.append(batch, Arc::new(Commits(log.clone()))).expect("it is taken");
+    wait_until("it is committed", || log.extent().end >= end);
+}
+
+struct Commits(Arc<DiskPartition>);
+
+impl storage::Owner for Commits {
+    fn committed(&self, mark: u64) {
+        self.0.commit(mark);
+    }
+
+    fn failed(&self, error: &Error) {
+        panic!("{error}");
+    }
+}
+
+/// Times of records and the clock of the broker go back and forth by hours.
+#[test]
+fn times_that_go_backwards_are_found_where_they_are() {
+    repeatable(6, |seed| {
+        let (mut disk, mut random) = (SimDisk::new(), Random::new(seed));
+        let (mut store, topics) = open_by_wrong_clock(&disk);
+        assert!(topics.is_empty());
+        let created = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
+        let (mut log, mut written, mut time) = (created.partitions[0].clone(), Vec::new(), 5_000_000i64);
+        for step in 0..240 {
+            time += random.below(2_000) as i64 - if random.is_one_in(20) { 30_000 } else { 500 };
+            let batch = batch_near(log.end(), time, &mut random);
+            written.push(batch.clone());
+            append(&store, &log, batch);
+            match random.below(40) {
+                0 => store.checkpoint().expect("a checkpoint"),
+                1 => {
+                    let (start, end) = (log.extent().start, log.extent().end);
+                    log.set_start(start + random.below((end - start) / 4 + 1), Arc::new(Nobody))
+                        .expect("it begins later");
+                }
+                2 => {
+                    store.stop().expect("it stops");
+                    disk = disk.kill();
+                    let (next, topics) = open_by_wrong_clock(&disk);
+                    (store, log) = (next, topics[0].partitions[0].clone());
+                }
+                _ => {}
+            }
+            for _ in 0..if step % 8 == 0 { 12 } else { 0 } {
+                let asked = time - 40_000 + random.below(45_000) as i64;
+                let extent = log.extent();
+                let is_it =
+                    |batch: &&RecordBatch| batch.next_offset() > extent.start && batch.max_timestamp_ms() >= asked;
+                let expected =
+                    written.iter().find(is_it).map_or(extent.end, |batch| batch.base_offset().max(extent.start));
+                assert_eq!(log.offset_for_time(asked).expect("it is found"), expected, "seed {seed}, step {step}");
+            }
+        }
+        let (start, end) = (log.extent().start, log.extent().end);
+        let found = read_all(&log, start, end, 10_000).expect("it is all read");
+        let first = written.partition_point(|batch| batch.next_offset() <= start);
+        assert!(written[first..] == found, "seed {seed}: what is read is what was written");
+        store.stop().expect("it stops");
+    });
+}
+
+/// Nothing goes before its time by the clock, whichever way that was set; when the clock has passed all, all goes.
+#[test]
+fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
+    let (disk, mut random) = (SimDisk::new(), Random::new(1));
+    let (store, _) = open_by_wrong_clock(&disk);
+    let created = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
+    let log = created.partitions[0].clone();
+    let mut latest = Vec::new();
+    // An hour ahead for a while, then right again: segments of the wrong hour, and later ones.
+    for clock_ms in [BEGIN_MS, BEGIN_MS + HOUR_MS, BEGIN_MS + 60_000] {
+        WRONG_CLOCK_MS.store(clock_ms, Ordering::Relaxed);
+        for _ in 0..60 {
+            let batch = batch_near(log.end(), 0, &mut random);
+            append(&store, &log, batch);
+        }
+        store.checkpoint().expect("all of it is in segments");
+        latest.push(log.extent().end);
+    }
+    let retention_ms = 600_000;
+    let start_at = |now_ms| log.retain(0, retention_ms, now_ms).unwrap_or(log.extent().start);
+    assert_eq!(start_at(BEGIN_MS), 0, "the clock is behind all of it");
+    assert_eq!(start_at(BEGIN_MS + retention_ms - 1), 0, "nothing is old enough");
+    let first = start_at(BEGIN_MS + retention_ms);
+    assert!(first > 0 && first <= latest[0], "what came first goes first: {first}");
+    let kept = start_at(BEGIN_MS + HOUR_MS + retention_ms - 1);
+    assert!(kept <= latest[1], "of what came in the wrong hour nobody knows that it is old: {kept}");
+    assert_eq!(start_at(BEGIN_MS + HOUR_MS + retention_ms), latest[2], "it ends with that hour");
+    store.stop().expect("it stops");
+}

@@ -128,10 +128,6 @@ impl SimDisk {
         self.0.lock().is_off()
     }
 
-    pub fn operations(&self) -> u64 {
-        self.0.lock().operations
-    }
-
     /// What a reboot finds after the power went at this moment.
     pub fn cut(&self, seed: u64) -> Self {
         let world = self.0.lock();

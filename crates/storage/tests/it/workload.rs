@@ -154,6 +154,20 @@ struct PartitionModel {
 }
 
 impl Model {
+    /// Takes what is there for right: it was checked, or will be.
+    pub fn of(topics: &[StoredTopic], topics_ever: u64) -> Self {
+        let mut model = Self { topics_ever, ..Self::default() };
+        for topic in topics {
+            for (i, log) in topic.partitions.iter().enumerate() {
+                let (start, end) = (log.extent().start, log.extent().end);
+                let known = read_all(log, start, end, 64 << 10).expect("it is read");
+                let partition = PartitionModel { known, known_end: end, committed: end, ..PartitionModel::default() };
+                model.topic(topic.name.as_str()).partitions.insert(i, partition);
+            }
+        }
+        model
+    }
+
     pub fn hear(&mut self, event: Event) {
         use Event::{Committed, Created, Creating, Deleted, Deleting, Started, Starting};
         match event {
@@ -209,9 +223,14 @@ impl Model {
         Ok(())
     }
 
-    fn known(&self, topic: &str, partition: usize) -> (Vec<RecordBatch>, Offset) {
+    pub fn has(&self, topic: &str) -> bool {
+        self.topics.contains_key(topic)
+    }
+
+    /// Where a partition began when it was checked last, what was in it, and where it ended.
+    pub fn known(&self, topic: &str, partition: usize) -> (Offset, Vec<RecordBatch>, Offset) {
         let model = self.topics.get(topic).and_then(|topic| topic.partitions.get(&partition));
-        model.map(|model| (model.known.clone(), model.known_end)).unwrap_or_default()
+        model.map(|model| (model.started, model.known.clone(), model.known_end)).unwrap_or_default()
     }
 }
 
@@ -369,7 +388,7 @@ impl Writer {
         state.committed >= end
     }
 
-    fn is_deleted(&self) -> bool {
+    pub fn is_deleted(&self) -> bool {
         self.log.set_start(u64::MAX, Arc::new(Nobody)).is_err_and(|error| error.kind == ErrorKind::NotFound)
     }
 
@@ -381,6 +400,20 @@ impl Writer {
         self.state.lock().committed
     }
 
+    pub fn has_written(&self, batch: &RecordBatch) -> bool {
+        let written = &self.state.lock().written;
+        let at = written.partition_point(|written| written.base_offset() < batch.base_offset());
+        written.get(at) == Some(batch)
+    }
+
+    /// Where a record of this time or later is first, of all that was written in a log that begins at `start`.
+    pub fn first_at(&self, timestamp_ms: i64, start: Offset) -> Option<Offset> {
+        let state = self.state.lock();
+        let from = state.written.partition_point(|batch| batch.next_offset() <= start);
+        let found = state.written[from..].iter().find(|batch| batch.max_timestamp_ms() >= timestamp_ms);
+        found.map(|batch| batch.base_offset().max(start))
+    }
+
     /// Reads somewhere, and compares with what was written.
     fn read_somewhere(&self, random: &mut Random) -> Result<(), Error> {
         let extent = self.log.extent();
@@ -389,11 +422,9 @@ impl Writer {
             Err(error) if error.kind == ErrorKind::OutOfRange && self.log.extent().start > from => return Ok(()),
             read => read?,
         };
-        assert_eq!(batches.is_empty(), from == extent.end, "a read from {from} to {}", extent.end);
-        let state = self.state.lock();
+        assert!(!batches.is_empty() || from == extent.end, "nothing at {from} where {} is the end", extent.end);
         for batch in &batches {
-            let at = state.written.partition_point(|written| written.base_offset() < batch.base_offset());
-            assert!(state.written.get(at) == Some(batch), "offset {} is not what was appended", batch.base_offset());
+            assert!(self.has_written(batch), "offset {} is not what was appended", batch.base_offset());
         }
         Ok(())
     }
@@ -499,7 +530,7 @@ impl Work {
     fn adopt(&self, topic: StoredTopic, model: &Model) -> Vec<Arc<Writer>> {
         let writer = |(partition, log): (usize, &Arc<DiskPartition>)| {
             let name = topic.name.as_str();
-            let (written, committed) = model.known(name, partition);
+            let (_, written, committed) = model.known(name, partition);
             let state = Mutex::new(WriterState { written, committed, ..WriterState::default() });
             let (topic, log, say) = (name.to_owned(), log.clone(), self.say.clone());
             let incarnation = self.incarnation;

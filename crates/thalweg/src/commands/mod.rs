@@ -4,6 +4,7 @@ pub mod bench;
 pub mod config;
 pub mod demo;
 pub mod group;
+pub mod inspect;
 pub mod publish;
 pub mod request;
 pub mod serve;

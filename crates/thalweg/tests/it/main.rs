@@ -15,6 +15,7 @@ mod consumer_commands;
 mod consumers;
 mod durable;
 mod idempotence;
+mod inspect;
 mod limits;
 mod overflow;
 mod producers;

@@ -1,0 +1,156 @@
+//! One file of a data directory, read as what it is: the entries of a journal, the batches of a segment, the rows of an
+//! index. It need not lie in a data directory, and nothing in it is changed.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use engine::{Error, Offset, RecordBatch, Result};
+
+use crate::catalog::Change;
+use crate::disk::{Disk, failed, other_version, read_whole};
+use crate::journal::block::{BlockHead, EntryKind, FILE_VERSION, FileHead, NotAHead, PAGE_BYTES, checksum, u32_at};
+use crate::partition::index::{Index, IndexRow};
+use crate::partition::scan::{self, Spot};
+use crate::state::start_of;
+
+/// A part of a file, in the order of its bytes.
+#[derive(Clone, Debug)]
+pub enum Item {
+    /// A file of the journal begins.
+    File(FileHead),
+    /// An entry of the journal, or one that was put aside.
+    Entry {
+        at: u64,
+        block: u64,
+        stream: u64,
+        bytes: u32,
+        what: What,
+    },
+    /// A block without entries: all before this position was synced.
+    Seal {
+        at: u64,
+        block: u64,
+        synced: u64,
+    },
+    Batch {
+        at: u64,
+        batch: RecordBatch,
+    },
+    Row(IndexRow),
+    Damage {
+        at: u64,
+        what: String,
+    },
+}
+
+/// What an entry says.
+#[derive(Clone, Debug)]
+pub enum What {
+    Batch(RecordBatch),
+    Catalog(Change),
+    Start(Offset),
+    View,
+    /// The journal goes on in a file of this number, in this slot.
+    Next(u64, u32),
+    Damaged(EntryKind, String),
+}
+
+/// Hands what is in a file to `each`. The kind of a file is known by its name.
+pub fn dump(disk: &dyn Disk, path: &Path, each: &mut dyn FnMut(Item) -> Result<()>) -> Result<()> {
+    let bytes = read_whole(disk, path).map_err(failed("read", path))?;
+    let bytes = bytes.ok_or_else(|| Error::not_found(format!("there is no file {}", path.display())))?;
+    let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+    match extension.as_str() {
+        "journal" => journal(path, &bytes, each),
+        "salvage" => blocks(&bytes, 0, |block, at| block.file == 0 && block.position == at, each),
+        "log" => segment(path, Bytes::from(bytes), each),
+        "index" => match Index::rows_of(&bytes) {
+            Some(rows) => rows.into_iter().try_for_each(|row| each(Item::Row(row))),
+            None => each(Item::Damage { at: 0, what: "it is no whole index; the broker makes it again".into() }),
+        },
+        _ => Err(Error::invalid(format!(
+            "{}: files that end with .journal, .salvage, .log and .index are dumped; the checkpoint is what inspection \
+             of its directory shows",
+            path.display()
+        ))),
+    }
+}
+
+fn journal(path: &Path, bytes: &[u8], each: &mut dyn FnMut(Item) -> Result<()>) -> Result<()> {
+    let head = match FileHead::decode(bytes) {
+        Ok(head) => head,
+        Err(NotAHead::Version(version)) => return Err(other_version(path, version, FILE_VERSION)),
+        Err(NotAHead::Other) if bytes.iter().all(|byte| *byte == 0) => return Ok(()),
+        Err(NotAHead::Other) => {
+            return each(Item::Damage { at: 0, what: "its head does not match its checksum".into() });
+        }
+    };
+    each(Item::File(head))?;
+    let is_of_it = |block: &BlockHead, at: u64| block.file == head.number && block.position == head.position + at;
+    blocks(bytes, PAGE_BYTES, is_of_it, each)
+}
+
+/// All blocks that are in their place. Pages between them are damaged where more follows, else nobody has written there
+/// since the file was used before.
+fn blocks(
+    bytes: &[u8],
+    from: u64,
+    is_in_place: impl Fn(&BlockHead, u64) -> bool,
+    each: &mut dyn FnMut(Item) -> Result<()>,
+) -> Result<()> {
+    let (mut at, mut gap) = (from, None);
+    while at < bytes.len() as u64 {
+        let Some(block) = BlockHead::decode(&bytes[at as usize..]).filter(|block| is_in_place(block, at)) else {
+            gap.get_or_insert(at);
+            at += PAGE_BYTES;
+            continue;
+        };
+        if let Some(at) = gap.take() {
+            each(Item::Damage { at, what: "a block of the journal is not what was written".into() })?;
+        }
+        if block.rows.is_empty() {
+            each(Item::Seal { at, block: block.position, synced: block.synced })?;
+        }
+        let mut body_at = at + block.head_bytes();
+        for row in &block.rows {
+            let body = bytes.get(body_at as usize..(body_at + u64::from(row.bytes)) as usize);
+            let what = match body.filter(|body| checksum(body) == row.crc) {
+                Some(body) => {
+                    what(row.kind, row.stream, body).unwrap_or_else(|error| What::Damaged(row.kind, error.message))
+                }
+                None => What::Damaged(row.kind, "an entry does not match its checksum".into()),
+            };
+            each(Item::Entry { at: body_at, block: block.position, stream: row.stream, bytes: row.bytes, what })?;
+            body_at += u64::from(row.bytes);
+        }
+        at += block.block_bytes();
+    }
+    Ok(())
+}
+
+fn what(kind: EntryKind, stream: u64, body: &[u8]) -> Result<What> {
+    Ok(match kind {
+        EntryKind::Batch => What::Batch(RecordBatch::parse(Bytes::copy_from_slice(body))?),
+        EntryKind::Catalog => What::Catalog(Change::decode(body)?),
+        EntryKind::Start => What::Start(start_of(body)?),
+        EntryKind::View => What::View,
+        EntryKind::Next if body.len() == 4 => What::Next(stream, u32_at(body, 0)),
+        EntryKind::Next => return Err(Error::malformed(format!("a slot of {} bytes", body.len()))),
+    })
+}
+
+/// The first offset is in the name. What lies behind the part that the checkpoint knows is shown as well.
+fn segment(path: &Path, bytes: Bytes, each: &mut dyn FnMut(Item) -> Result<()>) -> Result<()> {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let base = stem.split('-').next().and_then(|base| base.parse().ok());
+    let base: Offset = base.ok_or_else(|| {
+        Error::invalid(format!("{}: the name of a segment begins with its first offset", path.display()))
+    })?;
+    for spot in scan::spots(&bytes, base, scan::UNKNOWN_END) {
+        each(match spot {
+            Spot::Batch { at, batch } => Item::Batch { at, batch },
+            Spot::Damage { at, what, .. } => Item::Damage { at, what },
+        })?;
+    }
+    Ok(())
+}

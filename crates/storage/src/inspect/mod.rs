@@ -1,0 +1,267 @@
+//! A data directory looked at while no broker uses it: what is in it, what is damaged, and what can be saved of that.
+//!
+//! Nothing is changed but by [`repair`], which says first what it would do.
+
+pub mod dump;
+pub mod repair;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::{Error, ErrorKind, Offset, Result, TopicName, TopicSettings};
+
+use crate::catalog::{Catalog, Change, Checkpoint};
+use crate::disk::{Disk, damaged, failed};
+use crate::journal::block::EntryKind;
+use crate::journal::recover::{self, JournalFile, Origin, Progress, Recovery};
+use crate::journal::salvage;
+use crate::partition::scan::{self, Spot};
+use crate::partition::segments::log_name;
+use crate::partition::{PartitionInfo, SegmentInfo};
+use crate::state::{State, stream};
+use crate::store::{StoreSettings, read_checkpoint, refuse_leftovers, take_lock};
+
+/// A directory that is held against brokers.
+pub struct Inspection {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    checkpoint: Checkpoint,
+    _lock: Box<dyn Send + Sync>,
+}
+
+/// What is in a directory.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub directory: u64,
+    /// Where the journal has to be read from.
+    pub origin: Origin,
+    pub next_producer: i64,
+    pub topics: Vec<TopicReport>,
+    pub journal: Vec<JournalFile>,
+    pub damages: Vec<Damage>,
+    /// What was read and found; `None` where nothing but the files' names and lengths was looked at.
+    pub verified: Option<Verified>,
+}
+
+/// A topic as the checkpoint has it.
+#[derive(Clone, Debug)]
+pub struct TopicReport {
+    pub id: u32,
+    pub name: TopicName,
+    pub settings: TopicSettings,
+    pub partitions: Vec<PartitionReport>,
+}
+
+#[derive(Clone, Debug)]
+pub struct PartitionReport {
+    pub dir: PathBuf,
+    pub start: Offset,
+    /// The offset after the last record in a segment.
+    pub end: Offset,
+    pub segments: Vec<(PathBuf, SegmentInfo)>,
+    /// Entries of the journal that were put aside.
+    pub salvages: Vec<PathBuf>,
+}
+
+/// Something that is not what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file, the byte, and what is wrong there.
+    pub message: String,
+    /// The topic and the partition that are not served for it; all of the directory where there is none.
+    pub concerns: Option<(String, u32)>,
+}
+
+/// How much was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    pub segments: u64,
+    pub batches: u64,
+    pub batch_bytes: u64,
+    pub journal_entries: u64,
+    pub journal_bytes: u64,
+}
+
+impl Inspection {
+    /// Takes the directory for itself. It is refused while a broker has it, and where there is no data.
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path) -> Result<Self> {
+        let names = disk.list(dir).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::not_found(format!("there is no directory {}", dir.display())),
+            _ => failed("list", dir)(error),
+        })?;
+        let empty = || Error::not_found(format!("{} is no data directory: it has no checkpoint", dir.display()));
+        if !names.iter().any(|name| ["checkpoint", "journal", "topics"].contains(&name.as_str())) {
+            return Err(empty());
+        }
+        let lock = take_lock(&*disk, dir)?;
+        let Some(checkpoint) = read_checkpoint(&*disk, &dir.join("checkpoint"))? else {
+            refuse_leftovers(&*disk, dir, &dir.join("journal"))?;
+            return Err(empty());
+        };
+        Ok(Self { disk, dir: dir.to_owned(), checkpoint, _lock: lock })
+    }
+
+    /// What the checkpoint and the names and lengths of files say; with `verify` all of it is read and checked.
+    pub fn report(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+        let Checkpoint { directory, origin, catalog } = &self.checkpoint;
+        let mut report = Report {
+            directory: *directory,
+            origin: *origin,
+            next_producer: catalog.next_producer,
+            topics: self.topics(catalog),
+            journal: recover::files(&*self.disk, &self.journal_dir())?,
+            damages: Vec::new(),
+            verified: None,
+        };
+        let mut findings = Findings { names: names(catalog), damages: Vec::new(), verified: Verified::default() };
+        let mut state = State::new(self.disk.clone(), &self.dir, StoreSettings::default());
+        state.adopt(catalog.clone());
+        let journal = Recovery::open(&*self.disk, &self.journal_dir(), *directory, *origin);
+        match (&journal, verify) {
+            (Err(error), _) if error.kind == ErrorKind::Unsupported => return Err(error.clone()),
+            (Err(error), _) => findings.damage(None, &error.message),
+            (Ok(journal), true) => findings.read_journal(&state, journal, progress),
+            (Ok(_), false) => {}
+        }
+        for (stream, partition) in &state.partitions {
+            if let Some(refused) = partition.refused() {
+                findings.damage(Some(*stream), refused.message.trim_start_matches(crate::partition::NOT_SERVED));
+            }
+        }
+        if verify {
+            self.read_segments(&mut findings, progress);
+            report.verified = Some(findings.verified);
+        }
+        findings.damages.sort_by(|a, b| (&a.concerns, &a.message).cmp(&(&b.concerns, &b.message)));
+        findings.damages.dedup();
+        report.damages = findings.damages;
+        Ok(report)
+    }
+
+    fn journal_dir(&self) -> PathBuf {
+        self.dir.join("journal")
+    }
+
+    fn partition_dir(&self, id: u32, partition: usize) -> PathBuf {
+        self.dir.join("topics").join(id.to_string()).join(partition.to_string())
+    }
+
+    fn topics(&self, catalog: &Catalog) -> Vec<TopicReport> {
+        let partition = |id: u32, (i, info): (usize, &PartitionInfo)| {
+            let dir = self.partition_dir(id, i);
+            let segment = |info: &SegmentInfo| (dir.join(log_name(info.base, info.generation)), *info);
+            let segments = info.segments.iter().map(segment).collect();
+            let salvages = info.salvages.iter().map(|position| salvage::path(&dir, *position)).collect();
+            PartitionReport { start: info.start, end: info.end(), segments, salvages, dir }
+        };
+        let topic = |(id, entry): (&u32, &crate::catalog::TopicEntry)| TopicReport {
+            id: *id,
+            name: entry.name.clone(),
+            settings: entry.settings,
+            partitions: entry.partitions.iter().enumerate().map(|info| partition(*id, info)).collect(),
+        };
+        catalog.topics.iter().map(topic).collect()
+    }
+
+    /// All partitions with their streams.
+    fn partitions(&self) -> impl Iterator<Item = (u64, PathBuf, &PartitionInfo)> {
+        self.checkpoint.catalog.topics.iter().flat_map(move |(id, entry)| {
+            let infos = entry.partitions.iter().enumerate();
+            infos.map(move |(i, info)| (stream(*id, i as u32), self.partition_dir(*id, i), info))
+        })
+    }
+
+    fn read_segments(&self, findings: &mut Findings, progress: &mut dyn FnMut(Progress)) {
+        let all = || self.partitions().flat_map(|(_, _, info)| &info.segments).map(|info| info.bytes);
+        let before = findings.verified.journal_bytes;
+        let mut now = Progress { bytes: before, bytes_max: before + all().sum::<u64>() };
+        for (stream, dir, info) in self.partitions() {
+            for info in &info.segments {
+                match scan::segment(&*self.disk, &dir, info) {
+                    Ok(spots) => findings.look(&*self.disk, stream, (&dir, info), &spots),
+                    Err(error) => findings.damage(Some(stream), &error.message),
+                }
+                now.bytes += info.bytes;
+                progress(now);
+            }
+        }
+    }
+}
+
+/// What a stream of the journal is called.
+pub(crate) fn names(catalog: &Catalog) -> BTreeMap<u64, (String, u32)> {
+    let topics = catalog.topics.iter();
+    let name = |id: u32, name: &TopicName, i: u32| (stream(id, i), (name.as_str().to_owned(), i));
+    topics.flat_map(|(id, entry)| (0..entry.settings.partitions).map(move |i| name(*id, &entry.name, i))).collect()
+}
+
+/// The part of a message that says what is wrong, without what to do.
+fn cause(message: &str) -> &str {
+    message.split(". Put ").next().unwrap_or(message)
+}
+
+/// What is found on the way.
+struct Findings {
+    names: BTreeMap<u64, (String, u32)>,
+    damages: Vec<Damage>,
+    verified: Verified,
+}
+
+impl Findings {
+    fn damage(&mut self, stream: Option<u64>, message: &str) {
+        // What to do is said once, behind all of them.
+        let concerns = stream.map(|stream| self.names.get(&stream).cloned());
+        // Of a topic that was deleted nothing is missed.
+        if concerns != Some(None) {
+            self.damages.push(Damage { message: cause(message).to_owned(), concerns: concerns.flatten() });
+        }
+    }
+
+    fn read_journal(&mut self, state: &State, journal: &Recovery, progress: &mut dyn FnMut(Progress)) {
+        let (mut entries, mut bytes, mut wrong, mut catalog) = (0, 0, Vec::new(), state.catalog.clone());
+        let (exam, end) = state.examine(
+            journal,
+            &mut |found| {
+                entries += 1;
+                if found.kind == EntryKind::Catalog
+                    && let Ok(Ok(change)) = found.body.as_ref().map(|body| Change::decode(body))
+                {
+                    catalog.apply(&change);
+                }
+                if let Err(error) = &found.body {
+                    let is_of_partition = matches!(found.kind, EntryKind::Batch | EntryKind::Start);
+                    wrong.push((is_of_partition.then_some(found.stream), error.message.clone()));
+                }
+            },
+            &mut |now| {
+                bytes = now.bytes;
+                progress(now);
+            },
+        );
+        self.names = names(&catalog);
+        (self.verified.journal_entries, self.verified.journal_bytes) = (entries, bytes);
+        wrong.iter().for_each(|(stream, message)| self.damage(*stream, message));
+        exam.holes.iter().for_each(|(stream, error)| self.damage(Some(*stream), &error.message));
+        if let Err(error) = end {
+            self.damage(None, &error.message);
+        }
+    }
+
+    fn look(&mut self, disk: &dyn Disk, stream: u64, (dir, info): (&Path, &SegmentInfo), spots: &[Spot]) {
+        self.verified.segments += 1;
+        let path = dir.join(log_name(info.base, info.generation));
+        for spot in spots {
+            match spot {
+                Spot::Batch { batch, .. } => {
+                    self.verified.batches += 1;
+                    self.verified.batch_bytes += batch.len() as u64;
+                }
+                Spot::Damage { at, what, .. } => self.damage(Some(stream), &damaged(&path, *at, what).message),
+            }
+        }
+        if let Some(Err(error)) = scan::index(disk, dir, info, spots) {
+            self.damage(Some(stream), &error.message);
+        }
+    }
+}

@@ -1,0 +1,562 @@
+//! Makes a damaged directory one that a broker serves, with all that can still be read of it.
+//!
+//! What is lost keeps its offsets: a batch without records takes the place of each that cannot be read. Files with
+//! damage are written again without it, and stay beside as `<name>.damaged`. The order is such that after a crash there
+//! is the old checkpoint with the old files, or the new one with the new.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+
+use bytes::BytesMut;
+use engine::producers::Producers;
+use engine::record::BATCH_HEADER_BYTES;
+use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Result};
+
+use super::dump::{self, Item, What};
+use super::{Inspection, cause, names};
+use crate::catalog::{Catalog, Change, Checkpoint};
+use crate::disk::{Disk, DiskFile, failed, make_dir, replace};
+use crate::journal::JournalSettings;
+use crate::journal::block::{BlockHead, EntryKind, FileHead, PAGE_BYTES, Row, checksum};
+use crate::journal::recover::{self, Found, Origin, Recovery};
+use crate::journal::salvage::{self, Salvage};
+use crate::partition::scan::{self, Spot};
+use crate::partition::segments::{index_name, log_name};
+use crate::partition::{PartitionInfo, SegmentInfo};
+use crate::state::{State, partition_mut, span_of, start_of};
+use crate::store::{Store, StoreSettings};
+
+/// What has to be done, and what is lost by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Why the journal cannot be read as a whole. What can be read of it is kept; the rest has to be given up.
+    pub journal: Option<String>,
+    pub mends: Vec<Mend>,
+    /// Indexes that are not those of their segments: they are removed, and made again when they are needed.
+    pub indexes: Vec<PathBuf>,
+}
+
+/// A partition that is put together again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mend {
+    stream: u64,
+    pub topic: String,
+    pub partition: u32,
+    /// Offsets of records that cannot be read, from one up to before another.
+    pub lost: Vec<(Offset, Offset)>,
+    /// Where it ends then.
+    pub end: Offset,
+    /// Entries behind that end cannot be read: nobody knows how many records they had.
+    pub lost_at_end: u64,
+}
+
+impl Plan {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub fn records_lost(&self) -> u64 {
+        self.mends.iter().flat_map(|mend| &mend.lost).map(|(from, to)| to - from).sum()
+    }
+}
+
+/// What can be read of a partition beside its segments, in the order in which it was appended.
+#[derive(Clone, Debug, Default)]
+struct Tail {
+    spans: Vec<(Offset, Offset)>,
+    start: Offset,
+    /// Entries since the last one that could be read.
+    unread: u64,
+    is_damaged: bool,
+}
+
+impl Tail {
+    fn push(&mut self, kind: EntryKind, body: Option<&[u8]>) {
+        match (kind, body) {
+            (EntryKind::Batch, Some(body)) if let Ok(span) = span_of(body) => {
+                self.spans.push(span);
+                self.unread = 0;
+            }
+            (EntryKind::Start, Some(body)) if let Ok(start) = start_of(body) => {
+                self.start = self.start.max(start);
+            }
+            _ => {
+                self.unread += 1;
+                self.is_damaged = true;
+            }
+        }
+    }
+}
+
+/// A part of what was put aside.
+enum Put {
+    Batch(RecordBatch),
+    Start(Offset),
+    Damage,
+}
+
+/// The topics, and what they have beside their segments.
+#[derive(Clone, Debug)]
+struct Known {
+    catalog: Catalog,
+    tails: HashMap<u64, Tail>,
+}
+
+impl Known {
+    fn push(&mut self, found: &Found<'_>) {
+        match (found.kind, &found.body) {
+            (EntryKind::Catalog, Ok(body)) => {
+                if let Ok(change) = Change::decode(body) {
+                    self.catalog.apply(&change);
+                }
+            }
+            (EntryKind::Batch | EntryKind::Start, body) => {
+                self.tails.entry(found.stream).or_default().push(found.kind, body.as_ref().ok().copied());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Inspection {
+    /// Reads all there is and says what repair would do. Changes nothing.
+    pub fn plan(&self) -> Result<Plan> {
+        let Checkpoint { directory, origin, catalog } = &self.checkpoint;
+        let mut state = State::new(self.disk.clone(), &self.dir, StoreSettings::default());
+        state.adopt(catalog.clone());
+        let (mut plan, mut known) = (Plan::default(), Known { catalog: catalog.clone(), tails: HashMap::new() });
+        for (stream, dir, info) in self.partitions() {
+            let tail = known.tails.entry(stream).or_default();
+            self.each_put_aside(&dir, info, &mut |put| {
+                match put {
+                    Put::Batch(batch) => tail.push(EntryKind::Batch, Some(&batch.bytes()[..BATCH_HEADER_BYTES])),
+                    Put::Start(start) => tail.push(EntryKind::Start, Some(&start.to_le_bytes())),
+                    Put::Damage => tail.push(EntryKind::Batch, None),
+                }
+                Ok(())
+            })?;
+        }
+        let mut with_journal = known.clone();
+        let read = Recovery::open(&*self.disk, &self.journal_dir(), *directory, *origin)
+            .and_then(|journal| state.examine(&journal, &mut |found| with_journal.push(found), &mut |_| {}).1);
+        match read {
+            Ok(_) => {}
+            Err(error) if error.kind == ErrorKind::Unsupported => return Err(error),
+            Err(error) => {
+                plan.journal = Some(cause(&error.message).to_owned());
+                with_journal = known;
+                self.read_journal_anyhow(&mut |found| {
+                    with_journal.push(&found);
+                    Ok(())
+                })?;
+            }
+        }
+        let Known { catalog, mut tails } = with_journal;
+        for (stream, name) in names(&catalog) {
+            let (info, tail) = (partition_of(&catalog, stream), tails.remove(&stream).unwrap_or_default());
+            plan.mends.extend(self.plan_one(stream, name, &info, tail, &mut plan.indexes));
+        }
+        Ok(plan)
+    }
+
+    fn dir_of(&self, stream: u64) -> PathBuf {
+        self.partition_dir((stream >> 32) as u32, (stream & u64::from(u32::MAX)) as usize)
+    }
+
+    /// What is lost of a partition, if anything is wrong with it.
+    fn plan_one(
+        &self,
+        stream: u64,
+        (topic, partition): (String, u32),
+        info: &PartitionInfo,
+        tail: Tail,
+        indexes: &mut Vec<PathBuf>,
+    ) -> Option<Mend> {
+        let (dir, mut spans, mut is_damaged) = (self.dir_of(stream), Vec::new(), tail.is_damaged);
+        for segment in &info.segments {
+            let spots = scan::segment(&*self.disk, &dir, segment).ok();
+            is_damaged |= !is_whole(spots.as_deref());
+            let spots = spots.unwrap_or_default();
+            let batches = spots.iter().filter_map(batch_of);
+            spans.extend(batches.map(|batch| (batch.base_offset(), batch.next_offset())));
+            if let Some(Err(_)) = scan::index(&*self.disk, &dir, segment, &spots) {
+                indexes.push(dir.join(index_name(segment.base, segment.generation)));
+            }
+        }
+        spans.extend(tail.spans);
+        // Damage before the start concerns nobody who reads, but the file is not to be kept as it is.
+        let (lost, end) = gaps(info.start.max(tail.start), spans, info.end());
+        let mend = Mend { stream, topic, partition, lost, end, lost_at_end: tail.unread };
+        (is_damaged || !mend.lost.is_empty()).then_some(mend)
+    }
+
+    /// What was put aside of a partition, in order, and a word for each part of it that cannot be read.
+    fn each_put_aside(&self, dir: &Path, info: &PartitionInfo, each: &mut dyn FnMut(Put) -> Result<()>) -> Result<()> {
+        for position in &info.salvages {
+            let path = salvage::path(dir, *position);
+            let mut has_end = false;
+            let read = dump::dump(&*self.disk, &path, &mut |item| {
+                has_end = matches!(item, Item::Seal { .. });
+                match item {
+                    Item::Entry { what: What::Batch(batch), .. } => each(Put::Batch(batch)),
+                    Item::Entry { what: What::Start(start), .. } => each(Put::Start(start)),
+                    Item::Entry { .. } | Item::Damage { .. } => each(Put::Damage),
+                    _ => Ok(()),
+                }
+            });
+            match read {
+                Err(error) if error.kind == ErrorKind::NotFound => {}
+                read => read?,
+            }
+            if !has_end {
+                each(Put::Damage)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every entry of every block that is in its place, whatever lies between them.
+    fn read_journal_anyhow(&self, each: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<()> {
+        let mut files = BTreeMap::new();
+        for file in recover::files(&*self.disk, &self.journal_dir())? {
+            let bytes = crate::disk::read_whole(&*self.disk, &file.path).map_err(failed("read", &file.path))?;
+            let bytes = bytes.unwrap_or_default();
+            // One whose head is lost is known by its blocks.
+            let head = file.head.or_else(|| head_by_blocks(self.checkpoint.directory, &bytes));
+            if let Some(head) = head.filter(|head| {
+                head.number >= self.checkpoint.origin.number && head.directory == self.checkpoint.directory
+            }) {
+                files.insert(head.number, (head, bytes));
+            }
+        }
+        for (head, bytes) in files.values() {
+            let mut at = PAGE_BYTES;
+            while at < bytes.len() as u64 {
+                let is_in_place = |block: &BlockHead| {
+                    block.file == head.number
+                        && block.position == head.position + at
+                        && block.position >= self.checkpoint.origin.position
+                };
+                let Some(block) = BlockHead::decode(&bytes[at as usize..]).filter(is_in_place) else {
+                    at += PAGE_BYTES;
+                    continue;
+                };
+                let mut body_at = (at + block.head_bytes()) as usize;
+                for Row { kind, stream, bytes: len, crc } in &block.rows {
+                    let raw = bytes.get(body_at..body_at + *len as usize).unwrap_or_default();
+                    let body = if checksum(raw) == *crc { Ok(raw) } else { Err(not_what_was_written()) };
+                    each(Found { kind: *kind, stream: *stream, body, raw: (raw, *crc) })?;
+                    body_at += *len as usize;
+                }
+                at += block.block_bytes();
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what [`Inspection::plan`] said. The journal is given up only where that was asked for.
+    pub fn repair(mut self, drops_journal: bool, settings: StoreSettings, clock: fn() -> u64) -> Result<Self> {
+        let plan = self.plan()?;
+        if let Some(why) = &plan.journal {
+            if !drops_journal {
+                return Err(Error::new(ErrorKind::Corrupt, why.clone()));
+            }
+            self.drop_journal()?;
+        }
+        for path in &plan.indexes {
+            self.disk.remove(path).map_err(failed("remove", path))?;
+        }
+        // A broker's way to open it: what the journal has comes to its place, or is put aside, and the journal begins
+        // anew.
+        let (disk, dir) = (self.disk.clone(), self.dir.clone());
+        drop(self);
+        let damaged: Vec<(u64, Error)> = plan.mends.iter().map(|mend| (mend.stream, not_what_was_written())).collect();
+        let (store, _) = Store::open_except(disk.clone(), &dir, settings, clock, &damaged, &mut |_| {})?;
+        store.stop()?;
+        drop(store);
+        self = Self::open(disk, &dir)?;
+        self.mend(&plan.mends, clock())?;
+        Ok(self)
+    }
+
+    /// Puts all that can be read of the journal aside for its partitions, and begins another.
+    fn drop_journal(&mut self) -> Result<()> {
+        let (mut catalog, mut salvages) = (self.checkpoint.catalog.clone(), BTreeMap::new());
+        let position = self.checkpoint.origin.position;
+        self.read_journal_anyhow(&mut |found| {
+            match (found.kind, &found.body) {
+                (EntryKind::Catalog, Ok(body)) => catalog.apply(&Change::decode(body)?),
+                (EntryKind::Batch | EntryKind::Start, _) if partition_mut(&mut catalog, found.stream).is_some() => {
+                    let salvage = match salvages.entry(found.stream) {
+                        Entry::Occupied(salvage) => salvage.into_mut(),
+                        Entry::Vacant(none) => {
+                            let dir = self.dir_of(found.stream);
+                            make_dir(&*self.disk, &dir).map_err(failed("make", &dir))?;
+                            none.insert(Salvage::create(&*self.disk, &dir, position)?)
+                        }
+                    };
+                    salvage.push(&found)?;
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        for (stream, salvage) in salvages {
+            if let Some(info) = partition_mut(&mut catalog, stream) {
+                salvage.finish(&*self.disk)?;
+                info.salvages.push(position);
+            }
+        }
+        let old = recover::files(&*self.disk, &self.journal_dir())?;
+        let origin = self.begin_journal(&old)?;
+        self.write_checkpoint(Checkpoint { directory: self.checkpoint.directory, origin, catalog })?;
+        for file in old {
+            put_aside(&*self.disk, &file.path)?;
+        }
+        self.disk.sync_dir(&self.journal_dir()).map_err(failed("sync", &self.journal_dir()))
+    }
+
+    /// A file that comes behind all others.
+    fn begin_journal(&self, old: &[recover::JournalFile]) -> Result<Origin> {
+        let heads = || old.iter().filter_map(|file| file.head);
+        let Origin { number, position, slot } = self.checkpoint.origin;
+        let bytes = heads().map(|head| head.bytes).max().unwrap_or(JournalSettings::default().file_bytes);
+        let number = heads().map(|head| head.number).fold(number, u64::max) + old.len() as u64 + 1;
+        let position = heads().map(|head| head.position).fold(position, u64::max);
+        let position = (position + bytes * (old.len() as u64 + 1)).next_multiple_of(bytes);
+        let slots = old.iter().filter_map(|file| file.path.file_stem()?.to_str()?.parse().ok());
+        let slot = slots.fold(slot, u32::max) + 1;
+        let path = self.journal_dir().join(format!("{slot:06}.journal"));
+        let head = FileHead { directory: self.checkpoint.directory, number, position, bytes };
+        let make = || {
+            let file = self.disk.create(&path)?;
+            file.set_len(bytes)?;
+            file.write_at(&mut [IoSlice::new(&head.encode())], 0)?;
+            file.sync()?;
+            self.disk.sync_dir(&self.journal_dir())
+        };
+        make().map_err(failed("make", &path))?;
+        Ok(Origin { position: position + PAGE_BYTES, number, slot })
+    }
+
+    fn write_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<()> {
+        let path = self.dir.join("checkpoint");
+        replace(&*self.disk, &path, &checkpoint.encode()).map_err(failed("write", &path))?;
+        self.checkpoint = checkpoint;
+        Ok(())
+    }
+
+    /// Writes what is damaged of partitions again.
+    fn mend(&mut self, mends: &[Mend], now_ms: u64) -> Result<()> {
+        let mut checkpoint = self.checkpoint.clone();
+        let mut old = Vec::new();
+        for Mend { stream, .. } in mends {
+            if let Some(info) = partition_mut(&mut checkpoint.catalog, *stream) {
+                *info = self.mend_one(&self.dir_of(*stream), info, now_ms, &mut old)?;
+            }
+        }
+        self.write_checkpoint(checkpoint)?;
+        old.iter().try_for_each(|path| put_aside(&*self.disk, path))?;
+        let dirs: BTreeSet<&Path> = old.iter().filter_map(|path| path.parent()).collect();
+        dirs.into_iter().try_for_each(|dir| self.disk.sync_dir(dir).map_err(failed("sync", dir)))
+    }
+
+    fn mend_one(&self, dir: &Path, info: &PartitionInfo, now_ms: u64, old: &mut Vec<PathBuf>) -> Result<PartitionInfo> {
+        let mut mended = PartitionInfo { segments: Vec::new(), salvages: Vec::new(), ..info.clone() };
+        for segment in &info.segments {
+            let spots = scan::segment(&*self.disk, dir, segment).ok();
+            if is_whole(spots.as_deref()) {
+                mended.segments.push(*segment);
+                continue;
+            }
+            old.push(dir.join(log_name(segment.base, segment.generation)));
+            let made = SegmentInfo { generation: segment.generation + 1, ..*segment };
+            let mut writer = Writer::create(&*self.disk, dir, made)?;
+            let whole = spots.iter().flatten().filter_map(batch_of).cloned();
+            let mut batches: BTreeMap<Offset, RecordBatch> = whole.map(|batch| (batch.base_offset(), batch)).collect();
+            // What is in the segment since the last checkpoint was in the journal as well.
+            self.each_put_aside(dir, info, &mut |item| {
+                if let Put::Batch(batch) = item
+                    && batch.base_offset() >= segment.base
+                    && batch.next_offset() <= segment.end
+                {
+                    batches.entry(batch.base_offset()).or_insert(batch);
+                }
+                Ok(())
+            })?;
+            batches.values().try_for_each(|batch| writer.push(batch))?;
+            mended.segments.push(writer.finish(segment.end)?);
+        }
+        if !info.salvages.is_empty() {
+            self.append_salvages(dir, info, now_ms, &mut mended)?;
+            old.extend(info.salvages.iter().map(|position| salvage::path(dir, *position)));
+        }
+        self.disk.sync_dir(dir).map_err(failed("sync", dir))?;
+        Ok(mended)
+    }
+
+    /// What was put aside becomes a segment behind the others.
+    fn append_salvages(&self, dir: &Path, info: &PartitionInfo, now_ms: u64, mended: &mut PartitionInfo) -> Result<()> {
+        let end = info.end();
+        mended.segments.retain(|segment| segment.bytes > 0);
+        let made = SegmentInfo {
+            base: end,
+            end,
+            bytes: 0,
+            timestamp_ms_max: i64::MIN,
+            // When that was nobody knows any more: retention counts from now on.
+            appended_ms: now_ms,
+            generation: 0,
+        };
+        let mut producers = match info.producers.is_empty() {
+            true => Producers::default(),
+            false => Producers::decode(info.producers.clone())?,
+        };
+        let mut writer = Writer::create(&*self.disk, dir, made)?;
+        self.each_put_aside(dir, info, &mut |item| match item {
+            Put::Batch(batch) => {
+                if batch.base_offset() >= mended.producers_end {
+                    producers.replay(&batch);
+                    mended.producers_end = batch.next_offset();
+                }
+                writer.push(&batch)
+            }
+            Put::Start(start) => {
+                mended.start = mended.start.max(start);
+                Ok(())
+            }
+            Put::Damage => Ok(()),
+        })?;
+        let end = writer.info.end;
+        let segment = writer.finish(end)?;
+        mended.start = mended.start.min(segment.end);
+        if segment.bytes > 0 {
+            mended.segments.push(segment);
+        }
+        if !producers.is_empty() {
+            let mut bytes = BytesMut::new();
+            producers.encode(&mut bytes);
+            mended.producers = bytes.freeze();
+        }
+        Ok(())
+    }
+}
+
+/// A segment that is written anew.
+struct Writer {
+    path: PathBuf,
+    file: Box<dyn DiskFile>,
+    info: SegmentInfo,
+}
+
+impl Writer {
+    fn create(disk: &dyn Disk, dir: &Path, info: SegmentInfo) -> Result<Self> {
+        let path = dir.join(log_name(info.base, info.generation));
+        let create = || match disk.remove(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => disk.create(&path),
+        };
+        make_dir(disk, dir).map_err(failed("make", dir))?;
+        let file = create().map_err(failed("make", &path))?;
+        let info = SegmentInfo { end: info.base, bytes: 0, timestamp_ms_max: i64::MIN, ..info };
+        Ok(Self { path, file, info })
+    }
+
+    /// One that is there already makes no difference.
+    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        if batch.base_offset() < self.info.end {
+            return Ok(());
+        }
+        self.reach(batch.base_offset())?;
+        self.write(batch)
+    }
+
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let mut slices = [IoSlice::new(batch.bytes())];
+        self.file.write_at(&mut slices, self.info.bytes).map_err(failed("write", &self.path))?;
+        self.info.bytes += batch.len() as u64;
+        self.info.end = batch.next_offset();
+        self.info.timestamp_ms_max = self.info.timestamp_ms_max.max(batch.max_timestamp_ms());
+        Ok(())
+    }
+
+    /// Puts batches without records into the place of what is lost.
+    fn reach(&mut self, to: Offset) -> Result<()> {
+        while self.info.end < to {
+            let next = to.min(self.info.end + i32::MAX as u64);
+            let timestamp_ms = if self.info.bytes == 0 { 0 } else { self.info.timestamp_ms_max };
+            self.write(&nothing(self.info.end, next, timestamp_ms)?)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, end: Offset) -> Result<SegmentInfo> {
+        self.reach(end)?;
+        self.file.sync().map_err(failed("sync", &self.path))?;
+        Ok(self.info)
+    }
+}
+
+/// A batch without records in the place of those from one offset up to another.
+fn nothing(from: Offset, to: Offset, timestamp_ms: i64) -> Result<RecordBatch> {
+    let mut builder = BatchBuilder::new();
+    builder.push(timestamp_ms, None, None, &[])?;
+    let one = builder.finish().ok_or_else(|| Error::malformed("a batch of one record has none"))?.stamp(from);
+    let none = one.thinned(|_| false)?.reaching(to);
+    none.ok_or_else(|| Error::too_large(format!("no batch reaches from offset {from} to {to}")))
+}
+
+/// Keeps a damaged file under another name, if it is there.
+fn put_aside(disk: &dyn Disk, path: &Path) -> Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".damaged");
+    match disk.rename(path, Path::new(&aside)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        renamed => renamed.map_err(failed("rename", path)),
+    }
+}
+
+fn is_whole(spots: Option<&[Spot]>) -> bool {
+    spots.is_some_and(|spots| spots.iter().all(|spot| matches!(spot, Spot::Batch { .. })))
+}
+
+fn batch_of(spot: &Spot) -> Option<&RecordBatch> {
+    match spot {
+        Spot::Batch { batch, .. } => Some(batch),
+        Spot::Damage { .. } => None,
+    }
+}
+
+/// What is missing between spans from a start on up to a known end, and where they end.
+fn gaps(start: Offset, mut spans: Vec<(Offset, Offset)>, end: Offset) -> (Vec<(Offset, Offset)>, Offset) {
+    spans.sort_unstable();
+    spans.push((end, end));
+    let (mut at, mut gaps) = (start, Vec::new());
+    for (base, next) in spans {
+        if base > at {
+            gaps.push((at, base));
+        }
+        at = at.max(next).max(base);
+    }
+    (gaps, at)
+}
+
+fn partition_of(catalog: &Catalog, wanted: u64) -> PartitionInfo {
+    let topic = catalog.topics.get(&((wanted >> 32) as u32));
+    let found = topic.and_then(|topic| topic.partitions.get((wanted & u64::from(u32::MAX)) as usize));
+    found.cloned().unwrap_or_default()
+}
+
+fn not_what_was_written() -> Error {
+    Error::new(ErrorKind::Corrupt, "an entry does not match its checksum")
+}
+
+fn head_by_blocks(directory: u64, bytes: &[u8]) -> Option<FileHead> {
+    let pages = (PAGE_BYTES as usize..bytes.len()).step_by(PAGE_BYTES as usize);
+    let mut found = pages.filter_map(|at| Some((at as u64, BlockHead::decode(&bytes[at..])?)));
+    let (at, block) = found.next()?;
+    let position = block.position.checked_sub(at)?;
+    Some(FileHead { directory, number: block.file, position, bytes: bytes.len() as u64 })
+}

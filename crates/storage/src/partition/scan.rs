@@ -1,0 +1,178 @@
+//! Goes through all of a segment, and past what is damaged in it: for inspection and repair, not for readers.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use engine::limits::BATCH_BYTES_MAX;
+use engine::record::BATCH_HEADER_BYTES;
+use engine::{Error, Offset, RecordBatch, Result};
+
+use super::index::Index;
+use super::segments::{SegmentInfo, index_name, log_name};
+use crate::disk::{Disk, damaged, failed, read_whole};
+
+/// Where nobody knows at which offset a segment ends.
+pub(crate) const UNKNOWN_END: Offset = Offset::MAX;
+
+/// What a part of a segment is.
+#[derive(Clone, Debug)]
+pub enum Spot {
+    Batch {
+        at: u64,
+        batch: RecordBatch,
+    },
+    /// Bytes that are no batch, up to where the next one begins.
+    Damage {
+        at: u64,
+        bytes: u64,
+        what: String,
+    },
+}
+
+/// All of a segment's bytes in their order, `from` being the offset of its first record and `end` the one after its
+/// last.
+pub fn spots(bytes: &Bytes, from: Offset, end: Offset) -> Vec<Spot> {
+    let (mut spots, mut at, mut expected) = (Vec::new(), 0, from);
+    while at < bytes.len() {
+        let found = batch_at(bytes, at, expected, end);
+        let is_next = found.as_ref().is_ok_and(|batch| batch.base_offset() == expected);
+        let (next_at, what) = match found {
+            Ok(batch) if is_next || matches!(spots.last(), Some(Spot::Damage { .. })) => {
+                (at, expected) = (at + batch.len(), batch.next_offset());
+                spots.push(Spot::Batch { at: (at - batch.len()) as u64, batch });
+                continue;
+            }
+            // The offset lies outside of the batch's checksum: it is the offset that is wrong, as a rule.
+            Ok(batch) => (
+                at + batch.len(),
+                format!("a batch from offset {} where offset {expected} has to be", batch.base_offset()),
+            ),
+            Err(what) => (next_batch(bytes, at, expected, end), what),
+        };
+        spots.push(Spot::Damage { at: at as u64, bytes: (next_at - at) as u64, what });
+        at = next_at;
+    }
+    if expected < end && end != UNKNOWN_END && !matches!(spots.last(), Some(Spot::Damage { .. })) {
+        let what = format!("the last batch ends at offset {expected}, not at {end}");
+        spots.push(Spot::Damage { at: at as u64, bytes: 0, what });
+    }
+    spots
+}
+
+/// The batch that is here, if one is: it begins at an offset or later, and ends before another.
+fn batch_at(bytes: &Bytes, at: usize, expected: Offset, end: Offset) -> Result<RecordBatch, String> {
+    let rest = &bytes[at..];
+    if rest.len() < BATCH_HEADER_BYTES {
+        return Err("a batch is cut short".into());
+    }
+    let base = u64::from_be_bytes(rest[..8].try_into().expect("invariant: eight bytes"));
+    let len = u32::from_be_bytes(rest[8..12].try_into().expect("invariant: four bytes")) as usize + 12;
+    if base < expected || base >= end || len > BATCH_BYTES_MAX || len > rest.len() || rest[12..16] != [0; 4] {
+        return Err(format!("a batch of {len} bytes from offset {base} where offset {expected} has to be"));
+    }
+    let batch = RecordBatch::parse(bytes.slice(at..at + len)).map_err(|error| error.message)?;
+    let next = batch.next_offset();
+    if next > end {
+        return Err(format!("a batch up to offset {next} where {end} is the end"));
+    }
+    Ok(batch)
+}
+
+/// Where the next batch begins behind what is none; the end where there is none.
+fn next_batch(bytes: &Bytes, at: usize, expected: Offset, end: Offset) -> usize {
+    let is_one = |at: &usize| batch_at(bytes, *at, expected, end).is_ok();
+    // As a rule the length is right, and only what follows it is not.
+    let said = bytes
+        .get(at + 8..at + 12)
+        .map(|len| at + 12 + u32::from_be_bytes(len.try_into().expect("invariant: four bytes")) as usize);
+    let said = said.filter(|next| *next == bytes.len() || (*next < bytes.len() && is_one(next)));
+    said.or_else(|| (at + 1..bytes.len()).find(is_one)).unwrap_or(bytes.len())
+}
+
+/// What a segment's file has, as far as a checkpoint knows it; an error where it cannot be read at all.
+pub(crate) fn segment(disk: &dyn Disk, dir: &Path, info: &SegmentInfo) -> Result<Vec<Spot>> {
+    let path = dir.join(log_name(info.base, info.generation));
+    let bytes = read_whole(disk, &path).map_err(failed("read", &path))?;
+    let mut bytes = Bytes::from(bytes.ok_or_else(|| damaged(&path, 0, "the file is missing"))?);
+    let len = bytes.len() as u64;
+    bytes.truncate(usize::try_from(info.bytes).unwrap_or(usize::MAX));
+    let mut spots = spots(&bytes, info.base, info.end);
+    if len < info.bytes {
+        let what = format!("it has {len} of {} bytes", info.bytes);
+        spots.push(Spot::Damage { at: len, bytes: 0, what });
+    }
+    Ok(spots)
+}
+
+/// Whether the index of a sealed segment is there and right; `None` where there is none that a broker would use.
+pub(crate) fn index(disk: &dyn Disk, dir: &Path, info: &SegmentInfo, spots: &[Spot]) -> Option<Result<(), Error>> {
+    let path = dir.join(index_name(info.base, info.generation));
+    let bytes = read_whole(disk, &path).ok()??;
+    Index::decode(&bytes, info.bytes, info.end)?;
+    let mut expected = Index::new(info.base);
+    for spot in spots {
+        match spot {
+            Spot::Batch { batch, .. } => expected.push(batch),
+            // What the damaged bytes were nobody knows.
+            Spot::Damage { .. } => return Some(Ok(())),
+        }
+    }
+    let is_right = expected.encode() == bytes;
+    Some(if is_right { Ok(()) } else { Err(damaged(&path, 24, "it is not the index of its segment")) })
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::BatchBuilder;
+
+    use super::*;
+
+    fn log(batches: u64) -> (Vec<u8>, Vec<RecordBatch>) {
+        let (mut bytes, mut all) = (Vec::new(), Vec::new());
+        for i in 0..batches {
+            let mut builder = BatchBuilder::new();
+            for _ in 0..3 {
+                builder.push(i as i64, None, Some(&[i as u8; 50]), &[]).expect("a record");
+            }
+            let batch = builder.finish().expect("records").stamp(100 + 3 * i);
+            bytes.extend_from_slice(batch.bytes());
+            all.push(batch);
+        }
+        (bytes, all)
+    }
+
+    fn good(spots: &[Spot]) -> Vec<RecordBatch> {
+        let batch = |spot: &Spot| match spot {
+            Spot::Batch { batch, .. } => Some(batch.clone()),
+            Spot::Damage { .. } => None,
+        };
+        spots.iter().filter_map(batch).collect()
+    }
+
+    #[test]
+    fn whatever_byte_is_wrong_only_its_batch_is_lost() {
+        let (bytes, batches) = log(5);
+        assert_eq!(good(&spots(&Bytes::from(bytes.clone()), 100, 115)), batches);
+        for at in 0..bytes.len() {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 0x41;
+            let spots = spots(&Bytes::from(wrong), 100, 115);
+            let hit = at / batches[0].len();
+            let rest: Vec<_> = batches.iter().enumerate().filter(|(i, _)| *i != hit).map(|(_, b)| b.clone()).collect();
+            assert_eq!(good(&spots), rest, "byte {at}");
+            let damages: Vec<_> = spots.iter().filter(|spot| matches!(spot, Spot::Damage { .. })).collect();
+            let [Spot::Damage { at: said, bytes: len, .. }] = damages[..] else { panic!("byte {at}: {damages:?}") };
+            assert_eq!((*said, *len), ((hit * batches[0].len()) as u64, batches[0].len() as u64), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_segment_that_is_cut_says_where() {
+        let (bytes, batches) = log(3);
+        for len in 0..bytes.len() {
+            let spots = spots(&Bytes::from(bytes[..len].to_vec()), 100, 109);
+            assert_eq!(good(&spots), batches[..len / batches[0].len()], "{len} bytes");
+            assert!(matches!(spots.last(), Some(Spot::Damage { .. })), "{len} bytes");
+        }
+    }
+}
