@@ -106,6 +106,8 @@ pub struct Store {
     state: Mutex<State>,
     /// Held while one is taken.
     checkpoint: Mutex<LastCheckpoint>,
+    /// Held while partitions are compacted: two turns would take the same names for their files.
+    compaction: Mutex<()>,
     counts: Counts,
     clock: fn() -> u64,
     _lock: Box<dyn Send + Sync>,
@@ -239,6 +241,7 @@ impl Store {
             shared: state.shared.clone(),
             state: Mutex::new(state),
             checkpoint: Mutex::new(LastCheckpoint { at: Instant::now(), is_failed: false }),
+            compaction: Mutex::default(),
             counts: Counts::default(),
             clock,
             _lock: lock,
@@ -402,6 +405,7 @@ impl Store {
 
     /// Compacts partitions where it is worth it. One that cannot be does not keep others from it.
     pub fn compact(&self) -> Result<CompactionStats> {
+        let _turn = self.compaction.lock();
         let (partitions, settings) = (self.compacted_partitions(), &self.settings.compaction);
         let (mut total, mut outcome, mut has_to_last) = (CompactionStats::default(), Ok(()), false);
         for partition in &partitions {
