@@ -16,10 +16,8 @@ use crate::disk::{Disk, DiskFile, failed};
 
 /// Files that are ready before they are needed.
 const SPARE: usize = 2;
-/// Zeros of one write.
+/// Zeros of one write and sync.
 const ZEROS_BYTES: usize = 256 << 10;
-/// Zeros between two syncs.
-const SYNC_BYTES: u64 = 4 << 20;
 
 /// A slot: a file that is used again and again, each time under a new number.
 pub(crate) struct JournalFile {
@@ -185,10 +183,8 @@ impl Files {
             let bytes = (self.file_bytes - at).min(zeros.len() as u64);
             file.write_at(&mut [IoSlice::new(&zeros[..bytes as usize])], at)?;
             at += bytes;
-            // Not all at once: whoever syncs the journal meanwhile waits for all that the disk was given before.
-            if at.is_multiple_of(SYNC_BYTES) {
-                file.sync()?;
-            }
+            // Little by little: whoever syncs the journal meanwhile waits for all that the disk was given before.
+            file.sync()?;
         }
         Ok(())
     }
