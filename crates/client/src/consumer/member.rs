@@ -141,10 +141,10 @@ impl Link {
         }
     }
 
-    /// Commits as this member.
-    pub(super) async fn commit(&self, offsets: &[(TopicPartition, Offset, String)]) -> Result<()> {
+    /// Commits as this member what it read in this membership. A later one may have begun elsewhere.
+    pub(super) async fn commit(&self, generation: u64, offsets: &[(TopicPartition, Offset, String)]) -> Result<()> {
         loop {
-            let (epoch, generation) = self.reached();
+            let epoch = self.epoch_of(generation)?;
             let new = offsets.iter().map(|(at, offset, metadata)| (at, new_offset(at, *offset, metadata)));
             let commit = OffsetCommit {
                 group: self.terms.group.clone(),
@@ -155,17 +155,23 @@ impl Link {
             };
             let sent = self.client.send_commit(commit).await;
             let is_fenced = sent.as_ref().is_err_and(|error| error.kind == ErrorKind::Fenced);
-            let (reached, same) = self.reached();
             // A heartbeat with a later epoch has overtaken it.
-            if !(is_fenced && reached != epoch && same == generation) {
+            if !(is_fenced && self.epoch_of(generation)? != epoch) {
                 return sent;
             }
         }
     }
 
-    fn reached(&self) -> (u32, u64) {
+    /// The epoch of a membership, unless that is over.
+    fn epoch_of(&self, generation: u64) -> Result<u32> {
         let state = self.state.lock();
-        (state.epoch, state.generation)
+        match state.generation == generation {
+            true => Ok(state.epoch),
+            false => Err(Error::new(
+                ErrorKind::Fenced,
+                "the broker has put this consumer out; what it read before is not committed and comes again",
+            )),
+        }
     }
 
     fn update(&self, change: impl FnOnce(&mut State)) {

@@ -586,7 +586,7 @@ impl Consumer {
         if progress.is_empty() {
             return Ok(());
         }
-        self.member.link.commit(&progress).await?;
+        self.member.link.commit(self.seen.1, &progress).await?;
         self.note_committed(&progress);
         Ok(())
     }
@@ -608,9 +608,9 @@ impl Consumer {
         self.finish_committing().await;
         let progress = self.progress();
         if !progress.is_empty() {
-            let link = self.member.link.clone();
+            let (link, generation) = (self.member.link.clone(), self.seen.1);
             self.committing = Some(tokio::spawn(async move {
-                let result = link.commit(&progress).await;
+                let result = link.commit(generation, &progress).await;
                 (progress, result)
             }));
         }

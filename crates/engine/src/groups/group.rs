@@ -323,7 +323,6 @@ impl Group {
         member.assignor = join.assignor;
         member.session_timeout_ms = join.session_timeout_ms;
         member.rebalance_timeout_ms = join.rebalance_timeout_ms;
-        member.shown_epoch = member.epoch;
         member.news += 1;
         if let Some(instance) = join.who.instance {
             self.instances.insert(instance, id.clone());
@@ -339,8 +338,12 @@ impl Group {
         Ok(self.hear(&id, now))
     }
 
-    /// Whoever joins reads nothing yet, so what it shall not have any more is free at once.
+    /// Whoever joins reads nothing yet, so what it shall not have any more is free at once. Epochs of before are
+    /// those of an earlier membership, whose commits mean nothing any more.
     fn begin_anew(&mut self, id: &MemberId) {
+        if let Some(member) = self.members.get_mut(id) {
+            (member.epoch, member.shown_epoch) = (self.epoch, self.epoch);
+        }
         if let (Some(member), Some(target)) = (self.members.get_mut(id), self.target.get(id)) {
             let lost: Vec<TopicPartition> = member.assigned.difference(target).cloned().collect();
             member.assigned.retain(|partition| target.contains(partition));

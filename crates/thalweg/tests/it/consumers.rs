@@ -668,6 +668,40 @@ async fn a_member_that_was_cut_off_is_fenced_and_joins_again() {
     assert_eq!(take(&mut cut_off, 2).await, [10, 11], "it is a member again, and goes on after the other");
 }
 
+/// A consumer that was put out and got its partition back does not commit what it read before: another was there
+/// meanwhile, and was further.
+#[tokio::test]
+async fn what_was_read_before_a_loss_is_not_committed_after_it() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address, Vec::new()).await;
+    let watcher = server.client("tcp").await;
+    create(&watcher, "t", 1).await;
+    publish(&watcher, "t", 0..10).await;
+    let client = connect(&proxy.url(), ClientSettings::default()).await;
+    let short = client.consumer("g").topic("t").auto_commit(None).session_timeout(Duration::from_millis(300));
+    let mut cut_off = open(short).await;
+    assert_eq!(take(&mut cut_off, 5).await, [0, 1, 2, 3, 4]);
+    proxy.go_down();
+    let mut other = open(watcher.consumer("g").topic("t").auto_commit(None)).await;
+    take(&mut other, 10).await;
+    within("commit", other.commit()).await.expect("committed");
+    within("close", other.close()).await.expect("closed");
+    proxy.go_up();
+    until("it is back", async || is_stable_with(&watcher, "g", 1).await).await;
+    let mut refusals = 0;
+    while refusals < 20 {
+        // Its connection may still be the one that was cut.
+        let refused = within("commit", cut_off.commit()).await.expect_err("it is of before the loss").kind;
+        assert!(matches!(refused, ErrorKind::Fenced | ErrorKind::Disconnected), "{refused:?}");
+        refusals += usize::from(refused == ErrorKind::Fenced);
+    }
+    let committed = within("committed", watcher.committed_offsets("g", &[])).await.expect("offsets");
+    assert_eq!(committed.iter().map(|(_, committed)| committed.offset).collect::<Vec<_>>(), [10]);
+    publish(&watcher, "t", 10..12).await;
+    assert_eq!(take(&mut cut_off, 2).await, [10, 11]);
+    within("commit", cut_off.commit()).await.expect("it is a member");
+}
+
 /// A broker that stops tells at once those who wait for news, and does not wait for them.
 #[tokio::test]
 async fn whoever_waits_does_not_hold_up_a_stop() {
