@@ -112,7 +112,8 @@ pub enum ConsumerEvent {
     /// These partitions are read from now on, too.
     Assigned(Vec<TopicPartition>),
     /// Nothing comes from these any more, and with the next call others get them: what is not yet committed of
-    /// them can be committed before. Where the consumer commits by itself, it does.
+    /// them can be committed before, and nothing else can be done with them. Where the consumer commits by itself,
+    /// it does.
     Revoked(Vec<TopicPartition>),
     /// The broker has put this consumer out, and others may read these already: what was not committed comes there
     /// again.
@@ -485,6 +486,10 @@ impl Consumer {
                 self.finish_current();
             }
             self.pending.retain(|event| !is_of(event, at));
+            if let Some(owned) = self.owned.get_mut(at) {
+                owned.held.clear();
+                owned.waiting = None;
+            }
         }
     }
 
@@ -540,9 +545,10 @@ impl Consumer {
         (self.buffer_bytes / partitions.max(1) as u64).max(CREDIT_BYTES_MIN)
     }
 
+    /// A partition that is read, and goes on to be.
     fn owned_at(&self, topic: &str, partition: PartitionId) -> Result<TopicPartition> {
         let at = at_of(topic, partition)?;
-        match self.owned.contains_key(&at) {
+        match self.owned.contains_key(&at) && !self.leaving.contains(&at) {
             true => Ok(at),
             false => Err(Error::not_found(format!("partition {at} is not with this consumer"))),
         }

@@ -536,6 +536,53 @@ async fn what_is_revoked_can_be_committed_before_it_goes() {
     assert_eq!((first.assignment().len(), second.assignment()), (1, revoked));
 }
 
+/// What was held back of a paused partition does not come once that is revoked, also if the program resumes it.
+#[tokio::test]
+async fn a_paused_partition_that_is_revoked_stays_silent() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    create(&client, "t", 2).await;
+    let publisher = within("publisher", client.publisher("t").open()).await.expect("open");
+    for partition in 0..2 {
+        let mut builder = BatchBuilder::new();
+        for value in 0..10 {
+            builder.push(1, None, Some((partition * 10 + value).to_string().as_bytes()), &[]).expect("a small record");
+        }
+        within("send", publisher.send_batch(Some(partition), builder.finish().expect("records"))).await.expect("sent");
+    }
+    within("flush", publisher.flush()).await.expect("acknowledged");
+    let own = || client.consumer("g").topic("t").auto_commit(None);
+    let mut first = open(own()).await;
+    let mut seen = Seen::default();
+    for _ in 0..2 {
+        let message = within("a record", first.next()).await.expect("a record");
+        seen.add([value_of(&message)]);
+        // The rest of its batch is held back.
+        first.pause("t", message.partition).expect("its own");
+    }
+    let mut second = open(own()).await;
+    let revoked = loop {
+        match within("the revocation", first.next_event()).await.expect("an event") {
+            ConsumerEvent::Revoked(revoked) => break revoked,
+            event => assert!(!matches!(event, ConsumerEvent::Batch(_)), "both are paused: {event:?}"),
+        }
+    };
+    let [gone] = &revoked[..] else { panic!("one of two moves: {revoked:?}") };
+    within("commit", first.commit()).await.expect("committed");
+    let refused = [
+        first.resume("t", gone.partition),
+        first.seek("t", gone.partition, Start::Earliest),
+        first.pause("t", gone.partition),
+    ];
+    assert!(
+        refused.iter().all(|refused| refused.as_ref().is_err_and(|e| e.kind == ErrorKind::NotFound)),
+        "{refused:?}"
+    );
+    first.resume("t", 1 - gone.partition).expect("its own");
+    seen.add_until(20, &mut first, &mut second).await;
+    seen.expect_each_once(20);
+}
+
 /// The end that a partition has when it comes to a consumer is told once it is reached, and what is beyond it is lag.
 #[tokio::test]
 async fn ends_and_lag_are_told() {
