@@ -16,6 +16,8 @@ use crate::pattern::Pattern;
 
 /// Epochs that one record in the topic of offsets allows.
 const EPOCH_BLOCK: u32 = 1024;
+/// Epochs that begin with one change at most: topics are looked at, and then members go.
+const EPOCHS_PER_CHANGE: u32 = 2;
 /// What a member may call its program.
 const CLIENT_BYTES_MAX: usize = 255;
 
@@ -291,7 +293,8 @@ impl Group {
     /// bound that is there, so that none comes twice, also after a restart.
     pub fn to_save(&self, is_joining: bool) -> Option<SavedGroup> {
         let empty_since_ms = self.empty_since_ms.filter(|_| !is_joining);
-        let bound = self.saved.map(|saved| saved.epoch_bound).filter(|bound| *bound > self.epoch);
+        let has_room = |bound: &u32| *bound >= self.epoch + EPOCHS_PER_CHANGE;
+        let bound = self.saved.map(|saved| saved.epoch_bound).filter(has_room);
         let wanted = SavedGroup { epoch_bound: bound.unwrap_or(self.epoch + EPOCH_BLOCK), empty_since_ms };
         Some(wanted).filter(|wanted| self.saved.as_ref() != Some(wanted))
     }
