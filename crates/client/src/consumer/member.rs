@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::groups::Assignor;
-use engine::{Error, ErrorKind, Offset, Result, TopicPartition};
+use engine::{Error, ErrorKind, Offset, Result, RetryClass, TopicPartition};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
@@ -93,10 +93,15 @@ impl Member {
             changed: Notify::new(),
             owned_changed: Notify::new(),
         });
-        link.join().await?;
         let (leave, told_to_leave) = oneshot::channel();
-        let task = tokio::spawn(link.clone().stay(told_to_leave));
-        Ok(Self { link, leave: Some(leave), task: Some(task) })
+        let (joined, has_joined) = oneshot::channel();
+        let task = tokio::spawn(link.clone().live(joined, told_to_leave));
+        // Whoever waits may go before the answer comes: this is dropped then, and leaves.
+        let member = Self { link, leave: Some(leave), task: Some(task) };
+        match has_joined.await {
+            Ok(joined) => joined.map(|()| member),
+            Err(_) => member.leave().await.and(Err(Error::new(ErrorKind::Internal, "the membership did not begin"))),
+        }
     }
 
     /// Leaves, and waits until the broker knows.
@@ -181,8 +186,26 @@ impl Link {
         self.changed.notify_one();
     }
 
+    /// Joins, stays until it is told to leave, and leaves.
+    async fn live(
+        self: Arc<Self>,
+        joined: oneshot::Sender<Result<()>>,
+        told_to_leave: oneshot::Receiver<()>,
+    ) -> Result<()> {
+        // It waits for the answer in any case: a leave could overtake the join.
+        let result = self.join().await;
+        let failed = result.as_ref().err().cloned();
+        // Who waited for it may be gone, and is about to tell it to leave then.
+        joined.send(result).unwrap_or_default();
+        match failed {
+            None => self.stay(told_to_leave).await,
+            Some(error) if error.retry_class() == RetryClass::OutcomeUnknown => self.depart().await,
+            Some(error) => Err(error),
+        }
+    }
+
     /// Heartbeats until it is told to leave, and then leaves.
-    async fn stay(self: Arc<Self>, told_to_leave: oneshot::Receiver<()>) -> Result<()> {
+    async fn stay(&self, told_to_leave: oneshot::Receiver<()>) -> Result<()> {
         tokio::select! {
             biased;
             // An error is the end of the sender, which tells the same.
@@ -192,6 +215,11 @@ impl Link {
                 return Err(error);
             }
         }
+        self.depart().await
+    }
+
+    /// A static member only steps away.
+    async fn depart(&self) -> Result<()> {
         let step = if self.terms.instance.is_empty() { Step::Leave } else { Step::Away };
         self.say(step, Duration::ZERO).await.map(drop)
     }

@@ -148,6 +148,8 @@ impl ConsumerBuilder {
     }
 
     /// Where partitions begin of which the group has committed nothing; by default with the oldest record.
+    /// [`Start::Live`] means what is published from when a consumer gets the partition: what came before, to a new
+    /// partition or to one that moves before the first commit, is passed over.
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
@@ -186,7 +188,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Joins the group.
+    /// Joins the group. Dropped before it returns it leaves the group again in the background.
     pub async fn open(self) -> Result<Consumer> {
         let member = Member::join(self.client.clone(), self.terms).await?;
         Ok(Consumer {

@@ -715,6 +715,30 @@ async fn a_member_that_was_cut_off_is_fenced_and_joins_again() {
     assert_eq!(take(&mut cut_off, 2).await, [10, 11], "it is a member again, and goes on after the other");
 }
 
+/// Whoever gives up while it joins leaves nothing behind, however far it came.
+#[tokio::test]
+async fn a_join_that_is_given_up_is_no_member() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    create(&client, "t", 2).await;
+    let long = || client.consumer("g").topic("t").session_timeout(Duration::from_secs(180));
+    for polls in 1..20 {
+        let pause = async {
+            for _ in 0..polls {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            opened = long().open() => drop(opened.expect("a consumer")),
+            () = pause => {}
+        }
+    }
+    let mut consumer = open(long()).await;
+    until_owns(&mut consumer, 2).await;
+    until("the others are gone", async || is_stable_with(&client, "g", 1).await).await;
+}
+
 /// A consumer that was put out and got its partition back does not commit what it read before: another was there
 /// meanwhile, and was further.
 #[tokio::test]
