@@ -145,6 +145,8 @@ impl Ledger {
 
     /// Adds a record to the batch that grows in its partition.
     pub fn gather(&self, record: &Record, callback: &mut Option<Callback>) -> Result<Gathered> {
+        // It counts only where the record has no time of its own.
+        let now_ms = if record.timestamp_ms == 0 { now_ms() } else { 0 };
         let mut state = self.state.lock();
         let state = &mut *state;
         if state.has_no_room(&self.settings) {
@@ -152,11 +154,11 @@ impl Ledger {
         }
         let at = state.partition_of(record, &self.settings)?;
         let lane = &mut state.lanes[at];
-        let (delivery, bytes) = match add(lane, record, callback, &self.settings) {
+        let (delivery, bytes) = match add(lane, record, now_ms, callback, &self.settings) {
             // It may be too large only for what is left of this batch.
             Err(_) if lane.gathering.is_some() => {
                 lane.close_gathering();
-                add(lane, record, callback, &self.settings)?
+                add(lane, record, now_ms, callback, &self.settings)?
             }
             added => added?,
         };
@@ -550,18 +552,19 @@ impl Failed {
 fn add(
     lane: &mut Lane<Owed>,
     record: &Record,
+    now_ms: i64,
     callback: &mut Option<Callback>,
     settings: &Settings,
 ) -> Result<(Delivery, usize)> {
     if let Some(Open { contents: Contents::Records(builder), owed, held, .. }) = &mut lane.gathering {
-        builder.push_record(record, now_ms())?;
+        builder.push_record(record, now_ms)?;
         let index = builder.count() - 1;
         owed.callbacks.extend(callback.take().map(|callback| (index, callback)));
         let before = std::mem::replace(held, builder.len());
         return Ok((Delivery { receipt: owed.receipt.clone(), index }, *held - before));
     }
     let mut builder = lane.spare.take().unwrap_or_default();
-    builder.push_record(record, now_ms())?;
+    builder.push_record(record, now_ms)?;
     let mut open = begin(Contents::Records(builder), true, settings);
     open.owed.callbacks.extend(callback.take().map(|callback| (0, callback)));
     let (receipt, held) = (open.owed.receipt.clone(), open.held);
