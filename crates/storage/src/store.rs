@@ -361,14 +361,18 @@ impl Store {
     fn look_what_to_flush(&self) -> Duration {
         let unflushed = || self.shared.tails.unflushed.load(Ordering::Relaxed);
         let is_behind = || unflushed() > GATE_FACTOR * self.settings.unflushed_bytes_max;
-        while unflushed() > self.settings.unflushed_bytes_max / 2
-            && !self.shared.background.is_stopped()
-            && self.flush() > 0
-        {
-            self.shared.gate.set_shut(is_behind());
+        let mut is_failing = false;
+        while unflushed() > self.settings.unflushed_bytes_max / 2 && !self.shared.background.is_stopped() {
+            let (bytes, failed) = self.flush();
+            is_failing = failed > 0;
+            if bytes == 0 {
+                break;
+            }
+            self.shared.gate.set_shut(is_behind() && !is_failing);
             self.trim_tails();
         }
-        self.shared.gate.set_shut(is_behind());
+        // Waiting does not help those that cannot be written: they take nothing more, and the others go on.
+        self.shared.gate.set_shut(is_behind() && !is_failing);
         self.trim_tails();
         LOOK_EVERY
     }
@@ -457,19 +461,25 @@ impl Store {
         self.state.lock().partitions.iter().map(|(stream, partition)| (*stream, partition.clone())).collect()
     }
 
-    /// Writes a part of what each partition has. Returns its bytes.
-    fn flush(&self) -> u64 {
-        let mut flushed = 0;
+    /// Writes a part of what each partition has. Returns its bytes, and how many partitions could not be written.
+    fn flush(&self) -> (u64, usize) {
+        let (mut flushed, mut failed) = (0, 0);
         for (_, partition) in self.all_partitions() {
+            let trouble = partition.trouble();
             let flushed_now = partition.flush(FLUSH_BYTES, (self.clock)());
             match flushed_now.and_then(|bytes| partition.sync_ahead(SYNC_BYTES).map(|()| bytes)) {
                 Ok(bytes) => flushed += bytes,
                 // Others may be on another disk, or whole.
-                Err(error) => tracing::error!(%error, "cannot write to a segment; it is tried again"),
+                Err(error) => {
+                    failed += 1;
+                    if trouble.as_ref() != Some(&error) {
+                        tracing::error!(%error, "cannot write to a segment; it is tried again");
+                    }
+                }
             }
         }
         self.counts.flushed_bytes.fetch_add(flushed, Ordering::Relaxed);
-        flushed
+        (flushed, failed)
     }
 
     /// Frees memory of batches that are in segments where tails hold too much, a part of it from each partition.

@@ -184,6 +184,11 @@ impl DiskPartition {
         self.stream
     }
 
+    /// Why it takes nothing more for now.
+    pub(crate) fn trouble(&self) -> Option<Error> {
+        self.state.lock().trouble.clone()
+    }
+
     pub(crate) fn dir(&self) -> PathBuf {
         self.segments.lock().dir().to_owned()
     }
