@@ -31,7 +31,7 @@ impl Broker {
             return Err(Error::invalid(format!("topic {name} has {has} partitions: they can only grow")));
         }
         if partitions == has {
-            return Ok((topic.status(), Lasts::already()));
+            return Ok((topic.status(), self.lasts(&topic)?));
         }
         TopicSettings { partitions, ..topic.settings }.validate()?;
         room_for(&self.topics.read(), 0, partitions - has)?;

@@ -100,6 +100,8 @@ pub(crate) struct AppendContext<'a> {
     pub store: Option<&'a Store>,
     /// Whether the append is over only when it is on the disk, if that is where its topic is.
     pub awaits_commit: bool,
+    /// Whether it comes back where the journal has much waiting. The broker's own batches are few and do not.
+    pub yields: bool,
     pub retention_bytes: u64,
     pub retention_ms: u64,
     pub now_ms: u64,
@@ -138,11 +140,9 @@ impl PartitionCell {
         let receivers = state.fanout.receivers();
         match &mut state.log {
             Log::Memory(log) => {
-                make_room(log, MemoryLog::cost(len), context).map_err(Refused::Failed)?;
-                let batch = match state.order.append(batch).map_err(Refused::Failed)? {
+                let batch = match state.order.place(batch).map_err(Refused::Failed)? {
                     Placed::New(batch) => batch,
                     Placed::Duplicate { base_offset } => {
-                        context.budget.release(MemoryLog::cost(len));
                         return Ok(Appended {
                             base_offset,
                             receivers: 0,
@@ -151,6 +151,8 @@ impl PartitionCell {
                         });
                     }
                 };
+                make_room(log, MemoryLog::cost(len), context).map_err(Refused::Failed)?;
+                state.order.replay(&batch);
                 log.append(batch.clone(), context.now_ms);
                 context.budget.release(log.trim(context.retention_bytes, context.retention_ms, context.now_ms));
                 deliver(&mut state.fanout, &batch, wakes);
@@ -159,19 +161,27 @@ impl PartitionCell {
                 Ok(Appended { base_offset, receivers, is_duplicate: false, commit: Commit::InMemory })
             }
             Log::Disk(log) => {
-                if let Some(Err(full)) = context.store.map(Store::admit) {
+                if context.yields
+                    && let Some(Err(full)) = context.store.map(Store::admit)
+                {
                     return Err(Refused::Blocked(batch, Blocking::Journal(full)));
                 }
                 let count = u64::from(batch.count());
-                let (base_offset, is_duplicate) = match state.order.append(batch).map_err(Refused::Failed)? {
+                let (base_offset, is_duplicate) = match state.order.place(batch).map_err(Refused::Failed)? {
                     Placed::New(batch) => {
-                        let base_offset = batch.base_offset();
-                        // What the journal does not take, it will not take later either: the order need not go back.
-                        log.append(batch, self.clone()).map_err(Refused::Failed)?;
-                        (base_offset, false)
+                        log.append(batch.clone(), self.clone()).map_err(Refused::Failed)?;
+                        state.order.replay(&batch);
+                        (batch.base_offset(), false)
                     }
                     Placed::Duplicate { base_offset } => (base_offset, true),
                 };
+                if is_duplicate
+                    && base_offset + count > log.extent().end
+                    && let Some(broken) = context.store.and_then(Store::broken)
+                {
+                    // It was taken, and nobody will hear any more that it is on the disk.
+                    return Err(Refused::Failed(broken));
+                }
                 let commit = match context.awaits_commit {
                     true => await_commit(&mut state.uncommitted, base_offset + count, log.extent().end),
                     false => Commit::Unasked,
@@ -220,12 +230,11 @@ impl PartitionCell {
         let start = before.max(extent.start);
         match &mut state.log {
             Log::Memory(log) => Ok((start, log.set_start(start), Lasts::already())),
-            Log::Disk(log) if start > extent.start => {
+            Log::Disk(log) => {
                 let (said, lasts) = Lasts::when_committed();
                 log.set_start(start, said)?;
                 Ok((start, 0, lasts))
             }
-            Log::Disk(_) => Ok((start, 0, Lasts::already())),
         }
     }
 

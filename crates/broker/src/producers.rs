@@ -1,8 +1,9 @@
 //! Identities for publishers that number their batches: none is given twice, also not after a restart.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use engine::Result;
+use engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 
 use crate::broker::Broker;
@@ -58,17 +59,18 @@ impl ProducerIds {
 }
 
 impl Broker {
-    /// The id and the epoch of a publisher that begins.
-    pub fn init_producer(&self) -> Result<(i64, i16)> {
-        Ok((self.producer_ids().next()?, 0))
+    /// The id and the epoch of a publisher that begins. Now and then it has to wait for the disk.
+    pub async fn init_producer(self: &Arc<Self>) -> Result<(i64, i16)> {
+        let broker = self.clone();
+        let given = tokio::task::spawn_blocking(move || broker.producer_ids().next()).await;
+        let id = given.map_err(|error| Error::new(ErrorKind::Internal, format!("no producer's id: {error}")))?;
+        Ok((id?, 0))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-
-    use engine::{Error, ErrorKind};
 
     use super::*;
 

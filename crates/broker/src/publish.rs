@@ -87,13 +87,15 @@ struct How {
     partitions: u32,
     retention: (u64, u64),
     awaits_commit: bool,
+    /// It may have to wait for room in the journal.
+    yields: bool,
 }
 
 impl How {
     fn of(topic: &Topic, awaits_commit: bool) -> Self {
         let settings = &topic.settings;
         let retention = (settings.retention_bytes, settings.retention_ms);
-        Self { partitions: settings.partitions, retention, awaits_commit }
+        Self { partitions: settings.partitions, retention, awaits_commit, yields: true }
     }
 }
 
@@ -143,10 +145,12 @@ impl Broker {
         wakes: &mut Wakes,
     ) -> Result<(Published, Commit)> {
         let cell = topic.partition(partition)?;
-        self.append_to(&cell, How::of(topic, true), batch, wakes).map_err(|refused| match refused {
-            Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
-            Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
-                Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name))
+        self.append_to(&cell, How { yields: false, ..How::of(topic, true) }, batch, wakes).map_err(|refused| {
+            match refused {
+                Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
+                Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
+                    Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name))
+                }
             }
         })
     }
@@ -196,6 +200,7 @@ impl Broker {
             budget: self.log_budget(),
             store: self.store(),
             awaits_commit: how.awaits_commit,
+            yields: how.yields,
             retention_bytes: how.retention.0,
             retention_ms: how.retention.1,
             now_ms: now_ms(),

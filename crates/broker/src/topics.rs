@@ -245,7 +245,7 @@ impl Broker {
         {
             let topics = self.topics.read();
             if let Some(topic) = topics.get(&name) {
-                return Ok((topic.clone(), Lasts::already()));
+                return Ok((topic.clone(), self.lasts(topic)?));
             }
             room_for(&topics, 1, settings.partitions)?;
         }
@@ -269,6 +269,16 @@ impl Broker {
         self.topics.write().insert(name, topic.clone());
         self.groups().topics_changed();
         Ok((topic, lasts))
+    }
+
+    /// When what is there of a topic lasts: somebody else may have asked for it just now.
+    pub(crate) fn lasts(&self, topic: &Topic) -> Result<Lasts> {
+        let (Some(id), Some(store)) = (topic.stored_as, self.store()) else {
+            return Ok(Lasts::already());
+        };
+        let (said, lasts) = Lasts::when_committed();
+        store.confirm_topic(id, topic.settings.partitions, said)?;
+        Ok(lasts)
     }
 
     /// Topics that a pattern means now.

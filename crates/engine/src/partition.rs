@@ -37,21 +37,27 @@ impl Partition {
         &self.producers
     }
 
-    /// Puts the batch behind all others, unless its producer sent it before or left something out. Its bytes are
-    /// not copied: the base offset lies outside its checksum.
-    pub fn append(&mut self, draft: DraftBatch) -> Result<Placed> {
-        if let Some(producer) = draft.producer() {
-            match self.producers.check(producer, draft.count())? {
-                Step::Duplicate { base_offset } => return Ok(Placed::Duplicate { base_offset }),
-                Step::Next => self.producers.note(producer, draft.count(), self.end),
-            }
+    /// Where the batch would be: behind all others, unless its producer sent it before or left something out. Its
+    /// bytes are not copied: the base offset lies outside its checksum.
+    pub fn place(&self, draft: DraftBatch) -> Result<Placed> {
+        if let Some(producer) = draft.producer()
+            && let Step::Duplicate { base_offset } = self.producers.check(producer, draft.count())?
+        {
+            return Ok(Placed::Duplicate { base_offset });
         }
-        let batch = draft.stamp(self.end);
-        self.end = batch.next_offset();
-        Ok(Placed::New(batch))
+        Ok(Placed::New(draft.stamp(self.end)))
     }
 
-    /// A batch that is in the log already, after a restart.
+    /// The same, and the batch is in the log.
+    pub fn append(&mut self, draft: DraftBatch) -> Result<Placed> {
+        let placed = self.place(draft)?;
+        if let Placed::New(batch) = &placed {
+            self.replay(batch);
+        }
+        Ok(placed)
+    }
+
+    /// A batch is in the log, behind all others.
     pub fn replay(&mut self, batch: &RecordBatch) {
         self.producers.replay(batch);
         self.end = batch.next_offset();

@@ -10,7 +10,7 @@
 //! In the background one thread writes committed batches to segments. Another takes a checkpoint every now and then: it
 //! syncs the segments, replaces the file, and lets the journal use its old files again. A third one compacts topics.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
 use crate::disk::{Disk, damaged, failed, make_dir, other_version, read_whole, replace};
 use crate::journal::recover::{self, Progress, Recovery, Tail};
 use crate::journal::{Entry, EntryKind, Gate, Journal, JournalSettings, JournalStats, Owner};
-use crate::partition::{CompactionSettings, CompactionStats, DiskPartition, TailBytes};
+use crate::partition::{CompactionSettings, CompactionStats, DiskPartition, FLUSH_BYTES, TailBytes};
 use crate::state::State;
 
 /// How often the background threads look whether there is something to do.
@@ -41,8 +41,6 @@ const COMPACT_EVERY: Duration = Duration::from_secs(1);
 const COMPACT_AGAIN: Duration = Duration::from_secs(60);
 /// How long somebody stands still for the journal.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// What one partition writes to its segments before another has its turn.
-const FLUSH_BYTES: usize = 4 << 20;
 /// Bytes of a partition's segments that wait for a sync.
 const SYNC_BYTES: u64 = 8 << 20;
 
@@ -106,8 +104,9 @@ pub struct Store {
     state: Mutex<State>,
     /// Held while one is taken.
     checkpoint: Mutex<LastCheckpoint>,
-    /// Held while partitions are compacted: two turns would take the same names for their files.
-    compaction: Mutex<()>,
+    /// Held while partitions are compacted: two turns would take the same names for their files. When those that could
+    /// not be are tried again.
+    compaction: Mutex<HashMap<u64, Instant>>,
     counts: Counts,
     clock: fn() -> u64,
     _lock: Box<dyn Send + Sync>,
@@ -276,6 +275,11 @@ impl Store {
         Ok(state.open_partitions(id))
     }
 
+    /// Changes nothing of a topic. What it is lasts when `owner` hears so.
+    pub fn confirm_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<()> {
+        self.append_change(&Change::Grow { id, partitions }, owner)
+    }
+
     /// Removes a topic with all its files. That lasts when `owner` hears so.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
         let change = Change::Delete { id };
@@ -357,14 +361,18 @@ impl Store {
     fn look_what_to_flush(&self) -> Duration {
         let unflushed = || self.shared.tails.unflushed.load(Ordering::Relaxed);
         let is_behind = || unflushed() > GATE_FACTOR * self.settings.unflushed_bytes_max;
-        while unflushed() > self.settings.unflushed_bytes_max / 2
-            && !self.shared.background.is_stopped()
-            && self.flush() > 0
-        {
-            self.shared.gate.set_shut(is_behind());
+        let mut is_failing = false;
+        while unflushed() > self.settings.unflushed_bytes_max / 2 && !self.shared.background.is_stopped() {
+            let (bytes, failed) = self.flush();
+            is_failing = failed > 0;
+            if bytes == 0 {
+                break;
+            }
+            self.shared.gate.set_shut(is_behind() && !is_failing);
             self.trim_tails();
         }
-        self.shared.gate.set_shut(is_behind());
+        // Waiting does not help those that cannot be written: they take nothing more, and the others go on.
+        self.shared.gate.set_shut(is_behind() && !is_failing);
         self.trim_tails();
         LOOK_EVERY
     }
@@ -393,25 +401,32 @@ impl Store {
         if self.broken().is_some() {
             return COMPACT_EVERY;
         }
-        match self.compact() {
-            Err(error) if error.kind != ErrorKind::ShuttingDown => {
-                self.counts.compaction_errors.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(%error, "a partition cannot be compacted; it is tried again");
-                COMPACT_AGAIN
-            }
-            _ => COMPACT_EVERY,
+        if let Err(error) = self.compact()
+            && error.kind != ErrorKind::ShuttingDown
+        {
+            tracing::error!(%error, "a partition cannot be compacted; it is tried again");
         }
+        COMPACT_EVERY
     }
 
     /// Compacts partitions where it is worth it. One that cannot be does not keep others from it.
     pub fn compact(&self) -> Result<CompactionStats> {
-        let _turn = self.compaction.lock();
-        let (partitions, settings) = (self.compacted_partitions(), &self.settings.compaction);
+        let mut again = self.compaction.lock();
+        again.retain(|_, at| *at > Instant::now());
+        let (mut partitions, settings) = (self.compacted_partitions(), &self.settings.compaction);
+        partitions.retain(|partition| !again.contains_key(&partition.stream()));
         let (mut total, mut outcome, mut has_to_last) = (CompactionStats::default(), Ok(()), false);
+        let mut put_off = |partition: &DiskPartition, error: Error| {
+            if error.kind != ErrorKind::ShuttingDown {
+                self.counts.compaction_errors.fetch_add(1, Ordering::Relaxed);
+                again.insert(partition.stream(), Instant::now() + COMPACT_AGAIN);
+            }
+            outcome = Err(error);
+        };
         for partition in &partitions {
             match partition.prepare_compaction(settings, (self.clock)()) {
                 Ok(has_to) => has_to_last |= has_to,
-                Err(error) => outcome = Err(error),
+                Err(error) => put_off(partition, error),
             }
         }
         if has_to_last {
@@ -419,9 +434,8 @@ impl Store {
         }
         for partition in &partitions {
             match partition.compact(settings, (self.clock)(), &|time| self.shared.background.rests(time)) {
-                Ok(None) => {}
-                Ok(Some(stats)) => total += stats,
-                Err(error) => outcome = Err(error),
+                Ok(stats) => total += stats.unwrap_or_default(),
+                Err(error) => put_off(partition, error),
             }
         }
         *self.counts.compaction.lock() += total;
@@ -447,21 +461,25 @@ impl Store {
         self.state.lock().partitions.iter().map(|(stream, partition)| (*stream, partition.clone())).collect()
     }
 
-    /// Writes a part of what each partition has. Returns its bytes.
-    fn flush(&self) -> u64 {
-        let mut flushed = 0;
+    /// Writes a part of what each partition has. Returns its bytes, and how many partitions could not be written.
+    fn flush(&self) -> (u64, usize) {
+        let (mut flushed, mut failed) = (0, 0);
         for (_, partition) in self.all_partitions() {
+            let trouble = partition.trouble();
             let flushed_now = partition.flush(FLUSH_BYTES, (self.clock)());
             match flushed_now.and_then(|bytes| partition.sync_ahead(SYNC_BYTES).map(|()| bytes)) {
                 Ok(bytes) => flushed += bytes,
+                // Others may be on another disk, or whole.
                 Err(error) => {
-                    tracing::error!(%error, "cannot write to a segment; it is tried again");
-                    break;
+                    failed += 1;
+                    if trouble.as_ref() != Some(&error) {
+                        tracing::error!(%error, "cannot write to a segment; it is tried again");
+                    }
                 }
             }
         }
         self.counts.flushed_bytes.fetch_add(flushed, Ordering::Relaxed);
-        flushed
+        (flushed, failed)
     }
 
     /// Frees memory of batches that are in segments where tails hold too much, a part of it from each partition.

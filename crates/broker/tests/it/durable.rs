@@ -50,7 +50,7 @@ async fn a_batch_is_in_the_log_once_whatever_ends_between_its_tries() {
     let (mut sequence, mut producers) = (0, Vec::new());
     for round in 0..4 {
         let broker = open(dir.path());
-        let (id, epoch) = broker.init_producer().expect("an identity");
+        let (id, epoch) = broker.init_producer().await.expect("an identity");
         assert!(!producers.contains(&id), "given twice");
         producers.push(id);
         let (id, epoch) = (producers[0], epoch);

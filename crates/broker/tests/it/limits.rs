@@ -46,6 +46,25 @@ async fn the_logs_stay_within_their_budget() {
     assert_eq!(metric(&broker, "thalweg_log_bytes"), 0, "all is given back");
 }
 
+/// What is refused for its place among its producer's batches, or was there before, takes no memory.
+#[tokio::test]
+async fn refused_numbers_take_nothing_of_the_budget() {
+    let broker = start(Settings { log_bytes_max: 100_000, ..Settings::default() });
+    let send = async |sequence: i32| {
+        let mut draft = batch(1, 10_000);
+        draft.set_producer(engine::Producer { id: 0, epoch: 0, sequence });
+        broker.publish("t", Some(0), Acks::Default, draft, &mut Wakes::default()).await.map_err(|error| error.kind)
+    };
+    send(0).await.expect("the first");
+    let held = metric(&broker, "thalweg_log_bytes");
+    for _ in 0..50 {
+        assert_eq!(send(7).await.map(drop), Err(ErrorKind::OutOfSequence));
+        send(0).await.expect("a duplicate");
+    }
+    assert_eq!(metric(&broker, "thalweg_log_bytes"), held);
+    send(1).await.expect("the second");
+}
+
 /// A batch that is larger than everything may be is refused and takes nothing from others.
 #[tokio::test]
 async fn a_batch_beyond_the_budget_is_refused() {

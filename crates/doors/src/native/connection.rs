@@ -238,7 +238,7 @@ impl NativeHandler {
             }
             Request::Stats => now(Response::Stats(broker.stats()?)),
             Request::Ping => now(Response::Pong),
-            Request::InitProducer => now(map::init_producer(broker)?),
+            Request::InitProducer => later(map::init_producer(broker.clone())),
             Request::Hello { .. } => return Err(Error::malformed("hello was said already")),
             Request::Credit { .. } => return Err(Error::malformed("a grant of credit has no answer")),
         })

@@ -72,8 +72,8 @@ pub(super) async fn fetch(
     Ok(Response::Fetched { start: fetched.start, end: fetched.end, batches: fetched.batches })
 }
 
-pub(super) fn init_producer(broker: &Broker) -> Result<Response> {
-    broker.init_producer().map(|(id, epoch)| Response::Producer { id, epoch })
+pub(super) async fn init_producer(broker: Arc<Broker>) -> Result<Response> {
+    broker.init_producer().await.map(|(id, epoch)| Response::Producer { id, epoch })
 }
 
 pub(super) fn list(broker: &Broker, after: &str, count_max: u32) -> Response {

@@ -494,6 +494,8 @@ impl Group {
 
     /// The topics of all subscriptions, by name, as far as the limit goes.
     fn resolve(&mut self, catalog: &dyn Catalog) {
+        // First: what comes meanwhile is seen the next time.
+        let version = catalog.version();
         let mut patterns: Vec<&Pattern> = self.members.values().flat_map(|member| &member.topics).collect();
         sort(&mut patterns);
         let found: BTreeMap<TopicName, u32> = patterns.into_iter().flat_map(|p| catalog.matching(p)).collect();
@@ -507,7 +509,7 @@ impl Group {
             })
             .collect();
         self.left_out = left_out;
-        self.catalog_version = catalog.version();
+        self.catalog_version = version;
     }
 
     /// A new epoch with a new target. Members move to it as they are heard.

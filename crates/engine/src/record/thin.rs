@@ -9,6 +9,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::ids::Offset;
+use crate::limits::BATCH_BYTES_MAX;
 
 impl RecordBatch {
     /// The batch with those records that `keep` wants, in the same codec. It is the same where none is lost.
@@ -33,6 +34,14 @@ impl RecordBatch {
         }
         let mut bytes = self.bytes[..BATCH_HEADER_BYTES].to_vec();
         codec.compress(&kept, &mut bytes)?;
+        if bytes.len() > BATCH_BYTES_MAX {
+            // Its producer compressed it better than this does.
+            let from = self.base_offset();
+            return Err(Error::too_large(format!(
+                "the batch at offset {from} has {} bytes with fewer records",
+                bytes.len()
+            )));
+        }
         let length = (bytes.len() - LENGTH_OVERHEAD) as i32;
         put_at(&mut bytes, AT_LENGTH, &length.to_be_bytes());
         put_at(&mut bytes, AT_MAX_TIMESTAMP, &max_timestamp.unwrap_or(self.base_timestamp_ms()).to_be_bytes());
@@ -41,14 +50,21 @@ impl RecordBatch {
         Ok(Self { bytes: bytes.into() })
     }
 
+    /// Whether the batch can stand in the place of itself and of the offsets behind it up to this one.
+    pub fn can_reach(&self, next_offset: Offset) -> bool {
+        next_offset >= self.next_offset() && next_offset - self.base_offset() - 1 <= i32::MAX as u64
+    }
+
     /// The batch in the place of itself and of the offsets behind it up to this one, of which no record is left; `None`
     /// where a batch cannot reach so far.
     pub fn reaching(&self, next_offset: Offset) -> Option<Self> {
         if next_offset == self.next_offset() {
             return Some(self.clone());
         }
-        let last = next_offset.checked_sub(self.base_offset() + 1)?;
-        let last = i32::try_from(last).ok()?;
+        if !self.can_reach(next_offset) {
+            return None;
+        }
+        let last = (next_offset - self.base_offset() - 1) as i32;
         let mut bytes = self.bytes.to_vec();
         put_at(&mut bytes, AT_LAST_OFFSET_DELTA, &last.to_be_bytes());
         seal(&mut bytes);

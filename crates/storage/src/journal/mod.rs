@@ -575,6 +575,10 @@ impl Shared {
         };
         tell(entries, |owner, _| owner.failed(&error));
         tell(waiting, |owner, _| owner.failed(&error));
+        // Who waits for room hears now that there will be none.
+        if let Some(tell) = self.on_room.get() {
+            tell();
+        }
     }
 
     fn prepare_files(&self) {

@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io::{self, IoSlice};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
+use engine::{Error, ErrorKind, Offset, RecordBatch, Records, Result};
 
 use super::index::Index;
-use super::segments::{READ_BYTES, Segment, SegmentInfo, View, index_name, leave_index, log_name};
+use super::segments::{READ_BYTES, Segment, SegmentInfo, View, index_name, leave_index, log_name, remove_quietly};
 use crate::disk::{Disk, DiskFile, failed};
 
 #[derive(Clone, Copy, Debug)]
@@ -168,8 +168,9 @@ impl Turn<'_, '_> {
             (self.view)(source)?.each(&mut |batches| {
                 self.pace.spend(bytes_of(batches))?;
                 for batch in batches.iter().filter(|batch| batch.next_offset() > from) {
-                    for record in &batch.records()? {
-                        let record = record?;
+                    // Of one that nobody can read, as a producer may send it, all stays as it is.
+                    let records = batch.records().ok();
+                    for record in records.iter().flat_map(Records::iter).map_while(Result::ok) {
                         if let Some(key) = record.key {
                             newest.note(key, record.offset);
                         }
@@ -198,7 +199,14 @@ impl Turn<'_, '_> {
                         let is_newest = record.key.and_then(|key| newest.of(key)).is_none_or(|at| at <= record.offset);
                         let is_gone = record.key.is_some() && record.value.is_none() && record.offset < tombstones_to;
                         is_newest && !is_gone
-                    })?;
+                    });
+                    let thin = match thin {
+                        Err(error) if error.kind != ErrorKind::TooLarge => {
+                            tracing::debug!(offset = batch.base_offset(), %error, "a batch is kept as it is");
+                            batch.clone()
+                        }
+                        thin => thin?,
+                    };
                     output.stats.records_removed += u64::from(batch.count() - thin.count());
                     output.push(thin)?;
                 }
@@ -249,7 +257,7 @@ impl Output {
     fn push(&mut self, batch: RecordBatch) -> Result<()> {
         if batch.count() == 0
             && let Some((last, end)) = &mut self.last
-            && last.reaching(batch.next_offset()).is_some()
+            && last.can_reach(batch.next_offset())
         {
             *end = batch.next_offset();
             return Ok(());
@@ -329,14 +337,5 @@ impl Output {
             remove_quietly(&*self.disk, &made.path);
             remove_quietly(&*self.disk, &self.dir.join(index_name(made.info.base, made.info.generation)));
         }
-    }
-}
-
-/// What is left is of no use, and the next start removes it.
-fn remove_quietly(disk: &dyn Disk, path: &Path) {
-    if let Err(error) = disk.remove(path)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::debug!(path = %path.display(), %error, "cannot remove what a compaction left");
     }
 }

@@ -33,6 +33,8 @@ use segments::{Segments, SharedSegments, Unsynced};
 
 /// How the error of a partition begins that cannot be served.
 pub(crate) const NOT_SERVED: &str = "this partition is not served: ";
+/// What is written to segments before somebody else may read or write there.
+pub(crate) const FLUSH_BYTES: usize = 4 << 20;
 /// What a batch in a tail costs beside its bytes.
 const ENTRY_BYTES: usize = 96;
 
@@ -49,6 +51,9 @@ pub struct DiskPartition {
     shared: Arc<Shared>,
     state: Mutex<State>,
     segments: SharedSegments,
+    /// Held from a look at what is not synced until that is noted: the system says once to each file that bytes could
+    /// not be written, and of two who sync only one would hear it. Taken before all other locks.
+    syncing: Mutex<()>,
 }
 
 /// Invariant: `start <= flushed <= committed <= end`, and the tail ends at `end` and has all from `flushed` on.
@@ -71,6 +76,9 @@ struct State {
     compacted: Compacted,
     /// Why it is not served.
     refused: Option<Error>,
+    /// Why it could not be written to a segment the last time: it takes nothing more until that works, so that it does
+    /// not fill the memory that all share.
+    trouble: Option<Error>,
     /// Changes that a checkpoint has to keep, and those that the last one kept.
     changes: u64,
     changes_kept: u64,
@@ -169,7 +177,16 @@ impl DiskPartition {
             refused,
             ..State::default()
         };
-        Self { stream, shared, state: Mutex::new(state), segments: Mutex::new(segments) }
+        Self { stream, shared, state: Mutex::new(state), segments: Mutex::new(segments), syncing: Mutex::default() }
+    }
+
+    pub(crate) fn stream(&self) -> u64 {
+        self.stream
+    }
+
+    /// Why it takes nothing more for now.
+    pub(crate) fn trouble(&self) -> Option<Error> {
+        self.state.lock().trouble.clone()
     }
 
     pub(crate) fn dir(&self) -> PathBuf {
@@ -222,6 +239,9 @@ impl DiskPartition {
     pub fn append(&self, batch: RecordBatch, owner: Arc<dyn Owner>) -> Result<()> {
         let mut state = self.state.lock();
         self.check(&state)?;
+        if let Some(trouble) = &state.trouble {
+            return Err(Error::busy(format!("the partition takes nothing more for now: {}", trouble.message)));
+        }
         debug_assert_eq!(batch.base_offset(), state.end, "invariant: appends are contiguous");
         let mark = batch.next_offset();
         let (kind, stream, body) = (EntryKind::Batch, self.stream, batch.bytes().clone());
@@ -345,7 +365,8 @@ impl DiskPartition {
             let message = format!("records up to {} may be deleted, not up to {start}", state.committed);
             return Err(Error::new(ErrorKind::OutOfRange, message));
         }
-        if start > state.start {
+        // One that is there may not last yet, and whoever asks again waits for that, too.
+        if start >= state.start {
             let body = Bytes::copy_from_slice(&start.to_le_bytes());
             // Its owner may be the same as that of batches, which all come before it.
             let mark = state.end;
@@ -375,7 +396,8 @@ impl DiskPartition {
     /// Where retention lets the partition begin. 0 is no limit. Whole segments go; the one that grows goes by time
     /// only, when nothing more came for so long.
     pub fn retain(&self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> Option<Offset> {
-        let segments = self.segments.lock();
+        // Whoever writes there now is not held up: the next look is soon.
+        let segments = self.segments.try_lock()?;
         let (start, flushed, end) = {
             let state = self.state.lock();
             (state.start, state.flushed, state.end)
@@ -422,6 +444,7 @@ impl DiskPartition {
         self.shared.tails.unflushed.fetch_sub(flushed().map(cost).sum(), Ordering::Relaxed);
         (state.flushed, state.segment_bytes) = (end, segments.bytes());
         state.unflushed_bytes -= bytes;
+        state.trouble = appended.as_ref().err().cloned();
         appended.map(|()| bytes)
     }
 
@@ -453,7 +476,9 @@ impl DiskPartition {
             }
             state.changes
         };
-        while self.flush(usize::MAX, now_ms)? > 0 {}
+        let committed = self.state.lock().committed;
+        while self.state.lock().flushed < committed && self.flush(FLUSH_BYTES, now_ms)? > 0 {}
+        let _syncing = self.syncing.lock();
         let (unsynced, taken) = {
             let mut segments = self.segments.lock();
             let mut info = PartitionInfo::default();
@@ -491,6 +516,10 @@ impl DiskPartition {
     /// Syncs segments when so many bytes of them are not: little by little, since whoever syncs the journal meanwhile
     /// has to wait for all that the disk was given before.
     pub(crate) fn sync_ahead(&self, bytes: u64) -> Result<()> {
+        // Somebody is at it already.
+        let Some(_syncing) = self.syncing.try_lock() else {
+            return Ok(());
+        };
         let unsynced = {
             let mut segments = self.segments.lock();
             if segments.unsynced_bytes() < bytes { Vec::new() } else { segments.unsynced()? }
@@ -547,10 +576,13 @@ impl DiskPartition {
                 pace: Pace::new(settings.bytes_per_s, wait),
             }
         };
-        let Outcome { sources, segments: made, compacted, stats } = turn.run(before, settings, now_ms)?;
+        let Outcome { sources, segments: made, compacted, stats } = match turn.run(before, settings, now_ms) {
+            // Retention or a deletion was faster.
+            Err(error) if error.kind == ErrorKind::Busy || self.state.lock().is_deleted => return Ok(None),
+            outcome => outcome?,
+        };
         let mut segments = self.segments.lock();
         if !segments.exchange(&sources, made) {
-            // Retention was faster.
             return Ok(None);
         }
         let mut state = self.state.lock();

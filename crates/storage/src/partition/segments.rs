@@ -417,8 +417,8 @@ impl Segments {
         }
     }
 
-    /// Removes the oldest segments, as long as `is_over` says so of the oldest one and of all bytes. Returns the
-    /// offset at which the log begins then, if any is removed.
+    /// Which of the oldest segments may go, as long as `is_over` says so of the oldest one and of all bytes: the offset
+    /// at which the log begins then, if any may.
     pub(crate) fn plan_removal(&self, is_over: impl Fn(&SegmentInfo, u64) -> bool) -> Option<Offset> {
         let (mut bytes, mut start) = (self.bytes(), None);
         for segment in &self.list {
@@ -484,25 +484,28 @@ impl Segments {
         }
     }
 
-    /// Puts segments into the place of others, if those are still there. The files that are not needed by that go when
-    /// no checkpoint names them.
+    /// Puts segments into the place of others, if those are still there. The files of what is replaced go when no
+    /// checkpoint names them; those that find no place go at once, since nobody has heard of them.
     pub(crate) fn exchange(&mut self, sources: &[SegmentInfo], made: Vec<Segment>) -> bool {
         let at = self.list.iter().position(|segment| sources.first() == Some(&segment.info));
         let there = self.list.iter().skip(at.unwrap_or(self.list.len())).map(|segment| segment.info);
         // The one that grows is none of them.
         let is_there = there.clone().count() > sources.len() && there.zip(sources).all(|(there, it)| there == *it);
-        let mut unneeded = VecDeque::from(made);
-        if let Some(at) = at.filter(|_| is_there) {
-            let rest = self.list.split_off(at + sources.len());
-            let replaced = self.list.split_off(at);
-            self.list.extend(std::mem::replace(&mut unneeded, replaced));
-            self.list.extend(rest);
-        }
-        for segment in &unneeded {
+        let Some(at) = at.filter(|_| is_there) else {
+            for segment in &made {
+                remove_quietly(&*self.disk, &self.log_path(&segment.info));
+                remove_quietly(&*self.disk, &self.index_path(&segment.info));
+            }
+            return false;
+        };
+        let rest = self.list.split_off(at + sources.len());
+        for segment in self.list.split_off(at) {
             self.replaced.push(self.log_path(&segment.info));
             self.replaced.push(self.index_path(&segment.info));
         }
-        is_there
+        self.list.extend(made);
+        self.list.extend(rest);
+        true
     }
 
     /// What was replaced so far is in no checkpoint that is written from now on.
@@ -543,6 +546,15 @@ fn parse_name(name: &str) -> Option<(Offset, u32, &str)> {
     let (stem, kind) = name.split_once('.')?;
     let (base, generation) = stem.split_once('-').unwrap_or((stem, "0"));
     Some((base.parse().ok()?, generation.parse().ok()?, kind))
+}
+
+/// What is left is of no use, and the next start removes it.
+pub(crate) fn remove_quietly(disk: &dyn Disk, path: &Path) {
+    if let Err(error) = disk.remove(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::debug!(path = %path.display(), %error, "cannot remove what a compaction left");
+    }
 }
 
 pub(crate) fn leave_index(disk: &dyn Disk, path: &Path, index: &Index) {

@@ -284,3 +284,35 @@ fn readers_go_on_while_it_is_compacted_and_retention_moves_the_start() {
         }
     });
 }
+
+/// Retention takes segments while others are made of them, and the turn after that takes the same names again.
+#[test]
+fn a_turn_that_comes_too_late_leaves_nothing_behind() {
+    repeatable(4, |seed| {
+        let compaction = CompactionSettings { bytes_per_s: 200_000, ..settings().compaction };
+        let mut site = Site::new(StoreSettings { compaction, ..settings() });
+        let mut random = Random::new(seed);
+        for _ in 0..150 {
+            // Hardly a key is there twice: what is made is as large as what it is made of.
+            while site.append(&mut random, 1_000_000).is_err() {}
+        }
+        site.settle();
+        let store = site.store.clone();
+        let turn = std::thread::spawn(move || store.compact());
+        let is_made =
+            |(path, bytes): &(std::path::PathBuf, u64)| path.to_string_lossy().contains("-1.log") && *bytes > 0;
+        wait_until("a turn is at it", || site.disk.files().iter().any(is_made) || turn.is_finished());
+        let second =
+            read_at(&site.log, 0, 20_000).expect("it is read").last().map_or(1, engine::RecordBatch::next_offset);
+        site.log.set_start(second, Arc::new(Nobody)).expect("it may begin there");
+        site.store.checkpoint().expect("it is safe");
+        turn.join().expect("no panic").expect("it came too late");
+        site.store.compact().expect("it is compacted");
+        site.store.checkpoint().expect("it is safe");
+        let start = site.log.extent().start;
+        site.history = site.history.split_off(&start);
+        let site = site.reopened(SimDisk::kill);
+        assert_eq!(site.log.refused(), None);
+        assert!(site.check().iter().any(|record| record.offset >= start));
+    });
+}
