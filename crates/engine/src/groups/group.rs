@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::assign::{Assignment, Assignor, Subscriber};
 use super::offsets::{Change, Committed, Offsets};
 use super::record::SavedGroup;
+use super::status::{GroupState, MemberState, MemberStatus};
 use super::{Catalog, GroupError, GroupName, InstanceId, MemberId, Reason};
 use crate::error::{Error, Result};
 use crate::ids::{Offset, TopicName, TopicPartition};
@@ -115,72 +116,6 @@ pub struct Turn {
     pub epoch: u32,
     /// All that it may read, where that has changed or it asked.
     pub assignment: Option<Vec<TopicPartition>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum GroupState {
-    Empty = 0,
-    /// Every member has its target.
-    Stable = 1,
-    /// Some give up partitions or wait for them.
-    Reconciling = 2,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum MemberState {
-    Stable = 0,
-    /// It was asked to give up partitions and has not said that it did.
-    Revoking = 1,
-    /// What it shall have is still with others.
-    Waiting = 2,
-    /// A static member that has left and may come back.
-    Away = 3,
-}
-
-/// A member as it is shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberStatus<'a> {
-    pub id: &'a MemberId,
-    pub instance: Option<&'a InstanceId>,
-    pub client: &'a str,
-    pub epoch: u32,
-    pub state: MemberState,
-    pub topics: &'a [Pattern],
-    /// What it may read.
-    pub assigned: &'a BTreeSet<TopicPartition>,
-    /// What it was asked to give up.
-    pub revoking: &'a BTreeSet<TopicPartition>,
-}
-
-impl GroupState {
-    pub fn from_code(code: u8) -> Option<Self> {
-        [Self::Empty, Self::Stable, Self::Reconciling].into_iter().find(|state| *state as u8 == code)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Empty => "empty",
-            Self::Stable => "stable",
-            Self::Reconciling => "reconciling",
-        }
-    }
-}
-
-impl MemberState {
-    pub fn from_code(code: u8) -> Option<Self> {
-        [Self::Stable, Self::Revoking, Self::Waiting, Self::Away].into_iter().find(|state| *state as u8 == code)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stable => "stable",
-            Self::Revoking => "revoking",
-            Self::Waiting => "waiting",
-            Self::Away => "away",
-        }
-    }
 }
 
 #[derive(Debug)]
