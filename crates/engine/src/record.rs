@@ -200,6 +200,9 @@ impl BatchBuilder {
 
     pub fn push_record(&mut self, record: &Record, now_ms: i64) -> Result<()> {
         let timestamp_ms = if record.timestamp_ms == 0 { now_ms } else { record.timestamp_ms };
+        if record.headers.is_empty() {
+            return self.push(timestamp_ms, record.key.as_deref(), record.value.as_deref(), &[]);
+        }
         let mut buffer = [(&[][..], None); 8];
         if record.headers.len() <= buffer.len() {
             for (slot, (name, value)) in buffer.iter_mut().zip(&record.headers) {

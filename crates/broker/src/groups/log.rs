@@ -31,6 +31,11 @@ pub(super) struct Appended {
 }
 
 impl Appended {
+    /// Whether [`Appended::committed`] has nothing to wait for.
+    pub(super) fn is_reached(&self) -> bool {
+        !matches!(self.commit, Commit::Awaited(_))
+    }
+
     /// Returns when the records are committed, the last of them after all others. In memory they are so at once.
     pub(super) async fn committed(self) -> Result<Offset> {
         finish_commit(self.last, self.commit).await?;

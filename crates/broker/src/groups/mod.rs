@@ -16,7 +16,7 @@ use engine::groups::{
     OFFSETS_TOPIC, OffsetsRecord, Reason, Turn,
 };
 use engine::limits::{COMMITTED_OFFSETS_MAX, GROUPS_MAX};
-use engine::{Error, Offset, PartitionId, Pattern, Result, Start, TopicName, TopicPartition};
+use engine::{Error, ErrorKind, Offset, PartitionId, Pattern, Result, Start, TopicName, TopicPartition};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, OnceCell};
 
@@ -24,6 +24,7 @@ use crate::broker::Broker;
 use crate::metrics::Counter;
 use crate::publish::Wakes;
 use crate::timers;
+use log::Appended;
 
 pub use status::{GroupMember, GroupPartition, GroupStatus, GroupSummary};
 
@@ -44,7 +45,7 @@ pub(crate) struct Coordinator {
     /// A deadline may have come nearer, or the topics have changed.
     changed: Arc<Notify>,
     /// Committed offsets of all groups.
-    offsets: AtomicUsize,
+    offsets: Arc<AtomicUsize>,
     /// The zero of the clock that never steps back.
     begin: Instant,
     counts: Counts,
@@ -66,6 +67,8 @@ struct Cell {
     news: Notify,
     /// Held by whoever writes what the topic of offsets has to know of the group itself.
     saving: tokio::sync::Mutex<()>,
+    /// Committed offsets of all groups.
+    offsets: Arc<AtomicUsize>,
 }
 
 struct State {
@@ -111,7 +114,7 @@ impl Default for Coordinator {
             is_restored: OnceCell::new(),
             topics_version: AtomicU64::new(1),
             changed: Arc::default(),
-            offsets: AtomicUsize::new(0),
+            offsets: Arc::default(),
             begin: Instant::now(),
             counts: Counts::default(),
         }
@@ -147,7 +150,7 @@ impl Coordinator {
         if groups.len() >= GROUPS_MAX && !groups.contains_key(name) {
             return Err(Error::busy(format!("this broker has {GROUPS_MAX} consumer groups; delete some first")).into());
         }
-        let new = || Arc::new(Cell::new(Group::new(name.clone(), self.now())));
+        let new = || Arc::new(Cell::new(Group::new(name.clone(), self.now()), &self.offsets));
         Ok(groups.entry(name.clone()).or_insert_with(new).clone())
     }
 
@@ -163,15 +166,29 @@ impl Coordinator {
         }
         Ok(())
     }
+}
 
-    /// Lets commits take effect that the log is safe for.
-    fn commit_through(&self, cell: &Cell, position: Offset) {
-        self.count_offsets(cell, |group| group.committed_through(position));
+impl Cell {
+    fn new(group: Group, offsets: &Arc<AtomicUsize>) -> Self {
+        Self {
+            name: group.name().clone(),
+            offsets: offsets.clone(),
+            state: Mutex::new(State { group, is_gone: false }),
+            news: Notify::new(),
+            saving: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Lets a commit take effect, and those before it, once the log is safe for it.
+    async fn commit_through(&self, appended: Appended) -> Result<()> {
+        let position = appended.committed().await?;
+        self.count_offsets(|group| group.committed_through(position));
+        Ok(())
     }
 
     /// Does what may change how many offsets there are.
-    fn count_offsets(&self, cell: &Cell, work: impl FnOnce(&mut Group)) {
-        let mut state = cell.state.lock();
+    fn count_offsets(&self, work: impl FnOnce(&mut Group)) {
+        let mut state = self.state.lock();
         if state.is_gone {
             return;
         }
@@ -180,17 +197,6 @@ impl Coordinator {
         let after = state.group.committed().len();
         self.offsets.fetch_add(after, Ordering::Relaxed);
         self.offsets.fetch_sub(before, Ordering::Relaxed);
-    }
-}
-
-impl Cell {
-    fn new(group: Group) -> Self {
-        Self {
-            name: group.name().clone(),
-            state: Mutex::new(State { group, is_gone: false }),
-            news: Notify::new(),
-            saving: tokio::sync::Mutex::default(),
-        }
     }
 }
 
@@ -236,7 +242,7 @@ impl Broker {
         for (name, mut group) in groups {
             self.forget_lost_topics(&mut group);
             offsets += group.committed().len();
-            cells.insert(name, Arc::new(Cell::new(group)));
+            cells.insert(name, Arc::new(Cell::new(group, &coordinator.offsets)));
         }
         if !cells.is_empty() {
             tracing::info!(groups = cells.len(), offsets, "consumer groups restored");
@@ -423,9 +429,14 @@ impl Broker {
         });
         let appended = appended.await??;
         drop(wakes);
-        let position = appended.committed().await?;
-        coordinator.commit_through(&cell, position);
-        Ok(())
+        if appended.is_reached() {
+            return Ok(cell.commit_through(appended).await?);
+        }
+        // Whoever commits may go before the log is safe, and then it counts all the same.
+        let committed = tokio::spawn(async move { cell.commit_through(appended).await });
+        Ok(committed.await.unwrap_or_else(|gone| {
+            Err(Error::new(ErrorKind::Internal, format!("the broker ended before a commit was on the disk: {gone}")))
+        })?)
     }
 
     fn check_offsets(&self, changes: &[Change]) -> Result<()> {
@@ -550,7 +561,7 @@ impl Broker {
         let coordinator = self.groups();
         for cell in coordinator.cells() {
             let mut wakes = Wakes::default();
-            coordinator.count_offsets(&cell, |group| self.forget_offsets(group, topic, &mut wakes));
+            cell.count_offsets(|group| self.forget_offsets(group, topic, &mut wakes));
             cell.news.notify_waiters();
         }
         // Members may have a deadline now by which they have to give up what they had.

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use broker::{Attempt, Broker, Settings, Wakes};
+use broker::{Attempt, Broker, OffsetCommit, Settings, Wakes};
+use engine::groups::{Committer, GroupName};
 use engine::record::Producer;
-use engine::{Acks, BatchBuilder, Codec, DraftBatch, ErrorKind};
+use engine::{Acks, BatchBuilder, Codec, DraftBatch, ErrorKind, TopicName, TopicPartition};
 use storage::{RealDisk, Store, StoreSettings};
 use tokio::runtime::Handle;
 
@@ -97,6 +98,39 @@ async fn an_acknowledgement_says_what_it_means() {
     }
     let all = within("a fetch", broker.fetch("t", 0, 0, 1 << 20, std::time::Duration::ZERO)).await.expect("records");
     assert_eq!((all.end, all.batches.len()), (4, 4));
+}
+
+/// Whoever commits may be gone before the disk has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_nobody_waits_for_counts_all_the_same() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = open(dir.path());
+    publish(&broker, "t", 0).await.expect("published");
+    let group = GroupName::parse("g").expect("a name");
+    let partition = TopicPartition { topic: TopicName::parse("t").expect("a name"), partition: 0 };
+    let commit = |offset| {
+        let offsets = vec![OffsetCommit { partition: partition.clone(), offset, metadata: String::new() }];
+        broker.commit_offsets(&group, &Committer::Outsider, offsets)
+    };
+    // The group itself is on the disk then.
+    within("a commit", commit(0)).await.expect("committed");
+    for offset in 1..10 {
+        tokio::select! {
+            biased;
+            committed = commit(offset) => committed.expect("committed"),
+            () = std::future::ready(()) => {}
+        }
+        let counts = async {
+            loop {
+                let committed = broker.committed_offsets(&group, None).await.expect("offsets");
+                if committed[0].1.offset == offset {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        within("the commit to count", counts).await;
+    }
 }
 
 /// Far more than the tail holds: what is no longer in memory comes from files, to a subscriber and to a fetch.

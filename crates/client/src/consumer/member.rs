@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::groups::Assignor;
-use engine::{Error, ErrorKind, Offset, Result, TopicPartition};
+use engine::{Error, ErrorKind, Offset, Result, RetryClass, TopicPartition};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
@@ -93,10 +93,15 @@ impl Member {
             changed: Notify::new(),
             owned_changed: Notify::new(),
         });
-        link.join().await?;
         let (leave, told_to_leave) = oneshot::channel();
-        let task = tokio::spawn(link.clone().stay(told_to_leave));
-        Ok(Self { link, leave: Some(leave), task: Some(task) })
+        let (joined, has_joined) = oneshot::channel();
+        let task = tokio::spawn(link.clone().live(joined, told_to_leave));
+        // Whoever waits may go before the answer comes: this is dropped then, and leaves.
+        let member = Self { link, leave: Some(leave), task: Some(task) };
+        match has_joined.await {
+            Ok(joined) => joined.map(|()| member),
+            Err(_) => member.leave().await.and(Err(Error::new(ErrorKind::Internal, "the membership did not begin"))),
+        }
     }
 
     /// Leaves, and waits until the broker knows.
@@ -141,10 +146,10 @@ impl Link {
         }
     }
 
-    /// Commits as this member.
-    pub(super) async fn commit(&self, offsets: &[(TopicPartition, Offset, String)]) -> Result<()> {
+    /// Commits as this member what it read in this membership. A later one may have begun elsewhere.
+    pub(super) async fn commit(&self, generation: u64, offsets: &[(TopicPartition, Offset, String)]) -> Result<()> {
         loop {
-            let (epoch, generation) = self.reached();
+            let epoch = self.epoch_of(generation)?;
             let new = offsets.iter().map(|(at, offset, metadata)| (at, new_offset(at, *offset, metadata)));
             let commit = OffsetCommit {
                 group: self.terms.group.clone(),
@@ -155,17 +160,23 @@ impl Link {
             };
             let sent = self.client.send_commit(commit).await;
             let is_fenced = sent.as_ref().is_err_and(|error| error.kind == ErrorKind::Fenced);
-            let (reached, same) = self.reached();
             // A heartbeat with a later epoch has overtaken it.
-            if !(is_fenced && reached != epoch && same == generation) {
+            if !(is_fenced && self.epoch_of(generation)? != epoch) {
                 return sent;
             }
         }
     }
 
-    fn reached(&self) -> (u32, u64) {
+    /// The epoch of a membership, unless that is over.
+    fn epoch_of(&self, generation: u64) -> Result<u32> {
         let state = self.state.lock();
-        (state.epoch, state.generation)
+        match state.generation == generation {
+            true => Ok(state.epoch),
+            false => Err(Error::new(
+                ErrorKind::Fenced,
+                "the broker has put this consumer out; what it read before is not committed and comes again",
+            )),
+        }
     }
 
     fn update(&self, change: impl FnOnce(&mut State)) {
@@ -175,8 +186,26 @@ impl Link {
         self.changed.notify_one();
     }
 
+    /// Joins, stays until it is told to leave, and leaves.
+    async fn live(
+        self: Arc<Self>,
+        joined: oneshot::Sender<Result<()>>,
+        told_to_leave: oneshot::Receiver<()>,
+    ) -> Result<()> {
+        // It waits for the answer in any case: a leave could overtake the join.
+        let result = self.join().await;
+        let failed = result.as_ref().err().cloned();
+        // Who waited for it may be gone, and is about to tell it to leave then.
+        joined.send(result).unwrap_or_default();
+        match failed {
+            None => self.stay(told_to_leave).await,
+            Some(error) if error.retry_class() == RetryClass::OutcomeUnknown => self.depart().await,
+            Some(error) => Err(error),
+        }
+    }
+
     /// Heartbeats until it is told to leave, and then leaves.
-    async fn stay(self: Arc<Self>, told_to_leave: oneshot::Receiver<()>) -> Result<()> {
+    async fn stay(&self, told_to_leave: oneshot::Receiver<()>) -> Result<()> {
         tokio::select! {
             biased;
             // An error is the end of the sender, which tells the same.
@@ -186,6 +215,11 @@ impl Link {
                 return Err(error);
             }
         }
+        self.depart().await
+    }
+
+    /// A static member only steps away.
+    async fn depart(&self) -> Result<()> {
         let step = if self.terms.instance.is_empty() { Step::Leave } else { Step::Away };
         self.say(step, Duration::ZERO).await.map(drop)
     }

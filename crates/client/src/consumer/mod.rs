@@ -112,7 +112,8 @@ pub enum ConsumerEvent {
     /// These partitions are read from now on, too.
     Assigned(Vec<TopicPartition>),
     /// Nothing comes from these any more, and with the next call others get them: what is not yet committed of
-    /// them can be committed before. Where the consumer commits by itself, it does.
+    /// them can be committed before, and nothing else can be done with them. Where the consumer commits by itself,
+    /// it does.
     Revoked(Vec<TopicPartition>),
     /// The broker has put this consumer out, and others may read these already: what was not committed comes there
     /// again.
@@ -147,6 +148,8 @@ impl ConsumerBuilder {
     }
 
     /// Where partitions begin of which the group has committed nothing; by default with the oldest record.
+    /// [`Start::Live`] means what is published from when a consumer gets the partition: what came before, to a new
+    /// partition or to one that moves before the first commit, is passed over.
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
@@ -185,7 +188,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Joins the group.
+    /// Joins the group. Dropped before it returns it leaves the group again in the background.
     pub async fn open(self) -> Result<Consumer> {
         let member = Member::join(self.client.clone(), self.terms).await?;
         Ok(Consumer {
@@ -485,6 +488,10 @@ impl Consumer {
                 self.finish_current();
             }
             self.pending.retain(|event| !is_of(event, at));
+            if let Some(owned) = self.owned.get_mut(at) {
+                owned.held.clear();
+                owned.waiting = None;
+            }
         }
     }
 
@@ -540,9 +547,10 @@ impl Consumer {
         (self.buffer_bytes / partitions.max(1) as u64).max(CREDIT_BYTES_MIN)
     }
 
+    /// A partition that is read, and goes on to be.
     fn owned_at(&self, topic: &str, partition: PartitionId) -> Result<TopicPartition> {
         let at = at_of(topic, partition)?;
-        match self.owned.contains_key(&at) {
+        match self.owned.contains_key(&at) && !self.leaving.contains(&at) {
             true => Ok(at),
             false => Err(Error::not_found(format!("partition {at} is not with this consumer"))),
         }
@@ -586,7 +594,7 @@ impl Consumer {
         if progress.is_empty() {
             return Ok(());
         }
-        self.member.link.commit(&progress).await?;
+        self.member.link.commit(self.seen.1, &progress).await?;
         self.note_committed(&progress);
         Ok(())
     }
@@ -608,9 +616,9 @@ impl Consumer {
         self.finish_committing().await;
         let progress = self.progress();
         if !progress.is_empty() {
-            let link = self.member.link.clone();
+            let (link, generation) = (self.member.link.clone(), self.seen.1);
             self.committing = Some(tokio::spawn(async move {
-                let result = link.commit(&progress).await;
+                let result = link.commit(generation, &progress).await;
                 (progress, result)
             }));
         }

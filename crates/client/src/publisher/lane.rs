@@ -79,7 +79,8 @@ pub(super) type Identity = (i64, i16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Renumber {
     Keep,
-    /// The batch that had this sequence was surely not taken and is given up: those behind it move up.
+    /// The batch that had this sequence was surely not taken and is given up: those behind it move up. If any of
+    /// those is on a wire that broke, they move to another identity instead: [`Lane::clear_doubts`].
     From(i32),
     /// The broker no longer knows this producer, or nobody knows what it took.
     Anew,
@@ -172,7 +173,12 @@ impl<T> Lane<T> {
             Some(Renumber::Anew) => return Step::Identity,
             Some(Renumber::From(sequence)) => {
                 let at = self.queue.iter().position(|batch| !is_before(batch.sequence, sequence));
-                self.renumber(at.unwrap_or(self.queue.len()), sequence);
+                let at = at.unwrap_or(self.queue.len());
+                if self.clear_doubts(at) {
+                    self.drain = Some(Renumber::Anew);
+                    return Step::Identity;
+                }
+                self.renumber(at, sequence);
             }
             Some(Renumber::Keep) | None => {}
         }
@@ -434,6 +440,17 @@ impl<T> Lane<T> {
             (Some(Renumber::From(a)), Renumber::Keep) => Renumber::From(a),
             (Some(Renumber::Keep) | None, other) => other,
         });
+    }
+
+    /// The sequence before this batch was not used and will not be, so neither it nor any behind it was taken, nor
+    /// will be: not before that sequence is used. Whether any of them may still be on a wire that broke. Those that
+    /// moved up would be mistaken for them, so they need another identity.
+    fn clear_doubts(&mut self, from: usize) -> bool {
+        let mut had_any = false;
+        for batch in self.queue.iter_mut().skip(from) {
+            had_any |= std::mem::take(&mut batch.may_be_taken);
+        }
+        had_any
     }
 
     /// Gives the batches of the queue from this one on, none of which is on its way, sequences from this one on.

@@ -85,7 +85,7 @@ pub(super) enum Gathered {
 }
 
 /// Whether somebody has to send what was added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wake {
     No,
     /// When there is nothing else to do.
@@ -145,39 +145,71 @@ impl Ledger {
 
     /// Adds a record to the batch that grows in its partition.
     pub fn gather(&self, record: &Record, callback: &mut Option<Callback>) -> Result<Gathered> {
+        // It counts only where the record has no time of its own.
+        let now_ms = if record.timestamp_ms == 0 { now_ms() } else { 0 };
         let mut state = self.state.lock();
-        let state = &mut *state;
         if state.has_no_room(&self.settings) {
             return Ok(Gathered::Full);
         }
+        let delivery = |owed: &Owed, index| Delivery { receipt: owed.receipt.clone(), index };
+        let (delivery, wake) = self.put(&mut state, record, now_ms, callback, delivery)?;
+        Ok(Gathered::Added { delivery, wake })
+    }
+
+    /// Adds records in their order, until there is no room, a batch is full or one cannot be added. Returns how many
+    /// were added, and whether somebody has to send them.
+    pub fn gather_all(&self, records: &[Record]) -> (usize, Wake, Result<()>) {
+        let (now_ms, mut wake) = (now_ms(), Wake::No);
+        let mut state = self.state.lock();
+        for (added, record) in records.iter().enumerate() {
+            if wake == Wake::Now || state.has_no_room(&self.settings) {
+                return (added, wake, Ok(()));
+            }
+            match self.put(&mut state, record, now_ms, &mut None, |_, _| ()) {
+                Ok(((), woken)) => wake = wake.max(woken),
+                Err(error) => return (added, wake, Err(error)),
+            }
+        }
+        (records.len(), wake, Ok(()))
+    }
+
+    /// Adds a record where there is room. `tell` gets what is owed for its batch, and its place there.
+    fn put<T>(
+        &self,
+        state: &mut State,
+        record: &Record,
+        now_ms: i64,
+        callback: &mut Option<Callback>,
+        tell: impl FnOnce(&Owed, u32) -> T,
+    ) -> Result<(T, Wake)> {
         let at = state.partition_of(record, &self.settings)?;
         let lane = &mut state.lanes[at];
-        let (delivery, bytes) = match add(lane, record, callback, &self.settings) {
+        let (index, bytes) = match add(lane, record, now_ms, callback, &self.settings) {
             // It may be too large only for what is left of this batch.
             Err(_) if lane.gathering.is_some() => {
                 lane.close_gathering();
-                add(lane, record, callback, &self.settings)?
+                add(lane, record, now_ms, callback, &self.settings)?
             }
             added => added?,
         };
-        let mut wake = Wake::No;
-        if lane.gathering.as_ref().is_some_and(|open| open.held >= self.settings.batch_bytes) {
+        let open = lane.gathering.as_ref().expect("invariant: it has the record");
+        let told = tell(&open.owed, index);
+        let mut wake = if index == 0 { Wake::Idle } else { Wake::No };
+        if open.held >= self.settings.batch_bytes {
             lane.close_gathering();
             wake = Wake::Now;
-        } else if delivery.index == 0 {
-            wake = Wake::Idle;
         }
         state.held += bytes;
         if state.lanes.len() > 1 {
             state.turn_sticky(record.key.is_none(), bytes, &self.settings);
         }
-        if delivery.index == 0 {
+        if index == 0 {
             state.set_ready(at);
             if state.watch() {
                 self.has_deadline.notify_one();
             }
         }
-        Ok(Gathered::Added { delivery, wake })
+        Ok((told, wake))
     }
 
     /// Adds a batch behind all that was gathered for its partition; gives it back where there is no room. Its
@@ -546,27 +578,28 @@ impl Failed {
     }
 }
 
-/// Adds a record to what gathers in a lane. Returns by how many bytes that grew.
+/// Adds a record to what gathers in a lane. Returns its place there, and by how many bytes that grew.
 fn add(
     lane: &mut Lane<Owed>,
     record: &Record,
+    now_ms: i64,
     callback: &mut Option<Callback>,
     settings: &Settings,
-) -> Result<(Delivery, usize)> {
+) -> Result<(u32, usize)> {
     if let Some(Open { contents: Contents::Records(builder), owed, held, .. }) = &mut lane.gathering {
-        builder.push_record(record, now_ms())?;
+        builder.push_record(record, now_ms)?;
         let index = builder.count() - 1;
         owed.callbacks.extend(callback.take().map(|callback| (index, callback)));
         let before = std::mem::replace(held, builder.len());
-        return Ok((Delivery { receipt: owed.receipt.clone(), index }, *held - before));
+        return Ok((index, *held - before));
     }
     let mut builder = lane.spare.take().unwrap_or_default();
-    builder.push_record(record, now_ms())?;
+    builder.push_record(record, now_ms)?;
     let mut open = begin(Contents::Records(builder), true, settings);
     open.owed.callbacks.extend(callback.take().map(|callback| (0, callback)));
-    let (receipt, held) = (open.owed.receipt.clone(), open.held);
+    let held = open.held;
     lane.gathering = Some(open);
-    Ok((Delivery { receipt, index: 0 }, held))
+    Ok((0, held))
 }
 
 fn begin(contents: Contents, is_flushed: bool, settings: &Settings) -> Open<Owed> {

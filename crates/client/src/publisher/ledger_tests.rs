@@ -263,3 +263,31 @@ fn batches_are_compressed_and_held_as_they_are() {
         assert_eq!(held(&ledger), 0);
     }
 }
+
+#[test]
+fn records_that_come_together_stop_at_a_full_batch_and_at_a_full_buffer() {
+    let ledger = ledger(1, |settings| settings.buffer_bytes = 1_500);
+    let records: Vec<Record> = (0..30u8).map(|i| Record::new(vec![i; 100])).collect();
+    let (first, wake, result) = ledger.gather_all(&records);
+    assert_eq!((wake, result), (Wake::Now, Ok(())));
+    assert!((8..10).contains(&first), "a batch of 1,000 bytes: {first}");
+    let (second, wake, _) = ledger.gather_all(&records[first..]);
+    assert_eq!(wake, Wake::Idle, "the next batch has begun");
+    assert!(held(&ledger) >= 1_500 && first + second < 30);
+    assert_eq!(ledger.gather_all(&records[first + second..]), (0, Wake::No, Ok(())), "there is no room");
+    let mut values = Vec::new();
+    let mut next = 0;
+    for (batch, sent) in sent(&ledger) {
+        let records = sent.records().expect("records");
+        values.extend(records.iter().map(|view| view.expect("valid").value.expect("a value")[0]));
+        accept(&ledger, batch, next);
+        next = values.len() as u64;
+    }
+    assert_eq!(values, (0..(first + second) as u8).collect::<Vec<_>>());
+    assert_eq!(held(&ledger), 0);
+    // What is refused is refused alone.
+    let mixed =
+        [Record::new("fits"), Record::new(vec![0; engine::limits::BATCH_BYTES_MAX]), Record::new("not reached")];
+    let (added, wake, result) = ledger.gather_all(&mixed);
+    assert_eq!((added, wake, result.map_err(|error| error.kind)), (1, Wake::Idle, Err(ErrorKind::TooLarge)));
+}

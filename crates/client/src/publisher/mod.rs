@@ -233,6 +233,23 @@ impl Publisher {
         self.gather(record, &mut Some(callback)).await.map(drop)
     }
 
+    /// Adds records as [`Publisher::send`] does, for much less where there are many. What became of them
+    /// [`Publisher::flush`] tells. On an error those before the record that it is about are on their way. Dropped
+    /// while it waits, it has added some of them.
+    pub async fn send_all(&self, mut records: &[Record]) -> Result<()> {
+        while !records.is_empty() {
+            let (added, wake, result) = self.ledger().gather_all(records);
+            self.wake(wake);
+            result?;
+            records = &records[added..];
+            if added == 0 {
+                self.sender.send_now();
+                self.ledger().room().await;
+            }
+        }
+        Ok(())
+    }
+
     /// Publishes one record at once and waits for its acknowledgement; `None` without acknowledgements.
     pub async fn publish(&self, record: &Record) -> Result<Option<Published>> {
         self.publish_batch(std::slice::from_ref(record)).await
@@ -275,15 +292,19 @@ impl Publisher {
         &self.sender.ledger
     }
 
+    fn wake(&self, wake: Wake) {
+        match wake {
+            Wake::Now => self.sender.send_now(),
+            Wake::Idle => self.ledger().has_more.notify_one(),
+            Wake::No => {}
+        }
+    }
+
     async fn gather(&self, record: &Record, callback: &mut Option<Callback>) -> Result<Delivery> {
         loop {
             match self.ledger().gather(record, callback)? {
                 Gathered::Added { delivery, wake } => {
-                    match wake {
-                        Wake::Now => self.sender.send_now(),
-                        Wake::Idle => self.ledger().has_more.notify_one(),
-                        Wake::No => {}
-                    }
+                    self.wake(wake);
                     return Ok(delivery);
                 }
                 Gathered::Full => {

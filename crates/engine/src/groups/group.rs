@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::assign::{Assignment, Assignor, Subscriber};
 use super::offsets::{Change, Committed, Offsets};
 use super::record::SavedGroup;
+use super::status::{GroupState, MemberState, MemberStatus};
 use super::{Catalog, GroupError, GroupName, InstanceId, MemberId, Reason};
 use crate::error::{Error, Result};
 use crate::ids::{Offset, TopicName, TopicPartition};
@@ -16,6 +17,8 @@ use crate::pattern::Pattern;
 
 /// Epochs that one record in the topic of offsets allows.
 const EPOCH_BLOCK: u32 = 1024;
+/// Epochs that begin with one change at most: topics are looked at, and then members go.
+const EPOCHS_PER_CHANGE: u32 = 2;
 /// What a member may call its program.
 const CLIENT_BYTES_MAX: usize = 255;
 
@@ -113,72 +116,6 @@ pub struct Turn {
     pub epoch: u32,
     /// All that it may read, where that has changed or it asked.
     pub assignment: Option<Vec<TopicPartition>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum GroupState {
-    Empty = 0,
-    /// Every member has its target.
-    Stable = 1,
-    /// Some give up partitions or wait for them.
-    Reconciling = 2,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum MemberState {
-    Stable = 0,
-    /// It was asked to give up partitions and has not said that it did.
-    Revoking = 1,
-    /// What it shall have is still with others.
-    Waiting = 2,
-    /// A static member that has left and may come back.
-    Away = 3,
-}
-
-/// A member as it is shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberStatus<'a> {
-    pub id: &'a MemberId,
-    pub instance: Option<&'a InstanceId>,
-    pub client: &'a str,
-    pub epoch: u32,
-    pub state: MemberState,
-    pub topics: &'a [Pattern],
-    /// What it may read.
-    pub assigned: &'a BTreeSet<TopicPartition>,
-    /// What it was asked to give up.
-    pub revoking: &'a BTreeSet<TopicPartition>,
-}
-
-impl GroupState {
-    pub fn from_code(code: u8) -> Option<Self> {
-        [Self::Empty, Self::Stable, Self::Reconciling].into_iter().find(|state| *state as u8 == code)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Empty => "empty",
-            Self::Stable => "stable",
-            Self::Reconciling => "reconciling",
-        }
-    }
-}
-
-impl MemberState {
-    pub fn from_code(code: u8) -> Option<Self> {
-        [Self::Stable, Self::Revoking, Self::Waiting, Self::Away].into_iter().find(|state| *state as u8 == code)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stable => "stable",
-            Self::Revoking => "revoking",
-            Self::Waiting => "waiting",
-            Self::Away => "away",
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -291,7 +228,8 @@ impl Group {
     /// bound that is there, so that none comes twice, also after a restart.
     pub fn to_save(&self, is_joining: bool) -> Option<SavedGroup> {
         let empty_since_ms = self.empty_since_ms.filter(|_| !is_joining);
-        let bound = self.saved.map(|saved| saved.epoch_bound).filter(|bound| *bound > self.epoch);
+        let has_room = |bound: &u32| *bound >= self.epoch + EPOCHS_PER_CHANGE;
+        let bound = self.saved.map(|saved| saved.epoch_bound).filter(has_room);
         let wanted = SavedGroup { epoch_bound: bound.unwrap_or(self.epoch + EPOCH_BLOCK), empty_since_ms };
         Some(wanted).filter(|wanted| self.saved.as_ref() != Some(wanted))
     }
@@ -323,7 +261,6 @@ impl Group {
         member.assignor = join.assignor;
         member.session_timeout_ms = join.session_timeout_ms;
         member.rebalance_timeout_ms = join.rebalance_timeout_ms;
-        member.shown_epoch = member.epoch;
         member.news += 1;
         if let Some(instance) = join.who.instance {
             self.instances.insert(instance, id.clone());
@@ -339,8 +276,12 @@ impl Group {
         Ok(self.hear(&id, now))
     }
 
-    /// Whoever joins reads nothing yet, so what it shall not have any more is free at once.
+    /// Whoever joins reads nothing yet, so what it shall not have any more is free at once. Epochs of before are
+    /// those of an earlier membership, whose commits mean nothing any more.
     fn begin_anew(&mut self, id: &MemberId) {
+        if let Some(member) = self.members.get_mut(id) {
+            (member.epoch, member.shown_epoch) = (self.epoch, self.epoch);
+        }
         if let (Some(member), Some(target)) = (self.members.get_mut(id), self.target.get(id)) {
             let lost: Vec<TopicPartition> = member.assigned.difference(target).cloned().collect();
             member.assigned.retain(|partition| target.contains(partition));

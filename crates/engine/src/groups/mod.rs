@@ -13,6 +13,7 @@ mod assign;
 mod group;
 mod offsets;
 mod record;
+mod status;
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,9 +24,10 @@ use crate::limits::GROUP_NAME_BYTES_MAX;
 use crate::pattern::Pattern;
 
 pub use assign::{Assignment, Assignor};
-pub use group::{Committer, Group, GroupState, Identity, Join, MemberState, MemberStatus, Now, Turn};
+pub use group::{Committer, Group, Identity, Join, Now, Turn};
 pub use offsets::{Change, Committed, NO_LEADER_EPOCH};
 pub use record::{OffsetsRecord, SavedGroup};
+pub use status::{GroupState, MemberState, MemberStatus};
 
 /// The topic that holds the committed offsets and the epochs of all groups.
 pub const OFFSETS_TOPIC: &str = "_offsets";

@@ -720,3 +720,33 @@ proptest! {
         world.settle();
     }
 }
+
+/// Topics change and members are silent at the same time: one change has two epochs, wherever in a block it begins.
+#[test]
+fn a_change_may_rebalance_twice() {
+    let mut topics = Topics::default();
+    let (mut group, mut now) = (new_group(), BEGIN);
+    let save = |group: &mut Group, is_joining| {
+        if let Some(saved) = group.to_save(is_joining) {
+            group.saved(saved);
+        }
+    };
+    let join = join_of(Client::new("m", None).who, patterns("a"));
+    for round in 0..3000 {
+        for _ in 0..1 + round % 2 {
+            save(&mut group, true);
+            group.join(join.clone(), &topics, now).expect("there is room");
+            save(&mut group, false);
+            group.leave(&join.who, false, now).expect("a member");
+        }
+        save(&mut group, true);
+        group.join(join.clone(), &topics, now).expect("there is room");
+        topics.set("a", 1 + round % 2);
+        now.steady_ms += u64::from(join.session_timeout_ms);
+        save(&mut group, false);
+        let before = group.epoch();
+        group.refresh(&topics);
+        assert_eq!(group.expire(now).len(), 1);
+        assert_eq!(group.epoch(), before + 2);
+    }
+}

@@ -536,6 +536,53 @@ async fn what_is_revoked_can_be_committed_before_it_goes() {
     assert_eq!((first.assignment().len(), second.assignment()), (1, revoked));
 }
 
+/// What was held back of a paused partition does not come once that is revoked, also if the program resumes it.
+#[tokio::test]
+async fn a_paused_partition_that_is_revoked_stays_silent() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    create(&client, "t", 2).await;
+    let publisher = within("publisher", client.publisher("t").open()).await.expect("open");
+    for partition in 0..2 {
+        let mut builder = BatchBuilder::new();
+        for value in 0..10 {
+            builder.push(1, None, Some((partition * 10 + value).to_string().as_bytes()), &[]).expect("a small record");
+        }
+        within("send", publisher.send_batch(Some(partition), builder.finish().expect("records"))).await.expect("sent");
+    }
+    within("flush", publisher.flush()).await.expect("acknowledged");
+    let own = || client.consumer("g").topic("t").auto_commit(None);
+    let mut first = open(own()).await;
+    let mut seen = Seen::default();
+    for _ in 0..2 {
+        let message = within("a record", first.next()).await.expect("a record");
+        seen.add([value_of(&message)]);
+        // The rest of its batch is held back.
+        first.pause("t", message.partition).expect("its own");
+    }
+    let mut second = open(own()).await;
+    let revoked = loop {
+        match within("the revocation", first.next_event()).await.expect("an event") {
+            ConsumerEvent::Revoked(revoked) => break revoked,
+            event => assert!(!matches!(event, ConsumerEvent::Batch(_)), "both are paused: {event:?}"),
+        }
+    };
+    let [gone] = &revoked[..] else { panic!("one of two moves: {revoked:?}") };
+    within("commit", first.commit()).await.expect("committed");
+    let refused = [
+        first.resume("t", gone.partition),
+        first.seek("t", gone.partition, Start::Earliest),
+        first.pause("t", gone.partition),
+    ];
+    assert!(
+        refused.iter().all(|refused| refused.as_ref().is_err_and(|e| e.kind == ErrorKind::NotFound)),
+        "{refused:?}"
+    );
+    first.resume("t", 1 - gone.partition).expect("its own");
+    seen.add_until(20, &mut first, &mut second).await;
+    seen.expect_each_once(20);
+}
+
 /// The end that a partition has when it comes to a consumer is told once it is reached, and what is beyond it is lag.
 #[tokio::test]
 async fn ends_and_lag_are_told() {
@@ -666,6 +713,64 @@ async fn a_member_that_was_cut_off_is_fenced_and_joins_again() {
     within("close", other.close()).await.expect("closed");
     publish(&watcher, "t", 10..12).await;
     assert_eq!(take(&mut cut_off, 2).await, [10, 11], "it is a member again, and goes on after the other");
+}
+
+/// Whoever gives up while it joins leaves nothing behind, however far it came.
+#[tokio::test]
+async fn a_join_that_is_given_up_is_no_member() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    create(&client, "t", 2).await;
+    let long = || client.consumer("g").topic("t").session_timeout(Duration::from_secs(180));
+    for polls in 1..20 {
+        let pause = async {
+            for _ in 0..polls {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            opened = long().open() => drop(opened.expect("a consumer")),
+            () = pause => {}
+        }
+    }
+    let mut consumer = open(long()).await;
+    until_owns(&mut consumer, 2).await;
+    until("the others are gone", async || is_stable_with(&client, "g", 1).await).await;
+}
+
+/// A consumer that was put out and got its partition back does not commit what it read before: another was there
+/// meanwhile, and was further.
+#[tokio::test]
+async fn what_was_read_before_a_loss_is_not_committed_after_it() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address, Vec::new()).await;
+    let watcher = server.client("tcp").await;
+    create(&watcher, "t", 1).await;
+    publish(&watcher, "t", 0..10).await;
+    let client = connect(&proxy.url(), ClientSettings::default()).await;
+    let short = client.consumer("g").topic("t").auto_commit(None).session_timeout(Duration::from_millis(300));
+    let mut cut_off = open(short).await;
+    assert_eq!(take(&mut cut_off, 5).await, [0, 1, 2, 3, 4]);
+    proxy.go_down();
+    let mut other = open(watcher.consumer("g").topic("t").auto_commit(None)).await;
+    take(&mut other, 10).await;
+    within("commit", other.commit()).await.expect("committed");
+    within("close", other.close()).await.expect("closed");
+    proxy.go_up();
+    until("it is back", async || is_stable_with(&watcher, "g", 1).await).await;
+    let mut refusals = 0;
+    while refusals < 20 {
+        // Its connection may still be the one that was cut.
+        let refused = within("commit", cut_off.commit()).await.expect_err("it is of before the loss").kind;
+        assert!(matches!(refused, ErrorKind::Fenced | ErrorKind::Disconnected), "{refused:?}");
+        refusals += usize::from(refused == ErrorKind::Fenced);
+    }
+    let committed = within("committed", watcher.committed_offsets("g", &[])).await.expect("offsets");
+    assert_eq!(committed.iter().map(|(_, committed)| committed.offset).collect::<Vec<_>>(), [10]);
+    publish(&watcher, "t", 10..12).await;
+    assert_eq!(take(&mut cut_off, 2).await, [10, 11]);
+    within("commit", cut_off.commit()).await.expect("it is a member");
 }
 
 /// A broker that stops tells at once those who wait for news, and does not wait for them.

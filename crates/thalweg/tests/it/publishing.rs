@@ -10,16 +10,24 @@ fn hasty() -> ClientSettings {
     ClientSettings { publish_chunk_bytes: 200, publishes_in_flight_max: 3, ..ClientSettings::default() }
 }
 
-/// Records of one publisher to one partition keep their order, whichever of its tasks sends them.
+/// Records of one publisher to one partition keep their order, whichever of its tasks sends them, and whether they
+/// come alone or together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_keep_their_order() {
     let server = Server::start();
     for scheme in ["tcp", "quic"] {
         let client = server.client_with(scheme, hasty()).await;
-        let publisher = within("publisher", client.publisher(scheme).open()).await.expect("open");
+        let publisher = within("publisher", client.publisher(scheme).buffer_bytes(4_000).open()).await.expect("open");
         let count = 20_000;
-        for i in 0..count {
-            within("send", publisher.send(&Record::new(i.to_string()))).await.expect("sent");
+        let records: Vec<Record> = (0..count).map(|i| Record::new(i.to_string())).collect();
+        for (run, records) in records.chunks(100).enumerate() {
+            if run % 2 == 0 {
+                within("send", publisher.send_all(records)).await.expect("sent");
+                continue;
+            }
+            for record in records {
+                within("send", publisher.send(record)).await.expect("sent");
+            }
         }
         within("flush", publisher.flush()).await.expect("acknowledged");
         let mut subscription = subscribe(&client, scheme, Start::Earliest).await;
