@@ -284,7 +284,10 @@ pub enum Topic {
         /// Bytes that a partition keeps, as 64MiB; 0 is no limit
         #[arg(long)]
         retention_bytes: Option<String>,
-        /// How long a batch stays, ms; 0 is no limit
+        /// How long a batch stays, as 90s, 5m, 2h or 7d; 0s is no limit
+        #[arg(long, value_name = "TIME", conflicts_with = "retention_ms")]
+        retention: Option<String>,
+        /// The same in ms
         #[arg(long)]
         retention_ms: Option<u64>,
         /// Where its records are kept: memory, disk, or auto for what the broker can

@@ -121,7 +121,8 @@ impl Inspection {
         match (&journal, verify) {
             (Err(error), _) if error.kind == ErrorKind::Unsupported => return Err(error.clone()),
             (Err(error), _) => findings.damage(None, &error.message),
-            (Ok(journal), true) => findings.read_journal(&state, journal, progress),
+            // It may have more topics than the checkpoint.
+            (Ok(journal), true) => report.topics = self.topics(&findings.read_journal(&state, journal, progress)),
             (Ok(_), false) => {}
         }
         for (stream, partition) in &state.partitions {
@@ -218,7 +219,8 @@ impl Findings {
         }
     }
 
-    fn read_journal(&mut self, state: &State, journal: &Recovery, progress: &mut dyn FnMut(Progress)) {
+    /// Returns the topics as the journal leaves them.
+    fn read_journal(&mut self, state: &State, journal: &Recovery, progress: &mut dyn FnMut(Progress)) -> Catalog {
         let (mut entries, mut bytes, mut wrong, mut catalog) = (0, 0, Vec::new(), state.catalog.clone());
         let (exam, end) = state.examine(
             journal,
@@ -246,6 +248,7 @@ impl Findings {
         if let Err(error) = end {
             self.damage(None, &error.message);
         }
+        catalog
     }
 
     fn look(&mut self, disk: &dyn Disk, stream: u64, (dir, info): (&Path, &SegmentInfo), spots: &[Spot]) {

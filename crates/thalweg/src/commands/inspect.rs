@@ -122,7 +122,10 @@ fn tell(out: &mut impl Write, dir: &Path, report: &Report) -> Result {
         writeln!(out, "damage ({concerns}): {}", damage.message)?;
     }
     match &report.verified {
-        None => writeln!(out, "lengths are right, contents were not read; --verify reads all of it")?,
+        None => writeln!(
+            out,
+            "lengths are right, contents and what only the journal has were not read; --verify reads all"
+        )?,
         Some(read) => writeln!(
             out,
             "read {} batches of {} bytes in {} segments, and {} entries of the journal",

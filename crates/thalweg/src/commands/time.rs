@@ -31,7 +31,7 @@ pub fn parse_start(option: &str, text: &str) -> Result<Start> {
 }
 
 /// `90s`, `5m`, `2h`, `1d`.
-fn parse_duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let seconds: u64 = match unit {
         "s" => 1,

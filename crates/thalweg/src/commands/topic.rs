@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use thalweg::config::{Config, parse_bytes};
 
 use super::connect;
+use super::time::parse_duration;
 use crate::args::Topic;
 use crate::block_on;
 use crate::output::{FAILED, Failure, Result, USAGE};
@@ -19,10 +20,24 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
         let client = connect(config).await?;
         let mut out = std::io::stdout();
         match command {
-            Topic::Create { topic, partitions, retention_bytes, retention_ms, storage, compact, dry_run } => {
+            Topic::Create {
+                topic,
+                partitions,
+                retention_bytes,
+                retention,
+                retention_ms,
+                storage,
+                compact,
+                dry_run,
+            } => {
                 // What is not said is as the broker is set.
                 let defaults = TopicSettings::of_broker();
                 let bytes = retention_bytes.map(|text| parse_bytes(&text)).transpose();
+                let for_ms = |text: String| {
+                    let time = parse_duration(&text).map(|time| time.as_millis() as u64);
+                    time.ok_or_else(|| Failure::new(USAGE, format!("--retention {text}: write 90s, 5m, 2h or 7d")))
+                };
+                let retention_ms = retention.map(for_ms).transpose()?.or(retention_ms);
                 let settings = TopicSettings {
                     partitions: partitions.unwrap_or(defaults.partitions),
                     retention_bytes: bytes
