@@ -16,6 +16,8 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let mut bytes = bytes.to_vec();
+    // The leader epoch lies outside of the checksum, and whoever gives a batch its place sets it to 0.
+    bytes.iter_mut().skip(12).take(4).for_each(|byte| *byte = 0);
     if flags % 2 == 1 {
         seal(&mut bytes);
     }
