@@ -46,6 +46,24 @@ const SERVICE: [(&str, &[u8]); 8] = [
     ("malformed", b"\x01\x01\x01\x03\x05\x02\x00\xff\x00\x00"),
 ];
 
+/// Produce and Fetch in their first and their last version: key, version and body. What a batch is has a target of
+/// its own.
+const KAFKA_BY_HAND: [(&str, &[u8]); 4] = [
+    ("Produce-3", b"\0\0\0\x03\xff\xff\xff\xff\0\0\x03\xe8\0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\0\0\0\0\x02hi"),
+    ("Produce-12", b"\0\0\0\x0c\0\xff\xff\0\0\x03\xe8\x02\x02t\x02\0\0\0\0\x03hi\0\0\0"),
+    (
+        "Fetch-4",
+        b"\0\x01\0\x04\xff\xff\xff\xff\0\0\0\x01\0\0\0\x01\0\0\x04\0\x01\0\0\0\x01\0\x01t\0\0\0\x01\
+          \0\0\0\0\0\0\0\0\0\0\0\0\0\0\x04\0",
+    ),
+    (
+        "Fetch-12",
+        b"\0\x01\0\x0c\xff\xff\xff\xff\0\0\0\x01\0\0\0\x01\0\0\x04\0\x01\0\0\0\0\xff\xff\xff\xff\
+          \x02\x02t\x02\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0\
+          \0\0\x04\0\0\0\x01\x01\0",
+    ),
+];
+
 /// Producers as a snapshot has them: id, epoch, and for each run its sequence, its records and its offset.
 type Snapshot = &'static [(i64, i16, &'static [(u32, u32, u64)])];
 
@@ -122,7 +140,8 @@ fn seeds() -> Outcome<Seeds> {
             seeds.insert(("service", format!("{name}-{cut}")), [&cuts[..], said].concat());
         }
     }
-    for (name, request) in vectors(KAFKA_REQUESTS)? {
+    let by_hand = KAFKA_BY_HAND.iter().map(|(name, request)| ((*name).to_owned(), request.to_vec()));
+    for (name, request) in vectors(KAFKA_REQUESTS)?.into_iter().chain(by_hand) {
         seeds.insert(("kafka_request", name), request);
     }
     seeds.retain(|_, bytes| bytes.len() <= SEED_BYTES_MAX);
