@@ -101,6 +101,8 @@ impl<T: Sample> Sample for Option<T> {
 /// What one message is here and there, whichever of the two kinds it is.
 struct Pair {
     name: String,
+    is_request: bool,
+    key: i16,
     version: i16,
     /// As encoded here.
     bytes: Bytes,
@@ -132,6 +134,8 @@ fn for_each_pair(mut check: impl FnMut(Pair)) {
                     here: format!("{here:?}"),
                     there: format!("{there:?}"),
                     name,
+                    is_request: true,
+                    key: api.key,
                     version,
                     bytes,
                 });
@@ -153,6 +157,8 @@ fn for_each_pair(mut check: impl FnMut(Pair)) {
                     here: format!("{here:?}"),
                     there: format!("{there:?}"),
                     name,
+                    is_request: false,
+                    key: api.key,
                     version,
                     bytes,
                 });
@@ -283,14 +289,12 @@ fn vectors() -> String {
 fn every_beginning_of_a_message_is_refused() {
     let mut refused = 0;
     for_each_pair(|pair| {
-        let is_request = pair.name.starts_with("request");
-        let key = APIS.iter().find(|api| pair.name.contains(&format!(" {} ", api.name))).expect("its name").key;
         for length in 0..pair.bytes.len() {
             let from = &mut Reader::new(pair.bytes.slice(..length));
-            let error = if is_request {
-                Request::decode(key, pair.version, from).map(drop)
+            let error = if pair.is_request {
+                Request::decode(pair.key, pair.version, from).map(drop)
             } else {
-                Response::decode(key, pair.version, from).map(drop)
+                Response::decode(pair.key, pair.version, from).map(drop)
             };
             let error = error.expect_err(&pair.name);
             assert_eq!(error.kind, ErrorKind::Malformed, "{error}");
@@ -298,6 +302,34 @@ fn every_beginning_of_a_message_is_refused() {
         }
     });
     assert!(refused > 10_000, "{refused}");
+}
+
+#[test]
+fn a_damaged_request_is_refused_or_it_is_another_one() {
+    let random = &mut Random::seeded(3);
+    let (mut refused, mut taken) = (0, 0);
+    for_each_pair(|pair| {
+        if !pair.is_request || pair.bytes.is_empty() {
+            return;
+        }
+        for _ in 0..20 {
+            let mut damaged = pair.bytes.to_vec();
+            let at = random.below(damaged.len() as u64) as usize;
+            match random.below(3) {
+                0 => damaged[at] = random.next() as u8,
+                1 => drop(damaged.remove(at)),
+                _ => damaged.insert(at, random.next() as u8),
+            }
+            let Ok(request) = decode(pair.key, pair.version, &damaged) else {
+                refused += 1;
+                continue;
+            };
+            taken += 1;
+            let again = encoded(|out| request.encode(pair.version, out));
+            assert_eq!(decode(pair.key, pair.version, &again).as_ref(), Ok(&request), "{damaged:?}");
+        }
+    });
+    assert!(refused > 1000 && taken > 1000, "{refused} refused, {taken} taken");
 }
 
 #[test]
