@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::run::{Outcome, root};
 
 const VECTORS: &str = "crates/wire/tests/vectors";
+const KAFKA_REQUESTS: &str = "crates/doors/tests/vectors/kafka_requests.txt";
 const BATCHES: &str = "crates/engine/testdata/batches";
 /// A larger seed makes every input that grows from it slow.
 const SEED_BYTES_MAX: usize = 4096;
@@ -86,6 +87,9 @@ fn seeds() -> Outcome<Seeds> {
     let mut stream = Vec::new();
     for (family, target) in [("requests", "request"), ("responses", "response"), ("pushes", "response")] {
         for (name, frame) in vectors(&format!("{VECTORS}/{family}.txt"))? {
+            if frame.len() < HEADER_BYTES {
+                return Err(format!("{family}: {name} is no frame"));
+            }
             let kind_and_body = [&[frame[AT_KIND]], &frame[HEADER_BYTES..]].concat();
             seeds.insert((target, format!("{family}-{name}")), kind_and_body);
             stream.extend_from_slice(&frame);
@@ -118,6 +122,9 @@ fn seeds() -> Outcome<Seeds> {
             seeds.insert(("service", format!("{name}-{cut}")), [&cuts[..], said].concat());
         }
     }
+    for (name, request) in vectors(KAFKA_REQUESTS)? {
+        seeds.insert(("kafka_request", name), request);
+    }
     seeds.retain(|_, bytes| bytes.len() <= SEED_BYTES_MAX);
     Ok(seeds)
 }
@@ -138,18 +145,15 @@ fn encode_producers(snapshot: Snapshot) -> Vec<u8> {
     bytes
 }
 
-/// The named frames of a file: after the name the bytes of one frame in hex.
+/// The named vectors of a file: after the name the bytes in hex.
 fn vectors(path: &str) -> Outcome<Vec<(String, Vec<u8>)>> {
     let text = std::fs::read_to_string(root().join(path)).map_err(|e| format!("{path}: {e}"))?;
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|line| {
             let (name, hex) = line.split_once(' ').ok_or_else(|| format!("{path}: no bytes in '{line}'"))?;
-            let frame = from_hex(hex).map_err(|e| format!("{path}: {name}: {e}"))?;
-            if frame.len() < HEADER_BYTES {
-                return Err(format!("{path}: {name} is no frame"));
-            }
-            Ok((name.to_owned(), frame))
+            let bytes = from_hex(hex).map_err(|e| format!("{path}: {name}: {e}"))?;
+            Ok((name.to_owned(), bytes))
         })
         .collect()
 }

@@ -18,7 +18,7 @@ mod timers;
 mod topics;
 
 pub use broker::Broker;
-pub use fetch::Fetched;
+pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
 pub use groups::{
     Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo,
 };

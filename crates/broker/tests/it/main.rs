@@ -8,6 +8,7 @@ mod delivering;
 mod durable;
 mod groups;
 mod growing;
+mod identity;
 mod joining;
 mod lanes;
 mod limits;
