@@ -1,6 +1,7 @@
 //! The one API that every door calls. It owns the tasks, the timers and the clock, and no socket.
 
 mod admission;
+mod alteration;
 mod broker;
 mod fetch;
 mod groups;

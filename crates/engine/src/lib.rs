@@ -19,7 +19,7 @@ pub mod record;
 #[cfg(test)]
 mod script;
 
-pub use catalog::{Storage, TopicSettings};
+pub use catalog::{SettingsChange, Storage, TopicSettings};
 pub use codec::Codec;
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};

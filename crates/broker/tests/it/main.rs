@@ -2,6 +2,7 @@
 
 mod support;
 
+mod altering;
 mod consumer_groups;
 mod delivering;
 mod durable;

@@ -235,15 +235,13 @@ impl Config {
                 partitions: self.count("default_partitions") as u32,
                 retention_bytes: self.bytes("retention_bytes"),
                 retention_ms: self.count("retention_ms"),
-                storage: Storage::Auto,
-                compact: false,
+                ..TopicSettings::default()
             },
             disk_topic_defaults: TopicSettings {
                 partitions: self.count("default_partitions") as u32,
                 retention_bytes: self.bytes("disk_retention_bytes"),
                 retention_ms: self.count("disk_retention_ms"),
-                storage: Storage::Disk,
-                compact: false,
+                ..TopicSettings::on_disk()
             },
             log_bytes_max: self.size("memory_max"),
             ack_on_commit: self.bool("ack_on_commit"),
