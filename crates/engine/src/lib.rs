@@ -15,6 +15,7 @@ pub mod partitioner;
 pub mod pattern;
 pub mod producers;
 pub mod record;
+pub mod security;
 
 #[cfg(test)]
 mod script;

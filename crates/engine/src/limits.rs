@@ -52,6 +52,13 @@ pub const SESSION_TIMEOUT_MS_MIN: u32 = 100;
 pub const SESSION_TIMEOUT_MS_MAX: u32 = 1_800_000;
 /// How long a member may take to give up partitions, at most.
 pub const REBALANCE_TIMEOUT_MS_MAX: u32 = 3_600_000;
+/// Users of one broker.
+pub const USERS_MAX: usize = 4096;
+/// The name of a user.
+pub const USER_NAME_BYTES_MAX: usize = 255;
+/// Access control entries of one broker, and the name of a resource or a host in one.
+pub const ACLS_MAX: usize = 8192;
+pub const ACL_NAME_BYTES_MAX: usize = 255;
 /// Bytes of history that one read hands to a subscriber's queue.
 pub const BACKFILL_BYTES: usize = 1 << 20;
 
@@ -61,5 +68,10 @@ const _: () = assert!(GROUP_METADATA_BYTES_MAX + 300 * GROUP_PARTITIONS_MAX < BA
 const _: () = assert!(
     (GROUP_TOPICS_BYTES_MAX + 1300) * GROUP_MEMBERS_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX,
     "a group is described in one frame"
+);
+const _: () = assert!(
+    ACLS_MAX * (2 * ACL_NAME_BYTES_MAX + USER_NAME_BYTES_MAX + 20) < BATCH_BYTES_MAX
+        && USERS_MAX * 600 < BATCH_BYTES_MAX,
+    "users, and access control entries, in one frame"
 );
 const _: () = assert!(BATCH_BYTES_MAX < i32::MAX as usize, "the batch length field is an i32");
