@@ -5,6 +5,7 @@ use std::time::Duration;
 use engine::{FeedLimits, TopicSettings};
 
 use crate::lanes::LanePolicy;
+use crate::security::SecuritySettings;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -40,6 +41,7 @@ pub struct Settings {
     pub offsets_retention: Duration,
     /// Latency histograms.
     pub timings: bool,
+    pub security: SecuritySettings,
 }
 
 impl Default for Settings {
@@ -63,6 +65,7 @@ impl Default for Settings {
             publish_wait: Duration::from_secs(2),
             offsets_retention: Duration::from_secs(7 * 24 * 3600),
             timings: true,
+            security: SecuritySettings::default(),
         }
     }
 }
