@@ -227,6 +227,11 @@ impl Broker {
         found.ok_or_else(|| Error::not_found(format!("there is no topic with the id {id}; it may have been deleted")))
     }
 
+    /// The bounds of one partition's log.
+    pub fn describe_partition(&self, name: &str, partition: PartitionId) -> Result<PartitionStatus> {
+        Ok(self.topic(name)?.partition(partition)?.extent())
+    }
+
     /// How many partitions a topic has. A topic that is missing is created, if that is allowed.
     pub fn partitions_of(&self, name: &str) -> Result<u32> {
         Ok(self.topic_or_create(name)?.settings.partitions)
@@ -419,10 +424,10 @@ pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32
     Ok(())
 }
 
-/// Names that begin with `_` are the broker's own, but for inboxes: clients only read such topics.
+/// Some topics are the broker's own: clients only read them.
 pub(crate) fn refuse_internal(name: &str) -> Result<()> {
     if is_internal(name) {
-        return Err(Error::invalid(format!("'{name}': names that begin with '_' are internal; clients can only read")));
+        return Err(Error::invalid(format!("'{name}' is a topic of the broker itself; clients can only read it")));
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ impl TopicName {
 
     /// Whether no pattern means it: internal topics and inboxes.
     pub fn is_hidden(&self) -> bool {
-        self.0.starts_with('_')
+        self.is_internal() || self.is_inbox()
     }
 
     /// Inboxes carry the answers of request/reply. They live as long as their subscriber.
@@ -116,10 +116,13 @@ pub fn is_inbox(name: &str) -> bool {
     name.starts_with(INBOX_PREFIX)
 }
 
-/// Whether a name is that of a topic of the broker itself: all that begin with `_` but the inboxes.
+/// Whether a name is that of a topic of the broker itself.
 pub fn is_internal(name: &str) -> bool {
-    name.starts_with('_') && !is_inbox(name)
+    INTERNAL_TOPICS.contains(&name)
 }
+
+/// Where the broker keeps what it has to know after a restart: committed offsets, transactions, users and rules.
+pub const INTERNAL_TOPICS: [&str; 3] = ["_offsets", "_transactions", "_security"];
 
 /// How the name of every inbox begins.
 pub const INBOX_PREFIX: &str = "_inbox.";
