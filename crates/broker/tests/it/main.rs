@@ -12,4 +12,5 @@ mod identity;
 mod joining;
 mod lanes;
 mod limits;
+mod security;
 mod topics;
