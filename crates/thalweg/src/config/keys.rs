@@ -87,6 +87,8 @@ pub const KEYS: &[Key] = &[
     // Where to listen, and who may come.
     key("native", Broker, Kind::Address, "127.0.0.1:7400", "The native protocol, over QUIC and TCP"),
     key("http", Broker, Kind::Address, "127.0.0.1:7401", "HTTP: records, SSE, WebSocket, metrics, health"),
+    key("kafka", Broker, Kind::Address, "127.0.0.1:9092", "Kafka's clients and tools, over TCP and TLS"),
+    key("kafka_advertised", Broker, Kind::Text, "", "Where Kafka's clients are told to connect, host:port; none is the address that they came to"),
     key("tls_cert", Broker, Kind::Text, "", "Certificate chain, PEM; made on the spot where none is named"),
     key("tls_key", Broker, Kind::Text, "", "The key of tls_cert, PEM"),
     key("insecure", Broker, Kind::Bool, "false", "Allow other machines without TLS or with a certificate made on the spot"),
