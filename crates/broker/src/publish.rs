@@ -160,11 +160,12 @@ impl Broker {
         topic: &str,
         partition: Option<PartitionId>,
         acks: Acks,
-        batch: DraftBatch,
+        mut batch: DraftBatch,
         begin: Option<Instant>,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
         let topic = self.topic_or_create(topic)?;
+        topic.admit(&mut batch)?;
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,
             None => topic.partition_of(&batch)?,
