@@ -60,6 +60,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             Body::Control(request) => {
                 let caller = Caller {
                     client: call.client,
+                    user: engine::security::UserName::anonymous(),
                     host: session.peer.address.map_or_else(|| "localhost".into(), |at| at.ip().to_string()),
                     advertised: session.advertised.clone(),
                     version: call.ticket.version,

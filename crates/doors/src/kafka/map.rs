@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use broker::{Attempt, Broker, FetchLimits, Wakes};
+use engine::security::UserName;
 use engine::{Acks, DraftBatch, Error, PartitionId, Result};
 
 use super::codec;
@@ -22,6 +23,8 @@ pub(super) const LEADER_EPOCH: i32 = 0;
 pub(super) struct Caller {
     /// The name that the client gives itself.
     pub client: String,
+    /// Who it is.
+    pub user: UserName,
     /// Where it comes from.
     pub host: String,
     /// Where it finds this broker.

@@ -1,6 +1,10 @@
 //! The Kafka door: what Kafka's clients and tools speak, over TCP and TLS on one port.
 
+mod access;
+mod acls;
+mod admin;
 mod codec;
+mod configs;
 mod connection;
 mod errors;
 mod fetch;
@@ -9,6 +13,7 @@ mod map;
 pub mod messages;
 mod parse;
 mod produce;
+mod security;
 mod topics;
 mod write;
 
