@@ -52,6 +52,15 @@ pub const SESSION_TIMEOUT_MS_MIN: u32 = 100;
 pub const SESSION_TIMEOUT_MS_MAX: u32 = 1_800_000;
 /// How long a member may take to give up partitions, at most.
 pub const REBALANCE_TIMEOUT_MS_MAX: u32 = 3_600_000;
+/// Ids that one group has given out to members that did not join yet.
+pub const GROUP_PENDING_MEMBERS_MAX: usize = GROUP_MEMBERS_MAX;
+/// Ways to share out that one member knows, and the name of one.
+pub const GROUP_PROTOCOLS_MAX: usize = 32;
+pub const GROUP_PROTOCOL_NAME_BYTES_MAX: usize = 255;
+/// What the members of one group say to their leader, and what that says to them.
+pub const GROUP_PROTOCOLS_BYTES_MAX: usize = 4 << 20;
+/// The same of all groups of one broker together.
+pub const GROUPS_PROTOCOLS_BYTES_MAX: usize = 256 << 20;
 /// Users of one broker.
 pub const USERS_MAX: usize = 4096;
 /// The name of a user.
@@ -69,6 +78,11 @@ const _: () = assert!(
     (GROUP_TOPICS_BYTES_MAX + 1300) * GROUP_MEMBERS_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX,
     "a group is described in one frame"
 );
+const _: () = assert!(
+    GROUP_PROTOCOLS_BYTES_MAX + 600 * GROUP_MEMBERS_MAX < BATCH_BYTES_MAX,
+    "a leader is told of all members in one frame"
+);
+const _: () = assert!(2 * GROUP_PROTOCOLS_BYTES_MAX <= GROUPS_PROTOCOLS_BYTES_MAX);
 const _: () = assert!(
     ACLS_MAX * (2 * ACL_NAME_BYTES_MAX + USER_NAME_BYTES_MAX + 20) < BATCH_BYTES_MAX
         && USERS_MAX * 600 < BATCH_BYTES_MAX,

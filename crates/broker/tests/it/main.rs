@@ -3,6 +3,7 @@
 mod support;
 
 mod altering;
+mod classic_groups;
 mod consumer_groups;
 mod delivering;
 mod durable;

@@ -133,6 +133,11 @@ impl Protocol for KafkaProtocol {
     }
 }
 
+/// Takes one request apart as the door does, its length left out: what a fuzzer is after.
+pub fn check_request(frame: BytesMut) -> Result<()> {
+    Call::parse(frame).map(drop)
+}
+
 impl Call {
     fn parse(frame: BytesMut) -> Result<Self> {
         let mut fields = Fields::new(&frame, 0, false);
@@ -180,4 +185,49 @@ pub(super) fn versions(code: Code) -> ApiVersionsResponse {
         max_version: api.version_max,
     });
     ApiVersionsResponse { error_code: code.0, api_keys: api_keys.collect(), ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Produce and Fetch in their first and their last version, with one partition of the topic `t`.
+    const WHOLE: [&[u8]; 4] = [
+        b"\0\0\0\x03\0\0\0\x07\xff\xff\xff\xff\xff\xff\0\0\x03\xe8\0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\0\0\0\0\x02hi",
+        b"\0\0\0\x0c\0\0\0\x07\0\x01c\0\0\xff\xff\0\0\x03\xe8\x02\x02t\x02\0\0\0\0\x03hi\x01\0\x01x\0\0",
+        b"\0\x01\0\x04\0\0\0\x07\xff\xff\xff\xff\xff\xff\0\0\0\x01\0\0\0\x01\0\0\x04\0\x01\0\0\0\x01\0\x01t\0\0\0\x01\
+          \0\0\0\0\0\0\0\0\0\0\0\x05\0\0\x04\0",
+        b"\0\x01\0\x0c\0\0\0\x07\xff\xff\0\xff\xff\xff\xff\0\0\0\x01\0\0\0\x01\0\0\x04\0\x01\0\0\0\0\xff\xff\xff\xff\
+          \x02\x02t\x02\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\x05\xff\xff\xff\xff\0\0\0\0\0\0\0\0\0\0\x04\0\0\0\x01\x01\0",
+    ];
+
+    #[test]
+    fn batches_and_places_are_found() {
+        for frame in WHOLE {
+            let call = Call::parse(BytesMut::from(frame)).expect("a request");
+            assert_eq!(call.ticket.correlation, 7);
+            match call.body {
+                Body::Produce(produce) => {
+                    let topic = &produce.topics[0];
+                    assert_eq!((topic.name.as_str(), &topic.partitions[0].1[..]), ("t", &b"hi"[..]));
+                    assert_eq!(produce.acks, Some(Acks::Committed));
+                }
+                Body::Fetch(fetch) => {
+                    let (name, partitions) = &fetch.topics[0];
+                    assert_eq!((name.as_str(), partitions[0].offset, partitions[0].bytes_max), ("t", 5, 1024));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_beginning_is_refused() {
+        for frame in WHOLE {
+            for length in 0..frame.len() {
+                let refused = check_request(BytesMut::from(&frame[..length]));
+                assert!(refused.is_err(), "{length} bytes of {frame:?}");
+            }
+        }
+    }
 }

@@ -62,8 +62,26 @@ impl FetchRequest {
             topics.push((name, partitions));
             fields.tags()?;
         }
+        pass_over_rest(&mut fields, version)?;
         Ok(Self { wait, bytes_min, bytes_max, isolation, has_session, topics })
     }
+}
+
+/// What a session would forget, and where the client stands.
+fn pass_over_rest(fields: &mut Fields<'_>, version: i16) -> Result<()> {
+    if version >= 7 {
+        for _ in 0..fields.count()? {
+            fields.string()?;
+            for _ in 0..fields.count()? {
+                fields.i32()?;
+            }
+            fields.tags()?;
+        }
+    }
+    if version >= 11 {
+        fields.string()?;
+    }
+    fields.tags()
 }
 
 impl FetchPartition {

@@ -28,6 +28,7 @@ use net::telemetry::Telemetry;
 use net::tls::Tls;
 use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shards, Shutdown};
 
+pub use codec::check_request;
 use codec::{FRAME_BYTES_MAX, KafkaProtocol, LENGTH_BYTES};
 use connection::KafkaHandler;
 

@@ -54,6 +54,7 @@ impl ProduceRequest {
             topics.push((name, partitions));
             fields.tags()?;
         }
+        fields.tags()?;
         // In the order in which they lie, so each can be split off.
         let mut cut = 0;
         let mut take = |range: Range<usize>| {
