@@ -71,6 +71,11 @@ impl Login {
         }
     }
 
+    /// Whether it is known who it is.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(*self.step.borrow(), Step::Done(_))
+    }
+
     /// Whether it was refused. Once that is answered the connection has to be closed.
     pub(super) fn has_failed(&self) -> bool {
         matches!(*self.step.borrow(), Step::Failed)
