@@ -15,6 +15,7 @@ pub mod partitioner;
 pub mod pattern;
 pub mod producers;
 pub mod record;
+pub mod transactions;
 
 #[cfg(test)]
 mod script;
@@ -26,4 +27,6 @@ pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
 pub use ids::{Offset, PartitionId, SourceId, Start, TopicName, TopicPartition};
 pub use partition::{Partition, Placed};
 pub use pattern::Pattern;
-pub use record::{Acks, BatchBuilder, DraftBatch, Producer, Record, RecordBatch, RecordView, Records};
+pub use record::{
+    Acks, BatchBuilder, Decision, DraftBatch, Marker, Producer, Record, RecordBatch, RecordView, Records,
+};
