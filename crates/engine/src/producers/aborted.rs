@@ -52,7 +52,9 @@ impl Aborted {
 pub(super) fn decode_all(bytes: &mut Bytes) -> Result<VecDeque<Aborted>> {
     let count = bytes.try_get_u32().map_err(cut_short)? as usize;
     if count > bytes.remaining() / ABORTED_BYTES {
-        return Err(Error::malformed(format!("a snapshot of producers is cut short: no room for {count} transactions")));
+        return Err(Error::malformed(format!(
+            "a snapshot of producers is cut short: no room for {count} transactions"
+        )));
     }
     let mut all: VecDeque<Aborted> = VecDeque::with_capacity(count);
     for _ in 0..count {

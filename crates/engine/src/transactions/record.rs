@@ -45,7 +45,8 @@ impl TransactionRecord {
     }
 
     pub fn value(transaction: &Transaction) -> Vec<u8> {
-        let Transaction { phase, producer, before, timeout_ms, opened_ms, changed_ms, partitions, offsets } = transaction;
+        let Transaction { phase, producer, before, timeout_ms, opened_ms, changed_ms, partitions, offsets } =
+            transaction;
         let before = before.unwrap_or(NOBODY);
         let mut value = Vec::with_capacity(64);
         value.put_u16(VERSION);
