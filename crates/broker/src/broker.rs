@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::limits::WRITER_LANES_MAX;
-use engine::{Error, Pattern, Result};
+use engine::{Error, Pattern, Result, TopicId};
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
@@ -42,6 +42,8 @@ pub struct Broker {
     groups: Coordinator,
     subscriber_ids: AtomicU64,
     producer_ids: ProducerIds,
+    /// How many topics in memory were created.
+    volatile_topics: AtomicU64,
     registry: RwLock<Registry>,
     instance: u64,
 }
@@ -71,6 +73,10 @@ impl Broker {
             producer_ids.reserve_from(Box::new(move |count| store.reserve_producers(count)));
         }
         let lanes = Lanes::start(settings.writer_lanes.clamp(1, WRITER_LANES_MAX), settings.lane_policy, threads);
+        // A new hasher is keyed at random; that is all the randomness that is needed here.
+        let instance = RandomState::new().hash_one(timers::now_ms());
+        let directory = store.as_ref().map_or(instance, |store| store.directory());
+        let topics = stored.into_iter().map(|stored| Topic::stored(directory, stored));
         let broker = Arc::new(Self {
             budget: LogBudget::new(settings.log_bytes_max),
             settings: Arc::new(settings),
@@ -78,16 +84,14 @@ impl Broker {
             lanes,
             store,
             journal_room,
-            topics: RwLock::new(
-                stored.into_iter().map(|stored| (stored.name.clone(), Topic::stored(stored))).collect(),
-            ),
+            topics: RwLock::new(topics.collect()),
             patterns: Mutex::default(),
             groups: Coordinator::default(),
             subscriber_ids: AtomicU64::new(1),
             producer_ids,
+            volatile_topics: AtomicU64::new(0),
             registry: RwLock::default(),
-            // A new hasher is keyed at random; that is all the randomness that is needed here.
-            instance: RandomState::new().hash_one(timers::now_ms()),
+            instance,
         });
         let weak = Arc::downgrade(&broker);
         broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| match weak.upgrade() {
@@ -110,6 +114,18 @@ impl Broker {
     /// Differs after every start.
     pub fn instance(&self) -> u64 {
         self.instance
+    }
+
+    /// What tells this broker's data from that of every other: lasts as long as its data directory, or this start.
+    pub fn cluster_id(&self) -> [u8; 16] {
+        let directory = self.store().map_or(self.instance, Store::directory);
+        // No topic has this number: they count from 0.
+        TopicId::new(directory, scattered(directory)).to_bytes()
+    }
+
+    /// The id of one more topic in memory. None has it after the next start.
+    pub(crate) fn next_volatile_id(&self) -> TopicId {
+        TopicId::new(self.instance, self.volatile_topics.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn store(&self) -> Option<&Store> {
@@ -207,6 +223,13 @@ impl Broker {
             &rows(&|load| load.dropped.get()),
         )
     }
+}
+
+/// Another number for each number, far from it and always the same (the finisher of SplitMix64).
+fn scattered(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 impl Drop for Broker {

@@ -18,7 +18,7 @@ mod timers;
 mod topics;
 
 pub use broker::Broker;
-pub use fetch::Fetched;
+pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
 pub use groups::{Beat, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo};
 pub use lanes::{LanePolicy, Lanes};
 pub use metrics::Metrics;

@@ -24,7 +24,7 @@ pub use catalog::{Storage, TopicSettings};
 pub use codec::Codec;
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
-pub use ids::{Offset, PartitionId, SourceId, Start, TopicName, TopicPartition};
+pub use ids::{Offset, PartitionId, SourceId, Start, TopicId, TopicName, TopicPartition};
 pub use partition::{Partition, Placed};
 pub use pattern::Pattern;
 pub use record::{

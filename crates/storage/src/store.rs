@@ -255,6 +255,11 @@ impl Store {
         Ok((store, topics))
     }
 
+    /// The random number that tells this directory from every other, for as long as it is there.
+    pub fn directory(&self) -> u64 {
+        self.directory
+    }
+
     /// Makes a topic. It lasts when `owner` hears so; its records never last before it.
     pub fn create_topic(&self, name: TopicName, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<StoredTopic> {
         let mut state = self.state.lock();

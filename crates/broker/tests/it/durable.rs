@@ -19,7 +19,7 @@ fn settings() -> StoreSettings {
     settings
 }
 
-fn open(dir: &Path) -> Arc<Broker> {
+pub fn open(dir: &Path) -> Arc<Broker> {
     let stored = Store::open(Arc::new(RealDisk), dir, settings(), broker::now_ms, &mut |_| {}).expect("opened");
     Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started")
 }

@@ -7,6 +7,7 @@ mod delivering;
 mod durable;
 mod groups;
 mod growing;
+mod identity;
 mod joining;
 mod lanes;
 mod limits;

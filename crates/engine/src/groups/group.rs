@@ -8,7 +8,7 @@ use super::record::SavedGroup;
 use super::status::{GroupState, MemberState, MemberStatus};
 use super::{Catalog, GroupError, GroupName, InstanceId, MemberId, Reason};
 use crate::error::{Error, Result};
-use crate::ids::{Offset, TopicName, TopicPartition};
+use crate::ids::{Offset, TopicName, TopicPartition, is_inbox, is_internal};
 use crate::limits::{
     GROUP_MEMBERS_MAX, GROUP_PARTITIONS_MAX, GROUP_TOPICS_BYTES_MAX, GROUP_TOPICS_MAX, REBALANCE_TIMEOUT_MS_MAX,
     SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN,
@@ -89,7 +89,7 @@ fn check_topics(topics: &[Pattern]) -> Result<()> {
             "the topics of a member have names of {bytes} bytes, more than {GROUP_TOPICS_BYTES_MAX}; use a pattern"
         )));
     }
-    match topics.iter().find(|topic| topic.as_str().starts_with('_')) {
+    match topics.iter().find(|topic| is_internal(topic.as_str()) || is_inbox(topic.as_str())) {
         Some(topic) => Err(Error::invalid(format!("a group cannot share the internal topic {topic}"))),
         None => Ok(()),
     }

@@ -1,0 +1,3 @@
+//! The Kafka door.
+
+pub mod messages;
