@@ -22,6 +22,7 @@ use crate::settings::Settings;
 use crate::subscriber::Subscriber;
 use crate::timers;
 use crate::topics::{Topic, Topics};
+use crate::transactions;
 
 /// A subscriber of a pattern, and its queue group.
 type PatternSubscriber = (Pattern, Option<String>, Arc<Subscriber>);
@@ -40,6 +41,7 @@ pub struct Broker {
     /// none of them misses another. Taken before `topics`.
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
     groups: Coordinator,
+    transactions: transactions::Coordinator,
     subscriber_ids: AtomicU64,
     producer_ids: ProducerIds,
     /// How many topics in memory were created.
@@ -87,6 +89,7 @@ impl Broker {
             topics: RwLock::new(topics.collect()),
             patterns: Mutex::default(),
             groups: Coordinator::default(),
+            transactions: transactions::Coordinator::default(),
             subscriber_ids: AtomicU64::new(1),
             producer_ids,
             volatile_topics: AtomicU64::new(0),
@@ -100,6 +103,7 @@ impl Broker {
         })));
         first.spawn(timers::sweep_retention(Arc::downgrade(&broker)));
         first.spawn(groups::keep_time(Arc::downgrade(&broker)));
+        first.spawn(transactions::keep_time(Arc::downgrade(&broker)));
         Ok(broker)
     }
 
@@ -149,6 +153,10 @@ impl Broker {
         &self.groups
     }
 
+    pub(crate) fn transactions(&self) -> &transactions::Coordinator {
+        &self.transactions
+    }
+
     pub(crate) fn log_budget(&self) -> &LogBudget {
         &self.budget
     }
@@ -178,6 +186,7 @@ impl Broker {
     fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         self.metrics.expose(out)?;
         self.expose_groups(out)?;
+        self.expose_transactions(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {

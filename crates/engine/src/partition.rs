@@ -52,9 +52,15 @@ impl Partition {
         match draft.producer() {
             Some(producer) if draft.is_control() => self.producers.check_epoch(producer.id, producer.epoch)?,
             Some(producer) => {
-                if let Step::Duplicate { base_offset } = self.producers.check(producer, draft.count())? {
+                let step = self.producers.check(producer, draft.count());
+                if let Ok(Step::Duplicate { base_offset }) = step {
                     return Ok(Placed::Duplicate { base_offset });
                 }
+                // What is of no transaction here is refused for that, whatever its number.
+                if is_transactional {
+                    self.check_begun(producer, is_transactional)?;
+                }
+                step?;
                 self.check_begun(producer, is_transactional)?;
             }
             None if is_transactional => return Err(Error::invalid("a batch of a transaction names its producer")),

@@ -5,6 +5,7 @@
 
 mod log;
 mod status;
+mod transactional;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -25,6 +26,8 @@ use crate::metrics::Counter;
 use crate::publish::Wakes;
 use crate::timers;
 use log::Appended;
+
+pub(crate) use transactional::StagedCommit;
 
 pub use status::{GroupMember, GroupPartition, GroupStatus, GroupSummary};
 

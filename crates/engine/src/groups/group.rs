@@ -580,6 +580,12 @@ impl Group {
         Ok(())
     }
 
+    /// Whether there is room for these changes, whoever commits them.
+    pub fn check_room(&self, changes: &[Change]) -> Outcome {
+        self.offsets.check(changes)?;
+        Ok(())
+    }
+
     /// That nobody is in the group.
     pub fn check_empty(&self, what: &str) -> Outcome {
         match self.members.len() {

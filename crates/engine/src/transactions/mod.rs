@@ -23,7 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::groups::{Committed, GroupName};
+use crate::groups::{Committed, GroupError, GroupName, Reason};
 use crate::ids::TopicPartition;
 use crate::limits::{
     TRANSACTION_GROUPS_MAX, TRANSACTION_METADATA_BYTES_MAX, TRANSACTION_PARTITIONS_MAX, TRANSACTION_TIMEOUT_MS_MAX,
@@ -86,6 +86,8 @@ pub enum TransactionReason {
     /// Not in this phase.
     WrongPhase,
     InvalidTimeout,
+    /// The group whose offsets it commits refused.
+    Group(Reason),
     /// The error's kind says it.
     Other,
 }
@@ -104,7 +106,7 @@ impl TransactionError {
             TransactionReason::OtherProducer | TransactionReason::Fenced => ErrorKind::Fenced,
             TransactionReason::Concurrent => ErrorKind::Busy,
             TransactionReason::WrongPhase | TransactionReason::InvalidTimeout => ErrorKind::Invalid,
-            TransactionReason::Other => ErrorKind::Internal,
+            TransactionReason::Group(_) | TransactionReason::Other => ErrorKind::Internal,
         };
         Self { reason, error: Error::new(kind, message) }
     }
@@ -113,6 +115,16 @@ impl TransactionError {
 impl From<Error> for TransactionError {
     fn from(error: Error) -> Self {
         Self { reason: TransactionReason::Other, error }
+    }
+}
+
+impl From<GroupError> for TransactionError {
+    fn from(refused: GroupError) -> Self {
+        let reason = match refused.reason {
+            Reason::Other => TransactionReason::Other,
+            reason => TransactionReason::Group(reason),
+        };
+        Self { reason, error: refused.error }
     }
 }
 
