@@ -5,6 +5,7 @@ mod compat;
 mod corpus;
 mod docs;
 mod fuzz;
+mod kafka_apis;
 mod kafka_messages;
 mod run;
 mod soak;

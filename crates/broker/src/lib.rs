@@ -20,7 +20,9 @@ mod transactions;
 
 pub use broker::Broker;
 pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
-pub use groups::{Beat, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo};
+pub use groups::{
+    Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo,
+};
 pub use lanes::{LanePolicy, Lanes};
 pub use metrics::Metrics;
 pub use producers::{ProducerIds, ReserveIds};

@@ -215,6 +215,10 @@ impl Broker {
         found.ok_or_else(|| Error::not_found(format!("there is no topic with the id {id}; it may have been deleted")))
     }
 
+    pub fn has_topic(&self, name: &str) -> bool {
+        self.topics.read().get(name).is_some()
+    }
+
     /// The bounds of one partition's log.
     pub fn describe_partition(&self, name: &str, partition: PartitionId) -> Result<PartitionStatus> {
         Ok(self.topic(name)?.partition(partition)?.extent())

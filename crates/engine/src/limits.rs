@@ -69,6 +69,15 @@ pub const SESSION_TIMEOUT_MS_MIN: u32 = 100;
 pub const SESSION_TIMEOUT_MS_MAX: u32 = 1_800_000;
 /// How long a member may take to give up partitions, at most.
 pub const REBALANCE_TIMEOUT_MS_MAX: u32 = 3_600_000;
+/// Ids that one group has given out to members that did not join yet.
+pub const GROUP_PENDING_MEMBERS_MAX: usize = GROUP_MEMBERS_MAX;
+/// Ways to share out that one member knows, and the name of one.
+pub const GROUP_PROTOCOLS_MAX: usize = 32;
+pub const GROUP_PROTOCOL_NAME_BYTES_MAX: usize = 255;
+/// What the members of one group say to their leader, and what that says to them.
+pub const GROUP_PROTOCOLS_BYTES_MAX: usize = 4 << 20;
+/// The same of all groups of one broker together.
+pub const GROUPS_PROTOCOLS_BYTES_MAX: usize = 256 << 20;
 /// Bytes of history that one read hands to a subscriber's queue.
 pub const BACKFILL_BYTES: usize = 1 << 20;
 
@@ -85,4 +94,9 @@ const _: () = assert!(
         < BATCH_BYTES_MAX,
     "a transaction is one record"
 );
+const _: () = assert!(
+    GROUP_PROTOCOLS_BYTES_MAX + 600 * GROUP_MEMBERS_MAX < BATCH_BYTES_MAX,
+    "a leader is told of all members in one frame"
+);
+const _: () = assert!(2 * GROUP_PROTOCOLS_BYTES_MAX <= GROUPS_PROTOCOLS_BYTES_MAX);
 const _: () = assert!(BATCH_BYTES_MAX < i32::MAX as usize, "the batch length field is an i32");

@@ -108,6 +108,9 @@ pub struct Serve {
     /// The HTTP door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub http: Option<String>,
+    /// The Kafka door: host:port, or off
+    #[arg(long, value_name = "ADDR")]
+    pub kafka: Option<String>,
     /// Allow other machines without TLS
     #[arg(long)]
     pub insecure: bool,

@@ -139,7 +139,7 @@ mod tests {
         let text = r#"// A "comment" {
             { "apiKey": 3, "type": "request", "name": "GetRequest", "validVersions": "0-4", "flexibleVersions": "3+",
               "fields": [
-                { "name": "Ids", "type": "[]Id", "versions": "0+", "nullableVersions": "1+", "fields": [ // of all
+                { "name": "Ids", "type": "[]Id", "versions": "0+", "nullableVersions": "2+", "fields": [ // of all
                   { "name": "TopicID", "type": "uuid", "versions": "2-3" },
                   { "name": "Old", "type": "int8", "versions": "0" },
                   { "name": "Type", "type": "string", "versions": "1+", "nullableVersions": "1+", "default": "null" }
@@ -153,7 +153,7 @@ mod tests {
         let expected = "\
 message! {
     struct GetRequest (1..=4, flexible Some(3)) {
-        0.., null 1.. => ids: Option<Vec<Id>> = Some(Vec::new());
+        0.., null 2.. => ids: Option<Vec<Id>> = Some(Vec::new());
         4.. => wait: i32 = 0x10;
     } tagged {
         1 in 3.. => epoch: i64 = -1;

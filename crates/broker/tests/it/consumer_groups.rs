@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use broker::{Beat, Broker, OffsetCommit, ResetTo, Settings};
 use engine::groups::{
-    Assignor, Committer, GroupName, GroupState, Identity, Join, MemberId, OFFSETS_TOPIC, Reason, Turn,
+    Assignor, Committer, GroupName, GroupState, Identity, Join, MemberId, NO_LEADER_EPOCH, OFFSETS_TOPIC, Reason, Turn,
 };
 use engine::{ErrorKind, Overflow, Pattern, Start, TopicName, TopicPartition, TopicSettings};
 
@@ -37,6 +37,7 @@ impl Member {
         let join = Join {
             who: who(name),
             client: "test".into(),
+            host: "here".into(),
             topics: topics.split(',').map(|topic| Pattern::parse(topic).expect("a topic")).collect(),
             assignor: Assignor::Uniform,
             session_timeout_ms,
@@ -74,7 +75,12 @@ impl Member {
 
     async fn commit(&self, topic: &str, partition: u32, offset: u64) -> Result<(), Reason> {
         let committer = Committer::Member { who: self.who.clone(), epoch: self.epoch };
-        let offsets = vec![OffsetCommit { partition: at(topic, partition), offset, metadata: String::new() }];
+        let offsets = vec![OffsetCommit {
+            partition: at(topic, partition),
+            offset,
+            leader_epoch: NO_LEADER_EPOCH,
+            metadata: String::new(),
+        }];
         self.broker.commit_offsets(&group(), &committer, offsets).await.map_err(|refused| refused.reason)
     }
 }

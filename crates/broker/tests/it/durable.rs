@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use broker::{Attempt, Broker, OffsetCommit, Settings, Wakes};
-use engine::groups::{Committer, GroupName};
+use engine::groups::{Committer, GroupName, NO_LEADER_EPOCH};
 use engine::record::Producer;
 use engine::{Acks, BatchBuilder, Codec, DraftBatch, ErrorKind, TopicName, TopicPartition};
 use storage::{RealDisk, Store, StoreSettings};
@@ -109,7 +109,12 @@ async fn a_commit_that_nobody_waits_for_counts_all_the_same() {
     let group = GroupName::parse("g").expect("a name");
     let partition = TopicPartition { topic: TopicName::parse("t").expect("a name"), partition: 0 };
     let commit = |offset| {
-        let offsets = vec![OffsetCommit { partition: partition.clone(), offset, metadata: String::new() }];
+        let offsets = vec![OffsetCommit {
+            partition: partition.clone(),
+            offset,
+            leader_epoch: NO_LEADER_EPOCH,
+            metadata: String::new(),
+        }];
         broker.commit_offsets(&group, &Committer::Outsider, offsets)
     };
     // The group itself is on the disk then.

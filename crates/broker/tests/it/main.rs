@@ -2,6 +2,7 @@
 
 mod support;
 
+mod classic_groups;
 mod consumer_groups;
 mod delivering;
 mod durable;

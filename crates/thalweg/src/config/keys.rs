@@ -84,6 +84,8 @@ pub const KEYS: &[Key] = &[
     // Where to listen, and who may come.
     key("native", Broker, Kind::Address, "127.0.0.1:7400", "The native protocol, over QUIC and TCP"),
     key("http", Broker, Kind::Address, "127.0.0.1:7401", "HTTP: records, SSE, WebSocket, metrics, health"),
+    key("kafka", Broker, Kind::Address, "127.0.0.1:9092", "Kafka's clients and tools, over TCP and TLS"),
+    key("kafka_advertised", Broker, Kind::Text, "", "Where Kafka's clients are told to connect, host:port; none is the address that they came to"),
     key("tls_cert", Broker, Kind::Text, "", "Certificate chain, PEM; made on the spot where none is named"),
     key("tls_key", Broker, Kind::Text, "", "The key of tls_cert, PEM"),
     key("insecure", Broker, Kind::Bool, "false", "Allow other machines without TLS or with a certificate made on the spot"),
@@ -110,6 +112,7 @@ pub const KEYS: &[Key] = &[
     key("tombstone_retention_ms", Broker, count(0, 1 << 50), "86400000", "How long a record without a value stays in a compacted topic at least"),
     key("offsets_retention_ms", Broker, count(0, u64::MAX), "604800000", "How long a consumer group without members keeps its offsets; 0 is no limit"),
     key("transactional_id_expiration_ms", Broker, count(0, u64::MAX), "604800000", "How long a transactional id is kept after its last transaction; 0 is no limit"),
+    key("group_initial_delay_ms", Broker, count(0, 300_000), "0", "How long Kafka consumers that found a group wait for more before they share out partitions; Kafka waits 3000"),
     // Publishing.
     tuned("ack_on_commit", Broker, Kind::Bool, ["true"; 3], None, "Whether a publish that names no acks is acknowledged when it is on disk, where its topic is"),
     tuned("pub_queue_depth", Broker, count(1, 65_536), ["1024", "512", "4096"], Some(["512", "1024", "2048"]), "Publishes of a connection before the first is answered"),

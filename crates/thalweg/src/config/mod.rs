@@ -145,7 +145,7 @@ impl Config {
                 "event_stream_recv_window is larger than event_conn_recv_window, which bounds it".into(),
             ));
         }
-        for door in ["native", "http"] {
+        for door in ["native", "http", "kafka"] {
             let Some(address) = self.address(door)? else {
                 continue;
             };
@@ -161,7 +161,21 @@ impl Config {
             return Err(ConfigError(format!("http_hosts: '{wrong}' is no host; write name, *.domain or name:port")));
         }
         self.trusted_proxies()?;
+        self.kafka_advertised()?;
         Ok(())
+    }
+
+    /// Where Kafka's clients are told to connect, if not where they did.
+    fn kafka_advertised(&self) -> Result<Option<(String, u16)>> {
+        let written = self.text("kafka_advertised");
+        if written.is_empty() {
+            return Ok(None);
+        }
+        let parts = written.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        match parts {
+            Some((host, port)) if !host.is_empty() => Ok(Some((host.trim_matches(['[', ']']).to_owned(), port))),
+            _ => Err(ConfigError(format!("kafka_advertised: '{written}' is no address; write host:port"))),
+        }
     }
 
     /// The parts of a text between its commas.
@@ -266,6 +280,7 @@ impl Config {
             publish_wait: self.millis("publish_queue_wait_timeout_ms"),
             offsets_retention: self.millis("offsets_retention_ms"),
             transactional_id_expiration: self.millis("transactional_id_expiration_ms"),
+            group_initial_delay: self.millis("group_initial_delay_ms"),
             timings: !self.bool("disable_timings"),
         }
     }
@@ -308,6 +323,9 @@ impl Config {
             http_trusted_proxies: self.trusted_proxies().unwrap_or_else(|e| unreachable!("invariant: checked: {e}")),
             http_access_log: self.bool("http_access_log"),
             identity: self.path("tls_cert").zip(self.path("tls_key")),
+            kafka_advertised: self
+                .kafka_advertised()
+                .unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
             allow_plain: self.bool("insecure"),
         }
     }

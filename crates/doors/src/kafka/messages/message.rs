@@ -74,8 +74,8 @@ pub fn encode_embedded<M: Message>(message: &M, version: i16) -> Bytes {
 /// Structs with their codecs, from tables of their fields.
 ///
 /// A message says which versions it has here and since which it is flexible. A field says the versions that have it,
-/// those that allow a null in it if they are fewer, its name, its type, and its default if that is not the type's. After
-/// `tagged` come the fields that are written with their tag, and only if they are not their default.
+/// those that allow a null in it if they are fewer, its name, its type, and its default if that is not the type's.
+/// After `tagged` come the fields that are written with their tag, and only if they are not their default.
 macro_rules! message {
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };

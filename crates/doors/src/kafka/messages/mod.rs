@@ -25,7 +25,7 @@ pub use writer::Writer;
 const API_VERSIONS: i16 = 18;
 
 /// The row of an API with this version of it.
-fn served(key: i16, version: i16) -> Result<&'static Api> {
+pub(super) fn served(key: i16, version: i16) -> Result<&'static Api> {
     let unsupported = |message| Err(Error::new(ErrorKind::Unsupported, message));
     match api(key) {
         Some(api) if api.serves(version) => Ok(api),
@@ -37,7 +37,7 @@ fn served(key: i16, version: i16) -> Result<&'static Api> {
 }
 
 /// Says in which message something was wrong.
-fn in_message(api: &Api, version: i16, error: Error) -> Error {
+pub(super) fn in_message(api: &Api, version: i16, error: Error) -> Error {
     Error { message: format!("{} version {version}: {}", api.name, error.message), ..error }
 }
 

@@ -101,6 +101,8 @@ impl<T: Sample> Sample for Option<T> {
 /// What one message is here and there, whichever of the two kinds it is.
 struct Pair {
     name: String,
+    is_request: bool,
+    key: i16,
     version: i16,
     /// As encoded here.
     bytes: Bytes,
@@ -132,6 +134,8 @@ fn for_each_pair(mut check: impl FnMut(Pair)) {
                     here: format!("{here:?}"),
                     there: format!("{there:?}"),
                     name,
+                    is_request: true,
+                    key: api.key,
                     version,
                     bytes,
                 });
@@ -153,6 +157,8 @@ fn for_each_pair(mut check: impl FnMut(Pair)) {
                     here: format!("{here:?}"),
                     there: format!("{there:?}"),
                     name,
+                    is_request: false,
+                    key: api.key,
                     version,
                     bytes,
                 });
@@ -174,8 +180,10 @@ fn every_message_is_the_same_bytes_and_the_same_values_in_another_implementation
         let name = &pair.name;
         assert_eq!(pair.bytes_there, pair.bytes, "{name}: {}\nthere: {}", pair.here, pair.there);
         assert_eq!(pair.bytes_again, pair.bytes, "{name}: {}", pair.here);
-        let here = values(&pair.here);
-        let mut there = values(&pair.there);
+        // Tagged fields come last here, and there where the schema has them.
+        let [mut here, mut there] = [values(&pair.here), values(&pair.there)];
+        here.sort_by(|a, b| a.0.cmp(&b.0));
+        there.sort_by(|a, b| a.0.cmp(&b.0));
         // What only later versions have.
         there.retain(|(field, _)| here.iter().any(|(known, _)| known == field));
         assert_eq!(here, there, "{name}");
@@ -184,10 +192,11 @@ fn every_message_is_the_same_bytes_and_the_same_values_in_another_implementation
     assert!(count > 300 * ROUNDS, "{count}");
 }
 
-/// The fields of what `Debug` wrote, each with its value, without the names of types around them.
+/// The fields of what `Debug` wrote, each with its struct and its value, without the types around values.
 fn values(debug: &str) -> Vec<(String, String)> {
     let mut values = Vec::new();
-    let mut field = String::new();
+    let mut structs = Vec::new();
+    let (mut last, mut field) = ("", "");
     let mut rest = debug;
     while let Some(c) = rest.chars().next() {
         let length = match c {
@@ -195,6 +204,11 @@ fn values(debug: &str) -> Vec<(String, String)> {
             'b' if rest.starts_with("b\"") => 1 + quoted(&rest[1..]),
             c if is_word(c) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
             c => {
+                match c {
+                    '{' => structs.push(last),
+                    '}' => drop(structs.pop()),
+                    _ => {}
+                }
                 rest = &rest[c.len_utf8()..];
                 continue;
             }
@@ -202,10 +216,10 @@ fn values(debug: &str) -> Vec<(String, String)> {
         let word = &rest[..length];
         rest = &rest[length..];
         match rest.chars().next() {
-            Some(':') => field = word.to_owned(),
+            Some(':') => field = word,
             Some('(') => {}
-            _ if rest.starts_with(" {") => {}
-            _ => values.push((field.clone(), word.to_owned())),
+            _ if rest.starts_with(" {") => last = word,
+            _ => values.push((format!("{}.{field}", structs.last().expect("a struct")), word.to_owned())),
         }
     }
     values
@@ -226,18 +240,61 @@ fn quoted(text: &str) -> usize {
     end.expect("a quote").0 + 1
 }
 
+/// Requests as clients send them: key, version and body in hex. They are seeds of a fuzz target.
+#[test]
+fn requests_are_the_bytes_of_the_vectors() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/kafka_requests.txt");
+    if std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
+        std::fs::write(path, vectors()).expect(path);
+    }
+    let mut versions = Vec::new();
+    for line in std::fs::read_to_string(path).expect(path).lines().filter(|line| !line.starts_with('#')) {
+        let (name, hex) = line.split_once(' ').expect("a name");
+        let hex = hex.as_bytes().chunks(2).map(|pair| str::from_utf8(pair).expect("digits"));
+        let bytes: Bytes = hex.map(|pair| u8::from_str_radix(pair, 16).expect("two digits")).collect();
+        let mut from = Reader::new(bytes.clone());
+        let (key, version) = (from.get().expect("a key"), from.get().expect("a version"));
+        let request = Request::decode(key, version, &mut from).expect(name);
+        assert_eq!(encoded(|out| request.encode(version, out)), bytes[4..], "{name}");
+        versions.push((key, version));
+    }
+    let expected =
+        APIS.iter().filter(|api| api.key > 1).flat_map(|api| [api.version_min, api.version_max].map(|v| (api.key, v)));
+    let mut expected: Vec<_> = expected.collect();
+    expected.dedup();
+    assert_eq!(versions, expected, "the lowest and the highest version of each: UPDATE=1 cargo test");
+}
+
+fn vectors() -> String {
+    let mut text = String::from(
+        "# A name, and the key, the version and the body of a request: UPDATE=1 cargo test -p thalweg-doors --lib\n",
+    );
+    for request in Request::samples(&mut Random::seeded(5)) {
+        let api = api(request.key()).expect("it is served");
+        let mut versions = vec![api.version_min, api.version_max];
+        versions.dedup();
+        for version in versions {
+            let bytes = encoded(|out| {
+                out.put_i16(api.key);
+                out.put_i16(version);
+                request.encode(version, out);
+            });
+            text += &format!("{}-{version} {bytes:x}\n", api.name);
+        }
+    }
+    text
+}
+
 #[test]
 fn every_beginning_of_a_message_is_refused() {
     let mut refused = 0;
     for_each_pair(|pair| {
-        let is_request = pair.name.starts_with("request");
-        let key = APIS.iter().find(|api| pair.name.contains(&format!(" {} ", api.name))).expect("its name").key;
         for length in 0..pair.bytes.len() {
             let from = &mut Reader::new(pair.bytes.slice(..length));
-            let error = if is_request {
-                Request::decode(key, pair.version, from).map(drop)
+            let error = if pair.is_request {
+                Request::decode(pair.key, pair.version, from).map(drop)
             } else {
-                Response::decode(key, pair.version, from).map(drop)
+                Response::decode(pair.key, pair.version, from).map(drop)
             };
             let error = error.expect_err(&pair.name);
             assert_eq!(error.kind, ErrorKind::Malformed, "{error}");
@@ -245,6 +302,34 @@ fn every_beginning_of_a_message_is_refused() {
         }
     });
     assert!(refused > 10_000, "{refused}");
+}
+
+#[test]
+fn a_damaged_request_is_refused_or_it_is_another_one() {
+    let random = &mut Random::seeded(3);
+    let (mut refused, mut taken) = (0, 0);
+    for_each_pair(|pair| {
+        if !pair.is_request || pair.bytes.is_empty() {
+            return;
+        }
+        for _ in 0..20 {
+            let mut damaged = pair.bytes.to_vec();
+            let at = random.below(damaged.len() as u64) as usize;
+            match random.below(3) {
+                0 => damaged[at] = random.next() as u8,
+                1 => drop(damaged.remove(at)),
+                _ => damaged.insert(at, random.next() as u8),
+            }
+            let Ok(request) = decode(pair.key, pair.version, &damaged) else {
+                refused += 1;
+                continue;
+            };
+            taken += 1;
+            let again = encoded(|out| request.encode(pair.version, out));
+            assert_eq!(decode(pair.key, pair.version, &again).as_ref(), Ok(&request), "{damaged:?}");
+        }
+    });
+    assert!(refused > 1000 && taken > 1000, "{refused} refused, {taken} taken");
 }
 
 #[test]

@@ -1,0 +1,121 @@
+//! Questions about partition logs: where they begin and end, and which offset a time has.
+
+use std::sync::Arc;
+
+use broker::Broker;
+use engine::{PartitionId, Result};
+
+use super::errors::{self, Code};
+use super::fetch::check_leader_epoch;
+use super::map::LEADER_EPOCH;
+use super::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
+use super::messages::list_offsets::{
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+};
+use super::messages::offset_for_leader_epoch::{
+    EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+};
+
+/// Times that are none: the end of the log, its begin, and its newest record.
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+const MAX_TIMESTAMP: i64 = -3;
+/// No offset, no time.
+const NONE: i64 = -1;
+
+pub(super) async fn list_offsets(broker: &Arc<Broker>, request: ListOffsetsRequest) -> ListOffsetsResponse {
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for wanted in topic.partitions {
+            let partition_index = wanted.partition_index;
+            let found = match check_leader_epoch(wanted.current_leader_epoch) {
+                Ok(()) => offset_of(broker, &topic.name, &wanted).await.map_err(|e| errors::code(&e)),
+                Err(code) => Err(code),
+            };
+            partitions.push(match found {
+                Ok((offset, timestamp)) => ListOffsetsPartitionResponse {
+                    partition_index,
+                    timestamp,
+                    offset,
+                    leader_epoch: LEADER_EPOCH,
+                    error_code: Code::NONE.0,
+                },
+                Err(Code(error_code)) => ListOffsetsPartitionResponse {
+                    partition_index,
+                    error_code,
+                    timestamp: NONE,
+                    offset: NONE,
+                    leader_epoch: -1,
+                },
+            });
+        }
+        topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
+    }
+    ListOffsetsResponse { topics, ..Default::default() }
+}
+
+/// An offset, with the time of its record where a time was asked for.
+async fn offset_of(broker: &Arc<Broker>, topic: &str, wanted: &ListOffsetsPartition) -> Result<(i64, i64)> {
+    let partition = wanted.partition_index as PartitionId;
+    Ok(match wanted.timestamp {
+        LATEST => {
+            let bounds = broker.describe_partition(topic, partition)?;
+            (bounds.end as i64, NONE)
+        }
+        EARLIEST => (broker.describe_partition(topic, partition)?.start as i64, NONE),
+        MAX_TIMESTAMP => found(broker.find_max_time(topic, partition).await?),
+        time => found(broker.find_time(topic, partition, time).await?),
+    })
+}
+
+fn found(record: Option<(engine::Offset, i64)>) -> (i64, i64) {
+    record.map_or((NONE, NONE), |(offset, timestamp)| (offset as i64, timestamp))
+}
+
+/// Where the log of a leader's epoch ends: there is one epoch.
+pub(super) fn offset_for_leader_epoch(
+    broker: &Broker,
+    request: OffsetForLeaderEpochRequest,
+) -> OffsetForLeaderEpochResponse {
+    let end = |topic: &str, wanted: &OffsetForLeaderPartition| {
+        let partition = wanted.partition;
+        let end = check_leader_epoch(wanted.current_leader_epoch).and_then(|()| {
+            broker.describe_partition(topic, partition as PartitionId).map_err(|error| errors::code(&error))
+        });
+        match end {
+            // Of an epoch that is yet to come nobody knows the end.
+            Ok(_) if wanted.leader_epoch > LEADER_EPOCH => {
+                EpochEndOffset { partition, leader_epoch: -1, end_offset: NONE, ..Default::default() }
+            }
+            Ok(bounds) => EpochEndOffset {
+                partition,
+                leader_epoch: LEADER_EPOCH,
+                end_offset: bounds.end as i64,
+                ..Default::default()
+            },
+            Err(Code(error_code)) => EpochEndOffset { partition, error_code, leader_epoch: -1, end_offset: NONE },
+        }
+    };
+    let topics = request.topics.iter().map(|topic| OffsetForLeaderTopicResult {
+        topic: topic.topic.clone(),
+        partitions: topic.partitions.iter().map(|wanted| end(&topic.topic, wanted)).collect(),
+    });
+    OffsetForLeaderEpochResponse { topics: topics.collect(), ..Default::default() }
+}
+
+pub(super) async fn init_producer(broker: &Arc<Broker>, _request: InitProducerIdRequest) -> InitProducerIdResponse {
+    match broker.init_producer().await {
+        Ok((producer_id, producer_epoch)) => {
+            InitProducerIdResponse { producer_id, producer_epoch, ..Default::default() }
+        }
+        Err(error) => InitProducerIdResponse {
+            error_code: errors::code(&error).0,
+            producer_id: -1,
+            producer_epoch: -1,
+            ..Default::default()
+        },
+    }
+}

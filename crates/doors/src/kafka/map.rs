@@ -1,0 +1,146 @@
+//! Requests into calls of the broker.
+
+use std::sync::Arc;
+
+use broker::{Attempt, Broker, FetchLimits, Wakes};
+use engine::{Acks, DraftBatch, Error, PartitionId, Result};
+
+use super::codec;
+use super::errors::{self, Code};
+use super::fetch::{self, FetchAnswer, FetchRequest};
+use super::log;
+use super::messages::{Request, Response};
+use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
+use super::topics;
+
+/// The only node that a client sees.
+pub(super) const NODE_ID: i32 = 1;
+/// The epoch of every leader, as none ever changes.
+pub(super) const LEADER_EPOCH: i32 = 0;
+
+/// Who asks.
+pub(super) struct Caller {
+    /// The name that the client gives itself.
+    pub client: String,
+    /// Where it comes from.
+    pub host: String,
+    /// Where it finds this broker.
+    pub advertised: (String, u16),
+    /// The version that it speaks of the API that it uses.
+    pub version: i16,
+}
+
+/// What became of each batch so far, in the order of the request.
+pub(super) type Attempts = Vec<(Arc<str>, PartitionId, Result<Attempt, Refusal>)>;
+
+/// Why something was not done.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub code: Code,
+    pub message: String,
+}
+
+impl Refusal {
+    /// Of a batch.
+    pub(super) fn of_batch(error: Error) -> Self {
+        Self { code: errors::of_produce(&error), message: error.message }
+    }
+}
+
+/// Puts every batch of a request into its partition.
+pub(super) fn publish(broker: &Broker, wakes: &mut Wakes, request: ProduceRequest) -> Attempts {
+    let acks = request.acks.unwrap_or(Acks::Committed);
+    let mut attempts = Vec::new();
+    for ProduceTopic { name, partitions } in request.topics {
+        let name: Arc<str> = name.into();
+        let may_publish = may_publish(broker, &name);
+        for (partition, batch) in partitions {
+            let attempt = may_publish.clone().and_then(|()| {
+                let batch = DraftBatch::parse(batch).inspect_err(|_| broker.metrics().publish_errors.add(1));
+                let attempt = batch.and_then(|batch| broker.try_publish(&name, Some(partition), acks, batch, wakes));
+                attempt.map_err(Refusal::of_batch)
+            });
+            attempts.push((name.clone(), partition, attempt));
+        }
+    }
+    attempts
+}
+
+/// A topic has to be there: clients create one by asking for it.
+fn may_publish(broker: &Broker, topic: &str) -> Result<(), Refusal> {
+    if !broker.has_topic(topic) {
+        let error = engine::TopicName::parse(topic).err();
+        let code = if error.is_some() { Code::INVALID_TOPIC_EXCEPTION } else { Code::UNKNOWN_TOPIC_OR_PARTITION };
+        let message = error.map_or_else(|| format!("there is no topic '{topic}'"), |error| error.message);
+        return Err(Refusal { code, message });
+    }
+    if engine::ids::is_internal(topic) {
+        let message = format!("'{topic}' is a topic of the broker itself; clients can only read it");
+        return Err(Refusal { code: Code::INVALID_TOPIC_EXCEPTION, message });
+    }
+    Ok(())
+}
+
+/// Counts a publish that failed and asked for no answer.
+pub(super) fn publish_lost(broker: &Broker, topic: &str, why: &str) {
+    broker.metrics().publish_lost.add(1);
+    tracing::debug!(topic, why, "a publish without acknowledgement failed");
+}
+
+pub(super) fn produced(partition: PartitionId, published: Result<broker::Published, Refusal>) -> PartitionProduced {
+    match published {
+        Ok(published) => {
+            let base_offset = published.base_offset as i64;
+            PartitionProduced { partition, code: Code::NONE, base_offset, message: None }
+        }
+        Err(Refusal { code, message }) => {
+            PartitionProduced { partition, code, base_offset: -1, message: Some(message) }
+        }
+    }
+}
+
+/// The same answer to every batch.
+pub(super) fn refuse_all(request: ProduceRequest, code: Code) -> Produced {
+    let refused = |(partition, _)| PartitionProduced { partition, code, base_offset: -1, message: None };
+    let topics = request.topics.into_iter();
+    Produced {
+        topics: topics.map(|topic| (topic.name.into(), topic.partitions.into_iter().map(refused).collect())).collect(),
+    }
+}
+
+pub(super) async fn fetch(broker: &Broker, request: &FetchRequest) -> FetchAnswer {
+    if request.has_session {
+        return FetchAnswer::refused(Code::FETCH_SESSION_ID_NOT_FOUND);
+    }
+    let from = request.topics.iter().flat_map(|(topic, partitions)| partitions.iter().map(|p| p.from(topic)));
+    let FetchRequest { wait, bytes_min, bytes_max, isolation, .. } = *request;
+    // Who asks with an epoch that no leader had is told so at once.
+    let is_stale = |partition: &fetch::FetchPartition| fetch::check_leader_epoch(partition.leader_epoch).is_err();
+    let has_stale = request.topics.iter().flat_map(|(_, partitions)| partitions).any(is_stale);
+    let wait = if has_stale { Default::default() } else { wait };
+    let limits = FetchLimits { bytes_min, bytes_max, wait, isolation };
+    let mut found = broker.fetch_many(&from.collect::<Vec<_>>(), limits).await.into_iter();
+    let topics = request.topics.iter().map(|(topic, partitions)| {
+        let partitions = partitions.iter().zip(&mut found).map(|(wanted, found)| {
+            let found = found.map_err(|error| errors::code(&error));
+            (wanted.partition, fetch::check_leader_epoch(wanted.leader_epoch).and(found))
+        });
+        (topic.clone(), partitions.collect())
+    });
+    FetchAnswer { code: None, topics: topics.collect() }
+}
+
+/// The answer to every request that carries no records.
+pub(super) async fn answer(broker: &Arc<Broker>, caller: &Caller, request: Request) -> Response {
+    match request {
+        Request::ApiVersions(_) => Response::ApiVersions(codec::versions(Code::NONE)),
+        Request::Metadata(request) => Response::Metadata(topics::metadata(broker, caller, request)),
+        Request::FindCoordinator(request) => Response::FindCoordinator(topics::find_coordinator(caller, request)),
+        Request::ListOffsets(request) => Response::ListOffsets(log::list_offsets(broker, request).await),
+        Request::OffsetForLeaderEpoch(request) => {
+            Response::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, request))
+        }
+        Request::InitProducerId(request) => Response::InitProducerId(log::init_producer(broker, request).await),
+        request => unreachable!("not served yet: {request:?}"),
+    }
+}
