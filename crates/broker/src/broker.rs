@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::limits::WRITER_LANES_MAX;
+use engine::security::SECURITY_TOPIC;
 use engine::{Error, Pattern, Result, TopicId};
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::collector::Collector;
@@ -18,6 +19,7 @@ use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
 use crate::producers::ProducerIds;
+use crate::security::Security;
 use crate::settings::Settings;
 use crate::subscriber::Subscriber;
 use crate::timers;
@@ -42,6 +44,7 @@ pub struct Broker {
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
     groups: Coordinator,
     transactions: transactions::Coordinator,
+    security: Security,
     subscriber_ids: AtomicU64,
     producer_ids: ProducerIds,
     /// How many topics in memory were created.
@@ -79,6 +82,9 @@ impl Broker {
         let instance = RandomState::new().hash_one(timers::now_ms());
         let directory = store.as_ref().map_or(instance, |store| store.directory());
         let topics = stored.into_iter().map(|stored| Topic::stored(directory, stored));
+        // What only the broker itself may read is no topic that a request could name.
+        let (mut own, topics): (Vec<_>, Vec<_>) = topics.partition(|topic| topic.name.as_str() == SECURITY_TOPIC);
+        let security = Security::new(&settings.security, own.pop())?;
         let broker = Arc::new(Self {
             budget: LogBudget::new(settings.log_bytes_max),
             settings: Arc::new(settings),
@@ -86,10 +92,11 @@ impl Broker {
             lanes,
             store,
             journal_room,
-            topics: RwLock::new(topics.collect()),
+            topics: RwLock::new(topics.into_iter().collect()),
             patterns: Mutex::default(),
             groups: Coordinator::default(),
             transactions: transactions::Coordinator::default(),
+            security,
             subscriber_ids: AtomicU64::new(1),
             producer_ids,
             volatile_topics: AtomicU64::new(0),
@@ -157,6 +164,10 @@ impl Broker {
         &self.transactions
     }
 
+    pub(crate) fn security(&self) -> &Security {
+        &self.security
+    }
+
     pub(crate) fn log_budget(&self) -> &LogBudget {
         &self.budget
     }
@@ -187,6 +198,7 @@ impl Broker {
         self.metrics.expose(out)?;
         self.expose_groups(out)?;
         self.expose_transactions(out)?;
+        self.expose_security(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {

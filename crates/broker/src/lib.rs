@@ -1,6 +1,7 @@
 //! The one API that every door calls. It owns the tasks, the timers and the clock, and no socket.
 
 mod admission;
+mod alteration;
 mod broker;
 mod fetch;
 mod groups;
@@ -11,6 +12,7 @@ pub mod metrics;
 mod partition;
 mod producers;
 mod publish;
+mod security;
 mod settings;
 mod subscribe;
 mod subscriber;
@@ -27,6 +29,7 @@ pub use lanes::{LanePolicy, Lanes};
 pub use metrics::Metrics;
 pub use producers::{ProducerIds, ReserveIds};
 pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish, Wakes};
+pub use security::{ConfiguredUser, SecuritySettings, UserStatus};
 pub use settings::Settings;
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};
 pub use subscriber::Direct;

@@ -380,10 +380,10 @@ impl PartitionCell {
         state.order.begin(id, epoch)
     }
 
-    /// Nothing more is taken of a producer's transaction. Whether it needs a marker.
-    pub(crate) fn close(&self, id: i64) -> bool {
+    /// Nothing more is taken of a producer's transaction. Where it needs a marker, that has this timestamp.
+    pub(crate) fn close(&self, id: i64) -> Option<i64> {
         let mut state = self.state.lock();
-        !state.is_deleted && state.order.close(id)
+        if state.is_deleted { None } else { state.order.close(id) }
     }
 
     pub(crate) fn producers(&self) -> Vec<ProducerStatus> {

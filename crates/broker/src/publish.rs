@@ -160,7 +160,7 @@ impl Broker {
         topic: &str,
         partition: Option<PartitionId>,
         acks: Acks,
-        batch: DraftBatch,
+        mut batch: DraftBatch,
         begin: Option<Instant>,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
@@ -168,6 +168,7 @@ impl Broker {
             return Err(Error::busy("the broker has just started and still learns which transactions are open"));
         }
         let topic = self.topic_or_create(topic)?;
+        topic.admit(&mut batch)?;
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,
             None => topic.partition_of(&batch)?,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use engine::{FeedLimits, TopicSettings};
 
 use crate::lanes::LanePolicy;
+use crate::security::SecuritySettings;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -44,6 +45,7 @@ pub struct Settings {
     pub group_initial_delay: Duration,
     /// Latency histograms.
     pub timings: bool,
+    pub security: SecuritySettings,
 }
 
 impl Default for Settings {
@@ -69,6 +71,7 @@ impl Default for Settings {
             transactional_id_expiration: Duration::from_secs(7 * 24 * 3600),
             group_initial_delay: Duration::ZERO,
             timings: true,
+            security: SecuritySettings::default(),
         }
     }
 }

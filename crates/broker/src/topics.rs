@@ -118,6 +118,13 @@ impl Topic {
         Arc::new(Self { name: self.name.clone(), id: self.id, settings, partitions, stored_as: self.stored_as, turn })
     }
 
+    /// The same topic with other settings. The number of its partitions stays.
+    pub(crate) fn altered(&self, settings: TopicSettings) -> Arc<Self> {
+        let settings = TopicSettings { partitions: self.settings.partitions, ..settings };
+        let (turn, partitions) = (AtomicU32::new(self.turn.load(Ordering::Relaxed)), self.partitions.clone());
+        Arc::new(Self { name: self.name.clone(), id: self.id, settings, partitions, stored_as: self.stored_as, turn })
+    }
+
     pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {
         &self.partitions
     }
@@ -187,7 +194,8 @@ impl Broker {
         Ok(topic.status())
     }
 
-    fn resolve(&self, settings: TopicSettings) -> Result<TopicSettings> {
+    /// What [`Broker::create_topic`] would make of such settings, or why it would refuse them.
+    pub fn resolve(&self, settings: TopicSettings) -> Result<TopicSettings> {
         let storage = match (settings.storage, self.store()) {
             (Storage::Auto, None) => Storage::Memory,
             (Storage::Auto, Some(_)) => Storage::Disk,
@@ -196,13 +204,17 @@ impl Broker {
             }
             (storage, _) => storage,
         };
-        let defaults = match storage {
-            Storage::Disk => self.settings().disk_topic_defaults,
-            Storage::Memory | Storage::Auto => self.settings().topic_defaults,
-        };
-        let settings = TopicSettings { storage, ..settings }.or(&defaults);
+        let settings = TopicSettings { storage, ..settings }.or(self.topic_defaults(storage));
         settings.validate()?;
         Ok(settings)
+    }
+
+    /// What a topic gets that is kept there, where nothing else is said.
+    pub fn topic_defaults(&self, storage: Storage) -> &TopicSettings {
+        match storage {
+            Storage::Disk => &self.settings().disk_topic_defaults,
+            Storage::Memory | Storage::Auto => &self.settings().topic_defaults,
+        }
     }
 
     pub fn describe_topic(&self, name: &str) -> Result<TopicStatus> {

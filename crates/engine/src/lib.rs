@@ -15,12 +15,13 @@ pub mod partitioner;
 pub mod pattern;
 pub mod producers;
 pub mod record;
+pub mod security;
 pub mod transactions;
 
 #[cfg(test)]
 mod script;
 
-pub use catalog::{Storage, TopicSettings};
+pub use catalog::{SettingsChange, Storage, TopicSettings};
 pub use codec::Codec;
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};

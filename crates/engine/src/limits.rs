@@ -78,6 +78,13 @@ pub const GROUP_PROTOCOL_NAME_BYTES_MAX: usize = 255;
 pub const GROUP_PROTOCOLS_BYTES_MAX: usize = 4 << 20;
 /// The same of all groups of one broker together.
 pub const GROUPS_PROTOCOLS_BYTES_MAX: usize = 256 << 20;
+/// Users of one broker.
+pub const USERS_MAX: usize = 4096;
+/// The name of a user.
+pub const USER_NAME_BYTES_MAX: usize = 255;
+/// Access control entries of one broker, and the name of a resource or a host in one.
+pub const ACLS_MAX: usize = 8192;
+pub const ACL_NAME_BYTES_MAX: usize = 255;
 /// Bytes of history that one read hands to a subscriber's queue.
 pub const BACKFILL_BYTES: usize = 1 << 20;
 
@@ -99,4 +106,9 @@ const _: () = assert!(
     "a leader is told of all members in one frame"
 );
 const _: () = assert!(2 * GROUP_PROTOCOLS_BYTES_MAX <= GROUPS_PROTOCOLS_BYTES_MAX);
+const _: () = assert!(
+    ACLS_MAX * (2 * ACL_NAME_BYTES_MAX + USER_NAME_BYTES_MAX + 20) < BATCH_BYTES_MAX
+        && USERS_MAX * 600 < BATCH_BYTES_MAX,
+    "users, and access control entries, in one frame"
+);
 const _: () = assert!(BATCH_BYTES_MAX < i32::MAX as usize, "the batch length field is an i32");

@@ -105,10 +105,11 @@ impl Partition {
         Ok(())
     }
 
-    /// Nothing more is taken of a producer's transaction. Whether something was: then it needs a marker.
-    pub fn close(&mut self, id: i64) -> bool {
+    /// Nothing more is taken of a producer's transaction. Where something was, it needs a marker: with the timestamp of
+    /// its last batch, so that no search by time meets a marker before the records that it is about.
+    pub fn close(&mut self, id: i64) -> Option<i64> {
         self.begun.remove(&id);
-        self.producers.open(id).is_some()
+        self.producers.open_timestamp_ms(id)
     }
 
     /// What is before this offset was committed or aborted for good.

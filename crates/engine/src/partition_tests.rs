@@ -41,13 +41,13 @@ fn a_transaction_is_taken_only_where_it_was_begun_and_until_it_is_closed() {
     assert!(partition.append(transactional(7, 1, 0)).is_ok());
     assert_eq!(kind(partition.append(draft(Some(Producer { id: 7, epoch: 1, sequence: 2 }), 1))), ErrorKind::Invalid);
     assert_eq!((partition.stable_end(), partition.end()), (0, 2));
-    assert!(partition.close(7), "something was written");
+    assert_eq!(partition.close(7), Some(5), "something was written");
     assert_eq!(kind(partition.append(transactional(7, 1, 2))), ErrorKind::Fenced);
     // What it sent before it may send again.
     assert_eq!(partition.append(transactional(7, 1, 0)), Ok(Placed::Duplicate { base_offset: 0 }));
     assert!(partition.append(marker(7, 1, Decision::Commit)).is_ok());
     assert_eq!((partition.stable_end(), partition.end()), (3, 3));
-    assert!(!partition.close(7));
+    assert_eq!(partition.close(7), None);
     // The next transaction of the same epoch goes on with the numbers of the last.
     partition.begin(7, 1).expect("begun");
     assert!(partition.append(transactional(7, 1, 2)).is_ok());
@@ -58,7 +58,7 @@ fn a_marker_fences_smaller_epochs_and_numbers_begin_anew() {
     let mut partition = Partition::default();
     partition.begin(7, 0).expect("begun");
     assert!(partition.append(transactional(7, 0, 0)).is_ok());
-    assert!(partition.close(7));
+    assert!(partition.close(7).is_some());
     assert!(partition.append(marker(7, 1, Decision::Abort)).is_ok());
     assert_eq!(kind(partition.append(marker(7, 0, Decision::Commit))), ErrorKind::Fenced);
     assert_eq!(partition.begin(7, 0).map_err(|e| e.kind), Err(ErrorKind::Fenced));
@@ -202,7 +202,7 @@ fn apply(op: Op, model: &mut Model, partition: &mut Partition) {
             let (epoch, sequence, begun) = *model.producers.entry(id).or_default();
             let Some(number) = begun else { return };
             let decision = if commits { Decision::Commit } else { Decision::Abort };
-            let written = partition.close(id);
+            let written = partition.close(id).is_some();
             assert_eq!(written, model.of.contains(&begun), "whether it needs a marker");
             let next_epoch = epoch + i16::from(bumps);
             if written {

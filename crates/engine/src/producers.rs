@@ -267,6 +267,11 @@ impl Producers {
         self.states.get(&id)?.open
     }
 
+    /// The timestamp of the last batch of a producer's open transaction.
+    pub fn open_timestamp_ms(&self, id: i64) -> Option<i64> {
+        self.states.get(&id).filter(|state| state.open.is_some()).map(|state| state.timestamp_ms)
+    }
+
     /// Aborted transactions that may have records from an offset up to another.
     pub fn aborted(&self, from: Offset, to: Offset) -> Vec<Aborted> {
         let after = self.aborted.partition_point(|aborted| aborted.last < from);

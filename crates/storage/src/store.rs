@@ -280,6 +280,15 @@ impl Store {
         Ok(state.open_partitions(id))
     }
 
+    /// Gives a topic other settings; its partitions and its storage stay. They last when `owner` hears so.
+    pub fn alter_topic(&self, id: u32, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<()> {
+        let change = Change::Alter { id, settings };
+        let mut state = self.state.lock();
+        self.append_change(&change, owner)?;
+        state.catalog.apply(&change);
+        Ok(())
+    }
+
     /// Changes nothing of a topic. What it is lasts when `owner` hears so.
     pub fn confirm_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<()> {
         self.append_change(&Change::Grow { id, partitions }, owner)

@@ -75,6 +75,7 @@ impl Server {
         let settings = config.server();
         let shards = Arc::new(Shards::start(settings.shards)?);
         let broker = start_broker(config, &shards)?;
+        broker.open_security().await.map_err(io::Error::other)?;
         let native = config.address("native").map_err(io::Error::other)?;
         let http = config.address("http").map_err(io::Error::other)?;
         let kafka = config.address("kafka").map_err(io::Error::other)?;

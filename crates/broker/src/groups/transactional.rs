@@ -52,7 +52,7 @@ impl Broker {
         let checked = self.change(&cell, false, |group| {
             match committer {
                 Some(committer) => group.check_commit(committer, &changes)?,
-                None => group.check_room(&changes)?,
+                None => group.check_offsets(&changes)?,
             }
             coordinator.check_room(group, &changes)?;
             Outcome::Ok(())

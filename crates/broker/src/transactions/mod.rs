@@ -308,20 +308,26 @@ impl Broker {
         Ok(match state.transaction.init(expected, new_id, timeout_ms, self.transactions().now_ms())? {
             Init::Begins(next) => {
                 let producer = next.producer;
-                Begun::Now(producer, Some(self.put(cell, &mut state, next, &mut wakes)?))
+                Begun::Now(producer, Some(self.put_transaction(cell, &mut state, next, &mut wakes)?))
             }
             Init::Again(producer) => Begun::Now(producer, None),
             Init::WantsId => Begun::WantsId,
             Init::Aborts(next) => {
                 // That it begins lasts only if this does.
-                drop(self.decide(cell, &mut state, next, &mut wakes)?);
+                drop(self.take_decision(cell, &mut state, next, &mut wakes)?);
                 Begun::NotYet
             }
         })
     }
 
     /// The next state of an id. It counts from now on; it lasts when its record does.
-    fn put(&self, cell: &Cell, state: &mut State, next: Transaction, wakes: &mut Wakes) -> Result<Appended> {
+    fn put_transaction(
+        &self,
+        cell: &Cell,
+        state: &mut State,
+        next: Transaction,
+        wakes: &mut Wakes,
+    ) -> Result<Appended> {
         let appended = self.append_transaction(&cell.id, Some(&next), wakes)?;
         self.transactions().note_groups(&cell.id, Some(&state.transaction), &next);
         state.transaction = next;
@@ -348,7 +354,7 @@ impl Broker {
         let is_new = |at: &TopicPartition| !state.transaction.partitions.contains(at);
         let added: Vec<_> = found.iter().filter(|(at, _)| is_new(at)).map(|(_, partition)| partition).collect();
         let begun = added.iter().try_for_each(|partition| partition.begin(producer.id, producer.epoch));
-        if let Err(error) = begun.and_then(|()| self.put(&cell, &mut state, next, &mut wakes).map(drop)) {
+        if let Err(error) = begun.and_then(|()| self.put_transaction(&cell, &mut state, next, &mut wakes).map(drop)) {
             for partition in added {
                 partition.close(producer.id);
             }
@@ -365,7 +371,7 @@ impl Broker {
         state.check(id)?;
         let next = state.transaction.add_group(producer, group, self.transactions().now_ms());
         if let Some(next) = next.inspect_err(|refused| self.count_refused(refused))? {
-            drop(self.put(&cell, &mut state, next, &mut wakes)?);
+            drop(self.put_transaction(&cell, &mut state, next, &mut wakes)?);
         }
         Ok(())
     }
@@ -387,7 +393,7 @@ impl Broker {
         let mut state = cell.state.lock();
         state.check(id)?;
         let next = state.transaction.stage_offsets(producer, group, offsets)?;
-        drop(self.put(&cell, &mut state, next, &mut wakes)?);
+        drop(self.put_transaction(&cell, &mut state, next, &mut wakes)?);
         Ok(())
     }
 
@@ -400,11 +406,14 @@ impl Broker {
             state.check(id)?;
             let end = state.transaction.end(producer, decision, self.transactions().now_ms());
             match end.inspect_err(|refused| self.count_refused(refused))? {
-                End::Prepares(next) => self.decide(&cell, &mut state, next, &mut wakes)?,
+                End::Prepares(next) => self.take_decision(&cell, &mut state, next, &mut wakes)?,
                 // It may be on its way to the disk yet: what comes behind it lasts only if it does.
                 End::Again => {
                     let same = state.transaction.clone();
-                    Carried { appended: vec![self.put(&cell, &mut state, same, &mut wakes)?], offsets: Vec::new() }
+                    Carried {
+                        appended: vec![self.put_transaction(&cell, &mut state, same, &mut wakes)?],
+                        offsets: Vec::new(),
+                    }
                 }
             }
         };
@@ -413,8 +422,14 @@ impl Broker {
     }
 
     /// Takes a decision and carries it out. Where that does not work now it is tried again later: it is decided.
-    fn decide(&self, cell: &Cell, state: &mut State, prepared: Transaction, wakes: &mut Wakes) -> Result<Carried> {
-        let decided = self.put(cell, state, prepared, wakes)?;
+    fn take_decision(
+        &self,
+        cell: &Cell,
+        state: &mut State,
+        prepared: Transaction,
+        wakes: &mut Wakes,
+    ) -> Result<Carried> {
+        let decided = self.put_transaction(cell, state, prepared, wakes)?;
         Ok(match self.carry_out(cell, state, false, wakes) {
             Ok(carried) => carried,
             Err(error) => {
@@ -446,7 +461,7 @@ impl Broker {
             }
         }
         let completed = prepared.completed(self.transactions().now_ms()).unwrap_or_else(|| prepared.clone());
-        appended.push(self.put(cell, state, completed, wakes)?);
+        appended.push(self.put_transaction(cell, state, completed, wakes)?);
         cell.settled.notify_waiters();
         let counts = &self.transactions().counts;
         if decision == Decision::Commit { &counts.committed } else { &counts.aborted }.add(1);
@@ -465,11 +480,11 @@ impl Broker {
         let Ok(topic) = self.topic(at.topic.as_str()) else {
             return Ok(None);
         };
-        if !topic.partition(at.partition).is_ok_and(|partition| partition.close(producer.id)) {
+        let Some(timestamp_ms) = topic.partition(at.partition).ok().and_then(|cell| cell.close(producer.id)) else {
             return Ok(None);
-        }
+        };
         let marker = Marker { decision, coordinator_epoch: COORDINATOR_EPOCH };
-        let batch = marker.draft(producer.id, producer.epoch, timers::now_ms() as i64)?;
+        let batch = marker.draft(producer.id, producer.epoch, timestamp_ms)?;
         let (published, commit) = self.publish_internal(&topic, at.partition, batch, wakes)?;
         Ok(Some(Appended { published, commit }))
     }
@@ -495,7 +510,7 @@ impl Broker {
                 if let Some(late) = state.transaction.expire(now_ms) {
                     tracing::info!(id = %cell.id, timeout_ms = late.timeout_ms, "a transaction took too long and is aborted");
                     coordinator.counts.timed_out.add(1);
-                    self.decide(&cell, &mut state, late, &mut wakes)
+                    self.take_decision(&cell, &mut state, late, &mut wakes)
                 } else if let Phase::Prepared(_) = state.transaction.phase {
                     self.carry_out(&cell, &mut state, true, &mut wakes)
                 } else {

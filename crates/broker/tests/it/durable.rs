@@ -20,8 +20,12 @@ fn settings() -> StoreSettings {
 }
 
 pub fn open(dir: &Path) -> Arc<Broker> {
+    open_with(dir, Settings::default())
+}
+
+pub fn open_with(dir: &Path, of_broker: Settings) -> Arc<Broker> {
     let stored = Store::open(Arc::new(RealDisk), dir, settings(), broker::now_ms, &mut |_| {}).expect("opened");
-    Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started")
+    Broker::start_with(of_broker, &[Handle::current()], Some(stored)).expect("started")
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -2,6 +2,7 @@
 
 mod support;
 
+mod altering;
 mod classic_groups;
 mod consumer_groups;
 mod delivering;
@@ -12,4 +13,5 @@ mod identity;
 mod joining;
 mod lanes;
 mod limits;
+mod security;
 mod topics;

@@ -16,18 +16,33 @@ impl Code {
     pub const NOT_LEADER_OR_FOLLOWER: Self = Self(6);
     pub const REQUEST_TIMED_OUT: Self = Self(7);
     pub const MESSAGE_TOO_LARGE: Self = Self(10);
+    pub const OFFSET_METADATA_TOO_LARGE: Self = Self(12);
+    pub const COORDINATOR_LOAD_IN_PROGRESS: Self = Self(14);
+    pub const COORDINATOR_NOT_AVAILABLE: Self = Self(15);
     pub const INVALID_TOPIC_EXCEPTION: Self = Self(17);
     pub const INVALID_REQUIRED_ACKS: Self = Self(21);
+    pub const ILLEGAL_GENERATION: Self = Self(22);
+    pub const INVALID_GROUP_ID: Self = Self(24);
+    pub const UNKNOWN_MEMBER_ID: Self = Self(25);
+    pub const REBALANCE_IN_PROGRESS: Self = Self(27);
     pub const TOPIC_AUTHORIZATION_FAILED: Self = Self(29);
     pub const UNSUPPORTED_VERSION: Self = Self(35);
     pub const TOPIC_ALREADY_EXISTS: Self = Self(36);
     pub const INVALID_REQUEST: Self = Self(42);
     pub const OUT_OF_ORDER_SEQUENCE_NUMBER: Self = Self(45);
     pub const INVALID_PRODUCER_EPOCH: Self = Self(47);
+    pub const INVALID_TXN_STATE: Self = Self(48);
+    pub const INVALID_PRODUCER_ID_MAPPING: Self = Self(49);
+    pub const INVALID_TRANSACTION_TIMEOUT: Self = Self(50);
+    pub const CONCURRENT_TRANSACTIONS: Self = Self(51);
+    pub const OPERATION_NOT_ATTEMPTED: Self = Self(55);
     pub const FETCH_SESSION_ID_NOT_FOUND: Self = Self(70);
     pub const UNKNOWN_LEADER_EPOCH: Self = Self(75);
+    pub const FENCED_INSTANCE_ID: Self = Self(82);
     pub const INVALID_RECORD: Self = Self(87);
+    pub const PRODUCER_FENCED: Self = Self(90);
     pub const UNKNOWN_TOPIC_ID: Self = Self(100);
+    pub const TRANSACTIONAL_ID_NOT_FOUND: Self = Self(105);
 }
 
 /// The one mapping of the broker's kinds. What a request means by a kind may be narrower: see [`of_produce`].

@@ -10,6 +10,7 @@ pub mod messages;
 mod parse;
 mod produce;
 mod topics;
+mod transactions;
 mod write;
 
 use std::io;

@@ -607,7 +607,7 @@ impl Group {
     }
 
     /// Whether there is room for these changes, whoever commits them.
-    pub fn check_room(&self, changes: &[Change]) -> Outcome {
+    pub fn check_offsets(&self, changes: &[Change]) -> Outcome {
         self.offsets.check(changes)?;
         Ok(())
     }

@@ -44,7 +44,10 @@ impl RecordBatch {
         }
         let length = (bytes.len() - LENGTH_OVERHEAD) as i32;
         put_at(&mut bytes, AT_LENGTH, &length.to_be_bytes());
-        put_at(&mut bytes, AT_MAX_TIMESTAMP, &max_timestamp.unwrap_or(self.base_timestamp_ms()).to_be_bytes());
+        // The time of arrival is there, for all that stay.
+        if self.arrival_ms().is_none() {
+            put_at(&mut bytes, AT_MAX_TIMESTAMP, &max_timestamp.unwrap_or(self.base_timestamp_ms()).to_be_bytes());
+        }
         put_at(&mut bytes, AT_RECORD_COUNT, &count.to_be_bytes());
         seal(&mut bytes);
         Ok(Self { bytes: bytes.into() })

@@ -31,6 +31,8 @@ pub enum Kind {
     Address,
     /// Any text, also none.
     Text,
+    /// The same, and what is shown is only whether there is any.
+    Secret,
 }
 
 pub struct Key {
@@ -47,6 +49,7 @@ pub struct Key {
 pub const PROFILES: [&str; 3] = ["balanced", "latency", "throughput"];
 pub const SIZES: [&str; 4] = ["none", "small", "medium", "large"];
 pub const LANE_POLICIES: [&str; 4] = ["auto", "subscriber_id_hash", "connection_id_hash", "round_robin_pin"];
+pub const AUTH: [&str; 2] = ["off", "required"];
 pub const LOG_FORMATS: [&str; 2] = ["text", "json"];
 
 const fn key(name: &'static str, scope: Scope, kind: Kind, default: &'static str, help: &'static str) -> Key {
@@ -89,6 +92,10 @@ pub const KEYS: &[Key] = &[
     key("tls_cert", Broker, Kind::Text, "", "Certificate chain, PEM; made on the spot where none is named"),
     key("tls_key", Broker, Kind::Text, "", "The key of tls_cert, PEM"),
     key("insecure", Broker, Kind::Bool, "false", "Allow other machines without TLS or with a certificate made on the spot"),
+    key("auth", Broker, Kind::Choice(&AUTH), "off", "Whether clients have to log in, where their protocol can: Kafka's with SASL"),
+    key("users", Broker, Kind::Secret, "", "Users that are there from the start: name:password, with commas; thalweg user adds others"),
+    key("super_users", Broker, Kind::Text, "", "Users who may do everything, with commas"),
+    key("authorization", Broker, Kind::Bool, "false", "Whether other users may do only what thalweg acl allows"),
     key("connections_max", Broker, count(1, 1_000_000), "65536", "Open connections of each door"),
     key("connections_per_peer_max", Broker, count(0, 1_000_000), "0", "Open connections of one address at each door; 0 is as many as connections_max"),
     key("hello_timeout_ms", Broker, MILLIS, "5000", "How long a connection may take for its handshake"),

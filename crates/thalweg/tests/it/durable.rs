@@ -82,7 +82,7 @@ async fn topics_come_back_as_they_were() {
         retention_bytes: 1 << 30,
         retention_ms: 5_000_000,
         storage: Storage::Disk,
-        compact: false,
+        ..TopicSettings::default()
     };
     for topic in ["a", "b", "c"] {
         within("create", client.create_topic(topic, settings)).await.expect("created");
