@@ -27,7 +27,7 @@ pub(super) const LENGTH_BYTES: usize = 4;
 const HEADER_BYTES_MIN: usize = 10;
 /// The APIs that are more than their table: their keys.
 pub(super) const PRODUCE: i16 = 0;
-const FETCH: i16 = 1;
+pub(super) const FETCH: i16 = 1;
 const API_VERSIONS: i16 = 18;
 
 /// The protocol of Kafka's clients.

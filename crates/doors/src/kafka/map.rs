@@ -1,14 +1,15 @@
 //! Requests into calls of the broker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use broker::{Attempt, Broker, FetchLimits, Wakes};
-use engine::security::UserName;
+use engine::security::{Resource, UserName};
 use engine::{Acks, DraftBatch, Error, PartitionId, Result};
 
 use super::acls;
 use super::admin;
-use super::codec;
+use super::codec::{self, FETCH, PRODUCE};
 use super::configs;
 use super::errors::{self, Code};
 use super::fetch::{self, FetchAnswer, FetchRequest};
@@ -49,6 +50,11 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
+    /// For want of a right.
+    fn denied(code: Code, what: &str) -> Self {
+        Self { code, message: format!("this user may not write to {what}") }
+    }
+
     /// Of a batch.
     pub(super) fn of_batch(error: Error) -> Self {
         Self { code: errors::of_produce(&error), message: error.message }
@@ -56,12 +62,16 @@ impl Refusal {
 }
 
 /// Puts every batch of a request into its partition.
-pub(super) fn publish(broker: &Broker, wakes: &mut Wakes, request: ProduceRequest) -> Attempts {
+pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, request: ProduceRequest) -> Attempts {
     let acks = request.acks.unwrap_or(Acks::Committed);
+    let may_write = request.transactional_id.as_deref().map_or(Ok(()), |id| {
+        let may = caller.may_use(broker, PRODUCE, &Resource::transaction(id));
+        may.map_err(|code| Refusal::denied(code, &format!("transactional id '{id}'")))
+    });
     let mut attempts = Vec::new();
     for ProduceTopic { name, partitions } in request.topics {
         let name: Arc<str> = name.into();
-        let may_publish = may_publish(broker, &name);
+        let may_publish = may_write.clone().and_then(|()| may_publish(broker, caller, &name));
         for (partition, batch) in partitions {
             let attempt = may_publish.clone().and_then(|()| {
                 let batch = DraftBatch::parse(batch).inspect_err(|_| broker.metrics().publish_errors.add(1));
@@ -75,7 +85,9 @@ pub(super) fn publish(broker: &Broker, wakes: &mut Wakes, request: ProduceReques
 }
 
 /// A topic has to be there: clients create one by asking for it.
-fn may_publish(broker: &Broker, topic: &str) -> Result<(), Refusal> {
+fn may_publish(broker: &Broker, caller: &Caller, topic: &str) -> Result<(), Refusal> {
+    let may = caller.may_use(broker, PRODUCE, &Resource::topic(topic));
+    may.map_err(|code| Refusal::denied(code, &format!("topic '{topic}'")))?;
     if !broker.has_topic(topic) {
         let error = engine::TopicName::parse(topic).err();
         let code = if error.is_some() { Code::INVALID_TOPIC_EXCEPTION } else { Code::UNKNOWN_TOPIC_OR_PARTITION };
@@ -116,22 +128,35 @@ pub(super) fn refuse_all(request: ProduceRequest, code: Code) -> Produced {
     }
 }
 
-pub(super) async fn fetch(broker: &Broker, request: &FetchRequest) -> FetchAnswer {
+pub(super) async fn fetch(broker: &Broker, caller: &Caller, request: &FetchRequest) -> FetchAnswer {
     if request.has_session {
         return FetchAnswer::refused(Code::FETCH_SESSION_ID_NOT_FOUND);
     }
-    let from = request.topics.iter().flat_map(|(topic, partitions)| partitions.iter().map(|p| p.from(topic)));
+    // What is refused is not asked for.
+    let mut refused = Vec::new();
+    let mut from = Vec::new();
+    for (topic, partitions) in &request.topics {
+        let may_read = caller.may_use(broker, FETCH, &Resource::topic(topic));
+        for partition in partitions {
+            let refusal = may_read.and_then(|()| fetch::check_leader_epoch(partition.leader_epoch)).err();
+            refused.push(refusal);
+            from.extend(refusal.is_none().then(|| partition.from(topic)));
+        }
+    }
     let FetchRequest { wait, bytes_min, bytes_max, isolation, .. } = *request;
-    // Who asks with an epoch that no leader had is told so at once.
-    let is_stale = |partition: &fetch::FetchPartition| fetch::check_leader_epoch(partition.leader_epoch).is_err();
-    let has_stale = request.topics.iter().flat_map(|(_, partitions)| partitions).any(is_stale);
-    let wait = if has_stale { Default::default() } else { wait };
+    let wait = if refused.iter().any(Option::is_some) { Duration::ZERO } else { wait };
     let limits = FetchLimits { bytes_min, bytes_max, wait, isolation };
-    let mut found = broker.fetch_many(&from.collect::<Vec<_>>(), limits).await.into_iter();
+    let mut found = broker.fetch_many(&from, limits).await.into_iter();
+    let mut refused = refused.into_iter();
     let topics = request.topics.iter().map(|(topic, partitions)| {
-        let partitions = partitions.iter().zip(&mut found).map(|(wanted, found)| {
-            let found = found.map_err(|error| errors::code(&error));
-            (wanted.partition, fetch::check_leader_epoch(wanted.leader_epoch).and(found))
+        let partitions = partitions.iter().zip(&mut refused).map(|(wanted, refusal)| {
+            let found = match refusal {
+                Some(code) => Err(code),
+                None => {
+                    found.next().map_or(Err(Code::UNKNOWN_SERVER_ERROR), |found| found.map_err(|e| errors::code(&e)))
+                }
+            };
+            (wanted.partition, found)
         });
         (topic.clone(), partitions.collect())
     });
@@ -182,10 +207,12 @@ pub(super) async fn answer(broker: &Arc<Broker>, caller: &Caller, request: Reque
     match request {
         Request::ApiVersions(_) => Response::ApiVersions(codec::versions(Code::NONE)),
         Request::Metadata(request) => Response::Metadata(topics::metadata(broker, caller, request)),
-        Request::FindCoordinator(request) => Response::FindCoordinator(topics::find_coordinator(caller, request)),
-        Request::ListOffsets(request) => Response::ListOffsets(log::list_offsets(broker, request).await),
+        Request::FindCoordinator(request) => {
+            Response::FindCoordinator(topics::find_coordinator(broker, caller, request))
+        }
+        Request::ListOffsets(request) => Response::ListOffsets(log::list_offsets(broker, caller, request).await),
         Request::OffsetForLeaderEpoch(request) => {
-            Response::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, request))
+            Response::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, caller, request))
         }
         Request::InitProducerId(request) => {
             Response::InitProducerId(transactions::init_producer(broker, caller, request).await)
@@ -198,14 +225,16 @@ pub(super) async fn answer(broker: &Arc<Broker>, caller: &Caller, request: Reque
         }
         Request::EndTxn(request) => Response::EndTxn(transactions::end(broker, caller, request).await),
         Request::TxnOffsetCommit(request) => {
-            Response::TxnOffsetCommit(transactions::commit_offsets(broker, request).await)
+            Response::TxnOffsetCommit(transactions::commit_offsets(broker, caller, request).await)
         }
         Request::DescribeTransactions(request) => {
-            Response::DescribeTransactions(transactions::describe(broker, request).await)
+            Response::DescribeTransactions(transactions::describe(broker, caller, request).await)
         }
-        Request::ListTransactions(request) => Response::ListTransactions(transactions::list(broker, request).await),
+        Request::ListTransactions(request) => {
+            Response::ListTransactions(transactions::list(broker, caller, request).await)
+        }
         Request::DescribeProducers(request) => {
-            Response::DescribeProducers(transactions::describe_producers(broker, request))
+            Response::DescribeProducers(transactions::describe_producers(broker, caller, request))
         }
         request => admin(broker, caller, request).await,
     }

@@ -7,6 +7,7 @@ use broker::Broker;
 use engine::groups::{Committed, Committer, GroupName, Identity, InstanceId, MemberId, Reason};
 use engine::limits::OFFSET_METADATA_BYTES_MAX;
 use engine::producers::ProducerStatus;
+use engine::security::Resource;
 use engine::transactions::{
     Phase, ProducerEpoch, StagedOffsets, Transaction, TransactionError, TransactionReason, TransactionalId,
 };
@@ -33,6 +34,15 @@ use super::messages::txn_offset_commit::{
     TxnOffsetCommitResponseTopic,
 };
 
+/// The keys of the requests.
+const INIT_PRODUCER_ID: i16 = 22;
+const ADD_PARTITIONS_TO_TXN: i16 = 24;
+const ADD_OFFSETS_TO_TXN: i16 = 25;
+const END_TXN: i16 = 26;
+const TXN_OFFSET_COMMIT: i16 = 28;
+const DESCRIBE_PRODUCERS: i16 = 61;
+const DESCRIBE_TRANSACTIONS: i16 = 65;
+const LIST_TRANSACTIONS: i16 = 66;
 /// No producer, no epoch, no generation, no time.
 const NONE: i64 = -1;
 const NO_EPOCH: i16 = -1;
@@ -43,9 +53,14 @@ pub(super) async fn init_producer(
     caller: &Caller,
     request: InitProducerIdRequest,
 ) -> InitProducerIdResponse {
-    let begun = match &request.transactional_id {
-        Some(id) => init_transactions(broker, id, &request).await,
-        None => {
+    let may = match &request.transactional_id {
+        Some(id) => caller.may_use(broker, INIT_PRODUCER_ID, &Resource::transaction(id)),
+        None => caller.may_number(broker),
+    };
+    let begun = match (may, &request.transactional_id) {
+        (Err(code), _) => Err(code),
+        (Ok(()), Some(id)) => init_transactions(broker, id, &request).await,
+        (Ok(()), None) => {
             let given = broker.init_producer().await.map_err(|error| of_coordinator(&error));
             given.map(|(id, epoch)| ProducerEpoch { id, epoch })
         }
@@ -89,11 +104,14 @@ pub(super) async fn add_partitions(
     request: AddPartitionsToTxnRequest,
 ) -> AddPartitionsToTxnResponse {
     let (id, topics) = (request.v3_and_below_transactional_id, request.v3_and_below_topics);
+    let may_write = |topic: &str| caller.may_use(broker, ADD_PARTITIONS_TO_TXN, &Resource::topic(topic));
     let producer = ProducerEpoch { id: request.v3_and_below_producer_id, epoch: request.v3_and_below_producer_epoch };
     let found: Vec<(String, Vec<(i32, Result<TopicPartition, Code>)>)> = topics
         .into_iter()
         .map(|topic| {
-            let partitions = topic.partitions.iter().map(|index| (*index, find(broker, &topic.name, *index)));
+            let may_write = may_write(&topic.name);
+            let find = |index| may_write.and_then(|()| find(broker, &topic.name, index));
+            let partitions = topic.partitions.iter().map(|index| (*index, find(*index)));
             let partitions = partitions.collect();
             (topic.name, partitions)
         })
@@ -103,7 +121,7 @@ pub(super) async fn add_partitions(
         Code::OPERATION_NOT_ATTEMPTED
     } else {
         let partitions: Vec<TopicPartition> = all().filter_map(|(_, found)| found.clone().ok()).collect();
-        match transactional_id(&id) {
+        match allowed(broker, caller, ADD_PARTITIONS_TO_TXN, &id) {
             Ok(id) => of(broker.add_partitions(&id, producer, &partitions).await),
             Err(code) => code,
         }
@@ -128,7 +146,9 @@ pub(super) async fn add_offsets(
     request: AddOffsetsToTxnRequest,
 ) -> AddOffsetsToTxnResponse {
     let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
-    let code = match (transactional_id(&request.transactional_id), group(&request.group_id)) {
+    let may_read = caller.may_use(broker, ADD_OFFSETS_TO_TXN, &Resource::group(&request.group_id));
+    let group = may_read.and_then(|()| group(&request.group_id));
+    let code = match (allowed(broker, caller, ADD_OFFSETS_TO_TXN, &request.transactional_id), group) {
         (Ok(id), Ok(group)) => of(broker.add_offsets(&id, producer, &group).await),
         (Err(code), _) | (_, Err(code)) => code,
     };
@@ -138,7 +158,7 @@ pub(super) async fn add_offsets(
 pub(super) async fn end(broker: &Arc<Broker>, caller: &Caller, request: EndTxnRequest) -> EndTxnResponse {
     let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
     let decision = if request.committed { Decision::Commit } else { Decision::Abort };
-    let code = match transactional_id(&request.transactional_id) {
+    let code = match allowed(broker, caller, END_TXN, &request.transactional_id) {
         Ok(id) => of(broker.end_transaction(&id, producer, decision).await),
         Err(code) => code,
     };
@@ -146,14 +166,19 @@ pub(super) async fn end(broker: &Arc<Broker>, caller: &Caller, request: EndTxnRe
 }
 
 /// Offsets that count when the transaction is committed.
-pub(super) async fn commit_offsets(broker: &Arc<Broker>, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse {
+pub(super) async fn commit_offsets(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: TxnOffsetCommitRequest,
+) -> TxnOffsetCommitResponse {
     let mut staged = StagedOffsets::new();
     let found: Vec<(String, Vec<(i32, Code)>)> = request
         .topics
         .iter()
         .map(|topic| {
+            let may_read = caller.may_use(broker, TXN_OFFSET_COMMIT, &Resource::topic(&topic.name));
             let partitions = topic.partitions.iter().map(|partition| {
-                let code = match committed(broker, &topic.name, partition) {
+                let code = match may_read.and_then(|()| committed(broker, &topic.name, partition)) {
                     Ok((at, committed)) => {
                         staged.insert(at, committed);
                         Code::NONE
@@ -165,7 +190,7 @@ pub(super) async fn commit_offsets(broker: &Arc<Broker>, request: TxnOffsetCommi
             (topic.name.clone(), partitions.collect())
         })
         .collect();
-    let outcome = match stage(broker, &request, staged).await {
+    let outcome = match stage(broker, caller, &request, staged).await {
         Ok(()) => Code::NONE,
         // The coordinator of groups has no code of its own for it.
         Err(Code::PRODUCER_FENCED) => Code::INVALID_PRODUCER_EPOCH,
@@ -184,8 +209,15 @@ pub(super) async fn commit_offsets(broker: &Arc<Broker>, request: TxnOffsetCommi
     TxnOffsetCommitResponse { topics: topics.collect(), ..Default::default() }
 }
 
-async fn stage(broker: &Arc<Broker>, request: &TxnOffsetCommitRequest, staged: StagedOffsets) -> Result<(), Code> {
-    let (id, group) = (transactional_id(&request.transactional_id)?, group(&request.group_id)?);
+async fn stage(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: &TxnOffsetCommitRequest,
+    staged: StagedOffsets,
+) -> Result<(), Code> {
+    let id = allowed(broker, caller, TXN_OFFSET_COMMIT, &request.transactional_id)?;
+    caller.may_use(broker, TXN_OFFSET_COMMIT, &Resource::group(&request.group_id))?;
+    let group = group(&request.group_id)?;
     let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
     let committer = committer(request)?;
     let done = broker.stage_offsets(&id, producer, &group, committer.as_ref(), staged).await;
@@ -226,11 +258,12 @@ fn committed(
 
 pub(super) async fn describe(
     broker: &Arc<Broker>,
+    caller: &Caller,
     request: DescribeTransactionsRequest,
 ) -> DescribeTransactionsResponse {
     let mut transaction_states = Vec::with_capacity(request.transactional_ids.len());
     for id in request.transactional_ids {
-        let found = match transactional_id(&id) {
+        let found = match allowed(broker, caller, DESCRIBE_TRANSACTIONS, &id) {
             Ok(id) => broker.describe_transaction(&id).await.map_err(|refused| code(&refused)),
             Err(code) => Err(code),
         };
@@ -265,7 +298,11 @@ fn described(transactional_id: String, transaction: Transaction) -> describe_tra
     }
 }
 
-pub(super) async fn list(broker: &Arc<Broker>, request: ListTransactionsRequest) -> ListTransactionsResponse {
+pub(super) async fn list(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: ListTransactionsRequest,
+) -> ListTransactionsResponse {
     let ListTransactionsRequest { state_filters, producer_id_filters, duration_filter, .. } = request;
     let all = match broker.list_transactions().await {
         Ok(all) => all,
@@ -277,7 +314,8 @@ pub(super) async fn list(broker: &Arc<Broker>, request: ListTransactionsRequest)
         let is_state = state_filters.is_empty() || state_filters.iter().any(|name| name == name_of(summary.phase));
         let is_producer = producer_id_filters.is_empty() || producer_id_filters.contains(&summary.producer.id);
         let is_long = duration_filter < 0 || summary.open_ms.is_some_and(|open_ms| open_ms as i64 > duration_filter);
-        is_state && is_producer && is_long
+        let resource = Resource::transaction(summary.id.as_str());
+        is_state && is_producer && is_long && caller.may_use(broker, LIST_TRANSACTIONS, &resource).is_ok()
     };
     let state = |summary: broker::TransactionSummary| list_transactions::TransactionState {
         transactional_id: summary.id.to_string(),
@@ -293,9 +331,15 @@ pub(super) async fn list(broker: &Arc<Broker>, request: ListTransactionsRequest)
     }
 }
 
-pub(super) fn describe_producers(broker: &Arc<Broker>, request: DescribeProducersRequest) -> DescribeProducersResponse {
+pub(super) fn describe_producers(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: DescribeProducersRequest,
+) -> DescribeProducersResponse {
     let partition = |topic: &str, partition_index: i32| {
-        let found = find(broker, topic, partition_index)
+        let may_read = caller.may_use(broker, DESCRIBE_PRODUCERS, &Resource::topic(topic));
+        let found = may_read
+            .and_then(|()| find(broker, topic, partition_index))
             .and_then(|at| broker.describe_producers(topic, at.partition).map_err(|error| errors::code(&error)));
         match found {
             Ok(producers) => PartitionResponse {
@@ -334,6 +378,12 @@ fn name_of(phase: Phase) -> &'static str {
         Phase::Complete(Decision::Commit) => "CompleteCommit",
         Phase::Complete(Decision::Abort) => "CompleteAbort",
     }
+}
+
+/// A transactional id that the caller may use so.
+fn allowed(broker: &Broker, caller: &Caller, key: i16, id: &str) -> Result<TransactionalId, Code> {
+    caller.may_use(broker, key, &Resource::transaction(id))?;
+    transactional_id(id)
 }
 
 fn transactional_id(id: &str) -> Result<TransactionalId, Code> {
