@@ -8,6 +8,7 @@ use engine::{Acks, DraftBatch, Error, PartitionId, Result};
 use super::codec;
 use super::errors::{self, Code};
 use super::fetch::{self, FetchAnswer, FetchRequest};
+use super::groups;
 use super::log;
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
@@ -141,6 +142,22 @@ pub(super) async fn answer(broker: &Arc<Broker>, caller: &Caller, request: Reque
             Response::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, request))
         }
         Request::InitProducerId(request) => Response::InitProducerId(log::init_producer(broker, request).await),
+        Request::JoinGroup(request) => Response::JoinGroup(groups::join(broker, caller, request).await),
+        Request::SyncGroup(request) => Response::SyncGroup(groups::sync(broker, request).await),
+        Request::Heartbeat(request) => Response::Heartbeat(groups::heartbeat(broker, request).await),
+        Request::LeaveGroup(request) => Response::LeaveGroup(groups::leave(broker, caller, request).await),
+        Request::ConsumerGroupHeartbeat(request) => {
+            Response::ConsumerGroupHeartbeat(groups::consumer_heartbeat(broker, caller, request).await)
+        }
+        Request::OffsetCommit(request) => Response::OffsetCommit(groups::commit(broker, request).await),
+        Request::OffsetFetch(request) => Response::OffsetFetch(groups::fetch(broker, request).await),
+        Request::OffsetDelete(request) => Response::OffsetDelete(groups::delete_offsets(broker, request).await),
+        Request::ListGroups(request) => Response::ListGroups(groups::list(broker, request).await),
+        Request::DescribeGroups(request) => Response::DescribeGroups(groups::describe(broker, caller, request).await),
+        Request::ConsumerGroupDescribe(request) => {
+            Response::ConsumerGroupDescribe(groups::describe_consumer(broker, request).await)
+        }
+        Request::DeleteGroups(request) => Response::DeleteGroups(groups::delete(broker, request).await),
         request => unreachable!("not served yet: {request:?}"),
     }
 }

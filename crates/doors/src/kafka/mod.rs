@@ -4,6 +4,7 @@ mod codec;
 mod connection;
 mod errors;
 mod fetch;
+mod groups;
 mod log;
 mod map;
 pub mod messages;
