@@ -1,5 +1,7 @@
 //! What is said on the command line about settings of topics, users and access control.
 
+use std::str::FromStr;
+
 use clap::{Args, Subcommand, ValueEnum};
 use client::security::{AclFilter, Match, Mechanism, Operation, Principal, ResourceKind};
 use client::{SettingsChange, TopicSettings};
@@ -121,8 +123,7 @@ pub enum AclCommand {
         principal: String,
         /// all, read, write, create, delete, alter, describe, describe_configs, alter_configs, cluster_action or
         /// idempotent_write; several with commas
-        #[arg(value_delimiter = ',', required = true)]
-        operations: Vec<Operation>,
+        operations: Operations,
         /// topic, group, transaction or cluster
         kind: ResourceKind,
         /// The name of the resource, or * for all; the cluster has none
@@ -148,6 +149,18 @@ pub enum AclCommand {
         #[arg(long)]
         all: bool,
     },
+}
+
+/// Operations with commas between them.
+#[derive(Clone, Debug)]
+pub struct Operations(pub Vec<Operation>);
+
+impl FromStr for Operations {
+    type Err = client::Error;
+
+    fn from_str(text: &str) -> client::Result<Self> {
+        text.split(',').map(str::parse).collect::<client::Result<_>>().map(Self)
+    }
 }
 
 #[derive(Args, Default)]

@@ -30,7 +30,7 @@ pub fn run(config: &Config, command: AclCommand, is_json: bool) -> Result {
                     operation,
                     is_allowed: !deny,
                 };
-                let acls: Vec<Acl> = operations.into_iter().map(acl).collect();
+                let acls: Vec<Acl> = operations.0.into_iter().map(acl).collect();
                 client.create_acls(acls.clone()).await?;
                 print(&acls, is_json, "nothing was added")?;
             }

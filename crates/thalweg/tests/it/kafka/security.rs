@@ -16,6 +16,7 @@ use kafka_protocol::messages::{
 };
 
 use super::raw::{Raw, text, topic};
+use crate::command;
 use crate::server::{Launch, Server};
 
 const SET: [&str; 4] = ["auth=required", "users=root:r00t,app:secret", "super_users=root", "authorization=true"];
@@ -227,4 +228,57 @@ async fn access_is_what_lists_allow() {
     assert_eq!(create(&mut app, "orders.us").await, 29);
     let response = app.call(4, DescribeConfigsRequest::default()).await;
     assert!(response.results.is_empty());
+}
+
+/// The command line changes the same users and lists, with passwords that stay where they were typed.
+#[tokio::test]
+async fn users_and_lists_are_changed_from_the_command_line() {
+    let server = Server::with(&SET);
+    let add = ["user", "add", "ann"];
+    assert!(command::feed(&server, add, "").failed(2).contains("the password is empty"));
+    command::feed(&server, add, "pencil\n").ok();
+    assert!(command::feed(&server, ["user", "add", "app"], "mine\n").failed(2).contains("in the configuration"));
+    let users = command::on(&server, ["user", "list", "--json"]).json();
+    let names: Vec<&str> =
+        users.as_array().expect("a list").iter().map(|u| u["user"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["ann", "app", "root"]);
+    let mut ann = log_in(&server, "ann", "pencil").await.expect("it is right");
+    assert_eq!(scram(&mut Raw::connect(&server).await, "ann", "pencil").await, Ok(()));
+
+    assert_eq!(create(&mut ann, "orders.eu").await, 29);
+    let said = command::on(&server, ["acl", "add", "User:ann", "create,read", "topic", "orders.", "--prefix"]).ok();
+    assert!(said.contains("orders....") && said.contains("create"), "{said}");
+    command::on(&server, ["acl", "add", "User:*", "create", "topic", "orders.no", "--deny"]).ok();
+    command::on(&server, ["acl", "add", "User:ann", "describe", "cluster"]).ok();
+    assert_eq!((create(&mut ann, "orders.eu").await, create(&mut ann, "orders.no").await), (0, 29));
+    let about = command::on(&server, ["acl", "list", "--about", "orders.no", "--kind", "topic", "--json"]).json();
+    assert_eq!(about.as_array().map(Vec::len), Some(3));
+    assert!(command::on(&server, ["acl", "delete"]).failed(2).contains("--all"));
+    let gone = command::on(&server, ["acl", "delete", "--principal", "User:ann", "--json"]).json();
+    assert_eq!(gone.as_array().map(Vec::len), Some(3));
+    assert_eq!(create(&mut ann, "orders.us").await, 29);
+    command::on(&server, ["user", "delete", "ann"]).ok();
+    assert_eq!(log_in(&server, "ann", "pencil").await.err(), Some(58));
+    assert_eq!(command::on(&server, ["user", "delete", "ann"]).code, Some(4));
+}
+
+/// Doors that ask nobody who they are stay on this machine, and passwords are not shown.
+#[tokio::test]
+async fn a_configuration_that_only_seems_safe_is_refused() {
+    let serve = |set: &[&str]| {
+        let set = set.iter().flat_map(|set| ["--set", set]);
+        command::thalweg(["serve", "--http", "off", "--kafka", "127.0.0.1:0"].into_iter().chain(set))
+    };
+    let said = serve(&["native=0.0.0.0:0", "auth=required", "tls_cert=/none", "tls_key=/none"]).failed(2);
+    assert!(said.contains("native = 0.0.0.0:0") && said.contains("--insecure"), "{said}");
+    assert!(serve(&["authorization=true"]).failed(2).contains("auth = required"));
+    assert!(serve(&["users=root"]).failed(2).contains("name:password"));
+    let shown = command::run(
+        crate::server::program()
+            .env("THALWEG_USERS", "root:r00t")
+            .args(["config", "show"])
+            .stdout(std::process::Stdio::piped()),
+        b"",
+    );
+    assert!(!shown.out.contains("r00t") && shown.out.contains("(hidden)"), "{}", shown.out);
 }
