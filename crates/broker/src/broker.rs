@@ -24,6 +24,7 @@ use crate::settings::Settings;
 use crate::subscriber::Subscriber;
 use crate::timers;
 use crate::topics::{Topic, Topics};
+use crate::transactions;
 
 /// A subscriber of a pattern, and its queue group.
 type PatternSubscriber = (Pattern, Option<String>, Arc<Subscriber>);
@@ -42,6 +43,7 @@ pub struct Broker {
     /// none of them misses another. Taken before `topics`.
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
     groups: Coordinator,
+    transactions: transactions::Coordinator,
     security: Security,
     subscriber_ids: AtomicU64,
     producer_ids: ProducerIds,
@@ -93,6 +95,7 @@ impl Broker {
             topics: RwLock::new(topics.into_iter().collect()),
             patterns: Mutex::default(),
             groups: Coordinator::default(),
+            transactions: transactions::Coordinator::default(),
             security,
             subscriber_ids: AtomicU64::new(1),
             producer_ids,
@@ -107,6 +110,7 @@ impl Broker {
         })));
         first.spawn(timers::sweep_retention(Arc::downgrade(&broker)));
         first.spawn(groups::keep_time(Arc::downgrade(&broker)));
+        first.spawn(transactions::keep_time(Arc::downgrade(&broker)));
         Ok(broker)
     }
 
@@ -157,6 +161,10 @@ impl Broker {
         &self.groups
     }
 
+    pub(crate) fn transactions(&self) -> &transactions::Coordinator {
+        &self.transactions
+    }
+
     pub(crate) fn security(&self) -> &Security {
         &self.security
     }
@@ -190,6 +198,7 @@ impl Broker {
     fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         self.metrics.expose(out)?;
         self.expose_groups(out)?;
+        self.expose_transactions(out)?;
         self.expose_security(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;

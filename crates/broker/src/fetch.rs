@@ -67,8 +67,8 @@ pub struct FetchLimits {
 
 impl Fetched {
     fn of(extent: Extent, batches: Vec<RecordBatch>) -> Self {
-        let Extent { start, end, .. } = extent;
-        Self { start, end, stable_end: end, batches, aborted: Vec::new() }
+        let Extent { start, end, stable_end, .. } = extent;
+        Self { start, end, stable_end, batches, aborted: Vec::new() }
     }
 }
 
@@ -187,9 +187,7 @@ async fn read_all(cells: &Cells, from: &[FetchFrom<'_>], limits: &FetchLimits) -
     for (cell, from) in cells.iter().zip(from) {
         let bytes_max = from.bytes_max.min(FETCH_BYTES_MAX).min(left);
         let fetched = match cell {
-            Ok(cell) if left > 0 || is_first => {
-                cell.read(from.offset, bytes_max).await.map(|(extent, batches)| Fetched::of(extent, batches))
-            }
+            Ok(cell) if left > 0 || is_first => read(cell, from.offset, bytes_max, limits.isolation).await,
             Ok(cell) => Ok(Fetched::of(cell.extent(), Vec::new())),
             Err(error) => Err(error.clone()),
         };
@@ -200,6 +198,20 @@ async fn read_all(cells: &Cells, from: &[FetchFrom<'_>], limits: &FetchLimits) -
         found.push(fetched);
     }
     found
+}
+
+async fn read(cell: &PartitionCell, offset: Offset, bytes_max: usize, isolation: Isolation) -> Result<Fetched> {
+    match isolation {
+        Isolation::Uncommitted => {
+            cell.read(offset, bytes_max).await.map(|(extent, batches)| Fetched::of(extent, batches))
+        }
+        Isolation::Committed => {
+            let (extent, batches, aborted) = cell.read_committed(offset, bytes_max).await?;
+            let aborted = aborted.into_iter();
+            let aborted = aborted.map(|it| AbortedTransaction { producer_id: it.producer, first_offset: it.first });
+            Ok(Fetched { aborted: aborted.collect(), ..Fetched::of(extent, batches) })
+        }
+    }
 }
 
 /// Waits for one of many.

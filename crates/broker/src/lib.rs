@@ -18,6 +18,7 @@ mod subscribe;
 mod subscriber;
 mod timers;
 mod topics;
+mod transactions;
 
 pub use broker::Broker;
 pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
@@ -34,3 +35,4 @@ pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHa
 pub use subscriber::Direct;
 pub use timers::now_ms;
 pub use topics::{PartitionStatus, TopicStatus};
+pub use transactions::TransactionSummary;

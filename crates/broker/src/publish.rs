@@ -164,6 +164,9 @@ impl Broker {
         begin: Option<Instant>,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
+        if batch.is_transactional() && !self.transactions().is_restored() {
+            return Err(Error::busy("the broker has just started and still learns which transactions are open"));
+        }
         let topic = self.topic_or_create(topic)?;
         topic.admit(&mut batch)?;
         let cell = match partition {

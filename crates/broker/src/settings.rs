@@ -39,6 +39,8 @@ pub struct Settings {
     pub publish_wait: Duration,
     /// How long the offsets of a consumer group stay after its last member left; 0 is for ever.
     pub offsets_retention: Duration,
+    /// How long a transactional id is kept after its last transaction; 0 is for ever.
+    pub transactional_id_expiration: Duration,
     /// How long a group that was empty waits for more members before they share out among themselves.
     pub group_initial_delay: Duration,
     /// Latency histograms.
@@ -66,6 +68,7 @@ impl Default for Settings {
             lane_policy: LanePolicy::Auto,
             publish_wait: Duration::from_secs(2),
             offsets_retention: Duration::from_secs(7 * 24 * 3600),
+            transactional_id_expiration: Duration::from_secs(7 * 24 * 3600),
             group_initial_delay: Duration::ZERO,
             timings: true,
             security: SecuritySettings::default(),

@@ -16,6 +16,7 @@ pub mod pattern;
 pub mod producers;
 pub mod record;
 pub mod security;
+pub mod transactions;
 
 #[cfg(test)]
 mod script;
@@ -27,4 +28,6 @@ pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
 pub use ids::{Offset, PartitionId, SourceId, Start, TopicId, TopicName, TopicPartition};
 pub use partition::{Partition, Placed};
 pub use pattern::Pattern;
-pub use record::{Acks, BatchBuilder, DraftBatch, Producer, Record, RecordBatch, RecordView, Records};
+pub use record::{
+    Acks, BatchBuilder, Decision, DraftBatch, Marker, Producer, Record, RecordBatch, RecordView, Records,
+};

@@ -22,6 +22,23 @@ pub const PRODUCERS_MAX: usize = 4096;
 /// Batches of a producer that one partition tells apart from new ones, at least; a producer has no more of them
 /// unanswered at a time. Kafka's clients keep to five.
 pub const PRODUCER_BATCHES_MAX: usize = 64;
+/// Producers that have a transaction open in one partition.
+pub const PARTITION_TRANSACTIONS_MAX: usize = 2048;
+/// Aborted transactions of which one partition still has records. Beyond that it lets none begin until retention or
+/// compaction has removed some.
+pub const PARTITION_ABORTED_MAX: usize = 65_536;
+/// Transactional ids of one broker: each costs memory also while nothing is open.
+pub const TRANSACTIONS_MAX: usize = 16_384;
+/// A transactional id.
+pub const TRANSACTIONAL_ID_BYTES_MAX: usize = 255;
+/// Partitions of one transaction, and offsets that it commits.
+pub const TRANSACTION_PARTITIONS_MAX: usize = 4096;
+/// Consumer groups whose offsets one transaction commits.
+pub const TRANSACTION_GROUPS_MAX: usize = 64;
+/// What is written beside the offsets that one transaction commits, together.
+pub const TRANSACTION_METADATA_BYTES_MAX: usize = 1 << 20;
+/// How long a transaction may stay open at most; Kafka's limit.
+pub const TRANSACTION_TIMEOUT_MS_MAX: u32 = 900_000;
 /// What a subscription may ask for in its queue, in batches.
 pub const SUBSCRIBER_QUEUE_BATCHES_MAX: usize = 65_536;
 /// Subscriptions of one broker.
@@ -77,6 +94,12 @@ const _: () = assert!(GROUP_METADATA_BYTES_MAX + 300 * GROUP_PARTITIONS_MAX < BA
 const _: () = assert!(
     (GROUP_TOPICS_BYTES_MAX + 1300) * GROUP_MEMBERS_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX,
     "a group is described in one frame"
+);
+const _: () = assert!(2 * PARTITION_TRANSACTIONS_MAX <= PRODUCERS_MAX, "there is always a producer to forget");
+const _: () = assert!(
+    TRANSACTION_METADATA_BYTES_MAX + 2 * 300 * TRANSACTION_PARTITIONS_MAX + 300 * TRANSACTION_GROUPS_MAX
+        < BATCH_BYTES_MAX,
+    "a transaction is one record"
 );
 const _: () = assert!(
     GROUP_PROTOCOLS_BYTES_MAX + 600 * GROUP_MEMBERS_MAX < BATCH_BYTES_MAX,

@@ -31,7 +31,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Offset;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX};
 
+mod marker;
 mod thin;
+
+pub use marker::{Decision, Marker};
 
 /// Bytes of a batch before its records.
 pub const BATCH_HEADER_BYTES: usize = 61;
@@ -51,6 +54,8 @@ const AT_RECORD_COUNT: usize = 57;
 const MAGIC: u8 = 2;
 /// Of the second byte of the attributes.
 const CODEC_BITS: u8 = 0x07;
+const TRANSACTIONAL_BIT: u8 = 0x10;
+const CONTROL_BIT: u8 = 0x20;
 /// Of the same byte: all records have the largest timestamp, which is when they arrived.
 const ARRIVAL_BIT: u8 = 0x08;
 /// The length field counts from after itself.
@@ -333,6 +338,9 @@ impl DraftBatch {
         if count == 0 || last != count - 1 {
             return Err(miscounted(count, last));
         }
+        if has_bit(&bytes, CONTROL_BIT) {
+            return Err(Error::invalid("only a broker writes control batches"));
+        }
         Ok(Self { bytes })
     }
 
@@ -356,6 +364,22 @@ impl DraftBatch {
     /// Who wrote the batch; `None` where nobody numbers it.
     pub fn producer(&self) -> Option<Producer> {
         producer_of(&self.bytes)
+    }
+
+    /// Whether the batch counts only once the transaction of its producer is committed.
+    pub fn is_transactional(&self) -> bool {
+        has_bit(&self.bytes, TRANSACTIONAL_BIT)
+    }
+
+    /// Whether it is the broker's own word about a transaction, a [`Marker`].
+    pub fn is_control(&self) -> bool {
+        has_bit(&self.bytes, CONTROL_BIT)
+    }
+
+    /// Makes the batch a part of its producer's transaction.
+    pub fn set_transactional(&mut self) {
+        self.bytes[AT_ATTRIBUTES + 1] |= TRANSACTIONAL_BIT;
+        seal(&mut self.bytes);
     }
 
     /// Names another producer, or another place among its batches.
@@ -463,19 +487,32 @@ impl RecordBatch {
         producer_of(&self.bytes)
     }
 
-    /// The records, decompressed if need be. They share the batch's bytes if not.
+    /// Whether the batch counts only if the transaction of its producer was committed.
+    pub fn is_transactional(&self) -> bool {
+        has_bit(&self.bytes, TRANSACTIONAL_BIT)
+    }
+
+    /// Whether it is the broker's own word about a transaction, a [`Marker`]: nothing that readers are shown.
+    pub fn is_control(&self) -> bool {
+        has_bit(&self.bytes, CONTROL_BIT)
+    }
+
+    /// The records, decompressed if need be. They share the batch's bytes if not. A control batch has none.
     pub fn records(&self) -> Result<Records> {
         self.records_from(0)
     }
 
     /// The same without those before an offset: who asks for one gets the whole batch that holds it.
     pub fn records_from(&self, first: Offset) -> Result<Records> {
-        let bytes = self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?;
+        let (bytes, count) = match self.is_control() {
+            true => (Bytes::new(), 0),
+            false => (self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?, self.count()),
+        };
         Ok(Records {
             bytes,
             at: 0,
-            left: self.count(),
-            count: self.count(),
+            left: count,
+            count,
             first,
             base_offset: self.base_offset(),
             base_timestamp: self.base_timestamp_ms(),
@@ -679,6 +716,10 @@ fn codec_of(batch: &[u8]) -> Result<Codec> {
     let unknown =
         || Error::new(ErrorKind::Unsupported, format!("this batch has codec {code}, which nobody knows here"));
     Codec::from_code(code).ok_or_else(unknown)
+}
+
+fn has_bit(batch: &[u8], bit: u8) -> bool {
+    batch[AT_ATTRIBUTES + 1] & bit != 0
 }
 
 fn producer_of(batch: &[u8]) -> Option<Producer> {

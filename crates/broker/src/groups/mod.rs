@@ -6,6 +6,7 @@
 mod classic;
 mod log;
 mod status;
+mod transactional;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,6 +27,8 @@ use crate::metrics::Counter;
 use crate::publish::Wakes;
 use crate::timers;
 use log::Appended;
+
+pub(crate) use transactional::StagedCommit;
 
 pub use classic::Entered;
 pub use status::{ClassicInfo, GroupMember, GroupPartition, GroupStatus, GroupSummary};

@@ -482,6 +482,8 @@ pub(super) fn page(
             next_offset = view.offset + 1;
             count += 1;
         }
+        // It may end with what compaction took, or be no more than a transaction's marker.
+        next_offset = next_offset.max(batch.next_offset());
     }
     body.extend_from_slice(format!("],\"next_offset\":{next_offset}}}").as_bytes());
     Ok(body)

@@ -43,10 +43,7 @@ impl FetchRequest {
         fields.i32()?;
         let wait = Duration::from_millis(fields.i32()?.max(0) as u64);
         let (bytes_min, bytes_max) = (fields.i32()?.max(0) as usize, fields.i32()?.max(0) as usize);
-        let isolation = match fields.i8()? {
-            0 => Isolation::Uncommitted,
-            _ => Isolation::Committed,
-        };
+        let isolation = isolation(fields.i8()?);
         let mut has_session = false;
         if version >= 7 {
             let (session, _epoch) = (fields.i32()?, fields.i32()?);
@@ -65,6 +62,11 @@ impl FetchRequest {
         pass_over_rest(&mut fields, version)?;
         Ok(Self { wait, bytes_min, bytes_max, isolation, has_session, topics })
     }
+}
+
+/// What a client asks to see, in Kafka's numbers.
+pub(super) fn isolation(level: i8) -> Isolation {
+    if level == 0 { Isolation::Uncommitted } else { Isolation::Committed }
 }
 
 /// What a session would forget, and where the client stands.

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use broker::Broker;
+use broker::{Broker, Isolation};
 use engine::{PartitionId, Result};
 
 use super::errors::{self, Code};
-use super::fetch::check_leader_epoch;
+use super::fetch::{check_leader_epoch, isolation};
 use super::map::LEADER_EPOCH;
-use super::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use super::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
     ListOffsetsTopicResponse,
@@ -32,7 +31,10 @@ pub(super) async fn list_offsets(broker: &Arc<Broker>, request: ListOffsetsReque
         for wanted in topic.partitions {
             let partition_index = wanted.partition_index;
             let found = match check_leader_epoch(wanted.current_leader_epoch) {
-                Ok(()) => offset_of(broker, &topic.name, &wanted).await.map_err(|e| errors::code(&e)),
+                Ok(()) => {
+                    let isolation = isolation(request.isolation_level);
+                    offset_of(broker, &topic.name, &wanted, isolation).await.map_err(|e| errors::code(&e))
+                }
                 Err(code) => Err(code),
             };
             partitions.push(match found {
@@ -58,17 +60,29 @@ pub(super) async fn list_offsets(broker: &Arc<Broker>, request: ListOffsetsReque
 }
 
 /// An offset, with the time of its record where a time was asked for.
-async fn offset_of(broker: &Arc<Broker>, topic: &str, wanted: &ListOffsetsPartition) -> Result<(i64, i64)> {
+async fn offset_of(
+    broker: &Arc<Broker>,
+    topic: &str,
+    wanted: &ListOffsetsPartition,
+    isolation: Isolation,
+) -> Result<(i64, i64)> {
     let partition = wanted.partition_index as PartitionId;
-    Ok(match wanted.timestamp {
-        LATEST => {
-            let bounds = broker.describe_partition(topic, partition)?;
-            (bounds.end as i64, NONE)
-        }
-        EARLIEST => (broker.describe_partition(topic, partition)?.start as i64, NONE),
-        MAX_TIMESTAMP => found(broker.find_max_time(topic, partition).await?),
-        time => found(broker.find_time(topic, partition, time).await?),
-    })
+    let end = || {
+        let bounds = broker.describe_partition(topic, partition)?;
+        Ok(match isolation {
+            Isolation::Uncommitted => bounds.end,
+            Isolation::Committed => bounds.stable_end,
+        })
+    };
+    let record = match wanted.timestamp {
+        LATEST => return end().map(|end| (end as i64, NONE)),
+        EARLIEST => return Ok((broker.describe_partition(topic, partition)?.start as i64, NONE)),
+        MAX_TIMESTAMP => broker.find_max_time(topic, partition).await?,
+        time => broker.find_time(topic, partition, time).await?,
+    };
+    // What a reader does not see yet it is not told of.
+    let end = end()?;
+    Ok(found(record.filter(|(offset, _)| *offset < end)))
 }
 
 fn found(record: Option<(engine::Offset, i64)>) -> (i64, i64) {
@@ -104,18 +118,4 @@ pub(super) fn offset_for_leader_epoch(
         partitions: topic.partitions.iter().map(|wanted| end(&topic.topic, wanted)).collect(),
     });
     OffsetForLeaderEpochResponse { topics: topics.collect(), ..Default::default() }
-}
-
-pub(super) async fn init_producer(broker: &Arc<Broker>, _request: InitProducerIdRequest) -> InitProducerIdResponse {
-    match broker.init_producer().await {
-        Ok((producer_id, producer_epoch)) => {
-            InitProducerIdResponse { producer_id, producer_epoch, ..Default::default() }
-        }
-        Err(error) => InitProducerIdResponse {
-            error_code: errors::code(&error).0,
-            producer_id: -1,
-            producer_epoch: -1,
-            ..Default::default()
-        },
-    }
 }

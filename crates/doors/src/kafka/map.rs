@@ -17,6 +17,7 @@ use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
 use super::security;
 use super::topics;
+use super::transactions;
 
 /// The only node that a client sees.
 pub(super) const NODE_ID: i32 = 1;
@@ -186,7 +187,26 @@ pub(super) async fn answer(broker: &Arc<Broker>, caller: &Caller, request: Reque
         Request::OffsetForLeaderEpoch(request) => {
             Response::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, request))
         }
-        Request::InitProducerId(request) => Response::InitProducerId(log::init_producer(broker, request).await),
+        Request::InitProducerId(request) => {
+            Response::InitProducerId(transactions::init_producer(broker, caller, request).await)
+        }
+        Request::AddPartitionsToTxn(request) => {
+            Response::AddPartitionsToTxn(transactions::add_partitions(broker, caller, request).await)
+        }
+        Request::AddOffsetsToTxn(request) => {
+            Response::AddOffsetsToTxn(transactions::add_offsets(broker, caller, request).await)
+        }
+        Request::EndTxn(request) => Response::EndTxn(transactions::end(broker, caller, request).await),
+        Request::TxnOffsetCommit(request) => {
+            Response::TxnOffsetCommit(transactions::commit_offsets(broker, request).await)
+        }
+        Request::DescribeTransactions(request) => {
+            Response::DescribeTransactions(transactions::describe(broker, request).await)
+        }
+        Request::ListTransactions(request) => Response::ListTransactions(transactions::list(broker, request).await),
+        Request::DescribeProducers(request) => {
+            Response::DescribeProducers(transactions::describe_producers(broker, request))
+        }
         request => admin(broker, caller, request).await,
     }
 }

@@ -15,6 +15,7 @@ mod parse;
 mod produce;
 mod security;
 mod topics;
+mod transactions;
 mod write;
 
 use std::io;

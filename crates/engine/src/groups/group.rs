@@ -606,6 +606,12 @@ impl Group {
         Ok(())
     }
 
+    /// Whether there is room for these changes, whoever commits them.
+    pub fn check_offsets(&self, changes: &[Change]) -> Outcome {
+        self.offsets.check(changes)?;
+        Ok(())
+    }
+
     /// Whether a member subscribes to a topic, or may: what some of the classic kind want is not known.
     pub fn subscribes(&self, topic: &TopicName) -> bool {
         let is_meant = |topics: &Vec<Pattern>| topics.iter().any(|pattern| pattern.matches(topic));

@@ -118,6 +118,7 @@ pub const KEYS: &[Key] = &[
     key("compaction_bytes_per_s", Broker, bytes(1 << 10, 1 << 40), "64MiB", "What compaction reads and writes in a second at most"),
     key("tombstone_retention_ms", Broker, count(0, 1 << 50), "86400000", "How long a record without a value stays in a compacted topic at least"),
     key("offsets_retention_ms", Broker, count(0, u64::MAX), "604800000", "How long a consumer group without members keeps its offsets; 0 is no limit"),
+    key("transactional_id_expiration_ms", Broker, count(0, u64::MAX), "604800000", "How long a transactional id is kept after its last transaction; 0 is no limit"),
     key("group_initial_delay_ms", Broker, count(0, 300_000), "0", "How long Kafka consumers that found a group wait for more before they share out partitions; Kafka waits 3000"),
     // Publishing.
     tuned("ack_on_commit", Broker, Kind::Bool, ["true"; 3], None, "Whether a publish that names no acks is acknowledged when it is on disk, where its topic is"),

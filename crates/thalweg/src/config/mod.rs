@@ -331,6 +331,7 @@ impl Config {
                 .map_or(LanePolicy::Auto, |(_, policy)| policy),
             publish_wait: self.millis("publish_queue_wait_timeout_ms"),
             offsets_retention: self.millis("offsets_retention_ms"),
+            transactional_id_expiration: self.millis("transactional_id_expiration_ms"),
             group_initial_delay: self.millis("group_initial_delay_ms"),
             timings: !self.bool("disable_timings"),
             security: self.security().unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
