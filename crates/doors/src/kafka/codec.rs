@@ -174,7 +174,7 @@ impl Body {
 
 /// Whether requests of it are answered.
 fn is_served(api: &Api) -> bool {
-    matches!(api.key, PRODUCE | FETCH | API_VERSIONS | 2 | 3 | 10 | 22 | 23)
+    matches!(api.key, PRODUCE | FETCH | API_VERSIONS | 2 | 3 | 10 | 22..=26 | 28 | 61 | 65 | 66)
 }
 
 /// What `ApiVersions` says: all that is served, or that the client has to ask in an older version.
