@@ -139,7 +139,8 @@ impl Broker {
         TopicId::new(self.instance, self.volatile_topics.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub(crate) fn store(&self) -> Option<&Store> {
+    /// Where topics on disk are kept, and how.
+    pub fn store(&self) -> Option<&Store> {
         self.store.as_deref()
     }
 

@@ -255,6 +255,15 @@ impl Store {
         Ok((store, topics))
     }
 
+    pub fn settings(&self) -> &StoreSettings {
+        &self.settings
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.shared.dir
+    }
+
     /// The random number that tells this directory from every other, for as long as it is there.
     pub fn directory(&self) -> u64 {
         self.directory

@@ -54,6 +54,8 @@ pub struct ServerSettings {
     pub kafka_advertised: Option<(String, u16)>,
     /// Whether other machines may come without TLS.
     pub allow_plain: bool,
+    /// Whether clients have to log in, where their protocol can.
+    pub is_login_required: bool,
 }
 
 /// A running server.
@@ -172,6 +174,7 @@ impl Server {
             advertised: settings.kafka_advertised.clone(),
             hello_timeout: settings.hello_timeout,
             allow_plain: settings.allow_plain,
+            is_login_required: settings.is_login_required,
         };
         let (address, telemetry) =
             doors::kafka::open(&door, self.broker.clone(), &self.shards, connections, &self.shutdown, &self.tls)?;

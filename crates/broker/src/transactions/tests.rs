@@ -345,7 +345,7 @@ async fn what_was_committed_since_is_not_taken_back() {
     let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
     broker.add_offsets(&id, producer, &group()).await.expect("added");
     let old = Committed { offset: 3, leader_epoch: -1, metadata: "".into(), committed_ms: 1 };
-    let new = crate::OffsetCommit { partition: at("t", 0), offset: 9, metadata: String::new(), leader_epoch: -1 };
+    let new = crate::OffsetCommit { partition: at("t", 0), offset: 9, leader_epoch: -1, metadata: String::new() };
     broker.commit_offsets(&group(), &Committer::Outsider, vec![new]).await.expect("committed");
     let offsets: StagedOffsets = [(at("t", 0), old)].into();
     let again = broker.commit_staged(&group(), &offsets, true, &mut Wakes::default()).expect("written");

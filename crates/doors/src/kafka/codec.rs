@@ -26,7 +26,7 @@ pub(super) const LENGTH_BYTES: usize = 4;
 /// The least that a frame has: key, version, correlation id and the length of a name.
 const HEADER_BYTES_MIN: usize = 10;
 /// The APIs that are more than their table: their keys.
-const PRODUCE: i16 = 0;
+pub(super) const PRODUCE: i16 = 0;
 const FETCH: i16 = 1;
 const API_VERSIONS: i16 = 18;
 
@@ -68,6 +68,8 @@ pub(super) enum Answer {
     Control(Response),
     /// The versions that are known, in the form that every client understands.
     Versions(ApiVersionsResponse),
+    /// Nothing: the connection ends.
+    Silence,
 }
 
 impl Protocol for KafkaProtocol {
@@ -110,6 +112,9 @@ impl Protocol for KafkaProtocol {
     }
 
     fn encode(&self, _peer: &mut Rc<Peer>, ticket: Ticket, answer: Answer, out: &mut Out) {
+        if matches!(answer, Answer::Silence) {
+            return;
+        }
         let (begin, at) = (out.len(), out.buf().len());
         out.buf().put_i32(0);
         out.buf().put_i32(ticket.correlation);
@@ -121,6 +126,7 @@ impl Protocol for KafkaProtocol {
             Answer::Fetched(fetched) => fetched.encode(ticket.version, out),
             Answer::Control(response) => response.encode(ticket.version, out.buf()),
             Answer::Versions(versions) => versions.encode(0, out.buf()),
+            Answer::Silence => {}
         }
         let length = (out.len() - begin - LENGTH_BYTES) as i32;
         out.buf()[at..at + LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
@@ -174,7 +180,10 @@ impl Body {
 
 /// Whether requests of it are answered.
 fn is_served(api: &Api) -> bool {
-    matches!(api.key, PRODUCE | FETCH | API_VERSIONS | 2 | 3 | 10 | 22..=26 | 28 | 61 | 65 | 66)
+    matches!(
+        api.key,
+        PRODUCE | FETCH | API_VERSIONS | 2 | 3 | 10 | 17 | 19..=26 | 28..=33 | 35..=37 | 44 | 46 | 50 | 51 | 60 | 61 | 65 | 66 | 74 | 75
+    )
 }
 
 /// What `ApiVersions` says: all that is served, or that the client has to ask in an older version.

@@ -9,10 +9,12 @@ use futures_util::future::LocalBoxFuture;
 use net::Outbox;
 use net::service::{Handler, Held, Peer, Reply, once};
 
-use super::codec::{self, Answer, Body, Call, KafkaProtocol};
+use super::codec::{self, Answer, Body, Call, KafkaProtocol, PRODUCE};
 use super::errors::Code;
 use super::map::{self, Attempts, Caller, Refusal};
+use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, Produced};
+use super::security::Login;
 
 /// Hands requests to the broker.
 #[derive(Clone)]
@@ -20,6 +22,8 @@ pub(super) struct KafkaHandler {
     pub(super) broker: Arc<Broker>,
     /// Where clients are told to connect, if not where they did.
     pub(super) advertised: Option<(String, u16)>,
+    /// Whether clients have to say who they are.
+    pub(super) is_login_required: bool,
 }
 
 /// One connection.
@@ -27,6 +31,8 @@ pub(super) struct Session {
     peer: Rc<Peer>,
     /// Where its client finds this broker.
     advertised: (String, u16),
+    /// Who it is.
+    login: Rc<Login>,
     wakes: Wakes,
 }
 
@@ -38,18 +44,39 @@ impl Handler<KafkaProtocol> for KafkaHandler {
     type Later = Later;
 
     fn connect(&self, peer: &Rc<Peer>) -> Rc<Peer> {
-        peer.is_known.set(true);
+        peer.is_known.set(!self.is_login_required);
         peer.clone()
     }
 
     fn open(&self, peer: &Rc<Rc<Peer>>, _outbox: &Arc<Outbox>) -> Session {
         let local = peer.local.map_or_else(|| ("localhost".to_owned(), 0), |at| (at.ip().to_string(), at.port()));
         let advertised = self.advertised.clone().unwrap_or(local);
-        Session { peer: Rc::clone(peer), advertised, wakes: Wakes::default() }
+        let login = Rc::new(Login::new(self.is_login_required));
+        Session { peer: Rc::clone(peer), advertised, login, wakes: Wakes::default() }
     }
 
     fn call(&self, session: &mut Session, call: Call) -> Reply<Answer, Later> {
+        if !session.login.lets_pass(call.ticket.key) {
+            tracing::info!(peer = %session.peer, key = call.ticket.key, "closed a connection that has not logged in");
+            return Reply::Last(Answer::Silence);
+        }
         match call.body {
+            Body::Control(Request::SaslHandshake(request)) => {
+                let answer = session.login.handshake(call.ticket.version, &request);
+                let answer = Answer::Control(Response::SaslHandshake(answer));
+                if session.login.has_failed() { Reply::Last(answer) } else { Reply::Now(answer) }
+            }
+            Body::Control(Request::SaslAuthenticate(request)) => {
+                let (broker, login, peer) = (self.broker.clone(), session.login.clone(), session.peer.clone());
+                Reply::Alone(once(
+                    async move {
+                        let answer = login.authenticate(&broker, &host_of(&peer), request).await;
+                        peer.is_known.set(peer.is_known.get() || login.is_done());
+                        Answer::Control(Response::SaslAuthenticate(answer))
+                    }
+                    .boxed_local(),
+                ))
+            }
             Body::Produce(request) => self.produce(session, request),
             // Until it is answered nothing more of the connection is read, so one answer is all that it holds.
             Body::Fetch(request) => {
@@ -60,7 +87,8 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             Body::Control(request) => {
                 let caller = Caller {
                     client: call.client,
-                    host: session.peer.address.map_or_else(|| "localhost".into(), |at| at.ip().to_string()),
+                    user: session.login.user(),
+                    host: host_of(&session.peer),
                     advertised: session.advertised.clone(),
                     version: call.ticket.version,
                 };
@@ -74,6 +102,9 @@ impl Handler<KafkaProtocol> for KafkaHandler {
     }
 
     fn tell(&self, session: &mut Session, request: ProduceRequest) -> Option<Held> {
+        if !session.login.lets_pass(PRODUCE) {
+            return None;
+        }
         let mut waiting = Vec::new();
         for (topic, _, attempt) in map::publish(&self.broker, &mut session.wakes, request) {
             match attempt {
@@ -119,6 +150,11 @@ impl KafkaHandler {
             None => Reply::Later(once(answer)),
         }
     }
+}
+
+/// Where a connection comes from, as access control has it.
+fn host_of(peer: &Peer) -> String {
+    peer.address.map_or_else(|| "localhost".into(), |at| at.ip().to_string())
 }
 
 /// Waits for what became of every batch.

@@ -26,8 +26,16 @@ impl Code {
     pub const UNKNOWN_MEMBER_ID: Self = Self(25);
     pub const REBALANCE_IN_PROGRESS: Self = Self(27);
     pub const TOPIC_AUTHORIZATION_FAILED: Self = Self(29);
+    pub const GROUP_AUTHORIZATION_FAILED: Self = Self(30);
+    pub const CLUSTER_AUTHORIZATION_FAILED: Self = Self(31);
+    pub const UNSUPPORTED_SASL_MECHANISM: Self = Self(33);
+    pub const ILLEGAL_SASL_STATE: Self = Self(34);
     pub const UNSUPPORTED_VERSION: Self = Self(35);
     pub const TOPIC_ALREADY_EXISTS: Self = Self(36);
+    pub const INVALID_PARTITIONS: Self = Self(37);
+    pub const INVALID_REPLICATION_FACTOR: Self = Self(38);
+    pub const INVALID_REPLICA_ASSIGNMENT: Self = Self(39);
+    pub const INVALID_CONFIG: Self = Self(40);
     pub const INVALID_REQUEST: Self = Self(42);
     pub const OUT_OF_ORDER_SEQUENCE_NUMBER: Self = Self(45);
     pub const INVALID_PRODUCER_EPOCH: Self = Self(47);
@@ -35,14 +43,21 @@ impl Code {
     pub const INVALID_PRODUCER_ID_MAPPING: Self = Self(49);
     pub const INVALID_TRANSACTION_TIMEOUT: Self = Self(50);
     pub const CONCURRENT_TRANSACTIONS: Self = Self(51);
+    pub const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Self = Self(53);
     pub const OPERATION_NOT_ATTEMPTED: Self = Self(55);
+    pub const SASL_AUTHENTICATION_FAILED: Self = Self(58);
     pub const FETCH_SESSION_ID_NOT_FOUND: Self = Self(70);
     pub const UNKNOWN_LEADER_EPOCH: Self = Self(75);
     pub const FENCED_INSTANCE_ID: Self = Self(82);
     pub const INVALID_RECORD: Self = Self(87);
     pub const PRODUCER_FENCED: Self = Self(90);
+    pub const RESOURCE_NOT_FOUND: Self = Self(91);
+    pub const DUPLICATE_RESOURCE: Self = Self(92);
+    pub const UNACCEPTABLE_CREDENTIAL: Self = Self(93);
     pub const UNKNOWN_TOPIC_ID: Self = Self(100);
     pub const TRANSACTIONAL_ID_NOT_FOUND: Self = Self(105);
+    pub const MISMATCHED_ENDPOINT_TYPE: Self = Self(114);
+    pub const UNSUPPORTED_ENDPOINT_TYPE: Self = Self(115);
 }
 
 /// The one mapping of the broker's kinds. What a request means by a kind may be narrower: see [`of_produce`].

@@ -3,14 +3,19 @@
 use std::sync::Arc;
 
 use broker::{Attempt, Broker, FetchLimits, Wakes};
+use engine::security::UserName;
 use engine::{Acks, DraftBatch, Error, PartitionId, Result};
 
+use super::acls;
+use super::admin;
 use super::codec;
+use super::configs;
 use super::errors::{self, Code};
 use super::fetch::{self, FetchAnswer, FetchRequest};
 use super::log;
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
+use super::security;
 use super::topics;
 use super::transactions;
 
@@ -23,6 +28,8 @@ pub(super) const LEADER_EPOCH: i32 = 0;
 pub(super) struct Caller {
     /// The name that the client gives itself.
     pub client: String,
+    /// Who it is.
+    pub user: UserName,
     /// Where it comes from.
     pub host: String,
     /// Where it finds this broker.
@@ -131,6 +138,45 @@ pub(super) async fn fetch(broker: &Broker, request: &FetchRequest) -> FetchAnswe
     FetchAnswer { code: None, topics: topics.collect() }
 }
 
+/// The answer to requests of tools.
+async fn admin(broker: &Arc<Broker>, caller: &Caller, request: Request) -> Response {
+    use Request as Q;
+    use Response as A;
+    match request {
+        Q::CreateTopics(request) => A::CreateTopics(admin::create_topics(broker, caller, request).await),
+        Q::DeleteTopics(request) => A::DeleteTopics(admin::delete_topics(broker, caller, request).await),
+        Q::DeleteRecords(request) => A::DeleteRecords(admin::delete_records(broker, caller, request).await),
+        Q::CreatePartitions(request) => A::CreatePartitions(admin::create_partitions(broker, caller, request).await),
+        Q::DescribeCluster(request) => A::DescribeCluster(admin::describe_cluster(broker, caller, request)),
+        Q::DescribeLogDirs(request) => A::DescribeLogDirs(admin::describe_log_dirs(broker, caller, request)),
+        Q::DescribeTopicPartitions(request) => {
+            A::DescribeTopicPartitions(admin::describe_topic_partitions(broker, caller, request))
+        }
+        Q::ListPartitionReassignments(request) => {
+            A::ListPartitionReassignments(admin::list_partition_reassignments(broker, caller, request))
+        }
+        Q::DescribeConfigs(request) => A::DescribeConfigs(configs::describe_configs(broker, caller, request)),
+        Q::AlterConfigs(request) => A::AlterConfigs(configs::alter_configs(broker, caller, request).await),
+        Q::IncrementalAlterConfigs(request) => {
+            A::IncrementalAlterConfigs(configs::incremental_alter_configs(broker, caller, request).await)
+        }
+        Q::ListConfigResources(request) => {
+            A::ListConfigResources(configs::list_config_resources(broker, caller, request))
+        }
+        Q::DescribeAcls(request) => A::DescribeAcls(acls::describe_acls(broker, caller, request).await),
+        Q::CreateAcls(request) => A::CreateAcls(acls::create_acls(broker, caller, request).await),
+        Q::DeleteAcls(request) => A::DeleteAcls(acls::delete_acls(broker, caller, request).await),
+        Q::DescribeUserScramCredentials(request) => {
+            let described = security::describe_user_scram_credentials(broker, caller, request).await;
+            A::DescribeUserScramCredentials(described)
+        }
+        Q::AlterUserScramCredentials(request) => {
+            A::AlterUserScramCredentials(security::alter_user_scram_credentials(broker, caller, request).await)
+        }
+        request => unreachable!("not served yet: {request:?}"),
+    }
+}
+
 /// The answer to every request that carries no records.
 pub(super) async fn answer(broker: &Arc<Broker>, caller: &Caller, request: Request) -> Response {
     match request {
@@ -161,6 +207,6 @@ pub(super) async fn answer(broker: &Arc<Broker>, caller: &Caller, request: Reque
         Request::DescribeProducers(request) => {
             Response::DescribeProducers(transactions::describe_producers(broker, request))
         }
-        request => unreachable!("not served yet: {request:?}"),
+        request => admin(broker, caller, request).await,
     }
 }

@@ -1,6 +1,10 @@
 //! The Kafka door: what Kafka's clients and tools speak, over TCP and TLS on one port.
 
+mod access;
+mod acls;
+mod admin;
 mod codec;
+mod configs;
 mod connection;
 mod errors;
 mod fetch;
@@ -9,6 +13,7 @@ mod map;
 pub mod messages;
 mod parse;
 mod produce;
+mod security;
 mod topics;
 mod transactions;
 mod write;
@@ -50,6 +55,8 @@ pub struct Settings {
     pub hello_timeout: Duration,
     /// Whether a peer that is not on this machine may speak without TLS.
     pub allow_plain: bool,
+    /// Whether clients have to log in, by SASL.
+    pub is_login_required: bool,
 }
 
 /// Serves until the drain begins. Returns the bound address, and what the service counts.
@@ -76,7 +83,8 @@ pub fn open(
         },
         ..ServiceSettings::default()
     };
-    let handler = KafkaHandler { broker, advertised: settings.advertised.clone() };
+    let handler =
+        KafkaHandler { broker, advertised: settings.advertised.clone(), is_login_required: settings.is_login_required };
     let service = Service::new(KafkaProtocol, handler, service_settings);
     let telemetry = service.telemetry.clone();
     let server = Server::start(service, shards, connections, shutdown);

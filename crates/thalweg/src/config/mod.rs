@@ -380,6 +380,7 @@ impl Config {
                 .kafka_advertised()
                 .unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
             allow_plain: self.bool("insecure"),
+            is_login_required: self.is_login_required(),
         }
     }
 
