@@ -452,3 +452,7 @@ fn of_coordinator(error: &Error) -> Code {
 fn fenced_before(version: i16, caller: &Caller, code: Code) -> Code {
     if code == Code::PRODUCER_FENCED && caller.version < version { Code::INVALID_PRODUCER_EPOCH } else { code }
 }
+
+#[cfg(test)]
+#[path = "transactions_tests.rs"]
+mod tests;
