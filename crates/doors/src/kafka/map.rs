@@ -198,14 +198,16 @@ pub(super) async fn answer(broker: &Arc<Broker>, caller: &Caller, request: Reque
         }
         Request::EndTxn(request) => Response::EndTxn(transactions::end(broker, caller, request).await),
         Request::TxnOffsetCommit(request) => {
-            Response::TxnOffsetCommit(transactions::commit_offsets(broker, request).await)
+            Response::TxnOffsetCommit(transactions::commit_offsets(broker, caller, request).await)
         }
         Request::DescribeTransactions(request) => {
-            Response::DescribeTransactions(transactions::describe(broker, request).await)
+            Response::DescribeTransactions(transactions::describe(broker, caller, request).await)
         }
-        Request::ListTransactions(request) => Response::ListTransactions(transactions::list(broker, request).await),
+        Request::ListTransactions(request) => {
+            Response::ListTransactions(transactions::list(broker, caller, request).await)
+        }
         Request::DescribeProducers(request) => {
-            Response::DescribeProducers(transactions::describe_producers(broker, request))
+            Response::DescribeProducers(transactions::describe_producers(broker, caller, request))
         }
         request => admin(broker, caller, request).await,
     }

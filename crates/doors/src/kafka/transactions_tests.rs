@@ -1,6 +1,7 @@
 //! What Kafka's clients hear of transactions, request by request.
 
 use engine::record::Producer;
+use engine::security::UserName;
 use engine::{Acks, BatchBuilder, Codec, TopicSettings};
 use tokio::runtime::Handle;
 
@@ -16,7 +17,13 @@ async fn broker() -> Arc<Broker> {
 }
 
 fn caller(version: i16) -> Caller {
-    Caller { client: "test".into(), host: "localhost".into(), advertised: ("localhost".into(), 9092), version }
+    Caller {
+        client: "test".into(),
+        user: UserName::anonymous(),
+        host: "localhost".into(),
+        advertised: ("localhost".into(), 9092),
+        version,
+    }
 }
 
 async fn init(broker: &Arc<Broker>, id: Option<&str>, version: i16) -> (i16, ProducerEpoch) {
@@ -77,7 +84,7 @@ fn offsets(producer: ProducerEpoch, partitions: &[(i32, i64)]) -> TxnOffsetCommi
 }
 
 async fn commit(broker: &Arc<Broker>, request: TxnOffsetCommitRequest) -> Vec<i16> {
-    let answer = commit_offsets(broker, request).await;
+    let answer = commit_offsets(broker, &caller(3), request).await;
     answer.topics[0].partitions.iter().map(|partition| partition.error_code).collect()
 }
 
@@ -105,17 +112,16 @@ async fn a_transaction_from_its_first_to_its_last_request() {
     let published = broker.publish("t", Some(1), Acks::Committed, batch, &mut broker::Wakes::default()).await;
     assert!(published.is_ok());
 
-    let seen = describe(
-        &broker,
-        DescribeTransactionsRequest { transactional_ids: vec!["a".into(), "nobody".into()], ..Default::default() },
-    );
-    let [open, none] = &seen.await.transaction_states[..] else { panic!("two were asked for") };
+    let transactional_ids = vec!["a".into(), "nobody".into()];
+    let request = DescribeTransactionsRequest { transactional_ids, ..Default::default() };
+    let seen = describe(&broker, &caller(0), request).await;
+    let [open, none] = &seen.transaction_states[..] else { panic!("two were asked for") };
     assert_eq!((open.error_code, open.transaction_state.as_str(), open.producer_id), (0, "Ongoing", producer.id));
     assert_eq!((open.topics.len(), &open.topics[0].partitions[..]), (1, &[0, 1][..]));
     assert!(open.transaction_start_time_ms > 0);
     assert_eq!(none.error_code, Code::TRANSACTIONAL_ID_NOT_FOUND.0);
     let topics = vec![TopicRequest { name: "t".into(), partition_indexes: vec![1, 5], ..Default::default() }];
-    let known = describe_producers(&broker, DescribeProducersRequest { topics, ..Default::default() });
+    let known = describe_producers(&broker, &caller(0), DescribeProducersRequest { topics, ..Default::default() });
     let [there, missing] = &known.topics[0].partitions[..] else { panic!("two were asked for") };
     let state = &there.active_producers[0];
     assert_eq!((state.producer_id, state.last_sequence, state.last_timestamp), (producer.id, 0, 5));
@@ -172,7 +178,7 @@ async fn refusals_have_the_codes_that_each_version_knows() {
     let list_of = async |states: &[&str], duration_filter| {
         let state_filters = states.iter().map(|state| (*state).to_owned()).collect();
         let request = ListTransactionsRequest { state_filters, duration_filter, ..Default::default() };
-        let listed = list(&broker, request).await;
+        let listed = list(&broker, &caller(1), request).await;
         (listed.transaction_states.len(), listed.unknown_state_filters)
     };
     assert_eq!(list_of(&[], -1).await, (1, Vec::new()));
