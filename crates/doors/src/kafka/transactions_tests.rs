@@ -1,6 +1,7 @@
 //! What Kafka's clients hear of transactions, request by request.
 
 use engine::record::Producer;
+use engine::security::UserName;
 use engine::{Acks, BatchBuilder, Codec, TopicSettings};
 use tokio::runtime::Handle;
 
@@ -16,8 +17,13 @@ async fn broker() -> Arc<Broker> {
 }
 
 fn caller(version: i16) -> Caller {
-    let (user, advertised) = (engine::security::UserName::anonymous(), ("localhost".into(), 9092));
-    Caller { client: "test".into(), user, host: "localhost".into(), advertised, version }
+    Caller {
+        client: "test".into(),
+        user: UserName::anonymous(),
+        host: "localhost".into(),
+        advertised: ("localhost".into(), 9092),
+        version,
+    }
 }
 
 async fn init(broker: &Arc<Broker>, id: Option<&str>, version: i16) -> (i16, ProducerEpoch) {
@@ -78,7 +84,7 @@ fn offsets(producer: ProducerEpoch, partitions: &[(i32, i64)]) -> TxnOffsetCommi
 }
 
 async fn commit(broker: &Arc<Broker>, request: TxnOffsetCommitRequest) -> Vec<i16> {
-    let answer = commit_offsets(broker, &caller(4), request).await;
+    let answer = commit_offsets(broker, &caller(3), request).await;
     answer.topics[0].partitions.iter().map(|partition| partition.error_code).collect()
 }
 
@@ -106,12 +112,10 @@ async fn a_transaction_from_its_first_to_its_last_request() {
     let published = broker.publish("t", Some(1), Acks::Committed, batch, &mut broker::Wakes::default()).await;
     assert!(published.is_ok());
 
-    let seen = describe(
-        &broker,
-        &caller(0),
-        DescribeTransactionsRequest { transactional_ids: vec!["a".into(), "nobody".into()], ..Default::default() },
-    );
-    let [open, none] = &seen.await.transaction_states[..] else { panic!("two were asked for") };
+    let transactional_ids = vec!["a".into(), "nobody".into()];
+    let request = DescribeTransactionsRequest { transactional_ids, ..Default::default() };
+    let seen = describe(&broker, &caller(0), request).await;
+    let [open, none] = &seen.transaction_states[..] else { panic!("two were asked for") };
     assert_eq!((open.error_code, open.transaction_state.as_str(), open.producer_id), (0, "Ongoing", producer.id));
     assert_eq!((open.topics.len(), &open.topics[0].partitions[..]), (1, &[0, 1][..]));
     assert!(open.transaction_start_time_ms > 0);
