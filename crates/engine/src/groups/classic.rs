@@ -11,53 +11,12 @@ use bytes::Bytes;
 use super::classic_api::{
     ClassicJoin, ClassicPhase, ClassicSync, Entry, Given, Joined, JoinedMember, Leaver, Protocol, Synced,
 };
+use super::wait::{Outcome, Wait, rebalancing, replaced, unknown};
 use super::{GroupError, GroupName, Identity, InstanceId, MemberId, Now, Reason};
-use crate::error::{Error, Result};
-use crate::ids::TopicPartition;
+use crate::error::Error;
+use crate::ids::{TopicName, TopicPartition};
 use crate::limits::{GROUP_MEMBERS_MAX, GROUP_PENDING_MEMBERS_MAX, GROUP_PROTOCOLS_BYTES_MAX};
 use crate::pattern::Pattern;
-
-pub(super) type Outcome<T = ()> = Result<T, GroupError>;
-
-/// The answer to a request that waits for other members.
-#[derive(Debug)]
-enum Wait<T> {
-    /// Nothing was asked, or the answer was fetched.
-    None,
-    Open(u64),
-    Done(u64, Outcome<T>),
-}
-
-impl<T> Wait<T> {
-    fn is_open(&self) -> bool {
-        matches!(self, Self::Open(_))
-    }
-
-    fn ticket(&self) -> Option<u64> {
-        match self {
-            Self::None => None,
-            Self::Open(ticket) | Self::Done(ticket, _) => Some(*ticket),
-        }
-    }
-
-    fn answer(&mut self, outcome: Outcome<T>) {
-        if let Self::Open(ticket) = self {
-            *self = Self::Done(*ticket, outcome);
-        }
-    }
-
-    /// The answer, once it is there. Nobody but the last who asked gets one.
-    fn fetch(&mut self, ticket: u64, group: &GroupName) -> Outcome<Option<T>> {
-        match std::mem::replace(self, Self::None) {
-            Self::Done(of, outcome) if of == ticket => outcome.map(Some),
-            other => {
-                let is_waiting = other.ticket() == Some(ticket);
-                *self = other;
-                if is_waiting { Ok(None) } else { Err(rebalancing(group)) }
-            }
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Member {
@@ -153,19 +112,6 @@ pub(super) struct Classic {
     pub news: u64,
     /// Of all members, without assignments.
     held_bytes: usize,
-}
-
-pub(super) fn rebalancing(group: &GroupName) -> GroupError {
-    GroupError::new(Reason::RebalanceInProgress, format!("group {group} shares out anew: join again"))
-}
-
-pub(super) fn unknown(group: &GroupName, id: &str) -> GroupError {
-    GroupError::new(Reason::UnknownMember, format!("'{id}' is no member of group {group}: join again"))
-}
-
-pub(super) fn replaced(group: &GroupName, id: &MemberId) -> GroupError {
-    let message = format!("another member of group {group} came with the instance id of member {id}");
-    GroupError::new(Reason::ReplacedInstance, message)
 }
 
 impl Classic {
@@ -765,6 +711,11 @@ impl Classic {
             ends.push(if is_there { quiet_until_ms.min(ends_ms) } else { ends_ms });
         }
         ends.into_iter().min()
+    }
+
+    /// A topic was deleted: nobody reads it.
+    pub(super) fn forget_topic(&mut self, topic: &TopicName) {
+        self.members.values_mut().for_each(|member| member.reads.retain(|partition| partition.topic != *topic));
     }
 
     /// Whether somebody else could share out for all of them.

@@ -608,7 +608,8 @@ proptest! {
     /// forgotten, no two members read the same, and in the end all is read.
     #[test]
     fn generations_have_one_leader_and_nobody_waits_for_ever(ops in ops(MEMBERS)) {
-        let mut world = World::new(&[Kind::Eager, Kind::Cooperative, Kind::Eager, Kind::Cooperative, Kind::Eager], false);
+        use Kind::{Cooperative, Eager};
+        let mut world = World::new(&[Eager, Cooperative, Eager, Cooperative, Eager], false);
         ops.iter().for_each(|op| world.act(op));
         world.settle();
     }

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::assign::{Assignment, Assignor, Subscriber};
-use super::classic::{self, Classic};
+use super::classic::Classic;
 use super::classic_api::CLIENT_BYTES_MAX;
 use super::offsets::{Change, Committed, Offsets};
 use super::record::SavedGroup;
 use super::shared::Face;
+use super::wait::{self, Outcome};
 use super::{Catalog, GroupError, GroupName, InstanceId, MemberId, Reason};
 use crate::error::{Error, Result};
 use crate::ids::{Offset, TopicName, TopicPartition, is_inbox, is_internal};
@@ -21,8 +22,6 @@ use crate::pattern::Pattern;
 const EPOCH_BLOCK: u32 = 1024;
 /// Epochs that begin with one change at most: topics are looked at, and then members go.
 const EPOCHS_PER_CHANGE: u32 = 2;
-
-type Outcome<T = ()> = Result<T, GroupError>;
 
 /// One moment on two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -549,8 +548,8 @@ impl Group {
         let is_replaced = who.instance.as_ref().and_then(|i| self.instances.get(i)).is_some_and(|other| other != id);
         match self.members.get_mut(id) {
             Some(member) => Ok(member),
-            None if is_replaced => Err(classic::replaced(name, id)),
-            None => Err(classic::unknown(name, id.as_str())),
+            None if is_replaced => Err(wait::replaced(name, id)),
+            None => Err(wait::unknown(name, id.as_str())),
         }
     }
 
@@ -590,7 +589,7 @@ impl Group {
                 };
                 if let Some(foreign) = changes.iter().find(|change| !has(&change.partition)) {
                     if member.face.is_some() {
-                        return Err(classic::rebalancing(&self.name));
+                        return Err(wait::rebalancing(&self.name));
                     }
                     return Err(GroupError::new(
                         Reason::NotOwner,
@@ -658,6 +657,7 @@ impl Group {
     /// commit nothing of it, before they get anything of a topic that comes with the same name.
     pub fn forget_topic(&mut self, topic: &TopicName, now: Now) {
         self.offsets.forget(topic);
+        self.classic.forget_topic(topic);
         for member in self.members.values_mut() {
             let has = member.assigned.iter().chain(&member.revoking);
             let gone: Vec<TopicPartition> = has.filter(|partition| partition.topic == *topic).cloned().collect();

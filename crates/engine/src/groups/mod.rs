@@ -20,6 +20,7 @@ mod offsets;
 mod record;
 mod shared;
 mod status;
+mod wait;
 
 use std::fmt;
 use std::sync::Arc;

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use super::classic::{Outcome, rebalancing, replaced, unknown};
 use super::classic_api::{ClassicJoin, ClassicSync, Entry, Given, Joined, Leaver, Protocol, Synced};
 use super::group::{Group, Member};
+use super::wait::{Outcome, rebalancing, replaced, unknown};
 use super::{Catalog, GroupError, Identity, InstanceId, MemberId, Now, Reason};
 use crate::ids::TopicPartition;
 use crate::limits::{GROUP_MEMBERS_MAX, GROUP_PROTOCOLS_BYTES_MAX};
