@@ -13,14 +13,14 @@ use super::*;
 const HEAD: &str = "\
 # Kafka's settings and permissions
 
-What settings of topics mean here under Kafka's names, and what a user has to be allowed for each request. After a change
-`UPDATE=1 cargo test -p thalweg-doors kafka` writes this page anew. How to come from Kafka is in
+What settings of topics mean here under Kafka's names, and what a user has to be allowed for each request. After a
+change `UPDATE=1 cargo test -p thalweg-doors kafka` writes this page anew. How to come from Kafka is in
 [its guide](../guides/coming-from-kafka.md), users and access control in [theirs](../guides/security.md).
 
 ## Settings of topics
 
-`kafka-configs.sh`, `kafka-topics.sh --config` and the admin clients read and write them. A name that is not here is refused with
-`INVALID_CONFIG`, as is a value that is not taken; the message says why.
+`kafka-configs.sh`, `kafka-topics.sh --config` and the admin clients read and write them. A name that is not here is
+refused with `INVALID_CONFIG`, as is a value that is not taken; the message says why.
 
 | Name | Value here | When it is set | Why |
 |---|---|---|---|
@@ -28,8 +28,8 @@ What settings of topics mean here under Kafka's names, and what a user has to be
 const PERMISSIONS: &str = "
 ## Permissions
 
-With `authorization = true` a request needs these operations, for each resource that it names. Who may read, write, delete or alter
-may describe, and who may alter settings may describe them. Super users may do everything.
+With `authorization = true` a request needs these operations, for each resource that it names. Who may read, write,
+delete or alter may describe, and who may alter settings may describe them. Super users may do everything.
 
 | Key | Request | Operation |
 |---|---|---|
@@ -37,7 +37,8 @@ may describe, and who may alter settings may describe them. Super users may do e
 /// What needs another look beside the table.
 const NOTES: &str = "
 - CreateTopics: `Create` on the cluster allows every name.
-- Metadata creates a topic by asking for it only for who may `Create` it; topics that a user may not describe are left out.
+- Metadata creates a topic by asking for it only for who may `Create` it. Topics that a user may not describe are left
+  out.
 - Produce needs the operation on a transaction only where the batch is of one.
 - InitProducerId without a transaction: whoever may write to some topic may, too.
 - Answers that list things, as ListGroups and ListTransactions, leave out what may not be described.
