@@ -187,7 +187,9 @@ impl Broker {
         self.wait_for_groups().await?;
         let coordinator = self.transactions();
         let (mut cells, mut known) = (HashMap::new(), HashSet::new());
-        for (id, transaction) in self.read_transactions().await? {
+        for (id, mut transaction) in self.read_transactions().await? {
+            // The clock may have been set back meanwhile: nothing is open for longer than it may be for that.
+            transaction.opened_ms = transaction.opened_ms.map(|opened_ms| opened_ms.min(coordinator.now_ms()));
             coordinator.note_groups(&id, None, &transaction);
             let producer = transaction.producer;
             for at in &transaction.partitions {
@@ -215,7 +217,10 @@ impl Broker {
         let topics: Vec<_> = self.topics.read().values().cloned().collect();
         for topic in topics {
             for cell in topic.partitions() {
-                let at = TopicPartition { topic: topic.name.clone(), partition: cell.id };
+                let (at, extent) = (TopicPartition { topic: topic.name.clone(), partition: cell.id }, cell.extent());
+                if extent.stable_end == extent.end {
+                    continue;
+                }
                 let open = cell.producers().into_iter().filter(|producer| producer.open.is_some());
                 for producer in open.filter(|producer| !known.contains(&(producer.id, at.clone()))) {
                     let owner = ProducerEpoch { id: producer.id, epoch: producer.epoch };
