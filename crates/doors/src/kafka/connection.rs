@@ -60,6 +60,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             tracing::info!(peer = %session.peer, key = call.ticket.key, "closed a connection that has not logged in");
             return Reply::Last(Answer::Silence);
         }
+        let caller = session.caller(call.client, call.ticket.version);
         match call.body {
             Body::Control(Request::SaslHandshake(request)) => {
                 let answer = session.login.handshake(call.ticket.version, &request);
@@ -77,21 +78,16 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                     .boxed_local(),
                 ))
             }
-            Body::Produce(request) => self.produce(session, request),
+            Body::Produce(request) => self.produce(session, &caller, request),
             // Until it is answered nothing more of the connection is read, so one answer is all that it holds.
             Body::Fetch(request) => {
                 let broker = self.broker.clone();
-                Reply::Alone(once(async move { Answer::Fetched(map::fetch(&broker, &request).await) }.boxed_local()))
+                Reply::Alone(once(
+                    async move { Answer::Fetched(map::fetch(&broker, &caller, &request).await) }.boxed_local(),
+                ))
             }
             Body::NewerApiVersions => Reply::Now(Answer::Versions(codec::versions(Code::UNSUPPORTED_VERSION))),
             Body::Control(request) => {
-                let caller = Caller {
-                    client: call.client,
-                    user: session.login.user(),
-                    host: host_of(&session.peer),
-                    advertised: session.advertised.clone(),
-                    version: call.ticket.version,
-                };
                 let broker = self.broker.clone();
                 // What comes next may depend on it.
                 Reply::Alone(once(
@@ -105,8 +101,9 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         if !session.login.lets_pass(PRODUCE) {
             return None;
         }
+        let caller = session.caller(String::new(), 0);
         let mut waiting = Vec::new();
-        for (topic, _, attempt) in map::publish(&self.broker, &mut session.wakes, request) {
+        for (topic, _, attempt) in map::publish(&self.broker, &caller, &mut session.wakes, request) {
             match attempt {
                 // Nobody is told whether it is committed.
                 Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
@@ -133,14 +130,21 @@ impl Handler<KafkaProtocol> for KafkaHandler {
     }
 }
 
+impl Session {
+    fn caller(&self, client: String, version: i16) -> Caller {
+        let (user, host) = (self.login.user(), host_of(&self.peer));
+        Caller { client, user, host, advertised: self.advertised.clone(), version }
+    }
+}
+
 impl KafkaHandler {
     /// Batches are in their partitions when this is over, in the order in which they came, unless one has to wait for
     /// room: then nothing more is read before it is there. Those on their way to the disk are answered later.
-    fn produce(&self, session: &mut Session, request: ProduceRequest) -> Reply<Answer, Later> {
+    fn produce(&self, session: &mut Session, caller: &Caller, request: ProduceRequest) -> Reply<Answer, Later> {
         if request.acks.is_none() {
             return Reply::Now(Answer::Produced(map::refuse_all(request, Code::INVALID_REQUIRED_ACKS)));
         }
-        let attempts = map::publish(&self.broker, &mut session.wakes, request);
+        let attempts = map::publish(&self.broker, caller, &mut session.wakes, request);
         let is_waiting = attempts.iter().any(|(.., attempt)| matches!(attempt, Ok(Attempt::Waits(_))));
         let mut answer = finish(self.broker.clone(), attempts).boxed_local();
         // Where nothing has to be waited for it is over at its first look.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use broker::{Broker, Isolation};
+use engine::security::Resource;
 use engine::{PartitionId, Result};
 
 use super::errors::{self, Code};
 use super::fetch::{check_leader_epoch, isolation};
-use super::map::LEADER_EPOCH;
+use super::map::{Caller, LEADER_EPOCH};
 use super::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
     ListOffsetsTopicResponse,
@@ -21,20 +22,26 @@ use super::messages::offset_for_leader_epoch::{
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 const MAX_TIMESTAMP: i64 = -3;
+/// The keys of the two.
+const LIST_OFFSETS: i16 = 2;
+const OFFSET_FOR_LEADER_EPOCH: i16 = 23;
 /// No offset, no time.
 const NONE: i64 = -1;
 
-pub(super) async fn list_offsets(broker: &Arc<Broker>, request: ListOffsetsRequest) -> ListOffsetsResponse {
+pub(super) async fn list_offsets(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: ListOffsetsRequest,
+) -> ListOffsetsResponse {
+    let isolation = isolation(request.isolation_level);
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
+        let may_describe = caller.may_use(broker, LIST_OFFSETS, &Resource::topic(&topic.name));
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in topic.partitions {
             let partition_index = wanted.partition_index;
-            let found = match check_leader_epoch(wanted.current_leader_epoch) {
-                Ok(()) => {
-                    let isolation = isolation(request.isolation_level);
-                    offset_of(broker, &topic.name, &wanted, isolation).await.map_err(|e| errors::code(&e))
-                }
+            let found = match may_describe.and_then(|()| check_leader_epoch(wanted.current_leader_epoch)) {
+                Ok(()) => offset_of(broker, &topic.name, &wanted, isolation).await.map_err(|e| errors::code(&e)),
                 Err(code) => Err(code),
             };
             partitions.push(match found {
@@ -92,11 +99,14 @@ fn found(record: Option<(engine::Offset, i64)>) -> (i64, i64) {
 /// Where the log of a leader's epoch ends: there is one epoch.
 pub(super) fn offset_for_leader_epoch(
     broker: &Broker,
+    caller: &Caller,
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse {
     let end = |topic: &str, wanted: &OffsetForLeaderPartition| {
         let partition = wanted.partition;
-        let end = check_leader_epoch(wanted.current_leader_epoch).and_then(|()| {
+        let may_describe = caller.may_use(broker, OFFSET_FOR_LEADER_EPOCH, &Resource::topic(topic));
+        let is_asked_well = may_describe.and_then(|()| check_leader_epoch(wanted.current_leader_epoch));
+        let end = is_asked_well.and_then(|()| {
             broker.describe_partition(topic, partition as PartitionId).map_err(|error| errors::code(&error))
         });
         match end {

@@ -1,17 +1,19 @@
 //! Requests into calls of the broker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use broker::{Attempt, Broker, FetchLimits, Wakes};
-use engine::security::UserName;
+use engine::security::{Resource, UserName};
 use engine::{Acks, DraftBatch, Error, PartitionId, Result};
 
 use super::acls;
 use super::admin;
-use super::codec;
+use super::codec::{self, FETCH, PRODUCE};
 use super::configs;
 use super::errors::{self, Code};
 use super::fetch::{self, FetchAnswer, FetchRequest};
+use super::groups;
 use super::log;
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
@@ -49,6 +51,11 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
+    /// For want of a right.
+    fn denied(code: Code, what: &str) -> Self {
+        Self { code, message: format!("this user may not write to {what}") }
+    }
+
     /// Of a batch.
     pub(super) fn of_batch(error: Error) -> Self {
         Self { code: errors::of_produce(&error), message: error.message }
@@ -56,12 +63,16 @@ impl Refusal {
 }
 
 /// Puts every batch of a request into its partition.
-pub(super) fn publish(broker: &Broker, wakes: &mut Wakes, request: ProduceRequest) -> Attempts {
+pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, request: ProduceRequest) -> Attempts {
     let acks = request.acks.unwrap_or(Acks::Committed);
+    let may_write = request.transactional_id.as_deref().map_or(Ok(()), |id| {
+        let may = caller.may_use(broker, PRODUCE, &Resource::transaction(id));
+        may.map_err(|code| Refusal::denied(code, &format!("transactional id '{id}'")))
+    });
     let mut attempts = Vec::new();
     for ProduceTopic { name, partitions } in request.topics {
         let name: Arc<str> = name.into();
-        let may_publish = may_publish(broker, &name);
+        let may_publish = may_write.clone().and_then(|()| may_publish(broker, caller, &name));
         for (partition, batch) in partitions {
             let attempt = may_publish.clone().and_then(|()| {
                 let batch = DraftBatch::parse(batch).inspect_err(|_| broker.metrics().publish_errors.add(1));
@@ -75,7 +86,9 @@ pub(super) fn publish(broker: &Broker, wakes: &mut Wakes, request: ProduceReques
 }
 
 /// A topic has to be there: clients create one by asking for it.
-fn may_publish(broker: &Broker, topic: &str) -> Result<(), Refusal> {
+fn may_publish(broker: &Broker, caller: &Caller, topic: &str) -> Result<(), Refusal> {
+    let may = caller.may_use(broker, PRODUCE, &Resource::topic(topic));
+    may.map_err(|code| Refusal::denied(code, &format!("topic '{topic}'")))?;
     if !broker.has_topic(topic) {
         let error = engine::TopicName::parse(topic).err();
         let code = if error.is_some() { Code::INVALID_TOPIC_EXCEPTION } else { Code::UNKNOWN_TOPIC_OR_PARTITION };
@@ -116,99 +129,96 @@ pub(super) fn refuse_all(request: ProduceRequest, code: Code) -> Produced {
     }
 }
 
-pub(super) async fn fetch(broker: &Broker, request: &FetchRequest) -> FetchAnswer {
+pub(super) async fn fetch(broker: &Broker, caller: &Caller, request: &FetchRequest) -> FetchAnswer {
     if request.has_session {
         return FetchAnswer::refused(Code::FETCH_SESSION_ID_NOT_FOUND);
     }
-    let from = request.topics.iter().flat_map(|(topic, partitions)| partitions.iter().map(|p| p.from(topic)));
+    // What is refused is not asked for.
+    let mut refused = Vec::new();
+    let mut from = Vec::new();
+    for (topic, partitions) in &request.topics {
+        let may_read = caller.may_use(broker, FETCH, &Resource::topic(topic));
+        for partition in partitions {
+            let refusal = may_read.and_then(|()| fetch::check_leader_epoch(partition.leader_epoch)).err();
+            refused.push(refusal);
+            from.extend(refusal.is_none().then(|| partition.from(topic)));
+        }
+    }
     let FetchRequest { wait, bytes_min, bytes_max, isolation, .. } = *request;
-    // Who asks with an epoch that no leader had is told so at once.
-    let is_stale = |partition: &fetch::FetchPartition| fetch::check_leader_epoch(partition.leader_epoch).is_err();
-    let has_stale = request.topics.iter().flat_map(|(_, partitions)| partitions).any(is_stale);
-    let wait = if has_stale { Default::default() } else { wait };
+    let wait = if refused.iter().any(Option::is_some) { Duration::ZERO } else { wait };
     let limits = FetchLimits { bytes_min, bytes_max, wait, isolation };
-    let mut found = broker.fetch_many(&from.collect::<Vec<_>>(), limits).await.into_iter();
+    let mut found = broker.fetch_many(&from, limits).await.into_iter();
+    let mut refused = refused.into_iter();
     let topics = request.topics.iter().map(|(topic, partitions)| {
-        let partitions = partitions.iter().zip(&mut found).map(|(wanted, found)| {
-            let found = found.map_err(|error| errors::code(&error));
-            (wanted.partition, fetch::check_leader_epoch(wanted.leader_epoch).and(found))
+        let partitions = partitions.iter().zip(&mut refused).map(|(wanted, refusal)| {
+            let found = match refusal {
+                Some(code) => Err(code),
+                None => {
+                    found.next().map_or(Err(Code::UNKNOWN_SERVER_ERROR), |found| found.map_err(|e| errors::code(&e)))
+                }
+            };
+            (wanted.partition, found)
         });
         (topic.clone(), partitions.collect())
     });
     FetchAnswer { code: None, topics: topics.collect() }
 }
 
-/// The answer to requests of tools.
-async fn admin(broker: &Arc<Broker>, caller: &Caller, request: Request) -> Response {
+/// The answer to every request that carries no records.
+pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request) -> Response {
     use Request as Q;
     use Response as A;
     match request {
-        Q::CreateTopics(request) => A::CreateTopics(admin::create_topics(broker, caller, request).await),
-        Q::DeleteTopics(request) => A::DeleteTopics(admin::delete_topics(broker, caller, request).await),
-        Q::DeleteRecords(request) => A::DeleteRecords(admin::delete_records(broker, caller, request).await),
-        Q::CreatePartitions(request) => A::CreatePartitions(admin::create_partitions(broker, caller, request).await),
-        Q::DescribeCluster(request) => A::DescribeCluster(admin::describe_cluster(broker, caller, request)),
-        Q::DescribeLogDirs(request) => A::DescribeLogDirs(admin::describe_log_dirs(broker, caller, request)),
-        Q::DescribeTopicPartitions(request) => {
-            A::DescribeTopicPartitions(admin::describe_topic_partitions(broker, caller, request))
+        Q::ApiVersions(_) => A::ApiVersions(codec::versions(Code::NONE)),
+        Q::Metadata(r) => A::Metadata(topics::metadata(broker, who, r)),
+        Q::FindCoordinator(r) => A::FindCoordinator(topics::find_coordinator(broker, who, r)),
+        Q::ListOffsets(r) => A::ListOffsets(log::list_offsets(broker, who, r).await),
+        Q::OffsetForLeaderEpoch(r) => A::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, who, r)),
+        Q::JoinGroup(r) => A::JoinGroup(groups::join(broker, who, r).await),
+        Q::SyncGroup(r) => A::SyncGroup(groups::sync(broker, r).await),
+        Q::Heartbeat(r) => A::Heartbeat(groups::heartbeat(broker, r).await),
+        Q::LeaveGroup(r) => A::LeaveGroup(groups::leave(broker, who, r).await),
+        Q::ConsumerGroupHeartbeat(r) => A::ConsumerGroupHeartbeat(groups::consumer_heartbeat(broker, who, r).await),
+        Q::OffsetCommit(r) => A::OffsetCommit(groups::commit(broker, r).await),
+        Q::OffsetFetch(r) => A::OffsetFetch(groups::fetch(broker, r).await),
+        Q::OffsetDelete(r) => A::OffsetDelete(groups::delete_offsets(broker, r).await),
+        Q::ListGroups(r) => A::ListGroups(groups::list(broker, r).await),
+        Q::DescribeGroups(r) => A::DescribeGroups(groups::describe(broker, who, r).await),
+        Q::ConsumerGroupDescribe(r) => A::ConsumerGroupDescribe(groups::describe_consumer(broker, r).await),
+        Q::DeleteGroups(r) => A::DeleteGroups(groups::delete(broker, r).await),
+        Q::InitProducerId(r) => A::InitProducerId(transactions::init_producer(broker, who, r).await),
+        Q::AddPartitionsToTxn(r) => A::AddPartitionsToTxn(transactions::add_partitions(broker, who, r).await),
+        Q::AddOffsetsToTxn(r) => A::AddOffsetsToTxn(transactions::add_offsets(broker, who, r).await),
+        Q::EndTxn(r) => A::EndTxn(transactions::end(broker, who, r).await),
+        Q::TxnOffsetCommit(r) => A::TxnOffsetCommit(transactions::commit_offsets(broker, who, r).await),
+        Q::DescribeTransactions(r) => A::DescribeTransactions(transactions::describe(broker, who, r).await),
+        Q::ListTransactions(r) => A::ListTransactions(transactions::list(broker, who, r).await),
+        Q::DescribeProducers(r) => A::DescribeProducers(transactions::describe_producers(broker, who, r)),
+        Q::CreateTopics(r) => A::CreateTopics(admin::create_topics(broker, who, r).await),
+        Q::DeleteTopics(r) => A::DeleteTopics(admin::delete_topics(broker, who, r).await),
+        Q::DeleteRecords(r) => A::DeleteRecords(admin::delete_records(broker, who, r).await),
+        Q::CreatePartitions(r) => A::CreatePartitions(admin::create_partitions(broker, who, r).await),
+        Q::DescribeCluster(r) => A::DescribeCluster(admin::describe_cluster(broker, who, r)),
+        Q::DescribeLogDirs(r) => A::DescribeLogDirs(admin::describe_log_dirs(broker, who, r)),
+        Q::DescribeTopicPartitions(r) => A::DescribeTopicPartitions(admin::describe_topic_partitions(broker, who, r)),
+        Q::ListPartitionReassignments(r) => {
+            A::ListPartitionReassignments(admin::list_partition_reassignments(broker, who, r))
         }
-        Q::ListPartitionReassignments(request) => {
-            A::ListPartitionReassignments(admin::list_partition_reassignments(broker, caller, request))
+        Q::DescribeConfigs(r) => A::DescribeConfigs(configs::describe_configs(broker, who, r)),
+        Q::AlterConfigs(r) => A::AlterConfigs(configs::alter_configs(broker, who, r).await),
+        Q::IncrementalAlterConfigs(r) => {
+            A::IncrementalAlterConfigs(configs::incremental_alter_configs(broker, who, r).await)
         }
-        Q::DescribeConfigs(request) => A::DescribeConfigs(configs::describe_configs(broker, caller, request)),
-        Q::AlterConfigs(request) => A::AlterConfigs(configs::alter_configs(broker, caller, request).await),
-        Q::IncrementalAlterConfigs(request) => {
-            A::IncrementalAlterConfigs(configs::incremental_alter_configs(broker, caller, request).await)
+        Q::ListConfigResources(r) => A::ListConfigResources(configs::list_config_resources(broker, who, r)),
+        Q::DescribeAcls(r) => A::DescribeAcls(acls::describe_acls(broker, who, r).await),
+        Q::CreateAcls(r) => A::CreateAcls(acls::create_acls(broker, who, r).await),
+        Q::DeleteAcls(r) => A::DeleteAcls(acls::delete_acls(broker, who, r).await),
+        Q::DescribeUserScramCredentials(r) => {
+            A::DescribeUserScramCredentials(security::describe_user_scram_credentials(broker, who, r).await)
         }
-        Q::ListConfigResources(request) => {
-            A::ListConfigResources(configs::list_config_resources(broker, caller, request))
+        Q::AlterUserScramCredentials(r) => {
+            A::AlterUserScramCredentials(security::alter_user_scram_credentials(broker, who, r).await)
         }
-        Q::DescribeAcls(request) => A::DescribeAcls(acls::describe_acls(broker, caller, request).await),
-        Q::CreateAcls(request) => A::CreateAcls(acls::create_acls(broker, caller, request).await),
-        Q::DeleteAcls(request) => A::DeleteAcls(acls::delete_acls(broker, caller, request).await),
-        Q::DescribeUserScramCredentials(request) => {
-            let described = security::describe_user_scram_credentials(broker, caller, request).await;
-            A::DescribeUserScramCredentials(described)
-        }
-        Q::AlterUserScramCredentials(request) => {
-            A::AlterUserScramCredentials(security::alter_user_scram_credentials(broker, caller, request).await)
-        }
-        request => unreachable!("not served yet: {request:?}"),
-    }
-}
-
-/// The answer to every request that carries no records.
-pub(super) async fn answer(broker: &Arc<Broker>, caller: &Caller, request: Request) -> Response {
-    match request {
-        Request::ApiVersions(_) => Response::ApiVersions(codec::versions(Code::NONE)),
-        Request::Metadata(request) => Response::Metadata(topics::metadata(broker, caller, request)),
-        Request::FindCoordinator(request) => Response::FindCoordinator(topics::find_coordinator(caller, request)),
-        Request::ListOffsets(request) => Response::ListOffsets(log::list_offsets(broker, request).await),
-        Request::OffsetForLeaderEpoch(request) => {
-            Response::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, request))
-        }
-        Request::InitProducerId(request) => {
-            Response::InitProducerId(transactions::init_producer(broker, caller, request).await)
-        }
-        Request::AddPartitionsToTxn(request) => {
-            Response::AddPartitionsToTxn(transactions::add_partitions(broker, caller, request).await)
-        }
-        Request::AddOffsetsToTxn(request) => {
-            Response::AddOffsetsToTxn(transactions::add_offsets(broker, caller, request).await)
-        }
-        Request::EndTxn(request) => Response::EndTxn(transactions::end(broker, caller, request).await),
-        Request::TxnOffsetCommit(request) => {
-            Response::TxnOffsetCommit(transactions::commit_offsets(broker, caller, request).await)
-        }
-        Request::DescribeTransactions(request) => {
-            Response::DescribeTransactions(transactions::describe(broker, caller, request).await)
-        }
-        Request::ListTransactions(request) => {
-            Response::ListTransactions(transactions::list(broker, caller, request).await)
-        }
-        Request::DescribeProducers(request) => {
-            Response::DescribeProducers(transactions::describe_producers(broker, caller, request))
-        }
-        request => admin(broker, caller, request).await,
+        Q::SaslHandshake(_) | Q::SaslAuthenticate(_) => unreachable!("invariant: the connection answers them itself"),
     }
 }
