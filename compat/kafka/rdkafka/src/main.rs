@@ -1,0 +1,1 @@
+fn main() { println!("{:?}", rdkafka::util::get_rdkafka_version()); }
