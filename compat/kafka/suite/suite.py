@@ -84,11 +84,20 @@ def missing(self, *_, **__):
     raise Skip("the library has no such call")
 
 
-class Client:
-    """What a library can do. A topic's name comes first everywhere; partitions are numbers."""
+class Program:
+    """A program with scenarios of its own."""
 
     name = version = None
-    # Of a group's members: the assignors by their names in the protocol.
+    excused = {}
+
+    def __init__(self, address):
+        self.address = address
+
+
+class Client(Program):
+    """What a library can do. A topic's name comes first everywhere; partitions are numbers."""
+
+    # Of a group's members: the assignor by its name in the protocol.
     cooperative = None
     # Whether it hands out the text of a committed offset.
     has_metadata = True
@@ -97,8 +106,7 @@ class Client:
         """`security` has `mechanism`, `user`, `password` and, over TLS, `ca`, the file of the authority."""
         self.address, self.security = address, security
 
-    # Scenarios in which the library fails with Apache Kafka as well, each with what is known of it.
-    excused = {}
+    # `excused` has scenarios in which the library fails with Apache Kafka as well, each with what is known of it.
     # What it makes of a password that is wrong.
     denied = "SASL_AUTHENTICATION_FAILED"
 
@@ -616,8 +624,7 @@ def attempt(name, scenario, subject):
     return not line.startswith("FAILED")
 
 
-def main(client_class):
-    client_class.name = client_class.name or client_class.__module__
-    if len(sys.argv) < 2:
-        return run(client_class.name, client_class.version, SCENARIOS, None)
-    run(client_class.name, client_class.version, SCENARIOS, client_class(sys.argv[1]))
+def main(client_class, scenarios=SCENARIOS):
+    """`client_class` is made of the address."""
+    subject = client_class(sys.argv[1]) if len(sys.argv) > 1 else None
+    run(client_class.name, client_class.version, scenarios, subject)
