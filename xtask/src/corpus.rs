@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::run::{Outcome, root};
 
 const VECTORS: &str = "crates/wire/tests/vectors";
+const KAFKA_REQUESTS: &str = "crates/doors/tests/vectors/kafka_requests.txt";
 const BATCHES: &str = "crates/engine/testdata/batches";
 /// A larger seed makes every input that grows from it slow.
 const SEED_BYTES_MAX: usize = 4096;
@@ -43,6 +44,24 @@ const SERVICE: [(&str, &[u8]); 8] = [
     ("body", b"\x05\x01\x01\x05\x06\x01\x02ab\x07\x01\x03cde\x00\x02\x01x"),
     ("cut", b"\x05\x01\x00\x06\x01\x02ab"),
     ("malformed", b"\x01\x01\x01\x03\x05\x02\x00\xff\x00\x00"),
+];
+
+/// Produce and Fetch in their first and their last version: key, version and body. What a batch is has a target of
+/// its own.
+const KAFKA_BY_HAND: [(&str, &[u8]); 4] = [
+    ("Produce-3", b"\0\0\0\x03\xff\xff\xff\xff\0\0\x03\xe8\0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\0\0\0\0\x02hi"),
+    ("Produce-12", b"\0\0\0\x0c\0\xff\xff\0\0\x03\xe8\x02\x02t\x02\0\0\0\0\x03hi\0\0\0"),
+    (
+        "Fetch-4",
+        b"\0\x01\0\x04\xff\xff\xff\xff\0\0\0\x01\0\0\0\x01\0\0\x04\0\x01\0\0\0\x01\0\x01t\0\0\0\x01\
+          \0\0\0\0\0\0\0\0\0\0\0\0\0\0\x04\0",
+    ),
+    (
+        "Fetch-12",
+        b"\0\x01\0\x0c\xff\xff\xff\xff\0\0\0\x01\0\0\0\x01\0\0\x04\0\x01\0\0\0\0\xff\xff\xff\xff\
+          \x02\x02t\x02\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0\
+          \0\0\x04\0\0\0\x01\x01\0",
+    ),
 ];
 
 /// Producers as a snapshot has them: id, epoch, and for each run its sequence, its records and its offset.
@@ -86,6 +105,9 @@ fn seeds() -> Outcome<Seeds> {
     let mut stream = Vec::new();
     for (family, target) in [("requests", "request"), ("responses", "response"), ("pushes", "response")] {
         for (name, frame) in vectors(&format!("{VECTORS}/{family}.txt"))? {
+            if frame.len() < HEADER_BYTES {
+                return Err(format!("{family}: {name} is no frame"));
+            }
             let kind_and_body = [&[frame[AT_KIND]], &frame[HEADER_BYTES..]].concat();
             seeds.insert((target, format!("{family}-{name}")), kind_and_body);
             stream.extend_from_slice(&frame);
@@ -118,6 +140,10 @@ fn seeds() -> Outcome<Seeds> {
             seeds.insert(("service", format!("{name}-{cut}")), [&cuts[..], said].concat());
         }
     }
+    let by_hand = KAFKA_BY_HAND.iter().map(|(name, request)| ((*name).to_owned(), request.to_vec()));
+    for (name, request) in vectors(KAFKA_REQUESTS)?.into_iter().chain(by_hand) {
+        seeds.insert(("kafka_request", name), request);
+    }
     seeds.retain(|_, bytes| bytes.len() <= SEED_BYTES_MAX);
     Ok(seeds)
 }
@@ -138,18 +164,15 @@ fn encode_producers(snapshot: Snapshot) -> Vec<u8> {
     bytes
 }
 
-/// The named frames of a file: after the name the bytes of one frame in hex.
+/// The named vectors of a file: after the name the bytes in hex.
 fn vectors(path: &str) -> Outcome<Vec<(String, Vec<u8>)>> {
     let text = std::fs::read_to_string(root().join(path)).map_err(|e| format!("{path}: {e}"))?;
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|line| {
             let (name, hex) = line.split_once(' ').ok_or_else(|| format!("{path}: no bytes in '{line}'"))?;
-            let frame = from_hex(hex).map_err(|e| format!("{path}: {name}: {e}"))?;
-            if frame.len() < HEADER_BYTES {
-                return Err(format!("{path}: {name} is no frame"));
-            }
-            Ok((name.to_owned(), frame))
+            let bytes = from_hex(hex).map_err(|e| format!("{path}: {name}: {e}"))?;
+            Ok((name.to_owned(), bytes))
         })
         .collect()
 }

@@ -11,7 +11,7 @@ struct Page {
     body: fn(&Program) -> Outcome<String>,
 }
 
-const PAGES: [Page; 2] = [
+const PAGES: [Page; 3] = [
     Page {
         path: "docs/reference/config.md",
         head: "# Configuration keys
@@ -29,13 +29,23 @@ What `--help` prints for the program and each of its commands.
 ",
         body: command_line,
     },
+    Page {
+        path: "docs/reference/kafka.md",
+        head: "# Kafka: what is served
+
+The APIs of Kafka's protocol with their versions, as a broker that was just built says them to a client that asks
+(`ApiVersions`). Clients choose from these by themselves. What that means for programs, tools and settings:
+[Coming from Kafka](../guides/coming-from-kafka.md).
+",
+        body: crate::kafka_apis::page,
+    },
 ];
 
 const GENERATED: &str = "<!-- Written by `cargo xtask docs`: change the program, not this file. -->";
 
 /// The program as it was just built. It runs where no configuration file is.
-struct Program {
-    path: String,
+pub struct Program {
+    pub path: String,
 }
 
 impl Program {

@@ -2,7 +2,8 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 7] = ["frames", "request", "response", "record_batch", "producers", "pattern", "service"];
+pub const TARGETS: [&str; 8] =
+    ["frames", "request", "response", "record_batch", "producers", "pattern", "service", "kafka_request"];
 const SECONDS: &str = "60";
 
 /// What keeps fuzzing from running here. With `install` it is first tried to mend that.

@@ -5,6 +5,8 @@ mod compat;
 mod corpus;
 mod docs;
 mod fuzz;
+mod kafka_apis;
+mod kafka_messages;
 mod run;
 mod soak;
 mod tidy;
@@ -37,6 +39,11 @@ const COMMANDS: &[Command] = &[
         usage: "fuzz-corpus",
         about: "Write the seeds of the fuzz targets anew from the vectors of the tests",
         run: |_| corpus::run(),
+    },
+    Command {
+        usage: "kafka-messages [jar]",
+        about: "Write the messages of the Kafka door anew from the schemas in the jar of Kafka's client",
+        run: kafka_messages::run,
     },
     Command {
         usage: "compat",

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::limits::WRITER_LANES_MAX;
-use engine::{Error, Pattern, Result};
+use engine::security::SECURITY_TOPIC;
+use engine::{Error, Pattern, Result, TopicId};
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
@@ -18,10 +19,12 @@ use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
 use crate::producers::ProducerIds;
+use crate::security::Security;
 use crate::settings::Settings;
 use crate::subscriber::Subscriber;
 use crate::timers;
 use crate::topics::{Topic, Topics};
+use crate::transactions;
 
 /// A subscriber of a pattern, and its queue group.
 type PatternSubscriber = (Pattern, Option<String>, Arc<Subscriber>);
@@ -40,8 +43,12 @@ pub struct Broker {
     /// none of them misses another. Taken before `topics`.
     pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
     groups: Coordinator,
+    transactions: transactions::Coordinator,
+    security: Security,
     subscriber_ids: AtomicU64,
     producer_ids: ProducerIds,
+    /// How many topics in memory were created.
+    volatile_topics: AtomicU64,
     registry: RwLock<Registry>,
     instance: u64,
 }
@@ -71,6 +78,13 @@ impl Broker {
             producer_ids.reserve_from(Box::new(move |count| store.reserve_producers(count)));
         }
         let lanes = Lanes::start(settings.writer_lanes.clamp(1, WRITER_LANES_MAX), settings.lane_policy, threads);
+        // A new hasher is keyed at random; that is all the randomness that is needed here.
+        let instance = RandomState::new().hash_one(timers::now_ms());
+        let directory = store.as_ref().map_or(instance, |store| store.directory());
+        let topics = stored.into_iter().map(|stored| Topic::stored(directory, stored));
+        // What only the broker itself may read is no topic that a request could name.
+        let (mut own, topics): (Vec<_>, Vec<_>) = topics.partition(|topic| topic.name.as_str() == SECURITY_TOPIC);
+        let security = Security::new(&settings.security, own.pop())?;
         let broker = Arc::new(Self {
             budget: LogBudget::new(settings.log_bytes_max),
             settings: Arc::new(settings),
@@ -78,16 +92,16 @@ impl Broker {
             lanes,
             store,
             journal_room,
-            topics: RwLock::new(
-                stored.into_iter().map(|stored| (stored.name.clone(), Topic::stored(stored))).collect(),
-            ),
+            topics: RwLock::new(topics.into_iter().collect()),
             patterns: Mutex::default(),
             groups: Coordinator::default(),
+            transactions: transactions::Coordinator::default(),
+            security,
             subscriber_ids: AtomicU64::new(1),
             producer_ids,
+            volatile_topics: AtomicU64::new(0),
             registry: RwLock::default(),
-            // A new hasher is keyed at random; that is all the randomness that is needed here.
-            instance: RandomState::new().hash_one(timers::now_ms()),
+            instance,
         });
         let weak = Arc::downgrade(&broker);
         broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| match weak.upgrade() {
@@ -96,6 +110,7 @@ impl Broker {
         })));
         first.spawn(timers::sweep_retention(Arc::downgrade(&broker)));
         first.spawn(groups::keep_time(Arc::downgrade(&broker)));
+        first.spawn(transactions::keep_time(Arc::downgrade(&broker)));
         Ok(broker)
     }
 
@@ -112,7 +127,20 @@ impl Broker {
         self.instance
     }
 
-    pub(crate) fn store(&self) -> Option<&Store> {
+    /// What tells this broker's data from that of every other: lasts as long as its data directory, or this start.
+    pub fn cluster_id(&self) -> [u8; 16] {
+        let directory = self.store().map_or(self.instance, Store::directory);
+        // No topic has this number: they count from 0.
+        TopicId::new(directory, scattered(directory)).to_bytes()
+    }
+
+    /// The id of one more topic in memory. None has it after the next start.
+    pub(crate) fn next_volatile_id(&self) -> TopicId {
+        TopicId::new(self.instance, self.volatile_topics.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Where topics on disk are kept, and how.
+    pub fn store(&self) -> Option<&Store> {
         self.store.as_deref()
     }
 
@@ -131,6 +159,14 @@ impl Broker {
 
     pub(crate) fn groups(&self) -> &Coordinator {
         &self.groups
+    }
+
+    pub(crate) fn transactions(&self) -> &transactions::Coordinator {
+        &self.transactions
+    }
+
+    pub(crate) fn security(&self) -> &Security {
+        &self.security
     }
 
     pub(crate) fn log_budget(&self) -> &LogBudget {
@@ -162,6 +198,8 @@ impl Broker {
     fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         self.metrics.expose(out)?;
         self.expose_groups(out)?;
+        self.expose_transactions(out)?;
+        self.expose_security(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {
@@ -207,6 +245,13 @@ impl Broker {
             &rows(&|load| load.dropped.get()),
         )
     }
+}
+
+/// Another number for each number, far from it and always the same (the finisher of SplitMix64).
+fn scattered(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 impl Drop for Broker {

@@ -1,21 +1,78 @@
-//! Reading a partition by offset.
+//! Reading partitions by offset or by time.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use engine::{Offset, PartitionId, RecordBatch, Result};
+use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result};
+use tokio::sync::futures::Notified;
 
 use crate::broker::Broker;
+use crate::partition::{Extent, PartitionCell};
 
-/// Bytes that one fetch returns at most, beyond its first batch.
+/// Bytes that one fetch returns of a partition at most, beyond its first batch.
 const FETCH_BYTES_MAX: usize = 4 << 20;
+/// Bytes that one fetch returns of all its partitions, beyond the batch that reaches it.
+const FETCH_BYTES_TOTAL_MAX: usize = 32 << 20;
 
-#[derive(Clone, Debug)]
+/// What is in one partition from an offset on.
+#[derive(Clone, Debug, Default)]
 pub struct Fetched {
     pub start: Offset,
     pub end: Offset,
+    /// All before it is decided: no transaction that is still open wrote there.
+    pub stable_end: Offset,
     /// The first batch holds the offset, and may begin before it.
     pub batches: Vec<RecordBatch>,
+    /// Transactions whose records among the batches never happened, for a reader who asked for what is committed.
+    pub aborted: Vec<AbortedTransaction>,
 }
+
+/// A transaction of which nothing shall be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbortedTransaction {
+    pub producer_id: i64,
+    pub first_offset: Offset,
+}
+
+/// Where a reader goes on in one partition.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchFrom<'a> {
+    pub topic: &'a str,
+    pub partition: PartitionId,
+    pub offset: Offset,
+    pub bytes_max: usize,
+}
+
+/// Which records a reader is told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// All of them.
+    #[default]
+    Uncommitted,
+    /// Only those before the first transaction that is still open, with word of those that were aborted.
+    Committed,
+}
+
+/// How much a fetch returns, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchLimits {
+    /// It waits until there is so much, or a partition cannot be read.
+    pub bytes_min: usize,
+    pub bytes_max: usize,
+    pub wait: Duration,
+    pub isolation: Isolation,
+}
+
+impl Fetched {
+    fn of(extent: Extent, batches: Vec<RecordBatch>) -> Self {
+        let Extent { start, end, stable_end, .. } = extent;
+        Self { start, end, stable_end, batches, aborted: Vec::new() }
+    }
+}
+
+type Cells = [Result<Arc<PartitionCell>>];
 
 impl Broker {
     /// Batches from an offset on. At the end of the log it waits up to `wait` for the next append.
@@ -27,26 +84,143 @@ impl Broker {
         bytes_max: usize,
         wait: Duration,
     ) -> Result<Fetched> {
-        let cell = self.topic(topic)?.partition(partition)?;
-        let deadline = tokio::time::Instant::now() + wait;
+        let from = FetchFrom { topic, partition, offset, bytes_max };
+        let limits = FetchLimits { bytes_min: 1, bytes_max, wait, isolation: Isolation::Uncommitted };
+        let fetched = self.fetch_many(&[from], limits).await.pop();
+        fetched.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "a fetch of one partition has no answer")))
+    }
+
+    /// The same for many partitions, in their order. Where little is there it waits for more, on all of them at once.
+    pub async fn fetch_many(&self, from: &[FetchFrom<'_>], limits: FetchLimits) -> Vec<Result<Fetched>> {
+        let cells: Vec<_> = from.iter().map(|from| self.topic(from.topic)?.partition(from.partition)).collect();
+        let found = read_all(&cells, from, &limits).await;
+        if limits.wait.is_zero() || is_enough(&found, &limits) {
+            return found;
+        }
+        let deadline = tokio::time::Instant::now() + limits.wait;
         loop {
-            let appended = cell.appended();
-            tokio::pin!(appended);
-            appended.as_mut().enable();
-            let (extent, batches) = cell.read(offset, bytes_max.min(FETCH_BYTES_MAX)).await?;
-            let is_over = wait.is_zero() || tokio::time::Instant::now() >= deadline;
-            if !batches.is_empty() || is_over {
-                return Ok(Fetched { start: extent.start, end: extent.end, batches });
-            }
-            if tokio::time::timeout_at(deadline, appended).await.is_err() {
-                let (extent, batches) = cell.read(offset, bytes_max.min(FETCH_BYTES_MAX)).await?;
-                return Ok(Fetched { start: extent.start, end: extent.end, batches });
+            let mut appended: Vec<_> = cells.iter().flatten().map(|cell| Box::pin(cell.appended())).collect();
+            appended.iter_mut().for_each(|appended| {
+                appended.as_mut().enable();
+            });
+            let found = read_all(&cells, from, &limits).await;
+            if is_enough(&found, &limits) || tokio::time::timeout_at(deadline, any(&mut appended)).await.is_err() {
+                return found;
             }
         }
     }
 
-    /// The offset of the first batch that has a record at or after this time, ms since 1970.
+    /// The offset of the first batch that has a record at or after this time, ms since 1970. It may read a file.
     pub fn offset_for_time(&self, topic: &str, partition: PartitionId, timestamp_ms: i64) -> Result<Offset> {
         self.topic(topic)?.partition(partition)?.offset_for_time(timestamp_ms)
     }
+
+    /// The first record at or after this time, with its own time. `None` where there is none.
+    pub async fn find_time(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        timestamp_ms: i64,
+    ) -> Result<Option<(Offset, i64)>> {
+        let cell = self.topic(topic)?.partition(partition)?;
+        let of_batch = cell.clone();
+        let mut offset = aside(move || of_batch.offset_for_time(timestamp_ms)).await?;
+        loop {
+            let (_, batches) = cell.read(offset, 1).await?;
+            let Some(last) = batches.last() else {
+                return Ok(None);
+            };
+            offset = last.next_offset();
+            if let Some(found) = aside(move || first_at(&batches, timestamp_ms)).await? {
+                return Ok(Some(found));
+            }
+        }
+    }
+
+    /// The first of the records with the largest time of all, with that time.
+    pub async fn find_max_time(&self, topic: &str, partition: PartitionId) -> Result<Option<(Offset, i64)>> {
+        let cell = self.topic(topic)?.partition(partition)?;
+        let max_ms = aside(move || {
+            // At `from` there is a record as late or later, at `until` there is none: they meet at the largest time.
+            let (mut from, mut until) = (i128::from(i64::MIN), i128::from(i64::MAX) + 1);
+            while until - from > 1 {
+                let between = (from + until).div_euclid(2);
+                match cell.offset_for_time(between as i64)? < cell.extent().end {
+                    true => from = between,
+                    false => until = between,
+                }
+            }
+            Ok(from as i64)
+        });
+        self.find_time(topic, partition, max_ms.await?).await
+    }
+}
+
+/// Does what may take long, and lets other tasks of this thread go on.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, format!("a read ended without an answer: {e}"))))
+}
+
+fn first_at(batches: &[RecordBatch], timestamp_ms: i64) -> Result<Option<(Offset, i64)>> {
+    for batch in batches.iter().filter(|batch| batch.max_timestamp_ms() >= timestamp_ms) {
+        for record in &batch.records()? {
+            let record = record?;
+            if record.timestamp_ms >= timestamp_ms {
+                return Ok(Some((record.offset, record.timestamp_ms)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn is_enough(found: &[Result<Fetched>], limits: &FetchLimits) -> bool {
+    let bytes: usize = found.iter().flatten().flat_map(|found| &found.batches).map(RecordBatch::len).sum();
+    bytes >= limits.bytes_min || found.iter().any(Result::is_err)
+}
+
+/// What is there now. Once the bytes are used up, the partitions that follow only say how long they are.
+async fn read_all(cells: &Cells, from: &[FetchFrom<'_>], limits: &FetchLimits) -> Vec<Result<Fetched>> {
+    let mut left = limits.bytes_max.min(FETCH_BYTES_TOTAL_MAX);
+    let mut is_first = true;
+    let mut found = Vec::with_capacity(cells.len());
+    for (cell, from) in cells.iter().zip(from) {
+        let bytes_max = from.bytes_max.min(FETCH_BYTES_MAX).min(left);
+        let fetched = match cell {
+            Ok(cell) if left > 0 || is_first => read(cell, from.offset, bytes_max, limits.isolation).await,
+            Ok(cell) => Ok(Fetched::of(cell.extent(), Vec::new())),
+            Err(error) => Err(error.clone()),
+        };
+        if let Ok(fetched) = &fetched {
+            is_first &= fetched.batches.is_empty();
+            left = left.saturating_sub(fetched.batches.iter().map(RecordBatch::len).sum());
+        }
+        found.push(fetched);
+    }
+    found
+}
+
+async fn read(cell: &PartitionCell, offset: Offset, bytes_max: usize, isolation: Isolation) -> Result<Fetched> {
+    match isolation {
+        Isolation::Uncommitted => {
+            cell.read(offset, bytes_max).await.map(|(extent, batches)| Fetched::of(extent, batches))
+        }
+        Isolation::Committed => {
+            let (extent, batches, aborted) = cell.read_committed(offset, bytes_max).await?;
+            let aborted = aborted.into_iter();
+            let aborted = aborted.map(|it| AbortedTransaction { producer_id: it.producer, first_offset: it.first });
+            Ok(Fetched { aborted: aborted.collect(), ..Fetched::of(extent, batches) })
+        }
+    }
+}
+
+/// Waits for one of many.
+async fn any(appended: &mut [Pin<Box<Notified<'_>>>]) {
+    std::future::poll_fn(|context| {
+        match appended.iter_mut().any(|appended| appended.as_mut().poll(context).is_ready()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await
 }

@@ -54,7 +54,7 @@ impl Broker {
                 cell.join(&subscriber, &Start::Live, cell, subscriber.scope.group.as_deref())?;
             }
         }
-        self.topics.write().insert(topic.name.clone(), grown.clone());
+        self.topics.write().insert(grown.clone());
         self.groups().topics_changed();
         Ok((grown.status(), lasts))
     }

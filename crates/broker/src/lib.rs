@@ -1,6 +1,7 @@
 //! The one API that every door calls. It owns the tasks, the timers and the clock, and no socket.
 
 mod admission;
+mod alteration;
 mod broker;
 mod fetch;
 mod groups;
@@ -11,21 +12,27 @@ pub mod metrics;
 mod partition;
 mod producers;
 mod publish;
+mod security;
 mod settings;
 mod subscribe;
 mod subscriber;
 mod timers;
 mod topics;
+mod transactions;
 
 pub use broker::Broker;
-pub use fetch::Fetched;
-pub use groups::{Beat, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo};
+pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
+pub use groups::{
+    Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo,
+};
 pub use lanes::{LanePolicy, Lanes};
 pub use metrics::Metrics;
 pub use producers::{ProducerIds, ReserveIds};
 pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish, Wakes};
+pub use security::{ConfiguredUser, SecuritySettings, UserStatus};
 pub use settings::Settings;
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};
 pub use subscriber::Direct;
 pub use timers::now_ms;
 pub use topics::{PartitionStatus, TopicStatus};
+pub use transactions::TransactionSummary;

@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use engine::producers::{Aborted, ProducerStatus};
 use engine::{
     DraftBatch, Error, ErrorKind, Fanout, Offset, Partition, PartitionId, Placed, RecordBatch, Result, Start, TopicName,
 };
 use parking_lot::Mutex;
-use storage::{MemoryLog, Owner, Store};
+use storage::{DiskExtent, MemoryLog, Owner, Store};
 use tokio::sync::{Notify, oneshot};
 
 use crate::admission::LogBudget;
@@ -89,6 +90,8 @@ pub(crate) enum Blocking {
 pub struct Extent {
     pub start: Offset,
     pub end: Offset,
+    /// What is before it was committed or aborted for good: no transaction that is open wrote there.
+    pub stable_end: Offset,
     pub bytes: u64,
     pub subscribers: usize,
 }
@@ -100,7 +103,8 @@ pub(crate) struct AppendContext<'a> {
     pub store: Option<&'a Store>,
     /// Whether the append is over only when it is on the disk, if that is where its topic is.
     pub awaits_commit: bool,
-    /// Whether it comes back where the journal has much waiting. The broker's own batches are few and do not.
+    /// Whether it comes back where the journal has much waiting, or a subscriber who blocks. The broker's own batches are
+    /// few and do not.
     pub yields: bool,
     pub retention_bytes: u64,
     pub retention_ms: u64,
@@ -134,7 +138,9 @@ impl PartitionCell {
             state.fanout.leave(|subscriber| subscriber.has_ended());
         }
         let len = batch.len();
-        if let Err(member) = state.fanout.all_accept(|member| !member.handle.blocks(member.source, len)) {
+        if context.yields
+            && let Err(member) = state.fanout.all_accept(|member| !member.handle.blocks(member.source, len))
+        {
             return Err(Refused::Blocked(batch, Blocking::Subscriber(member.handle.clone())));
         }
         let receivers = state.fanout.receivers();
@@ -194,15 +200,24 @@ impl PartitionCell {
 
     pub(crate) fn extent(&self) -> Extent {
         let state = self.state.lock();
-        let log = state.log.extent();
-        Extent { start: log.start, end: log.end, bytes: log.bytes, subscribers: state.fanout.members().count() }
+        Extent { subscribers: state.fanout.members().count(), ..state.extent() }
     }
 
     /// Removes what retention no longer covers. Returns the bytes of memory that became free.
     pub(crate) fn trim(self: &Arc<Self>, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> usize {
-        let disk = match &mut self.state.lock().log {
-            Log::Memory(log) => return log.trim(retention_bytes, retention_ms, now_ms),
-            Log::Disk(log) => log.clone(),
+        let disk = {
+            let state = &mut *self.state.lock();
+            match &mut state.log {
+                Log::Memory(log) => {
+                    let freed = log.trim(retention_bytes, retention_ms, now_ms);
+                    state.order.forget_aborted(log.start());
+                    return freed;
+                }
+                Log::Disk(log) => {
+                    state.order.forget_aborted(log.forget_aborted());
+                    log.clone()
+                }
+            }
         };
         if let Some(start) = disk.retain(retention_bytes, retention_ms, now_ms)
             && let Err(error) = disk.set_start(start, self.clone())
@@ -326,11 +341,53 @@ impl PartitionCell {
             if state.is_deleted {
                 return Err(self.gone());
             }
-            let log = state.log.extent();
-            let extent = Extent { start: log.start, end: log.end, bytes: log.bytes, subscribers: 0 };
-            (extent, state.log.read(from, bytes_max)?)
+            (state.extent(), state.log.read(from, bytes_max)?)
         };
         Ok((extent, read.batches().await?))
+    }
+
+    /// The same up to where the log is stable, with the transactions among the batches that were aborted.
+    pub(crate) async fn read_committed(
+        &self,
+        from: Offset,
+        bytes_max: usize,
+    ) -> Result<(Extent, Vec<RecordBatch>, Vec<Aborted>)> {
+        let (extent, read, mut aborted) = {
+            let state = self.state.lock();
+            if state.is_deleted {
+                return Err(self.gone());
+            }
+            let extent = state.extent();
+            let read = match from >= extent.stable_end && from <= extent.end {
+                true => Read::Batches(Vec::new()),
+                false => state.log.read(from, bytes_max)?,
+            };
+            (extent, read, state.order.aborted(from, extent.stable_end))
+        };
+        let mut batches = read.batches().await?;
+        batches.retain(|batch| batch.base_offset() < extent.stable_end);
+        // A marker may be gone once its records are: a transaction without records must not be told of.
+        Aborted::retain_among(&mut aborted, &batches);
+        Ok((extent, batches, aborted))
+    }
+
+    /// The coordinator lets a producer's transaction write here.
+    pub(crate) fn begin(&self, id: i64, epoch: i16) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.is_deleted {
+            return Err(self.gone());
+        }
+        state.order.begin(id, epoch)
+    }
+
+    /// Nothing more is taken of a producer's transaction. Where it needs a marker, that has this timestamp.
+    pub(crate) fn close(&self, id: i64) -> Option<i64> {
+        let mut state = self.state.lock();
+        if state.is_deleted { None } else { state.order.close(id) }
+    }
+
+    pub(crate) fn producers(&self) -> Vec<ProducerStatus> {
+        self.state.lock().order.producers().status()
     }
 
     /// May block on a file.
@@ -368,6 +425,15 @@ impl PartitionCell {
 
     fn gone(&self) -> Error {
         Error::not_found(format!("topic {} was deleted", self.topic))
+    }
+}
+
+impl State {
+    fn extent(&self) -> Extent {
+        let DiskExtent { start, end, bytes } = self.log.extent();
+        // What is not on the disk yet has its place in the order already.
+        let stable_end = self.order.stable_end().clamp(start, end);
+        Extent { start, end, stable_end, bytes, subscribers: 0 }
     }
 }
 

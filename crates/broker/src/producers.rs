@@ -61,10 +61,13 @@ impl ProducerIds {
 impl Broker {
     /// The id and the epoch of a publisher that begins. Now and then it has to wait for the disk.
     pub async fn init_producer(self: &Arc<Self>) -> Result<(i64, i16)> {
+        Ok((self.next_producer_id().await?, 0))
+    }
+
+    pub(crate) async fn next_producer_id(self: &Arc<Self>) -> Result<i64> {
         let broker = self.clone();
         let given = tokio::task::spawn_blocking(move || broker.producer_ids().next()).await;
-        let id = given.map_err(|error| Error::new(ErrorKind::Internal, format!("no producer's id: {error}")))?;
-        Ok((id?, 0))
+        given.map_err(|error| Error::new(ErrorKind::Internal, format!("no producer's id: {error}")))?
     }
 }
 

@@ -160,11 +160,15 @@ impl Broker {
         topic: &str,
         partition: Option<PartitionId>,
         acks: Acks,
-        batch: DraftBatch,
+        mut batch: DraftBatch,
         begin: Option<Instant>,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
+        if batch.is_transactional() && !self.transactions().is_restored() {
+            return Err(Error::busy("the broker has just started and still learns which transactions are open"));
+        }
         let topic = self.topic_or_create(topic)?;
+        topic.admit(&mut batch)?;
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,
             None => topic.partition_of(&batch)?,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use engine::{FeedLimits, TopicSettings};
 
 use crate::lanes::LanePolicy;
+use crate::security::SecuritySettings;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -38,8 +39,13 @@ pub struct Settings {
     pub publish_wait: Duration,
     /// How long the offsets of a consumer group stay after its last member left; 0 is for ever.
     pub offsets_retention: Duration,
+    /// How long a transactional id is kept after its last transaction; 0 is for ever.
+    pub transactional_id_expiration: Duration,
+    /// How long a group that was empty waits for more members before they share out among themselves.
+    pub group_initial_delay: Duration,
     /// Latency histograms.
     pub timings: bool,
+    pub security: SecuritySettings,
 }
 
 impl Default for Settings {
@@ -62,7 +68,10 @@ impl Default for Settings {
             lane_policy: LanePolicy::Auto,
             publish_wait: Duration::from_secs(2),
             offsets_retention: Duration::from_secs(7 * 24 * 3600),
+            transactional_id_expiration: Duration::from_secs(7 * 24 * 3600),
+            group_initial_delay: Duration::ZERO,
             timings: true,
+            security: SecuritySettings::default(),
         }
     }
 }

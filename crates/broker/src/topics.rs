@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use engine::ids::{is_inbox, is_internal};
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
 use engine::{
-    DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Result, Start, Storage, TopicName, TopicSettings,
-    partitioner,
+    DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Result, Start, Storage, TopicId, TopicName,
+    TopicSettings, partitioner,
 };
 use parking_lot::Mutex;
 use storage::{MemoryLog, Owner, StoredTopic};
@@ -20,6 +20,7 @@ use crate::partition::{Extent, PartitionCell};
 
 pub(crate) struct Topic {
     pub name: TopicName,
+    pub id: TopicId,
     pub settings: TopicSettings,
     partitions: Box<[Arc<PartitionCell>]>,
     /// Its id in the data directory, if it is there.
@@ -30,34 +31,81 @@ pub(crate) struct Topic {
 #[derive(Clone, Debug)]
 pub struct TopicStatus {
     pub name: TopicName,
+    /// Stays for as long as the topic does; a topic that is created again gets another.
+    pub id: TopicId,
     pub settings: TopicSettings,
     pub partitions: Vec<PartitionStatus>,
 }
 
 pub type PartitionStatus = Extent;
 
-pub(crate) type Topics = HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>;
+/// All topics. Invariant: both tables have the same.
+#[derive(Default)]
+pub(crate) struct Topics {
+    by_name: HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>,
+    by_id: HashMap<TopicId, Arc<Topic>, foldhash::fast::RandomState>,
+}
 
-impl Topic {
-    fn in_memory(name: TopicName, settings: TopicSettings) -> Arc<Self> {
-        let logs = (0..settings.partitions).map(|_| Log::Memory(MemoryLog::default()));
-        Self::new(name, settings, None, logs)
+impl Topics {
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.by_name.get(name)
     }
 
-    pub(crate) fn stored(stored: StoredTopic) -> Arc<Self> {
-        let logs = stored.partitions.into_iter().map(Log::Disk);
-        Self::new(stored.name, stored.settings, Some(stored.id), logs)
+    pub(crate) fn get_by_id(&self, id: TopicId) -> Option<&Arc<Topic>> {
+        self.by_id.get(&id)
+    }
+
+    /// Adds a topic, or puts it in place of the one that it was made from.
+    pub(crate) fn insert(&mut self, topic: Arc<Topic>) {
+        self.by_id.insert(topic.id, topic.clone());
+        self.by_name.insert(topic.name.clone(), topic);
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        if let Some(topic) = self.by_name.remove(name) {
+            self.by_id.remove(&topic.id);
+        }
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Arc<Topic>> {
+        self.by_name.values()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+}
+
+impl FromIterator<Arc<Topic>> for Topics {
+    fn from_iter<I: IntoIterator<Item = Arc<Topic>>>(topics: I) -> Self {
+        let mut all = Self::default();
+        topics.into_iter().for_each(|topic| all.insert(topic));
+        all
+    }
+}
+
+impl Topic {
+    fn in_memory(name: TopicName, id: TopicId, settings: TopicSettings) -> Arc<Self> {
+        let logs = (0..settings.partitions).map(|_| Log::Memory(MemoryLog::default()));
+        Self::new(name, id, settings, None, logs)
+    }
+
+    /// A topic of the data directory with this number.
+    pub(crate) fn stored(directory: u64, stored: StoredTopic) -> Arc<Self> {
+        let (id, logs) = (TopicId::new(directory, stored.id.into()), stored.partitions.into_iter().map(Log::Disk));
+        Self::new(stored.name, id, stored.settings, Some(stored.id), logs)
     }
 
     fn new(
         name: TopicName,
+        id: TopicId,
         settings: TopicSettings,
         stored_as: Option<u32>,
         logs: impl Iterator<Item = Log>,
     ) -> Arc<Self> {
-        let cell = |(id, log)| Arc::new(PartitionCell::new(name.clone(), id, log));
+        let cell = |(partition, log)| Arc::new(PartitionCell::new(name.clone(), partition, log));
         let partitions = (0..).zip(logs).map(cell).collect();
-        Arc::new(Self { name, settings, partitions, stored_as, turn: AtomicU32::new(0) })
+        Arc::new(Self { name, id, settings, partitions, stored_as, turn: AtomicU32::new(0) })
     }
 
     /// The same topic with partitions added, which nobody reads yet.
@@ -67,7 +115,14 @@ impl Topic {
         let partitions: Box<[_]> = self.partitions.iter().cloned().chain(added).collect();
         let settings = TopicSettings { partitions: partitions.len() as u32, ..self.settings };
         let turn = AtomicU32::new(self.turn.load(Ordering::Relaxed));
-        Arc::new(Self { name: self.name.clone(), settings, partitions, stored_as: self.stored_as, turn })
+        Arc::new(Self { name: self.name.clone(), id: self.id, settings, partitions, stored_as: self.stored_as, turn })
+    }
+
+    /// The same topic with other settings. The number of its partitions stays.
+    pub(crate) fn altered(&self, settings: TopicSettings) -> Arc<Self> {
+        let settings = TopicSettings { partitions: self.settings.partitions, ..settings };
+        let (turn, partitions) = (AtomicU32::new(self.turn.load(Ordering::Relaxed)), self.partitions.clone());
+        Arc::new(Self { name: self.name.clone(), id: self.id, settings, partitions, stored_as: self.stored_as, turn })
     }
 
     pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {
@@ -111,6 +166,7 @@ impl Topic {
     pub(crate) fn status(&self) -> TopicStatus {
         TopicStatus {
             name: self.name.clone(),
+            id: self.id,
             settings: self.settings,
             partitions: self.partitions.iter().map(|cell| cell.extent()).collect(),
         }
@@ -138,7 +194,8 @@ impl Broker {
         Ok(topic.status())
     }
 
-    fn resolve(&self, settings: TopicSettings) -> Result<TopicSettings> {
+    /// What [`Broker::create_topic`] would make of such settings, or why it would refuse them.
+    pub fn resolve(&self, settings: TopicSettings) -> Result<TopicSettings> {
         let storage = match (settings.storage, self.store()) {
             (Storage::Auto, None) => Storage::Memory,
             (Storage::Auto, Some(_)) => Storage::Disk,
@@ -147,17 +204,36 @@ impl Broker {
             }
             (storage, _) => storage,
         };
-        let defaults = match storage {
-            Storage::Disk => self.settings().disk_topic_defaults,
-            Storage::Memory | Storage::Auto => self.settings().topic_defaults,
-        };
-        let settings = TopicSettings { storage, ..settings }.or(&defaults);
+        let settings = TopicSettings { storage, ..settings }.or(self.topic_defaults(storage));
         settings.validate()?;
         Ok(settings)
     }
 
+    /// What a topic gets that is kept there, where nothing else is said.
+    pub fn topic_defaults(&self, storage: Storage) -> &TopicSettings {
+        match storage {
+            Storage::Disk => &self.settings().disk_topic_defaults,
+            Storage::Memory | Storage::Auto => &self.settings().topic_defaults,
+        }
+    }
+
     pub fn describe_topic(&self, name: &str) -> Result<TopicStatus> {
         Ok(self.topic(name)?.status())
+    }
+
+    /// The name of the topic that has this id.
+    pub fn topic_by_id(&self, id: TopicId) -> Result<TopicName> {
+        let found = self.topics.read().get_by_id(id).map(|topic| topic.name.clone());
+        found.ok_or_else(|| Error::not_found(format!("there is no topic with the id {id}; it may have been deleted")))
+    }
+
+    pub fn has_topic(&self, name: &str) -> bool {
+        self.topics.read().get(name).is_some()
+    }
+
+    /// The bounds of one partition's log.
+    pub fn describe_partition(&self, name: &str, partition: PartitionId) -> Result<PartitionStatus> {
+        Ok(self.topic(name)?.partition(partition)?.extent())
     }
 
     /// How many partitions a topic has. A topic that is missing is created, if that is allowed.
@@ -244,7 +320,7 @@ impl Broker {
         let patterns = self.patterns.lock();
         {
             let topics = self.topics.read();
-            if let Some(topic) = topics.get(&name) {
+            if let Some(topic) = topics.get(name.as_str()) {
                 return Ok((topic.clone(), self.lasts(topic)?));
             }
             room_for(&topics, 1, settings.partitions)?;
@@ -252,9 +328,9 @@ impl Broker {
         let (topic, lasts) = match (settings.storage, self.store()) {
             (Storage::Disk, Some(store)) => {
                 let (said, lasts) = Lasts::when_committed();
-                (Topic::stored(store.create_topic(name.clone(), settings, said)?), lasts)
+                (Topic::stored(store.directory(), store.create_topic(name.clone(), settings, said)?), lasts)
             }
-            _ => (Topic::in_memory(name.clone(), settings), Lasts::already()),
+            _ => (Topic::in_memory(name.clone(), self.next_volatile_id(), settings), Lasts::already()),
         };
         if !name.is_hidden() {
             // Before anyone can publish to it, whoever subscribed to a pattern that matches is there.
@@ -266,7 +342,7 @@ impl Broker {
                 }
             }
         }
-        self.topics.write().insert(name, topic.clone());
+        self.topics.write().insert(topic.clone());
         self.groups().topics_changed();
         Ok((topic, lasts))
     }
@@ -352,10 +428,10 @@ pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32
     Ok(())
 }
 
-/// Names that begin with `_` are the broker's own, but for inboxes: clients only read such topics.
+/// Some topics are the broker's own: clients only read them.
 pub(crate) fn refuse_internal(name: &str) -> Result<()> {
     if is_internal(name) {
-        return Err(Error::invalid(format!("'{name}': names that begin with '_' are internal; clients can only read")));
+        return Err(Error::invalid(format!("'{name}' is a topic of the broker itself; clients can only read it")));
     }
     Ok(())
 }

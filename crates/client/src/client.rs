@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Acks, Offset, PartitionId, Record, Result, TopicSettings};
+use engine::{Acks, Offset, PartitionId, Record, Result, SettingsChange, TopicSettings};
 use wire::{Request, Response, TopicInfo};
 
 use crate::address::Address;
@@ -141,6 +141,14 @@ impl Client {
     pub async fn grow_topic(&self, topic: &str, partitions: u32) -> Result<TopicInfo> {
         match self.call(&Request::TopicGrow { topic: topic.to_owned(), partitions }).await? {
             Response::TopicGrown(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Changes settings of a topic, and leaves those that are not named.
+    pub async fn alter_topic(&self, topic: &str, change: SettingsChange) -> Result<TopicInfo> {
+        match self.call(&Request::TopicAlter { topic: topic.to_owned(), change }).await? {
+            Response::TopicAltered(info) => Ok(info),
             other => Err(unexpected(&other)),
         }
     }

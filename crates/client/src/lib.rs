@@ -35,7 +35,7 @@ pub use consumer::{Consumer, ConsumerBuilder, ConsumerEvent};
 pub use engine::groups::{Assignor, GroupState, MemberState};
 pub use engine::{
     Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch,
-    RecordView, Records, Result, RetryClass, Start, Storage, TopicName, TopicPartition, TopicSettings,
+    RecordView, Records, Result, RetryClass, SettingsChange, Start, Storage, TopicName, TopicPartition, TopicSettings,
 };
 pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher, PublisherBuilder};
 pub use settings::ClientSettings;

@@ -95,6 +95,9 @@ impl Batch {
 
     /// How many records [`Batch::records`] yields.
     pub fn len(&self) -> usize {
+        if self.batch.is_control() {
+            return 0;
+        }
         let skipped = self.first.saturating_sub(self.batch.base_offset());
         (self.batch.count() as usize).saturating_sub(skipped as usize)
     }

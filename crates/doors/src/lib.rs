@@ -3,4 +3,5 @@
 //! kinds of error into what the protocol calls them. A foreign word stays inside its door.
 
 pub mod http;
+pub mod kafka;
 pub mod native;

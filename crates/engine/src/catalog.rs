@@ -1,7 +1,7 @@
 //! What is said about a topic: its settings, checked as a whole.
 
 use crate::error::{Error, Result};
-use crate::limits::PARTITIONS_MAX;
+use crate::limits::{BATCH_BYTES_MAX, PARTITIONS_MAX};
 
 /// Where a topic's records are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +41,9 @@ impl std::str::FromStr for Storage {
     }
 }
 
+/// What a topic may ask of a batch at the least: its own head, and a small record.
+pub const BATCH_BYTES_MIN: u32 = 128;
+
 /// The settings of one topic. For both kinds of retention zero means no limit, and [`TopicSettings::DEFAULT`] what
 /// the broker is set to; so it does for partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,10 @@ pub struct TopicSettings {
     pub storage: Storage,
     /// Of each key only the newest record stays, and a key whose newest record has no value goes. On disk only.
     pub compact: bool,
+    /// What a batch that is published may have at most.
+    pub batch_bytes_max: u32,
+    /// Records carry the time at which they arrived, in place of the one that their publisher gave them.
+    pub arrival_times: bool,
 }
 
 impl Default for TopicSettings {
@@ -63,6 +70,8 @@ impl Default for TopicSettings {
             retention_ms: 3_600_000,
             storage: Storage::Auto,
             compact: false,
+            batch_bytes_max: BATCH_BYTES_MAX as u32,
+            arrival_times: false,
         }
     }
 }
@@ -77,8 +86,7 @@ impl TopicSettings {
             partitions: Self::DEFAULT_PARTITIONS,
             retention_bytes: Self::DEFAULT,
             retention_ms: Self::DEFAULT,
-            storage: Storage::Auto,
-            compact: false,
+            ..Self::default()
         }
     }
 
@@ -102,8 +110,7 @@ impl TopicSettings {
             },
             retention_bytes: or(self.retention_bytes, defaults.retention_bytes),
             retention_ms: or(self.retention_ms, defaults.retention_ms),
-            storage: self.storage,
-            compact: self.compact,
+            ..self
         }
     }
 
@@ -114,12 +121,46 @@ impl TopicSettings {
                 self.partitions
             )));
         }
+        if self.batch_bytes_max < BATCH_BYTES_MIN || self.batch_bytes_max as usize > BATCH_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a batch has at most {BATCH_BYTES_MIN} to {BATCH_BYTES_MAX} bytes, not {}",
+                self.batch_bytes_max
+            )));
+        }
         if self.compact && self.storage == Storage::Memory {
             return Err(Error::invalid(
                 "a topic in memory is not compacted: use storage disk, with a broker that was started with --data DIR",
             ));
         }
         Ok(())
+    }
+}
+
+/// What is to be different about a topic. `None` stays as it is. A retention may be [`TopicSettings::DEFAULT`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SettingsChange {
+    pub retention_bytes: Option<u64>,
+    pub retention_ms: Option<u64>,
+    pub compact: Option<bool>,
+    pub batch_bytes_max: Option<u32>,
+    pub arrival_times: Option<bool>,
+}
+
+impl SettingsChange {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The settings with the change made.
+    pub fn of(&self, settings: &TopicSettings) -> TopicSettings {
+        TopicSettings {
+            retention_bytes: self.retention_bytes.unwrap_or(settings.retention_bytes),
+            retention_ms: self.retention_ms.unwrap_or(settings.retention_ms),
+            compact: self.compact.unwrap_or(settings.compact),
+            batch_bytes_max: self.batch_bytes_max.unwrap_or(settings.batch_bytes_max),
+            arrival_times: self.arrival_times.unwrap_or(settings.arrival_times),
+            ..*settings
+        }
     }
 }
 
@@ -133,5 +174,20 @@ mod tests {
         for partitions in [0, PARTITIONS_MAX + 1] {
             assert!(TopicSettings { partitions, ..TopicSettings::default() }.validate().is_err());
         }
+    }
+
+    #[test]
+    fn batches_are_bounded() {
+        for batch_bytes_max in [0, BATCH_BYTES_MIN - 1, BATCH_BYTES_MAX as u32 + 1] {
+            assert!(TopicSettings { batch_bytes_max, ..TopicSettings::default() }.validate().is_err());
+        }
+    }
+
+    #[test]
+    fn a_change_leaves_what_it_does_not_name() {
+        let settings = TopicSettings { partitions: 3, storage: Storage::Disk, ..TopicSettings::default() };
+        assert_eq!(SettingsChange::default().of(&settings), settings);
+        let change = SettingsChange { retention_ms: Some(5), compact: Some(true), ..SettingsChange::default() };
+        assert_eq!(change.of(&settings), TopicSettings { retention_ms: 5, compact: true, ..settings });
     }
 }

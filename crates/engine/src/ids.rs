@@ -15,6 +15,42 @@ pub type PartitionId = u32;
 /// The place of a partition among the partitions that one subscription reads.
 pub type SourceId = u32;
 
+/// What tells a topic from every other that there ever was, also from one of the same name that was deleted before.
+/// Never all zero and never 1, which mean no topic and one of the broker's own where such ids are on a wire.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TopicId(u128);
+
+impl TopicId {
+    /// The id of the topic that has this number where ids come from. `origin` is random, and has never been that of
+    /// another place; its highest bit does not count, so that no way to write ids makes one begin with a dash.
+    pub fn new(origin: u64, number: u64) -> Self {
+        Self(u128::from((origin & (u64::MAX >> 1)).max(1)) << 64 | u128::from(number))
+    }
+
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+}
+
+impl fmt::Display for TopicId {
+    /// As UUIDs are written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = |from: u32, bits: u32| self.0 >> from & ((1 << bits) - 1);
+        let (a, b, c, d, e) = (part(96, 32), part(80, 16), part(64, 16), part(48, 16), part(0, 48));
+        write!(f, "{a:08x}-{b:04x}-{c:04x}-{d:04x}-{e:012x}")
+    }
+}
+
+impl fmt::Debug for TopicId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
 /// A partition, with the topic that it is of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicPartition {
@@ -66,7 +102,7 @@ impl TopicName {
 
     /// Whether no pattern means it: internal topics and inboxes.
     pub fn is_hidden(&self) -> bool {
-        self.0.starts_with('_')
+        self.is_internal() || self.is_inbox()
     }
 
     /// Inboxes carry the answers of request/reply. They live as long as their subscriber.
@@ -80,10 +116,13 @@ pub fn is_inbox(name: &str) -> bool {
     name.starts_with(INBOX_PREFIX)
 }
 
-/// Whether a name is that of a topic of the broker itself: all that begin with `_` but the inboxes.
+/// Whether a name is that of a topic of the broker itself.
 pub fn is_internal(name: &str) -> bool {
-    name.starts_with('_') && !is_inbox(name)
+    INTERNAL_TOPICS.contains(&name)
 }
+
+/// Where the broker keeps what it has to know after a restart: committed offsets, transactions, users and rules.
+pub const INTERNAL_TOPICS: [&str; 3] = ["_offsets", "_transactions", "_security"];
 
 /// How the name of every inbox begins.
 pub const INBOX_PREFIX: &str = "_inbox.";
@@ -131,6 +170,17 @@ impl std::borrow::Borrow<str> for TopicName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_of_topics_differ_and_are_never_reserved_ones() {
+        let ids = [(0, 0), (0, 1), (7, 0), (7, 1), (1 << 62, 1), (u64::MAX, u64::MAX)].map(|(a, b)| TopicId::new(a, b));
+        for (i, id) in ids.iter().enumerate() {
+            assert!(id.0 > 1 && id.to_bytes()[0] < 0x80, "{id}");
+            assert_eq!(TopicId::from_bytes(id.to_bytes()), *id);
+            assert!(!ids[..i].contains(id), "{id}");
+        }
+        assert_eq!(TopicId::new(0x1234_5678_9abc_def0, 0xf).to_string(), "12345678-9abc-def0-0000-00000000000f");
+    }
 
     #[test]
     fn names_are_kafka_names_without_empty_tokens() {

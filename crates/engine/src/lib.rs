@@ -15,15 +15,19 @@ pub mod partitioner;
 pub mod pattern;
 pub mod producers;
 pub mod record;
+pub mod security;
+pub mod transactions;
 
 #[cfg(test)]
 mod script;
 
-pub use catalog::{Storage, TopicSettings};
+pub use catalog::{SettingsChange, Storage, TopicSettings};
 pub use codec::Codec;
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
-pub use ids::{Offset, PartitionId, SourceId, Start, TopicName, TopicPartition};
+pub use ids::{Offset, PartitionId, SourceId, Start, TopicId, TopicName, TopicPartition};
 pub use partition::{Partition, Placed};
 pub use pattern::Pattern;
-pub use record::{Acks, BatchBuilder, DraftBatch, Producer, Record, RecordBatch, RecordView, Records};
+pub use record::{
+    Acks, BatchBuilder, Decision, DraftBatch, Marker, Producer, Record, RecordBatch, RecordView, Records,
+};

@@ -22,6 +22,23 @@ pub const PRODUCERS_MAX: usize = 4096;
 /// Batches of a producer that one partition tells apart from new ones, at least; a producer has no more of them
 /// unanswered at a time. Kafka's clients keep to five.
 pub const PRODUCER_BATCHES_MAX: usize = 64;
+/// Producers that have a transaction open in one partition.
+pub const PARTITION_TRANSACTIONS_MAX: usize = 2048;
+/// Aborted transactions of which one partition still has records. Beyond that it lets none begin until retention or
+/// compaction has removed some.
+pub const PARTITION_ABORTED_MAX: usize = 65_536;
+/// Transactional ids of one broker: each costs memory also while nothing is open.
+pub const TRANSACTIONS_MAX: usize = 16_384;
+/// A transactional id.
+pub const TRANSACTIONAL_ID_BYTES_MAX: usize = 255;
+/// Partitions of one transaction, and offsets that it commits.
+pub const TRANSACTION_PARTITIONS_MAX: usize = 4096;
+/// Consumer groups whose offsets one transaction commits.
+pub const TRANSACTION_GROUPS_MAX: usize = 64;
+/// What is written beside the offsets that one transaction commits, together.
+pub const TRANSACTION_METADATA_BYTES_MAX: usize = 1 << 20;
+/// How long a transaction may stay open at most; Kafka's limit.
+pub const TRANSACTION_TIMEOUT_MS_MAX: u32 = 900_000;
 /// What a subscription may ask for in its queue, in batches.
 pub const SUBSCRIBER_QUEUE_BATCHES_MAX: usize = 65_536;
 /// Subscriptions of one broker.
@@ -52,6 +69,22 @@ pub const SESSION_TIMEOUT_MS_MIN: u32 = 100;
 pub const SESSION_TIMEOUT_MS_MAX: u32 = 1_800_000;
 /// How long a member may take to give up partitions, at most.
 pub const REBALANCE_TIMEOUT_MS_MAX: u32 = 3_600_000;
+/// Ids that one group has given out to members that did not join yet.
+pub const GROUP_PENDING_MEMBERS_MAX: usize = GROUP_MEMBERS_MAX;
+/// Ways to share out that one member knows, and the name of one.
+pub const GROUP_PROTOCOLS_MAX: usize = 32;
+pub const GROUP_PROTOCOL_NAME_BYTES_MAX: usize = 255;
+/// What the members of one group say to their leader, and what that says to them.
+pub const GROUP_PROTOCOLS_BYTES_MAX: usize = 4 << 20;
+/// The same of all groups of one broker together.
+pub const GROUPS_PROTOCOLS_BYTES_MAX: usize = 256 << 20;
+/// Users of one broker.
+pub const USERS_MAX: usize = 4096;
+/// The name of a user.
+pub const USER_NAME_BYTES_MAX: usize = 255;
+/// Access control entries of one broker, and the name of a resource or a host in one.
+pub const ACLS_MAX: usize = 8192;
+pub const ACL_NAME_BYTES_MAX: usize = 255;
 /// Bytes of history that one read hands to a subscriber's queue.
 pub const BACKFILL_BYTES: usize = 1 << 20;
 
@@ -61,5 +94,21 @@ const _: () = assert!(GROUP_METADATA_BYTES_MAX + 300 * GROUP_PARTITIONS_MAX < BA
 const _: () = assert!(
     (GROUP_TOPICS_BYTES_MAX + 1300) * GROUP_MEMBERS_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX,
     "a group is described in one frame"
+);
+const _: () = assert!(2 * PARTITION_TRANSACTIONS_MAX <= PRODUCERS_MAX, "there is always a producer to forget");
+const _: () = assert!(
+    TRANSACTION_METADATA_BYTES_MAX + 2 * 300 * TRANSACTION_PARTITIONS_MAX + 300 * TRANSACTION_GROUPS_MAX
+        < BATCH_BYTES_MAX,
+    "a transaction is one record"
+);
+const _: () = assert!(
+    GROUP_PROTOCOLS_BYTES_MAX + 600 * GROUP_MEMBERS_MAX < BATCH_BYTES_MAX,
+    "a leader is told of all members in one frame"
+);
+const _: () = assert!(2 * GROUP_PROTOCOLS_BYTES_MAX <= GROUPS_PROTOCOLS_BYTES_MAX);
+const _: () = assert!(
+    ACLS_MAX * (2 * ACL_NAME_BYTES_MAX + USER_NAME_BYTES_MAX + 20) < BATCH_BYTES_MAX
+        && USERS_MAX * 600 < BATCH_BYTES_MAX,
+    "users, and access control entries, in one frame"
 );
 const _: () = assert!(BATCH_BYTES_MAX < i32::MAX as usize, "the batch length field is an i32");

@@ -1,9 +1,14 @@
 //! Gives offsets to batches, in order and without holes: the one place where a partition grows.
+//!
+//! A batch of a transaction is taken only if the coordinator has *begun* that transaction here, and ends with a marker.
 
-use crate::error::Result;
+use std::collections::HashMap;
+
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Offset;
-use crate::producers::{Producers, Step};
-use crate::record::{DraftBatch, RecordBatch};
+use crate::limits::{PARTITION_ABORTED_MAX, PARTITION_TRANSACTIONS_MAX};
+use crate::producers::{Aborted, Producers, Step};
+use crate::record::{DraftBatch, Producer, RecordBatch};
 
 /// The order of one partition.
 #[derive(Debug, Default)]
@@ -11,6 +16,9 @@ pub struct Partition {
     /// The offset that the next record gets. Invariant: every smaller offset was given exactly once.
     end: Offset,
     producers: Producers,
+    /// Producers that the coordinator lets write transactions here, and with which epoch. It says so again after a
+    /// restart.
+    begun: HashMap<i64, i16, foldhash::fast::RandomState>,
 }
 
 /// Where a batch is after an append.
@@ -26,7 +34,7 @@ impl Partition {
     /// A partition that goes on after a restart: what a snapshot of its producers covers ends at `end`, and what
     /// the log has beyond is told by [`Partition::replay`].
     pub fn resume(end: Offset, producers: Producers) -> Self {
-        Self { end, producers }
+        Self { end, producers, begun: HashMap::default() }
     }
 
     pub fn end(&self) -> Offset {
@@ -40,12 +48,83 @@ impl Partition {
     /// Where the batch would be: behind all others, unless its producer sent it before or left something out. Its
     /// bytes are not copied: the base offset lies outside its checksum.
     pub fn place(&self, draft: DraftBatch) -> Result<Placed> {
-        if let Some(producer) = draft.producer()
-            && let Step::Duplicate { base_offset } = self.producers.check(producer, draft.count())?
-        {
-            return Ok(Placed::Duplicate { base_offset });
+        let is_transactional = draft.is_transactional();
+        match draft.producer() {
+            Some(producer) if draft.is_control() => self.producers.check_epoch(producer.id, producer.epoch)?,
+            Some(producer) => {
+                let step = self.producers.check(producer, draft.count());
+                if let Ok(Step::Duplicate { base_offset }) = step {
+                    return Ok(Placed::Duplicate { base_offset });
+                }
+                // What is of no transaction here is refused for that, whatever its number.
+                if is_transactional {
+                    self.check_begun(producer, is_transactional)?;
+                }
+                step?;
+                self.check_begun(producer, is_transactional)?;
+            }
+            None if is_transactional => return Err(Error::invalid("a batch of a transaction names its producer")),
+            None => {}
         }
         Ok(Placed::New(draft.stamp(self.end)))
+    }
+
+    /// A transaction that was not begun here, or is over, takes nothing; and as long as one is, its producer writes
+    /// nothing else.
+    fn check_begun(&self, producer: Producer, is_transactional: bool) -> Result<()> {
+        let Producer { id, epoch, .. } = producer;
+        match (is_transactional, self.begun.get(&id)) {
+            (true, Some(begun)) if *begun == epoch => Ok(()),
+            (false, None) => Ok(()),
+            (true, _) => {
+                let message = format!("producer {id}, epoch {epoch}, has no transaction here, or no longer");
+                Err(Error::new(ErrorKind::Fenced, message))
+            }
+            (false, Some(_)) => {
+                Err(Error::invalid(format!("producer {id} has a transaction here: this batch is not part of it")))
+            }
+        }
+    }
+
+    /// The coordinator has decided that a producer's transaction may write here.
+    pub fn begin(&mut self, id: i64, epoch: i16) -> Result<()> {
+        self.producers.check_epoch(id, epoch)?;
+        if !self.begun.contains_key(&id) {
+            let (begun, aborted) = (self.begun.len(), self.producers.aborted_len());
+            if begun >= PARTITION_TRANSACTIONS_MAX {
+                return Err(Error::busy(format!("{begun} transactions are open in this partition")));
+            }
+            if begun + aborted >= PARTITION_ABORTED_MAX {
+                return Err(Error::busy(format!(
+                    "this partition has records of {aborted} aborted transactions: it takes others when retention or \
+                     compaction has removed some"
+                )));
+            }
+        }
+        self.begun.insert(id, epoch);
+        Ok(())
+    }
+
+    /// Nothing more is taken of a producer's transaction. Where something was, it needs a marker: with the timestamp of
+    /// its last batch, so that no search by time meets a marker before the records that it is about.
+    pub fn close(&mut self, id: i64) -> Option<i64> {
+        self.begun.remove(&id);
+        self.producers.open_timestamp_ms(id)
+    }
+
+    /// What is before this offset was committed or aborted for good.
+    pub fn stable_end(&self) -> Offset {
+        self.producers.first_open().unwrap_or(self.end)
+    }
+
+    /// Aborted transactions that may have records from an offset up to another.
+    pub fn aborted(&self, from: Offset, to: Offset) -> Vec<Aborted> {
+        self.producers.aborted(from, to)
+    }
+
+    /// The log has no records any more of transactions that were aborted before this offset.
+    pub fn forget_aborted(&mut self, before: Offset) {
+        self.producers.forget_aborted(before);
     }
 
     /// The same, and the batch is in the log.
@@ -106,3 +185,7 @@ mod tests {
         assert_eq!((resumed.end(), resumed.producers()), (4, partition.producers()));
     }
 }
+
+#[cfg(test)]
+#[path = "partition_tests.rs"]
+mod transactions;

@@ -3,22 +3,36 @@
 //! A producer numbers its records of a partition from 0; after `i32::MAX` comes 0 again. Its next batch has to
 //! begin with the number after the last one that was taken. One that was taken before is a duplicate and gets
 //! the offset that it got then; anything else is refused. So a producer may send whatever is unanswered again.
+//!
+//! What a producer writes as a transaction is *open* from its first batch to the marker that ends it. Before the
+//! first batch of the oldest open transaction the log is *stable*: what is committed there and what is aborted changes
+//! no more.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Offset;
 use crate::limits::{PRODUCER_BATCHES_MAX, PRODUCERS_MAX};
-use crate::record::{Producer, RecordBatch};
+use crate::record::{Decision, Producer, RecordBatch};
+
+mod aborted;
+
+pub use aborted::{Aborted, AbortedIndex};
 
 /// Sequences are 31 bits wide.
 const SEQUENCE_MASK: u32 = i32::MAX as u32;
 /// Records of a producer that are remembered at most, half of all sequences: so what is behind and what is ahead
 /// stay apart.
 const REMEMBERED_MAX: u32 = 1 << 30;
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
+/// One without transactions, which is still read.
+const SNAPSHOT_VERSION_PLAIN: u8 = 1;
+/// In place of an offset that there is not.
+const NONE: Offset = Offset::MAX;
+/// In place of a time that is not known.
+const NO_TIME: i64 = -1;
 
 /// What a batch is to its partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +47,37 @@ pub enum Step {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Producers {
     states: HashMap<i64, State, foldhash::fast::RandomState>,
+    /// The first offsets of open transactions, and whose they are.
+    open: BTreeSet<(Offset, i64)>,
+    /// Aborted transactions that the log may still have records of, in the order of their markers.
+    aborted: VecDeque<Aborted>,
 }
 
-/// Invariant: there is at least one run, each goes on in sequence where the one before it ends, and later in
-/// the log. All together have at most [`REMEMBERED_MAX`] records.
+/// Invariant: each run goes on in sequence where the one before it ends, and later in the log. All together have at most
+/// [`REMEMBERED_MAX`] records. There is none after a marker that began an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     epoch: i16,
     runs: VecDeque<Run>,
+    /// After the last batch that it wrote, or that was written about it.
+    next_offset: Offset,
+    /// Of its last batch.
+    timestamp_ms: i64,
+    /// The first offset of its transaction that is open.
+    open: Option<Offset>,
+}
+
+/// What a partition knows of a producer, as people want to see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerStatus {
+    pub id: i64,
+    pub epoch: i16,
+    /// Of its last record; `None` where it has written none in this epoch.
+    pub last_sequence: Option<i32>,
+    /// Of its last batch, ms since 1970.
+    pub timestamp_ms: Option<i64>,
+    /// The first offset of its transaction that is open.
+    pub open: Option<Offset>,
 }
 
 /// Batches that follow each other in sequence and in the log: while nobody else writes to the partition, all
@@ -71,8 +108,12 @@ impl Run {
 }
 
 impl State {
-    fn last(&self) -> &Run {
-        self.runs.back().expect("invariant: a producer has a run")
+    fn new(epoch: i16) -> Self {
+        Self { epoch, runs: VecDeque::new(), next_offset: 0, timestamp_ms: NO_TIME, open: None }
+    }
+
+    fn next_sequence(&self) -> u32 {
+        self.runs.back().map_or(0, Run::next_sequence)
     }
 
     /// Adds a batch in its order.
@@ -87,7 +128,7 @@ impl State {
             }
         }
         let first = self.runs[0].sequence;
-        let remembered = self.last().next_sequence().wrapping_sub(first) & SEQUENCE_MASK;
+        let remembered = self.next_sequence().wrapping_sub(first) & SEQUENCE_MASK;
         let mut surplus = remembered.saturating_sub(REMEMBERED_MAX);
         while surplus > 0 {
             let oldest = &mut self.runs[0];
@@ -122,8 +163,7 @@ impl Producers {
         }
         let state = self.states.get(&id);
         if let Some(state) = state.filter(|state| epoch < state.epoch) {
-            let message = format!("producer {id} goes on with epoch {}: epoch {epoch} is over", state.epoch);
-            return Err(Error::new(ErrorKind::Fenced, message));
+            return Err(fenced(id, epoch, state.epoch));
         }
         let Some(state) = state.filter(|state| epoch == state.epoch) else {
             if sequence == 0 {
@@ -134,7 +174,7 @@ impl Producers {
             );
             return Err(Error::new(ErrorKind::OutOfSequence, message));
         };
-        let expected = state.last().next_sequence();
+        let expected = state.next_sequence();
         if sequence as u32 == expected {
             return Ok(Step::Next);
         }
@@ -147,46 +187,142 @@ impl Producers {
         }
     }
 
+    /// Whether a producer of this epoch may still write here.
+    pub fn check_epoch(&self, id: i64, epoch: i16) -> Result<()> {
+        match self.states.get(&id).filter(|state| epoch < state.epoch) {
+            Some(state) => Err(fenced(id, epoch, state.epoch)),
+            None => Ok(()),
+        }
+    }
+
     /// A batch of so many records, whose turn it was, is in the log.
     pub fn note(&mut self, producer: Producer, count: u32, base_offset: Offset) {
         let Producer { id, epoch, sequence } = producer;
         let run = Run { sequence: sequence as u32, count, base_offset };
-        if let Some(state) = self.states.get_mut(&id) {
-            if state.epoch != epoch || state.last().next_sequence() != run.sequence {
-                // Another epoch, or a log of which something is missing: what was before says nothing.
-                state.epoch = epoch;
-                state.runs.clear();
-            }
-            return state.push(run);
+        let state = self.state(id, epoch);
+        if state.epoch != epoch || state.next_sequence() != run.sequence {
+            // Another epoch, or a log of which something is missing: what was before says nothing.
+            state.epoch = epoch;
+            state.runs.clear();
         }
-        if self.states.len() >= PRODUCERS_MAX {
-            let silent = self.states.iter().min_by_key(|(_, state)| state.last().next_offset()).map(|(id, _)| *id);
+        state.next_offset = run.next_offset();
+        state.push(run);
+    }
+
+    /// The state of a producer, which may be new. Who was silent the longest makes room, unless its transaction is open.
+    fn state(&mut self, id: i64, epoch: i16) -> &mut State {
+        if self.states.len() >= PRODUCERS_MAX && !self.states.contains_key(&id) {
+            let idle = self.states.iter().filter(|(_, state)| state.open.is_none());
+            let silent = idle.min_by_key(|(_, state)| state.next_offset).map(|(id, _)| *id);
             silent.map(|id| self.states.remove(&id));
         }
-        self.states.insert(id, State { epoch, runs: VecDeque::from([run]) });
+        self.states.entry(id).or_insert_with(|| State::new(epoch))
     }
 
     /// A batch that is in the log already, after a restart: what was taken once is not questioned.
     pub fn replay(&mut self, batch: &RecordBatch) {
-        let is_numbered = |producer: &Producer| producer.epoch >= 0 && producer.sequence >= 0;
-        if let Some(producer) = batch.producer().filter(is_numbered) {
+        let Some(producer) = batch.producer().filter(|producer| producer.epoch >= 0) else {
+            return;
+        };
+        if batch.is_control() {
+            // Of one that nobody can read nothing is known.
+            if let Ok(Some(marker)) = batch.marker() {
+                self.end_transaction(producer, marker.decision, batch);
+            }
+        } else if producer.sequence >= 0 {
             let count = (batch.next_offset() - batch.base_offset()) as u32;
             self.note(producer, count, batch.base_offset());
+            let state = self.state(producer.id, producer.epoch);
+            state.timestamp_ms = batch.max_timestamp_ms();
+            if batch.is_transactional() && state.open.is_none() {
+                state.open = Some(batch.base_offset());
+                self.open.insert((batch.base_offset(), producer.id));
+            }
         }
+    }
+
+    fn end_transaction(&mut self, producer: Producer, decision: Decision, marker: &RecordBatch) {
+        let Producer { id, epoch, .. } = producer;
+        let state = self.state(id, epoch);
+        if epoch > state.epoch {
+            state.epoch = epoch;
+            state.runs.clear();
+        }
+        (state.next_offset, state.timestamp_ms) = (marker.next_offset(), marker.max_timestamp_ms());
+        if let Some(first) = state.open.take() {
+            self.open.remove(&(first, id));
+            if decision == Decision::Abort {
+                self.aborted.push_back(Aborted { producer: id, first, last: marker.base_offset() });
+            }
+        }
+    }
+
+    /// Where the log stops being stable; `None` where no transaction is open.
+    pub fn first_open(&self) -> Option<Offset> {
+        self.open.first().map(|(first, _)| *first)
+    }
+
+    /// The first offset of a producer's open transaction.
+    pub fn open(&self, id: i64) -> Option<Offset> {
+        self.states.get(&id)?.open
+    }
+
+    /// The timestamp of the last batch of a producer's open transaction.
+    pub fn open_timestamp_ms(&self, id: i64) -> Option<i64> {
+        self.states.get(&id).filter(|state| state.open.is_some()).map(|state| state.timestamp_ms)
+    }
+
+    /// Aborted transactions that may have records from an offset up to another.
+    pub fn aborted(&self, from: Offset, to: Offset) -> Vec<Aborted> {
+        let after = self.aborted.partition_point(|aborted| aborted.last < from);
+        self.aborted.iter().skip(after).filter(|aborted| aborted.first < to).copied().collect()
+    }
+
+    pub fn aborted_len(&self) -> usize {
+        self.aborted.len()
+    }
+
+    /// The log has no records any more of transactions that were aborted before this offset.
+    pub fn forget_aborted(&mut self, before: Offset) {
+        while self.aborted.pop_front_if(|aborted| aborted.last < before).is_some() {}
+        if self.aborted.capacity() > 1024 && self.aborted.len() < self.aborted.capacity() / 4 {
+            self.aborted.shrink_to(self.aborted.len() * 2);
+        }
+    }
+
+    /// All producers, in the order of their ids.
+    pub fn status(&self) -> Vec<ProducerStatus> {
+        let status = |(id, state): (&i64, &State)| ProducerStatus {
+            id: *id,
+            epoch: state.epoch,
+            last_sequence: state.runs.back().map(|run| (run.next_sequence().wrapping_sub(1) & SEQUENCE_MASK) as i32),
+            timestamp_ms: Some(state.timestamp_ms).filter(|timestamp_ms| *timestamp_ms != NO_TIME),
+            open: state.open,
+        };
+        let mut all: Vec<ProducerStatus> = self.states.iter().map(status).collect();
+        all.sort_unstable_by_key(|status| status.id);
+        all
     }
 
     /// All of it as bytes, all integers big-endian:
     ///
     /// | bytes | field |
     /// |---|---|
-    /// | 1 | version, 1 |
+    /// | 1 | version, 2 |
     /// | 4 | number of producers; of each, in the order of their ids: |
     /// | 8 | . id |
     /// | 2 | . epoch |
+    /// | 8 | . the offset after its last batch (not in version 1) |
+    /// | 8 | . the timestamp of its last batch, ms, -1 where it is not known (not in version 1) |
+    /// | 8 | . the first offset of its open transaction, all ones for none (not in version 1) |
     /// | 1 | . number of runs; of each, the oldest first: |
     /// | 4 | . . sequence of its first record |
     /// | 4 | . . number of records |
     /// | 8 | . . offset of its first record |
+    /// | 4 | number of aborted transactions; of each, in the order of their markers (not in version 1): |
+    /// | 8 | . id of its producer |
+    /// | 8 | . the offset of its first record |
+    /// | 8 | . the offset of its marker |
     pub fn encode(&self, out: &mut BytesMut) {
         out.put_u8(SNAPSHOT_VERSION);
         out.put_u32(self.states.len() as u32);
@@ -196,6 +332,9 @@ impl Producers {
             let state = &self.states[&id];
             out.put_i64(id);
             out.put_i16(state.epoch);
+            out.put_u64(state.next_offset);
+            out.put_i64(state.timestamp_ms);
+            out.put_u64(state.open.unwrap_or(NONE));
             out.put_u8(state.runs.len() as u8);
             for run in &state.runs {
                 out.put_u32(run.sequence);
@@ -203,12 +342,14 @@ impl Producers {
                 out.put_u64(run.base_offset);
             }
         }
+        out.put_u32(self.aborted.len() as u32);
+        self.aborted.iter().for_each(|aborted| aborted.encode(out));
     }
 
-    /// What [`Producers::encode`] wrote, and nothing else.
+    /// What [`Producers::encode`] wrote, also that of before it knew transactions, and nothing else.
     pub fn decode(mut bytes: Bytes) -> Result<Self> {
         let version = bytes.try_get_u8().map_err(cut_short)?;
-        if version != SNAPSHOT_VERSION {
+        if ![SNAPSHOT_VERSION_PLAIN, SNAPSHOT_VERSION].contains(&version) {
             let message = format!("a snapshot of producers has version {SNAPSHOT_VERSION}, this one has {version}");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
@@ -220,25 +361,35 @@ impl Producers {
         let (mut producers, mut last_id) = (Self::default(), -1);
         for _ in 0..count {
             let id = bytes.try_get_i64().map_err(cut_short)?;
-            let state = State::decode(&mut bytes)?;
+            let state = State::decode(&mut bytes, version)?;
             if id <= last_id {
                 return Err(Error::malformed(format!("producer {id} comes after {last_id}")));
             }
             last_id = id;
+            producers.open.extend(state.open.map(|first| (first, id)));
             producers.states.insert(id, state);
+        }
+        if version != SNAPSHOT_VERSION_PLAIN {
+            producers.aborted = aborted::decode_all(&mut bytes)?;
         }
         match bytes.remaining() {
             0 => Ok(producers),
-            left => Err(Error::malformed(format!("{left} bytes are left after the last producer"))),
+            left => Err(Error::malformed(format!("{left} bytes are left after the last field"))),
         }
     }
 }
 
 impl State {
-    fn decode(bytes: &mut Bytes) -> Result<Self> {
+    fn decode(bytes: &mut Bytes, version: u8) -> Result<Self> {
         let epoch = bytes.try_get_i16().map_err(cut_short)?;
+        let mut state = Self::new(epoch);
+        let is_plain = version == SNAPSHOT_VERSION_PLAIN;
+        if !is_plain {
+            state.next_offset = bytes.try_get_u64().map_err(cut_short)?;
+            state.timestamp_ms = bytes.try_get_i64().map_err(cut_short)?;
+            state.open = Some(bytes.try_get_u64().map_err(cut_short)?).filter(|first| *first != NONE);
+        }
         let count = usize::from(bytes.try_get_u8().map_err(cut_short)?);
-        let mut state = Self { epoch, runs: VecDeque::new() };
         let mut remembered = 0;
         for _ in 0..count {
             let run = Run {
@@ -257,11 +408,22 @@ impl State {
             remembered += run.count;
             state.runs.push_back(run);
         }
-        if epoch < 0 || count == 0 || count > PRODUCER_BATCHES_MAX {
-            return Err(Error::malformed(format!("no producer has epoch {epoch} and {count} runs")));
+        let runs_end = state.runs.back().map_or(0, Run::next_offset);
+        if is_plain {
+            state.next_offset = runs_end;
+        }
+        let are_offsets_valid = (runs_end..=i64::MAX as u64 + (1 << 32)).contains(&state.next_offset)
+            && state.open.is_none_or(|first| first < state.next_offset);
+        if epoch < 0 || (count == 0 && is_plain) || count > PRODUCER_BATCHES_MAX || !are_offsets_valid {
+            return Err(Error::malformed(format!("no producer has epoch {epoch} and {count} runs: {state:?}")));
         }
         Ok(state)
     }
+}
+
+fn fenced(id: i64, epoch: i16, current: i16) -> Error {
+    let message = format!("producer {id} goes on with epoch {current}: epoch {epoch} is over");
+    Error::new(ErrorKind::Fenced, message)
 }
 
 fn cut_short(error: bytes::TryGetError) -> Error {

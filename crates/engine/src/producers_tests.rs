@@ -105,6 +105,43 @@ impl Script {
 }
 
 #[test]
+fn a_snapshot_of_before_there_were_transactions_is_read() {
+    let mut script = Script::default();
+    for line in ["send 1 0 5", "others 1", "send 1 5 2", "send 9 0 1 epoch=3"] {
+        script.run(line);
+    }
+    let mut plain = BytesMut::new();
+    plain.put_u8(SNAPSHOT_VERSION_PLAIN);
+    plain.put_u32(2);
+    for (id, state) in [1i64, 9].map(|id| (id, &script.producers.states[&id])) {
+        plain.put_i64(id);
+        plain.put_i16(state.epoch);
+        plain.put_u8(state.runs.len() as u8);
+        for run in &state.runs {
+            plain.put_u32(run.sequence);
+            plain.put_u32(run.count);
+            plain.put_u64(run.base_offset);
+        }
+    }
+    assert_eq!(Producers::decode(plain.clone().freeze()), Ok(script.producers));
+    plain.put_u8(0);
+    assert_eq!(Producers::decode(plain.freeze()).map_err(|e| e.kind), Err(ErrorKind::Malformed));
+}
+
+#[test]
+fn who_has_a_transaction_open_is_not_forgotten() {
+    let mut producers = Producers::default();
+    let mut first = draft(Some(Producer { id: 1, epoch: 0, sequence: 0 }), 1);
+    first.set_transactional();
+    producers.replay(&first.stamp(0));
+    for id in 1000..1000 + 2 * PRODUCERS_MAX as i64 {
+        let batch = draft(Some(Producer { id, epoch: 0, sequence: 0 }), 1);
+        producers.replay(&batch.stamp(id as u64));
+    }
+    assert_eq!((producers.len(), producers.open(1), producers.first_open()), (PRODUCERS_MAX, Some(0), Some(0)));
+}
+
+#[test]
 fn scripts() {
     script::check("producers", Script::default, Script::run);
 }
@@ -131,7 +168,7 @@ fn a_damaged_snapshot_is_refused() {
             assert_eq!(encoded(&other), bytes);
         }
     }
-    let version = [&[2][..], &whole[1..]].concat();
+    let version = [&[3][..], &whole[1..]].concat();
     assert_eq!(Producers::decode(version.into()).map_err(|e| e.kind), Err(ErrorKind::Unsupported));
     let many = [&[1][..], &(PRODUCERS_MAX as u32 + 1).to_be_bytes()].concat();
     assert_eq!(Producers::decode(many.into()).map_err(|e| e.kind), Err(ErrorKind::TooLarge));

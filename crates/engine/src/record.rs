@@ -31,7 +31,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Offset;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX};
 
+mod marker;
 mod thin;
+
+pub use marker::{Decision, Marker};
 
 /// Bytes of a batch before its records.
 pub const BATCH_HEADER_BYTES: usize = 61;
@@ -51,6 +54,10 @@ const AT_RECORD_COUNT: usize = 57;
 const MAGIC: u8 = 2;
 /// Of the second byte of the attributes.
 const CODEC_BITS: u8 = 0x07;
+const TRANSACTIONAL_BIT: u8 = 0x10;
+const CONTROL_BIT: u8 = 0x20;
+/// Of the same byte: all records have the largest timestamp, which is when they arrived.
+const ARRIVAL_BIT: u8 = 0x08;
 /// The length field counts from after itself.
 const LENGTH_OVERHEAD: usize = 12;
 
@@ -331,6 +338,9 @@ impl DraftBatch {
         if count == 0 || last != count - 1 {
             return Err(miscounted(count, last));
         }
+        if has_bit(&bytes, CONTROL_BIT) {
+            return Err(Error::invalid("only a broker writes control batches"));
+        }
         Ok(Self { bytes })
     }
 
@@ -356,10 +366,43 @@ impl DraftBatch {
         producer_of(&self.bytes)
     }
 
+    /// Whether the batch counts only once the transaction of its producer is committed.
+    pub fn is_transactional(&self) -> bool {
+        has_bit(&self.bytes, TRANSACTIONAL_BIT)
+    }
+
+    /// Whether it is the broker's own word about a transaction, a [`Marker`].
+    pub fn is_control(&self) -> bool {
+        has_bit(&self.bytes, CONTROL_BIT)
+    }
+
+    /// Makes the batch a part of its producer's transaction.
+    pub fn set_transactional(&mut self) {
+        self.bytes[AT_ATTRIBUTES + 1] |= TRANSACTIONAL_BIT;
+        seal(&mut self.bytes);
+    }
+
     /// Names another producer, or another place among its batches.
     pub fn set_producer(&mut self, producer: Producer) {
         put_producer(&mut self.bytes, Some(producer));
         seal(&mut self.bytes);
+    }
+
+    /// Gives all records the time at which they arrived.
+    pub fn set_arrival(&mut self, now_ms: i64) {
+        self.bytes[AT_ATTRIBUTES + 1] |= ARRIVAL_BIT;
+        put_at(&mut self.bytes, AT_MAX_TIMESTAMP, &now_ms.to_be_bytes());
+        seal(&mut self.bytes);
+    }
+
+    /// Whether every record has a key. Decompresses them, within the limits of a reader.
+    pub fn has_all_keys(&self) -> Result<bool> {
+        let codec = self.codec()?;
+        let records = &self.bytes[BATCH_HEADER_BYTES..];
+        match codec {
+            Codec::None => has_all_keys(records, self.count()),
+            codec => has_all_keys(&codec.decompress(&Bytes::copy_from_slice(records))?, self.count()),
+        }
     }
 
     /// The key of the first record, where there is one and no codec hides it.
@@ -444,23 +487,42 @@ impl RecordBatch {
         producer_of(&self.bytes)
     }
 
-    /// The records, decompressed if need be. They share the batch's bytes if not.
+    /// Whether the batch counts only if the transaction of its producer was committed.
+    pub fn is_transactional(&self) -> bool {
+        has_bit(&self.bytes, TRANSACTIONAL_BIT)
+    }
+
+    /// Whether it is the broker's own word about a transaction, a [`Marker`]: nothing that readers are shown.
+    pub fn is_control(&self) -> bool {
+        has_bit(&self.bytes, CONTROL_BIT)
+    }
+
+    /// The records, decompressed if need be. They share the batch's bytes if not. A control batch has none.
     pub fn records(&self) -> Result<Records> {
         self.records_from(0)
     }
 
     /// The same without those before an offset: who asks for one gets the whole batch that holds it.
     pub fn records_from(&self, first: Offset) -> Result<Records> {
-        let bytes = self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?;
+        let (bytes, count) = match self.is_control() {
+            true => (Bytes::new(), 0),
+            false => (self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?, self.count()),
+        };
         Ok(Records {
             bytes,
             at: 0,
-            left: self.count(),
-            count: self.count(),
+            left: count,
+            count,
             first,
             base_offset: self.base_offset(),
             base_timestamp: self.base_timestamp_ms(),
+            arrival: self.arrival_ms(),
         })
+    }
+
+    /// When the batch arrived, where that is the time of its records.
+    fn arrival_ms(&self) -> Option<i64> {
+        (self.bytes[AT_ATTRIBUTES + 1] & ARRIVAL_BIT != 0).then(|| self.max_timestamp_ms())
     }
 }
 
@@ -476,6 +538,8 @@ pub struct Records {
     first: Offset,
     base_offset: Offset,
     base_timestamp: i64,
+    /// The time of every record, where they do not have their own.
+    arrival: Option<i64>,
 }
 
 impl Records {
@@ -487,6 +551,7 @@ impl Records {
             first: self.first,
             base_offset: self.base_offset,
             base_timestamp: self.base_timestamp,
+            arrival: self.arrival,
         }
     }
 
@@ -528,6 +593,7 @@ pub struct RecordIter<'a> {
     first: Offset,
     base_offset: Offset,
     base_timestamp: i64,
+    arrival: Option<i64>,
 }
 
 impl<'a> Iterator for RecordIter<'a> {
@@ -536,7 +602,7 @@ impl<'a> Iterator for RecordIter<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         while self.left > 0 {
             self.left -= 1;
-            let record = read_record(&mut self.rest, self.base_offset, self.base_timestamp);
+            let mut record = read_record(&mut self.rest, self.base_offset, self.base_timestamp);
             if record.is_err() {
                 self.left = 0;
             } else if self.left == 0 && !self.rest.is_empty() {
@@ -544,6 +610,9 @@ impl<'a> Iterator for RecordIter<'a> {
             }
             if record.as_ref().is_ok_and(|record| record.offset < self.first) {
                 continue;
+            }
+            if let (Ok(record), Some(arrival)) = (&mut record, self.arrival) {
+                record.timestamp_ms = arrival;
             }
             return Some(record);
         }
@@ -579,6 +648,15 @@ fn read_record<'a>(rest: &mut &'a [u8], base_offset: Offset, base_timestamp: i64
         headers,
         header_count,
     })
+}
+
+fn has_all_keys(mut records: &[u8], count: u32) -> Result<bool> {
+    for _ in 0..count {
+        if read_record(&mut records, 0, 0)?.key.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn read_header<'a>(rest: &mut &'a [u8]) -> Result<HeaderView<'a>> {
@@ -638,6 +716,10 @@ fn codec_of(batch: &[u8]) -> Result<Codec> {
     let unknown =
         || Error::new(ErrorKind::Unsupported, format!("this batch has codec {code}, which nobody knows here"));
     Codec::from_code(code).ok_or_else(unknown)
+}
+
+fn has_bit(batch: &[u8], bit: u8) -> bool {
+    batch[AT_ATTRIBUTES + 1] & bit != 0
 }
 
 fn producer_of(batch: &[u8]) -> Option<Producer> {

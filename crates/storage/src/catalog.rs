@@ -15,7 +15,8 @@
 //!
 //! | Part | Bytes |
 //! |---|---|
-//! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1), whether it is compacted (1) |
+//! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1), flags (1), largest batch (4) |
+//! | | flags: 1 it is compacted, 2 it says its largest batch, which is there only then, 4 records have arrival times |
 //! | partition | its start (8), number of segments (4), the segments, its producers, compacted, salvages |
 //! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
 //! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8), |
@@ -75,6 +76,11 @@ pub enum Change {
         id: u32,
         partitions: u32,
     },
+    /// Settings other than the number of partitions and the storage, which stay.
+    Alter {
+        id: u32,
+        settings: TopicSettings,
+    },
     /// Ids of producers below this one were set aside.
     Producers {
         next: i64,
@@ -105,6 +111,12 @@ impl Catalog {
                     topic.partitions.resize(topic.settings.partitions as usize, PartitionInfo::default());
                 }
             }
+            Change::Alter { id, settings } => {
+                if let Some(topic) = self.topics.get_mut(id) {
+                    let TopicSettings { partitions, storage, .. } = topic.settings;
+                    topic.settings = TopicSettings { partitions, storage, ..*settings };
+                }
+            }
             Change::Producers { next } => self.next_producer = self.next_producer.max(*next),
         }
     }
@@ -115,6 +127,7 @@ impl Change {
     const DELETE: u8 = 2;
     const PRODUCERS: u8 = 3;
     const GROW: u8 = 4;
+    const ALTER: u8 = 5;
 
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -133,6 +146,11 @@ impl Change {
                 bytes.put_u8(Self::GROW);
                 bytes.put_u32_le(*id);
                 bytes.put_u32_le(*partitions);
+            }
+            Self::Alter { id, settings } => {
+                bytes.put_u8(Self::ALTER);
+                bytes.put_u32_le(*id);
+                put_settings(&mut bytes, settings);
             }
             Self::Producers { next } => {
                 bytes.put_u8(Self::PRODUCERS);
@@ -155,6 +173,7 @@ impl Change {
             }
             Self::DELETE => Self::Delete { id: input.try_get_u32_le()? },
             Self::GROW => Self::Grow { id: input.try_get_u32_le()?, partitions: input.try_get_u32_le()? },
+            Self::ALTER => Self::Alter { id: input.try_get_u32_le()?, settings: get_settings(input)? },
             Self::PRODUCERS => Self::Producers { next: input.try_get_i64_le()? },
             other => return Err(Failed(format!("{other} is no change of the catalog"))),
         })
@@ -279,32 +298,43 @@ fn get_name(input: &mut &[u8]) -> Result<TopicName, Failed> {
     TopicName::parse(name).map_err(|error| Failed(error.message))
 }
 
+/// The flags of settings.
+const COMPACT: u8 = 1;
+const LARGEST: u8 = 2;
+const ARRIVAL: u8 = 4;
+
 fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
     bytes.put_u32_le(settings.partitions);
     bytes.put_u64_le(settings.retention_bytes);
     bytes.put_u64_le(settings.retention_ms);
     bytes.put_u8(settings.storage as u8);
-    bytes.put_u8(u8::from(settings.compact));
+    let default = TopicSettings::default();
+    let is_largest_said = settings.batch_bytes_max != default.batch_bytes_max;
+    let flags = [(settings.compact, COMPACT), (is_largest_said, LARGEST), (settings.arrival_times, ARRIVAL)];
+    bytes.put_u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
+    if is_largest_said {
+        bytes.put_u32_le(settings.batch_bytes_max);
+    }
 }
 
 fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
-    let settings = TopicSettings {
+    let mut settings = TopicSettings {
         partitions: input.try_get_u32_le()?,
         retention_bytes: input.try_get_u64_le()?,
         retention_ms: input.try_get_u64_le()?,
         storage: Storage::from_code(input.try_get_u8()?).ok_or_else(|| Failed("an unknown storage".into()))?,
-        compact: get_bool(input)?,
+        ..TopicSettings::default()
     };
+    let flags = input.try_get_u8()?;
+    if flags & !(COMPACT | LARGEST | ARRIVAL) != 0 {
+        return Err(Failed(format!("settings with flags {flags:#04x}, which are not known here")));
+    }
+    (settings.compact, settings.arrival_times) = (flags & COMPACT != 0, flags & ARRIVAL != 0);
+    if flags & LARGEST != 0 {
+        settings.batch_bytes_max = input.try_get_u32_le()?;
+    }
     settings.validate().map_err(|error| Failed(error.message))?;
     Ok(settings)
-}
-
-fn get_bool(input: &mut &[u8]) -> Result<bool, Failed> {
-    match input.try_get_u8()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        other => Err(Failed(format!("{other} where 0 or 1 has to be"))),
-    }
 }
 
 /// Bytes that are not what they should be.
@@ -331,7 +361,8 @@ mod tests {
         let name = |name| TopicName::parse(name).expect("a name");
         let settings = TopicSettings { partitions: 2, storage: Storage::Disk, ..TopicSettings::default() };
         catalog.apply(&Change::Create { id: 3, name: name("orders.eu"), settings });
-        catalog.apply(&Change::Create { id: 4, name: name("x"), settings: TopicSettings::default() });
+        let altered = TopicSettings { batch_bytes_max: 4096, arrival_times: true, ..TopicSettings::default() };
+        catalog.apply(&Change::Create { id: 4, name: name("x"), settings: altered });
         let segment =
             SegmentInfo { base: 5, end: 9, bytes: 1000, timestamp_ms_max: -1, appended_ms: 77, generation: 2 };
         let segments = vec![segment, SegmentInfo { base: 9, end: 11, ..segment }];
@@ -366,9 +397,14 @@ mod tests {
         let create = Change::Create { id: 7, name, settings: TopicSettings::default() };
         let mut catalog = Catalog::default();
         let (delete, producers) = (Change::Delete { id: 7 }, Change::Producers { next: 3000 });
-        for change in [&create, &create, &delete, &delete, &producers, &producers] {
+        let wanted = TopicSettings { partitions: 9, retention_ms: 5, batch_bytes_max: 200, ..TopicSettings::default() };
+        let alter = Change::Alter { id: 7, settings: wanted };
+        for change in [&create, &create, &alter, &alter, &delete, &delete, &alter, &producers, &producers] {
             assert_eq!(Change::decode(&change.encode()), Ok(change.clone()));
             catalog.apply(change);
+            if let Some(topic) = catalog.topics.get(&7).filter(|_| *change == alter) {
+                assert_eq!(topic.settings, TopicSettings { partitions: 1, ..wanted });
+            }
         }
         assert_eq!((catalog.topics.len(), catalog.next_id, catalog.next_producer), (0, 8, 3000));
         assert!(Change::decode(&[9]).is_err() && Change::decode(&[]).is_err());

@@ -262,7 +262,7 @@ impl State {
                 let mut served = opened.iter().filter(|partition| partition.refused().is_none());
                 served.try_for_each(|partition| partition.settle())
             }
-            Change::Delete { .. } | Change::Producers { .. } => Ok(()),
+            Change::Delete { .. } | Change::Alter { .. } | Change::Producers { .. } => Ok(()),
         }
     }
 

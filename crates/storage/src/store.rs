@@ -255,6 +255,20 @@ impl Store {
         Ok((store, topics))
     }
 
+    pub fn settings(&self) -> &StoreSettings {
+        &self.settings
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.shared.dir
+    }
+
+    /// The random number that tells this directory from every other, for as long as it is there.
+    pub fn directory(&self) -> u64 {
+        self.directory
+    }
+
     /// Makes a topic. It lasts when `owner` hears so; its records never last before it.
     pub fn create_topic(&self, name: TopicName, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<StoredTopic> {
         let mut state = self.state.lock();
@@ -273,6 +287,15 @@ impl Store {
         self.append_change(&change, owner)?;
         state.catalog.apply(&change);
         Ok(state.open_partitions(id))
+    }
+
+    /// Gives a topic other settings; its partitions and its storage stay. They last when `owner` hears so.
+    pub fn alter_topic(&self, id: u32, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<()> {
+        let change = Change::Alter { id, settings };
+        let mut state = self.state.lock();
+        self.append_change(&change, owner)?;
+        state.catalog.apply(&change);
+        Ok(())
     }
 
     /// Changes nothing of a topic. What it is lasts when `owner` hears so.

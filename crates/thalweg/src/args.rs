@@ -8,6 +8,10 @@ use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use client::{Acks, Codec, Overflow};
 
+mod admin;
+
+pub use admin::*;
+
 /// One log, every door: pub/sub over QUIC and TCP, HTTP beside it.
 #[derive(Parser)]
 #[command(name = "thalweg", version, propagate_version = true, arg_required_else_help = true, max_term_width = 100)]
@@ -108,6 +112,9 @@ pub struct Serve {
     /// The HTTP door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub http: Option<String>,
+    /// The Kafka door: host:port, or off
+    #[arg(long, value_name = "ADDR")]
+    pub kafka: Option<String>,
     /// Allow other machines without TLS
     #[arg(long)]
     pub insecure: bool,
@@ -281,15 +288,8 @@ pub enum Topic {
         topic: String,
         #[arg(long, short)]
         partitions: Option<u32>,
-        /// Bytes that a partition keeps, as 64MiB; 0 is no limit
-        #[arg(long)]
-        retention_bytes: Option<String>,
-        /// How long a batch stays, as 90s, 5m, 2h or 7d; 0s is no limit
-        #[arg(long, value_name = "TIME", conflicts_with = "retention_ms")]
-        retention: Option<String>,
-        /// The same in ms
-        #[arg(long)]
-        retention_ms: Option<u64>,
+        #[command(flatten)]
+        options: TopicOptions,
         /// Where its records are kept: memory, disk, or auto for what the broker can
         #[arg(long, default_value = "auto")]
         storage: client::Storage,
@@ -299,6 +299,15 @@ pub enum Topic {
         /// Only say what would be created, and what speaks against it
         #[arg(long)]
         dry_run: bool,
+    },
+    /// Change settings of a topic while it is in use; what is not named stays
+    Alter {
+        topic: String,
+        #[command(flatten)]
+        options: TopicOptions,
+        /// Whether only the newest record of each key stays. On disk only
+        #[arg(long, value_name = "YES_OR_NO", value_parser = clap::builder::BoolishValueParser::new())]
+        compact: Option<bool>,
     },
     /// Give a topic more partitions; they only grow, and keys may come to other ones from then on
     AddPartitions {

@@ -50,8 +50,12 @@ pub struct ServerSettings {
     pub http_access_log: bool,
     /// The certificate's file and its key's.
     pub identity: Option<(PathBuf, PathBuf)>,
+    /// Where Kafka's clients are told to connect, if not where they did.
+    pub kafka_advertised: Option<(String, u16)>,
     /// Whether other machines may come without TLS.
     pub allow_plain: bool,
+    /// Whether clients have to log in, where their protocol can.
+    pub is_login_required: bool,
 }
 
 /// A running server.
@@ -60,6 +64,7 @@ pub struct Server {
     /// Bound addresses, where the door is open.
     pub native: Option<SocketAddr>,
     pub http: Option<SocketAddr>,
+    pub kafka: Option<SocketAddr>,
     tls: Arc<Tls>,
     shutdown: Shutdown,
     shutdown_timeout: Duration,
@@ -72,13 +77,16 @@ impl Server {
         let settings = config.server();
         let shards = Arc::new(Shards::start(settings.shards)?);
         let broker = start_broker(config, &shards)?;
+        broker.open_security().await.map_err(io::Error::other)?;
         let native = config.address("native").map_err(io::Error::other)?;
         let http = config.address("http").map_err(io::Error::other)?;
-        let tls = tls(&settings, native.into_iter().chain(http))?;
+        let kafka = config.address("kafka").map_err(io::Error::other)?;
+        let tls = tls(&settings, native.into_iter().chain(http).chain(kafka))?;
         let mut server = Self {
             broker,
             native: None,
             http: None,
+            kafka: None,
             tls,
             shutdown: Shutdown::default(),
             shutdown_timeout: settings.shutdown_timeout,
@@ -95,6 +103,9 @@ impl Server {
         }
         if let Some(address) = http {
             server.open_http(address, &settings).await.map_err(|e| at("http", address, &e))?;
+        }
+        if let Some(address) = kafka {
+            server.open_kafka(address, &settings).map_err(|e| at("kafka", address, &e))?;
         }
         Ok(server)
     }
@@ -153,6 +164,22 @@ impl Server {
         };
         let connections = self.connections("http", settings);
         self.http = Some(doors::http::open(&door, self.broker.clone(), connections, self.drain()).await?);
+        Ok(())
+    }
+
+    fn open_kafka(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
+        let connections = self.connections("kafka", settings);
+        let door = doors::kafka::Settings {
+            address,
+            advertised: settings.kafka_advertised.clone(),
+            hello_timeout: settings.hello_timeout,
+            allow_plain: settings.allow_plain,
+            is_login_required: settings.is_login_required,
+        };
+        let (address, telemetry) =
+            doors::kafka::open(&door, self.broker.clone(), &self.shards, connections, &self.shutdown, &self.tls)?;
+        self.kafka = Some(address);
+        self.show("kafka", telemetry);
         Ok(())
     }
 

@@ -1,7 +1,9 @@
 //! What a client asks for.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use engine::{Acks, Error, ErrorKind, Offset, Overflow, PartitionId, Result, Start, Storage, TopicSettings};
+use engine::{
+    Acks, Error, ErrorKind, Offset, Overflow, PartitionId, Result, SettingsChange, Start, Storage, TopicSettings,
+};
 
 use crate::field::{Fields, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
@@ -32,6 +34,7 @@ pub mod kind {
     pub const GROUP_DESCRIBE: u8 = 0x14;
     pub const GROUP_DELETE: u8 = 0x15;
     pub const OFFSET_RESET: u8 = 0x16;
+    pub const TOPIC_ALTER: u8 = 0x20;
 }
 
 /// Stands for "no partition named" where a partition is expected.
@@ -82,6 +85,11 @@ pub enum Request {
     TopicGrow {
         topic: String,
         partitions: u32,
+    },
+    /// The topic shall have other settings.
+    TopicAlter {
+        topic: String,
+        change: SettingsChange,
     },
     /// Records of a partition before an offset shall go; with `Offset::MAX` all that are there.
     RecordsDelete {
@@ -164,6 +172,10 @@ impl Request {
                 put_str(b, topic);
                 b.put_u32(*partitions);
             }),
+            Self::TopicAlter { topic, change } => put_frame(buf, kind::TOPIC_ALTER, correlation, |b| {
+                put_str(b, topic);
+                put_change(b, change);
+            }),
             Self::RecordsDelete { topic, partition, before } => {
                 put_frame(buf, kind::RECORDS_DELETE, correlation, |b| {
                     put_str(b, topic);
@@ -214,6 +226,7 @@ impl Request {
             kind::TOPIC_DELETE => Self::TopicDelete { topic: f.str()? },
             kind::TOPIC_DESCRIBE => Self::TopicDescribe { topic: f.str()? },
             kind::TOPIC_GROW => Self::TopicGrow { topic: f.str()?, partitions: f.u32()? },
+            kind::TOPIC_ALTER => Self::TopicAlter { topic: f.str()?, change: get_change(&mut f)? },
             kind::RECORDS_DELETE => Self::RecordsDelete { topic: f.str()?, partition: f.u32()?, before: f.u64()? },
             kind::TOPIC_LIST => Self::TopicList { after: f.str()?, count_max: f.u32()? },
             kind::STATS => Self::Stats,
@@ -338,15 +351,60 @@ pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
     b.put_u64(settings.retention_bytes);
     b.put_u64(settings.retention_ms);
     b.put_u8(settings.storage as u8);
-    b.put_u8(u8::from(settings.compact));
+    let is_largest_said = settings.batch_bytes_max != TopicSettings::default().batch_bytes_max;
+    put_flags(b, &[settings.compact, is_largest_said, settings.arrival_times]);
+    if is_largest_said {
+        b.put_u32(settings.batch_bytes_max);
+    }
+}
+
+/// A byte with a bit for each, the first one lowest.
+fn put_flags(b: &mut BytesMut, flags: &[bool]) {
+    b.put_u8(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
+}
+
+fn get_flags<const N: usize, B: Buf>(f: &mut Fields<B>) -> Result<[bool; N]> {
+    let byte = f.u8()?;
+    if byte >> N != 0 {
+        return Err(Error::malformed(format!("flags {byte:#04x} of settings are not known here")));
+    }
+    Ok(std::array::from_fn(|i| byte >> i & 1 == 1))
+}
+
+fn put_change(b: &mut BytesMut, change: &SettingsChange) {
+    let SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times } = change;
+    let has = [
+        retention_bytes.is_some(),
+        retention_ms.is_some(),
+        compact.is_some(),
+        batch_bytes_max.is_some(),
+        arrival_times.is_some(),
+    ];
+    put_flags(b, &has);
+    [retention_bytes, retention_ms].into_iter().flatten().for_each(|value| b.put_u64(*value));
+    compact.iter().for_each(|value| b.put_u8(u8::from(*value)));
+    batch_bytes_max.iter().for_each(|value| b.put_u32(*value));
+    arrival_times.iter().for_each(|value| b.put_u8(u8::from(*value)));
+}
+
+fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<SettingsChange> {
+    let has: [bool; 5] = get_flags(f)?;
+    Ok(SettingsChange {
+        retention_bytes: has[0].then(|| f.u64()).transpose()?,
+        retention_ms: has[1].then(|| f.u64()).transpose()?,
+        compact: has[2].then(|| f.bool()).transpose()?,
+        batch_bytes_max: has[3].then(|| f.u32()).transpose()?,
+        arrival_times: has[4].then(|| f.bool()).transpose()?,
+    })
 }
 
 pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
     let (partitions, retention_bytes, retention_ms, storage) = (f.u32()?, f.u64()?, f.u64()?, f.u8()?);
     let storage = Storage::from_code(storage)
         .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 2, not {storage}")))?;
-    let compact = f.bool()?;
-    Ok(TopicSettings { partitions, retention_bytes, retention_ms, storage, compact })
+    let [compact, is_largest_said, arrival_times] = get_flags(f)?;
+    let batch_bytes_max = if is_largest_said { f.u32()? } else { TopicSettings::default().batch_bytes_max };
+    Ok(TopicSettings { partitions, retention_bytes, retention_ms, storage, compact, batch_bytes_max, arrival_times })
 }
 
 /// A publish as the pieces that a vectored write takes: its head, and its batch uncopied.

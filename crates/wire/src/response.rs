@@ -36,6 +36,7 @@ pub mod kind {
     pub const GROUP_DESCRIBED: u8 = ANSWER | request::GROUP_DESCRIBE;
     pub const GROUP_DELETED: u8 = ANSWER | request::GROUP_DELETE;
     pub const OFFSETS_RESET: u8 = ANSWER | request::OFFSET_RESET;
+    pub const TOPIC_ALTERED: u8 = ANSWER | request::TOPIC_ALTER;
     pub const ERROR: u8 = 0xff;
 
     pub const DELIVER: u8 = 0x40;
@@ -62,6 +63,7 @@ pub enum Response {
     TopicDeleted,
     TopicDescribed(TopicInfo),
     TopicGrown(TopicInfo),
+    TopicAltered(TopicInfo),
     /// Where the partition begins now.
     RecordsDeleted {
         start: Offset,
@@ -211,6 +213,7 @@ impl Response {
             Self::TopicDeleted => put_frame(buf, kind::TOPIC_DELETED, correlation, |_| {}),
             Self::TopicDescribed(info) => put_frame(buf, kind::TOPIC_DESCRIBED, correlation, |b| put_topic(b, info)),
             Self::TopicGrown(info) => put_frame(buf, kind::TOPIC_GROWN, correlation, |b| put_topic(b, info)),
+            Self::TopicAltered(info) => put_frame(buf, kind::TOPIC_ALTERED, correlation, |b| put_topic(b, info)),
             Self::RecordsDeleted { start } => put_frame(buf, kind::RECORDS_DELETED, correlation, |b| b.put_u64(*start)),
             Self::Topics { topics, is_last } => put_frame(buf, kind::TOPICS, correlation, |b| {
                 b.put_u8(u8::from(*is_last));
@@ -265,6 +268,7 @@ impl Response {
             kind::TOPIC_DELETED => Self::TopicDeleted,
             kind::TOPIC_DESCRIBED => Self::TopicDescribed(get_topic(&mut f)?),
             kind::TOPIC_GROWN => Self::TopicGrown(get_topic(&mut f)?),
+            kind::TOPIC_ALTERED => Self::TopicAltered(get_topic(&mut f)?),
             kind::RECORDS_DELETED => Self::RecordsDeleted { start: f.u64()? },
             kind::TOPICS => {
                 let is_last = f.u8()? != 0;

@@ -55,7 +55,14 @@ impl Broker {
             None => (Storage::Memory, MEMORY_BYTES),
         };
         let compact = storage == Storage::Disk;
-        let settings = TopicSettings { partitions: PARTITIONS, retention_bytes, retention_ms: 0, storage, compact };
+        let settings = TopicSettings {
+            partitions: PARTITIONS,
+            retention_bytes,
+            retention_ms: 0,
+            storage,
+            compact,
+            ..TopicSettings::default()
+        };
         // No record of it lasts before it does: nobody has to wait.
         Ok(self.create(TopicName::parse(OFFSETS_TOPIC)?, settings)?.0)
     }

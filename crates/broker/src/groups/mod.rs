@@ -3,8 +3,10 @@
 //! The groups themselves are state machines (`engine::groups`). Here each has a lock, a place in the topic of
 //! offsets, and members that wait for news.
 
+mod classic;
 mod log;
 mod status;
+mod transactional;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,7 +28,10 @@ use crate::publish::Wakes;
 use crate::timers;
 use log::Appended;
 
-pub use status::{GroupMember, GroupPartition, GroupStatus, GroupSummary};
+pub(crate) use transactional::StagedCommit;
+
+pub use classic::Entered;
+pub use status::{ClassicInfo, GroupMember, GroupPartition, GroupStatus, GroupSummary};
 
 /// Timeouts are looked at no more often than this.
 const TICK: Duration = Duration::from_millis(10);
@@ -46,6 +51,9 @@ pub(crate) struct Coordinator {
     changed: Arc<Notify>,
     /// Committed offsets of all groups.
     offsets: Arc<AtomicUsize>,
+    /// What members that share out among themselves made all groups hold.
+    protocols_bytes: AtomicUsize,
+    member_ids: classic::MemberIds,
     /// The zero of the clock that never steps back.
     begin: Instant,
     counts: Counts,
@@ -75,6 +83,8 @@ struct State {
     group: Group,
     /// Deleted: whoever still holds it looks for it anew.
     is_gone: bool,
+    /// What of this group is counted in [`Coordinator::protocols_bytes`].
+    protocols_bytes: usize,
 }
 
 /// A sign of life.
@@ -95,6 +105,8 @@ pub struct Beat {
 pub struct OffsetCommit {
     pub partition: TopicPartition,
     pub offset: Offset,
+    /// [`NO_LEADER_EPOCH`] where none is known.
+    pub leader_epoch: i32,
     pub metadata: String,
 }
 
@@ -115,6 +127,8 @@ impl Default for Coordinator {
             topics_version: AtomicU64::new(1),
             changed: Arc::default(),
             offsets: Arc::default(),
+            protocols_bytes: AtomicUsize::new(0),
+            member_ids: classic::MemberIds::default(),
             begin: Instant::now(),
             counts: Counts::default(),
         }
@@ -173,7 +187,7 @@ impl Cell {
         Self {
             name: group.name().clone(),
             offsets: offsets.clone(),
-            state: Mutex::new(State { group, is_gone: false }),
+            state: Mutex::new(State { group, is_gone: false, protocols_bytes: 0 }),
             news: Notify::new(),
             saving: tokio::sync::Mutex::default(),
         }
@@ -283,6 +297,11 @@ impl Broker {
                 self.topic_or_create(topic.as_str())?;
             }
         }
+        self.join_group_without_creating(name, join).await
+    }
+
+    /// The same, but a topic that is missing is waited for.
+    pub async fn join_group_without_creating(&self, name: &GroupName, join: Join) -> Outcome<Turn> {
         let coordinator = self.restored_groups().await?;
         loop {
             let cell = coordinator.find_or_create(name)?;
@@ -396,7 +415,7 @@ impl Broker {
             partition: commit.partition,
             committed: Some(Committed {
                 offset: commit.offset,
-                leader_epoch: NO_LEADER_EPOCH,
+                leader_epoch: commit.leader_epoch,
                 metadata: commit.metadata.into(),
                 committed_ms,
             }),
@@ -416,6 +435,7 @@ impl Broker {
         let topic = self.offsets_topic()?;
         let cell = match committer {
             Committer::Member { who, .. } => coordinator.find_for(name, who)?,
+            Committer::Cleaner => coordinator.find(name)?,
             Committer::Outsider => coordinator.find_or_create(name)?,
         };
         let mut wakes = Wakes::default();
@@ -548,6 +568,7 @@ impl Broker {
             let appended = self.append_offsets(&topic, name, offsets.chain([group]), &mut wakes)?;
             state.is_gone = true;
             self.groups().offsets.fetch_sub(state.group.committed().len(), Ordering::Relaxed);
+            self.groups().protocols_bytes.fetch_sub(std::mem::take(&mut state.protocols_bytes), Ordering::Relaxed);
             appended
         };
         self.groups().groups.write().remove(&cell.name);
@@ -590,6 +611,7 @@ impl Broker {
                         tracing::info!(group = %cell.name, %member, "a member of a consumer group was put out");
                     }
                     coordinator.counts.expired_members.add(expired.len() as u64);
+                    coordinator.recount(&cell);
                     self.save(&cell, false).await
                 }
                 Err(refused) => Err(refused),

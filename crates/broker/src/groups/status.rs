@@ -5,7 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::groups::{Assignor, Committed, GroupName, GroupState, InstanceId, MemberId, MemberState};
+use bytes::Bytes;
+use engine::groups::{
+    Assignor, ClassicPhase, Committed, Group, GroupName, GroupState, InstanceId, MemberId, MemberState,
+};
 use engine::{Offset, TopicPartition};
 
 use super::{Cell, Outcome};
@@ -19,6 +22,7 @@ const LAG_ROWS_MAX: usize = 1000;
 pub struct GroupSummary {
     pub name: GroupName,
     pub state: GroupState,
+    pub classic: Option<ClassicInfo>,
     pub members: usize,
     /// Partitions with a committed offset.
     pub offsets: usize,
@@ -30,10 +34,20 @@ pub struct GroupSummary {
 pub struct GroupStatus {
     pub name: GroupName,
     pub state: GroupState,
+    pub classic: Option<ClassicInfo>,
     pub epoch: u32,
     pub assignor: Assignor,
     pub members: Vec<GroupMember>,
     pub partitions: Vec<GroupPartition>,
+}
+
+/// Of a group whose members share out among themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassicInfo {
+    pub phase: ClassicPhase,
+    pub protocol_type: String,
+    /// Empty before the first generation.
+    pub protocol: String,
 }
 
 #[derive(Clone, Debug)]
@@ -41,9 +55,17 @@ pub struct GroupMember {
     pub id: MemberId,
     pub instance: Option<InstanceId>,
     pub client: String,
+    pub host: String,
     pub state: MemberState,
     pub epoch: u32,
     pub topics: Vec<String>,
+    /// What it may read, and what it shall. Where members share out among themselves, as far as that is known.
+    pub assigned: Vec<TopicPartition>,
+    pub target: Vec<TopicPartition>,
+    /// What it says to its leader, or would say to one. Empty where it never has one.
+    pub metadata: Bytes,
+    /// What its leader said, if it has one.
+    pub assignment: Option<Bytes>,
 }
 
 /// A partition that the group shares out or has an offset of.
@@ -65,6 +87,33 @@ impl GroupPartition {
     }
 }
 
+fn classic_of(group: &Group) -> Option<ClassicInfo> {
+    let status = group.classic_status()?;
+    let (protocol_type, protocol) = (status.protocol_type.to_owned(), status.protocol.to_owned());
+    Some(ClassicInfo { phase: status.phase, protocol_type, protocol })
+}
+
+/// The members, with what they say for this protocol.
+fn members_of(group: &Group, protocol: &str) -> Vec<GroupMember> {
+    let members = group.members().map(|member| {
+        let spoken = member.protocols.iter().find(|spoken| *spoken.name == *protocol).or(member.protocols.first());
+        GroupMember {
+            id: member.id.clone(),
+            instance: member.instance.cloned(),
+            client: member.client.to_owned(),
+            host: member.host.to_owned(),
+            state: member.state,
+            epoch: member.epoch,
+            topics: member.topics.iter().map(ToString::to_string).collect(),
+            assigned: member.assigned.iter().cloned().collect(),
+            target: member.target.iter().cloned().collect(),
+            metadata: spoken.map(|spoken| spoken.metadata.clone()).unwrap_or_default(),
+            assignment: member.assignment.cloned(),
+        }
+    });
+    members.collect()
+}
+
 impl Broker {
     /// Groups in the order of their names, after this one.
     pub async fn list_groups(&self, after: &str, count_max: usize) -> Outcome<(Vec<GroupSummary>, bool)> {
@@ -80,28 +129,26 @@ impl Broker {
         let cell = self.restored_groups().await?.find(name)?;
         let state = cell.state.lock();
         let group = &state.group;
-        let members = group.members().map(|member| GroupMember {
-            id: member.id.clone(),
-            instance: member.instance.cloned(),
-            client: member.client.to_owned(),
-            state: member.state,
-            epoch: member.epoch,
-            topics: member.topics.iter().map(ToString::to_string).collect(),
-        });
+        let classic = classic_of(group);
+        let protocol = classic.as_ref().map_or("", |classic| &classic.protocol);
         let mut status = GroupStatus {
             name: name.clone(),
             state: group.state(),
             epoch: group.epoch(),
             assignor: group.assignor(),
-            members: members.collect(),
+            members: members_of(group, protocol),
+            classic,
             partitions: Vec::new(),
         };
+        let readers = group.members().flat_map(|m| m.assigned.iter().chain(m.revoking).map(move |at| (at, m.id)));
+        let readers: BTreeMap<&TopicPartition, &MemberId> = readers.collect();
         let all: BTreeSet<TopicPartition> = group.partitions().chain(group.committed().keys().cloned()).collect();
-        let known: Vec<_> =
-            all.into_iter().map(|at| (group.owner(&at).cloned(), group.committed().get(&at).cloned(), at)).collect();
+        let all = all.into_iter().chain(readers.keys().map(|at| (*at).clone())).collect::<BTreeSet<_>>();
+        let of = |at: &TopicPartition| (readers.get(at).map(|id| (*id).clone()), group.committed().get(at).cloned());
+        let known: Vec<_> = all.into_iter().map(|at| (of(&at), at)).collect();
         drop(state);
         // A partition of a topic that was deleted just now is not shown.
-        let partitions = known.into_iter().filter_map(|(owner, committed, partition)| {
+        let partitions = known.into_iter().filter_map(|((owner, committed), partition)| {
             let (start, end) = self.bounds(&partition)?;
             Some(GroupPartition { partition, owner, committed, start, end })
         });
@@ -115,14 +162,14 @@ impl Broker {
     }
 
     fn summary(&self, cell: &Arc<Cell>) -> GroupSummary {
-        let (state, members, committed): (_, _, BTreeMap<TopicPartition, Offset>) = {
+        let (state, classic, members, committed): (_, _, _, BTreeMap<TopicPartition, Offset>) = {
             let group = &cell.state.lock().group;
             let committed = group.committed().iter().map(|(at, committed)| (at.clone(), committed.offset));
-            (group.state(), group.members_len(), committed.collect())
+            (group.state(), classic_of(group), group.members_len(), committed.collect())
         };
         let lag = |(at, offset): (&TopicPartition, &Offset)| Some(self.bounds(at)?.1.saturating_sub(*offset));
         let lag = committed.iter().filter_map(lag).sum();
-        GroupSummary { name: cell.name.clone(), state, members, offsets: committed.len(), lag }
+        GroupSummary { name: cell.name.clone(), state, classic, members, offsets: committed.len(), lag }
     }
 
     pub(crate) fn expose_groups(&self, out: &mut Exposition<'_>) -> fmt::Result {

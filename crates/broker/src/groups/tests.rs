@@ -18,13 +18,19 @@ fn at(topic: &str, partition: PartitionId) -> TopicPartition {
 }
 
 fn commit(topic: &str, partition: PartitionId, offset: Offset) -> OffsetCommit {
-    OffsetCommit { partition: at(topic, partition), offset, metadata: format!("note {offset}") }
+    OffsetCommit {
+        partition: at(topic, partition),
+        offset,
+        leader_epoch: NO_LEADER_EPOCH,
+        metadata: format!("note {offset}"),
+    }
 }
 
 fn join(member: &str, topic: &str) -> Join {
     Join {
         who: Identity { member: MemberId::parse(member).expect("an id"), instance: None },
         client: "test".into(),
+        host: "here".into(),
         topics: vec![Pattern::parse(topic).expect("a topic")],
         assignor: Default::default(),
         session_timeout_ms: 30_000,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use broker::{Beat, Broker, OffsetCommit, ResetTo, Settings};
 use engine::groups::{
-    Assignor, Committer, GroupName, GroupState, Identity, Join, MemberId, OFFSETS_TOPIC, Reason, Turn,
+    Assignor, Committer, GroupName, GroupState, Identity, Join, MemberId, NO_LEADER_EPOCH, OFFSETS_TOPIC, Reason, Turn,
 };
 use engine::{ErrorKind, Overflow, Pattern, Start, TopicName, TopicPartition, TopicSettings};
 
@@ -37,6 +37,7 @@ impl Member {
         let join = Join {
             who: who(name),
             client: "test".into(),
+            host: "here".into(),
             topics: topics.split(',').map(|topic| Pattern::parse(topic).expect("a topic")).collect(),
             assignor: Assignor::Uniform,
             session_timeout_ms,
@@ -74,7 +75,12 @@ impl Member {
 
     async fn commit(&self, topic: &str, partition: u32, offset: u64) -> Result<(), Reason> {
         let committer = Committer::Member { who: self.who.clone(), epoch: self.epoch };
-        let offsets = vec![OffsetCommit { partition: at(topic, partition), offset, metadata: String::new() }];
+        let offsets = vec![OffsetCommit {
+            partition: at(topic, partition),
+            offset,
+            leader_epoch: NO_LEADER_EPOCH,
+            metadata: String::new(),
+        }];
         self.broker.commit_offsets(&group(), &committer, offsets).await.map_err(|refused| refused.reason)
     }
 }
@@ -194,23 +200,26 @@ async fn lag_is_the_end_less_what_is_committed() {
     assert_eq!(broker.describe_group(&group()).await.map(drop).map_err(|r| r.reason), Err(Reason::NoSuchGroup));
 }
 
-/// Names that begin with `_` are the broker's own: clients may read them, and nothing else.
+/// Some topics are the broker's own: clients may read them, and nothing else. Other names that begin with `_` are
+/// like any name.
 #[tokio::test]
 async fn internal_topics_are_read_only() {
     let broker = start(Settings::default());
     let member = Member::join(&broker, "m", "t", 600_000).await;
     let invalid = Err(ErrorKind::Invalid);
-    for name in [OFFSETS_TOPIC, "_mine"] {
+    for name in [OFFSETS_TOPIC, "_transactions"] {
         assert_eq!(publish(&broker, name, 0).await.map(drop).map_err(|e| e.kind), invalid, "{name}");
         assert_eq!(broker.create_topic(name, TopicSettings::default()).await.map(drop).map_err(|e| e.kind), invalid);
         assert_eq!(broker.grow_topic(name, 100).await.map(drop).map_err(|e| e.kind), invalid);
         assert_eq!(broker.delete_topic(name).await.map_err(|e| e.kind), invalid);
     }
-    let missing = broker.subscribe(ask("_mine"));
+    let missing = broker.subscribe(ask("_transactions"));
     assert_eq!(missing.map(drop).map_err(|e| e.kind), Err(ErrorKind::NotFound), "it is not created");
     let mut blocking = ask(OFFSETS_TOPIC);
     blocking.overflow = Overflow::Block;
     assert_eq!(broker.subscribe(blocking).map(drop).map_err(|e| e.kind), invalid, "nobody holds the broker up");
+    publish(&broker, "_mine", 0).await.expect("published");
+    broker.delete_topic("_mine").await.expect("deleted");
     // A pattern does not mean it.
     let everything = broker.subscribe(ask(">")).expect("subscribed");
     assert_eq!(everything.starts.iter().map(|start| start.topic.as_str()).collect::<Vec<_>>(), ["t"]);

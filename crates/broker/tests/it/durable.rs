@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use broker::{Attempt, Broker, OffsetCommit, Settings, Wakes};
-use engine::groups::{Committer, GroupName};
+use engine::groups::{Committer, GroupName, NO_LEADER_EPOCH};
 use engine::record::Producer;
 use engine::{Acks, BatchBuilder, Codec, DraftBatch, ErrorKind, TopicName, TopicPartition};
 use storage::{RealDisk, Store, StoreSettings};
@@ -19,9 +19,13 @@ fn settings() -> StoreSettings {
     settings
 }
 
-fn open(dir: &Path) -> Arc<Broker> {
+pub fn open(dir: &Path) -> Arc<Broker> {
+    open_with(dir, Settings::default())
+}
+
+pub fn open_with(dir: &Path, of_broker: Settings) -> Arc<Broker> {
     let stored = Store::open(Arc::new(RealDisk), dir, settings(), broker::now_ms, &mut |_| {}).expect("opened");
-    Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started")
+    Broker::start_with(of_broker, &[Handle::current()], Some(stored)).expect("started")
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -109,7 +113,12 @@ async fn a_commit_that_nobody_waits_for_counts_all_the_same() {
     let group = GroupName::parse("g").expect("a name");
     let partition = TopicPartition { topic: TopicName::parse("t").expect("a name"), partition: 0 };
     let commit = |offset| {
-        let offsets = vec![OffsetCommit { partition: partition.clone(), offset, metadata: String::new() }];
+        let offsets = vec![OffsetCommit {
+            partition: partition.clone(),
+            offset,
+            leader_epoch: NO_LEADER_EPOCH,
+            metadata: String::new(),
+        }];
         broker.commit_offsets(&group, &Committer::Outsider, offsets)
     };
     // The group itself is on the disk then.

@@ -2,12 +2,16 @@
 
 mod support;
 
+mod altering;
+mod classic_groups;
 mod consumer_groups;
 mod delivering;
 mod durable;
 mod groups;
 mod growing;
+mod identity;
 mod joining;
 mod lanes;
 mod limits;
+mod security;
 mod topics;

@@ -17,7 +17,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use broker::{Published, TopicStatus};
 use bytes::{Bytes, BytesMut};
-use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, RecordView, TopicSettings};
+use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, RecordView, SettingsChange, TopicSettings};
 use http_body_util::BodyExt;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -319,6 +319,8 @@ pub(super) struct SettingsIn {
     retention_ms: Option<u64>,
     storage: Option<String>,
     compact: Option<bool>,
+    batch_bytes_max: Option<u32>,
+    arrival_times: Option<bool>,
 }
 
 impl SettingsIn {
@@ -329,6 +331,8 @@ impl SettingsIn {
             retention_ms: self.retention_ms.unwrap_or(defaults.retention_ms),
             storage: self.storage.as_deref().map(str::parse).transpose()?.unwrap_or(defaults.storage),
             compact: self.compact.unwrap_or(defaults.compact),
+            batch_bytes_max: self.batch_bytes_max.unwrap_or(defaults.batch_bytes_max),
+            arrival_times: self.arrival_times.unwrap_or(defaults.arrival_times),
         })
     }
 }
@@ -336,9 +340,22 @@ impl SettingsIn {
 /// What is to be different about a topic.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct GrowthIn {
+pub(super) struct AlterIn {
     /// In all.
-    pub partitions: u32,
+    pub partitions: Option<u32>,
+    retention_bytes: Option<u64>,
+    retention_ms: Option<u64>,
+    compact: Option<bool>,
+    batch_bytes_max: Option<u32>,
+    arrival_times: Option<bool>,
+}
+
+impl AlterIn {
+    /// What is to be different beside the number of partitions.
+    pub fn settings(&self) -> SettingsChange {
+        let Self { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } = *self;
+        SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times }
+    }
 }
 
 /// A batch that was published.
@@ -465,6 +482,8 @@ pub(super) fn page(
             next_offset = view.offset + 1;
             count += 1;
         }
+        // It may end with what compaction took, or be no more than a transaction's marker.
+        next_offset = next_offset.max(batch.next_offset());
     }
     body.extend_from_slice(format!("],\"next_offset\":{next_offset}}}").as_bytes());
     Ok(body)
@@ -484,6 +503,7 @@ pub(super) fn offset_for_time(batch: &RecordBatch, timestamp_ms: i64) -> Option<
 #[derive(Serialize)]
 pub(super) struct TopicOut<'a> {
     topic: &'a str,
+    id: String,
     settings: SettingsOut,
     partitions: Vec<PartitionOut>,
 }
@@ -495,6 +515,8 @@ struct SettingsOut {
     retention_ms: u64,
     storage: &'static str,
     compact: bool,
+    batch_bytes_max: u32,
+    arrival_times: bool,
 }
 
 #[derive(Serialize)]
@@ -521,7 +543,7 @@ pub(super) struct TopicsOut<'a> {
 
 impl<'a> TopicOut<'a> {
     pub fn new(status: &'a TopicStatus) -> Self {
-        let TopicSettings { partitions, retention_bytes, retention_ms, storage, compact } = status.settings;
+        let settings = status.settings;
         let extents = (0..).zip(&status.partitions).map(|(partition, extent)| PartitionOut {
             partition,
             start_offset: extent.start,
@@ -531,7 +553,16 @@ impl<'a> TopicOut<'a> {
         });
         Self {
             topic: status.name.as_str(),
-            settings: SettingsOut { partitions, retention_bytes, retention_ms, storage: storage.name(), compact },
+            id: status.id.to_string(),
+            settings: SettingsOut {
+                partitions: settings.partitions,
+                retention_bytes: settings.retention_bytes,
+                retention_ms: settings.retention_ms,
+                storage: settings.storage.name(),
+                compact: settings.compact,
+                batch_bytes_max: settings.batch_bytes_max,
+                arrival_times: settings.arrival_times,
+            },
             partitions: extents.collect(),
         }
     }

@@ -17,7 +17,7 @@ use engine::{
 };
 
 use super::codec::{
-    self, BodyKind, DeletedOut, GrowthIn, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut,
+    self, AlterIn, BodyKind, DeletedOut, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut,
 };
 use super::errors::{Failure, Result};
 use super::stream::{self, Events, Session};
@@ -279,7 +279,8 @@ pub(super) async fn create_topic(
     Ok(codec::json(code, &TopicOut::new(&status)))
 }
 
-pub(super) async fn grow_topic(
+/// Changes settings first: they can be refused for more reasons than partitions, and be changed again.
+pub(super) async fn alter_topic(
     State(http): State<Arc<Http>>,
     Topic(topic): Topic,
     request: Request,
@@ -288,8 +289,19 @@ pub(super) async fn grow_topic(
     let (head, body) = request.into_parts();
     let body = codec::read_body(body, &http.bodies).await?;
     codec::expect_json(&head.headers)?;
-    let GrowthIn { partitions } = codec::parse_json(&body.bytes)?;
-    Ok(codec::json(StatusCode::OK, &TopicOut::new(&http.broker.grow_topic(&topic, partitions).await?)))
+    let wanted: AlterIn = codec::parse_json(&body.bytes)?;
+    let change = wanted.settings();
+    if wanted.partitions.is_none() && change.is_empty() {
+        return Err(Error::invalid("say what is to be different: partitions, retention_ms, compact, ...").into());
+    }
+    let mut status = http.broker.describe_topic(&topic)?;
+    if !change.is_empty() {
+        status = http.broker.alter_topic(&topic, change).await?;
+    }
+    if let Some(partitions) = wanted.partitions {
+        status = http.broker.grow_topic(&topic, partitions).await?;
+    }
+    Ok(codec::json(StatusCode::OK, &TopicOut::new(&status)))
 }
 
 pub(super) async fn describe_topic(State(http): State<Arc<Http>>, Topic(topic): Topic, uri: Uri) -> Result<Response> {

@@ -118,7 +118,7 @@ static ROUTES: [Route; 15] = [
     Route { method: Method::GET, path: "/v1/topics", serve: |method| on(method, map::list_topics) },
     Route { method: Method::PUT, path: "/v1/topics/{topic}", serve: |method| on(method, map::create_topic) },
     Route { method: Method::GET, path: "/v1/topics/{topic}", serve: |method| on(method, map::describe_topic) },
-    Route { method: Method::PATCH, path: "/v1/topics/{topic}", serve: |method| on(method, map::grow_topic) },
+    Route { method: Method::PATCH, path: "/v1/topics/{topic}", serve: |method| on(method, map::alter_topic) },
     Route { method: Method::DELETE, path: "/v1/topics/{topic}", serve: |method| on(method, map::delete_topic) },
     Route { method: Method::POST, path: "/v1/topics/{topic}/records", serve: |method| on(method, map::publish) },
     Route { method: Method::GET, path: "/v1/topics/{topic}/records", serve: |method| on(method, map::fetch) },

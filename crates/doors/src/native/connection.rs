@@ -217,6 +217,13 @@ impl NativeHandler {
                     Ok(Response::TopicGrown(map::topic_info(&status)))
                 })
             }
+            Request::TopicAlter { topic, change } => {
+                let broker = broker.clone();
+                alone(async move {
+                    let status = broker.alter_topic(&topic, change).await?;
+                    Ok(Response::TopicAltered(map::topic_info(&status)))
+                })
+            }
             Request::RecordsDelete { topic, partition, before } => {
                 let broker = broker.clone();
                 alone(async move {

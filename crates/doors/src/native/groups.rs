@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{Beat, Broker, GroupStatus, ResetTo};
-use engine::groups::{Committer, GroupName, Identity, InstanceId, Join, MemberId};
+use engine::groups::{Committer, GroupName, Identity, InstanceId, Join, MemberId, NO_LEADER_EPOCH};
 use engine::limits::GROUP_PARTITIONS_MAX;
 use engine::{Error, PartitionId, Pattern, Result, TopicName, TopicPartition};
 use wire::groups::{
@@ -77,7 +77,8 @@ async fn heartbeat(broker: &Arc<Broker>, heartbeat: Heartbeat, peer: &str) -> Re
         Step::Join { client, session_timeout_ms, rebalance_timeout_ms, assignor, topics } => {
             let join = Join {
                 who,
-                client: format!("{client} at {peer}"),
+                client,
+                host: peer.to_owned(),
                 topics: patterns(&topics)?,
                 assignor,
                 session_timeout_ms,
@@ -118,6 +119,7 @@ async fn commit(broker: &Arc<Broker>, commit: OffsetCommit) -> Result<()> {
         offsets.extend(new.into_iter().map(|new| broker::OffsetCommit {
             partition: TopicPartition { topic: topic.clone(), partition: new.partition },
             offset: new.offset,
+            leader_epoch: NO_LEADER_EPOCH,
             metadata: new.metadata,
         }));
     }
@@ -193,7 +195,10 @@ fn info(status: GroupStatus) -> GroupInfo {
     let member = |member: broker::GroupMember| MemberInfo {
         member: member.id.to_string(),
         instance: member.instance.map_or(String::new(), |instance| instance.to_string()),
-        client: member.client,
+        client: match member.host.as_str() {
+            "" => member.client,
+            host => format!("{} at {host}", member.client),
+        },
         state: member.state,
         epoch: member.epoch,
         topics: member.topics,

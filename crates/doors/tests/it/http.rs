@@ -227,11 +227,12 @@ async fn topics_from_begin_to_end() {
     let settings = r#"{"partitions":2,"retention_ms":5000}"#;
     let created = server.send("PUT", "/v1/topics/b", &[JSON], settings).await;
     assert_eq!(created.status, 201);
+    let id = created.json()["id"].as_str().expect("an id").to_owned();
     assert_eq!(
-        created.text(),
+        created.text().replace(&id, "ID"),
         concat!(
-            r#"{"topic":"b","settings":{"partitions":2,"retention_bytes":67108864,"retention_ms":5000,"#,
-            r#""storage":"memory","compact":false},"#,
+            r#"{"topic":"b","id":"ID","settings":{"partitions":2,"retention_bytes":67108864,"retention_ms":5000,"#,
+            r#""storage":"memory","compact":false,"batch_bytes_max":8388608,"arrival_times":false},"#,
             r#""partitions":[{"partition":0,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0},"#,
             r#"{"partition":1,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0}]}"#
         )
@@ -262,6 +263,13 @@ async fn topics_from_begin_to_end() {
         assert_eq!((grown.status, &json["settings"]["partitions"]), (200, &json!(4)));
         assert_eq!(json["partitions"].as_array().map(Vec::len), Some(4));
     }
+
+    let change = r#"{"partitions":5,"retention_ms":9000,"batch_bytes_max":4096}"#;
+    let altered = server.send("PATCH", "/v1/topics/b", &[JSON], change).await.json();
+    let settings = &altered["settings"];
+    assert_eq!((&settings["partitions"], &settings["retention_ms"]), (&json!(5), &json!(9000)));
+    assert_eq!((&settings["batch_bytes_max"], &settings["retention_bytes"]), (&json!(4096), &json!(67_108_864)));
+    assert_eq!(altered["id"], id.as_str());
 
     let deleted = server.send("DELETE", "/v1/topics/b", &[], "").await;
     assert_eq!((deleted.status, deleted.text()), (204, ""));
@@ -327,8 +335,10 @@ const MISTAKES: &[Mistake] = &[
     ("PUT", "/v1/topics/n", TEXT, "{}", 415, "unsupported", "application/json"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":0}"#, 400, "invalid", "has 1 partitions: they can only grow"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":1025}"#, 400, "invalid", "1 to 1024"),
-    ("PATCH", "/v1/topics/t", JSON, "{}", 400, "malformed", "`partitions`"),
-    ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":2,"retention_ms":1}"#, 400, "malformed", "`retention_ms`"),
+    ("PATCH", "/v1/topics/t", JSON, "{}", 400, "invalid", "say what is to be different"),
+    ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":2,"storage":"disk"}"#, 400, "malformed", "`storage`"),
+    ("PATCH", "/v1/topics/t", JSON, r#"{"compact":true}"#, 400, "invalid", "--data DIR"),
+    ("PATCH", "/v1/topics/t", JSON, r#"{"batch_bytes_max":1}"#, 400, "invalid", "128 to 8388608"),
     ("PATCH", "/v1/topics/t", TEXT, r#"{"partitions":2}"#, 415, "unsupported", "application/json"),
     ("DELETE", RECORDS, TEXT, "", 400, "invalid", "before: an offset"),
     ("DELETE", "/v1/topics/t/records?before=7", TEXT, "", 416, "out_of_range", "0 to "),

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::assign::{Assignment, Assignor, Subscriber};
+use super::classic::{self, Classic};
+use super::classic_api::CLIENT_BYTES_MAX;
 use super::offsets::{Change, Committed, Offsets};
 use super::record::SavedGroup;
-use super::status::{GroupState, MemberState, MemberStatus};
+use super::shared::Face;
 use super::{Catalog, GroupError, GroupName, InstanceId, MemberId, Reason};
 use crate::error::{Error, Result};
-use crate::ids::{Offset, TopicName, TopicPartition};
+use crate::ids::{Offset, TopicName, TopicPartition, is_inbox, is_internal};
 use crate::limits::{
     GROUP_MEMBERS_MAX, GROUP_PARTITIONS_MAX, GROUP_TOPICS_BYTES_MAX, GROUP_TOPICS_MAX, REBALANCE_TIMEOUT_MS_MAX,
     SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN,
@@ -19,8 +21,6 @@ use crate::pattern::Pattern;
 const EPOCH_BLOCK: u32 = 1024;
 /// Epochs that begin with one change at most: topics are looked at, and then members go.
 const EPOCHS_PER_CHANGE: u32 = 2;
-/// What a member may call its program.
-const CLIENT_BYTES_MAX: usize = 255;
 
 type Outcome<T = ()> = Result<T, GroupError>;
 
@@ -47,6 +47,8 @@ pub struct Join {
     pub who: Identity,
     /// How its program calls itself, for people.
     pub client: String,
+    /// Where that runs, for people.
+    pub host: String,
     pub topics: Vec<Pattern>,
     pub assignor: Assignor,
     /// How long it may be silent.
@@ -59,13 +61,7 @@ impl Join {
     /// Whether every value is in its range.
     pub fn check(&self) -> Result<()> {
         check_topics(&self.topics)?;
-        let session = SESSION_TIMEOUT_MS_MIN..=SESSION_TIMEOUT_MS_MAX;
-        if !session.contains(&self.session_timeout_ms) {
-            return Err(Error::invalid(format!(
-                "a session timeout is {SESSION_TIMEOUT_MS_MIN} to {SESSION_TIMEOUT_MS_MAX} ms, not {}",
-                self.session_timeout_ms
-            )));
-        }
+        check_session(self.session_timeout_ms)?;
         if !(SESSION_TIMEOUT_MS_MIN..=REBALANCE_TIMEOUT_MS_MAX).contains(&self.rebalance_timeout_ms) {
             return Err(Error::invalid(format!(
                 "a rebalance timeout is {SESSION_TIMEOUT_MS_MIN} to {REBALANCE_TIMEOUT_MS_MAX} ms, not {}",
@@ -74,6 +70,15 @@ impl Join {
         }
         Ok(())
     }
+}
+
+pub(super) fn check_session(timeout_ms: u32) -> Result<()> {
+    if (SESSION_TIMEOUT_MS_MIN..=SESSION_TIMEOUT_MS_MAX).contains(&timeout_ms) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "a session timeout is {SESSION_TIMEOUT_MS_MIN} to {SESSION_TIMEOUT_MS_MAX} ms, not {timeout_ms}"
+    )))
 }
 
 fn check_topics(topics: &[Pattern]) -> Result<()> {
@@ -89,14 +94,14 @@ fn check_topics(topics: &[Pattern]) -> Result<()> {
             "the topics of a member have names of {bytes} bytes, more than {GROUP_TOPICS_BYTES_MAX}; use a pattern"
         )));
     }
-    match topics.iter().find(|topic| topic.as_str().starts_with('_')) {
+    match topics.iter().find(|topic| is_internal(topic.as_str()) || is_inbox(topic.as_str())) {
         Some(topic) => Err(Error::invalid(format!("a group cannot share the internal topic {topic}"))),
         None => Ok(()),
     }
 }
 
 /// By name, each once.
-fn sort<P: std::borrow::Borrow<Pattern>>(patterns: &mut Vec<P>) {
+pub(super) fn sort<P: std::borrow::Borrow<Pattern>>(patterns: &mut Vec<P>) {
     patterns.sort_unstable_by(|a, b| a.borrow().as_str().cmp(b.borrow().as_str()));
     patterns.dedup_by(|a, b| a.borrow() == b.borrow());
 }
@@ -108,6 +113,8 @@ pub enum Committer {
     Member { who: Identity, epoch: u32 },
     /// Somebody else, while the group has no members.
     Outsider,
+    /// Somebody else, of topics that no member subscribes to.
+    Cleaner,
 }
 
 /// What a member is told.
@@ -119,61 +126,71 @@ pub struct Turn {
 }
 
 #[derive(Debug)]
-struct Member {
-    instance: Option<InstanceId>,
-    client: String,
-    topics: Vec<Pattern>,
-    assignor: Assignor,
-    session_timeout_ms: u32,
-    rebalance_timeout_ms: u32,
+pub(super) struct Member {
+    pub(super) instance: Option<InstanceId>,
+    pub(super) client: String,
+    pub(super) host: String,
+    pub(super) topics: Vec<Pattern>,
+    pub(super) assignor: Assignor,
+    pub(super) session_timeout_ms: u32,
+    pub(super) rebalance_timeout_ms: u32,
     /// The epoch whose target this member has reached, or reaches as others give up partitions.
-    epoch: u32,
+    pub(super) epoch: u32,
     /// The epoch that it showed last. An answer may be lost, so it may show any from this to `epoch`.
-    shown_epoch: u32,
+    pub(super) shown_epoch: u32,
     /// What it may read.
-    assigned: BTreeSet<TopicPartition>,
+    pub(super) assigned: BTreeSet<TopicPartition>,
     /// What it was asked to give up and may still read. Nobody else gets it before it says so.
-    revoking: BTreeSet<TopicPartition>,
+    pub(super) revoking: BTreeSet<TopicPartition>,
     /// Those of `revoking` whose topic was deleted: offsets of them mean nothing any more.
-    gone: BTreeSet<TopicPartition>,
-    session_ends_ms: u64,
+    pub(super) gone: BTreeSet<TopicPartition>,
+    pub(super) session_ends_ms: u64,
     /// While `revoking` is not empty.
-    revocation_ends_ms: Option<u64>,
-    is_away: bool,
+    pub(super) revocation_ends_ms: Option<u64>,
+    pub(super) is_away: bool,
     /// Rises whenever there is something new to tell.
-    news: u64,
-    told: u64,
+    pub(super) news: u64,
+    pub(super) told: u64,
     /// Heartbeats of this member: an older one that still waits has nothing more to say.
-    beats: u64,
+    pub(super) beats: u64,
+    /// Of one that joins, syncs and beats the classic way.
+    pub(super) face: Option<Box<Face>>,
 }
 
 /// Invariants: a partition is in `assigned` or `revoking` of at most one member, and then that one is its
-/// owner; `target` has every member and every partition of `topics` that somebody subscribes to, once.
+/// owner; `target` has every member and every partition of `topics` that somebody subscribes to, once; `members`
+/// or `classic` has members, never both.
 #[derive(Debug)]
 pub struct Group {
-    name: GroupName,
-    epoch: u32,
-    members: BTreeMap<MemberId, Member>,
-    instances: BTreeMap<InstanceId, MemberId>,
+    pub(super) name: GroupName,
+    pub(super) epoch: u32,
+    pub(super) members: BTreeMap<MemberId, Member>,
+    pub(super) instances: BTreeMap<InstanceId, MemberId>,
+    /// Members that share out among themselves.
+    pub(super) classic: Classic,
+    /// What `version` has seen of the news there.
+    pub(super) classic_news: u64,
     /// The topics that members subscribe to, with their partitions, as of `catalog_version`.
-    topics: BTreeMap<TopicName, u32>,
-    catalog_version: u64,
+    pub(super) topics: BTreeMap<TopicName, u32>,
+    pub(super) catalog_version: u64,
     /// Partitions beyond the limit, which nobody is assigned.
-    left_out: usize,
-    target: Assignment,
-    owners: BTreeMap<TopicPartition, MemberId>,
-    offsets: Offsets,
+    pub(super) left_out: usize,
+    pub(super) target: Assignment,
+    pub(super) owners: BTreeMap<TopicPartition, MemberId>,
+    pub(super) offsets: Offsets,
     /// Since 1970, while there are no members.
-    empty_since_ms: Option<u64>,
+    pub(super) empty_since_ms: Option<u64>,
     /// What the topic of offsets has.
-    saved: Option<SavedGroup>,
+    pub(super) saved: Option<SavedGroup>,
     /// Rises whenever members other than the one that spoke may have something new.
-    version: u64,
+    pub(super) version: u64,
 }
 
 impl Group {
     pub fn new(name: GroupName, now: Now) -> Self {
         Self {
+            classic: Classic::new(name.clone()),
+            classic_news: 0,
             name,
             epoch: 0,
             members: BTreeMap::new(),
@@ -221,7 +238,7 @@ impl Group {
     }
 
     pub fn members_len(&self) -> usize {
-        self.members.len()
+        self.members.len() + self.classic.members.len()
     }
 
     /// What has to be in the topic of offsets before the next change: epochs are given out only up to a
@@ -242,6 +259,7 @@ impl Group {
     /// number of this heartbeat.
     pub fn join(&mut self, join: Join, catalog: &dyn Catalog, now: Now) -> Outcome<u64> {
         join.check()?;
+        let is_adopting = self.adopt_classic(now)?;
         let known = self.members.get(&join.who.member);
         if known.is_some_and(|member| member.instance != join.who.instance) {
             return Err(Error::invalid(format!("member {} has another instance id", join.who.member)).into());
@@ -249,14 +267,16 @@ impl Group {
         self.take_over(&join.who);
         let id = join.who.member;
         if !self.members.contains_key(&id) && self.members.len() >= GROUP_MEMBERS_MAX {
-            return Err(Error::busy(format!("group {} has {GROUP_MEMBERS_MAX} members", self.name)).into());
+            let message = format!("group {} has {GROUP_MEMBERS_MAX} members", self.name);
+            return Err(GroupError::new(Reason::GroupFull, message));
         }
         let mut topics = join.topics;
         sort(&mut topics);
         let member = self.members.entry(id.clone()).or_insert_with(|| Member::new(join.who.instance.clone()));
-        let is_same = member.epoch > 0 && member.topics == topics && member.assignor == join.assignor;
-        member.client = join.client;
+        let is_same = !is_adopting && member.epoch > 0 && member.topics == topics && member.assignor == join.assignor;
+        (member.client, member.host) = (join.client, join.host);
         member.client.truncate(member.client.floor_char_boundary(CLIENT_BYTES_MAX));
+        member.face = None;
         member.topics = topics;
         member.assignor = join.assignor;
         member.session_timeout_ms = join.session_timeout_ms;
@@ -278,7 +298,7 @@ impl Group {
 
     /// Whoever joins reads nothing yet, so what it shall not have any more is free at once. Epochs of before are
     /// those of an earlier membership, whose commits mean nothing any more.
-    fn begin_anew(&mut self, id: &MemberId) {
+    pub(super) fn begin_anew(&mut self, id: &MemberId) {
         if let Some(member) = self.members.get_mut(id) {
             (member.epoch, member.shown_epoch) = (self.epoch, self.epoch);
         }
@@ -291,7 +311,7 @@ impl Group {
     }
 
     /// The member that came last with an instance id is the one.
-    fn take_over(&mut self, who: &Identity) {
+    pub(super) fn take_over(&mut self, who: &Identity) {
         let Some(before) = who.instance.as_ref().and_then(|instance| self.instances.get(instance)).cloned() else {
             return;
         };
@@ -348,7 +368,7 @@ impl Group {
         Ok(())
     }
 
-    fn hear(&mut self, id: &MemberId, now: Now) -> u64 {
+    pub(super) fn hear(&mut self, id: &MemberId, now: Now) -> u64 {
         let Some(member) = self.members.get_mut(id) else {
             return 0;
         };
@@ -372,20 +392,17 @@ impl Group {
 
     /// Removes members whose session is over, or who do not give up what they were asked for.
     pub fn expire(&mut self, now: Now) -> Vec<MemberId> {
-        let is_over = |member: &Member| {
-            let ends = member.revocation_ends_ms.unwrap_or(u64::MAX).min(member.session_ends_ms);
-            ends <= now.steady_ms
-        };
-        let over: Vec<MemberId> =
+        let is_over = |member: &Member| member.ends_ms() <= now.steady_ms;
+        let mut over: Vec<MemberId> =
             self.members.iter().filter(|(_, member)| is_over(member)).map(|(id, _)| id.clone()).collect();
         self.remove(over.clone(), now);
+        over.extend(self.expire_classic(now));
         over
     }
 
     /// When [`Group::expire`] has something to do, if nothing is heard until then.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        let ends = |member: &Member| member.revocation_ends_ms.unwrap_or(u64::MAX).min(member.session_ends_ms);
-        self.members.values().map(ends).min()
+        self.members.values().map(Member::ends_ms).chain(self.classic.next_deadline_ms()).min()
     }
 
     fn remove(&mut self, ids: impl IntoIterator<Item = MemberId>, now: Now) {
@@ -428,7 +445,7 @@ impl Group {
     }
 
     /// The topics of all subscriptions, by name, as far as the limit goes.
-    fn resolve(&mut self, catalog: &dyn Catalog) {
+    pub(super) fn resolve(&mut self, catalog: &dyn Catalog) {
         // First: what comes meanwhile is seen the next time.
         let version = catalog.version();
         let mut patterns: Vec<&Pattern> = self.members.values().flat_map(|member| &member.topics).collect();
@@ -448,7 +465,7 @@ impl Group {
     }
 
     /// A new epoch with a new target. Members move to it as they are heard.
-    fn rebalance(&mut self) {
+    pub(super) fn rebalance(&mut self) {
         debug_assert!(self.saved.is_some_and(|saved| self.epoch < saved.epoch_bound), "invariant: saved beforehand");
         self.epoch += 1;
         self.version += 1;
@@ -464,7 +481,7 @@ impl Group {
     }
 
     /// What the member was asked to give up and does not read any more is free.
-    fn release(&mut self, id: &MemberId, owned: &BTreeSet<TopicPartition>) {
+    pub(super) fn release(&mut self, id: &MemberId, owned: &BTreeSet<TopicPartition>) {
         let Some(member) = self.members.get_mut(id) else {
             return;
         };
@@ -527,23 +544,18 @@ impl Group {
         self.members.get(id).is_some_and(|member| member.beats == beat)
     }
 
-    fn find(&mut self, who: &Identity) -> Outcome<&mut Member> {
+    pub(super) fn find(&mut self, who: &Identity) -> Outcome<&mut Member> {
         let (name, id) = (&self.name, &who.member);
         let is_replaced = who.instance.as_ref().and_then(|i| self.instances.get(i)).is_some_and(|other| other != id);
         match self.members.get_mut(id) {
             Some(member) => Ok(member),
-            None if is_replaced => Err(GroupError::new(
-                Reason::ReplacedInstance,
-                format!("another member of group {name} came with the instance id of member {id}"),
-            )),
-            None => {
-                Err(GroupError::new(Reason::UnknownMember, format!("{id} is no member of group {name}: join again")))
-            }
+            None if is_replaced => Err(classic::replaced(name, id)),
+            None => Err(classic::unknown(name, id.as_str())),
         }
     }
 
     /// A member that shows an epoch which it may have been told.
-    fn member(&mut self, who: &Identity, epoch: u32) -> Outcome<&mut Member> {
+    pub(super) fn member(&mut self, who: &Identity, epoch: u32) -> Outcome<&mut Member> {
         let name = self.name.clone();
         let member = self.find(who)?;
         if epoch < member.shown_epoch || epoch > member.epoch {
@@ -561,11 +573,19 @@ impl Group {
     /// Whether these changes may be committed. They count once [`Group::committed_through`] was told so.
     pub fn check_commit(&mut self, committer: &Committer, changes: &[Change]) -> Outcome {
         match committer {
+            Committer::Member { who, epoch } if !self.classic.members.is_empty() => {
+                self.classic.check_commit(who, *epoch)?;
+            }
             Committer::Member { who, epoch } => {
-                let member = self.member(who, *epoch)?;
+                self.member(who, *epoch)?;
+                let Some(member) = self.members.get(&who.member) else {
+                    return Ok(());
+                };
                 let has = |partition: &TopicPartition| {
                     member.assigned.contains(partition)
                         || (member.revoking.contains(partition) && !member.gone.contains(partition))
+                        // One of the classic kind may commit what nobody was given.
+                        || (member.face.is_some() && !self.owners.contains_key(partition))
                 };
                 if let Some(foreign) = changes.iter().find(|change| !has(&change.partition)) {
                     return Err(GroupError::new(
@@ -575,14 +595,33 @@ impl Group {
                 }
             }
             Committer::Outsider => self.check_empty("its offsets can be set")?,
+            Committer::Cleaner => {
+                if let Some(read) = changes.iter().find(|change| self.subscribes(&change.partition.topic)) {
+                    let message = format!("members of group {} subscribe to {}", self.name, read.partition.topic);
+                    return Err(GroupError::new(Reason::Subscribed, message));
+                }
+            }
         }
         self.offsets.check(changes)?;
         Ok(())
     }
 
+    /// Whether there is room for these changes, whoever commits them.
+    pub fn check_offsets(&self, changes: &[Change]) -> Outcome {
+        self.offsets.check(changes)?;
+        Ok(())
+    }
+
+    /// Whether a member subscribes to a topic, or may: what some of the classic kind want is not known.
+    pub fn subscribes(&self, topic: &TopicName) -> bool {
+        let is_meant = |topics: &Vec<Pattern>| topics.iter().any(|pattern| pattern.matches(topic));
+        self.members.values().any(|member| member.subscribes(topic))
+            || self.classic.members.values().any(|member| member.topics.as_ref().is_none_or(is_meant))
+    }
+
     /// That nobody is in the group.
     pub fn check_empty(&self, what: &str) -> Outcome {
-        match self.members.len() {
+        match self.members_len() {
             0 => Ok(()),
             n => Err(GroupError::new(
                 Reason::HasMembers,
@@ -631,42 +670,6 @@ impl Group {
         self.empty_since_ms.is_some_and(|since| since.saturating_add(retention_ms) <= now.unix_ms)
     }
 
-    pub fn state(&self) -> GroupState {
-        let is_stable = |(id, member): (&MemberId, &Member)| {
-            let state = self.member_state(id, member);
-            state == MemberState::Stable || state == MemberState::Away
-        };
-        match self.members.is_empty() {
-            true => GroupState::Empty,
-            false if self.members.iter().all(is_stable) => GroupState::Stable,
-            false => GroupState::Reconciling,
-        }
-    }
-
-    fn member_state(&self, id: &MemberId, member: &Member) -> MemberState {
-        if member.is_away {
-            return MemberState::Away;
-        }
-        if !member.revoking.is_empty() {
-            return MemberState::Revoking;
-        }
-        let has_all = member.epoch == self.epoch && self.target.get(id) == Some(&member.assigned);
-        if has_all { MemberState::Stable } else { MemberState::Waiting }
-    }
-
-    pub fn members(&self) -> impl Iterator<Item = MemberStatus<'_>> {
-        self.members.iter().map(|(id, member)| MemberStatus {
-            id,
-            instance: member.instance.as_ref(),
-            client: &member.client,
-            epoch: member.epoch,
-            state: self.member_state(id, member),
-            topics: &member.topics,
-            assigned: &member.assigned,
-            revoking: &member.revoking,
-        })
-    }
-
     /// Who may read a partition.
     pub fn owner(&self, partition: &TopicPartition) -> Option<&MemberId> {
         self.owners.get(partition)
@@ -706,6 +709,13 @@ impl Member {
         self.topics.iter().any(|pattern| pattern.matches(topic))
     }
 
+    /// When it is put out, if nothing is heard until then.
+    fn ends_ms(&self) -> u64 {
+        let sync_ends_ms = self.face.as_ref().and_then(|face| face.ends_ms);
+        let ends = [self.revocation_ends_ms, sync_ends_ms].into_iter().flatten().min();
+        ends.unwrap_or(u64::MAX).min(self.session_ends_ms)
+    }
+
     /// Asks it to give these up.
     fn revoke(&mut self, partitions: Vec<TopicPartition>, now: Now) {
         for partition in partitions {
@@ -717,10 +727,11 @@ impl Member {
         self.news += 1;
     }
 
-    fn new(instance: Option<InstanceId>) -> Self {
+    pub(super) fn new(instance: Option<InstanceId>) -> Self {
         Self {
             instance,
             client: String::new(),
+            host: String::new(),
             topics: Vec::new(),
             assignor: Assignor::default(),
             session_timeout_ms: 0,
@@ -736,6 +747,7 @@ impl Member {
             news: 0,
             told: 0,
             beats: 0,
+            face: None,
         }
     }
 }

@@ -6,13 +6,19 @@
 //! says so, and only then gets what others have given up. What it keeps it reads on all the while.
 //! Kafka knows the same as KIP-848.
 //!
+//! Members may also share out among themselves, as older clients of Kafka do (`classic.rs`), until one comes that
+//! leaves it to the broker (`shared.rs`).
+//!
 //! How far the group has read are its *committed offsets*. They count once their record is in the
 //! topic [`OFFSETS_TOPIC`], from which they can be read again.
 
 mod assign;
+mod classic;
+mod classic_api;
 mod group;
 mod offsets;
 mod record;
+mod shared;
 mod status;
 
 use std::fmt;
@@ -24,10 +30,14 @@ use crate::limits::GROUP_NAME_BYTES_MAX;
 use crate::pattern::Pattern;
 
 pub use assign::{Assignment, Assignor};
+pub use classic_api::{
+    ClassicJoin, ClassicPhase, ClassicSync, Entry, Given, Joined, JoinedMember, Leaver, Protocol, Share, Subscription,
+    Synced,
+};
 pub use group::{Committer, Group, Identity, Join, Now, Turn};
 pub use offsets::{Change, Committed, NO_LEADER_EPOCH};
 pub use record::{OffsetsRecord, SavedGroup};
-pub use status::{GroupState, MemberState, MemberStatus};
+pub use status::{ClassicStatus, GroupState, MemberState, MemberStatus};
 
 /// The topic that holds the committed offsets and the epochs of all groups.
 pub const OFFSETS_TOPIC: &str = "_offsets";
@@ -111,6 +121,16 @@ pub enum Reason {
     NotOwner,
     /// Not while the group has members.
     HasMembers,
+    /// Not while members subscribe to the topic.
+    Subscribed,
+    /// The partitions are shared out anew: it has to join again.
+    RebalanceInProgress,
+    /// The member and the others do not know how to share with each other.
+    InconsistentProtocol,
+    /// The group has as many members as there may be.
+    GroupFull,
+    /// A session timeout that is not in its range.
+    InvalidTimeout,
     /// The error's kind says it.
     Other,
 }
@@ -128,7 +148,10 @@ impl GroupError {
             Reason::NoSuchGroup => ErrorKind::NotFound,
             Reason::UnknownMember | Reason::StaleEpoch | Reason::NotOwner => ErrorKind::Fenced,
             Reason::ReplacedInstance => ErrorKind::AlreadyExists,
-            Reason::HasMembers => ErrorKind::Busy,
+            Reason::HasMembers | Reason::Subscribed | Reason::RebalanceInProgress | Reason::GroupFull => {
+                ErrorKind::Busy
+            }
+            Reason::InconsistentProtocol | Reason::InvalidTimeout => ErrorKind::Invalid,
             Reason::Other => ErrorKind::Internal,
         };
         Self { reason, error: Error::new(kind, message) }
@@ -147,5 +170,7 @@ impl From<GroupError> for Error {
     }
 }
 
+#[cfg(test)]
+mod classic_tests;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
+
+use super::classic_api::{ClassicPhase, Protocol};
+use super::group::{Group, Member};
 use super::{InstanceId, MemberId};
 use crate::ids::TopicPartition;
 use crate::pattern::Pattern;
@@ -34,6 +38,7 @@ pub struct MemberStatus<'a> {
     pub id: &'a MemberId,
     pub instance: Option<&'a InstanceId>,
     pub client: &'a str,
+    pub host: &'a str,
     pub epoch: u32,
     pub state: MemberState,
     pub topics: &'a [Pattern],
@@ -41,6 +46,92 @@ pub struct MemberStatus<'a> {
     pub assigned: &'a BTreeSet<TopicPartition>,
     /// What it was asked to give up.
     pub revoking: &'a BTreeSet<TopicPartition>,
+    /// What it shall have.
+    pub target: &'a BTreeSet<TopicPartition>,
+    /// How it can share out with others, if it can.
+    pub protocols: &'a [Protocol],
+    /// What its leader gave it, if it has one.
+    pub assignment: Option<&'a Bytes>,
+}
+
+/// A group whose members share out among themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassicStatus<'a> {
+    pub phase: ClassicPhase,
+    pub protocol_type: &'a str,
+    /// Empty before the first generation.
+    pub protocol: &'a str,
+}
+
+static NOTHING: BTreeSet<TopicPartition> = BTreeSet::new();
+
+impl Group {
+    pub fn state(&self) -> GroupState {
+        let is_stable = |(id, member): (&MemberId, &Member)| {
+            let state = self.member_state(id, member);
+            state == MemberState::Stable || state == MemberState::Away
+        };
+        match self.classic.phase() {
+            ClassicPhase::Preparing | ClassicPhase::Completing => return GroupState::Reconciling,
+            ClassicPhase::Stable => return GroupState::Stable,
+            ClassicPhase::Empty => {}
+        }
+        match self.members.is_empty() {
+            true => GroupState::Empty,
+            false if self.members.iter().all(is_stable) => GroupState::Stable,
+            false => GroupState::Reconciling,
+        }
+    }
+
+    /// `None` where the broker shares out, or there are no members.
+    pub fn classic_status(&self) -> Option<ClassicStatus<'_>> {
+        let (protocol_type, protocol) = (self.classic.protocol_type(), self.classic.protocol());
+        let status = ClassicStatus { phase: self.classic.phase(), protocol_type, protocol };
+        (!self.classic.members.is_empty()).then_some(status)
+    }
+
+    fn member_state(&self, id: &MemberId, member: &Member) -> MemberState {
+        if member.is_away {
+            return MemberState::Away;
+        }
+        if !member.revoking.is_empty() {
+            return MemberState::Revoking;
+        }
+        let has_all = member.epoch == self.epoch && self.target.get(id) == Some(&member.assigned);
+        if has_all { MemberState::Stable } else { MemberState::Waiting }
+    }
+
+    pub fn members(&self) -> impl Iterator<Item = MemberStatus<'_>> {
+        let shared = self.members.iter().map(|(id, member)| MemberStatus {
+            id,
+            instance: member.instance.as_ref(),
+            client: &member.client,
+            host: &member.host,
+            epoch: member.epoch,
+            state: self.member_state(id, member),
+            topics: &member.topics,
+            assigned: &member.assigned,
+            revoking: &member.revoking,
+            target: self.target.get(id).unwrap_or(&NOTHING),
+            protocols: member.face.as_ref().map_or(&[], |face| &face.protocols),
+            assignment: None,
+        });
+        let is_stable = self.classic.phase() == ClassicPhase::Stable;
+        shared.chain(self.classic.members.iter().map(move |(id, member)| MemberStatus {
+            id,
+            instance: member.instance.as_ref(),
+            client: &member.client,
+            host: &member.host,
+            epoch: self.classic.generation(),
+            state: if is_stable { MemberState::Stable } else { MemberState::Waiting },
+            topics: member.topics.as_deref().unwrap_or(&[]),
+            assigned: &member.reads,
+            revoking: &NOTHING,
+            target: &member.reads,
+            protocols: &member.protocols,
+            assignment: Some(&member.assignment),
+        }))
+    }
 }
 
 impl GroupState {

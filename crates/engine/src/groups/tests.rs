@@ -27,7 +27,7 @@ use crate::ids::{Offset, TopicPartition};
 use crate::script::{self, Command};
 
 #[derive(Clone, Debug, Default)]
-struct Topics {
+pub(super) struct Topics {
     version: u64,
     partitions: BTreeMap<TopicName, u32>,
 }
@@ -44,7 +44,7 @@ impl Catalog for Topics {
 }
 
 impl Topics {
-    fn set(&mut self, name: &str, partitions: u32) {
+    pub(super) fn set(&mut self, name: &str, partitions: u32) {
         self.version += 1;
         let name = topic(name);
         match partitions {
@@ -58,16 +58,16 @@ fn topic(name: &str) -> TopicName {
     TopicName::parse(name).expect("a topic")
 }
 
-fn patterns(names: &str) -> Vec<Pattern> {
+pub(super) fn patterns(names: &str) -> Vec<Pattern> {
     names.split(',').map(|name| Pattern::parse(name).expect("a pattern")).collect()
 }
 
-fn partition(text: &str) -> TopicPartition {
+pub(super) fn partition(text: &str) -> TopicPartition {
     let (name, partition) = text.split_once('/').expect("TOPIC/PARTITION");
     TopicPartition { topic: topic(name), partition: partition.parse().expect("a partition") }
 }
 
-fn show(partitions: impl IntoIterator<Item = impl fmt::Display>) -> String {
+pub(super) fn show(partitions: impl IntoIterator<Item = impl fmt::Display>) -> String {
     partitions
         .into_iter()
         .fold(String::new(), |text, p| if text.is_empty() { p.to_string() } else { text + " " + &p.to_string() })
@@ -75,24 +75,25 @@ fn show(partitions: impl IntoIterator<Item = impl fmt::Display>) -> String {
 
 /// What a member knows.
 #[derive(Clone, Debug)]
-struct Client {
-    who: Identity,
-    epoch: u32,
-    told: BTreeSet<TopicPartition>,
+pub(super) struct Client {
+    pub who: Identity,
+    pub epoch: u32,
+    pub told: BTreeSet<TopicPartition>,
 }
 
 impl Client {
-    fn new(name: &str, instance: Option<&str>) -> Self {
+    pub(super) fn new(name: &str, instance: Option<&str>) -> Self {
         let member = MemberId::parse(name).expect("an id");
         let instance = instance.map(|instance| InstanceId::parse(instance).expect("an id"));
         Self { who: Identity { member, instance }, epoch: 0, told: BTreeSet::new() }
     }
 }
 
-fn join_of(who: Identity, topics: Vec<Pattern>) -> Join {
+pub(super) fn join_of(who: Identity, topics: Vec<Pattern>) -> Join {
     Join {
         who,
         client: "a program".into(),
+        host: "here".into(),
         topics,
         assignor: Assignor::Uniform,
         session_timeout_ms: 10_000,
@@ -109,9 +110,9 @@ struct Script {
     log: Vec<OffsetsRecord>,
 }
 
-const BEGIN: Now = Now { steady_ms: 0, unix_ms: 1_000_000 };
+pub(super) const BEGIN: Now = Now { steady_ms: 0, unix_ms: 1_000_000 };
 
-fn new_group() -> Group {
+pub(super) fn new_group() -> Group {
     Group::new(GroupName::parse("g").expect("a name"), BEGIN)
 }
 
@@ -300,7 +301,7 @@ impl Script {
     }
 }
 
-fn change(at: &str, offset: Offset) -> Change {
+pub(super) fn change(at: &str, offset: Offset) -> Change {
     let committed = Committed { offset, leader_epoch: NO_LEADER_EPOCH, metadata: "".into(), committed_ms: 0 };
     Change { partition: partition(at), committed: Some(committed) }
 }

@@ -4,8 +4,8 @@
 use bytes::{BufMut, BytesMut};
 
 use super::{
-    AT_LAST_OFFSET_DELTA, AT_LENGTH, AT_MAX_TIMESTAMP, AT_RECORD_COUNT, BATCH_HEADER_BYTES, LENGTH_OVERHEAD,
-    RecordBatch, RecordView, put_at, read_record, seal,
+    AT_ATTRIBUTES, AT_LAST_OFFSET_DELTA, AT_LENGTH, AT_MAX_TIMESTAMP, AT_RECORD_COUNT, BATCH_HEADER_BYTES, CODEC_BITS,
+    LENGTH_OVERHEAD, RecordBatch, RecordView, put_at, read_record, seal,
 };
 use crate::error::{Error, Result};
 use crate::ids::Offset;
@@ -44,10 +44,25 @@ impl RecordBatch {
         }
         let length = (bytes.len() - LENGTH_OVERHEAD) as i32;
         put_at(&mut bytes, AT_LENGTH, &length.to_be_bytes());
-        put_at(&mut bytes, AT_MAX_TIMESTAMP, &max_timestamp.unwrap_or(self.base_timestamp_ms()).to_be_bytes());
+        // The time of arrival is there, for all that stay.
+        if self.arrival_ms().is_none() {
+            put_at(&mut bytes, AT_MAX_TIMESTAMP, &max_timestamp.unwrap_or(self.base_timestamp_ms()).to_be_bytes());
+        }
         put_at(&mut bytes, AT_RECORD_COUNT, &count.to_be_bytes());
         seal(&mut bytes);
         Ok(Self { bytes: bytes.into() })
+    }
+
+    /// The batch without any record, whatever it had.
+    pub fn emptied(&self) -> Self {
+        let mut bytes = self.bytes[..BATCH_HEADER_BYTES].to_vec();
+        // No codec has anything to say about no bytes.
+        bytes[AT_ATTRIBUTES + 1] &= !CODEC_BITS;
+        put_at(&mut bytes, AT_LENGTH, &((BATCH_HEADER_BYTES - LENGTH_OVERHEAD) as i32).to_be_bytes());
+        put_at(&mut bytes, AT_MAX_TIMESTAMP, &self.base_timestamp_ms().to_be_bytes());
+        put_at(&mut bytes, AT_RECORD_COUNT, &0u32.to_be_bytes());
+        seal(&mut bytes);
+        Self { bytes: bytes.into() }
     }
 
     /// Whether the batch can stand in the place of itself and of the offsets behind it up to this one.
@@ -116,6 +131,17 @@ mod tests {
         let none = RecordBatch::parse(none.bytes().clone()).expect("a batch");
         assert_eq!((none.base_offset(), none.next_offset(), none.count()), (40, 140, 0));
         assert_eq!(offsets(&none), Vec::<Offset>::new());
+    }
+
+    #[test]
+    fn a_batch_is_emptied_without_being_read() {
+        for codec in Codec::ALL {
+            let whole = batch(codec, 40);
+            let none = RecordBatch::parse(whole.emptied().bytes().clone()).expect("a batch");
+            assert_eq!((none.base_offset(), none.next_offset(), none.count()), (40, 140, 0));
+            assert_eq!((none.producer(), none.len()), (whole.producer(), BATCH_HEADER_BYTES));
+            assert_eq!(offsets(&none), Vec::<Offset>::new());
+        }
     }
 
     #[test]

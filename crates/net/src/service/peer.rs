@@ -12,6 +12,8 @@ pub struct Peer {
     pub transport: Transport,
     /// Where it comes from; a Unix socket or a pipe comes from this machine.
     pub address: Option<SocketAddr>,
+    /// The address of this end, as a peer over TCP reached it.
+    pub local: Option<SocketAddr>,
     /// The shard that it lives on.
     pub shard: usize,
     /// The certificate that it showed, as it was sent, with those that vouch for it.

@@ -219,7 +219,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 Arrived::Tcp(socket, address, tls) => drop(spawn_local(live.serve_tcp(socket, address, tls, hold))),
                 Arrived::Unix(socket) => drop(spawn_local(live.serve_unix(socket, hold))),
                 Arrived::Pipe(pipe) => {
-                    let peer = self.peer(Transport::Pipe, None);
+                    let peer = self.peer(Transport::Pipe, None, None);
                     drop(spawn_local(async move { live.serve_stream(pipe, peer, hold).await }));
                 }
                 Arrived::Endpoint(endpoint, offer) => drop(spawn_local(live.serve_endpoint(endpoint, offer, hold))),
@@ -227,11 +227,12 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         }
     }
 
-    fn peer(&self, transport: Transport, address: Option<SocketAddr>) -> Peer {
+    fn peer(&self, transport: Transport, address: Option<SocketAddr>, local: Option<SocketAddr>) -> Peer {
         Peer {
             id: CONNECTION_IDS.fetch_add(1, Ordering::Relaxed),
             transport,
             address,
+            local,
             shard: self.shard.index(),
             certificates: Vec::new(),
             quic: None,
@@ -280,14 +281,14 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         address: SocketAddr,
         hold: Hold,
     ) -> impl Future<Output = Option<()>> {
-        let peer = self.peer(Transport::Tcp, Some(address));
+        let peer = self.peer(Transport::Tcp, Some(address), socket.local_addr().ok());
         let (reader, writer) = socket.into_split();
         let outbox = Outbox::to_socket(Socket::Tcp(writer), self.settings.outbox_bytes_max);
         self.serve_one(Plain(reader), outbox, peer, hold)
     }
 
     async fn serve_unix(self: Rc<Self>, socket: std::os::unix::net::UnixStream, hold: Hold) {
-        let peer = self.peer(Transport::Unix, None);
+        let peer = self.peer(Transport::Unix, None, None);
         match UnixStream::from_std(socket) {
             Ok(socket) => {
                 let (reader, writer) = socket.into_split();
@@ -311,7 +312,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 return;
             }
         };
-        let mut peer = self.peer(Transport::Tls, Some(address));
+        let mut peer = self.peer(Transport::Tls, Some(address), stream.get_ref().0.local_addr().ok());
         peer.certificates =
             stream.get_ref().1.peer_certificates().map(<[CertificateDer<'_>]>::to_vec).unwrap_or_default();
         self.serve_stream(stream, peer, hold).await;
@@ -410,7 +411,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 return;
             }
         };
-        let mut peer = self.peer(Transport::Quic, Some(address));
+        let mut peer = self.peer(Transport::Quic, Some(address), None);
         let identity =
             quic.peer_identity().and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
         peer.certificates = identity.map(|certificates| *certificates).unwrap_or_default();

@@ -4,6 +4,9 @@
 //! last time; the second writes everything again without the records that have a newer one. Offsets stay: batches keep
 //! their places, and one that is left empty is taken into the batch before it. A record without a value, a tombstone,
 //! says that its key is gone. It stays for a while, so that whoever reads from the start hears of it, and goes then.
+//!
+//! Records of aborted transactions are void: they are newest of nothing, and all of them go. The markers that ended
+//! transactions stay as long as tombstones do. What an open transaction may still change is left alone.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -13,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine::producers::AbortedIndex;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Records, Result};
 
 use super::index::Index;
@@ -120,7 +124,9 @@ pub(crate) struct Turn<'t, 'p> {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) dir: PathBuf,
     pub(crate) segment_bytes: u64,
+    /// All of them are stable: no transaction is open there.
     pub(crate) sources: Vec<SegmentInfo>,
+    pub(crate) aborted: AbortedIndex,
     /// A segment as readers have it.
     pub(crate) view: &'t dyn Fn(&SegmentInfo) -> Result<View>,
     pub(crate) pace: Pace<'p>,
@@ -169,7 +175,7 @@ impl Turn<'_, '_> {
                 self.pace.spend(bytes_of(batches))?;
                 for batch in batches.iter().filter(|batch| batch.next_offset() > from) {
                     // Of one that nobody can read, as a producer may send it, all stays as it is.
-                    let records = batch.records().ok();
+                    let records = batch.records().ok().filter(|_| !self.aborted.has(batch));
                     for record in records.iter().flat_map(Records::iter).map_while(Result::ok) {
                         if let Some(key) = record.key {
                             newest.note(key, record.offset);
@@ -190,17 +196,13 @@ impl Turn<'_, '_> {
     }
 
     fn rewrite(&mut self, newest: &Newest, tombstones_to: Offset, output: &mut Output) -> Result<()> {
+        let aborted = &self.aborted;
         for source in &self.sources {
             output.appended_ms = output.appended_ms.max(source.appended_ms);
             (self.view)(source)?.each(&mut |batches| {
                 let written_before = output.stats.written_bytes;
                 for batch in batches {
-                    let thin = batch.thinned(|record| {
-                        let is_newest = record.key.and_then(|key| newest.of(key)).is_none_or(|at| at <= record.offset);
-                        let is_gone = record.key.is_some() && record.value.is_none() && record.offset < tombstones_to;
-                        is_newest && !is_gone
-                    });
-                    let thin = match thin {
+                    let thin = match thinned(batch, aborted, newest, tombstones_to) {
                         Err(error) if error.kind != ErrorKind::TooLarge => {
                             tracing::debug!(offset = batch.base_offset(), %error, "a batch is kept as it is");
                             batch.clone()
@@ -217,6 +219,21 @@ impl Turn<'_, '_> {
         }
         Ok(())
     }
+}
+
+fn thinned(batch: &RecordBatch, aborted: &AbortedIndex, newest: &Newest, tombstones_to: Offset) -> Result<RecordBatch> {
+    if batch.is_control() {
+        // What an abort made void went when the horizon was set or before, and its marker is of no more use.
+        return Ok(if batch.base_offset() < tombstones_to { batch.emptied() } else { batch.clone() });
+    }
+    if aborted.has(batch) {
+        return Ok(batch.emptied());
+    }
+    batch.thinned(|record| {
+        let is_newest = record.key.and_then(|key| newest.of(key)).is_none_or(|at| at <= record.offset);
+        let is_gone = record.key.is_some() && record.value.is_none() && record.offset < tombstones_to;
+        is_newest && !is_gone
+    })
 }
 
 fn bytes_of(batches: &[RecordBatch]) -> u64 {

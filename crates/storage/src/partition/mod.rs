@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::producers::Producers;
+use engine::producers::{AbortedIndex, Producers};
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
@@ -222,6 +222,16 @@ impl DiskPartition {
     /// What is known of those who wrote the committed batches.
     pub fn producers(&self) -> Producers {
         self.state.lock().producers.clone()
+    }
+
+    /// Forgets aborted transactions of which neither a segment nor the tail has a record. Returns the offset before which
+    /// all of them are forgotten.
+    pub fn forget_aborted(&self) -> Offset {
+        let mut state = self.state.lock();
+        let in_tail = state.tail.front().map_or(state.end, |held| held.batch.base_offset());
+        let before = state.start.max(state.compacted.to.min(in_tail));
+        state.producers.forget_aborted(before);
+        before
     }
 
     /// Why it is not served, if it is not.
@@ -554,16 +564,17 @@ impl DiskPartition {
         now_ms: u64,
         wait: &dyn Fn(Duration) -> bool,
     ) -> Result<Option<CompactionStats>> {
-        let before = {
+        let (before, stable_end, aborted) = {
             let state = self.state.lock();
             if state.refused.is_some() || state.is_deleted {
                 return Ok(None);
             }
-            state.compacted
+            let stable_end = state.producers.first_open().unwrap_or(state.committed);
+            (state.compacted, stable_end, AbortedIndex::new(state.producers.aborted(0, stable_end)))
         };
         let turn = {
             let segments = self.segments.lock();
-            let sources = segments.to_compact(before.to, settings.dirty_bytes_min);
+            let sources = segments.to_compact(before.to, stable_end, settings.dirty_bytes_min);
             if sources.is_empty() {
                 return Ok(None);
             }
@@ -572,6 +583,7 @@ impl DiskPartition {
                 dir: segments.dir().to_owned(),
                 segment_bytes: segments.segment_bytes(),
                 sources,
+                aborted,
                 view: &|info| self.segments.lock().view_of(info),
                 pace: Pace::new(settings.bytes_per_s, wait),
             }

@@ -465,10 +465,10 @@ impl Segments {
         self.list.iter().take(self.list.len().saturating_sub(1))
     }
 
-    /// Segments to compact, if it is worth it: from the oldest one on those that grow no more and last.
-    pub(crate) fn to_compact(&self, to: Offset, dirty_bytes_min: u64) -> Vec<SegmentInfo> {
-        let sources = self.sealed().take_while(|segment| !segment.is_dirty()).map(|segment| segment.info);
-        let mut sources: Vec<SegmentInfo> = sources.collect();
+    /// Segments to compact, if it is worth it: from the oldest one on those that grow no more, last, and are stable.
+    pub(crate) fn to_compact(&self, to: Offset, stable_end: Offset, dirty_bytes_min: u64) -> Vec<SegmentInfo> {
+        let is_ready = |segment: &&Segment| !segment.is_dirty() && segment.info.end <= stable_end;
+        let mut sources: Vec<SegmentInfo> = self.sealed().take_while(is_ready).map(|segment| segment.info).collect();
         let is_news = sources.last().is_some_and(|newest| newest.end > to);
         if !is_news || !self.is_compaction_due(to, dirty_bytes_min) {
             sources.clear();

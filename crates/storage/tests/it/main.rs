@@ -10,3 +10,4 @@ mod kill;
 mod power;
 mod reads;
 mod repair;
+mod transactions;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use engine::{Error, ErrorKind, RecordBatch};
+use engine::{Decision, Error, ErrorKind, RecordBatch};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use storage::RealDisk;
@@ -218,6 +218,16 @@ fn batch_json(batch: &RecordBatch) -> Value {
         "timestamp_ms_max": batch.max_timestamp_ms(),
         "codec": batch.codec().map_or("unknown", |codec| codec.name()),
         "producer": batch.producer().map(|producer| producer.id),
+        "transactional": batch.is_transactional(),
+        "marker": marker_name(batch),
+    })
+}
+
+/// How a transaction ended, where the batch is the word of that.
+fn marker_name(batch: &RecordBatch) -> Option<&'static str> {
+    batch.marker().ok().flatten().map(|marker| match marker.decision {
+        Decision::Commit => "commit",
+        Decision::Abort => "abort",
     })
 }
 
@@ -252,8 +262,9 @@ fn item_json(item: &Item) -> Value {
 
 fn batch_text(batch: &RecordBatch) -> String {
     let codec = batch.codec().map_or("unknown", |codec| codec.name());
+    let marker = marker_name(batch).map(|decision| format!(", the {decision} of a transaction")).unwrap_or_default();
     format!(
-        "offsets {} to {}, {} records, {} bytes, {codec}, up to {} ms",
+        "offsets {} to {}, {} records, {} bytes, {codec}, up to {} ms{marker}",
         batch.base_offset(),
         batch.next_offset(),
         batch.count(),

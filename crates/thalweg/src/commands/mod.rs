@@ -10,7 +10,7 @@ pub mod request;
 pub mod serve;
 mod spawned;
 pub mod subscribe;
-mod time;
+pub mod time;
 pub mod top;
 pub mod topic;
 

@@ -23,6 +23,7 @@ pub fn run(global: &Global, args: &Serve) -> Result {
     flags.extend(named("profile", &args.profile));
     flags.extend(named("native", &args.native));
     flags.extend(named("http", &args.http));
+    flags.extend(named("kafka", &args.kafka));
     flags.extend(args.data.as_ref().map(|data| ("data", data.to_string_lossy().into_owned())));
     if args.insecure {
         flags.push(("insecure", "true".to_owned()));
@@ -94,6 +95,9 @@ fn banner(config: &Config, server: &Server) {
         let scheme = if is_plain_allowed { "http" } else { "https" };
         line(&format!("  http    {scheme}://{address}/"));
     }
+    if let Some(address) = server.kafka {
+        line(&format!("  kafka   {address}  TCP"));
+    }
     match config.data() {
         Some(data) => line(&format!("  data    {}", data.display())),
         None => line("  data    in memory only: a restart begins empty"),
@@ -107,6 +111,7 @@ fn write_ready(path: &Path, server: &Server) -> Result {
         "pid": std::process::id(),
         "native": server.native.map(|address| address.to_string()),
         "http": server.http.map(|address| address.to_string()),
+        "kafka": server.kafka.map(|address| address.to_string()),
     });
     let partial = path.with_extension("partial");
     let wrap = |e: io::Error| Failure::new(FAILED, format!("cannot write the ready file {}: {e}", path.display()));

@@ -1,16 +1,15 @@
-//! `thalweg topic`: create, list, describe, grow, delete, and delete what it holds.
+//! `thalweg topic`: create, list, describe, alter, grow, delete, and delete what it holds.
 
 use std::io::Write;
 
-use client::{Client, Error, ErrorKind, Offset, Storage, TopicInfo, TopicSettings};
+use client::{Client, Error, ErrorKind, Offset, SettingsChange, Storage, TopicInfo, TopicSettings};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use engine::TopicName;
 use serde_json::{Value, json};
-use thalweg::config::{Config, parse_bytes};
+use thalweg::config::Config;
 
 use super::connect;
-use super::time::parse_duration;
 use crate::args::Topic;
 use crate::block_on;
 use crate::output::{FAILED, Failure, Result, USAGE};
@@ -20,33 +19,11 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
         let client = connect(config).await?;
         let mut out = std::io::stdout();
         match command {
-            Topic::Create {
-                topic,
-                partitions,
-                retention_bytes,
-                retention,
-                retention_ms,
-                storage,
-                compact,
-                dry_run,
-            } => {
+            Topic::Create { topic, partitions, options, storage, compact, dry_run } => {
                 // What is not said is as the broker is set.
                 let defaults = TopicSettings::of_broker();
-                let bytes = retention_bytes.map(|text| parse_bytes(&text)).transpose();
-                let for_ms = |text: String| {
-                    let time = parse_duration(&text).map(|time| time.as_millis() as u64);
-                    time.ok_or_else(|| Failure::new(USAGE, format!("--retention {text}: write 90s, 5m, 2h or 7d")))
-                };
-                let retention_ms = retention.map(for_ms).transpose()?.or(retention_ms);
-                let settings = TopicSettings {
-                    partitions: partitions.unwrap_or(defaults.partitions),
-                    retention_bytes: bytes
-                        .map_err(|e| Failure::new(USAGE, format!("--retention-bytes: {e}")))?
-                        .unwrap_or(defaults.retention_bytes),
-                    retention_ms: retention_ms.unwrap_or(defaults.retention_ms),
-                    storage,
-                    compact,
-                };
+                let partitions = partitions.unwrap_or(defaults.partitions);
+                let settings = options.change()?.of(&TopicSettings { partitions, storage, compact, ..defaults });
                 if dry_run {
                     let is_there = would_create(&client, &topic, settings).await?;
                     tell_dry_run(&mut out, &topic, settings, is_there, is_json)?;
@@ -74,6 +51,18 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                     writeln!(out, "{}", to_json(&info))?;
                 } else {
                     describe(&mut out, &info)?;
+                }
+            }
+            Topic::Alter { topic, options, compact } => {
+                let change = SettingsChange { compact, ..options.change()? };
+                if change.is_empty() {
+                    return Err(Failure::new(USAGE, "say what is to be different, as --retention 7d; see --help"));
+                }
+                let info = client.alter_topic(&topic, change).await?;
+                if is_json {
+                    writeln!(out, "{}", to_json(&info))?;
+                } else {
+                    writeln!(out, "topic {topic} has these settings now:\n{}", settings_table(info.settings))?;
                 }
             }
             Topic::AddPartitions { topic, count } => {
@@ -141,6 +130,8 @@ fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, is_t
             "retention_ms": said(settings.retention_ms, default),
             "storage": settings.storage.name(),
             "compact": settings.compact,
+            "batch_bytes_max": settings.batch_bytes_max,
+            "arrival_times": settings.arrival_times,
         });
         return Ok(writeln!(out, "{would}")?);
     }
@@ -170,6 +161,9 @@ fn settings_table(settings: TopicSettings) -> Table {
     table.add_row(["retention of a batch".to_owned(), limit(settings.retention_ms, "ms")]);
     let of_key = if settings.compact { "the newest record" } else { "all records" };
     table.add_row(["of each key".to_owned(), of_key.to_owned()]);
+    table.add_row(["the largest batch".to_owned(), format!("{} bytes", settings.batch_bytes_max)]);
+    let whose = if settings.arrival_times { "the broker's clock, when they arrive" } else { "their publisher's clock" };
+    table.add_row(["records go by".to_owned(), whose.to_owned()]);
     table
 }
 
@@ -217,6 +211,8 @@ fn to_json(info: &TopicInfo) -> Value {
         "retention_bytes": info.settings.retention_bytes,
         "retention_ms": info.settings.retention_ms,
         "compact": info.settings.compact,
+        "batch_bytes_max": info.settings.batch_bytes_max,
+        "arrival_times": info.settings.arrival_times,
         "partitions": info.partitions.iter().enumerate().map(partition).collect::<Vec<_>>(),
     })
 }

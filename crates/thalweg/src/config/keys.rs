@@ -31,6 +31,8 @@ pub enum Kind {
     Address,
     /// Any text, also none.
     Text,
+    /// The same, and what is shown is only whether there is any.
+    Secret,
 }
 
 pub struct Key {
@@ -47,6 +49,7 @@ pub struct Key {
 pub const PROFILES: [&str; 3] = ["balanced", "latency", "throughput"];
 pub const SIZES: [&str; 4] = ["none", "small", "medium", "large"];
 pub const LANE_POLICIES: [&str; 4] = ["auto", "subscriber_id_hash", "connection_id_hash", "round_robin_pin"];
+pub const AUTH: [&str; 2] = ["off", "required"];
 pub const LOG_FORMATS: [&str; 2] = ["text", "json"];
 
 const fn key(name: &'static str, scope: Scope, kind: Kind, default: &'static str, help: &'static str) -> Key {
@@ -84,9 +87,15 @@ pub const KEYS: &[Key] = &[
     // Where to listen, and who may come.
     key("native", Broker, Kind::Address, "127.0.0.1:7400", "The native protocol, over QUIC and TCP"),
     key("http", Broker, Kind::Address, "127.0.0.1:7401", "HTTP: records, SSE, WebSocket, metrics, health"),
+    key("kafka", Broker, Kind::Address, "127.0.0.1:9092", "Kafka's clients and tools, over TCP and TLS"),
+    key("kafka_advertised", Broker, Kind::Text, "", "Where Kafka's clients are told to connect, host:port; none is the address that they came to"),
     key("tls_cert", Broker, Kind::Text, "", "Certificate chain, PEM; made on the spot where none is named"),
     key("tls_key", Broker, Kind::Text, "", "The key of tls_cert, PEM"),
     key("insecure", Broker, Kind::Bool, "false", "Allow other machines without TLS or with a certificate made on the spot"),
+    key("auth", Broker, Kind::Choice(&AUTH), "off", "Whether clients have to log in, where their protocol can: Kafka's with SASL"),
+    key("users", Broker, Kind::Secret, "", "Users that are there from the start: name:password, with commas; thalweg user adds others"),
+    key("super_users", Broker, Kind::Text, "", "Users who may do everything, with commas"),
+    key("authorization", Broker, Kind::Bool, "false", "Whether other users may do only what thalweg acl allows"),
     key("connections_max", Broker, count(1, 1_000_000), "65536", "Open connections of each door"),
     key("connections_per_peer_max", Broker, count(0, 1_000_000), "0", "Open connections of one address at each door; 0 is as many as connections_max"),
     key("hello_timeout_ms", Broker, MILLIS, "5000", "How long a connection may take for its handshake"),
@@ -109,6 +118,8 @@ pub const KEYS: &[Key] = &[
     key("compaction_bytes_per_s", Broker, bytes(1 << 10, 1 << 40), "64MiB", "What compaction reads and writes in a second at most"),
     key("tombstone_retention_ms", Broker, count(0, 1 << 50), "86400000", "How long a record without a value stays in a compacted topic at least"),
     key("offsets_retention_ms", Broker, count(0, u64::MAX), "604800000", "How long a consumer group without members keeps its offsets; 0 is no limit"),
+    key("transactional_id_expiration_ms", Broker, count(0, u64::MAX), "604800000", "How long a transactional id is kept after its last transaction; 0 is no limit"),
+    key("group_initial_delay_ms", Broker, count(0, 300_000), "0", "How long Kafka consumers that found a group wait for more before they share out partitions; Kafka waits 3000"),
     // Publishing.
     tuned("ack_on_commit", Broker, Kind::Bool, ["true"; 3], None, "Whether a publish that names no acks is acknowledged when it is on disk, where its topic is"),
     tuned("pub_queue_depth", Broker, count(1, 65_536), ["1024", "512", "4096"], Some(["512", "1024", "2048"]), "Publishes of a connection before the first is answered"),

@@ -11,9 +11,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use broker::LanePolicy;
+use broker::{ConfiguredUser, LanePolicy};
 use client::ClientSettings;
-use engine::{FeedLimits, Storage, TopicSettings};
+use engine::security::UserName;
+use engine::{FeedLimits, TopicSettings};
 use net::http::IpNetwork;
 use storage::{CompactionSettings, StoreSettings};
 
@@ -21,6 +22,8 @@ use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
 
 /// How the name of an environment variable begins.
 const ENV_PREFIX: &str = "THALWEG_";
+/// In the place of what is not shown.
+const HIDDEN: &str = "(hidden)";
 /// Variables of that prefix that are no keys.
 const ENV_OTHERS: [&str; 2] = ["THALWEG_CONFIG", "THALWEG_JSON"];
 
@@ -130,9 +133,13 @@ impl Config {
         Self::load(&Sources::default()).unwrap_or_else(|e| unreachable!("invariant: the defaults are valid: {e}"))
     }
 
-    /// Every key in the order of the table, with its value and where that comes from.
+    /// Every key in the order of the table, with its value, if that may be shown, and where it comes from.
     pub fn entries(&self) -> impl Iterator<Item = (&'static Key, &str, &Origin)> {
-        KEYS.iter().filter_map(|key| self.values.get(key.name).map(|(value, origin)| (key, value.as_str(), origin)))
+        let shown = |key: &Key, value: &'_ str| !matches!(key.kind, Kind::Secret) || value.is_empty();
+        KEYS.iter().filter_map(move |key| {
+            let (value, origin) = self.values.get(key.name)?;
+            Some((key, if shown(key, value) { value.as_str() } else { HIDDEN }, origin))
+        })
     }
 
     /// What no single key can show to be wrong.
@@ -145,7 +152,7 @@ impl Config {
                 "event_stream_recv_window is larger than event_conn_recv_window, which bounds it".into(),
             ));
         }
-        for door in ["native", "http"] {
+        for door in ["native", "http", "kafka"] {
             let Some(address) = self.address(door)? else {
                 continue;
             };
@@ -161,7 +168,68 @@ impl Config {
             return Err(ConfigError(format!("http_hosts: '{wrong}' is no host; write name, *.domain or name:port")));
         }
         self.trusted_proxies()?;
+        self.kafka_advertised()?;
+        self.check_security()?;
         Ok(())
+    }
+
+    /// Users, and what others may do.
+    fn security(&self) -> Result<broker::SecuritySettings> {
+        let name =
+            |key: &str, name: &str| UserName::parse(name).map_err(|e| ConfigError(format!("{key}: {}", e.message)));
+        let user = |written: &str| match written.split_once(':') {
+            Some((user, password)) if !password.is_empty() => {
+                Ok(ConfiguredUser { name: name("users", user)?, password: password.to_owned() })
+            }
+            _ => Err(ConfigError("users: write name:password, with commas between users".into())),
+        };
+        Ok(broker::SecuritySettings {
+            users: self.list("users").map(user).collect::<Result<_>>()?,
+            super_users: self.list("super_users").map(|user| name("super_users", user)).collect::<Result<_>>()?,
+            is_authorizing: self.bool("authorization"),
+        })
+    }
+
+    /// Whether clients have to say who they are, where their protocol can.
+    pub fn is_login_required(&self) -> bool {
+        self.text("auth") == "required"
+    }
+
+    fn check_security(&self) -> Result<()> {
+        self.security()?;
+        if !self.is_login_required() {
+            return match self.bool("authorization") {
+                true => {
+                    Err(ConfigError("authorization = true needs to know who asks: say auth = required, too".into()))
+                }
+                false => Ok(()),
+            };
+        }
+        for door in ["native", "http"] {
+            if let Some(address) = self.address(door)?
+                && !address.ip().is_loopback()
+                && !self.bool("insecure")
+            {
+                return Err(ConfigError(format!(
+                    "auth = required, but {door} = {address} can be reached from other machines and asks nobody who they \
+                     are; bind it to 127.0.0.1, turn it off, or say --insecure"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where Kafka's clients are told to connect, if not where they did.
+    fn kafka_advertised(&self) -> Result<Option<(String, u16)>> {
+        let written = self.text("kafka_advertised");
+        if written.is_empty() {
+            return Ok(None);
+        }
+        let parts = written.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        match parts {
+            Some((host, port)) if !host.is_empty() => Ok(Some((host.trim_matches(['[', ']']).to_owned(), port))),
+            _ => Err(ConfigError(format!("kafka_advertised: '{written}' is no address; write host:port"))),
+        }
     }
 
     /// The parts of a text between its commas.
@@ -235,15 +303,13 @@ impl Config {
                 partitions: self.count("default_partitions") as u32,
                 retention_bytes: self.bytes("retention_bytes"),
                 retention_ms: self.count("retention_ms"),
-                storage: Storage::Auto,
-                compact: false,
+                ..TopicSettings::default()
             },
             disk_topic_defaults: TopicSettings {
                 partitions: self.count("default_partitions") as u32,
                 retention_bytes: self.bytes("disk_retention_bytes"),
                 retention_ms: self.count("disk_retention_ms"),
-                storage: Storage::Disk,
-                compact: false,
+                ..TopicSettings::on_disk()
             },
             log_bytes_max: self.size("memory_max"),
             ack_on_commit: self.bool("ack_on_commit"),
@@ -265,7 +331,10 @@ impl Config {
                 .map_or(LanePolicy::Auto, |(_, policy)| policy),
             publish_wait: self.millis("publish_queue_wait_timeout_ms"),
             offsets_retention: self.millis("offsets_retention_ms"),
+            transactional_id_expiration: self.millis("transactional_id_expiration_ms"),
+            group_initial_delay: self.millis("group_initial_delay_ms"),
             timings: !self.bool("disable_timings"),
+            security: self.security().unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
         }
     }
 
@@ -307,7 +376,11 @@ impl Config {
             http_trusted_proxies: self.trusted_proxies().unwrap_or_else(|e| unreachable!("invariant: checked: {e}")),
             http_access_log: self.bool("http_access_log"),
             identity: self.path("tls_cert").zip(self.path("tls_key")),
+            kafka_advertised: self
+                .kafka_advertised()
+                .unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
             allow_plain: self.bool("insecure"),
+            is_login_required: self.is_login_required(),
         }
     }
 
@@ -426,7 +499,7 @@ fn check(key: &Key, value: &str) -> std::result::Result<String, String> {
             Some(choice) => Ok((*choice).to_owned()),
             None => Err(format!("'{value}' is none of {}", choices.join(", "))),
         },
-        Kind::Address | Kind::Text => Ok(value.to_owned()),
+        Kind::Address | Kind::Text | Kind::Secret => Ok(value.to_owned()),
     }
 }
 

@@ -72,6 +72,28 @@ async fn a_topic_in_memory_is_not_compacted() {
     assert!(said.contains("--data DIR"), "{said}");
 }
 
+/// What is altered lasts, and what is not named stays.
+#[tokio::test]
+async fn a_topic_is_altered_while_it_is_in_use() {
+    let data = tempfile::tempdir().expect("a folder");
+    let mut server = Server::launch(keeping(&data));
+    command::on(&server, ["topic", "create", "t", "--retention", "7d", "--batch-bytes-max", "1MiB"]).ok();
+    let said = command::on(&server, ["topic", "alter", "t", "--compact", "yes", "--timestamps", "arrival"]).ok();
+    assert!(said.contains("the newest record") && said.contains("1048576 bytes"), "{said}");
+    assert!(command::on(&server, ["topic", "alter", "t"]).failed(2).contains("--retention 7d"));
+    assert!(command::on(&server, ["topic", "alter", "none", "--compact", "no"]).failed(4).contains("no topic 'none'"));
+    assert!(command::on(&server, ["topic", "alter", "t", "--batch-bytes-max", "1GiB"]).failed(2).contains("8388608"));
+    let keyless = command::feed(&server, ["publish", "t"], "a record without a key\n").failed(2);
+    assert!(keyless.contains("has no key"), "{keyless}");
+    server.crash_and_restart();
+    let altered = command::on(&server, ["topic", "alter", "t", "--retention", "default", "--json"]).json();
+    assert_eq!((&altered["retention_ms"], &altered["compact"]), (&0.into(), &true.into()));
+    let altered = command::on(&server, ["topic", "alter", "t", "--compact", "no", "--retention", "default", "--json"]);
+    let altered = altered.json();
+    assert_eq!((&altered["retention_ms"], &altered["batch_bytes_max"]), (&604_800_000.into(), &1_048_576.into()));
+    assert_eq!(altered["arrival_times"], true);
+}
+
 /// On disk they stay away after a crash as well.
 #[tokio::test]
 async fn deleted_records_are_gone() {

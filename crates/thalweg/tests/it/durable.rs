@@ -82,7 +82,7 @@ async fn topics_come_back_as_they_were() {
         retention_bytes: 1 << 30,
         retention_ms: 5_000_000,
         storage: Storage::Disk,
-        compact: false,
+        ..TopicSettings::default()
     };
     for topic in ["a", "b", "c"] {
         within("create", client.create_topic(topic, settings)).await.expect("created");
@@ -121,6 +121,7 @@ async fn a_directory_has_one_broker() {
     let data = tempfile::tempdir().expect("a folder");
     let _server = Server::launch(on(&data));
     let path = data.path().to_str().expect("a path");
-    let message = thalweg(["serve", "--data", path, "--native", "127.0.0.1:0", "--http", "off"]).failed(1);
+    let message =
+        thalweg(["serve", "--data", path, "--native", "127.0.0.1:0", "--http", "off", "--kafka", "off"]).failed(1);
     assert!(message.contains("in use by another process"), "{message}");
 }

@@ -16,6 +16,7 @@ mod consumers;
 mod durable;
 mod idempotence;
 mod inspect;
+mod kafka;
 mod limits;
 mod overflow;
 mod producers;

@@ -61,6 +61,7 @@ pub struct Launch {
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
+    pub kafka: SocketAddr,
     launch: Launch,
     folder: TempDir,
 }
@@ -77,8 +78,9 @@ impl Server {
 
     pub fn launch(launch: Launch) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (child, address) = spawn(&launch, folder.path(), "127.0.0.1:0");
-        Self { child, address, launch, folder }
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let (child, [address, kafka]) = spawn(&launch, folder.path(), [any, any]);
+        Self { child, address, kafka, launch, folder }
     }
 
     /// Ends the process as a power cut would, and starts another on the same port.
@@ -87,11 +89,12 @@ impl Server {
         self.start_again();
     }
 
-    /// Starts another process on the port of the one that has ended.
+    /// Starts another process on the ports of the one that has ended.
     pub fn start_again(&mut self) {
-        let (child, address) = spawn(&self.launch, self.folder.path(), &self.address.to_string());
+        let before = [self.address, self.kafka];
+        let (child, addresses) = spawn(&self.launch, self.folder.path(), before);
         self.child = child;
-        assert_eq!(self.address, address);
+        assert_eq!(before, addresses);
     }
 
     pub fn crash(&mut self) {
@@ -180,7 +183,8 @@ pub async fn metric(client: &Client, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no metric {name} in\n{text}")).parse().expect("a whole number")
 }
 
-fn spawn(launch: &Launch, folder: &Path, address: &str) -> (Child, SocketAddr) {
+/// A broker whose native door and Kafka door are there.
+fn spawn(launch: &Launch, folder: &Path, [native, kafka]: [SocketAddr; 2]) -> (Child, [SocketAddr; 2]) {
     let ready_file = folder.join("ready.json");
     if ready_file.exists() {
         std::fs::remove_file(&ready_file).expect("removed");
@@ -193,7 +197,9 @@ fn spawn(launch: &Launch, folder: &Path, address: &str) -> (Child, SocketAddr) {
             shell
         }
     };
-    command.args(["serve", "--native", address, "--http", "off", "--ready-file"]).arg(&ready_file);
+    let (native, kafka) = (native.to_string(), kafka.to_string());
+    command.args(["serve", "--native", &native, "--http", "off", "--kafka", &kafka]);
+    command.arg("--ready-file").arg(&ready_file);
     for pair in &launch.set {
         command.args(["--set", pair]);
     }
@@ -209,7 +215,7 @@ fn spawn(launch: &Launch, folder: &Path, address: &str) -> (Child, SocketAddr) {
     wait_until_ready(child, &ready_file, folder)
 }
 
-fn wait_until_ready(mut child: Child, ready_file: &Path, folder: &Path) -> (Child, SocketAddr) {
+fn wait_until_ready(mut child: Child, ready_file: &Path, folder: &Path) -> (Child, [SocketAddr; 2]) {
     let begin = Instant::now();
     let text = loop {
         if let Ok(text) = std::fs::read_to_string(ready_file) {
@@ -224,6 +230,7 @@ fn wait_until_ready(mut child: Child, ready_file: &Path, folder: &Path) -> (Chil
         std::thread::sleep(Duration::from_millis(1));
     };
     let ready: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let address = ready["native"].as_str().expect("an address").parse().expect("an address");
-    (child, address)
+    let address = |door: &str| ready[door].as_str().expect("an address").parse().expect("an address");
+    let addresses = ["native", "kafka"].map(address);
+    (child, addresses)
 }

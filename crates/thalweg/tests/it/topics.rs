@@ -16,8 +16,7 @@ async fn create_and_describe() {
     let server = Server::start();
     let client = server.client("tcp").await;
     let storage = Storage::Memory;
-    let settings =
-        TopicSettings { partitions: 4, retention_bytes: 1 << 20, retention_ms: 60_000, storage, compact: false };
+    let settings = TopicSettings { partitions: 4, retention_bytes: 1 << 20, storage, ..TopicSettings::default() };
     for _ in 0..2 {
         let info = within("create", client.create_topic("orders", settings)).await.expect("created");
         assert_eq!((info.topic.as_str(), info.settings, info.partitions.len()), ("orders", settings, 4));

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::groups::{Assignor, GroupState, MemberState};
 use engine::{
-    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Overflow, Producer, RecordBatch, Result, RetryClass, Start,
-    Storage, TopicSettings,
+    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Overflow, Producer, RecordBatch, Result, RetryClass,
+    SettingsChange, Start, Storage, TopicSettings,
 };
 use proptest::prelude::*;
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES, put_frame};
@@ -122,8 +122,14 @@ fn requests() -> Vec<Vector> {
     };
     let (required, offered) = (Features(0), Features(0x8000_0000_0000_0001));
     let (retention_bytes, retention_ms) = (64 << 20, 3_600_000);
-    let settings =
-        TopicSettings { partitions: 4, retention_bytes, retention_ms, storage: Storage::Disk, compact: true };
+    let settings = TopicSettings {
+        partitions: 4,
+        retention_bytes,
+        retention_ms,
+        storage: Storage::Disk,
+        compact: true,
+        ..TopicSettings::default()
+    };
     let mut values = vec![
         ("hello", Request::Hello { version: 1, required, offered, client: "thalweg-rust/0.1".into() }),
         ("publish", publish(Some(2), Acks::Accepted)),
@@ -165,6 +171,20 @@ fn requests() -> Vec<Vector> {
             Request::Publish { topic: topic(), partition: Some(2), acks: Acks::Accepted, batch: numbered() },
         ),
         ("topic_grow", Request::TopicGrow { topic: topic(), partitions: 1024 }),
+        ("topic_alter_nothing", Request::TopicAlter { topic: topic(), change: SettingsChange::default() }),
+        (
+            "topic_alter_all",
+            Request::TopicAlter {
+                topic: topic(),
+                change: SettingsChange {
+                    retention_bytes: Some(u64::MAX),
+                    retention_ms: Some(1 << 40),
+                    compact: Some(true),
+                    batch_bytes_max: Some(1 << 20),
+                    arrival_times: Some(false),
+                },
+            },
+        ),
         ("records_delete", Request::RecordsDelete { topic: topic(), partition: 3, before: 1 << 40 }),
     ]);
     values.extend(group_requests().into_iter().map(|(name, value)| (name, Request::Group(value))));
@@ -186,7 +206,7 @@ fn responses() -> Vec<Vector> {
             retention_bytes: 0,
             retention_ms: u64::MAX,
             storage: Storage::Memory,
-            compact: false,
+            ..TopicSettings::default()
         },
         partitions,
     };
@@ -224,6 +244,13 @@ fn responses() -> Vec<Vector> {
         ("pong", Response::Pong),
         ("producer", Response::Producer { id: 0x0123_4567_89ab_cdef, epoch: 7 }),
         ("topic_grown", Response::TopicGrown(topic(partitions()))),
+        (
+            "topic_altered",
+            Response::TopicAltered(TopicInfo {
+                settings: TopicSettings { batch_bytes_max: 1 << 20, arrival_times: true, ..topic(Vec::new()).settings },
+                ..topic(Vec::new())
+            }),
+        ),
         ("records_deleted", Response::RecordsDeleted { start: 1 << 40 }),
     ];
     let encode = |i: usize, name: String, value: Response| {

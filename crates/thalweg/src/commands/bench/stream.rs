@@ -88,7 +88,7 @@ fn measure(global: &Global, config: &Config, args: &BenchStream, workload: Workl
             retention_bytes: 0,
             retention_ms: 0,
             storage: args.storage,
-            compact: false,
+            ..TopicSettings::default()
         },
         records: args.records.unwrap_or(workload.records),
         length: args.record_bytes.map_or(workload.length, Length::Fixed),

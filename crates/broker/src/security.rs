@@ -1,0 +1,397 @@
+//! Users and access control lists at work: kept, changed, and asked.
+//!
+//! With a data directory they are records of a topic of their own, which is none of [`Broker::topics`]: no request can
+//! name it, so nobody reads it who should not. Without one they are gone with the broker, but for the users that the
+//! configuration names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::rand;
+use engine::limits::BATCH_BYTES_MAX;
+use engine::security::{
+    Acl, AclFilter, Acls, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource,
+    ResourceKind, SECURITY_TOPIC, SecurityRecord, UserName, Users,
+};
+use engine::{BatchBuilder, Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
+use parking_lot::RwLock;
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::broker::Broker;
+use crate::metrics::{Counter, Exposition};
+use crate::publish::{Wakes, finish_commit};
+use crate::timers;
+use crate::topics::{Lasts, Topic};
+
+/// Threads that hash passwords at a time. It is slow on purpose, and whoever guesses must not slow down others.
+const HASHING_THREADS: usize = 2;
+/// A batch of records takes no more once it has so many bytes.
+const BATCH_BYTES: usize = BATCH_BYTES_MAX / 8;
+const SALT_BYTES: usize = 16;
+const NONCE_BYTES: usize = 18;
+
+/// What a broker is set to here.
+#[derive(Clone, Debug, Default)]
+pub struct SecuritySettings {
+    /// Users that are there from the start, and that requests do not change.
+    pub users: Vec<ConfiguredUser>,
+    /// They may do everything.
+    pub super_users: Vec<UserName>,
+    /// Whether anybody else may do only what access control lists allow.
+    pub is_authorizing: bool,
+}
+
+/// A user of the configuration.
+#[derive(Clone)]
+pub struct ConfiguredUser {
+    pub name: UserName,
+    pub password: String,
+}
+
+impl fmt::Debug for ConfiguredUser {
+    /// The password is for nobody's log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)
+    }
+}
+
+/// A user as they are shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserStatus {
+    pub name: UserName,
+    /// What they have a password for, with its iterations.
+    pub mechanisms: Vec<(Mechanism, u32)>,
+    pub is_configured: bool,
+    pub is_super: bool,
+}
+
+/// Users and access control lists of a broker.
+pub(crate) struct Security {
+    super_users: BTreeSet<UserName>,
+    is_authorizing: bool,
+    /// Users of the configuration. They are in the table, and no record counts for them.
+    configured: BTreeSet<UserName>,
+    tables: RwLock<Tables>,
+    /// Set once the tables were read from the topic.
+    is_open: OnceCell<()>,
+    /// Held by whoever changes something; the topic, once there is one.
+    topic: Arc<tokio::sync::Mutex<Option<Arc<Topic>>>>,
+    hashing: Semaphore,
+    counts: Counts,
+}
+
+struct Tables {
+    users: Users,
+    acls: Acls,
+}
+
+#[derive(Default)]
+struct Counts {
+    authentications: Counter,
+    authentication_errors: Counter,
+    denied: Counter,
+}
+
+impl Security {
+    pub(crate) fn new(settings: &SecuritySettings, topic: Option<Arc<Topic>>) -> Result<Self> {
+        let mut users = Users::new(random(32)?);
+        for user in &settings.users {
+            for mechanism in Mechanism::ALL {
+                let credential =
+                    Credential::of_password(mechanism, &user.password, random(SALT_BYTES)?, ITERATIONS_DEFAULT)?;
+                users.put(user.name.clone(), credential);
+            }
+        }
+        Ok(Self {
+            super_users: settings.super_users.iter().cloned().collect(),
+            is_authorizing: settings.is_authorizing,
+            configured: settings.users.iter().map(|user| user.name.clone()).collect(),
+            tables: RwLock::new(Tables { users, acls: Acls::default() }),
+            is_open: OnceCell::new(),
+            topic: Arc::new(tokio::sync::Mutex::new(topic)),
+            hashing: Semaphore::new(HASHING_THREADS),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Makes it so, unless it is about a user of the configuration.
+    fn apply(&self, record: SecurityRecord) {
+        if let SecurityRecord::Credential { user, .. } = &record
+            && self.configured.contains(user)
+        {
+            return;
+        }
+        let Tables { users, acls } = &mut *self.tables.write();
+        record.apply(users, acls);
+    }
+
+    fn check_changeable(&self, user: &UserName) -> Result<()> {
+        if self.configured.contains(user) {
+            return Err(Error::invalid(format!("user {user} is in the configuration: change it there (key users)")));
+        }
+        Ok(())
+    }
+
+    fn count<T>(&self, outcome: Result<T>) -> Result<T> {
+        let count = match &outcome {
+            Ok(_) => &self.counts.authentications,
+            Err(_) => &self.counts.authentication_errors,
+        };
+        count.add(1);
+        outcome
+    }
+}
+
+/// Bytes that nobody can foresee.
+fn random(bytes: usize) -> Result<Vec<u8>> {
+    let mut random = vec![0; bytes];
+    rand::fill(&mut random)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("the system gives no random numbers: {error}")))?;
+    Ok(random)
+}
+
+impl Broker {
+    /// Reads users and access control lists. Nobody is known and nothing is allowed before this.
+    pub async fn open_security(&self) -> Result<()> {
+        self.security().is_open.get_or_try_init(|| self.read_security()).await.map(|_| ())
+    }
+
+    async fn read_security(&self) -> Result<()> {
+        let topic = self.security().topic.lock().await;
+        let Some(topic) = &*topic else {
+            return Ok(());
+        };
+        let cell = topic.partition(0)?;
+        let mut next = cell.extent().start;
+        loop {
+            let (_, batches) = cell.read(next, BATCH_BYTES_MAX).await?;
+            let Some(last) = batches.last() else {
+                return Ok(());
+            };
+            next = last.next_offset();
+            for records in batches.iter().map(|batch| batch.records()) {
+                for view in &records? {
+                    let view = view?;
+                    let record = SecurityRecord::decode(view.key.unwrap_or_default(), view.value);
+                    self.security().apply(record.map_err(|error| unreadable(view.offset, &error))?);
+                }
+            }
+        }
+    }
+
+    /// Lets a user in who has this password.
+    pub async fn authenticate(&self, user: UserName, password: String) -> Result<UserName> {
+        self.open_security().await?;
+        let security = self.security();
+        let credential = security.tables.read().users.credential_of(&user);
+        // It is closed never.
+        let turn = security.hashing.acquire().await;
+        let fits = tokio::task::spawn_blocking(move || credential.admit(user, &password)).await;
+        drop(turn);
+        let outcome = fits.unwrap_or_else(|error| {
+            Err(Error::new(ErrorKind::Internal, format!("a password could not be hashed: {error}")))
+        });
+        security.count(outcome.map(|authenticated| authenticated.0))
+    }
+
+    /// The answer to the first message of SCRAM, and what waits for the second.
+    pub async fn begin_scram(&self, mechanism: Mechanism, first: &[u8]) -> Result<(Exchange, Vec<u8>)> {
+        self.open_security().await?;
+        let nonce: String = random(NONCE_BYTES)?.iter().map(|byte| format!("{byte:02x}")).collect();
+        let first = ClientFirst::parse(first)?;
+        Ok(self.security().tables.read().users.challenge(mechanism, first, &nonce))
+    }
+
+    /// Who it is, and the last answer, if the second message is right.
+    pub fn finish_scram(&self, exchange: Exchange, message: &[u8]) -> Result<(UserName, Vec<u8>)> {
+        self.security().count(exchange.finish(message))
+    }
+
+    /// Whether access control lists count.
+    pub fn is_authorizing(&self) -> bool {
+        self.security().is_authorizing
+    }
+
+    /// Whether a user may do this, from an address as text.
+    pub fn authorize(&self, user: &UserName, host: &str, operation: Operation, resource: &Resource<'_>) -> Result<()> {
+        let Resource { kind, name } = resource;
+        let may = |acls: &Acls| acls.allow(user, host, operation, resource);
+        self.decide(user, may, || format!("{} {} {name}", operation.name(), kind.name()))
+    }
+
+    /// Whether a user may do this to some resource of a kind.
+    pub fn authorize_any(&self, user: &UserName, host: &str, operation: Operation, kind: ResourceKind) -> Result<()> {
+        let may = |acls: &Acls| acls.allow_any(user, host, operation, kind);
+        self.decide(user, may, || format!("{} any {}", operation.name(), kind.name()))
+    }
+
+    fn decide(&self, user: &UserName, may: impl Fn(&Acls) -> bool, what: impl Fn() -> String) -> Result<()> {
+        let security = self.security();
+        if !security.is_authorizing || security.super_users.contains(user) || may(&security.tables.read().acls) {
+            return Ok(());
+        }
+        security.counts.denied.add(1);
+        Err(Error::new(ErrorKind::Denied, format!("User:{user} may not {}; see thalweg acl", what())))
+    }
+
+    /// All users in the order of their names.
+    pub async fn users(&self) -> Result<Vec<UserStatus>> {
+        self.open_security().await?;
+        let security = self.security();
+        let tables = security.tables.read();
+        let status = |(name, credentials): (&UserName, &BTreeMap<Mechanism, Credential>)| UserStatus {
+            name: name.clone(),
+            mechanisms: credentials.iter().map(|(mechanism, kept)| (*mechanism, kept.iterations())).collect(),
+            is_configured: security.configured.contains(name),
+            is_super: security.super_users.contains(name),
+        };
+        Ok(tables.users.iter().map(status).collect())
+    }
+
+    /// Gives users these credentials in the place of those that they have for the same mechanisms. All of it or
+    /// nothing, and it lasts when this is over.
+    pub async fn put_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Credential)>) -> Result<()> {
+        self.change_security(|tables, security| {
+            for (user, _) in &credentials {
+                security.check_changeable(user)?;
+                tables.users.check_room(user)?;
+            }
+            let record = |(user, credential): (UserName, Credential)| SecurityRecord::Credential {
+                user,
+                mechanism: credential.mechanism(),
+                credential: Some(credential),
+            };
+            Ok((credentials.into_iter().map(record).collect(), ()))
+        })
+        .await
+    }
+
+    /// Takes credentials from users; one without any is gone. Whoever is connected stays so.
+    pub async fn delete_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Mechanism)>) -> Result<()> {
+        self.change_security(|tables, security| {
+            for (user, mechanism) in &credentials {
+                security.check_changeable(user)?;
+                if tables.users.get(user.as_str()).is_none_or(|user| !user.contains_key(mechanism)) {
+                    return Err(Error::not_found(format!("user {user} has no password for {}", mechanism.name())));
+                }
+            }
+            let gone = |(user, mechanism)| SecurityRecord::Credential { user, mechanism, credential: None };
+            Ok((credentials.into_iter().map(gone).collect(), ()))
+        })
+        .await
+    }
+
+    /// The access control entries that a filter means.
+    pub async fn acls(&self, filter: &AclFilter) -> Result<Vec<Acl>> {
+        self.open_security().await?;
+        Ok(self.security().tables.read().acls.found(filter))
+    }
+
+    /// Adds access control entries. Those that are there already make no difference.
+    pub async fn create_acls(self: &Arc<Self>, acls: Vec<Acl>) -> Result<()> {
+        self.change_security(|tables, _| {
+            acls.iter().try_for_each(Acl::validate)?;
+            let fresh: BTreeSet<Acl> = acls.into_iter().filter(|acl| !tables.acls.contains(acl)).collect();
+            tables.acls.check_room(fresh.len())?;
+            Ok((fresh.into_iter().map(|acl| SecurityRecord::Acl { acl, is_there: true }).collect(), ()))
+        })
+        .await
+    }
+
+    /// Removes access control entries. Returns those that each filter meant.
+    pub async fn delete_acls(self: &Arc<Self>, filters: Vec<AclFilter>) -> Result<Vec<Vec<Acl>>> {
+        self.change_security(|tables, _| {
+            let found: Vec<Vec<Acl>> = filters.iter().map(|filter| tables.acls.found(filter)).collect();
+            let gone: BTreeSet<Acl> = found.iter().flatten().cloned().collect();
+            Ok((gone.into_iter().map(|acl| SecurityRecord::Acl { acl, is_there: false }).collect(), found))
+        })
+        .await
+    }
+
+    /// Decides on records by what is there, writes them, and makes it so. It goes on to its end also where nobody waits
+    /// for it: what is in the topic is in the tables.
+    async fn change_security<T: Send + 'static>(
+        self: &Arc<Self>,
+        decide: impl FnOnce(&Tables, &Security) -> Result<(Vec<SecurityRecord>, T)>,
+    ) -> Result<T> {
+        self.open_security().await?;
+        let mut topic = self.security().topic.clone().lock_owned().await;
+        let (records, answer) = decide(&self.security().tables.read(), self.security())?;
+        let broker = self.clone();
+        let work = tokio::spawn(async move {
+            broker.write_security(&mut topic, &records).await?;
+            records.into_iter().for_each(|record| broker.security().apply(record));
+            Ok(answer)
+        });
+        work.await.unwrap_or_else(|error| {
+            Err(Error::new(ErrorKind::Internal, format!("a change of users or access control failed: {error}")))
+        })
+    }
+
+    /// Returns when the records are on the disk, where there is one.
+    async fn write_security(&self, topic: &mut Option<Arc<Topic>>, records: &[SecurityRecord]) -> Result<()> {
+        let Some(store) = self.store() else {
+            return Ok(());
+        };
+        let topic = match topic {
+            Some(topic) => topic,
+            None => {
+                let settings = TopicSettings {
+                    storage: Storage::Disk,
+                    compact: true,
+                    retention_ms: 0,
+                    ..TopicSettings::on_disk()
+                };
+                // No record of it lasts before it does: nobody has to wait.
+                let (said, _) = Lasts::when_committed();
+                let made = store.create_topic(TopicName::parse(SECURITY_TOPIC)?, settings, said)?;
+                topic.insert(Topic::stored(store.directory(), made))
+            }
+        };
+        let (now_ms, mut builder, mut last) = (timers::now_ms() as i64, BatchBuilder::new(), None);
+        for (i, record) in records.iter().enumerate() {
+            builder.push(now_ms, Some(&record.key()), record.value().as_deref(), &[])?;
+            if builder.len() >= BATCH_BYTES || i + 1 == records.len() {
+                let batch = builder.finish().map(|batch| self.publish_internal(topic, 0, batch, &mut Wakes::default()));
+                last = batch.transpose()?.or(last);
+            }
+        }
+        match last {
+            Some((published, commit)) => finish_commit(published, commit).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn expose_security(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let (security, counts) = (self.security(), &self.security().counts);
+        let (users, acls) = {
+            let tables = security.tables.read();
+            (tables.users.iter().count() as u64, tables.acls.len() as u64)
+        };
+        out.gauge("thalweg_users", "Users with a password", users)?;
+        out.gauge("thalweg_acls", "Access control entries", acls)?;
+        out.counter(
+            "thalweg_authentications",
+            "Connections whose user was found to be who they say",
+            counts.authentications.get(),
+        )?;
+        out.counter(
+            "thalweg_authentication_errors",
+            "Connections with a wrong user or password",
+            counts.authentication_errors.get(),
+        )?;
+        out.counter("thalweg_denied", "Requests that access control did not allow", counts.denied.get())
+    }
+}
+
+fn unreadable(offset: engine::Offset, error: &Error) -> Error {
+    Error::new(
+        error.kind,
+        format!(
+            "the record at offset {offset} of {SECURITY_TOPIC} cannot be read: {}; was the data written by a newer \
+             version?",
+            error.message
+        ),
+    )
+}

@@ -1,0 +1,96 @@
+//! Transactions and producers as people and tools want to see them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use engine::groups::GroupName;
+use engine::producers::ProducerStatus;
+use engine::transactions::{Phase, ProducerEpoch, Transaction, TransactionError, TransactionReason, TransactionalId};
+use engine::{PartitionId, Result, TopicPartition};
+
+use super::Outcome;
+use crate::broker::Broker;
+use crate::metrics::Exposition;
+
+/// A transactional id in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionSummary {
+    pub id: TransactionalId,
+    pub phase: Phase,
+    pub producer: ProducerEpoch,
+    /// How long its transaction has been open.
+    pub open_ms: Option<u64>,
+}
+
+impl Broker {
+    /// All transactional ids in their order.
+    pub async fn list_transactions(&self) -> Result<Vec<TransactionSummary>> {
+        let coordinator = self.restored_transactions().await?;
+        let now_ms = coordinator.now_ms();
+        let summary = |cell: &super::Cell| {
+            let state = cell.state.lock();
+            let Transaction { phase, producer, opened_ms, .. } = &state.transaction;
+            let open_ms = opened_ms.map(|opened_ms| now_ms.saturating_sub(opened_ms));
+            TransactionSummary { id: cell.id.clone(), phase: *phase, producer: *producer, open_ms }
+        };
+        let mut all: Vec<_> = coordinator.cells().iter().map(|cell| summary(cell)).collect();
+        all.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        Ok(all)
+    }
+
+    /// The state of a transactional id.
+    pub async fn describe_transaction(&self, id: &TransactionalId) -> Outcome<Transaction> {
+        let found = self.restored_transactions().await?.find(id);
+        found.map(|cell| cell.state.lock().transaction.clone()).ok_or_else(|| {
+            TransactionError::new(TransactionReason::NoSuchId, format!("nobody has the transactional id '{id}'"))
+        })
+    }
+
+    /// What a partition knows of who wrote to it.
+    pub fn describe_producers(&self, topic: &str, partition: PartitionId) -> Result<Vec<ProducerStatus>> {
+        Ok(self.topic(topic)?.partition(partition)?.producers())
+    }
+
+    /// Partitions of which a transaction that is not over has staged another offset for a group.
+    pub async fn unstable_offsets(&self, group: &GroupName) -> Result<BTreeSet<TopicPartition>> {
+        let coordinator = self.restored_transactions().await?;
+        let ids = coordinator.of_groups.lock().get(group).cloned().unwrap_or_default();
+        let mut unstable = BTreeSet::new();
+        for cell in ids.iter().filter_map(|id| coordinator.find(id)) {
+            let state = cell.state.lock();
+            let staged = state.transaction.offsets.get(group);
+            unstable.extend(staged.into_iter().flatten().map(|(partition, _)| partition.clone()));
+        }
+        Ok(unstable)
+    }
+
+    pub(crate) fn expose_transactions(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let coordinator = self.transactions();
+        let cells = coordinator.cells();
+        let in_phase = |phases: &dyn Fn(Phase) -> bool| {
+            cells.iter().filter(|cell| phases(cell.state.lock().transaction.phase)).count() as u64
+        };
+        let open = in_phase(&|phase| phase == Phase::Open);
+        let prepared = in_phase(&|phase| matches!(phase, Phase::Prepared(_)));
+        out.gauge("thalweg_transactional_ids", "Transactional ids that are kept", cells.len() as u64)?;
+        out.gauge("thalweg_transactions_open", "Transactions that are open", open)?;
+        out.gauge(
+            "thalweg_transactions_prepared",
+            "Transactions that are decided and could not be carried out everywhere yet",
+            prepared,
+        )?;
+        let counts = &coordinator.counts;
+        out.counter("thalweg_transactions_committed", "Transactions that were committed", counts.committed.get())?;
+        out.counter("thalweg_transactions_aborted", "Transactions that were aborted", counts.aborted.get())?;
+        out.counter(
+            "thalweg_transactions_timed_out",
+            "Transactions that were aborted because they took too long",
+            counts.timed_out.get(),
+        )?;
+        out.counter(
+            "thalweg_transactions_fenced",
+            "Steps of transactions that were refused because another has taken over",
+            counts.fenced.get(),
+        )
+    }
+}

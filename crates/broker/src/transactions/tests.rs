@@ -1,0 +1,465 @@
+//! Transactions as programs use them: across partitions and groups, against zombies, timeouts and restarts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use engine::groups::Committed;
+use engine::{Acks, BatchBuilder, Codec, DraftBatch, Offset, Producer, TopicName, TopicSettings};
+use storage::{RealDisk, Store, StoreSettings};
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::Settings;
+use crate::fetch::{FetchFrom, FetchLimits, Isolation};
+
+const TIMEOUT_MS: u32 = 60_000;
+
+fn tid(id: &str) -> TransactionalId {
+    TransactionalId::parse(id).expect("an id")
+}
+
+fn at(topic: &str, partition: u32) -> TopicPartition {
+    TopicPartition { topic: TopicName::parse(topic).expect("a name"), partition }
+}
+
+fn group() -> GroupName {
+    GroupName::parse("g").expect("a name")
+}
+
+fn staged(offset: Offset) -> StagedOffsets {
+    let committed = Committed { offset, leader_epoch: -1, metadata: "".into(), committed_ms: timers::now_ms() };
+    [(at("t", 0), committed)].into()
+}
+
+fn batch(producer: ProducerEpoch, sequence: i32, value: &str) -> DraftBatch {
+    let mut builder = BatchBuilder::new();
+    builder.push(1, Some(b"key"), Some(value.as_bytes()), &[]).expect("a small record");
+    let producer = Producer { id: producer.id, epoch: producer.epoch, sequence };
+    let mut batch = builder.finish_with(Codec::None, Some(producer)).expect("a record");
+    batch.set_transactional();
+    batch
+}
+
+async fn in_memory() -> Arc<Broker> {
+    let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
+    create(&broker).await;
+    broker
+}
+
+async fn create(broker: &Broker) {
+    broker.create_topic("t", TopicSettings { partitions: 3, ..TopicSettings::of_broker() }).await.expect("created");
+}
+
+fn on_disk(dir: &Path) -> Arc<Broker> {
+    let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
+    settings.journal.file_bytes = 1 << 20;
+    let stored = Store::open(Arc::new(RealDisk), dir, settings, timers::now_ms, &mut |_| {}).expect("opened");
+    Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started")
+}
+
+/// The directory as a process leaves it that is killed now.
+fn killed(dir: &Path) -> tempfile::TempDir {
+    let left = tempfile::tempdir().expect("a folder");
+    copy(dir, left.path());
+    left
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        match entry.file_type().expect("its type").is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).expect("copied")),
+        }
+    }
+}
+
+async fn send(
+    broker: &Broker,
+    producer: ProducerEpoch,
+    partition: u32,
+    sequence: i32,
+    value: &str,
+) -> Result<crate::Published> {
+    let batch = batch(producer, sequence, value);
+    broker.publish("t", Some(partition), Acks::Committed, batch, &mut Wakes::default()).await
+}
+
+/// The values of a partition that count.
+async fn committed(broker: &Broker, partition: u32) -> Vec<String> {
+    let limits =
+        FetchLimits { bytes_min: 0, bytes_max: 1 << 20, wait: Duration::ZERO, isolation: Isolation::Committed };
+    let (mut values, mut offset) = (Vec::new(), 0);
+    loop {
+        let from = FetchFrom { topic: "t", partition, offset, bytes_max: 1 << 20 };
+        let fetched = broker.fetch_many(&[from], limits).await.pop().expect("one").expect("readable");
+        let Some(last) = fetched.batches.last() else {
+            return values;
+        };
+        offset = last.next_offset();
+        // As Kafka's consumers do.
+        let mut aborted = fetched.aborted.clone();
+        aborted.sort_unstable_by_key(|aborted| aborted.first_offset);
+        let (mut aborted, mut void) = (aborted.into_iter().peekable(), HashSet::new());
+        for batch in &fetched.batches {
+            while let Some(next) = aborted.next_if(|next| next.first_offset < batch.next_offset()) {
+                void.insert(next.producer_id);
+            }
+            let id = batch.producer().map_or(-1, |producer| producer.id);
+            if batch.marker().expect("readable").is_some_and(|marker| marker.decision == Decision::Abort) {
+                void.remove(&id);
+            }
+            if batch.is_transactional() && void.contains(&id) {
+                continue;
+            }
+            for view in &batch.records().expect("readable") {
+                values.push(String::from_utf8_lossy(view.expect("readable").value.unwrap_or_default()).into_owned());
+            }
+        }
+    }
+}
+
+async fn group_offset(broker: &Broker) -> Option<Offset> {
+    let offsets = broker.committed_offsets(&group(), None).await.expect("readable");
+    offsets.first().map(|(_, committed)| committed.offset)
+}
+
+fn reason<T: std::fmt::Debug>(outcome: Outcome<T>) -> TransactionReason {
+    outcome.expect_err("refused").reason
+}
+
+#[tokio::test]
+async fn all_of_a_transaction_counts_or_nothing() {
+    let (broker, id) = (in_memory().await, tid("a"));
+    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    for (round, decision) in [Decision::Commit, Decision::Abort, Decision::Commit].into_iter().enumerate() {
+        broker.add_partitions(&id, producer, &[at("t", 0), at("t", 1)]).await.expect("added");
+        broker.add_offsets(&id, producer, &group()).await.expect("added");
+        let before = (committed(&broker, 0).await, committed(&broker, 1).await, group_offset(&broker).await);
+        for partition in 0..2 {
+            send(&broker, producer, partition, round as i32, &format!("{round}")).await.expect("published");
+        }
+        broker.stage_offsets(&id, producer, &group(), None, staged(10 + round as u64)).await.expect("staged");
+        assert_eq!(broker.unstable_offsets(&group()).await.expect("known"), [at("t", 0)].into());
+        let meanwhile = (committed(&broker, 0).await, committed(&broker, 1).await, group_offset(&broker).await);
+        assert_eq!(before, meanwhile, "nothing counts yet");
+        broker.end_transaction(&id, producer, decision).await.expect("ended");
+        // Its answer may have been lost.
+        broker.end_transaction(&id, producer, decision).await.expect("ended");
+        assert!(broker.unstable_offsets(&group()).await.expect("known").is_empty());
+    }
+    for partition in 0..2 {
+        assert_eq!(committed(&broker, partition).await, ["0", "2"]);
+    }
+    assert_eq!((committed(&broker, 2).await, group_offset(&broker).await), (Vec::new(), Some(12)));
+    // A partition that nothing was written to has no marker.
+    assert_eq!(broker.describe_topic("t").expect("there").partitions[2].end, 0);
+    let stats = broker.stats().expect("metrics");
+    assert!(stats.contains("thalweg_transactions_committed_total 2"), "{stats}");
+    assert!(stats.contains("thalweg_transactions_aborted_total 1"), "{stats}");
+}
+
+#[tokio::test]
+async fn who_has_been_replaced_writes_nothing_more() {
+    let (broker, id) = (in_memory().await, tid("a"));
+    let zombie = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    broker.add_partitions(&id, zombie, &[at("t", 0)]).await.expect("added");
+    send(&broker, zombie, 0, 0, "of the zombie").await.expect("published");
+
+    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    assert!(producer.id == zombie.id && producer.epoch > zombie.epoch);
+    let offsets = broker.stage_offsets(&id, zombie, &group(), None, staged(1)).await;
+    assert_eq!(reason(offsets), TransactionReason::Fenced);
+    assert_eq!(reason(broker.add_partitions(&id, zombie, &[at("t", 0)]).await), TransactionReason::Fenced);
+    assert_eq!(reason(broker.add_offsets(&id, zombie, &group()).await), TransactionReason::Fenced);
+    assert_eq!(reason(broker.end_transaction(&id, zombie, Decision::Commit).await), TransactionReason::Fenced);
+    assert_eq!(reason(broker.init_transactions(&id, Some(zombie), TIMEOUT_MS).await), TransactionReason::Fenced);
+    // It is refused by partitions of which it never said that it writes there, as well.
+    for partition in 0..2 {
+        let refused = send(&broker, zombie, partition, 1, "late").await.expect_err("it is over");
+        assert_eq!(refused.kind, ErrorKind::Fenced);
+    }
+    broker.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
+    assert_eq!(send(&broker, zombie, 0, 1, "late").await.expect_err("it is over").kind, ErrorKind::Fenced);
+    send(&broker, producer, 0, 0, "of the new one").await.expect("published");
+    broker.end_transaction(&id, producer, Decision::Commit).await.expect("committed");
+    assert_eq!(committed(&broker, 0).await, ["of the new one"]);
+
+    let stranger = ProducerEpoch { id: producer.id + 1, epoch: 0 };
+    assert_eq!(reason(broker.add_partitions(&id, stranger, &[at("t", 0)]).await), TransactionReason::OtherProducer);
+    let unknown = broker.end_transaction(&tid("nobody"), producer, Decision::Commit).await;
+    assert_eq!(reason(unknown), TransactionReason::OtherProducer);
+    assert_eq!(reason(broker.describe_transaction(&tid("nobody")).await), TransactionReason::NoSuchId);
+}
+
+#[tokio::test]
+async fn a_batch_outside_of_a_transaction_is_refused() {
+    let (broker, id) = (in_memory().await, tid("a"));
+    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    assert_eq!(send(&broker, producer, 0, 0, "early").await.expect_err("not added").kind, ErrorKind::Fenced);
+    broker.add_partitions(&id, producer, &[at("t", 1)]).await.expect("added");
+    assert_eq!(send(&broker, producer, 0, 0, "elsewhere").await.expect_err("not added").kind, ErrorKind::Fenced);
+    send(&broker, producer, 1, 0, "here").await.expect("published");
+    broker.end_transaction(&id, producer, Decision::Commit).await.expect("committed");
+    assert_eq!(send(&broker, producer, 1, 1, "late").await.expect_err("it is over").kind, ErrorKind::Fenced);
+    // One that cannot be added leaves the others out, too.
+    assert!(broker.add_partitions(&id, producer, &[at("t", 0), at("t", 9)]).await.is_err());
+    assert!(send(&broker, producer, 0, 0, "early").await.is_err());
+    assert!(broker.add_partitions(&id, producer, &[at("_offsets", 0)]).await.is_err());
+    let none = broker.stage_offsets(&id, producer, &group(), None, staged(1)).await;
+    assert_eq!(reason(none), TransactionReason::WrongPhase);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_that_takes_too_long_is_aborted_and_readers_go_on() {
+    let (broker, id) = (in_memory().await, tid("a"));
+    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    broker.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
+    send(&broker, producer, 0, 0, "void").await.expect("published");
+    let plain = |value: &'static [u8]| {
+        let mut builder = BatchBuilder::new();
+        builder.push(1, None, Some(value), &[]).expect("a small record");
+        builder.finish().expect("a record")
+    };
+    broker.publish("t", Some(0), Acks::Default, plain(b"of others"), &mut Wakes::default()).await.expect("published");
+    assert!(committed(&broker, 0).await.is_empty(), "it comes behind what is open");
+
+    // A reader that waits hears of it when the transaction is over.
+    let limits = FetchLimits {
+        bytes_min: 1,
+        bytes_max: 1 << 20,
+        wait: Duration::from_secs(24 * 3600),
+        isolation: Isolation::Committed,
+    };
+    let from = FetchFrom { topic: "t", partition: 0, offset: 0, bytes_max: 1 << 20 };
+    let begin = tokio::time::Instant::now();
+    let fetched = broker.fetch_many(&[from], limits).await.pop().expect("one").expect("readable");
+    assert!(begin.elapsed() >= Duration::from_millis(TIMEOUT_MS.into()), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(3600), "{:?}", begin.elapsed());
+    assert_eq!((fetched.batches.len(), fetched.aborted.len(), fetched.stable_end), (3, 1, 3));
+    assert_eq!(committed(&broker, 0).await, ["of others"]);
+
+    assert_eq!(reason(broker.end_transaction(&id, producer, Decision::Commit).await), TransactionReason::Fenced);
+    assert_eq!(send(&broker, producer, 0, 1, "late").await.expect_err("it is over").kind, ErrorKind::Fenced);
+    assert!(broker.stats().expect("metrics").contains("thalweg_transactions_timed_out_total 1"));
+    // Nobody has taken over: it goes on with its next epoch.
+    let again = broker.init_transactions(&id, Some(producer), TIMEOUT_MS).await.expect("it goes on");
+    assert_eq!((again.id, again.epoch), (producer.id, producer.epoch + 1));
+    broker.add_partitions(&id, again, &[at("t", 0)]).await.expect("added");
+    send(&broker, again, 0, 0, "second try").await.expect("published");
+    broker.end_transaction(&id, again, Decision::Commit).await.expect("committed");
+    assert_eq!(committed(&broker, 0).await, ["of others", "second try"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_nobody_uses_is_forgotten() {
+    let (broker, id) = (in_memory().await, tid("a"));
+    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    tokio::time::sleep(broker.settings().transactional_id_expiration - Duration::from_secs(60)).await;
+    assert_eq!(broker.list_transactions().await.expect("known").len(), 1);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(broker.list_transactions().await.expect("known"), []);
+    assert!(broker.read_transactions().await.expect("readable").is_empty());
+    assert_eq!(reason(broker.add_partitions(&id, producer, &[at("t", 0)]).await), TransactionReason::OtherProducer);
+    let other = broker.init_transactions(&id, Some(producer), TIMEOUT_MS).await.expect("begun anew");
+    assert_ne!(other.id, producer.id);
+}
+
+/// What is open goes on after a restart, what was ended stays ended, and each prepared state is carried through.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_finds_every_transaction_where_it_was() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = on_disk(dir.path());
+    create(&broker).await;
+    let mut producers = BTreeMap::new();
+    for name in ["open", "aborts", "commits", "done"] {
+        let id = tid(name);
+        let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+        broker.add_partitions(&id, producer, &[at("t", 0), at("t", 1)]).await.expect("added");
+        send(&broker, producer, 0, 0, name).await.expect("published");
+        send(&broker, producer, 1, 0, name).await.expect("published");
+        producers.insert(name, producer);
+    }
+    broker.end_transaction(&tid("done"), producers["done"], Decision::Commit).await.expect("ended");
+    let commits = tid("commits");
+    broker.add_offsets(&commits, producers["commits"], &group()).await.expect("added");
+    broker.stage_offsets(&commits, producers["commits"], &group(), None, staged(7)).await.expect("staged");
+    // It is decided, and the process is killed before anybody hears of it; one partition has its marker already.
+    for (name, decision) in [("aborts", Decision::Abort), ("commits", Decision::Commit)] {
+        let cell = broker.transactions().find(&tid(name)).expect("there");
+        let prepared = {
+            let state = cell.state.lock();
+            let ended = state.transaction.end(producers[name], decision, timers::now_ms());
+            let Ok(End::Prepares(prepared)) = ended else { panic!("not open: {ended:?}") };
+            prepared
+        };
+        let appended = broker.append_transaction(&tid(name), Some(&prepared), &mut Wakes::default()).expect("appended");
+        assert!(
+            broker.mark(&at("t", 1), producers[name], decision, &mut Wakes::default()).is_ok_and(|it| it.is_some())
+        );
+        appended.lasts().await.expect("it lasts");
+    }
+    // All before it lasts when this does.
+    let other = broker.init_transactions(&tid("other"), None, TIMEOUT_MS).await.expect("begun");
+    assert!(producers.values().all(|producer| producer.id != other.id));
+    let left = killed(dir.path());
+    drop(broker);
+
+    let broker = on_disk(left.path());
+    assert!(broker.list_transactions().await.is_ok(), "restored");
+    for name in ["aborts", "commits"] {
+        broker.transactions().find(&tid(name)).expect("there").wait_until_settled().await;
+    }
+    let phase = async |name| broker.describe_transaction(&tid(name)).await.expect("there").phase;
+    assert_eq!(phase("open").await, Phase::Open);
+    assert_eq!(phase("aborts").await, Phase::Complete(Decision::Abort));
+    assert_eq!(phase("commits").await, Phase::Complete(Decision::Commit));
+    assert_eq!(phase("done").await, Phase::Complete(Decision::Commit));
+    // Each has one marker in each partition, and nothing more.
+    let open = producers["open"];
+    send(&broker, open, 0, 1, "open too").await.expect("it goes on");
+    assert_eq!(send(&broker, producers["commits"], 0, 1, "late").await.expect_err("over").kind, ErrorKind::Fenced);
+    broker.end_transaction(&tid("open"), open, Decision::Commit).await.expect("ended");
+    assert_eq!(committed(&broker, 0).await, ["open", "commits", "done", "open too"]);
+    assert_eq!(committed(&broker, 1).await, ["open", "commits", "done"]);
+    assert_eq!(broker.describe_topic("t").expect("there").partitions[1].end, 4 + 4);
+    let offset = async {
+        while group_offset(&broker).await.is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        group_offset(&broker).await
+    };
+    let offset = tokio::time::timeout(Duration::from_secs(30), offset).await.expect("it is committed");
+    assert_eq!(offset, Some(7));
+    // A lost answer is asked for again.
+    broker.end_transaction(&commits, producers["commits"], Decision::Commit).await.expect("it was");
+    let wrong = broker.end_transaction(&tid("aborts"), producers["aborts"], Decision::Commit).await;
+    assert_eq!(reason(wrong), TransactionReason::WrongPhase);
+}
+
+#[tokio::test]
+async fn what_was_committed_since_is_not_taken_back() {
+    let (broker, id) = (in_memory().await, tid("a"));
+    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    broker.add_offsets(&id, producer, &group()).await.expect("added");
+    let old = Committed { offset: 3, leader_epoch: -1, metadata: "".into(), committed_ms: 1 };
+    let new = crate::OffsetCommit { partition: at("t", 0), offset: 9, leader_epoch: -1, metadata: String::new() };
+    broker.commit_offsets(&group(), &Committer::Outsider, vec![new]).await.expect("committed");
+    let offsets: StagedOffsets = [(at("t", 0), old)].into();
+    let again = broker.commit_staged(&group(), &offsets, true, &mut Wakes::default()).expect("written");
+    assert!(again.is_none());
+    let first = broker.commit_staged(&group(), &offsets, false, &mut Wakes::default()).expect("written");
+    first.expect("an offset").finish().await.expect("committed");
+    assert_eq!(group_offset(&broker).await, Some(3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_nobody_knows_of_is_aborted_at_the_start() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = on_disk(dir.path());
+    create(&broker).await;
+    let producer = ProducerEpoch { id: 77, epoch: 0 };
+    broker.restored_transactions().await.expect("restored");
+    // As a repair may leave it that lost the topic of transactions.
+    let partition = broker.partition_at(&at("t", 0)).expect("there");
+    partition.begin(producer.id, producer.epoch).expect("begun");
+    send(&broker, producer, 0, 0, "orphaned").await.expect("published");
+    assert_eq!(partition.extent().stable_end, 0);
+    broker.stop().expect("stopped");
+    drop((partition, broker));
+    let broker = on_disk(dir.path());
+    broker.restored_transactions().await.expect("restored");
+    let extent = broker.describe_topic("t").expect("there").partitions[0];
+    assert_eq!(committed(&broker, 0).await, Vec::<String>::new());
+    assert!(extent.end >= 1);
+    let partition = broker.partition_at(&at("t", 0)).expect("there");
+    assert!(partition.producers().iter().all(|producer| producer.open.is_none()));
+}
+
+/// Numbers that follow from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// What a program knows of its transactional id.
+#[derive(Default)]
+struct Program {
+    producer: Option<ProducerEpoch>,
+    /// The next sequence of each partition.
+    sequences: [i32; 3],
+    /// What it has written and not ended, with the partition of each.
+    open: Vec<(u32, String)>,
+}
+
+/// Whatever is open when the broker is killed: what was committed is there once and in order, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_transaction_counts_whole_and_once_across_kills() {
+    for seed in 0..3 {
+        let mut random = Random(seed);
+        let mut dir = tempfile::tempdir().expect("a folder");
+        let mut broker = on_disk(dir.path());
+        create(&broker).await;
+        let mut programs: [Program; 4] = Default::default();
+        let mut expected: [Vec<String>; 3] = Default::default();
+        for step in 0..150 {
+            let at_program = random.below(4);
+            let (id, program) = (tid(&at_program.to_string()), &mut programs[at_program as usize]);
+            let Some(producer) = program.producer.filter(|_| random.below(12) > 0) else {
+                // It starts anew, whatever it was at.
+                let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+                *program = Program { producer: Some(producer), ..Program::default() };
+                continue;
+            };
+            match random.below(10) {
+                0..6 => {
+                    let partition = random.below(3) as u32;
+                    broker.add_partitions(&id, producer, &[at("t", partition)]).await.expect("added");
+                    let sequence = &mut program.sequences[partition as usize];
+                    let value = format!("{id} {step}");
+                    send(&broker, producer, partition, *sequence, &value).await.expect("published");
+                    *sequence += 1;
+                    program.open.push((partition, value));
+                }
+                6..9 if !program.open.is_empty() => {
+                    let decision = if random.below(3) == 0 { Decision::Abort } else { Decision::Commit };
+                    broker.end_transaction(&id, producer, decision).await.expect("ended");
+                    for (partition, value) in program.open.drain(..) {
+                        if decision == Decision::Commit {
+                            expected[partition as usize].push(value);
+                        }
+                    }
+                }
+                9 => {
+                    let left = killed(dir.path());
+                    drop(std::mem::replace(&mut broker, on_disk(left.path())));
+                    dir = left;
+                    broker.restored_transactions().await.expect("restored");
+                }
+                _ => {}
+            }
+        }
+        for (at, program) in programs.iter().enumerate().filter(|(_, program)| !program.open.is_empty()) {
+            let producer = program.producer.expect("it has begun");
+            broker.end_transaction(&tid(&at.to_string()), producer, Decision::Abort).await.expect("ended");
+        }
+        for (partition, expected) in (0..).zip(&mut expected) {
+            let mut found = committed(&broker, partition).await;
+            let of = |values: &[String], id: &str| -> Vec<String> {
+                values.iter().filter(|value| value.starts_with(id)).cloned().collect()
+            };
+            for id in ["0", "1", "2", "3"] {
+                assert_eq!(of(&found, id), of(expected, id), "seed {seed}, partition {partition}, of {id}");
+            }
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, *expected, "seed {seed}, partition {partition}");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Members that share out among themselves: what they wait for, and beside members for which the broker does.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{Beat, Broker, Entered, OffsetCommit, Settings};
+use bytes::Bytes;
+use engine::groups::{
+    Assignor, ClassicJoin, ClassicPhase, ClassicSync, Committer, Given, GroupName, GroupState, Identity, Join, Joined,
+    Leaver, MemberId, NO_LEADER_EPOCH, Protocol, Reason, Share, Subscription,
+};
+use engine::{Pattern, TopicName, TopicPartition, TopicSettings};
+
+use crate::support::{metric, start, within};
+
+fn group() -> GroupName {
+    GroupName::parse("g").expect("a name")
+}
+
+fn at(topic: &str, partition: u32) -> TopicPartition {
+    TopicPartition { topic: TopicName::parse(topic).expect("a topic"), partition }
+}
+
+/// A member that gives up all it has before it joins.
+#[derive(Clone)]
+struct Member {
+    broker: Arc<Broker>,
+    who: Option<Identity>,
+    generation: u32,
+    session_timeout_ms: u32,
+}
+
+impl Member {
+    fn new(broker: &Arc<Broker>, session_timeout_ms: u32) -> Self {
+        Self { broker: broker.clone(), who: None, generation: 0, session_timeout_ms }
+    }
+
+    fn join_of(&self, comes_twice: bool) -> ClassicJoin {
+        let topics = vec![Pattern::parse("t").expect("a topic")];
+        ClassicJoin {
+            member: self.who.as_ref().map(|who| who.member.clone()),
+            fresh: self.broker.new_member_id("a program\n").expect("an id"),
+            instance: None,
+            client: "a program".into(),
+            host: "here".into(),
+            session_timeout_ms: self.session_timeout_ms,
+            rebalance_timeout_ms: 60_000,
+            protocol_type: "consumer".into(),
+            protocols: vec![Protocol { name: "range".into(), metadata: Bytes::from_static(b"wants t") }],
+            subscription: Some(Subscription::new(topics, BTreeSet::new()).expect("within limits")),
+            comes_twice,
+            may_skip: false,
+        }
+    }
+
+    async fn join(&mut self) -> Result<Joined, Reason> {
+        loop {
+            let entered = within("joining", self.broker.join_classic(&group(), self.join_of(true))).await;
+            match entered.map_err(|refused| refused.reason)? {
+                Entered::Named(id) => self.who = Some(Identity { member: id, instance: None }),
+                Entered::Joined(joined) => {
+                    self.who = Some(Identity { member: joined.member.clone(), instance: None });
+                    self.generation = joined.generation;
+                    return Ok(joined);
+                }
+            }
+        }
+    }
+
+    fn id(&self) -> &MemberId {
+        &self.who.as_ref().expect("it has joined").member
+    }
+
+    /// What this member gets. One that leads gives each in turn a partition of `t`.
+    async fn sync(&self, joined: &Joined) -> Result<Given, Reason> {
+        let shares = joined.members.iter().zip(0..).map(|(member, number)| Share {
+            member: member.member.clone(),
+            bytes: Bytes::from(format!("{number}")),
+            partitions: vec![at("t", number)],
+        });
+        let sync = ClassicSync {
+            who: self.who.clone().expect("it has joined"),
+            generation: joined.generation,
+            protocol_type: None,
+            protocol: None,
+            shares: shares.collect(),
+        };
+        let synced = within("syncing", self.broker.sync_classic(&group(), sync)).await;
+        synced.map(|synced| synced.given).map_err(|refused| refused.reason)
+    }
+
+    async fn beat(&self) -> Result<(), Reason> {
+        let who = self.who.as_ref().expect("it has joined");
+        self.broker.heartbeat_classic(&group(), who, self.generation).await.map_err(|refused| refused.reason)
+    }
+
+    /// Beats until it has to join again.
+    async fn until_rebalance(&self) {
+        let told = async {
+            while let Ok(()) = self.beat().await {
+                tokio::task::yield_now().await;
+            }
+        };
+        within("a rebalance", told).await;
+        assert_eq!(self.beat().await, Err(Reason::RebalanceInProgress));
+    }
+
+    async fn leave(&self) -> Result<MemberId, Reason> {
+        let leaver = Leaver { member: Some(self.id().clone()), instance: None };
+        let left = self.broker.leave_classic(&group(), &[leaver]).await.map_err(|refused| refused.reason)?;
+        left.into_iter().next().expect("one left").map_err(|refused| refused.reason)
+    }
+}
+
+async fn with_topic(broker: &Broker, name: &str) {
+    broker.create_topic(name, TopicSettings { partitions: 2, ..TopicSettings::default() }).await.expect("created");
+}
+
+/// Joins wait for each other and syncs for the leader, and what happens answers them, not the clock.
+#[tokio::test]
+async fn members_wait_for_each_other() {
+    let broker = start(Settings::default());
+    with_topic(&broker, "t").await;
+    let mut first = Member::new(&broker, 60_000);
+    let joined = first.join().await.expect("joined");
+    assert_eq!(joined.leader.as_ref(), Some(first.id()));
+    assert_eq!(first.sync(&joined).await, Ok(Given::Bytes(Bytes::from_static(b"0"))));
+    let mut second = Member::new(&broker, 60_000);
+    let joining = tokio::spawn(async move {
+        let joined = second.join().await;
+        (second, joined)
+    });
+    first.until_rebalance().await;
+    let leads = first.join().await.expect("joined");
+    assert_eq!(leads.members.len(), 2);
+    let (second, follows) = within("the second", joining).await.expect("no panic");
+    let follows = follows.expect("joined");
+    assert_eq!((follows.generation, &follows.leader, follows.members.len()), (2, &leads.leader, 0));
+    let syncing = tokio::spawn(async move {
+        let given = second.sync(&follows).await;
+        (second, given)
+    });
+    let Ok(Given::Bytes(mine)) = first.sync(&leads).await else { panic!("no share") };
+    let (second, given) = within("the second", syncing).await.expect("no panic");
+    let Ok(Given::Bytes(theirs)) = given else { panic!("no share") };
+    assert_eq!(BTreeSet::from([mine, theirs]), BTreeSet::from(["0".into(), "1".into()]));
+
+    let status = broker.describe_group(&group()).await.expect("a group");
+    let classic = status.classic.expect("they share out");
+    assert_eq!(
+        (classic.phase, &*classic.protocol_type, &*classic.protocol),
+        (ClassicPhase::Stable, "consumer", "range")
+    );
+    assert_eq!((status.state, status.epoch, status.members.len()), (GroupState::Stable, 2, 2));
+    assert!(status.members.iter().all(|member| &*member.metadata == b"wants t" && member.host == "here"));
+    assert!(status.partitions.iter().all(|partition| partition.owner.is_some()));
+    assert_eq!(broker.list_groups("", 9).await.expect("groups").0[0].members, 2);
+    assert_eq!(second.leave().await, Ok(second.id().clone()));
+    assert_eq!(second.leave().await, Err(Reason::UnknownMember));
+    assert_eq!(first.beat().await, Err(Reason::RebalanceInProgress));
+    first.leave().await.expect("left");
+    assert_eq!(first.join().await.map(drop), Err(Reason::UnknownMember), "its id is void");
+    broker.delete_group(&group()).await.expect("no members");
+}
+
+/// A member whose session ends while others wait for it does not hold them up.
+#[tokio::test]
+async fn a_session_that_ends_during_a_rebalance_answers_those_that_wait() {
+    let broker = start(Settings::default());
+    with_topic(&broker, "t").await;
+    let mut silent = Member::new(&broker, 200);
+    let joined = silent.join().await.expect("joined");
+    silent.sync(&joined).await.expect("synced");
+    let mut other = Member::new(&broker, 60_000);
+    let joined = other.join().await.expect("joined");
+    assert_eq!((joined.generation, joined.members.len()), (2, 1));
+    assert_eq!(silent.beat().await, Err(Reason::UnknownMember));
+    other.sync(&joined).await.expect("synced");
+    assert_eq!(metric(&broker, "thalweg_group_members_expired_total"), 1);
+
+    // A leader that says nothing: whoever waits for that is told to join again.
+    other.leave().await.expect("left");
+    let mut leader = Member::new(&broker, 500);
+    let joined = leader.join().await.expect("joined");
+    leader.sync(&joined).await.expect("synced");
+    let joining = tokio::spawn(async move {
+        other.who = None;
+        let joined = other.join().await;
+        (other, joined)
+    });
+    leader.until_rebalance().await;
+    assert_eq!(leader.join().await.map(|joined| joined.members.len()), Ok(2));
+    let (mut other, joined) = within("the other", joining).await.expect("no panic");
+    assert_eq!(other.sync(&joined.expect("joined")).await, Err(Reason::RebalanceInProgress));
+    let joined = other.join().await.expect("joined");
+    assert_eq!(joined.members.len(), 1);
+    other.sync(&joined).await.expect("synced");
+}
+
+/// A member for which the broker shares out, and one of the other kind, in one group: both read, both commit, and
+/// one gets what the other gives up.
+#[tokio::test]
+async fn members_of_both_kinds_share_a_group() {
+    let broker = start(Settings::default());
+    with_topic(&broker, "t").await;
+    let mut classic = Member::new(&broker, 60_000);
+    let joined = classic.join().await.expect("joined");
+    classic.sync(&joined).await.expect("synced");
+    let native = Identity { member: MemberId::parse("native").expect("an id"), instance: None };
+    let join = Join {
+        who: native.clone(),
+        client: "test".into(),
+        host: "here".into(),
+        topics: vec![Pattern::parse("t").expect("a topic")],
+        assignor: Assignor::Uniform,
+        session_timeout_ms: 60_000,
+        rebalance_timeout_ms: 60_000,
+    };
+    let turn = broker.join_group(&group(), join).await.expect("joined");
+    // It was told of one partition only, so the other one is free.
+    assert_eq!(turn.assignment, Some(vec![at("t", 1)]));
+    let beat = |epoch, owned: &[TopicPartition]| Beat {
+        who: native.clone(),
+        epoch,
+        owned: Some(owned.iter().cloned().collect()),
+        topics: None,
+        wait: Duration::ZERO,
+    };
+    assert_eq!(classic.beat().await, Ok(()), "it keeps what it has");
+    let commit =
+        |partition| OffsetCommit { partition: at("t", partition), offset: 0, leader_epoch: 7, metadata: "note".into() };
+    let of_classic = Committer::Member { who: classic.who.clone().expect("joined"), epoch: classic.generation };
+    broker.commit_offsets(&group(), &of_classic, vec![commit(0)]).await.expect("committed");
+    let refused = broker.commit_offsets(&group(), &of_classic, vec![commit(1)]).await;
+    assert_eq!(refused.map_err(|refused| refused.reason), Err(Reason::NotOwner));
+    let of_native = Committer::Member { who: native.clone(), epoch: turn.epoch };
+    broker.commit_offsets(&group(), &of_native, vec![commit(1)]).await.expect("committed");
+    let committed = broker.committed_offsets(&group(), None).await.expect("offsets");
+    assert!(committed.iter().all(|(_, committed)| committed.leader_epoch == 7 && &*committed.metadata == "note"));
+    assert_eq!(committed.len(), 2);
+    let status = broker.describe_group(&group()).await.expect("a group");
+    assert_eq!((status.classic, status.state, status.members.len()), (None, GroupState::Stable, 2));
+
+    classic.leave().await.expect("left");
+    let turn = broker.group_heartbeat(&group(), beat(turn.epoch, &[at("t", 1)])).await.expect("a member");
+    assert_eq!(turn.assignment, Some(vec![at("t", 0), at("t", 1)]));
+    // And back: the broker goes on to share out.
+    let joined = classic_again(&mut classic).await;
+    assert_eq!((&joined.leader, joined.generation), (&None, 4));
+    assert_eq!(classic.sync(&joined).await, Ok(Given::Partitions(Vec::new())));
+    let turn = broker.group_heartbeat(&group(), beat(turn.epoch, &[at("t", 0), at("t", 1)])).await.expect("a member");
+    let kept = turn.assignment.expect("it gives one up");
+    broker.group_heartbeat(&group(), beat(turn.epoch, &kept)).await.expect("a member");
+    classic.until_rebalance().await;
+    let joined = classic.join().await.expect("joined");
+    let Ok(Given::Partitions(given)) = classic.sync(&joined).await else { panic!("no share") };
+    assert_eq!((given.len(), kept.len()), (1, 1));
+    assert_ne!(given, kept);
+    assert_eq!(classic.beat().await, Ok(()));
+}
+
+async fn classic_again(member: &mut Member) -> Joined {
+    member.who = None;
+    member.join().await.expect("joined")
+}
+
+/// Offsets of topics that nobody reads can go while the group has members.
+#[tokio::test]
+async fn offsets_that_nobody_needs_are_deleted() {
+    let broker = start(Settings::default());
+    with_topic(&broker, "t").await;
+    with_topic(&broker, "old").await;
+    let commit =
+        |partition| OffsetCommit { partition, offset: 0, leader_epoch: NO_LEADER_EPOCH, metadata: String::new() };
+    let offsets = vec![commit(at("t", 0)), commit(at("old", 0)), commit(at("old", 1))];
+    broker.commit_offsets(&group(), &Committer::Outsider, offsets).await.expect("committed");
+    let mut member = Member::new(&broker, 60_000);
+    let joined = member.join().await.expect("joined");
+    member.sync(&joined).await.expect("synced");
+    let asked = vec![at("t", 0), at("old", 1), at("gone", 0)];
+    let deleted = broker.delete_offsets(&group(), asked).await.expect("a group");
+    let reasons: Vec<_> = deleted.into_iter().map(|(_, outcome)| outcome.map_err(|refused| refused.reason)).collect();
+    assert_eq!(reasons, [Err(Reason::Subscribed), Ok(()), Err(Reason::Other)]);
+    let left = broker.committed_offsets(&group(), None).await.expect("offsets");
+    assert_eq!(left.into_iter().map(|(at, _)| at).collect::<Vec<_>>(), [at("old", 0), at("t", 0)]);
+}

@@ -1,0 +1,144 @@
+//! Users and access control lists of a broker: who comes in, what each may do, and what of it lasts.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use broker::{Broker, ConfiguredUser, SecuritySettings, Settings};
+use engine::ErrorKind;
+use engine::security::{
+    Acl, AclFilter, Credential, Mechanism, Operation, Pattern, Principal, Resource, ResourceKind, UserName,
+};
+
+use crate::durable::open_with;
+use crate::support::{start, within};
+
+fn name(name: &str) -> UserName {
+    UserName::parse(name).expect("a name")
+}
+
+fn credential(mechanism: Mechanism, password: &str) -> Credential {
+    Credential::of_password(mechanism, password, vec![5; 16], 4096).expect("a credential")
+}
+
+fn allow(user: &str, operation: Operation, topic: &str) -> Acl {
+    Acl {
+        pattern: Pattern { kind: ResourceKind::Topic, name: topic.into(), is_prefix: false },
+        principal: Principal::User(name(user)),
+        host: "*".into(),
+        operation,
+        is_allowed: true,
+    }
+}
+
+fn settings() -> Settings {
+    let user = |user: &str| ConfiguredUser { name: name(user), password: format!("{user}'s") };
+    let security = SecuritySettings {
+        users: vec![user("root"), user("app")],
+        super_users: vec![name("root")],
+        is_authorizing: true,
+    };
+    Settings { security, ..Settings::default() }
+}
+
+async fn log_in(broker: &Broker, user: &str, password: &str) -> Result<String, ErrorKind> {
+    let user = within("a login", broker.authenticate(name(user), password.into())).await;
+    user.map(|user| user.to_string()).map_err(|error| error.kind)
+}
+
+fn may(broker: &Broker, user: &str, operation: Operation, topic: &str) -> bool {
+    let outcome = broker.authorize(&name(user), "127.0.0.1", operation, &Resource::topic(topic));
+    assert!(outcome.as_ref().err().is_none_or(|error| error.kind == ErrorKind::Denied));
+    outcome.is_ok()
+}
+
+fn reopen(dir: &Path) -> Arc<Broker> {
+    open_with(dir, settings())
+}
+
+#[tokio::test]
+async fn users_of_the_configuration_come_in_and_do_not_change() {
+    let broker = start(settings());
+    assert_eq!(log_in(&broker, "app", "app's").await, Ok("app".into()));
+    for (user, password) in [("app", "root's"), ("nobody", "app's")] {
+        assert_eq!(log_in(&broker, user, password).await, Err(ErrorKind::Denied));
+    }
+    let put = vec![(name("app"), credential(Mechanism::Sha256, "mine"))];
+    assert_eq!(broker.put_credentials(put).await.expect_err("refused").kind, ErrorKind::Invalid);
+    let gone = vec![(name("app"), Mechanism::Sha256)];
+    assert_eq!(broker.delete_credentials(gone).await.expect_err("refused").kind, ErrorKind::Invalid);
+    assert!(may(&broker, "root", Operation::Write, "t") && !may(&broker, "app", Operation::Write, "t"));
+    let users = broker.users().await.expect("users");
+    assert_eq!(
+        users.iter().map(|user| (user.is_configured, user.is_super)).collect::<Vec<_>>(),
+        [(true, false), (true, true)]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_changed_outlives_the_broker() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = reopen(dir.path());
+    let both = Mechanism::ALL.map(|mechanism| (name("ann"), credential(mechanism, "pencil")));
+    broker.put_credentials(both.to_vec()).await.expect("kept");
+    broker.put_credentials(vec![(name("bob"), credential(Mechanism::Sha512, "b"))]).await.expect("kept");
+    broker.create_acls(vec![allow("ann", Operation::Read, "t"); 2]).await.expect("kept");
+    broker.create_acls(vec![allow("ann", Operation::Write, "t")]).await.expect("kept");
+    assert!(may(&broker, "ann", Operation::Read, "t") && may(&broker, "ann", Operation::Write, "t"));
+    broker.delete_credentials(vec![(name("bob"), Mechanism::Sha512)]).await.expect("gone");
+    let filter = AclFilter { operation: Some(Operation::Write), ..AclFilter::default() };
+    let gone = broker.delete_acls(vec![filter.clone(), filter]).await.expect("gone");
+    assert_eq!(gone, vec![vec![allow("ann", Operation::Write, "t")]; 2]);
+    drop(broker);
+
+    for _ in 0..2 {
+        let broker = reopen(dir.path());
+        assert!(!may(&broker, "ann", Operation::Read, "t"), "nothing is allowed before it was read");
+        assert_eq!(log_in(&broker, "ann", "pencil").await, Ok("ann".into()));
+        assert_eq!(log_in(&broker, "bob", "b").await, Err(ErrorKind::Denied));
+        assert!(may(&broker, "ann", Operation::Read, "t") && !may(&broker, "ann", Operation::Write, "t"));
+        assert_eq!(broker.acls(&AclFilter::default()).await.expect("read"), [allow("ann", Operation::Read, "t")]);
+        // Nobody reads where it is kept, nor can anybody see that it is there.
+        assert!(broker.list_topics("", 100).0.is_empty());
+        assert_eq!(broker.describe_topic("_security").expect_err("hidden").kind, ErrorKind::NotFound);
+        assert!(broker.create_topic("_security", engine::TopicSettings::of_broker()).await.is_err());
+        assert!(
+            broker
+                .topic_by_id(engine::TopicId::new(
+                    u64::from_be_bytes(broker.cluster_id()[..8].try_into().expect("eight bytes")),
+                    0
+                ))
+                .is_err()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_scram_exchange_of_somebody_unknown_looks_like_any_other() {
+    let broker = start(settings());
+    let begin = async |user: &str| {
+        let first = format!("n,,n={user},r=abc");
+        let (exchange, answer) = broker.begin_scram(Mechanism::Sha256, first.as_bytes()).await.expect("a challenge");
+        let answer = String::from_utf8(answer).expect("text");
+        let salt = answer.split(",s=").nth(1).and_then(|rest| rest.split(',').next()).expect("a salt").to_owned();
+        assert!(answer.starts_with("r=abc") && answer.ends_with(",i=4096"), "{answer}");
+        let nonce = answer[2..].split(',').next().expect("a nonce").to_owned();
+        let last = format!("c=biws,r={nonce},p={}=", "A".repeat(43));
+        (salt, broker.finish_scram(exchange, last.as_bytes()).expect_err("a wrong proof"))
+    };
+    let (known, unknown) = (begin("app").await, begin("nobody").await);
+    assert_eq!((known.1.kind, known.1), (ErrorKind::Denied, unknown.1));
+    assert_eq!(unknown.0.len(), known.0.len());
+    // The salt of somebody unknown does not change from try to try, as that of a user does not.
+    assert!(begin("nobody").await.0 == unknown.0 && begin("somebody").await.0 != unknown.0);
+}
+
+#[tokio::test]
+async fn nothing_is_asked_where_nothing_is_set() {
+    let broker = start(Settings::default());
+    assert!(!broker.is_authorizing() && may(&broker, "ANONYMOUS", Operation::Delete, "t"));
+    // Without a disk changes are there until the broker ends.
+    broker.put_credentials(vec![(name("ann"), credential(Mechanism::Sha256, "x"))]).await.expect("kept");
+    assert_eq!(log_in(&broker, "ann", "x").await, Ok("ann".into()));
+    let missing = broker.delete_credentials(vec![(name("ann"), Mechanism::Sha512)]).await;
+    assert_eq!(missing.expect_err("she has none").kind, ErrorKind::NotFound);
+}

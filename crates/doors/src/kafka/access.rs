@@ -1,0 +1,187 @@
+//! What a caller has to be allowed for each request, in Kafka's words for it.
+//!
+//! A request is answered as a whole or for each thing that it names. What is not allowed is answered with the code of
+//! its kind of resource, and does not say whether the thing is there.
+
+use broker::Broker;
+use engine::security::{Operation, Resource, ResourceKind};
+
+use super::errors::Code;
+use super::map::Caller;
+
+/// Kafka's name of the only resource that is the cluster.
+pub(super) const CLUSTER: &str = "kafka-cluster";
+/// In place of the operations that a caller may do, where they were not asked for.
+const NOT_ASKED: i32 = i32::MIN;
+
+/// What one request needs for each resource of a kind that it is about.
+pub(super) struct Need {
+    pub key: i16,
+    pub kind: ResourceKind,
+    pub operation: Operation,
+}
+
+macro_rules! needs {
+    ($($key:literal $name:ident: $($operation:ident $kind:ident),+;)*) => {
+        /// The needs of every API that has any, in the order of their keys.
+        pub(super) const NEEDS: &[Need] = &[$($(
+            Need { key: $key, kind: ResourceKind::$kind, operation: Operation::$operation },
+        )+)*];
+    };
+}
+
+needs! {
+    0 Produce: Write Topic, Write Transaction;
+    1 Fetch: Read Topic;
+    2 ListOffsets: Describe Topic;
+    3 Metadata: Describe Topic;
+    8 OffsetCommit: Read Group, Read Topic;
+    9 OffsetFetch: Describe Group, Describe Topic;
+    10 FindCoordinator: Describe Group, Describe Transaction;
+    11 JoinGroup: Read Group;
+    12 Heartbeat: Read Group;
+    13 LeaveGroup: Read Group;
+    14 SyncGroup: Read Group;
+    15 DescribeGroups: Describe Group;
+    16 ListGroups: Describe Group;
+    19 CreateTopics: Create Topic;
+    20 DeleteTopics: Delete Topic;
+    21 DeleteRecords: Delete Topic;
+    22 InitProducerId: Write Transaction, IdempotentWrite Cluster;
+    23 OffsetForLeaderEpoch: Describe Topic;
+    24 AddPartitionsToTxn: Write Transaction, Write Topic;
+    25 AddOffsetsToTxn: Write Transaction, Read Group;
+    26 EndTxn: Write Transaction;
+    28 TxnOffsetCommit: Write Transaction, Read Group, Read Topic;
+    29 DescribeAcls: Describe Cluster;
+    30 CreateAcls: Alter Cluster;
+    31 DeleteAcls: Alter Cluster;
+    32 DescribeConfigs: DescribeConfigs Topic, DescribeConfigs Cluster;
+    33 AlterConfigs: AlterConfigs Topic, AlterConfigs Cluster;
+    35 DescribeLogDirs: Describe Cluster;
+    37 CreatePartitions: Alter Topic;
+    42 DeleteGroups: Delete Group;
+    44 IncrementalAlterConfigs: AlterConfigs Topic, AlterConfigs Cluster;
+    46 ListPartitionReassignments: Describe Cluster;
+    47 OffsetDelete: Delete Group, Read Topic;
+    50 DescribeUserScramCredentials: Describe Cluster;
+    51 AlterUserScramCredentials: Alter Cluster;
+    61 DescribeProducers: Read Topic;
+    65 DescribeTransactions: Describe Transaction;
+    66 ListTransactions: Describe Transaction;
+    68 ConsumerGroupHeartbeat: Read Group, Describe Topic;
+    69 ConsumerGroupDescribe: Describe Group;
+    74 ListConfigResources: DescribeConfigs Cluster;
+    75 DescribeTopicPartitions: Describe Topic;
+}
+
+/// What the API with this key needs for resources of this kind; `None` where anybody may.
+pub(super) fn need(key: i16, kind: ResourceKind) -> Option<Operation> {
+    NEEDS.iter().find(|need| need.key == key && need.kind == kind).map(|need| need.operation)
+}
+
+impl Caller {
+    /// Whether the caller may do this.
+    pub(super) fn may(&self, broker: &Broker, operation: Operation, resource: &Resource<'_>) -> Result<(), Code> {
+        broker.authorize(&self.user, &self.host, operation, resource).map_err(|error| {
+            tracing::debug!(host = self.host, %error, "not allowed");
+            code_of(resource.kind)
+        })
+    }
+
+    /// Whether the caller may use the API with this key on a resource.
+    pub(super) fn may_use(&self, broker: &Broker, key: i16, resource: &Resource<'_>) -> Result<(), Code> {
+        need(key, resource.kind).map_or(Ok(()), |operation| self.may(broker, operation, resource))
+    }
+
+    /// Whether the caller may number batches without a transaction: who may write to any topic may.
+    pub(super) fn may_number(&self, broker: &Broker) -> Result<(), Code> {
+        if broker.authorize_any(&self.user, &self.host, Operation::Write, ResourceKind::Topic).is_ok() {
+            return Ok(());
+        }
+        self.may(broker, Operation::IdempotentWrite, &Resource::CLUSTER)
+    }
+
+    /// All that the caller may do to a resource, a bit for each of Kafka's operations, where that was asked for.
+    pub(super) fn operations(&self, broker: &Broker, resource: &Resource<'_>, is_asked: bool) -> i32 {
+        if !is_asked {
+            return NOT_ASKED;
+        }
+        let may = |operation: &&Operation| broker.authorize(&self.user, &self.host, **operation, resource).is_ok();
+        let of_kind = operations_of(resource.kind).iter();
+        of_kind.filter(may).fold(0, |bits, operation| bits | 1 << operation_code(*operation))
+    }
+}
+
+/// The operations that there are for a kind of resource.
+fn operations_of(kind: ResourceKind) -> &'static [Operation] {
+    use Operation::{
+        Alter, AlterConfigs, ClusterAction, Create, Delete, Describe, DescribeConfigs, IdempotentWrite, Read, Write,
+    };
+    match kind {
+        ResourceKind::Topic => &[Read, Write, Create, Describe, Delete, Alter, DescribeConfigs, AlterConfigs],
+        ResourceKind::Group => &[Read, Describe, Delete],
+        ResourceKind::Cluster => {
+            &[Create, ClusterAction, DescribeConfigs, AlterConfigs, IdempotentWrite, Alter, Describe]
+        }
+        ResourceKind::Transaction => &[Describe, Write],
+    }
+}
+
+fn code_of(kind: ResourceKind) -> Code {
+    match kind {
+        ResourceKind::Topic => Code::TOPIC_AUTHORIZATION_FAILED,
+        ResourceKind::Group => Code::GROUP_AUTHORIZATION_FAILED,
+        ResourceKind::Cluster => Code::CLUSTER_AUTHORIZATION_FAILED,
+        ResourceKind::Transaction => Code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+}
+
+/// Kafka's number of an operation.
+pub(super) fn operation_code(operation: Operation) -> i8 {
+    match operation {
+        Operation::All => 2,
+        Operation::Read => 3,
+        Operation::Write => 4,
+        Operation::Create => 5,
+        Operation::Delete => 6,
+        Operation::Alter => 7,
+        Operation::Describe => 8,
+        Operation::ClusterAction => 9,
+        Operation::DescribeConfigs => 10,
+        Operation::AlterConfigs => 11,
+        Operation::IdempotentWrite => 12,
+    }
+}
+
+/// Kafka's number of a kind of resource.
+pub(super) fn kind_code(kind: ResourceKind) -> i8 {
+    match kind {
+        ResourceKind::Topic => 2,
+        ResourceKind::Group => 3,
+        ResourceKind::Cluster => 4,
+        ResourceKind::Transaction => 5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn needs_are_those_of_operations_that_their_resources_have() {
+        for (i, Need { key, kind, operation }) in NEEDS.iter().enumerate() {
+            assert!(operations_of(*kind).contains(operation), "{key}: {operation:?} {kind:?}");
+            assert!(super::super::messages::api(*key).is_some(), "{key}");
+            assert!(!NEEDS[..i].iter().any(|other| other.key == *key && other.kind == *kind), "{key} {kind:?} twice");
+        }
+    }
+
+    #[test]
+    fn codes_of_operations_and_kinds_are_unique() {
+        let mut codes: Vec<i8> = Operation::ALL.iter().map(|operation| operation_code(*operation)).collect();
+        codes.sort_unstable();
+        assert_eq!(codes, (2..=12).collect::<Vec<_>>());
+        assert_eq!(ResourceKind::ALL.iter().map(|kind| kind_code(*kind)).collect::<Vec<_>>(), [2, 3, 4, 5]);
+    }
+}

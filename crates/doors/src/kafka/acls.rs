@@ -1,0 +1,232 @@
+//! Access control lists in Kafka's numbers: describe, create, delete.
+
+use std::sync::Arc;
+
+use broker::Broker;
+use engine::security::{Acl, AclFilter, Match, Operation, Pattern, Principal, Resource, ResourceKind};
+use engine::{Error, ErrorKind, Result};
+
+use super::access::{self, kind_code, operation_code};
+use super::errors::Code;
+use super::map::Caller;
+use super::messages::create_acls::{AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse};
+use super::messages::delete_acls::{
+    DeleteAclsFilter, DeleteAclsFilterResult, DeleteAclsMatchingAcl, DeleteAclsRequest, DeleteAclsResponse,
+};
+use super::messages::describe_acls::{AclDescription, DescribeAclsRequest, DescribeAclsResource, DescribeAclsResponse};
+
+/// Any, in a filter: of kinds, operations, permissions and patterns.
+const ANY: i8 = 1;
+const DENY: i8 = 2;
+const ALLOW: i8 = 3;
+/// Kinds of patterns.
+const COVERING: i8 = 2;
+const LITERAL: i8 = 3;
+const PREFIXED: i8 = 4;
+
+pub(super) async fn describe_acls(
+    broker: &Broker,
+    caller: &Caller,
+    request: DescribeAclsRequest,
+) -> DescribeAclsResponse {
+    let found = match caller.may_use(broker, 29, &Resource::CLUSTER) {
+        Err(code) => Err((code, None)),
+        Ok(()) => {
+            let filter = filter_of(DeleteAclsFilter {
+                resource_type_filter: request.resource_type_filter,
+                resource_name_filter: request.resource_name_filter,
+                pattern_type_filter: request.pattern_type_filter,
+                principal_filter: request.principal_filter,
+                host_filter: request.host_filter,
+                operation: request.operation,
+                permission_type: request.permission_type,
+            });
+            match filter {
+                Ok(filter) => broker.acls(&filter).await.map_err(of_error),
+                Err(error) => Err(of_error(error)),
+            }
+        }
+    };
+    let (mut acls, (code, error_message)) = match found {
+        Ok(acls) => (acls, (Code::NONE, None)),
+        Err(why) => (Vec::new(), why),
+    };
+    acls.sort_unstable_by(|a, b| a.pattern.cmp(&b.pattern));
+    let resources = acls.chunk_by(|a, b| a.pattern == b.pattern).map(|of_one| DescribeAclsResource {
+        resource_type: kind_code(of_one[0].pattern.kind),
+        resource_name: name_of(&of_one[0].pattern),
+        pattern_type: pattern_code(&of_one[0].pattern),
+        acls: of_one.iter().map(describe).collect(),
+    });
+    DescribeAclsResponse { error_code: code.0, error_message, resources: resources.collect(), ..Default::default() }
+}
+
+pub(super) async fn create_acls(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: CreateAclsRequest,
+) -> CreateAclsResponse {
+    let allowed = caller.may_use(broker, 30, &Resource::CLUSTER);
+    let mut results = Vec::with_capacity(request.creations.len());
+    for creation in request.creations {
+        let outcome = match allowed {
+            Err(code) => Err((code, None)),
+            Ok(()) => match acl_of(creation) {
+                Ok(acl) => broker.create_acls(vec![acl]).await.map_err(of_error),
+                Err(error) => Err(of_error(error)),
+            },
+        };
+        let (Code(error_code), error_message) = outcome.err().unwrap_or((Code::NONE, None));
+        results.push(AclCreationResult { error_code, error_message });
+    }
+    CreateAclsResponse { results, ..Default::default() }
+}
+
+pub(super) async fn delete_acls(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: DeleteAclsRequest,
+) -> DeleteAclsResponse {
+    let allowed = caller.may_use(broker, 31, &Resource::CLUSTER);
+    let mut filter_results = Vec::with_capacity(request.filters.len());
+    for filter in request.filters {
+        let outcome = match allowed {
+            Err(code) => Err((code, None)),
+            Ok(()) => match filter_of(filter) {
+                Ok(filter) => broker.delete_acls(vec![filter]).await.map_err(of_error),
+                Err(error) => Err(of_error(error)),
+            },
+        };
+        filter_results.push(match outcome {
+            Ok(gone) => DeleteAclsFilterResult {
+                error_message: None,
+                matching_acls: gone.iter().flatten().map(deleted).collect(),
+                ..Default::default()
+            },
+            Err((Code(error_code), error_message)) => {
+                DeleteAclsFilterResult { error_code, error_message, ..Default::default() }
+            }
+        });
+    }
+    DeleteAclsResponse { filter_results, ..Default::default() }
+}
+
+fn of_error(error: Error) -> (Code, Option<String>) {
+    let code = match error.kind {
+        ErrorKind::Invalid | ErrorKind::Unsupported => Code::INVALID_REQUEST,
+        _ => Code::UNKNOWN_SERVER_ERROR,
+    };
+    (code, Some(error.message))
+}
+
+fn acl_of(creation: AclCreation) -> Result<Acl> {
+    let kind = kind_of(creation.resource_type)?.ok_or_else(|| Error::invalid("name one kind of resource"))?;
+    let operation = operation_of(creation.operation)?.ok_or_else(|| Error::invalid("name one operation"))?;
+    let is_allowed = permission_of(creation.permission_type)?.ok_or_else(|| Error::invalid("allow, or deny"))?;
+    let is_prefix = match creation.resource_pattern_type {
+        LITERAL => false,
+        PREFIXED => true,
+        other => return Err(Error::invalid(format!("an entry is literal or prefixed, not pattern type {other}"))),
+    };
+    Ok(Acl {
+        pattern: Pattern { kind, name: to_ours(kind, creation.resource_name), is_prefix },
+        principal: Principal::parse(&creation.principal)?,
+        host: creation.host,
+        operation,
+        is_allowed,
+    })
+}
+
+fn filter_of(filter: DeleteAclsFilter) -> Result<AclFilter> {
+    let kind = kind_of(filter.resource_type_filter)?;
+    let matching = match filter.pattern_type_filter {
+        ANY => Match::Any,
+        COVERING => Match::Covering,
+        LITERAL => Match::Literal,
+        PREFIXED => Match::Prefix,
+        other => return Err(Error::invalid(format!("there is no pattern type {other}"))),
+    };
+    // Where any kind is meant, the name of the cluster means that.
+    let name = filter.resource_name_filter.map(|name| to_ours(kind.unwrap_or(ResourceKind::Cluster), name));
+    Ok(AclFilter {
+        kind,
+        name,
+        matching,
+        principal: filter.principal_filter.as_deref().map(Principal::parse).transpose()?,
+        host: filter.host_filter,
+        operation: operation_of(filter.operation)?,
+        is_allowed: permission_of(filter.permission_type)?,
+    })
+}
+
+/// `None` is any.
+fn kind_of(code: i8) -> Result<Option<ResourceKind>> {
+    if code == ANY {
+        return Ok(None);
+    }
+    let known = ResourceKind::ALL.iter().copied().find(|kind| kind_code(*kind) == code);
+    known.map(Some).ok_or_else(|| Error::invalid(format!("resource type {code} has no access control here")))
+}
+
+fn operation_of(code: i8) -> Result<Option<Operation>> {
+    if code == ANY {
+        return Ok(None);
+    }
+    let known = Operation::ALL.iter().copied().find(|operation| operation_code(*operation) == code);
+    known.map(Some).ok_or_else(|| Error::invalid(format!("operation {code} has no access control here")))
+}
+
+fn permission_of(code: i8) -> Result<Option<bool>> {
+    match code {
+        ANY => Ok(None),
+        DENY => Ok(Some(false)),
+        ALLOW => Ok(Some(true)),
+        other => Err(Error::invalid(format!("there is no permission type {other}"))),
+    }
+}
+
+fn permission_code(acl: &Acl) -> i8 {
+    if acl.is_allowed { ALLOW } else { DENY }
+}
+
+fn pattern_code(pattern: &Pattern) -> i8 {
+    if pattern.is_prefix { PREFIXED } else { LITERAL }
+}
+
+fn to_ours(kind: ResourceKind, name: String) -> String {
+    match (kind, name.as_str()) {
+        (ResourceKind::Cluster, access::CLUSTER) => Resource::CLUSTER_NAME.to_owned(),
+        _ => name,
+    }
+}
+
+fn name_of(pattern: &Pattern) -> String {
+    match pattern.kind {
+        ResourceKind::Cluster => access::CLUSTER.to_owned(),
+        _ => pattern.name.clone(),
+    }
+}
+
+fn describe(acl: &Acl) -> AclDescription {
+    AclDescription {
+        principal: acl.principal.to_string(),
+        host: acl.host.clone(),
+        operation: operation_code(acl.operation),
+        permission_type: permission_code(acl),
+    }
+}
+
+fn deleted(acl: &Acl) -> DeleteAclsMatchingAcl {
+    let AclDescription { principal, host, operation, permission_type } = describe(acl);
+    DeleteAclsMatchingAcl {
+        error_code: Code::NONE.0,
+        error_message: None,
+        resource_type: kind_code(acl.pattern.kind),
+        resource_name: name_of(&acl.pattern),
+        pattern_type: pattern_code(&acl.pattern),
+        principal,
+        host,
+        operation,
+        permission_type,
+    }
+}

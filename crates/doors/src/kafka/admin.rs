@@ -1,0 +1,481 @@
+//! Topics, partitions and records as Kafka's tools create, describe and delete them, and the cluster of one node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use broker::{Broker, TopicStatus};
+use engine::security::{Operation, Resource};
+use engine::{Error, ErrorKind, Offset, Storage, TopicId, TopicName, TopicSettings};
+
+use super::configs::{self, Draft, Failure};
+use super::errors::{self, Code};
+use super::map::{Caller, LEADER_EPOCH, NODE_ID};
+use super::messages::Uuid;
+use super::messages::create_partitions::{
+    CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopic, CreatePartitionsTopicResult,
+};
+use super::messages::create_topics::{
+    CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
+};
+use super::messages::delete_records::{
+    DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopicResult,
+};
+use super::messages::delete_topics::{
+    DeletableTopicResult, DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
+};
+use super::messages::describe_cluster::{DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse};
+use super::messages::describe_log_dirs::{
+    DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,
+    DescribeLogDirsResult, DescribeLogDirsTopic,
+};
+use super::messages::describe_topic_partitions::{
+    Cursor, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+};
+use super::messages::list_partition_reassignments::{
+    ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
+};
+use super::topics;
+
+/// As the broker is set, where a number of partitions or replicas is expected.
+const AS_SET: i32 = -1;
+/// The end of a partition, where an offset is expected.
+const END: i64 = -1;
+/// Partitions in one answer that describes topics.
+const PARTITIONS_PER_ANSWER_MAX: usize = 2000;
+/// Endpoints that there are: brokers, and not controllers of their own.
+const BROKERS: i8 = 1;
+const CONTROLLERS: i8 = 2;
+/// The log directory of topics in memory.
+const IN_MEMORY: &str = "memory";
+
+fn of_error(error: Error) -> Failure {
+    (errors::code(&error), error.message)
+}
+
+/// Of the name of a topic, or of a topic that only the broker itself changes.
+fn of_name(error: Error) -> Failure {
+    match error.kind {
+        ErrorKind::Invalid => (Code::INVALID_TOPIC_EXCEPTION, error.message),
+        _ => of_error(error),
+    }
+}
+
+fn denied(code: Code) -> Failure {
+    (code, String::new())
+}
+
+pub(super) async fn create_topics(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: CreateTopicsRequest,
+) -> CreateTopicsResponse {
+    let mut times: BTreeMap<String, usize> = BTreeMap::new();
+    request.topics.iter().for_each(|topic| *times.entry(topic.name.clone()).or_default() += 1);
+    let mut topics: Vec<CreatableTopicResult> = Vec::with_capacity(times.len());
+    for wanted in &request.topics {
+        let name = wanted.name.clone();
+        if times.get(&name).is_some_and(|times| *times > 1) {
+            // Answered once.
+            if !topics.iter().any(|topic| topic.name == name) {
+                let message = format!("topic {name} is in the request twice");
+                topics.push(not_created(name, (Code::INVALID_REQUEST, message)));
+            }
+            continue;
+        }
+        topics.push(match create(broker, caller, wanted, request.validate_only).await {
+            Ok((topic_id, settings)) => created(broker, caller, name, topic_id, &settings),
+            Err(failure) => not_created(name, failure),
+        });
+    }
+    CreateTopicsResponse { topics, ..Default::default() }
+}
+
+async fn create(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    wanted: &CreatableTopic,
+    is_dry_run: bool,
+) -> Result<(Uuid, TopicSettings), Failure> {
+    let resource = Resource::topic(&wanted.name);
+    if broker.authorize(&caller.user, &caller.host, Operation::Create, &Resource::CLUSTER).is_err() {
+        caller.may_use(broker, 19, &resource).map_err(denied)?;
+    }
+    let name = TopicName::parse(&wanted.name).map_err(of_name)?;
+    let mut draft = Draft::new(broker, partitions_of(wanted)?);
+    wanted.configs.iter().try_for_each(|config| draft.set(&config.name, config.value.as_deref()))?;
+    let of_settings = |error: Error| match error.kind {
+        ErrorKind::Invalid => (Code::INVALID_CONFIG, error.message),
+        _ => of_error(error),
+    };
+    let settings = broker.resolve(draft.settings()).map_err(of_settings)?;
+    if broker.has_topic(name.as_str()) {
+        return Err((Code::TOPIC_ALREADY_EXISTS, format!("topic {name} exists already")));
+    }
+    if name.is_internal() || name.is_inbox() {
+        return Err((Code::INVALID_TOPIC_EXCEPTION, format!("{name} is a name of the broker's own")));
+    }
+    if is_dry_run {
+        return Ok((Uuid::default(), settings));
+    }
+    let status = broker.create_topic(name.as_str(), settings).await.map_err(of_name)?;
+    Ok((uuid(status.id), status.settings))
+}
+
+/// How many partitions are asked for. Where they shall be has one answer.
+fn partitions_of(wanted: &CreatableTopic) -> Result<u32, Failure> {
+    let CreatableTopic { num_partitions, replication_factor, assignments, .. } = wanted;
+    if !assignments.is_empty() {
+        if *num_partitions != AS_SET || i32::from(*replication_factor) != AS_SET {
+            let message = "with an assignment of replicas, partitions and replication factor are -1".to_owned();
+            return Err((Code::INVALID_REQUEST, message));
+        }
+        let mut indexes: Vec<i32> = assignments.iter().map(|assignment| assignment.partition_index).collect();
+        indexes.sort_unstable();
+        if indexes != (0..assignments.len() as i32).collect::<Vec<_>>() {
+            let message = "the partitions of an assignment are counted from 0, without a gap".to_owned();
+            return Err((Code::INVALID_REPLICA_ASSIGNMENT, message));
+        }
+        assignments.iter().try_for_each(|assignment| check_replicas(&assignment.broker_ids))?;
+        return Ok(assignments.len() as u32);
+    }
+    if !matches!(i32::from(*replication_factor), AS_SET | 1) {
+        let message = format!("replication factor {replication_factor}: there is one node, so it is 1");
+        return Err((Code::INVALID_REPLICATION_FACTOR, message));
+    }
+    match *num_partitions {
+        AS_SET => Ok(TopicSettings::DEFAULT_PARTITIONS),
+        partitions if (1..=engine::limits::PARTITIONS_MAX as i32).contains(&partitions) => Ok(partitions as u32),
+        partitions => Err((Code::INVALID_PARTITIONS, too_many(partitions))),
+    }
+}
+
+fn too_many(partitions: i32) -> String {
+    format!("a topic has 1 to {} partitions, not {partitions}", engine::limits::PARTITIONS_MAX)
+}
+
+fn check_replicas(nodes: &[i32]) -> Result<(), Failure> {
+    match nodes {
+        [NODE_ID] => Ok(()),
+        _ => {
+            let message = format!("replicas on {nodes:?}: there is one node, {NODE_ID}");
+            Err((Code::INVALID_REPLICA_ASSIGNMENT, message))
+        }
+    }
+}
+
+fn created(
+    broker: &Broker,
+    caller: &Caller,
+    name: String,
+    topic_id: Uuid,
+    settings: &TopicSettings,
+) -> CreatableTopicResult {
+    let may_see = caller.may_use(broker, 32, &Resource::topic(&name));
+    let configs = may_see.is_ok().then(|| {
+        let configs = configs::of_topic(broker, settings).into_iter();
+        let config = configs.map(|config| CreatableTopicConfigs {
+            name: config.name,
+            value: config.value,
+            read_only: config.read_only,
+            config_source: config.config_source,
+            is_sensitive: config.is_sensitive,
+        });
+        config.collect()
+    });
+    CreatableTopicResult {
+        name,
+        topic_id,
+        error_code: Code::NONE.0,
+        error_message: None,
+        topic_config_error_code: may_see.err().unwrap_or(Code::NONE).0,
+        num_partitions: settings.partitions as i32,
+        replication_factor: 1,
+        configs,
+    }
+}
+
+fn not_created(name: String, (Code(error_code), message): Failure) -> CreatableTopicResult {
+    CreatableTopicResult { name, error_code, error_message: Some(message), configs: None, ..Default::default() }
+}
+
+pub(super) fn uuid(id: TopicId) -> Uuid {
+    Uuid(u128::from_be_bytes(id.to_bytes()))
+}
+
+pub(super) async fn delete_topics(
+    broker: &Broker,
+    caller: &Caller,
+    request: DeleteTopicsRequest,
+) -> DeleteTopicsResponse {
+    let by_name =
+        request.topic_names.into_iter().map(|name| DeleteTopicState { name: Some(name), ..Default::default() });
+    let mut responses = Vec::new();
+    for DeleteTopicState { name, topic_id } in by_name.chain(request.topics) {
+        let is_by_id = name.is_none();
+        let found = match name {
+            Some(name) => Ok(name),
+            None => {
+                let found = broker.topic_by_id(TopicId::from_bytes(topic_id.0.to_be_bytes()));
+                found.map(|name| name.to_string()).map_err(|error| (Code::UNKNOWN_TOPIC_ID, error.message))
+            }
+        };
+        let (name, outcome) = match found {
+            Err(failure) => (None, Err(failure)),
+            Ok(name) => {
+                let outcome = delete(broker, caller, &name).await;
+                // Whoever may not see a topic does not learn its name from its id.
+                let is_secret = is_by_id && matches!(outcome, Err((Code::TOPIC_AUTHORIZATION_FAILED, _)));
+                ((!is_secret).then_some(name), outcome)
+            }
+        };
+        let (Code(error_code), error_message) = said(outcome);
+        responses.push(DeletableTopicResult { name, topic_id, error_code, error_message });
+    }
+    DeleteTopicsResponse { responses, ..Default::default() }
+}
+
+async fn delete(broker: &Broker, caller: &Caller, name: &str) -> Result<(), Failure> {
+    caller.may_use(broker, 20, &Resource::topic(name)).map_err(denied)?;
+    broker.delete_topic(name).await.map_err(of_name)
+}
+
+/// An outcome as answers have it.
+fn said(outcome: Result<(), Failure>) -> (Code, Option<String>) {
+    match outcome {
+        Ok(()) => (Code::NONE, None),
+        Err((code, message)) => (code, Some(message)),
+    }
+}
+
+pub(super) async fn create_partitions(
+    broker: &Broker,
+    caller: &Caller,
+    request: CreatePartitionsRequest,
+) -> CreatePartitionsResponse {
+    let mut results = Vec::with_capacity(request.topics.len());
+    for wanted in request.topics {
+        let outcome = grow(broker, caller, &wanted, request.validate_only).await;
+        let (Code(error_code), error_message) = said(outcome);
+        results.push(CreatePartitionsTopicResult { name: wanted.name, error_code, error_message });
+    }
+    CreatePartitionsResponse { results, ..Default::default() }
+}
+
+async fn grow(
+    broker: &Broker,
+    caller: &Caller,
+    wanted: &CreatePartitionsTopic,
+    is_dry_run: bool,
+) -> Result<(), Failure> {
+    let CreatePartitionsTopic { name, count, assignments } = wanted;
+    caller.may_use(broker, 37, &Resource::topic(name)).map_err(denied)?;
+    let has = broker.describe_topic(name).map_err(of_name)?.partitions.len() as i32;
+    if *count <= has {
+        return Err((Code::INVALID_PARTITIONS, format!("topic {name} has {has} partitions: they can only grow")));
+    }
+    if *count as u32 > engine::limits::PARTITIONS_MAX {
+        return Err((Code::INVALID_PARTITIONS, too_many(*count)));
+    }
+    // An empty list where there is none is what older clients say.
+    if let Some(assignments) = assignments.as_ref().filter(|assignments| !assignments.is_empty()) {
+        if assignments.len() as i32 != count - has {
+            let message = format!("{} partitions are added, and {} assigned", count - has, assignments.len());
+            return Err((Code::INVALID_REPLICA_ASSIGNMENT, message));
+        }
+        assignments.iter().try_for_each(|assignment| check_replicas(&assignment.broker_ids))?;
+    }
+    if is_dry_run {
+        return Ok(());
+    }
+    broker.grow_topic(name, *count as u32).await.map(drop).map_err(of_name)
+}
+
+pub(super) async fn delete_records(
+    broker: &Broker,
+    caller: &Caller,
+    request: DeleteRecordsRequest,
+) -> DeleteRecordsResponse {
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let allowed = caller.may_use(broker, 21, &Resource::topic(&topic.name));
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for wanted in topic.partitions {
+            let outcome = match (allowed, u32::try_from(wanted.partition_index), wanted.offset) {
+                (Err(code), ..) => Err(code),
+                (_, Err(_), _) => Err(Code::UNKNOWN_TOPIC_OR_PARTITION),
+                (_, _, offset) if offset < END => Err(Code::OFFSET_OUT_OF_RANGE),
+                (Ok(()), Ok(partition), offset) => {
+                    // Below nothing is everything.
+                    let before = Offset::try_from(offset).unwrap_or(Offset::MAX);
+                    let deleted = broker.delete_records(&topic.name, partition, before).await;
+                    deleted.map_err(|error| of_name(error).0)
+                }
+            };
+            let (low_watermark, Code(error_code)) = match outcome {
+                Ok(start) => (start as i64, Code::NONE),
+                Err(code) => (-1, code),
+            };
+            let partition_index = wanted.partition_index;
+            partitions.push(DeleteRecordsPartitionResult { partition_index, low_watermark, error_code });
+        }
+        topics.push(DeleteRecordsTopicResult { name: topic.name, partitions });
+    }
+    DeleteRecordsResponse { topics, ..Default::default() }
+}
+
+pub(super) fn describe_cluster(
+    broker: &Broker,
+    caller: &Caller,
+    request: DescribeClusterRequest,
+) -> DescribeClusterResponse {
+    let endpoint_type = request.endpoint_type;
+    if endpoint_type != BROKERS {
+        let (code, message) = match endpoint_type {
+            CONTROLLERS => (Code::MISMATCHED_ENDPOINT_TYPE, "this is a broker's endpoint, and there is no other"),
+            _ => (Code::UNSUPPORTED_ENDPOINT_TYPE, "there is no such type of endpoint"),
+        };
+        let error_message = Some(message.to_owned());
+        return DescribeClusterResponse { error_code: code.0, error_message, endpoint_type, ..Default::default() };
+    }
+    let (host, port) = caller.advertised.clone();
+    let is_asked = request.include_cluster_authorized_operations;
+    DescribeClusterResponse {
+        endpoint_type,
+        cluster_id: topics::cluster_id(broker),
+        controller_id: NODE_ID,
+        brokers: vec![DescribeClusterBroker { broker_id: NODE_ID, host, port: port.into(), ..Default::default() }],
+        cluster_authorized_operations: caller.operations(broker, &Resource::CLUSTER, is_asked),
+        ..Default::default()
+    }
+}
+
+pub(super) fn describe_log_dirs(
+    broker: &Broker,
+    caller: &Caller,
+    request: DescribeLogDirsRequest,
+) -> DescribeLogDirsResponse {
+    if let Err(Code(error_code)) = caller.may_use(broker, 35, &Resource::CLUSTER) {
+        return DescribeLogDirsResponse { error_code, ..Default::default() };
+    }
+    let mut by_storage: BTreeMap<bool, Vec<DescribeLogDirsTopic>> = BTreeMap::new();
+    // The directory is there without topics, too.
+    by_storage.insert(broker.store().is_some(), Vec::new());
+    for status in broker.list_topics("", usize::MAX).0 {
+        let asked =
+            request.topics.as_ref().map(|topics| topics.iter().find(|topic| topic.topic == status.name.as_str()));
+        let partitions = match asked {
+            // All.
+            None => None,
+            Some(None) => continue,
+            Some(Some(DescribableLogDirTopic { partitions, .. })) => Some(partitions),
+        };
+        let is_asked = |partition: &i32| partitions.is_none_or(|partitions| partitions.contains(partition));
+        let extents = (0..).zip(&status.partitions).filter(|(partition, _)| is_asked(partition));
+        let partitions = extents.map(|(partition_index, extent)| DescribeLogDirsPartition {
+            partition_index,
+            partition_size: extent.bytes as i64,
+            ..Default::default()
+        });
+        let topic = DescribeLogDirsTopic { name: status.name.to_string(), partitions: partitions.collect() };
+        by_storage.entry(status.settings.storage == Storage::Disk).or_default().push(topic);
+    }
+    let dir = broker.store().map_or(String::new(), |store| store.dir().display().to_string());
+    let results = by_storage.into_iter().map(|(is_on_disk, topics)| DescribeLogDirsResult {
+        error_code: Code::NONE.0,
+        log_dir: if is_on_disk { dir.clone() } else { IN_MEMORY.to_owned() },
+        topics,
+        ..Default::default()
+    });
+    DescribeLogDirsResponse { results: results.collect(), ..Default::default() }
+}
+
+/// Replicas never move: there is one of each partition, on the one node.
+pub(super) fn list_partition_reassignments(
+    broker: &Broker,
+    caller: &Caller,
+    _request: ListPartitionReassignmentsRequest,
+) -> ListPartitionReassignmentsResponse {
+    let Code(error_code) = caller.may_use(broker, 46, &Resource::CLUSTER).err().unwrap_or(Code::NONE);
+    ListPartitionReassignmentsResponse { error_code, error_message: None, ..Default::default() }
+}
+
+/// Topics in the order of their names, a part of them at a time.
+pub(super) fn describe_topic_partitions(
+    broker: &Broker,
+    caller: &Caller,
+    request: DescribeTopicPartitionsRequest,
+) -> DescribeTopicPartitionsResponse {
+    let all_asked = request.topics.is_empty();
+    let mut names: Vec<String> = match all_asked {
+        true => broker.list_topics("", usize::MAX).0.into_iter().map(|status| status.name.to_string()).collect(),
+        false => request.topics.into_iter().map(|topic| topic.name).collect(),
+    };
+    names.sort_unstable();
+    names.dedup();
+    let (from, mut first) = request
+        .cursor
+        .map_or((String::new(), 0), |cursor| (cursor.topic_name, usize::try_from(cursor.partition_index).unwrap_or(0)));
+    let mut room = usize::try_from(request.response_partition_limit).unwrap_or(0).clamp(1, PARTITIONS_PER_ANSWER_MAX);
+    let mut answer = DescribeTopicPartitionsResponse::default();
+    for name in names.into_iter().filter(|name| *name >= from) {
+        // A topic that was deleted in between has nothing to go on with.
+        let begin = if name == from { std::mem::take(&mut first) } else { 0 };
+        let resource = Resource::topic(&name);
+        let found = match caller.may_use(broker, 75, &resource) {
+            Err(_) if all_asked => continue,
+            Err(code) => Err(code),
+            Ok(()) => broker.describe_topic(&name).map_err(|error| {
+                TopicName::parse(&name).map_or(Code::INVALID_TOPIC_EXCEPTION, |_| errors::code(&error))
+            }),
+        };
+        let status = match found {
+            Ok(status) => status,
+            Err(Code(error_code)) => {
+                answer.topics.push(DescribeTopicPartitionsResponseTopic {
+                    error_code,
+                    name: Some(name),
+                    ..Default::default()
+                });
+                continue;
+            }
+        };
+        let end = status.partitions.len().min(begin.saturating_add(room));
+        if room == 0 || end < status.partitions.len() && begin >= end {
+            answer.next_cursor = Some(Cursor { topic_name: name, partition_index: begin as i32 });
+            break;
+        }
+        room -= end.saturating_sub(begin);
+        let is_whole = end == status.partitions.len();
+        let operations = caller.operations(broker, &resource, true);
+        answer.topics.push(describe(&status, begin..end, operations));
+        if !is_whole {
+            answer.next_cursor = Some(Cursor { topic_name: name, partition_index: end as i32 });
+            break;
+        }
+    }
+    answer
+}
+
+fn describe(
+    status: &TopicStatus,
+    partitions: std::ops::Range<usize>,
+    topic_authorized_operations: i32,
+) -> DescribeTopicPartitionsResponseTopic {
+    let partition = |partition_index| DescribeTopicPartitionsResponsePartition {
+        partition_index,
+        leader_id: NODE_ID,
+        leader_epoch: LEADER_EPOCH,
+        replica_nodes: vec![NODE_ID],
+        isr_nodes: vec![NODE_ID],
+        ..Default::default()
+    };
+    DescribeTopicPartitionsResponseTopic {
+        name: Some(status.name.to_string()),
+        topic_id: uuid(status.id),
+        is_internal: status.name.is_internal(),
+        partitions: (partitions.start as i32..partitions.end as i32).map(partition).collect(),
+        topic_authorized_operations,
+        ..Default::default()
+    }
+}

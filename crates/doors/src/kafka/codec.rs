@@ -1,0 +1,242 @@
+//! Frames into requests, and answers into frames (<https://kafka.apache.org/protocol>).
+//!
+//! A frame is its length (4 bytes) and so many bytes. A request begins with its API key, the version that the client
+//! speaks, a correlation id and the client's name; an answer with the correlation id. Answers come in the order of
+//! their requests.
+
+use std::rc::Rc;
+
+use bytes::{BufMut, BytesMut};
+use engine::{Acks, Error, ErrorKind, Result};
+use net::service::{Decoded, Fault, Input, Order, Out, Peer, Protocol};
+
+use super::errors::{self, Code};
+use super::fetch::{FetchAnswer, FetchRequest};
+use super::messages::api_versions::{ApiVersion, ApiVersionsResponse};
+use super::messages::{self, APIS, Api, Message, Reader, Request, Response};
+use super::parse::Fields;
+use super::produce::{ProduceRequest, Produced};
+
+/// The largest request; Kafka's own default (`socket.request.max.bytes`).
+pub(super) const FRAME_BYTES_MAX: usize = 100 << 20;
+/// The same before the peer has said who it is, where it has to.
+const FRAME_BYTES_BEFORE_LOGIN_MAX: usize = 64 << 10;
+/// Of the length that a frame begins with.
+pub(super) const LENGTH_BYTES: usize = 4;
+/// The least that a frame has: key, version, correlation id and the length of a name.
+const HEADER_BYTES_MIN: usize = 10;
+/// The APIs that are more than their table: their keys.
+pub(super) const PRODUCE: i16 = 0;
+pub(super) const FETCH: i16 = 1;
+const API_VERSIONS: i16 = 18;
+
+/// The protocol of Kafka's clients.
+#[derive(Clone)]
+pub(super) struct KafkaProtocol;
+
+/// What an answer takes from its request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Ticket {
+    pub correlation: i32,
+    pub key: i16,
+    pub version: i16,
+}
+
+/// One request with its header.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub ticket: Ticket,
+    /// The name that the client gives itself.
+    pub client: String,
+    pub body: Body,
+}
+
+#[derive(Debug)]
+pub(super) enum Body {
+    Produce(ProduceRequest),
+    Fetch(FetchRequest),
+    Control(Request),
+    /// A version of `ApiVersions` that is newer than this broker: the client comes again with an older one.
+    NewerApiVersions,
+}
+
+/// What a client hears.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Produced(Produced),
+    Fetched(FetchAnswer),
+    Control(Response),
+    /// The versions that are known, in the form that every client understands.
+    Versions(ApiVersionsResponse),
+    /// Nothing: the connection ends.
+    Silence,
+}
+
+impl Protocol for KafkaProtocol {
+    /// Who speaks: the first frames of a stranger are small.
+    type Codec = Rc<Peer>;
+    type Request<'a> = Call;
+    /// Records that nobody waits to hear of.
+    type Message<'a> = ProduceRequest;
+    type Response = Answer;
+    type Tag = Ticket;
+
+    const ORDER: Order = Order::Request;
+
+    fn codec(&self, peer: &Rc<Peer>) -> Rc<Peer> {
+        peer.clone()
+    }
+
+    fn decode<'a>(&self, peer: &mut Rc<Peer>, input: &mut Input<'a>) -> std::result::Result<Decoded<'a, Self>, Fault> {
+        let Some(length) = input.bytes().first_chunk::<LENGTH_BYTES>() else {
+            return Ok(Decoded::More(LENGTH_BYTES));
+        };
+        let length = i32::from_be_bytes(*length);
+        let max = if peer.is_known.get() { FRAME_BYTES_MAX } else { FRAME_BYTES_BEFORE_LOGIN_MAX };
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if length > max {
+            return Err(Fault::too_large(format!("a request has at most {max} bytes here, this one says {length}")));
+        }
+        if length < HEADER_BYTES_MIN {
+            return Err(Fault::malformed(format!("a request of {length} bytes has no room for its header")));
+        }
+        if input.len() < LENGTH_BYTES + length {
+            return Ok(Decoded::More(LENGTH_BYTES + length));
+        }
+        input.take_owned(LENGTH_BYTES);
+        let call = Call::parse(input.take_owned(length)).map_err(errors::to_fault)?;
+        Ok(match call.body {
+            Body::Produce(request) if request.acks == Some(Acks::None) => Decoded::Message(request),
+            _ => Decoded::Request(call.ticket, call),
+        })
+    }
+
+    fn encode(&self, _peer: &mut Rc<Peer>, ticket: Ticket, answer: Answer, out: &mut Out) {
+        if matches!(answer, Answer::Silence) {
+            return;
+        }
+        let (begin, at) = (out.len(), out.buf().len());
+        out.buf().put_i32(0);
+        out.buf().put_i32(ticket.correlation);
+        if messages::response_header_is_flexible(ticket.key, ticket.version) {
+            out.buf().put_u8(0);
+        }
+        match answer {
+            Answer::Produced(produced) => produced.encode(ticket.version, out.buf()),
+            Answer::Fetched(fetched) => fetched.encode(ticket.version, out),
+            Answer::Control(response) => response.encode(ticket.version, out.buf()),
+            Answer::Versions(versions) => versions.encode(0, out.buf()),
+            Answer::Silence => {}
+        }
+        let length = (out.len() - begin - LENGTH_BYTES) as i32;
+        out.buf()[at..at + LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
+    }
+
+    /// The protocol has no words for what is wrong with a connection: the log of the broker has.
+    fn encode_fault(&self, peer: &mut Rc<Peer>, ticket: Option<Ticket>, fault: &Fault, _out: &mut Out) {
+        let (key, version) = ticket.map_or((-1, -1), |ticket| (ticket.key, ticket.version));
+        tracing::warn!(%peer, key, version, %fault, "closed a Kafka connection");
+    }
+}
+
+/// Takes one request apart as the door does, its length left out: what a fuzzer is after.
+pub fn check_request(frame: BytesMut) -> Result<()> {
+    Call::parse(frame).map(drop)
+}
+
+impl Call {
+    fn parse(frame: BytesMut) -> Result<Self> {
+        let mut fields = Fields::new(&frame, 0, false);
+        let (key, version, correlation) = (fields.i16()?, fields.i16()?, fields.i32()?);
+        let ticket = Ticket { correlation, key, version };
+        let api = match messages::served(key, version) {
+            Ok(api) if is_served(api) => api,
+            Ok(api) => return Err(Error::new(ErrorKind::Unsupported, format!("{} is not served", api.name))),
+            Err(_) if key == API_VERSIONS => {
+                return Ok(Self { ticket, client: String::new(), body: Body::NewerApiVersions });
+            }
+            Err(error) => return Err(error),
+        };
+        // The name has the old form of a text in all versions.
+        let client = fields.nullable_string()?.unwrap_or_default().to_owned();
+        fields.is_flexible = api.is_flexible(version);
+        fields.tags()?;
+        let at = fields.at();
+        let body = Body::parse(api, version, frame, at)?;
+        Ok(Self { ticket, client, body })
+    }
+}
+
+impl Body {
+    fn parse(api: &Api, version: i16, frame: BytesMut, at: usize) -> Result<Self> {
+        let in_message = |error| messages::in_message(api, version, error);
+        match api.key {
+            PRODUCE => ProduceRequest::parse(frame, at, version).map(Self::Produce).map_err(in_message),
+            FETCH => FetchRequest::parse(&frame, at, version).map(Self::Fetch).map_err(in_message),
+            key => Request::decode(key, version, &mut Reader::new(frame.freeze().slice(at..))).map(Self::Control),
+        }
+    }
+}
+
+/// Whether requests of it are answered.
+fn is_served(api: &Api) -> bool {
+    matches!(
+        api.key,
+        PRODUCE | FETCH | API_VERSIONS | 2 | 3 | 10 | 17 | 19..=23 | 29..=33 | 35..=37 | 44 | 46 | 50 | 51 | 60 | 74 | 75
+    )
+}
+
+/// What `ApiVersions` says: all that is served, or that the client has to ask in an older version.
+pub(super) fn versions(code: Code) -> ApiVersionsResponse {
+    let api_keys = APIS.iter().filter(|api| is_served(api)).map(|api| ApiVersion {
+        api_key: api.key,
+        min_version: api.version_min,
+        max_version: api.version_max,
+    });
+    ApiVersionsResponse { error_code: code.0, api_keys: api_keys.collect(), ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Produce and Fetch in their first and their last version, with one partition of the topic `t`.
+    const WHOLE: [&[u8]; 4] = [
+        b"\0\0\0\x03\0\0\0\x07\xff\xff\xff\xff\xff\xff\0\0\x03\xe8\0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\0\0\0\0\x02hi",
+        b"\0\0\0\x0c\0\0\0\x07\0\x01c\0\0\xff\xff\0\0\x03\xe8\x02\x02t\x02\0\0\0\0\x03hi\x01\0\x01x\0\0",
+        b"\0\x01\0\x04\0\0\0\x07\xff\xff\xff\xff\xff\xff\0\0\0\x01\0\0\0\x01\0\0\x04\0\x01\0\0\0\x01\0\x01t\0\0\0\x01\
+          \0\0\0\0\0\0\0\0\0\0\0\x05\0\0\x04\0",
+        b"\0\x01\0\x0c\0\0\0\x07\xff\xff\0\xff\xff\xff\xff\0\0\0\x01\0\0\0\x01\0\0\x04\0\x01\0\0\0\0\xff\xff\xff\xff\
+          \x02\x02t\x02\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\x05\xff\xff\xff\xff\0\0\0\0\0\0\0\0\0\0\x04\0\0\0\x01\x01\0",
+    ];
+
+    #[test]
+    fn batches_and_places_are_found() {
+        for frame in WHOLE {
+            let call = Call::parse(BytesMut::from(frame)).expect("a request");
+            assert_eq!(call.ticket.correlation, 7);
+            match call.body {
+                Body::Produce(produce) => {
+                    let topic = &produce.topics[0];
+                    assert_eq!((topic.name.as_str(), &topic.partitions[0].1[..]), ("t", &b"hi"[..]));
+                    assert_eq!(produce.acks, Some(Acks::Committed));
+                }
+                Body::Fetch(fetch) => {
+                    let (name, partitions) = &fetch.topics[0];
+                    assert_eq!((name.as_str(), partitions[0].offset, partitions[0].bytes_max), ("t", 5, 1024));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_beginning_is_refused() {
+        for frame in WHOLE {
+            for length in 0..frame.len() {
+                let refused = check_request(BytesMut::from(&frame[..length]));
+                assert!(refused.is_err(), "{length} bytes of {frame:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,616 @@
+//! Settings of topics and of the broker under Kafka's names: what each is here, and what becomes of one that is set.
+
+use std::sync::Arc;
+
+use broker::{Broker, TopicStatus};
+use engine::security::Resource;
+use engine::{Error, ErrorKind, SettingsChange, Storage, TopicSettings};
+
+use super::errors::{self, Code};
+use super::map::{Caller, NODE_ID};
+use super::messages::alter_configs::{AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse};
+use super::messages::describe_configs::{
+    DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
+    DescribeConfigsResult, DescribeConfigsSynonym,
+};
+use super::messages::incremental_alter_configs::{
+    AlterConfigsResourceResponse as IncrementalResourceResponse, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+};
+use super::messages::list_config_resources::{ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse};
+
+/// What went wrong, with a sentence for people.
+pub(super) type Failure = (Code, String);
+
+/// Kinds of resources that have settings.
+const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
+/// Kinds that have none here: the levels of a broker's log, what clients measure, groups.
+const WITHOUT_SETTINGS: [i8; 3] = [8, 16, 32];
+
+/// Where a value comes from.
+const SET_FOR_TOPIC: i8 = 1;
+const STATIC: i8 = 4;
+const DEFAULT: i8 = 5;
+
+/// What an incremental change does.
+const SET: i8 = 0;
+const DELETE: i8 = 1;
+const APPEND: i8 = 2;
+const SUBTRACT: i8 = 3;
+
+const COMPACT: &str = "compact";
+const DELETES: &str = "delete";
+const ARRIVAL: &str = "LogAppendTime";
+const CREATION: &str = "CreateTime";
+/// Kafka's largest number, in the place of no limit.
+const FOREVER: &str = "9223372036854775807";
+
+/// The type of a value, in Kafka's numbers.
+#[derive(Clone, Copy)]
+enum Kind {
+    Bool = 1,
+    Text = 2,
+    Int = 3,
+    Long = 5,
+    Double = 6,
+    List = 7,
+}
+
+/// What a setting of a topic is here.
+#[derive(Clone, Copy)]
+enum Rule {
+    CleanupPolicy,
+    RetentionMs,
+    RetentionBytes,
+    BatchBytesMax,
+    TimestampType,
+    /// How long tombstones stay is one for all topics: a topic may ask for that, or less.
+    TombstoneMs,
+    /// It has this value, and no other has a meaning here.
+    Only(&'static str),
+    /// It has this value. Any other is taken, and makes no difference that anybody could see.
+    Harmless(&'static str),
+}
+
+struct Setting {
+    name: &'static str,
+    /// What Kafka calls the same for all topics.
+    of_broker: &'static str,
+    kind: Kind,
+    rule: Rule,
+    help: &'static str,
+}
+
+const fn setting(name: &'static str, of_broker: &'static str, kind: Kind, rule: Rule, help: &'static str) -> Setting {
+    Setting { name, of_broker, kind, rule, help }
+}
+
+use Kind::{Bool, Double, Int, List, Long, Text};
+use Rule::{Harmless, Only};
+
+#[rustfmt::skip]
+const SETTINGS: &[Setting] = &[
+    setting("cleanup.policy", "log.cleanup.policy", List, Rule::CleanupPolicy, "delete: records go by retention; compact: the newest of each key stays"),
+    setting("compression.gzip.level", "compression.gzip.level", Int, Harmless("-1"), "The broker never compresses"),
+    setting("compression.lz4.level", "compression.lz4.level", Int, Harmless("9"), "The broker never compresses"),
+    setting("compression.type", "compression.type", Text, Only("producer"), "Batches stay as their producers compressed them"),
+    setting("compression.zstd.level", "compression.zstd.level", Int, Harmless("3"), "The broker never compresses"),
+    setting("delete.retention.ms", "log.cleaner.delete.retention.ms", Long, Rule::TombstoneMs, "How long tombstones stay: tombstone_retention_ms of the broker"),
+    setting("file.delete.delay.ms", "log.segment.delete.delay.ms", Long, Harmless("0"), "Files go with the next checkpoint"),
+    setting("flush.messages", "log.flush.interval.messages", Long, Harmless("1"), "Every batch is synced before it is acknowledged"),
+    setting("flush.ms", "log.flush.interval.ms", Long, Harmless("0"), "Every batch is synced before it is acknowledged"),
+    setting("follower.replication.throttled.replicas", "follower.replication.throttled.replicas", List, Harmless(""), "There are no followers"),
+    setting("index.interval.bytes", "log.index.interval.bytes", Int, Harmless("4096"), "Indexes are the broker's own"),
+    setting("leader.replication.throttled.replicas", "leader.replication.throttled.replicas", List, Harmless(""), "There are no followers"),
+    setting("local.retention.bytes", "log.local.retention.bytes", Long, Only("-2"), "There is no remote storage"),
+    setting("local.retention.ms", "log.local.retention.ms", Long, Only("-2"), "There is no remote storage"),
+    setting("max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", Long, Only(FOREVER), "When compaction comes is not bounded"),
+    setting("max.message.bytes", "message.max.bytes", Int, Rule::BatchBytesMax, "The largest batch that is taken, as it comes"),
+    setting("message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms", Long, Only(FOREVER), "Timestamps of producers are not judged"),
+    setting("message.timestamp.before.max.ms", "log.message.timestamp.before.max.ms", Long, Only(FOREVER), "Timestamps of producers are not judged"),
+    setting("message.timestamp.type", "log.message.timestamp.type", Text, Rule::TimestampType, "CreateTime: the producer's clock; LogAppendTime: the broker's"),
+    setting("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio", Double, Harmless("0.5"), "Compaction comes when as much came as there was"),
+    setting("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms", Long, Only("0"), "Records may be compacted as soon as they are in a segment"),
+    setting("min.insync.replicas", "min.insync.replicas", Int, Only("1"), "There is one replica"),
+    setting("preallocate", "log.preallocate", Bool, Harmless("false"), "The journal is preallocated, segments are not"),
+    setting("remote.log.copy.disable", "remote.log.copy.disable", Bool, Only("false"), "There is no remote storage"),
+    setting("remote.log.delete.on.disable", "remote.log.delete.on.disable", Bool, Only("false"), "There is no remote storage"),
+    setting("remote.storage.enable", "log.remote.storage.enable", Bool, Only("false"), "There is no remote storage"),
+    setting("retention.bytes", "log.retention.bytes", Long, Rule::RetentionBytes, "Bytes that a partition keeps; -1 is no limit"),
+    setting("retention.ms", "log.retention.ms", Long, Rule::RetentionMs, "How long records stay; -1 is no limit"),
+    setting("segment.bytes", "log.segment.bytes", Int, Harmless("134217728"), "Segments are as large as the broker makes them"),
+    setting("segment.index.bytes", "log.index.size.max.bytes", Int, Harmless("10485760"), "Indexes are the broker's own"),
+    setting("segment.jitter.ms", "log.roll.jitter.ms", Long, Harmless("0"), "Segments end by their size"),
+    setting("segment.ms", "log.roll.ms", Long, Harmless("604800000"), "Segments end by their size"),
+    setting("unclean.leader.election.enable", "unclean.leader.election.enable", Bool, Harmless("false"), "There is one leader"),
+];
+
+impl Setting {
+    /// What it is where a topic has these settings.
+    fn value(&self, broker: &Broker, settings: &TopicSettings) -> String {
+        let limit = |value: u64| if value == 0 { "-1".to_owned() } else { value.min(i64::MAX as u64).to_string() };
+        match self.rule {
+            Rule::CleanupPolicy => Policy::of(settings).name().to_owned(),
+            Rule::RetentionMs => limit(settings.retention_ms),
+            Rule::RetentionBytes => limit(settings.retention_bytes),
+            Rule::BatchBytesMax => settings.batch_bytes_max.to_string(),
+            Rule::TimestampType => (if settings.arrival_times { ARRIVAL } else { CREATION }).to_owned(),
+            Rule::TombstoneMs => tombstone_ms(broker).to_string(),
+            Rule::Only(value) | Rule::Harmless(value) => value.to_owned(),
+        }
+    }
+
+    fn is_settable(&self) -> bool {
+        !matches!(self.rule, Rule::Only(_) | Rule::Harmless(_) | Rule::TombstoneMs)
+    }
+
+    fn describe(&self, broker: &Broker, settings: &TopicSettings, wanted: Wanted) -> DescribeConfigsResourceResult {
+        let defaults = broker.topic_defaults(settings.storage);
+        let (value, default) = (self.value(broker, settings), self.value(broker, defaults));
+        let is_set = value != default;
+        let source = if is_set { SET_FOR_TOPIC } else { DEFAULT };
+        let synonym = |name: &str, value: &str, source| DescribeConfigsSynonym {
+            name: name.to_owned(),
+            value: Some(value.to_owned()),
+            source,
+        };
+        let mut synonyms = Vec::new();
+        if wanted.synonyms {
+            synonyms.extend(is_set.then(|| synonym(self.name, &value, source)));
+            synonyms.push(synonym(self.of_broker, &default, DEFAULT));
+        }
+        DescribeConfigsResourceResult {
+            name: self.name.to_owned(),
+            value: Some(value),
+            read_only: !self.is_settable(),
+            config_source: source,
+            is_sensitive: false,
+            synonyms,
+            config_type: self.kind as i8,
+            documentation: wanted.documentation.then(|| self.help.to_owned()),
+        }
+    }
+}
+
+fn tombstone_ms(broker: &Broker) -> u64 {
+    broker.store().map_or(0, |store| store.settings().compaction.tombstone_retention_ms)
+}
+
+/// What becomes of old records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Policy {
+    deletes: bool,
+    compacts: bool,
+}
+
+impl Policy {
+    fn of(settings: &TopicSettings) -> Self {
+        let has_retention = settings.retention_ms > 0 || settings.retention_bytes > 0;
+        Self { deletes: !settings.compact || has_retention, compacts: settings.compact }
+    }
+
+    fn name(self) -> &'static str {
+        match (self.deletes, self.compacts) {
+            (true, true) => "compact,delete",
+            (false, true) => COMPACT,
+            // Without either all records stay: no retention is what that is.
+            (_, false) => DELETES,
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, Failure> {
+        let mut policy = Self { deletes: false, compacts: false };
+        for part in list(text) {
+            match part {
+                DELETES => policy.deletes = true,
+                COMPACT => policy.compacts = true,
+                _ => return Err(wrong(format!("cleanup.policy is delete, compact or both, not '{text}'"))),
+            }
+        }
+        match policy.deletes || policy.compacts {
+            true => Ok(policy),
+            false => Err(wrong("cleanup.policy is delete, compact or both; for neither say retention.ms=-1".into())),
+        }
+    }
+}
+
+fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty())
+}
+
+fn wrong(message: String) -> Failure {
+    (Code::INVALID_CONFIG, message)
+}
+
+/// The settings that a topic shall have, while they are being put together from Kafka's.
+pub(super) struct Draft<'b> {
+    broker: &'b Broker,
+    settings: TopicSettings,
+    policy: Policy,
+    /// What is said of retention: a limit, or [`TopicSettings::DEFAULT`]. `None`: nothing.
+    retention_ms: Option<u64>,
+    retention_bytes: Option<u64>,
+}
+
+impl<'b> Draft<'b> {
+    /// Of a topic that has these.
+    fn of(broker: &'b Broker, settings: TopicSettings) -> Self {
+        Self { broker, settings, policy: Policy::of(&settings), retention_ms: None, retention_bytes: None }
+    }
+
+    /// Of a topic of which nothing is said yet.
+    pub(super) fn new(broker: &'b Broker, partitions: u32) -> Self {
+        let settings = TopicSettings { partitions, ..TopicSettings::of_broker() };
+        let policy = Policy { deletes: true, compacts: false };
+        Self {
+            broker,
+            settings,
+            policy,
+            retention_ms: Some(TopicSettings::DEFAULT),
+            retention_bytes: Some(TopicSettings::DEFAULT),
+        }
+    }
+
+    /// Sets what Kafka calls so. `None` is the default.
+    pub(super) fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), Failure> {
+        let setting = find(name)?;
+        let default = || TopicSettings::default();
+        match setting.rule {
+            Rule::CleanupPolicy => {
+                self.policy = value.map_or(Ok(Policy { deletes: true, compacts: false }), Policy::parse)?;
+            }
+            Rule::RetentionMs => self.retention_ms = Some(limit(name, value)?),
+            Rule::RetentionBytes => self.retention_bytes = Some(limit(name, value)?),
+            Rule::BatchBytesMax => {
+                let bytes = value.map(|value| number(name, value)).transpose()?;
+                let bytes = bytes.map_or(default().batch_bytes_max.into(), |bytes| bytes.max(0) as u64);
+                self.settings.batch_bytes_max = u32::try_from(bytes).unwrap_or(u32::MAX);
+            }
+            Rule::TimestampType => {
+                self.settings.arrival_times = match value {
+                    None | Some(CREATION) => false,
+                    Some(ARRIVAL) => true,
+                    Some(other) => return Err(wrong(format!("{name} is {CREATION} or {ARRIVAL}, not '{other}'"))),
+                };
+            }
+            Rule::TombstoneMs => {
+                let most = tombstone_ms(self.broker);
+                if let Some(value) = value
+                    && (number(name, value)?.max(0) as u64) > most
+                    && self.broker.store().is_some()
+                {
+                    return Err(wrong(format!(
+                        "{name} = {value}: tombstones of all topics stay for {most} ms here; raise \
+                         tombstone_retention_ms of the broker"
+                    )));
+                }
+            }
+            Rule::Only(only) => {
+                if let Some(value) = value.filter(|value| *value != only) {
+                    let shown = if only == FOREVER { "no limit" } else { only };
+                    return Err(wrong(format!("{name} is {shown} here, not {value}: {}", in_words(setting.help))));
+                }
+            }
+            Rule::Harmless(_) => check_kind(setting, value)?,
+        }
+        Ok(())
+    }
+
+    /// The same as a step from what is there.
+    fn step(&mut self, name: &str, operation: i8, value: Option<&str>) -> Result<(), Failure> {
+        match operation {
+            SET => match value {
+                Some(value) => self.set(name, Some(value)),
+                None => Err((Code::INVALID_REQUEST, format!("{name}: a value is missing"))),
+            },
+            DELETE => self.set(name, None),
+            APPEND | SUBTRACT => {
+                let setting = find(name)?;
+                if !matches!(setting.kind, Kind::List) {
+                    return Err(wrong(format!("{name} is no list: nothing is appended to it or taken from it")));
+                }
+                let Rule::CleanupPolicy = setting.rule else {
+                    return Ok(());
+                };
+                let change = Policy::parse(value.unwrap_or_default())?;
+                let with = |has: bool, named: bool| if named { operation == APPEND } else { has };
+                let policy = Policy {
+                    deletes: with(self.policy.deletes, change.deletes),
+                    compacts: with(self.policy.compacts, change.compacts),
+                };
+                if !policy.deletes && !policy.compacts {
+                    return Err(wrong("cleanup.policy is delete, compact or both, and would be neither".into()));
+                }
+                self.policy = policy;
+                Ok(())
+            }
+            other => Err((Code::INVALID_REQUEST, format!("there is no operation {other} on settings"))),
+        }
+    }
+
+    /// What that comes to. Retention counts only where records are deleted by it.
+    pub(super) fn settings(&self) -> TopicSettings {
+        let before = Policy::of(&self.settings);
+        let storage = self.broker.resolve(self.settings).map_or(self.settings.storage, |resolved| resolved.storage);
+        let defaults = self.broker.topic_defaults(storage);
+        let kept = |said: Option<u64>, has: u64, default: u64| match said {
+            _ if !self.policy.deletes => 0,
+            Some(TopicSettings::DEFAULT) => default,
+            Some(limit) => limit,
+            // It had a meaning only for topics that delete.
+            None if !before.deletes => default,
+            None => has,
+        };
+        TopicSettings {
+            compact: self.policy.compacts,
+            retention_ms: kept(self.retention_ms, self.settings.retention_ms, defaults.retention_ms),
+            retention_bytes: kept(self.retention_bytes, self.settings.retention_bytes, defaults.retention_bytes),
+            ..self.settings
+        }
+    }
+
+    fn change(&self) -> SettingsChange {
+        let TopicSettings { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } =
+            self.settings();
+        SettingsChange {
+            retention_bytes: Some(retention_bytes),
+            retention_ms: Some(retention_ms),
+            compact: Some(compact),
+            batch_bytes_max: Some(batch_bytes_max),
+            arrival_times: Some(arrival_times),
+        }
+    }
+}
+
+fn find(name: &str) -> Result<&'static Setting, Failure> {
+    let found = SETTINGS.iter().find(|setting| setting.name == name);
+    found.ok_or_else(|| wrong(format!("a topic has no setting '{name}'")))
+}
+
+/// A sentence as a part of another.
+fn in_words(help: &str) -> String {
+    let mut letters = help.chars();
+    letters.next().map_or(String::new(), |first| first.to_lowercase().chain(letters).collect())
+}
+
+fn number(name: &str, value: &str) -> Result<i64, Failure> {
+    value.trim().parse().map_err(|error| wrong(format!("{name} = '{value}' is no whole number: {error}")))
+}
+
+/// Kafka's limits are -1 for none, and ours 0. Its 0 is as little as there can be.
+fn limit(name: &str, value: Option<&str>) -> Result<u64, Failure> {
+    match value.map(|value| number(name, value)).transpose()? {
+        None => Ok(TopicSettings::DEFAULT),
+        Some(-1) => Ok(0),
+        Some(0) => Ok(1),
+        Some(limit) => u64::try_from(limit).map_err(|error| wrong(format!("{name} = {limit}: -1 or more ({error})"))),
+    }
+}
+
+fn check_kind(setting: &Setting, value: Option<&str>) -> Result<(), Failure> {
+    let Some(value) = value else {
+        return Ok(());
+    };
+    let is_right = match setting.kind {
+        Kind::Bool => matches!(value.to_ascii_lowercase().as_str(), "true" | "false"),
+        Kind::Int | Kind::Long => value.trim().parse::<i64>().is_ok(),
+        Kind::Double => value.trim().parse::<f64>().is_ok(),
+        Kind::Text | Kind::List => true,
+    };
+    if is_right { Ok(()) } else { Err(wrong(format!("{} cannot be '{value}'", setting.name))) }
+}
+
+/// What is asked beside the values.
+#[derive(Clone, Copy, Default)]
+struct Wanted {
+    synonyms: bool,
+    documentation: bool,
+}
+
+/// All settings of a topic, for who has created it.
+pub(super) fn of_topic(broker: &Broker, settings: &TopicSettings) -> Vec<DescribeConfigsResourceResult> {
+    SETTINGS.iter().map(|setting| setting.describe(broker, settings, Wanted::default())).collect()
+}
+
+/// What the broker is set to, under Kafka's names. Its own configuration changes it, and a restart.
+fn of_broker(broker: &Broker, wanted: Wanted) -> Vec<DescribeConfigsResourceResult> {
+    let settings = broker.settings();
+    let storage = if broker.store().is_some() { Storage::Disk } else { Storage::Memory };
+    let defaults = broker.topic_defaults(storage);
+    let mut rows: Vec<(String, String, Kind, &str)> = SETTINGS
+        .iter()
+        .map(|setting| (setting.of_broker.to_owned(), setting.value(broker, defaults), setting.kind, setting.help))
+        .collect();
+    let mut row = |name: &str, value: String, kind, help| rows.push((name.to_owned(), value, kind, help));
+    let offsets_minutes = settings.offsets_retention.as_secs() / 60;
+    row("auto.create.topics.enable", settings.auto_create_topics.to_string(), Kind::Bool, "Key auto_create_topics");
+    row("broker.id", NODE_ID.to_string(), Kind::Int, "The only node");
+    row("node.id", NODE_ID.to_string(), Kind::Int, "The only node");
+    row("default.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
+    row("delete.topic.enable", "true".to_owned(), Kind::Bool, "Topics can be deleted");
+    row("num.partitions", defaults.partitions.to_string(), Kind::Int, "Key default_partitions");
+    row("offsets.retention.minutes", offsets_minutes.to_string(), Kind::Int, "Key offsets_retention_ms");
+    row("offsets.topic.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
+    row("transaction.state.log.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    let describe = |(name, value, kind, help): (String, String, Kind, &str)| DescribeConfigsResourceResult {
+        synonyms: match wanted.synonyms {
+            true => {
+                vec![DescribeConfigsSynonym { name: name.clone(), value: Some(value.clone()), source: STATIC }]
+            }
+            false => Vec::new(),
+        },
+        name,
+        value: Some(value),
+        read_only: true,
+        config_source: STATIC,
+        is_sensitive: false,
+        config_type: kind as i8,
+        documentation: wanted.documentation.then(|| help.to_owned()),
+    };
+    rows.into_iter().map(describe).collect()
+}
+
+/// The resource of access control that settings belong to.
+fn resource(kind: i8, name: &str) -> Resource<'_> {
+    if kind == TOPIC { Resource::topic(name) } else { Resource::CLUSTER }
+}
+
+fn topic(broker: &Broker, name: &str) -> Result<TopicStatus, Failure> {
+    broker.describe_topic(name).map_err(|error| (errors::code(&error), error.message))
+}
+
+/// Settings are of the node, which has one name, or of all, which has none.
+fn check_node(name: &str) -> Result<(), Failure> {
+    match name.is_empty() || name == NODE_ID.to_string() {
+        true => Ok(()),
+        false => Err((Code::INVALID_REQUEST, format!("there is no node {name}, only {NODE_ID}"))),
+    }
+}
+
+fn no_settings(kind: i8) -> Failure {
+    (Code::INVALID_REQUEST, format!("resources of type {kind} have no settings here"))
+}
+
+pub(super) fn describe_configs(
+    broker: &Broker,
+    caller: &Caller,
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResponse {
+    let wanted = Wanted { synonyms: request.include_synonyms, documentation: request.include_documentation };
+    let describe = |asked: DescribeConfigsResource| {
+        let DescribeConfigsResource { resource_type, resource_name, configuration_keys } = asked;
+        let allowed = caller.may_use(broker, 32, &resource(resource_type, &resource_name));
+        let found = allowed.map_err(|code| (code, String::new())).and_then(|()| match resource_type {
+            TOPIC => {
+                let settings = topic(broker, &resource_name)?.settings;
+                Ok(SETTINGS.iter().map(|setting| setting.describe(broker, &settings, wanted)).collect())
+            }
+            BROKER => check_node(&resource_name).map(|()| of_broker(broker, wanted)),
+            other if WITHOUT_SETTINGS.contains(&other) => Ok(Vec::new()),
+            other => Err(no_settings(other)),
+        });
+        let (error_code, error_message, mut configs) = match found {
+            Ok(configs) => (Code::NONE.0, None, configs),
+            Err((code, message)) => (code.0, Some(message), Vec::new()),
+        };
+        if let Some(keys) = configuration_keys.filter(|keys| !keys.is_empty()) {
+            configs.retain(|config| keys.contains(&config.name));
+        }
+        DescribeConfigsResult { error_code, error_message, resource_type, resource_name, configs }
+    };
+    let results = request.resources.into_iter().map(describe).collect();
+    DescribeConfigsResponse { results, ..Default::default() }
+}
+
+/// All settings of a topic anew: those that are not named get their defaults.
+pub(super) async fn alter_configs(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: AlterConfigsRequest,
+) -> AlterConfigsResponse {
+    let mut responses = Vec::with_capacity(request.resources.len());
+    for asked in request.resources {
+        let draft = |settings: TopicSettings| {
+            let mut draft = Draft::of(broker, settings);
+            SETTINGS.iter().try_for_each(|setting| draft.set(setting.name, None))?;
+            asked.configs.iter().try_for_each(|config| draft.set(&config.name, config.value.as_deref()))?;
+            Ok(draft.change())
+        };
+        let (kind, name) = (asked.resource_type, asked.resource_name);
+        let (error_code, error_message) = alter(broker, caller, 33, (kind, &name), request.validate_only, draft).await;
+        responses.push(AlterConfigsResourceResponse {
+            error_code,
+            error_message,
+            resource_type: kind,
+            resource_name: name,
+        });
+    }
+    AlterConfigsResponse { responses, ..Default::default() }
+}
+
+/// Single settings, each by a step from what it is.
+pub(super) async fn incremental_alter_configs(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: IncrementalAlterConfigsRequest,
+) -> IncrementalAlterConfigsResponse {
+    let mut responses = Vec::with_capacity(request.resources.len());
+    for asked in request.resources {
+        let draft = |settings: TopicSettings| {
+            let mut draft = Draft::of(broker, settings);
+            for config in &asked.configs {
+                draft.step(&config.name, config.config_operation, config.value.as_deref())?;
+            }
+            Ok(draft.change())
+        };
+        let (kind, name) = (asked.resource_type, asked.resource_name);
+        let (error_code, error_message) = alter(broker, caller, 44, (kind, &name), request.validate_only, draft).await;
+        responses.push(IncrementalResourceResponse {
+            error_code,
+            error_message,
+            resource_type: kind,
+            resource_name: name,
+        });
+    }
+    IncrementalAlterConfigsResponse { responses, ..Default::default() }
+}
+
+/// Changes one resource, and says what came of it.
+async fn alter(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    key: i16,
+    (kind, name): (i8, &str),
+    is_dry_run: bool,
+    draft: impl FnOnce(TopicSettings) -> Result<SettingsChange, Failure>,
+) -> (i16, Option<String>) {
+    let decide = || {
+        caller.may_use(broker, key, &resource(kind, name)).map_err(|code| (code, String::new()))?;
+        match kind {
+            TOPIC => draft(topic(broker, name)?.settings),
+            BROKER => Err((
+                Code::INVALID_REQUEST,
+                "the broker is set by thalweg.toml, THALWEG_* variables and flags, and a restart".to_owned(),
+            )),
+            other => Err(no_settings(other)),
+        }
+    };
+    let refused = |error: Error| match error.kind {
+        ErrorKind::Invalid => wrong(error.message),
+        _ => (errors::code(&error), error.message),
+    };
+    let outcome = match decide() {
+        Err(failure) => Err(failure),
+        Ok(change) if is_dry_run => broker.check_alteration(name, change).map(drop).map_err(refused),
+        Ok(change) => broker.alter_topic(name, change).await.map(drop).map_err(refused),
+    };
+    match outcome {
+        Ok(()) => (Code::NONE.0, None),
+        Err((code, message)) => (code.0, Some(message)),
+    }
+}
+
+pub(super) fn list_config_resources(
+    broker: &Broker,
+    caller: &Caller,
+    request: ListConfigResourcesRequest,
+) -> ListConfigResourcesResponse {
+    if let Err(Code(error_code)) = caller.may_use(broker, 74, &Resource::CLUSTER) {
+        return ListConfigResourcesResponse { error_code, ..Default::default() };
+    }
+    // The first version asked for what clients measure, which nobody has set here.
+    let is_asked =
+        |kind| caller.version > 0 && (request.resource_types.is_empty() || request.resource_types.contains(&kind));
+    let mut config_resources = Vec::new();
+    if is_asked(TOPIC) {
+        let (topics, _) = broker.list_topics("", usize::MAX);
+        let named = |topic: TopicStatus| ConfigResource { resource_name: topic.name.to_string(), resource_type: TOPIC };
+        config_resources.extend(topics.into_iter().map(named));
+    }
+    if is_asked(BROKER) {
+        config_resources.push(ConfigResource { resource_name: NODE_ID.to_string(), resource_type: BROKER });
+    }
+    ListConfigResourcesResponse { config_resources, ..Default::default() }
+}

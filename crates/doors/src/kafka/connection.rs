@@ -1,0 +1,183 @@
+//! What is kept for a connection, and how each request of it is served.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use broker::{Attempt, Broker, Wakes};
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use net::Outbox;
+use net::service::{Handler, Held, Peer, Reply, once};
+
+use super::codec::{self, Answer, Body, Call, KafkaProtocol, PRODUCE};
+use super::errors::Code;
+use super::map::{self, Attempts, Caller, Refusal};
+use super::messages::{Request, Response};
+use super::produce::{PartitionProduced, ProduceRequest, Produced};
+use super::security::Login;
+
+/// Hands requests to the broker.
+#[derive(Clone)]
+pub(super) struct KafkaHandler {
+    pub(super) broker: Arc<Broker>,
+    /// Where clients are told to connect, if not where they did.
+    pub(super) advertised: Option<(String, u16)>,
+    /// Whether clients have to say who they are.
+    pub(super) is_login_required: bool,
+}
+
+/// One connection.
+pub(super) struct Session {
+    peer: Rc<Peer>,
+    /// Where its client finds this broker.
+    advertised: (String, u16),
+    /// Who it is.
+    login: Rc<Login>,
+    wakes: Wakes,
+}
+
+type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
+
+impl Handler<KafkaProtocol> for KafkaHandler {
+    type Connection = Rc<Peer>;
+    type Session = Session;
+    type Later = Later;
+
+    fn connect(&self, peer: &Rc<Peer>) -> Rc<Peer> {
+        peer.is_known.set(!self.is_login_required);
+        peer.clone()
+    }
+
+    fn open(&self, peer: &Rc<Rc<Peer>>, _outbox: &Arc<Outbox>) -> Session {
+        let local = peer.local.map_or_else(|| ("localhost".to_owned(), 0), |at| (at.ip().to_string(), at.port()));
+        let advertised = self.advertised.clone().unwrap_or(local);
+        let login = Rc::new(Login::new(self.is_login_required));
+        Session { peer: Rc::clone(peer), advertised, login, wakes: Wakes::default() }
+    }
+
+    fn call(&self, session: &mut Session, call: Call) -> Reply<Answer, Later> {
+        if !session.login.lets_pass(call.ticket.key) {
+            tracing::info!(peer = %session.peer, key = call.ticket.key, "closed a connection that has not logged in");
+            return Reply::Last(Answer::Silence);
+        }
+        let caller = session.caller(call.client, call.ticket.version);
+        match call.body {
+            Body::Control(Request::SaslHandshake(request)) => {
+                let answer = session.login.handshake(call.ticket.version, &request);
+                let answer = Answer::Control(Response::SaslHandshake(answer));
+                if session.login.has_failed() { Reply::Last(answer) } else { Reply::Now(answer) }
+            }
+            Body::Control(Request::SaslAuthenticate(request)) => {
+                let (broker, login, peer) = (self.broker.clone(), session.login.clone(), session.peer.clone());
+                Reply::Alone(once(
+                    async move {
+                        let answer = login.authenticate(&broker, &host_of(&peer), request).await;
+                        peer.is_known.set(peer.is_known.get() || login.is_done());
+                        Answer::Control(Response::SaslAuthenticate(answer))
+                    }
+                    .boxed_local(),
+                ))
+            }
+            Body::Produce(request) => self.produce(session, &caller, request),
+            // Until it is answered nothing more of the connection is read, so one answer is all that it holds.
+            Body::Fetch(request) => {
+                let broker = self.broker.clone();
+                Reply::Alone(once(
+                    async move { Answer::Fetched(map::fetch(&broker, &caller, &request).await) }.boxed_local(),
+                ))
+            }
+            Body::NewerApiVersions => Reply::Now(Answer::Versions(codec::versions(Code::UNSUPPORTED_VERSION))),
+            Body::Control(request) => {
+                let broker = self.broker.clone();
+                // What comes next may depend on it.
+                Reply::Alone(once(
+                    async move { Answer::Control(map::answer(&broker, &caller, request).await) }.boxed_local(),
+                ))
+            }
+        }
+    }
+
+    fn tell(&self, session: &mut Session, request: ProduceRequest) -> Option<Held> {
+        if !session.login.lets_pass(PRODUCE) {
+            return None;
+        }
+        let caller = session.caller(String::new(), 0);
+        let mut waiting = Vec::new();
+        for (topic, _, attempt) in map::publish(&self.broker, &caller, &mut session.wakes, request) {
+            match attempt {
+                // Nobody is told whether it is committed.
+                Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
+                Ok(Attempt::Waits(batch)) => waiting.push((topic, batch)),
+                Err(refusal) => map::publish_lost(&self.broker, &topic, &refusal.message),
+            }
+        }
+        if waiting.is_empty() {
+            return None;
+        }
+        let broker = self.broker.clone();
+        Some(Box::pin(async move {
+            for (topic, batch) in waiting {
+                if let Err(error) = batch.finish(&broker, &mut Wakes::default()).await {
+                    map::publish_lost(&broker, &topic, &error.message);
+                }
+            }
+        }))
+    }
+
+    /// Lets the subscribers have what was published to them.
+    fn settle(&self, session: &mut Session) {
+        session.wakes.flush();
+    }
+}
+
+impl Session {
+    fn caller(&self, client: String, version: i16) -> Caller {
+        let (user, host) = (self.login.user(), host_of(&self.peer));
+        Caller { client, user, host, advertised: self.advertised.clone(), version }
+    }
+}
+
+impl KafkaHandler {
+    /// Batches are in their partitions when this is over, in the order in which they came, unless one has to wait for
+    /// room: then nothing more is read before it is there. Those on their way to the disk are answered later.
+    fn produce(&self, session: &mut Session, caller: &Caller, request: ProduceRequest) -> Reply<Answer, Later> {
+        if request.acks.is_none() {
+            return Reply::Now(Answer::Produced(map::refuse_all(request, Code::INVALID_REQUIRED_ACKS)));
+        }
+        let attempts = map::publish(&self.broker, caller, &mut session.wakes, request);
+        let is_waiting = attempts.iter().any(|(.., attempt)| matches!(attempt, Ok(Attempt::Waits(_))));
+        let mut answer = finish(self.broker.clone(), attempts).boxed_local();
+        // Where nothing has to be waited for it is over at its first look.
+        match (&mut answer).now_or_never() {
+            Some(answer) => Reply::Now(answer),
+            None if is_waiting => Reply::Alone(once(answer)),
+            None => Reply::Later(once(answer)),
+        }
+    }
+}
+
+/// Where a connection comes from, as access control has it.
+fn host_of(peer: &Peer) -> String {
+    peer.address.map_or_else(|| "localhost".into(), |at| at.ip().to_string())
+}
+
+/// Waits for what became of every batch.
+async fn finish(broker: Arc<Broker>, attempts: Attempts) -> Answer {
+    let mut topics: Vec<(Arc<str>, Vec<PartitionProduced>)> = Vec::new();
+    for (topic, partition, attempt) in attempts {
+        let published = match attempt {
+            Ok(Attempt::Done(published)) => Ok(published),
+            Ok(Attempt::Waits(waiting)) => {
+                waiting.finish(&broker, &mut Wakes::default()).await.map_err(Refusal::of_batch)
+            }
+            Ok(Attempt::Commits(committing)) => committing.finish(&broker).await.map_err(Refusal::of_batch),
+            Err(refusal) => Err(refusal),
+        };
+        let produced = map::produced(partition, published);
+        match topics.last_mut() {
+            Some((last, partitions)) if *last == topic => partitions.push(produced),
+            _ => topics.push((topic, vec![produced])),
+        }
+    }
+    Answer::Produced(Produced { topics })
+}

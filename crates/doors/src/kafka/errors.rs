@@ -1,0 +1,99 @@
+//! Kinds of error into Kafka's codes (<https://kafka.apache.org/protocol#protocol_error_codes>).
+
+use engine::{Error, ErrorKind};
+use net::service::{Fault, FaultKind};
+
+/// What went wrong, in Kafka's numbers. 0 is nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code(pub i16);
+
+impl Code {
+    pub const NONE: Self = Self(0);
+    pub const UNKNOWN_SERVER_ERROR: Self = Self(-1);
+    pub const OFFSET_OUT_OF_RANGE: Self = Self(1);
+    pub const CORRUPT_MESSAGE: Self = Self(2);
+    pub const UNKNOWN_TOPIC_OR_PARTITION: Self = Self(3);
+    pub const NOT_LEADER_OR_FOLLOWER: Self = Self(6);
+    pub const REQUEST_TIMED_OUT: Self = Self(7);
+    pub const MESSAGE_TOO_LARGE: Self = Self(10);
+    pub const OFFSET_METADATA_TOO_LARGE: Self = Self(12);
+    pub const COORDINATOR_LOAD_IN_PROGRESS: Self = Self(14);
+    pub const COORDINATOR_NOT_AVAILABLE: Self = Self(15);
+    pub const INVALID_TOPIC_EXCEPTION: Self = Self(17);
+    pub const INVALID_REQUIRED_ACKS: Self = Self(21);
+    pub const ILLEGAL_GENERATION: Self = Self(22);
+    pub const INVALID_GROUP_ID: Self = Self(24);
+    pub const UNKNOWN_MEMBER_ID: Self = Self(25);
+    pub const REBALANCE_IN_PROGRESS: Self = Self(27);
+    pub const TOPIC_AUTHORIZATION_FAILED: Self = Self(29);
+    pub const GROUP_AUTHORIZATION_FAILED: Self = Self(30);
+    pub const CLUSTER_AUTHORIZATION_FAILED: Self = Self(31);
+    pub const UNSUPPORTED_SASL_MECHANISM: Self = Self(33);
+    pub const ILLEGAL_SASL_STATE: Self = Self(34);
+    pub const UNSUPPORTED_VERSION: Self = Self(35);
+    pub const TOPIC_ALREADY_EXISTS: Self = Self(36);
+    pub const INVALID_PARTITIONS: Self = Self(37);
+    pub const INVALID_REPLICATION_FACTOR: Self = Self(38);
+    pub const INVALID_REPLICA_ASSIGNMENT: Self = Self(39);
+    pub const INVALID_CONFIG: Self = Self(40);
+    pub const INVALID_REQUEST: Self = Self(42);
+    pub const OUT_OF_ORDER_SEQUENCE_NUMBER: Self = Self(45);
+    pub const INVALID_PRODUCER_EPOCH: Self = Self(47);
+    pub const INVALID_TXN_STATE: Self = Self(48);
+    pub const INVALID_PRODUCER_ID_MAPPING: Self = Self(49);
+    pub const INVALID_TRANSACTION_TIMEOUT: Self = Self(50);
+    pub const CONCURRENT_TRANSACTIONS: Self = Self(51);
+    pub const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Self = Self(53);
+    pub const OPERATION_NOT_ATTEMPTED: Self = Self(55);
+    pub const SASL_AUTHENTICATION_FAILED: Self = Self(58);
+    pub const FETCH_SESSION_ID_NOT_FOUND: Self = Self(70);
+    pub const UNKNOWN_LEADER_EPOCH: Self = Self(75);
+    pub const FENCED_INSTANCE_ID: Self = Self(82);
+    pub const INVALID_RECORD: Self = Self(87);
+    pub const PRODUCER_FENCED: Self = Self(90);
+    pub const RESOURCE_NOT_FOUND: Self = Self(91);
+    pub const DUPLICATE_RESOURCE: Self = Self(92);
+    pub const UNACCEPTABLE_CREDENTIAL: Self = Self(93);
+    pub const UNKNOWN_TOPIC_ID: Self = Self(100);
+    pub const TRANSACTIONAL_ID_NOT_FOUND: Self = Self(105);
+    pub const MISMATCHED_ENDPOINT_TYPE: Self = Self(114);
+    pub const UNSUPPORTED_ENDPOINT_TYPE: Self = Self(115);
+}
+
+/// The one mapping of the broker's kinds. What a request means by a kind may be narrower: see [`of_produce`].
+pub(super) fn code(error: &Error) -> Code {
+    match error.kind {
+        ErrorKind::Malformed | ErrorKind::Invalid => Code::INVALID_REQUEST,
+        ErrorKind::Corrupt => Code::CORRUPT_MESSAGE,
+        ErrorKind::TooLarge => Code::MESSAGE_TOO_LARGE,
+        ErrorKind::Unsupported => Code::UNSUPPORTED_VERSION,
+        ErrorKind::NotFound => Code::UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorKind::AlreadyExists => Code::TOPIC_ALREADY_EXISTS,
+        ErrorKind::OutOfRange => Code::OFFSET_OUT_OF_RANGE,
+        // Clients try these again.
+        ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::SlowSubscriber => Code::REQUEST_TIMED_OUT,
+        ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::NOT_LEADER_OR_FOLLOWER,
+        ErrorKind::OutOfSequence => Code::OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorKind::Fenced => Code::INVALID_PRODUCER_EPOCH,
+        ErrorKind::Denied => Code::TOPIC_AUTHORIZATION_FAILED,
+        ErrorKind::NoResponders | ErrorKind::Internal => Code::UNKNOWN_SERVER_ERROR,
+    }
+}
+
+/// The same for a batch that was sent: what is wrong with it is wrong with its records.
+pub(super) fn of_produce(error: &Error) -> Code {
+    match error.kind {
+        ErrorKind::Malformed | ErrorKind::Invalid | ErrorKind::Unsupported => Code::INVALID_RECORD,
+        _ => code(error),
+    }
+}
+
+/// A frame that ends its connection: its bytes cannot be told apart any more, or nobody could read the answer.
+pub(super) fn to_fault(error: Error) -> Fault {
+    let kind = match error.kind {
+        ErrorKind::TooLarge => FaultKind::TooLarge,
+        ErrorKind::Unsupported => FaultKind::Unsupported,
+        _ => FaultKind::Malformed,
+    };
+    Fault::new(kind, error.message)
+}

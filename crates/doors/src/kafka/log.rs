@@ -1,0 +1,134 @@
+//! Questions about partition logs: where they begin and end, and which offset a time has.
+
+use std::sync::Arc;
+
+use broker::{Broker, Isolation};
+use engine::security::Resource;
+use engine::{PartitionId, Result};
+
+use super::errors::{self, Code};
+use super::fetch::{check_leader_epoch, isolation};
+use super::map::{Caller, LEADER_EPOCH};
+use super::messages::list_offsets::{
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+};
+use super::messages::offset_for_leader_epoch::{
+    EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+};
+
+/// Times that are none: the end of the log, its begin, and its newest record.
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+const MAX_TIMESTAMP: i64 = -3;
+/// The keys of the two.
+const LIST_OFFSETS: i16 = 2;
+const OFFSET_FOR_LEADER_EPOCH: i16 = 23;
+/// No offset, no time.
+const NONE: i64 = -1;
+
+pub(super) async fn list_offsets(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: ListOffsetsRequest,
+) -> ListOffsetsResponse {
+    let is_committed = request.isolation_level != 0;
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let may_describe = caller.may_use(broker, LIST_OFFSETS, &Resource::topic(&topic.name));
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for wanted in topic.partitions {
+            let partition_index = wanted.partition_index;
+            let found = match check_leader_epoch(wanted.current_leader_epoch) {
+                Ok(()) => {
+                    let isolation = isolation(request.isolation_level);
+                    offset_of(broker, &topic.name, &wanted, isolation).await.map_err(|e| errors::code(&e))
+                }
+                Err(code) => Err(code),
+            };
+            partitions.push(match found {
+                Ok((offset, timestamp)) => ListOffsetsPartitionResponse {
+                    partition_index,
+                    timestamp,
+                    offset,
+                    leader_epoch: LEADER_EPOCH,
+                    error_code: Code::NONE.0,
+                },
+                Err(Code(error_code)) => ListOffsetsPartitionResponse {
+                    partition_index,
+                    error_code,
+                    timestamp: NONE,
+                    offset: NONE,
+                    leader_epoch: -1,
+                },
+            });
+        }
+        topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
+    }
+    ListOffsetsResponse { topics, ..Default::default() }
+}
+
+/// An offset, with the time of its record where a time was asked for.
+async fn offset_of(
+    broker: &Arc<Broker>,
+    topic: &str,
+    wanted: &ListOffsetsPartition,
+    isolation: Isolation,
+) -> Result<(i64, i64)> {
+    let partition = wanted.partition_index as PartitionId;
+    let end = || {
+        let bounds = broker.describe_partition(topic, partition)?;
+        Ok(match isolation {
+            Isolation::Uncommitted => bounds.end,
+            Isolation::Committed => bounds.stable_end,
+        })
+    };
+    let record = match wanted.timestamp {
+        LATEST => return end().map(|end| (end as i64, NONE)),
+        EARLIEST => return Ok((broker.describe_partition(topic, partition)?.start as i64, NONE)),
+        MAX_TIMESTAMP => broker.find_max_time(topic, partition).await?,
+        time => broker.find_time(topic, partition, time).await?,
+    };
+    // What a reader does not see yet it is not told of.
+    let end = end()?;
+    Ok(found(record.filter(|(offset, _)| *offset < end)))
+}
+
+fn found(record: Option<(engine::Offset, i64)>) -> (i64, i64) {
+    record.map_or((NONE, NONE), |(offset, timestamp)| (offset as i64, timestamp))
+}
+
+/// Where the log of a leader's epoch ends: there is one epoch.
+pub(super) fn offset_for_leader_epoch(
+    broker: &Broker,
+    caller: &Caller,
+    request: OffsetForLeaderEpochRequest,
+) -> OffsetForLeaderEpochResponse {
+    let end = |topic: &str, wanted: &OffsetForLeaderPartition| {
+        let partition = wanted.partition;
+        let may_describe = caller.may_use(broker, OFFSET_FOR_LEADER_EPOCH, &Resource::topic(topic));
+        let is_asked_well = may_describe.and_then(|()| check_leader_epoch(wanted.current_leader_epoch));
+        let end = is_asked_well.and_then(|()| {
+            broker.describe_partition(topic, partition as PartitionId).map_err(|error| errors::code(&error))
+        });
+        match end {
+            // Of an epoch that is yet to come nobody knows the end.
+            Ok(_) if wanted.leader_epoch > LEADER_EPOCH => {
+                EpochEndOffset { partition, leader_epoch: -1, end_offset: NONE, ..Default::default() }
+            }
+            Ok(bounds) => EpochEndOffset {
+                partition,
+                leader_epoch: LEADER_EPOCH,
+                end_offset: bounds.end as i64,
+                ..Default::default()
+            },
+            Err(Code(error_code)) => EpochEndOffset { partition, error_code, leader_epoch: -1, end_offset: NONE },
+        }
+    };
+    let topics = request.topics.iter().map(|topic| OffsetForLeaderTopicResult {
+        topic: topic.topic.clone(),
+        partitions: topic.partitions.iter().map(|wanted| end(&topic.topic, wanted)).collect(),
+    });
+    OffsetForLeaderEpochResponse { topics: topics.collect(), ..Default::default() }
+}

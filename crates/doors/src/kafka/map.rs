@@ -1,0 +1,241 @@
+//! Requests into calls of the broker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{Attempt, Broker, FetchLimits, Wakes};
+use engine::security::{Resource, UserName};
+use engine::{Acks, DraftBatch, Error, PartitionId, Result};
+
+use super::acls;
+use super::admin;
+use super::codec::{self, FETCH, PRODUCE};
+use super::configs;
+use super::errors::{self, Code};
+use super::fetch::{self, FetchAnswer, FetchRequest};
+use super::log;
+use super::messages::{Request, Response};
+use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
+use super::security;
+use super::topics;
+use super::transactions;
+
+/// The only node that a client sees.
+pub(super) const NODE_ID: i32 = 1;
+/// The epoch of every leader, as none ever changes.
+pub(super) const LEADER_EPOCH: i32 = 0;
+
+/// Who asks.
+pub(super) struct Caller {
+    /// The name that the client gives itself.
+    pub client: String,
+    /// Who it is.
+    pub user: UserName,
+    /// Where it comes from.
+    pub host: String,
+    /// Where it finds this broker.
+    pub advertised: (String, u16),
+    /// The version that it speaks of the API that it uses.
+    pub version: i16,
+}
+
+/// What became of each batch so far, in the order of the request.
+pub(super) type Attempts = Vec<(Arc<str>, PartitionId, Result<Attempt, Refusal>)>;
+
+/// Why something was not done.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub code: Code,
+    pub message: String,
+}
+
+impl Refusal {
+    /// For want of a right.
+    fn denied(code: Code, what: &str) -> Self {
+        Self { code, message: format!("this user may not write to {what}") }
+    }
+
+    /// Of a batch.
+    pub(super) fn of_batch(error: Error) -> Self {
+        Self { code: errors::of_produce(&error), message: error.message }
+    }
+}
+
+/// Puts every batch of a request into its partition.
+pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, request: ProduceRequest) -> Attempts {
+    let acks = request.acks.unwrap_or(Acks::Committed);
+    let may_write = request.transactional_id.as_deref().map_or(Ok(()), |id| {
+        let may = caller.may_use(broker, PRODUCE, &Resource::transaction(id));
+        may.map_err(|code| Refusal::denied(code, &format!("transactional id '{id}'")))
+    });
+    let mut attempts = Vec::new();
+    for ProduceTopic { name, partitions } in request.topics {
+        let name: Arc<str> = name.into();
+        let may_publish = may_write.clone().and_then(|()| may_publish(broker, caller, &name));
+        for (partition, batch) in partitions {
+            let attempt = may_publish.clone().and_then(|()| {
+                let batch = DraftBatch::parse(batch).inspect_err(|_| broker.metrics().publish_errors.add(1));
+                let attempt = batch.and_then(|batch| broker.try_publish(&name, Some(partition), acks, batch, wakes));
+                attempt.map_err(Refusal::of_batch)
+            });
+            attempts.push((name.clone(), partition, attempt));
+        }
+    }
+    attempts
+}
+
+/// A topic has to be there: clients create one by asking for it.
+fn may_publish(broker: &Broker, caller: &Caller, topic: &str) -> Result<(), Refusal> {
+    let may = caller.may_use(broker, PRODUCE, &Resource::topic(topic));
+    may.map_err(|code| Refusal::denied(code, &format!("topic '{topic}'")))?;
+    if !broker.has_topic(topic) {
+        let error = engine::TopicName::parse(topic).err();
+        let code = if error.is_some() { Code::INVALID_TOPIC_EXCEPTION } else { Code::UNKNOWN_TOPIC_OR_PARTITION };
+        let message = error.map_or_else(|| format!("there is no topic '{topic}'"), |error| error.message);
+        return Err(Refusal { code, message });
+    }
+    if engine::ids::is_internal(topic) {
+        let message = format!("'{topic}' is a topic of the broker itself; clients can only read it");
+        return Err(Refusal { code: Code::INVALID_TOPIC_EXCEPTION, message });
+    }
+    Ok(())
+}
+
+/// Counts a publish that failed and asked for no answer.
+pub(super) fn publish_lost(broker: &Broker, topic: &str, why: &str) {
+    broker.metrics().publish_lost.add(1);
+    tracing::debug!(topic, why, "a publish without acknowledgement failed");
+}
+
+pub(super) fn produced(partition: PartitionId, published: Result<broker::Published, Refusal>) -> PartitionProduced {
+    match published {
+        Ok(published) => {
+            let base_offset = published.base_offset as i64;
+            PartitionProduced { partition, code: Code::NONE, base_offset, message: None }
+        }
+        Err(Refusal { code, message }) => {
+            PartitionProduced { partition, code, base_offset: -1, message: Some(message) }
+        }
+    }
+}
+
+/// The same answer to every batch.
+pub(super) fn refuse_all(request: ProduceRequest, code: Code) -> Produced {
+    let refused = |(partition, _)| PartitionProduced { partition, code, base_offset: -1, message: None };
+    let topics = request.topics.into_iter();
+    Produced {
+        topics: topics.map(|topic| (topic.name.into(), topic.partitions.into_iter().map(refused).collect())).collect(),
+    }
+}
+
+pub(super) async fn fetch(broker: &Broker, caller: &Caller, request: &FetchRequest) -> FetchAnswer {
+    if request.has_session {
+        return FetchAnswer::refused(Code::FETCH_SESSION_ID_NOT_FOUND);
+    }
+    // What is refused is not asked for.
+    let mut refused = Vec::new();
+    let mut from = Vec::new();
+    for (topic, partitions) in &request.topics {
+        let may_read = caller.may_use(broker, FETCH, &Resource::topic(topic));
+        for partition in partitions {
+            let refusal = may_read.and_then(|()| fetch::check_leader_epoch(partition.leader_epoch)).err();
+            refused.push(refusal);
+            from.extend(refusal.is_none().then(|| partition.from(topic)));
+        }
+    }
+    let FetchRequest { wait, bytes_min, bytes_max, isolation, .. } = *request;
+    let wait = if refused.iter().any(Option::is_some) { Duration::ZERO } else { wait };
+    let limits = FetchLimits { bytes_min, bytes_max, wait, isolation };
+    let mut found = broker.fetch_many(&from, limits).await.into_iter();
+    let mut refused = refused.into_iter();
+    let topics = request.topics.iter().map(|(topic, partitions)| {
+        let partitions = partitions.iter().zip(&mut refused).map(|(wanted, refusal)| {
+            let found = match refusal {
+                Some(code) => Err(code),
+                None => {
+                    found.next().map_or(Err(Code::UNKNOWN_SERVER_ERROR), |found| found.map_err(|e| errors::code(&e)))
+                }
+            };
+            (wanted.partition, found)
+        });
+        (topic.clone(), partitions.collect())
+    });
+    FetchAnswer { code: None, topics: topics.collect() }
+}
+
+/// The answer to requests of tools.
+async fn admin(broker: &Arc<Broker>, caller: &Caller, request: Request) -> Response {
+    use Request as Q;
+    use Response as A;
+    match request {
+        Q::CreateTopics(request) => A::CreateTopics(admin::create_topics(broker, caller, request).await),
+        Q::DeleteTopics(request) => A::DeleteTopics(admin::delete_topics(broker, caller, request).await),
+        Q::DeleteRecords(request) => A::DeleteRecords(admin::delete_records(broker, caller, request).await),
+        Q::CreatePartitions(request) => A::CreatePartitions(admin::create_partitions(broker, caller, request).await),
+        Q::DescribeCluster(request) => A::DescribeCluster(admin::describe_cluster(broker, caller, request)),
+        Q::DescribeLogDirs(request) => A::DescribeLogDirs(admin::describe_log_dirs(broker, caller, request)),
+        Q::DescribeTopicPartitions(request) => {
+            A::DescribeTopicPartitions(admin::describe_topic_partitions(broker, caller, request))
+        }
+        Q::ListPartitionReassignments(request) => {
+            A::ListPartitionReassignments(admin::list_partition_reassignments(broker, caller, request))
+        }
+        Q::DescribeConfigs(request) => A::DescribeConfigs(configs::describe_configs(broker, caller, request)),
+        Q::AlterConfigs(request) => A::AlterConfigs(configs::alter_configs(broker, caller, request).await),
+        Q::IncrementalAlterConfigs(request) => {
+            A::IncrementalAlterConfigs(configs::incremental_alter_configs(broker, caller, request).await)
+        }
+        Q::ListConfigResources(request) => {
+            A::ListConfigResources(configs::list_config_resources(broker, caller, request))
+        }
+        Q::DescribeAcls(request) => A::DescribeAcls(acls::describe_acls(broker, caller, request).await),
+        Q::CreateAcls(request) => A::CreateAcls(acls::create_acls(broker, caller, request).await),
+        Q::DeleteAcls(request) => A::DeleteAcls(acls::delete_acls(broker, caller, request).await),
+        Q::DescribeUserScramCredentials(request) => {
+            let described = security::describe_user_scram_credentials(broker, caller, request).await;
+            A::DescribeUserScramCredentials(described)
+        }
+        Q::AlterUserScramCredentials(request) => {
+            A::AlterUserScramCredentials(security::alter_user_scram_credentials(broker, caller, request).await)
+        }
+        request => unreachable!("not served yet: {request:?}"),
+    }
+}
+
+/// The answer to every request that carries no records.
+pub(super) async fn answer(broker: &Arc<Broker>, caller: &Caller, request: Request) -> Response {
+    match request {
+        Request::ApiVersions(_) => Response::ApiVersions(codec::versions(Code::NONE)),
+        Request::Metadata(request) => Response::Metadata(topics::metadata(broker, caller, request)),
+        Request::FindCoordinator(request) => {
+            Response::FindCoordinator(topics::find_coordinator(broker, caller, request))
+        }
+        Request::ListOffsets(request) => Response::ListOffsets(log::list_offsets(broker, caller, request).await),
+        Request::OffsetForLeaderEpoch(request) => {
+            Response::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, caller, request))
+        }
+        Request::InitProducerId(request) => {
+            Response::InitProducerId(transactions::init_producer(broker, caller, request).await)
+        }
+        Request::AddPartitionsToTxn(request) => {
+            Response::AddPartitionsToTxn(transactions::add_partitions(broker, caller, request).await)
+        }
+        Request::AddOffsetsToTxn(request) => {
+            Response::AddOffsetsToTxn(transactions::add_offsets(broker, caller, request).await)
+        }
+        Request::EndTxn(request) => Response::EndTxn(transactions::end(broker, caller, request).await),
+        Request::TxnOffsetCommit(request) => {
+            Response::TxnOffsetCommit(transactions::commit_offsets(broker, caller, request).await)
+        }
+        Request::DescribeTransactions(request) => {
+            Response::DescribeTransactions(transactions::describe(broker, caller, request).await)
+        }
+        Request::ListTransactions(request) => {
+            Response::ListTransactions(transactions::list(broker, caller, request).await)
+        }
+        Request::DescribeProducers(request) => {
+            Response::DescribeProducers(transactions::describe_producers(broker, caller, request))
+        }
+        request => admin(broker, caller, request).await,
+    }
+}

@@ -1,0 +1,276 @@
+//! What a message is, and the macros that make structs and codecs of the tables in `api`.
+
+use std::ops::RangeInclusive;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use engine::{Error, Result};
+
+use super::reader::Reader;
+use super::value::Value;
+use super::writer::Writer;
+
+/// An API that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Api {
+    pub key: i16,
+    pub name: &'static str,
+    pub version_min: i16,
+    pub version_max: i16,
+    /// The first version whose lengths are varints and whose structs end with tags.
+    pub flexible_since: Option<i16>,
+}
+
+impl Api {
+    pub fn serves(&self, version: i16) -> bool {
+        (self.version_min..=self.version_max).contains(&version)
+    }
+
+    pub fn is_flexible(&self, version: i16) -> bool {
+        self.flexible_since.is_some_and(|since| version >= since)
+    }
+}
+
+/// A request, a response, or what is embedded in one. The version is one of `VERSIONS`.
+pub trait Message: Value {
+    const VERSIONS: RangeInclusive<i16>;
+    /// The first version whose lengths are varints and whose structs end with tags.
+    const FLEXIBLE_SINCE: Option<i16>;
+
+    fn is_flexible(version: i16) -> bool {
+        Self::FLEXIBLE_SINCE.is_some_and(|since| version >= since)
+    }
+
+    /// Bytes that follow the message stay in the reader.
+    fn decode(version: i16, from: &mut Reader) -> Result<Self> {
+        from.begin(version, Self::is_flexible(version));
+        Self::read(from)
+    }
+
+    fn encode(&self, version: i16, out: &mut BytesMut) {
+        self.write(&mut Writer::new(out, version, Self::is_flexible(version)));
+    }
+}
+
+/// A message that begins with its version. One that is newer than what is known is read as the newest known: new
+/// versions only add fields to the end.
+pub fn decode_embedded<M: Message>(bytes: Bytes) -> Result<(i16, M)> {
+    let mut from = Reader::new(bytes);
+    let version: i16 = from.get()?;
+    if version < *M::VERSIONS.start() {
+        return Err(Error::malformed(format!("version {version} of what a member says to its group is none")));
+    }
+    let known = version.min(*M::VERSIONS.end());
+    Ok((version, M::decode(known, &mut from)?))
+}
+
+pub fn encode_embedded<M: Message>(message: &M, version: i16) -> Bytes {
+    let version = version.clamp(*M::VERSIONS.start(), *M::VERSIONS.end());
+    let mut out = BytesMut::new();
+    out.put_i16(version);
+    message.encode(version, &mut out);
+    out.freeze()
+}
+
+/// Structs with their codecs, from tables of their fields.
+///
+/// A message says which versions it has here and since which it is flexible. A field says the versions that have it,
+/// those that allow a null in it if they are fewer, its name, its type, and its default if that is not the type's.
+/// After `tagged` come the fields that are written with their tag, and only if they are not their default.
+macro_rules! message {
+    (@default) => { Default::default() };
+    (@default $default:expr) => { $default };
+    ($(
+        struct $name:ident $(($versions:expr, flexible $flexible:expr))? {
+            $($has:pat $(, null $null:pat)? => $field:ident: $kind:ty $(= $default:expr)?;)*
+        } $(tagged {
+            $($tag:literal in $tagged_has:pat => $tagged:ident: $tagged_kind:ty $(= $tagged_default:expr)?;)*
+        })?
+    )*) => {$(
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name {
+            $(pub $field: $kind,)*
+            $($(pub $tagged: $tagged_kind,)*)?
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self {
+                    $($field: message!(@default $($default)?),)*
+                    $($($tagged: message!(@default $($tagged_default)?),)*)?
+                }
+            }
+        }
+
+        $(impl $crate::kafka::messages::Message for $name {
+            const VERSIONS: std::ops::RangeInclusive<i16> = $versions;
+            const FLEXIBLE_SINCE: Option<i16> = $flexible;
+        })?
+
+        impl $crate::kafka::messages::Nullable for $name {}
+
+        impl $crate::kafka::messages::Value for $name {
+            #[allow(unused_mut, unused_variables)]
+            fn read(from: &mut $crate::kafka::messages::Reader) -> engine::Result<Self> {
+                let version = from.version();
+                let mut it = Self {
+                    $($field: if matches!(version, $has) {
+                        let value: $kind = from.get()?;
+                        $(if !matches!(version, $null) {
+                            from.refuse_null(&value)?;
+                        })?
+                        value
+                    } else {
+                        message!(@default $($default)?)
+                    },)*
+                    $($($tagged: message!(@default $($tagged_default)?),)*)?
+                };
+                from.tagged(|from, tag| {
+                    $($(if tag == $tag && matches!(version, $tagged_has) {
+                        it.$tagged = from.get()?;
+                        return Ok(true);
+                    })*)?
+                    Ok(false)
+                })?;
+                Ok(it)
+            }
+
+            #[allow(unused_variables)]
+            fn write(&self, to: &mut $crate::kafka::messages::Writer<'_>) {
+                let version = to.version();
+                $(if matches!(version, $has) {
+                    $(if !matches!(version, $null) {
+                        to.put_present(&self.$field);
+                    } else)? {
+                        to.put(&self.$field);
+                    }
+                })*
+                to.tagged(|tags| {
+                    $($(if matches!(version, $tagged_has) {
+                        let default: $tagged_kind = message!(@default $($tagged_default)?);
+                        if self.$tagged != default {
+                            tags.put($tag, &self.$tagged);
+                        }
+                    })*)?
+                });
+            }
+        }
+
+        #[cfg(test)]
+        impl $crate::kafka::messages::tests::Sample for $name {
+            #[allow(unused_variables)]
+            fn sample(random: &mut $crate::kafka::messages::tests::Random) -> Self {
+                Self {
+                    $($field: random.any(),)*
+                    $($($tagged: random.any(),)*)?
+                }
+            }
+        }
+    )*};
+}
+
+/// The table of the APIs and, of those whose messages are generated, an enum of the requests and one of the responses.
+macro_rules! apis {
+    (
+        by hand {
+            $($hand_key:literal $hand:ident $hand_low:literal..=$hand_high:literal, flexible $hand_flexible:expr;)*
+        }
+        generated {
+            $($key:literal $name:ident $low:literal..=$high:literal, flexible $flexible:expr,
+              $module:ident $request:ident $response:ident;)*
+        }
+    ) => {
+        use $crate::kafka::messages::{Api, Message, Reader};
+
+        /// Every API that is served, in the order of the keys.
+        pub const APIS: &[Api] = &[
+            $(Api {
+                key: $hand_key,
+                name: stringify!($hand),
+                version_min: $hand_low,
+                version_max: $hand_high,
+                flexible_since: $hand_flexible,
+            },)*
+            $(Api {
+                key: $key,
+                name: stringify!($name),
+                version_min: $low,
+                version_max: $high,
+                flexible_since: $flexible,
+            },)*
+        ];
+
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Request {
+            $($name($module::$request),)*
+        }
+
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Response {
+            $($name($module::$response),)*
+        }
+
+        impl Request {
+            /// Refuses an API that is not served, and a version of it that is not.
+            pub fn decode(key: i16, version: i16, from: &mut Reader) -> engine::Result<Self> {
+                let api = $crate::kafka::messages::served(key, version)?;
+                let request = match key {
+                    $($key => $module::$request::decode(version, from).map(Self::$name),)*
+                    _ => Err(engine::Error::malformed("its messages have a codec of their own")),
+                };
+                request.map_err(|e| $crate::kafka::messages::in_message(api, version, e))
+            }
+
+            pub fn encode(&self, version: i16, out: &mut bytes::BytesMut) {
+                match self {
+                    $(Self::$name(request) => request.encode(version, out),)*
+                }
+            }
+
+            pub fn key(&self) -> i16 {
+                match self {
+                    $(Self::$name(_) => $key,)*
+                }
+            }
+        }
+
+        impl Response {
+            /// Refuses an API that is not served, and a version of it that is not.
+            pub fn decode(key: i16, version: i16, from: &mut Reader) -> engine::Result<Self> {
+                let api = $crate::kafka::messages::served(key, version)?;
+                let response = match key {
+                    $($key => $module::$response::decode(version, from).map(Self::$name),)*
+                    _ => Err(engine::Error::malformed("its messages have a codec of their own")),
+                };
+                response.map_err(|e| $crate::kafka::messages::in_message(api, version, e))
+            }
+
+            pub fn encode(&self, version: i16, out: &mut bytes::BytesMut) {
+                match self {
+                    $(Self::$name(response) => response.encode(version, out),)*
+                }
+            }
+
+            pub fn key(&self) -> i16 {
+                match self {
+                    $(Self::$name(_) => $key,)*
+                }
+            }
+        }
+
+        #[cfg(test)]
+        impl Request {
+            pub fn samples(random: &mut $crate::kafka::messages::tests::Random) -> Vec<Self> {
+                vec![$(Self::$name(random.any()),)*]
+            }
+        }
+
+        #[cfg(test)]
+        impl Response {
+            pub fn samples(random: &mut $crate::kafka::messages::tests::Random) -> Vec<Self> {
+                vec![$(Self::$name(random.any()),)*]
+            }
+        }
+    };
+}
+
+pub(super) use {apis, message};

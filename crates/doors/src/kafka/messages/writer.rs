@@ -1,0 +1,89 @@
+//! Bytes of a message, written to the end of a buffer.
+
+use bytes::{BufMut, BytesMut};
+
+use super::reader::LengthOf;
+use super::value::Value;
+
+/// Writes the values of a message in turn.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    out: &'a mut BytesMut,
+    version: i16,
+    is_flexible: bool,
+}
+
+/// The fields of a struct that are written with their tag.
+#[derive(Debug)]
+pub struct Tags {
+    count: u32,
+    /// Each with its tag and its length.
+    bytes: BytesMut,
+    version: i16,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(out: &'a mut BytesMut, version: i16, is_flexible: bool) -> Self {
+        Self { out, version, is_flexible }
+    }
+
+    pub fn version(&self) -> i16 {
+        self.version
+    }
+
+    pub fn put<T: Value>(&mut self, value: &T) {
+        value.write(self);
+    }
+
+    /// An empty value in place of a null.
+    pub(super) fn put_present<T: Value + Default>(&mut self, value: &Option<T>) {
+        match value {
+            Some(value) => value.write(self),
+            None => T::default().write(self),
+        }
+    }
+
+    pub fn slice(&mut self, bytes: &[u8]) {
+        self.out.put_slice(bytes);
+    }
+
+    pub fn uvarint(&mut self, mut value: u32) {
+        while value >= 0x80 {
+            self.out.put_u8(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.out.put_u8(value as u8);
+    }
+
+    pub(super) fn length(&mut self, of: LengthOf, length: Option<usize>) {
+        match (of, length) {
+            (_, None) if self.is_flexible => self.uvarint(0),
+            (_, Some(length)) if self.is_flexible => self.uvarint(length as u32 + 1),
+            (LengthOf::String, length) => self.out.put_i16(length.map_or(-1, |length| length as i16)),
+            (LengthOf::Bytes | LengthOf::Array, length) => self.out.put_i32(length.map_or(-1, |length| length as i32)),
+        }
+    }
+
+    /// The tags at the end of a struct, if it has them: those that `put` gives, in the order of their numbers.
+    pub fn tagged(&mut self, put: impl FnOnce(&mut Tags)) {
+        if !self.is_flexible {
+            return;
+        }
+        let mut tags = Tags { count: 0, bytes: BytesMut::new(), version: self.version };
+        put(&mut tags);
+        self.uvarint(tags.count);
+        self.out.put_slice(&tags.bytes);
+    }
+}
+
+impl Tags {
+    pub fn put<T: Value>(&mut self, tag: u32, value: &T) {
+        let mut bytes = BytesMut::new();
+        Writer::new(&mut bytes, self.version, true).put(value);
+        let mut to = Writer::new(&mut self.bytes, self.version, true);
+        to.uvarint(tag);
+        to.uvarint(bytes.len() as u32);
+        to.slice(&bytes);
+        self.count += 1;
+    }
+}

@@ -1,0 +1,285 @@
+//! Who a connection is: SASL, with PLAIN and SCRAM. And the passwords of users, for who may change them.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use broker::Broker;
+use bytes::Bytes;
+use engine::security::{Credential, Exchange, Mechanism, Resource, UserName, parse_plain};
+use engine::{Error, ErrorKind, Result};
+
+use super::errors::Code;
+use super::map::Caller;
+use super::messages::alter_user_scram_credentials::{
+    AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, AlterUserScramCredentialsResult,
+    ScramCredentialUpsertion,
+};
+use super::messages::describe_user_scram_credentials::{
+    CredentialInfo, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+};
+use super::messages::sasl_authenticate::{SaslAuthenticateRequest, SaslAuthenticateResponse};
+use super::messages::sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
+
+const PLAIN: &str = "PLAIN";
+/// What a connection may ask before it is known who it is: SaslHandshake, ApiVersions, SaslAuthenticate.
+const BEFORE_LOGIN: [i16; 3] = [17, 18, 36];
+/// The newest handshake. After the one before, messages come without a header of a request; nobody has needed that
+/// since 2017.
+const HANDSHAKE_VERSION: i16 = 1;
+
+/// How far a connection is with saying who it is.
+#[derive(Default)]
+pub(super) struct Login {
+    /// Whether it has to.
+    is_required: bool,
+    step: RefCell<Step>,
+}
+
+#[derive(Default)]
+enum Step {
+    #[default]
+    Begin,
+    Plain,
+    Scram(Mechanism),
+    /// SCRAM's challenge was sent.
+    Challenged(Box<Exchange>),
+    Done(UserName),
+    /// It was refused: nothing more is answered.
+    Failed,
+}
+
+impl Login {
+    pub(super) fn new(is_required: bool) -> Self {
+        Self { is_required, step: RefCell::default() }
+    }
+
+    /// Who it is; anonymous where nobody has to say.
+    pub(super) fn user(&self) -> UserName {
+        match &*self.step.borrow() {
+            Step::Done(user) => user.clone(),
+            _ => UserName::anonymous(),
+        }
+    }
+
+    /// Whether a request of the API with this key is answered now. If not, the connection has to be closed.
+    pub(super) fn lets_pass(&self, key: i16) -> bool {
+        match &*self.step.borrow() {
+            Step::Failed => false,
+            Step::Done(_) => true,
+            _ => !self.is_required || BEFORE_LOGIN.contains(&key),
+        }
+    }
+
+    /// Whether it is known who it is.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(*self.step.borrow(), Step::Done(_))
+    }
+
+    /// Whether it was refused. Once that is answered the connection has to be closed.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(*self.step.borrow(), Step::Failed)
+    }
+
+    pub(super) fn handshake(&self, version: i16, request: &SaslHandshakeRequest) -> SaslHandshakeResponse {
+        let chosen = match request.mechanism.as_str() {
+            PLAIN => Some(Step::Plain),
+            name => Mechanism::ALL.into_iter().find(|known| known.name() == name).map(Step::Scram),
+        };
+        let mut step = self.step.borrow_mut();
+        let code = match (&*step, chosen) {
+            // A connection says once who it is, and on a door that does not ask never.
+            _ if !self.is_required => Code::ILLEGAL_SASL_STATE,
+            (Step::Begin, _) if version < HANDSHAKE_VERSION => Code::UNSUPPORTED_VERSION,
+            (Step::Begin, None) => Code::UNSUPPORTED_SASL_MECHANISM,
+            (Step::Begin, Some(chosen)) => {
+                *step = chosen;
+                Code::NONE
+            }
+            _ => Code::ILLEGAL_SASL_STATE,
+        };
+        if code != Code::NONE && self.is_required {
+            *step = Step::Failed;
+        }
+        let mechanisms = [PLAIN].into_iter().chain(Mechanism::ALL.into_iter().map(Mechanism::name));
+        SaslHandshakeResponse { error_code: code.0, mechanisms: mechanisms.map(str::to_owned).collect() }
+    }
+
+    /// One message of the client. No other request of the connection may come between.
+    pub(super) async fn authenticate(
+        &self,
+        broker: &Broker,
+        host: &str,
+        request: SaslAuthenticateRequest,
+    ) -> SaslAuthenticateResponse {
+        // Whatever ends this early has failed.
+        let step = self.step.replace(Step::Failed);
+        let (code, message, auth_bytes) = match advance(broker, step, &request.auth_bytes).await {
+            Ok((next, answer)) => {
+                if let Step::Done(user) = &next {
+                    tracing::debug!(%user, host, "logged in");
+                }
+                self.step.replace(next);
+                (Code::NONE, None, answer)
+            }
+            Err(error) => {
+                tracing::info!(host, %error, "refused to let somebody in");
+                let code = match error.kind {
+                    ErrorKind::Unsupported => Code::ILLEGAL_SASL_STATE,
+                    _ => Code::SASL_AUTHENTICATION_FAILED,
+                };
+                (code, Some(error.message), Bytes::new())
+            }
+        };
+        SaslAuthenticateResponse { error_code: code.0, error_message: message, auth_bytes, session_lifetime_ms: 0 }
+    }
+}
+
+/// What a message leads to, and what is answered.
+async fn advance(broker: &Broker, step: Step, message: &[u8]) -> Result<(Step, Bytes)> {
+    match step {
+        Step::Plain => {
+            let (user, password) = parse_plain(message)?;
+            let user = broker.authenticate(user, password.to_owned()).await?;
+            Ok((Step::Done(user), Bytes::new()))
+        }
+        Step::Scram(mechanism) => {
+            let (exchange, challenge) = broker.begin_scram(mechanism, message).await?;
+            Ok((Step::Challenged(Box::new(exchange)), challenge.into()))
+        }
+        Step::Challenged(exchange) => {
+            let (user, proof) = broker.finish_scram(*exchange, message)?;
+            Ok((Step::Done(user), proof.into()))
+        }
+        Step::Begin | Step::Done(_) | Step::Failed => {
+            Err(Error::new(ErrorKind::Unsupported, "no handshake has said which mechanism this is of"))
+        }
+    }
+}
+
+pub(super) async fn describe_user_scram_credentials(
+    broker: &Broker,
+    caller: &Caller,
+    request: DescribeUserScramCredentialsRequest,
+) -> DescribeUserScramCredentialsResponse {
+    let refused = |Code(error_code), error_message| DescribeUserScramCredentialsResponse {
+        error_code,
+        error_message,
+        ..Default::default()
+    };
+    if let Err(code) = caller.may_use(broker, 50, &Resource::CLUSTER) {
+        return refused(code, None);
+    }
+    let users = match broker.users().await {
+        Ok(users) => users,
+        Err(error) => return refused(Code::UNKNOWN_SERVER_ERROR, Some(error.message)),
+    };
+    let describe = |name: &str| {
+        let found = users.iter().find(|user| user.name.as_str() == name);
+        let infos = found.map(|user| {
+            user.mechanisms.iter().map(|(mechanism, iterations)| CredentialInfo {
+                mechanism: *mechanism as i8,
+                iterations: *iterations as i32,
+            })
+        });
+        let Some(infos) = infos else {
+            let message = format!("there is no user '{name}'");
+            return DescribeUserScramCredentialsResult {
+                user: name.to_owned(),
+                error_code: Code::RESOURCE_NOT_FOUND.0,
+                error_message: Some(message),
+                ..Default::default()
+            };
+        };
+        DescribeUserScramCredentialsResult {
+            user: name.to_owned(),
+            error_code: Code::NONE.0,
+            error_message: None,
+            credential_infos: infos.collect(),
+        }
+    };
+    let results = match request.users {
+        Some(named) if !named.is_empty() => named.iter().map(|user| describe(&user.name)).collect(),
+        _ => users.iter().map(|user| describe(user.name.as_str())).collect(),
+    };
+    DescribeUserScramCredentialsResponse { error_message: None, results, ..Default::default() }
+}
+
+/// One change of a user.
+enum Change {
+    Put(Credential),
+    Delete(Mechanism),
+}
+
+pub(super) async fn alter_user_scram_credentials(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: AlterUserScramCredentialsRequest,
+) -> AlterUserScramCredentialsResponse {
+    let allowed = caller.may_use(broker, 51, &Resource::CLUSTER);
+    let AlterUserScramCredentialsRequest { deletions, upsertions } = request;
+    let mut changes: Vec<(String, i8, std::result::Result<Change, (Code, String)>)> = Vec::new();
+    for deletion in deletions {
+        let change = mechanism_of(deletion.mechanism).map(Change::Delete);
+        changes.push((deletion.name, deletion.mechanism, change));
+    }
+    for upsertion in upsertions {
+        let change = credential_of(&upsertion);
+        changes.push((upsertion.name, upsertion.mechanism, change.map(Change::Put)));
+    }
+    let mut results: Vec<AlterUserScramCredentialsResult> = Vec::new();
+    let is_twice: Vec<bool> = (0..changes.len())
+        .map(|i| changes.iter().filter(|other| (&other.0, other.1) == (&changes[i].0, changes[i].1)).count() > 1)
+        .collect();
+    for ((user, _, change), is_twice) in changes.into_iter().zip(is_twice) {
+        let outcome = match (allowed, change) {
+            (Err(code), _) => Err((code, String::new())),
+            _ if is_twice => Err((Code::DUPLICATE_RESOURCE, "a user is changed twice in one request".into())),
+            (Ok(()), Err(wrong)) => Err(wrong),
+            (Ok(()), Ok(change)) => carry_out(broker, &user, change).await,
+        };
+        let (code, message) = match outcome {
+            Ok(()) => (Code::NONE, None),
+            Err((code, message)) => (code, Some(message)),
+        };
+        // Kafka answers once for a user, with the first error.
+        match results.iter_mut().find(|result| result.user == user) {
+            Some(result) if result.error_code == Code::NONE.0 => {
+                (result.error_code, result.error_message) = (code.0, message);
+            }
+            Some(_) => {}
+            None => results.push(AlterUserScramCredentialsResult { user, error_code: code.0, error_message: message }),
+        }
+    }
+    AlterUserScramCredentialsResponse { results, ..Default::default() }
+}
+
+async fn carry_out(broker: &Arc<Broker>, user: &str, change: Change) -> std::result::Result<(), (Code, String)> {
+    let work = async {
+        let user = UserName::parse(user)?;
+        match change {
+            Change::Put(credential) => broker.put_credentials(vec![(user, credential)]).await,
+            Change::Delete(mechanism) => broker.delete_credentials(vec![(user, mechanism)]).await,
+        }
+    };
+    work.await.map_err(|error: Error| {
+        let code = match error.kind {
+            ErrorKind::NotFound => Code::RESOURCE_NOT_FOUND,
+            ErrorKind::Invalid => Code::UNACCEPTABLE_CREDENTIAL,
+            _ => Code::UNKNOWN_SERVER_ERROR,
+        };
+        (code, error.message)
+    })
+}
+
+fn mechanism_of(code: i8) -> std::result::Result<Mechanism, (Code, String)> {
+    let known = u8::try_from(code).ok().and_then(Mechanism::from_code);
+    known.ok_or_else(|| (Code::UNSUPPORTED_SASL_MECHANISM, format!("there is no SCRAM mechanism {code}")))
+}
+
+fn credential_of(wanted: &ScramCredentialUpsertion) -> std::result::Result<Credential, (Code, String)> {
+    let mechanism = mechanism_of(wanted.mechanism)?;
+    let iterations = u32::try_from(wanted.iterations).unwrap_or(0);
+    Credential::of_salted(mechanism, &wanted.salted_password, wanted.salt.to_vec(), iterations)
+        .map_err(|error| (Code::UNACCEPTABLE_CREDENTIAL, error.message))
+}

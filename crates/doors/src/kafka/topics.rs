@@ -1,0 +1,156 @@
+//! Where things are: topics, and this one broker, which leads every partition and coordinates every group.
+
+use std::sync::Arc;
+
+use broker::{Broker, TopicStatus};
+use engine::security::{Operation, Resource};
+use engine::{Error, ErrorKind};
+
+use super::errors::{self, Code};
+use super::map::{Caller, LEADER_EPOCH, NODE_ID};
+use super::messages::Uuid;
+use super::messages::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
+use super::messages::metadata::{
+    MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition,
+    MetadataResponseTopic,
+};
+
+/// What coordinators are for.
+const GROUP: i8 = 0;
+const TRANSACTION: i8 = 1;
+/// The keys of the two.
+const METADATA: i16 = 3;
+const FIND_COORDINATOR: i16 = 10;
+
+pub(super) fn metadata(broker: &Arc<Broker>, caller: &Caller, request: MetadataRequest) -> MetadataResponse {
+    // Older clients create topics without having to say so.
+    let may_create = caller.version < 4 || request.allow_auto_topic_creation;
+    let shown = |status: &TopicStatus| {
+        let resource = Resource::topic(status.name.as_str());
+        let operations = caller.operations(broker, &resource, request.include_topic_authorized_operations);
+        MetadataResponseTopic { topic_authorized_operations: operations, ..topic(status) }
+    };
+    let topics = match request.topics {
+        // The first version had no other way to ask for all.
+        Some(topics) if !(caller.version == 0 && topics.is_empty()) => {
+            let found = topics.into_iter().map(|topic| (find(broker, caller, &topic, may_create), topic));
+            found
+                .map(|(found, wanted)| found.map_or_else(|code| refused(wanted, code), |status| shown(&status)))
+                .collect()
+        }
+        _ => {
+            let all = broker.list_topics("", usize::MAX).0;
+            let may_see = |status: &&TopicStatus| may_describe(broker, caller, status.name.as_str()).is_ok();
+            all.iter().filter(may_see).map(shown).collect()
+        }
+    };
+    let (host, port) = caller.advertised.clone();
+    MetadataResponse {
+        brokers: vec![MetadataResponseBroker { node_id: NODE_ID, host, port: port.into(), ..Default::default() }],
+        cluster_id: Some(cluster_id(broker)),
+        controller_id: NODE_ID,
+        topics,
+        cluster_authorized_operations: caller.operations(
+            broker,
+            &Resource::CLUSTER,
+            request.include_cluster_authorized_operations,
+        ),
+        ..Default::default()
+    }
+}
+
+fn may_describe(broker: &Broker, caller: &Caller, topic: &str) -> Result<(), Code> {
+    caller.may_use(broker, METADATA, &Resource::topic(topic))
+}
+
+fn refused(wanted: MetadataRequestTopic, code: Code) -> MetadataResponseTopic {
+    let MetadataRequestTopic { topic_id, name, .. } = wanted;
+    MetadataResponseTopic { error_code: code.0, name, topic_id, ..Default::default() }
+}
+
+/// The cluster's id as Kafka writes ids: 22 letters.
+pub(super) fn cluster_id(broker: &Broker) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(broker.cluster_id())
+}
+
+/// A topic by its name or its id.
+fn find(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    wanted: &MetadataRequestTopic,
+    may_create: bool,
+) -> Result<TopicStatus, Code> {
+    let Some(name) = &wanted.name else {
+        let id = engine::TopicId::from_bytes(wanted.topic_id.0.to_be_bytes());
+        let found = broker.topic_by_id(id).ok().filter(|name| may_describe(broker, caller, name.as_str()).is_ok());
+        let status = found.and_then(|name| broker.describe_topic(name.as_str()).ok());
+        return status.ok_or(Code::UNKNOWN_TOPIC_ID);
+    };
+    may_describe(broker, caller, name)?;
+    match broker.describe_topic(name) {
+        Err(Error { kind: ErrorKind::NotFound, .. }) if may_create => {
+            let may = caller.may(broker, Operation::Create, &Resource::CLUSTER);
+            may.or_else(|_| caller.may(broker, Operation::Create, &Resource::topic(name)))?;
+            broker.partitions_of(name).and_then(|_| broker.describe_topic(name))
+        }
+        // A name that no topic can have, too.
+        found => found.map_err(|error| engine::TopicName::parse(name).err().unwrap_or(error)),
+    }
+    .map_err(|error| match error.kind {
+        ErrorKind::Invalid => Code::INVALID_TOPIC_EXCEPTION,
+        _ => errors::code(&error),
+    })
+}
+
+fn topic(status: &TopicStatus) -> MetadataResponseTopic {
+    let partition = |partition_index| MetadataResponsePartition {
+        partition_index,
+        leader_id: NODE_ID,
+        leader_epoch: LEADER_EPOCH,
+        replica_nodes: vec![NODE_ID],
+        isr_nodes: vec![NODE_ID],
+        ..Default::default()
+    };
+    MetadataResponseTopic {
+        name: Some(status.name.to_string()),
+        topic_id: Uuid(u128::from_be_bytes(status.id.to_bytes())),
+        is_internal: status.name.is_internal(),
+        partitions: (0..status.partitions.len() as i32).map(partition).collect(),
+        ..Default::default()
+    }
+}
+
+pub(super) fn find_coordinator(
+    broker: &Broker,
+    caller: &Caller,
+    request: FindCoordinatorRequest,
+) -> FindCoordinatorResponse {
+    let (host, port) = caller.advertised.clone();
+    let port = i32::from(port);
+    let check = |key: &str| match request.key_type {
+        GROUP => caller.may_use(broker, FIND_COORDINATOR, &Resource::group(key)),
+        TRANSACTION => caller.may_use(broker, FIND_COORDINATOR, &Resource::transaction(key)),
+        _ => Err(Code::INVALID_REQUEST),
+    };
+    let code_of = |key: &str| check(key).err().unwrap_or(Code::NONE).0;
+    let coordinator = |key: String| Coordinator {
+        node_id: NODE_ID,
+        host: host.clone(),
+        port,
+        error_code: code_of(&key),
+        key,
+        ..Default::default()
+    };
+    // Versions from 4 on ask for several at once.
+    let coordinators = request.coordinator_keys.into_iter().map(coordinator).collect();
+    let error_code = code_of(&request.key);
+    FindCoordinatorResponse {
+        error_code,
+        node_id: NODE_ID,
+        host: host.clone(),
+        port,
+        coordinators,
+        ..Default::default()
+    }
+}

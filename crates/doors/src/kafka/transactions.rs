@@ -1,0 +1,454 @@
+//! Transactions: requests into steps of the coordinator, and what it refuses into Kafka's codes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use broker::Broker;
+use engine::groups::{Committed, Committer, GroupName, Identity, InstanceId, MemberId, Reason};
+use engine::limits::OFFSET_METADATA_BYTES_MAX;
+use engine::producers::ProducerStatus;
+use engine::security::Resource;
+use engine::transactions::{
+    Phase, ProducerEpoch, StagedOffsets, Transaction, TransactionError, TransactionReason, TransactionalId,
+};
+use engine::{Decision, Error, ErrorKind, TopicName, TopicPartition};
+
+use super::errors::{self, Code};
+use super::map::Caller;
+use super::messages::add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
+use super::messages::add_partitions_to_txn::{
+    AddPartitionsToTxnPartitionResult, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+};
+use super::messages::describe_producers::{
+    DescribeProducersRequest, DescribeProducersResponse, PartitionResponse, ProducerState, TopicResponse,
+};
+use super::messages::describe_transactions::{
+    self, DescribeTransactionsRequest, DescribeTransactionsResponse, TopicData,
+};
+use super::messages::end_txn::{EndTxnRequest, EndTxnResponse};
+use super::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
+use super::messages::list_transactions::{self, ListTransactionsRequest, ListTransactionsResponse};
+use super::messages::txn_offset_commit::{
+    TxnOffsetCommitRequest, TxnOffsetCommitRequestPartition, TxnOffsetCommitResponse, TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+};
+
+/// The keys of the requests.
+const INIT_PRODUCER_ID: i16 = 22;
+const ADD_PARTITIONS_TO_TXN: i16 = 24;
+const ADD_OFFSETS_TO_TXN: i16 = 25;
+const END_TXN: i16 = 26;
+const TXN_OFFSET_COMMIT: i16 = 28;
+const DESCRIBE_PRODUCERS: i16 = 61;
+const DESCRIBE_TRANSACTIONS: i16 = 65;
+const LIST_TRANSACTIONS: i16 = 66;
+/// No producer, no epoch, no generation, no time.
+const NONE: i64 = -1;
+const NO_EPOCH: i16 = -1;
+
+/// A producer begins, with the transactional id that it says, or with none.
+pub(super) async fn init_producer(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: InitProducerIdRequest,
+) -> InitProducerIdResponse {
+    let may = match &request.transactional_id {
+        Some(id) => caller.may_use(broker, INIT_PRODUCER_ID, &Resource::transaction(id)),
+        None => caller.may_number(broker),
+    };
+    let begun = match (may, &request.transactional_id) {
+        (Err(code), _) => Err(code),
+        (Ok(()), Some(id)) => init_transactions(broker, id, &request).await,
+        (Ok(()), None) => {
+            let given = broker.init_producer().await.map_err(|error| of_coordinator(&error));
+            given.map(|(id, epoch)| ProducerEpoch { id, epoch })
+        }
+    };
+    match begun {
+        Ok(ProducerEpoch { id, epoch }) => {
+            InitProducerIdResponse { producer_id: id, producer_epoch: epoch, ..Default::default() }
+        }
+        Err(code) => InitProducerIdResponse {
+            // What older clients know as the same.
+            error_code: fenced_before(4, caller, code).0,
+            producer_id: NONE,
+            producer_epoch: NO_EPOCH,
+            ..Default::default()
+        },
+    }
+}
+
+async fn init_transactions(
+    broker: &Arc<Broker>,
+    id: &str,
+    request: &InitProducerIdRequest,
+) -> Result<ProducerEpoch, Code> {
+    let (id, timeout_ms) = (transactional_id(id)?, u32::try_from(request.transaction_timeout_ms));
+    // tidy: what is no timeout is refused by its own code
+    let timeout_ms = timeout_ms.map_err(|_| Code::INVALID_TRANSACTION_TIMEOUT)?;
+    let expected = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
+    let expected = match (expected.id >= 0, expected.epoch >= 0) {
+        (true, true) => Some(expected),
+        (false, false) => None,
+        // Half of an identity is none.
+        _ => return Err(Code::INVALID_REQUEST),
+    };
+    broker.init_transactions(&id, expected, timeout_ms).await.map_err(|refused| code(&refused))
+}
+
+/// Either all partitions are added or none is, and each hears why.
+pub(super) async fn add_partitions(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: AddPartitionsToTxnRequest,
+) -> AddPartitionsToTxnResponse {
+    let (id, topics) = (request.v3_and_below_transactional_id, request.v3_and_below_topics);
+    let may_write = |topic: &str| caller.may_use(broker, ADD_PARTITIONS_TO_TXN, &Resource::topic(topic));
+    let producer = ProducerEpoch { id: request.v3_and_below_producer_id, epoch: request.v3_and_below_producer_epoch };
+    let found: Vec<(String, Vec<(i32, Result<TopicPartition, Code>)>)> = topics
+        .into_iter()
+        .map(|topic| {
+            let may_write = may_write(&topic.name);
+            let find = |index| may_write.and_then(|()| find(broker, &topic.name, index));
+            let partitions = topic.partitions.iter().map(|index| (*index, find(*index)));
+            let partitions = partitions.collect();
+            (topic.name, partitions)
+        })
+        .collect();
+    let all = || found.iter().flat_map(|(_, partitions)| partitions);
+    let outcome = if all().any(|(_, found)| found.is_err()) {
+        Code::OPERATION_NOT_ATTEMPTED
+    } else {
+        let partitions: Vec<TopicPartition> = all().filter_map(|(_, found)| found.clone().ok()).collect();
+        match allowed(broker, caller, ADD_PARTITIONS_TO_TXN, &id) {
+            Ok(id) => of(broker.add_partitions(&id, producer, &partitions).await),
+            Err(code) => code,
+        }
+    };
+    let outcome = fenced_before(2, caller, outcome);
+    let result = |(partition_index, found): (i32, Result<TopicPartition, Code>)| AddPartitionsToTxnPartitionResult {
+        partition_index,
+        partition_error_code: found.err().unwrap_or(outcome).0,
+        ..Default::default()
+    };
+    let results = found.into_iter().map(|(name, partitions)| AddPartitionsToTxnTopicResult {
+        name,
+        results_by_partition: partitions.into_iter().map(result).collect(),
+        ..Default::default()
+    });
+    AddPartitionsToTxnResponse { results_by_topic_v3_and_below: results.collect(), ..Default::default() }
+}
+
+pub(super) async fn add_offsets(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: AddOffsetsToTxnRequest,
+) -> AddOffsetsToTxnResponse {
+    let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
+    let may_read = caller.may_use(broker, ADD_OFFSETS_TO_TXN, &Resource::group(&request.group_id));
+    let group = may_read.and_then(|()| group(&request.group_id));
+    let code = match (allowed(broker, caller, ADD_OFFSETS_TO_TXN, &request.transactional_id), group) {
+        (Ok(id), Ok(group)) => of(broker.add_offsets(&id, producer, &group).await),
+        (Err(code), _) | (_, Err(code)) => code,
+    };
+    AddOffsetsToTxnResponse { error_code: fenced_before(2, caller, code).0, ..Default::default() }
+}
+
+pub(super) async fn end(broker: &Arc<Broker>, caller: &Caller, request: EndTxnRequest) -> EndTxnResponse {
+    let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
+    let decision = if request.committed { Decision::Commit } else { Decision::Abort };
+    let code = match allowed(broker, caller, END_TXN, &request.transactional_id) {
+        Ok(id) => of(broker.end_transaction(&id, producer, decision).await),
+        Err(code) => code,
+    };
+    EndTxnResponse { error_code: fenced_before(2, caller, code).0, ..Default::default() }
+}
+
+/// Offsets that count when the transaction is committed.
+pub(super) async fn commit_offsets(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: TxnOffsetCommitRequest,
+) -> TxnOffsetCommitResponse {
+    let mut staged = StagedOffsets::new();
+    let found: Vec<(String, Vec<(i32, Code)>)> = request
+        .topics
+        .iter()
+        .map(|topic| {
+            let may_read = caller.may_use(broker, TXN_OFFSET_COMMIT, &Resource::topic(&topic.name));
+            let partitions = topic.partitions.iter().map(|partition| {
+                let code = match may_read.and_then(|()| committed(broker, &topic.name, partition)) {
+                    Ok((at, committed)) => {
+                        staged.insert(at, committed);
+                        Code::NONE
+                    }
+                    Err(code) => code,
+                };
+                (partition.partition_index, code)
+            });
+            (topic.name.clone(), partitions.collect())
+        })
+        .collect();
+    let outcome = match stage(broker, caller, &request, staged).await {
+        Ok(()) => Code::NONE,
+        // The coordinator of groups has no code of its own for it.
+        Err(Code::PRODUCER_FENCED) => Code::INVALID_PRODUCER_EPOCH,
+        Err(code) => code,
+    };
+    let result = |(partition_index, code): (i32, Code)| TxnOffsetCommitResponsePartition {
+        partition_index,
+        error_code: if code == Code::NONE { outcome.0 } else { code.0 },
+        ..Default::default()
+    };
+    let topics = found.into_iter().map(|(name, partitions)| TxnOffsetCommitResponseTopic {
+        name,
+        partitions: partitions.into_iter().map(result).collect(),
+        ..Default::default()
+    });
+    TxnOffsetCommitResponse { topics: topics.collect(), ..Default::default() }
+}
+
+async fn stage(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: &TxnOffsetCommitRequest,
+    staged: StagedOffsets,
+) -> Result<(), Code> {
+    let id = allowed(broker, caller, TXN_OFFSET_COMMIT, &request.transactional_id)?;
+    caller.may_use(broker, TXN_OFFSET_COMMIT, &Resource::group(&request.group_id))?;
+    let group = group(&request.group_id)?;
+    let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
+    let committer = committer(request)?;
+    let done = broker.stage_offsets(&id, producer, &group, committer.as_ref(), staged).await;
+    done.map_err(|refused| code(&refused))
+}
+
+/// Which member it is, where the client says so: older ones do not.
+fn committer(request: &TxnOffsetCommitRequest) -> Result<Option<Committer>, Code> {
+    let TxnOffsetCommitRequest { generation_id, member_id, group_instance_id, .. } = request;
+    if *generation_id < 0 && member_id.is_empty() && group_instance_id.is_none() {
+        return Ok(None);
+    }
+    // tidy: a name or a number that no member has is that of no member
+    let member = MemberId::parse(member_id).map_err(|_| Code::UNKNOWN_MEMBER_ID)?;
+    let instance = group_instance_id.as_deref().map(InstanceId::parse).transpose();
+    // tidy: the same
+    let instance = instance.map_err(|_| Code::UNKNOWN_MEMBER_ID)?;
+    // tidy: the same
+    let epoch = u32::try_from(*generation_id).map_err(|_| Code::ILLEGAL_GENERATION)?;
+    Ok(Some(Committer::Member { who: Identity { member, instance }, epoch }))
+}
+
+fn committed(
+    broker: &Broker,
+    topic: &str,
+    partition: &TxnOffsetCommitRequestPartition,
+) -> Result<(TopicPartition, Committed), Code> {
+    let at = find(broker, topic, partition.partition_index)?;
+    let metadata = partition.committed_metadata.clone().unwrap_or_default();
+    if metadata.len() > OFFSET_METADATA_BYTES_MAX {
+        return Err(Code::OFFSET_METADATA_TOO_LARGE);
+    }
+    // tidy: no log has it
+    let offset = u64::try_from(partition.committed_offset).map_err(|_| Code::OFFSET_OUT_OF_RANGE)?;
+    let leader_epoch = partition.committed_leader_epoch;
+    Ok((at, Committed { offset, leader_epoch, metadata: metadata.into(), committed_ms: broker::now_ms() }))
+}
+
+pub(super) async fn describe(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: DescribeTransactionsRequest,
+) -> DescribeTransactionsResponse {
+    let mut transaction_states = Vec::with_capacity(request.transactional_ids.len());
+    for id in request.transactional_ids {
+        let found = match allowed(broker, caller, DESCRIBE_TRANSACTIONS, &id) {
+            Ok(id) => broker.describe_transaction(&id).await.map_err(|refused| code(&refused)),
+            Err(code) => Err(code),
+        };
+        transaction_states.push(found.map_or_else(
+            |code| describe_transactions::TransactionState {
+                error_code: code.0,
+                transactional_id: id.clone(),
+                ..Default::default()
+            },
+            |transaction| described(id.clone(), transaction),
+        ));
+    }
+    DescribeTransactionsResponse { transaction_states, ..Default::default() }
+}
+
+fn described(transactional_id: String, transaction: Transaction) -> describe_transactions::TransactionState {
+    let mut topics: BTreeMap<TopicName, Vec<i32>> = BTreeMap::new();
+    for at in transaction.partitions {
+        topics.entry(at.topic).or_default().push(at.partition as i32);
+    }
+    let topic =
+        |(topic, partitions): (TopicName, _)| TopicData { topic: topic.to_string(), partitions, ..Default::default() };
+    describe_transactions::TransactionState {
+        transactional_id,
+        transaction_state: name_of(transaction.phase).to_owned(),
+        transaction_timeout_ms: transaction.timeout_ms as i32,
+        transaction_start_time_ms: transaction.opened_ms.map_or(NONE, |opened_ms| opened_ms as i64),
+        producer_id: transaction.producer.id,
+        producer_epoch: transaction.producer.epoch,
+        topics: topics.into_iter().map(topic).collect(),
+        ..Default::default()
+    }
+}
+
+pub(super) async fn list(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: ListTransactionsRequest,
+) -> ListTransactionsResponse {
+    let ListTransactionsRequest { state_filters, producer_id_filters, duration_filter, .. } = request;
+    let all = match broker.list_transactions().await {
+        Ok(all) => all,
+        Err(error) => {
+            return ListTransactionsResponse { error_code: of_coordinator(&error).0, ..Default::default() };
+        }
+    };
+    let is_meant = |summary: &broker::TransactionSummary| {
+        let is_state = state_filters.is_empty() || state_filters.iter().any(|name| name == name_of(summary.phase));
+        let is_producer = producer_id_filters.is_empty() || producer_id_filters.contains(&summary.producer.id);
+        let is_long = duration_filter < 0 || summary.open_ms.is_some_and(|open_ms| open_ms as i64 > duration_filter);
+        let resource = Resource::transaction(summary.id.as_str());
+        is_state && is_producer && is_long && caller.may_use(broker, LIST_TRANSACTIONS, &resource).is_ok()
+    };
+    let state = |summary: broker::TransactionSummary| list_transactions::TransactionState {
+        transactional_id: summary.id.to_string(),
+        producer_id: summary.producer.id,
+        transaction_state: name_of(summary.phase).to_owned(),
+        ..Default::default()
+    };
+    let is_unknown = |name: &&String| !Phase::ALL.into_iter().any(|phase| name_of(phase) == name.as_str());
+    ListTransactionsResponse {
+        unknown_state_filters: state_filters.iter().filter(is_unknown).cloned().collect(),
+        transaction_states: all.into_iter().filter(is_meant).map(state).collect(),
+        ..Default::default()
+    }
+}
+
+pub(super) fn describe_producers(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: DescribeProducersRequest,
+) -> DescribeProducersResponse {
+    let partition = |topic: &str, partition_index: i32| {
+        let may_read = caller.may_use(broker, DESCRIBE_PRODUCERS, &Resource::topic(topic));
+        let found = may_read
+            .and_then(|()| find(broker, topic, partition_index))
+            .and_then(|at| broker.describe_producers(topic, at.partition).map_err(|error| errors::code(&error)));
+        match found {
+            Ok(producers) => PartitionResponse {
+                partition_index,
+                active_producers: producers.iter().map(producer_state).collect(),
+                ..Default::default()
+            },
+            Err(code) => PartitionResponse { partition_index, error_code: code.0, ..Default::default() },
+        }
+    };
+    let topics = request.topics.into_iter().map(|topic| TopicResponse {
+        partitions: topic.partition_indexes.iter().map(|index| partition(&topic.name, *index)).collect(),
+        name: topic.name,
+        ..Default::default()
+    });
+    DescribeProducersResponse { topics: topics.collect(), ..Default::default() }
+}
+
+fn producer_state(status: &ProducerStatus) -> ProducerState {
+    ProducerState {
+        producer_id: status.id,
+        producer_epoch: status.epoch.into(),
+        last_sequence: status.last_sequence.unwrap_or(-1),
+        last_timestamp: status.timestamp_ms.unwrap_or(NONE),
+        current_txn_start_offset: status.open.map_or(NONE, |open| open as i64),
+        ..Default::default()
+    }
+}
+
+fn name_of(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Empty => "Empty",
+        Phase::Open => "Ongoing",
+        Phase::Prepared(Decision::Commit) => "PrepareCommit",
+        Phase::Prepared(Decision::Abort) => "PrepareAbort",
+        Phase::Complete(Decision::Commit) => "CompleteCommit",
+        Phase::Complete(Decision::Abort) => "CompleteAbort",
+    }
+}
+
+/// A transactional id that the caller may use so.
+fn allowed(broker: &Broker, caller: &Caller, key: i16, id: &str) -> Result<TransactionalId, Code> {
+    caller.may_use(broker, key, &Resource::transaction(id))?;
+    transactional_id(id)
+}
+
+fn transactional_id(id: &str) -> Result<TransactionalId, Code> {
+    TransactionalId::parse(id).map_err(|error| errors::code(&error))
+}
+
+fn group(name: &str) -> Result<GroupName, Code> {
+    // tidy: the code says all that there is
+    GroupName::parse(name).map_err(|_| Code::INVALID_GROUP_ID)
+}
+
+/// A partition that programs may write to.
+fn find(broker: &Broker, topic: &str, index: i32) -> Result<TopicPartition, Code> {
+    // tidy: whatever is wrong with the name or the number, there is no such partition
+    let unknown = |_| Code::UNKNOWN_TOPIC_OR_PARTITION;
+    let topic = TopicName::parse(topic).map_err(unknown)?;
+    if topic.is_internal() {
+        return Err(Code::INVALID_TOPIC_EXCEPTION);
+    }
+    let status = broker.describe_topic(topic.as_str()).map_err(unknown)?;
+    match u32::try_from(index) {
+        Ok(partition) if (partition as usize) < status.partitions.len() => Ok(TopicPartition { topic, partition }),
+        _ => Err(Code::UNKNOWN_TOPIC_OR_PARTITION),
+    }
+}
+
+fn of(outcome: Result<(), TransactionError>) -> Code {
+    outcome.map_or_else(|refused| code(&refused), |()| Code::NONE)
+}
+
+fn code(refused: &TransactionError) -> Code {
+    match refused.reason {
+        TransactionReason::NoSuchId => Code::TRANSACTIONAL_ID_NOT_FOUND,
+        TransactionReason::OtherProducer => Code::INVALID_PRODUCER_ID_MAPPING,
+        TransactionReason::Fenced => Code::PRODUCER_FENCED,
+        TransactionReason::Concurrent => Code::CONCURRENT_TRANSACTIONS,
+        TransactionReason::WrongPhase => Code::INVALID_TXN_STATE,
+        TransactionReason::InvalidTimeout => Code::INVALID_TRANSACTION_TIMEOUT,
+        TransactionReason::Group(reason) => of_group(reason, &refused.error),
+        TransactionReason::Other => of_coordinator(&refused.error),
+    }
+}
+
+/// Why a group takes no offsets of a transaction.
+fn of_group(reason: Reason, error: &Error) -> Code {
+    match reason {
+        Reason::UnknownMember => Code::UNKNOWN_MEMBER_ID,
+        Reason::StaleEpoch | Reason::NotOwner => Code::ILLEGAL_GENERATION,
+        Reason::ReplacedInstance => Code::FENCED_INSTANCE_ID,
+        Reason::RebalanceInProgress => Code::REBALANCE_IN_PROGRESS,
+        _ => of_coordinator(error),
+    }
+}
+
+/// What a client tries again it tries at the same coordinator.
+fn of_coordinator(error: &Error) -> Code {
+    match error.kind {
+        ErrorKind::Busy | ErrorKind::Timeout => Code::COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::COORDINATOR_NOT_AVAILABLE,
+        ErrorKind::Fenced => Code::PRODUCER_FENCED,
+        _ => errors::code(error),
+    }
+}
+
+/// Clients of versions before that one know who is fenced by another code.
+fn fenced_before(version: i16, caller: &Caller, code: Code) -> Code {
+    if code == Code::PRODUCER_FENCED && caller.version < version { Code::INVALID_PRODUCER_EPOCH } else { code }
+}

@@ -1,0 +1,793 @@
+//! Members that share out among themselves: the group finds out who is there, one member, the *leader*, says what
+//! each gets, and the group hands that on without reading it. Kafka calls this the classic protocol.
+//!
+//! All join, then all ask for their share; whoever joins or goes makes all join again. Each round is a *generation*.
+//! An answer that has to wait for others is asked for with the ticket of its request until it is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use super::classic_api::{
+    ClassicJoin, ClassicPhase, ClassicSync, Entry, Given, Joined, JoinedMember, Leaver, Protocol, Synced,
+};
+use super::{GroupError, GroupName, Identity, InstanceId, MemberId, Now, Reason};
+use crate::error::{Error, Result};
+use crate::ids::TopicPartition;
+use crate::limits::{GROUP_MEMBERS_MAX, GROUP_PENDING_MEMBERS_MAX, GROUP_PROTOCOLS_BYTES_MAX};
+use crate::pattern::Pattern;
+
+pub(super) type Outcome<T = ()> = Result<T, GroupError>;
+
+/// The answer to a request that waits for other members.
+#[derive(Debug)]
+enum Wait<T> {
+    /// Nothing was asked, or the answer was fetched.
+    None,
+    Open(u64),
+    Done(u64, Outcome<T>),
+}
+
+impl<T> Wait<T> {
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Open(_))
+    }
+
+    fn ticket(&self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Open(ticket) | Self::Done(ticket, _) => Some(*ticket),
+        }
+    }
+
+    fn answer(&mut self, outcome: Outcome<T>) {
+        if let Self::Open(ticket) = self {
+            *self = Self::Done(*ticket, outcome);
+        }
+    }
+
+    /// The answer, once it is there. Nobody but the last who asked gets one.
+    fn fetch(&mut self, ticket: u64, group: &GroupName) -> Outcome<Option<T>> {
+        match std::mem::replace(self, Self::None) {
+            Self::Done(of, outcome) if of == ticket => outcome.map(Some),
+            other => {
+                let is_waiting = other.ticket() == Some(ticket);
+                *self = other;
+                if is_waiting { Ok(None) } else { Err(rebalancing(group)) }
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub instance: Option<InstanceId>,
+    pub client: String,
+    pub host: String,
+    pub session_timeout_ms: u32,
+    pub rebalance_timeout_ms: u32,
+    /// Those it likes best first.
+    pub protocols: Vec<Protocol>,
+    /// What it subscribes to, where its door could read that.
+    pub topics: Option<Vec<Pattern>>,
+    /// What it reads, as far as its door could read what it said or was given. What it had when it joined and nobody
+    /// else was given it reads until it joins again.
+    pub reads: BTreeSet<TopicPartition>,
+    /// What the leader gave it in this generation.
+    pub assignment: Bytes,
+    join: Wait<Joined>,
+    sync: Wait<Synced>,
+    /// It knows of this generation and has not asked for its share.
+    owes_sync: bool,
+    /// Does not count while an answer waits: then the member cannot be heard.
+    session_ends_ms: u64,
+}
+
+impl Member {
+    fn is_waiting(&self) -> bool {
+        self.join.is_open() || self.sync.is_open()
+    }
+
+    fn hear(&mut self, now: Now) {
+        self.session_ends_ms = now.steady_ms + u64::from(self.session_timeout_ms);
+    }
+
+    fn metadata(&self, protocol: &str) -> Bytes {
+        self.protocols.iter().find(|p| *p.name == *protocol).map(|p| p.metadata.clone()).unwrap_or_default()
+    }
+
+    fn held_bytes(&self) -> usize {
+        let protocols: usize = self.protocols.iter().map(Protocol::bytes).sum();
+        protocols + self.client.len() + self.host.len()
+    }
+
+    /// What it was told it reads on, until it is told otherwise.
+    pub(super) fn has_share(&self) -> bool {
+        !self.is_waiting() && !self.owes_sync
+    }
+
+    fn update(&mut self, join: ClassicJoin, now: Now) {
+        self.session_timeout_ms = join.session_timeout_ms;
+        self.rebalance_timeout_ms = join.rebalance_timeout_ms;
+        (self.client, self.host) = (join.client, join.host);
+        self.protocols = join.protocols;
+        (self.topics, self.reads) = match join.subscription {
+            Some(subscription) => (Some(subscription.topics), subscription.owned),
+            None => (None, BTreeSet::new()),
+        };
+        self.hear(now);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Empty,
+    /// Members join. It is over when all have, and not before `quiet_until_ms`; at `ends_ms` without the rest.
+    Preparing {
+        quiet_until_ms: u64,
+        ends_ms: u64,
+    },
+    /// All wait for what the leader says.
+    Completing,
+    Stable,
+}
+
+/// Invariants: the phase is `Empty` exactly while there are no members; answers to joins wait only in `Preparing`,
+/// and answers to syncs only in `Completing`; `instances` has every member that has one.
+#[derive(Debug)]
+pub(super) struct Classic {
+    name: GroupName,
+    phase: Phase,
+    generation: u32,
+    pub members: BTreeMap<MemberId, Member>,
+    instances: BTreeMap<InstanceId, MemberId>,
+    /// Ids that were given out and not used yet, with when they are void.
+    pending: BTreeMap<MemberId, u64>,
+    leader: Option<MemberId>,
+    protocol_type: Box<str>,
+    protocol: Box<str>,
+    /// Who owes a sync by then is put out.
+    sync_ends_ms: u64,
+    tickets: u64,
+    /// Rises whenever there is an answer for somebody who waits.
+    pub news: u64,
+    /// Of all members, without assignments.
+    held_bytes: usize,
+}
+
+pub(super) fn rebalancing(group: &GroupName) -> GroupError {
+    GroupError::new(Reason::RebalanceInProgress, format!("group {group} shares out anew: join again"))
+}
+
+pub(super) fn unknown(group: &GroupName, id: &str) -> GroupError {
+    GroupError::new(Reason::UnknownMember, format!("'{id}' is no member of group {group}: join again"))
+}
+
+pub(super) fn replaced(group: &GroupName, id: &MemberId) -> GroupError {
+    let message = format!("another member of group {group} came with the instance id of member {id}");
+    GroupError::new(Reason::ReplacedInstance, message)
+}
+
+impl Classic {
+    pub(super) fn new(name: GroupName) -> Self {
+        Self {
+            name,
+            phase: Phase::Empty,
+            generation: 0,
+            members: BTreeMap::new(),
+            instances: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            leader: None,
+            protocol_type: "".into(),
+            protocol: "".into(),
+            sync_ends_ms: u64::MAX,
+            tickets: 0,
+            news: 0,
+            held_bytes: 0,
+        }
+    }
+
+    pub(super) fn phase(&self) -> ClassicPhase {
+        match self.phase {
+            Phase::Empty => ClassicPhase::Empty,
+            Phase::Preparing { .. } => ClassicPhase::Preparing,
+            Phase::Completing => ClassicPhase::Completing,
+            Phase::Stable => ClassicPhase::Stable,
+        }
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    pub(super) fn protocol_type(&self) -> &str {
+        &self.protocol_type
+    }
+
+    pub(super) fn protocol(&self) -> &str {
+        &self.protocol
+    }
+
+    /// What members made it hold, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes + self.members.values().map(|member| member.assignment.len()).sum::<usize>()
+    }
+
+    pub(super) fn ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// Gives out an id under which somebody has to come again.
+    pub(super) fn name_member(&mut self, join: ClassicJoin, now: Now) -> Outcome<Entry> {
+        if self.pending.len() >= GROUP_PENDING_MEMBERS_MAX {
+            return Err(GroupError::new(
+                Reason::GroupFull,
+                format!("{GROUP_PENDING_MEMBERS_MAX} members of group {} have an id and did not join yet", self.name),
+            ));
+        }
+        self.pending.insert(join.fresh.clone(), now.steady_ms + u64::from(join.session_timeout_ms));
+        Ok(Entry::Named(join.fresh))
+    }
+
+    /// Whether this id was given out and not used yet. Then it is used now.
+    pub(super) fn use_name(&mut self, id: &MemberId) -> bool {
+        self.pending.remove(id).is_some()
+    }
+
+    /// A member joins, or joins again.
+    pub(super) fn join(
+        &mut self,
+        join: ClassicJoin,
+        initial_delay_ms: u64,
+        now: Now,
+        epoch: &mut u32,
+    ) -> Outcome<Entry> {
+        let known = join.instance.as_ref().and_then(|instance| self.instances.get(instance)).cloned();
+        match (join.member.clone(), known) {
+            (Some(id), Some(known)) if id != known => Err(replaced(&self.name, &id)),
+            (Some(id), _) if self.members.contains_key(&id) => {
+                self.check_join(&join, Some(&id))?;
+                self.rejoin(id, join, now, epoch)
+            }
+            (Some(id), _) if self.pending.contains_key(&id) => {
+                self.check_join(&join, None)?;
+                self.pending.remove(&id);
+                self.add(id, join, initial_delay_ms, now, epoch)
+            }
+            (Some(id), _) => Err(unknown(&self.name, id.as_str())),
+            (None, Some(before)) => {
+                self.check_join(&join, Some(&before))?;
+                self.replace(&before, join, now, epoch)
+            }
+            (None, None) => {
+                self.check_join(&join, None)?;
+                if join.comes_twice && join.instance.is_none() {
+                    return self.name_member(join, now);
+                }
+                self.add(join.fresh.clone(), join, initial_delay_ms, now, epoch)
+            }
+        }
+    }
+
+    /// Whether the others could share out with it, and there is room. `before` is what it was until now.
+    fn check_join(&self, join: &ClassicJoin, before: Option<&MemberId>) -> Outcome {
+        let is_other = |id: &&MemberId| Some(*id) != before;
+        let others = self.members.keys().filter(is_other).count();
+        if others >= GROUP_MEMBERS_MAX {
+            let message = format!("group {} has {GROUP_MEMBERS_MAX} members", self.name);
+            return Err(GroupError::new(Reason::GroupFull, message));
+        }
+        if others > 0 {
+            let common = self.common_protocols(before);
+            let is_known = |protocol: &Protocol| common.contains(&*protocol.name);
+            if join.protocol_type != self.protocol_type || !join.protocols.iter().any(is_known) {
+                return Err(GroupError::new(
+                    Reason::InconsistentProtocol,
+                    format!("the members of group {} and this one have no protocol in common", self.name),
+                ));
+            }
+        }
+        let freed = before.and_then(|id| self.members.get(id)).map_or(0, Member::held_bytes);
+        if self.held_bytes - freed + join.held_bytes() > GROUP_PROTOCOLS_BYTES_MAX {
+            return Err(Error::too_large(format!(
+                "what the members of group {} say to their leader has at most {GROUP_PROTOCOLS_BYTES_MAX} bytes",
+                self.name
+            ))
+            .into());
+        }
+        Ok(())
+    }
+
+    /// What all members know, but for one.
+    fn common_protocols(&self, without: Option<&MemberId>) -> BTreeSet<&str> {
+        let members = self.members.iter().filter(|(id, _)| Some(*id) != without);
+        let names = members.map(|(_, m)| m.protocols.iter().map(|p| &*p.name).collect::<BTreeSet<_>>());
+        names.reduce(|common, names| common.intersection(&names).copied().collect()).unwrap_or_default()
+    }
+
+    /// The one that most members like best of those that all know.
+    fn elected_protocol(&self) -> Option<&str> {
+        let common = self.common_protocols(None);
+        let favourite = |member: &'_ Member| -> Option<Box<str>> {
+            member.protocols.iter().find(|p| common.contains(&*p.name)).map(|p| p.name.clone())
+        };
+        let mut votes: BTreeMap<Box<str>, usize> = BTreeMap::new();
+        self.members.values().filter_map(favourite).for_each(|name| *votes.entry(name).or_default() += 1);
+        common.into_iter().max_by_key(|name| votes.get(*name).copied().unwrap_or_default())
+    }
+
+    fn add(
+        &mut self,
+        id: MemberId,
+        join: ClassicJoin,
+        initial_delay_ms: u64,
+        now: Now,
+        epoch: &mut u32,
+    ) -> Outcome<Entry> {
+        if self.members.is_empty() {
+            self.protocol_type = join.protocol_type.clone();
+        }
+        let ticket = self.ticket();
+        let who = Identity { member: id.clone(), instance: join.instance.clone() };
+        let mut member = Member {
+            instance: join.instance.clone(),
+            client: String::new(),
+            host: String::new(),
+            session_timeout_ms: 0,
+            rebalance_timeout_ms: 0,
+            protocols: Vec::new(),
+            topics: None,
+            reads: BTreeSet::new(),
+            assignment: Bytes::new(),
+            join: Wait::Open(ticket),
+            sync: Wait::None,
+            owes_sync: false,
+            session_ends_ms: 0,
+        };
+        member.update(join, now);
+        self.held_bytes += member.held_bytes();
+        if let Some(instance) = &member.instance {
+            self.instances.insert(instance.clone(), id.clone());
+        }
+        self.members.insert(id, member);
+        match &mut self.phase {
+            Phase::Empty => {
+                let ends_ms = now.steady_ms + self.rebalance_timeout_ms();
+                let quiet_until_ms = ends_ms.min(now.steady_ms + initial_delay_ms);
+                self.phase = Phase::Preparing { quiet_until_ms, ends_ms };
+            }
+            Phase::Preparing { quiet_until_ms, ends_ms } if *quiet_until_ms > now.steady_ms => {
+                *quiet_until_ms = (*ends_ms).min(now.steady_ms + initial_delay_ms);
+            }
+            Phase::Preparing { .. } => {}
+            Phase::Completing | Phase::Stable => self.prepare(now),
+        }
+        self.try_complete(now, epoch);
+        Ok(Entry::Waits { who, ticket })
+    }
+
+    fn rejoin(&mut self, id: MemberId, join: ClassicJoin, now: Now, epoch: &mut u32) -> Outcome<Entry> {
+        let ticket = self.ticket();
+        let Some(member) = self.members.get_mut(&id) else {
+            return Err(unknown(&self.name, id.as_str()));
+        };
+        let who = Identity { member: id.clone(), instance: member.instance.clone() };
+        let is_same = member.protocols == join.protocols;
+        let is_leader = self.leader.as_ref() == Some(&id);
+        let keeps = match self.phase {
+            // The answer was lost.
+            Phase::Completing => is_same,
+            // A leader that joins has seen something that changes what it would say.
+            Phase::Stable => is_same && !is_leader,
+            Phase::Empty | Phase::Preparing { .. } => false,
+        };
+        // Whoever waits for the answer to the last one waits in vain.
+        self.news += u64::from(member.join.is_open());
+        if keeps {
+            member.hear(now);
+            member.join = Wait::Open(ticket);
+            self.answer_join(&id);
+            return Ok(Entry::Waits { who, ticket });
+        }
+        self.held_bytes -= member.held_bytes();
+        member.update(join, now);
+        self.held_bytes += member.held_bytes();
+        self.begin_round(&id, ticket, now, epoch);
+        Ok(Entry::Waits { who, ticket })
+    }
+
+    /// This member waits for a new generation.
+    fn begin_round(&mut self, id: &MemberId, ticket: u64, now: Now, epoch: &mut u32) {
+        if !matches!(self.phase, Phase::Preparing { .. }) {
+            self.prepare(now);
+        }
+        if let Some(member) = self.members.get_mut(id) {
+            member.join = Wait::Open(ticket);
+        }
+        self.try_complete(now, epoch);
+    }
+
+    /// A static member is started anew, under another id. What it had is its own again; the earlier one is fenced.
+    fn replace(&mut self, before: &MemberId, join: ClassicJoin, now: Now, epoch: &mut u32) -> Outcome<Entry> {
+        let ticket = self.ticket();
+        let Some(mut member) = self.members.remove(before) else {
+            return Err(unknown(&self.name, before.as_str()));
+        };
+        // Whoever waits for an answer to the earlier one finds it fenced.
+        self.news += 1;
+        let (id, may_skip) = (join.fresh.clone(), join.may_skip);
+        let who = Identity { member: id.clone(), instance: member.instance.clone() };
+        let wants_same = match (&member.topics, &join.subscription) {
+            (Some(before), Some(now)) => *before == now.topics,
+            _ => member.metadata(&self.protocol) == join.metadata(&self.protocol),
+        };
+        self.held_bytes -= member.held_bytes();
+        let reads = std::mem::take(&mut member.reads);
+        member.update(join, now);
+        self.held_bytes += member.held_bytes();
+        member.join = Wait::Open(ticket);
+        member.sync = Wait::None;
+        let was_leader = self.leader.as_ref() == Some(before);
+        if was_leader {
+            self.leader = Some(id.clone());
+        }
+        if let Some(instance) = &member.instance {
+            self.instances.insert(instance.clone(), id.clone());
+        }
+        self.members.insert(id.clone(), member);
+        let is_stable = self.phase == Phase::Stable;
+        if is_stable && wants_same && self.elected_protocol() == Some(&*self.protocol) {
+            if let Some(member) = self.members.get_mut(&id) {
+                member.reads = reads;
+            }
+            self.answer_join(&id);
+            self.skip_assignment(&id, was_leader.then_some(before).filter(|_| !may_skip));
+        } else {
+            self.begin_round(&id, ticket, now, epoch);
+        }
+        Ok(Entry::Waits { who, ticket })
+    }
+
+    /// A leader that comes back finds everything shared out. One that does not know of that is told that another
+    /// leads, which it does not ask about.
+    fn skip_assignment(&mut self, id: &MemberId, other: Option<&MemberId>) {
+        let Some(Member { join: Wait::Done(_, Ok(joined)), .. }) = self.members.get_mut(id) else {
+            return;
+        };
+        if let Some(other) = other {
+            joined.leader = Some(other.clone());
+            joined.members = Vec::new();
+        } else {
+            joined.is_assigned = joined.leader.as_ref() == Some(id);
+        }
+    }
+
+    /// The longest that any member may take.
+    fn rebalance_timeout_ms(&self) -> u64 {
+        self.members.values().map(|member| u64::from(member.rebalance_timeout_ms)).max().unwrap_or_default()
+    }
+
+    /// All have to join again.
+    fn prepare(&mut self, now: Now) {
+        for member in self.members.values_mut() {
+            if member.sync.is_open() {
+                member.hear(now);
+                member.sync.answer(Err(rebalancing(&self.name)));
+            }
+            member.owes_sync = false;
+        }
+        self.sync_ends_ms = u64::MAX;
+        let ends_ms = now.steady_ms + self.rebalance_timeout_ms();
+        self.phase = Phase::Preparing { quiet_until_ms: now.steady_ms, ends_ms };
+        self.news += 1;
+    }
+
+    fn try_complete(&mut self, now: Now, epoch: &mut u32) {
+        let Phase::Preparing { quiet_until_ms, .. } = self.phase else {
+            return;
+        };
+        let is_there = self.members.values().all(|member| member.join.is_open());
+        if is_there && (self.members.is_empty() || self.pending.is_empty() && quiet_until_ms <= now.steady_ms) {
+            self.complete(now, epoch);
+        }
+    }
+
+    /// The next generation, of those who are there.
+    fn complete(&mut self, now: Now, epoch: &mut u32) {
+        if self.members.is_empty() {
+            *epoch += 1;
+            self.generation = *epoch;
+            self.phase = Phase::Empty;
+            (self.protocol_type, self.protocol, self.leader) = ("".into(), "".into(), None);
+            self.sync_ends_ms = u64::MAX;
+            self.news += 1;
+            return;
+        }
+        let is_there = |id: &MemberId| self.members.get(id).is_some_and(|member| member.join.is_open());
+        let leader = self.leader.clone().filter(is_there);
+        let Some(leader) = leader.or_else(|| self.members.keys().find(|id| is_there(id)).cloned()) else {
+            // Only static members that may come back until their session is over.
+            let ends_ms = now.steady_ms + self.rebalance_timeout_ms();
+            self.phase = Phase::Preparing { quiet_until_ms: now.steady_ms, ends_ms };
+            return;
+        };
+        *epoch += 1;
+        self.generation = *epoch;
+        self.leader = Some(leader);
+        self.protocol = self.elected_protocol().unwrap_or_default().into();
+        self.phase = Phase::Completing;
+        self.sync_ends_ms = now.steady_ms + self.rebalance_timeout_ms();
+        let ids: Vec<MemberId> = self.members.keys().cloned().collect();
+        for id in &ids {
+            if let Some(member) = self.members.get_mut(id) {
+                member.assignment = Bytes::new();
+                member.owes_sync = member.join.is_open();
+                if member.owes_sync {
+                    member.hear(now);
+                }
+            }
+            self.answer_join(id);
+        }
+        self.news += 1;
+    }
+
+    /// Tells a member of this generation, if it waits for that.
+    fn answer_join(&mut self, id: &MemberId) {
+        let is_leader = self.leader.as_ref() == Some(id);
+        let members = self.members.iter().filter(|_| is_leader).map(|(id, member)| JoinedMember {
+            member: id.clone(),
+            instance: member.instance.clone(),
+            metadata: member.metadata(&self.protocol),
+        });
+        let joined = Joined {
+            generation: self.generation,
+            protocol_type: self.protocol_type.clone(),
+            protocol: self.protocol.clone(),
+            leader: self.leader.clone(),
+            member: id.clone(),
+            members: members.collect(),
+            is_assigned: false,
+        };
+        if let Some(member) = self.members.get_mut(id) {
+            member.join.answer(Ok(joined));
+        }
+    }
+
+    /// The answer to a join, once it is there.
+    pub(super) fn joined(&mut self, who: &Identity, ticket: u64) -> Outcome<Option<Joined>> {
+        let name = self.name.clone();
+        self.find(who)?.join.fetch(ticket, &name)
+    }
+
+    /// The member. One whose instance came again is told so.
+    fn find(&mut self, who: &Identity) -> Outcome<&mut Member> {
+        let (name, id) = (&self.name, &who.member);
+        let known = who.instance.as_ref().and_then(|instance| self.instances.get(instance));
+        if known.is_some_and(|known| known != id) {
+            return Err(replaced(name, id));
+        }
+        self.members.get_mut(id).ok_or_else(|| unknown(name, id.as_str()))
+    }
+
+    /// The member, if it knows of this generation.
+    fn member(&mut self, who: &Identity, generation: u32) -> Outcome<&mut Member> {
+        let (name, is_at) = (self.name.clone(), self.generation);
+        let member = self.find(who)?;
+        if generation != is_at {
+            return Err(GroupError::new(
+                Reason::StaleEpoch,
+                format!("member {} of group {name} shows generation {generation}, the group is at {is_at}", who.member),
+            ));
+        }
+        Ok(member)
+    }
+
+    /// A member asks for its share; the leader says what that is for all.
+    pub(super) fn sync(&mut self, sync: ClassicSync, now: Now) -> Outcome<u64> {
+        let ticket = self.ticket();
+        let (phase, is_leader) = (self.phase, self.leader.as_ref() == Some(&sync.who.member));
+        self.member(&sync.who, sync.generation)?;
+        let is_ours = |theirs: &Option<Box<str>>, ours: &str| theirs.as_deref().is_none_or(|theirs| theirs == ours);
+        if !is_ours(&sync.protocol_type, &self.protocol_type) || !is_ours(&sync.protocol, &self.protocol) {
+            let ours = &self.protocol;
+            let message = format!("group {} shares out by '{ours}' in this generation", self.name);
+            return Err(GroupError::new(Reason::InconsistentProtocol, message));
+        }
+        let bytes: usize = sync.shares.iter().map(|share| share.bytes.len()).sum();
+        if bytes > GROUP_PROTOCOLS_BYTES_MAX {
+            let message = format!("what a leader says has at most {GROUP_PROTOCOLS_BYTES_MAX} bytes, not {bytes}");
+            return Err(Error::too_large(message).into());
+        }
+        let name = self.name.clone();
+        let member = self.find(&sync.who)?;
+        let was_open = member.sync.is_open();
+        match phase {
+            Phase::Empty => return Err(unknown(&name, sync.who.member.as_str())),
+            Phase::Preparing { .. } => return Err(rebalancing(&name)),
+            Phase::Completing => {
+                member.sync = Wait::Open(ticket);
+                member.owes_sync = false;
+                if is_leader {
+                    self.share_out(sync, now);
+                }
+            }
+            Phase::Stable => {
+                member.hear(now);
+                member.sync = Wait::Open(ticket);
+                member.owes_sync = false;
+                self.answer_sync(&sync.who.member);
+            }
+        }
+        // Whoever waits for the answer to the last one waits in vain.
+        self.news += u64::from(was_open);
+        Ok(ticket)
+    }
+
+    /// What the leader says counts.
+    fn share_out(&mut self, sync: ClassicSync, now: Now) {
+        let taken: BTreeSet<&TopicPartition> = sync.shares.iter().flat_map(|share| &share.partitions).collect();
+        self.members.values_mut().for_each(|member| member.reads.retain(|partition| !taken.contains(partition)));
+        for share in sync.shares {
+            if let Some(member) = self.members.get_mut(&share.member) {
+                member.assignment = share.bytes;
+                member.reads.extend(share.partitions);
+            }
+        }
+        self.phase = Phase::Stable;
+        let waiting: Vec<MemberId> =
+            self.members.iter().filter(|(_, member)| member.sync.is_open()).map(|(id, _)| id.clone()).collect();
+        for id in &waiting {
+            if let Some(member) = self.members.get_mut(id) {
+                member.hear(now);
+            }
+            self.answer_sync(id);
+        }
+        self.news += 1;
+    }
+
+    fn answer_sync(&mut self, id: &MemberId) {
+        if let Some(member) = self.members.get_mut(id) {
+            let synced = Synced {
+                protocol_type: self.protocol_type.clone(),
+                protocol: self.protocol.clone(),
+                given: Given::Bytes(member.assignment.clone()),
+            };
+            member.sync.answer(Ok(synced));
+        }
+    }
+
+    /// The answer to a sync, once it is there.
+    pub(super) fn synced(&mut self, who: &Identity, ticket: u64) -> Outcome<Option<Synced>> {
+        let name = self.name.clone();
+        self.find(who)?.sync.fetch(ticket, &name)
+    }
+
+    /// A sign of life.
+    pub(super) fn heartbeat(&mut self, who: &Identity, generation: u32, now: Now) -> Outcome {
+        self.member(who, generation)?.hear(now);
+        match self.phase {
+            Phase::Preparing { .. } => Err(rebalancing(&self.name)),
+            Phase::Empty | Phase::Completing | Phase::Stable => Ok(()),
+        }
+    }
+
+    /// Whether a member may commit offsets in this generation.
+    pub(super) fn check_commit(&mut self, who: &Identity, generation: u32) -> Outcome {
+        self.member(who, generation)?;
+        match self.phase {
+            // What it commits may already be with another.
+            Phase::Completing => Err(rebalancing(&self.name)),
+            Phase::Empty | Phase::Preparing { .. } | Phase::Stable => Ok(()),
+        }
+    }
+
+    /// Who is meant by one that goes.
+    pub(super) fn leave(&mut self, leaver: &Leaver, now: Now, epoch: &mut u32) -> Outcome<MemberId> {
+        let known = leaver.instance.as_ref().and_then(|instance| self.instances.get(instance)).cloned();
+        let id = match (&leaver.member, known) {
+            (Some(id), Some(known)) if *id != known => return Err(replaced(&self.name, id)),
+            (Some(id), _) if self.members.contains_key(id) => id.clone(),
+            (Some(id), _) if self.pending.remove(id).is_some() => {
+                self.try_complete(now, epoch);
+                return Ok(id.clone());
+            }
+            (None, Some(known)) => known,
+            (id, None) | (id, Some(_)) => {
+                return Err(unknown(&self.name, id.as_ref().map_or("", MemberId::as_str)));
+            }
+        };
+        self.remove([id.clone()], now, epoch);
+        Ok(id)
+    }
+
+    fn take_out(&mut self, id: &MemberId) -> Option<Member> {
+        let member = self.members.remove(id)?;
+        self.held_bytes -= member.held_bytes();
+        if let Some(instance) = &member.instance {
+            self.instances.remove(instance);
+        }
+        if self.leader.as_ref() == Some(id) {
+            self.leader = None;
+        }
+        self.news += 1;
+        Some(member)
+    }
+
+    fn remove(&mut self, ids: impl IntoIterator<Item = MemberId>, now: Now, epoch: &mut u32) {
+        let before = self.members.len();
+        ids.into_iter().for_each(|id| drop(self.take_out(&id)));
+        if self.members.len() < before && !matches!(self.phase, Phase::Preparing { .. }) {
+            self.prepare(now);
+        }
+        self.try_complete(now, epoch);
+    }
+
+    /// Puts out whoever is late with anything, and goes on without them.
+    pub(super) fn expire(&mut self, now: Now, epoch: &mut u32) -> Vec<MemberId> {
+        let is_due = |at: u64| at <= now.steady_ms;
+        self.pending.retain(|_, ends_ms| !is_due(*ends_ms));
+        let is_preparing_over = matches!(self.phase, Phase::Preparing { ends_ms, .. } if is_due(ends_ms));
+        let is_sync_over = is_due(self.sync_ends_ms);
+        let is_over = |member: &Member| {
+            let is_silent = !member.is_waiting() && is_due(member.session_ends_ms);
+            let is_late = is_preparing_over && !member.join.is_open() && member.instance.is_none();
+            is_silent || is_late || is_sync_over && member.owes_sync
+        };
+        let over: Vec<MemberId> =
+            self.members.iter().filter(|(_, member)| is_over(member)).map(|(id, _)| id.clone()).collect();
+        if is_sync_over {
+            self.sync_ends_ms = u64::MAX;
+        }
+        // Without them all the others may be there.
+        let before = self.generation;
+        self.remove(over.clone(), now, epoch);
+        if is_preparing_over && self.generation == before && matches!(self.phase, Phase::Preparing { .. }) {
+            self.complete(now, epoch);
+        }
+        over
+    }
+
+    /// When [`Classic::expire`] has something to do, if nothing is heard until then.
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        let sessions = self.members.values().filter(|member| !member.is_waiting()).map(|m| m.session_ends_ms);
+        let mut ends: Vec<u64> = sessions.chain(self.pending.values().copied()).collect();
+        if self.members.values().any(|member| member.owes_sync) {
+            ends.push(self.sync_ends_ms);
+        }
+        if let Phase::Preparing { quiet_until_ms, ends_ms } = self.phase {
+            let is_there = self.members.values().all(|member| member.join.is_open()) && self.pending.is_empty();
+            ends.push(if is_there { quiet_until_ms.min(ends_ms) } else { ends_ms });
+        }
+        ends.into_iter().min()
+    }
+
+    /// Whether somebody else could share out for all of them.
+    pub(super) fn is_readable(&self) -> bool {
+        self.members.values().all(|member| member.topics.is_some())
+    }
+
+    /// Hands its members over to the broker: from now on that shares out.
+    pub(super) fn hand_over(&mut self) -> Vec<(MemberId, Member)> {
+        let ids: Vec<MemberId> = self.members.keys().cloned().collect();
+        let members = ids.into_iter().filter_map(|id| Some((id.clone(), self.take_out(&id)?))).collect();
+        self.phase = Phase::Empty;
+        self.sync_ends_ms = u64::MAX;
+        (self.protocol_type, self.protocol, self.leader) = ("".into(), "".into(), None);
+        members
+    }
+}
+
+impl Member {
+    /// The ticket of a join that waits.
+    pub(super) fn open_join(&self) -> Option<u64> {
+        match self.join {
+            Wait::Open(ticket) => Some(ticket),
+            Wait::None | Wait::Done(..) => None,
+        }
+    }
+
+    pub(super) fn session_ends_ms(&self, now: Now) -> u64 {
+        if self.is_waiting() { now.steady_ms + u64::from(self.session_timeout_ms) } else { self.session_ends_ms }
+    }
+}

@@ -1,0 +1,320 @@
+//! Members of both kinds in one group: those that share out among themselves ([`Classic`]) and those that the broker
+//! shares out for. As soon as there is one of the second kind it shares out for all. Members of the first kind
+//! notice only that none of them leads: a heartbeat tells them to join again whenever they shall read something
+//! else. It stays so until the group has no members.
+
+use std::collections::BTreeSet;
+
+use super::classic::{Outcome, rebalancing, replaced, unknown};
+use super::classic_api::{ClassicJoin, ClassicSync, Entry, Given, Joined, Leaver, Protocol, Synced};
+use super::group::{Group, Member};
+use super::{Catalog, GroupError, Identity, InstanceId, MemberId, Now, Reason};
+use crate::ids::TopicPartition;
+use crate::limits::{GROUP_MEMBERS_MAX, GROUP_PROTOCOLS_BYTES_MAX};
+
+/// What there is more of a member that the broker shares out for and that joins, syncs and beats the classic way.
+#[derive(Debug)]
+pub(super) struct Face {
+    pub protocol_type: Box<str>,
+    pub protocols: Vec<Protocol>,
+    /// Of its last join, and its last sync.
+    joined: u64,
+    synced: u64,
+    /// What it was told that it reads; `None` since it joined.
+    reads: Option<BTreeSet<TopicPartition>>,
+    /// It has to have asked for its share by then.
+    pub ends_ms: Option<u64>,
+}
+
+impl Face {
+    fn protocol(&self) -> &str {
+        self.protocols.first().map_or("", |protocol| &protocol.name)
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.protocols.iter().map(Protocol::bytes).sum()
+    }
+}
+
+impl Group {
+    /// Whether the broker shares out.
+    fn is_shared(&self) -> bool {
+        !self.members.is_empty()
+    }
+
+    /// A member joins that knows how to share out itself. The answer is fetched with [`Group::joined`].
+    pub fn join_classic(
+        &mut self,
+        mut join: ClassicJoin,
+        initial_delay_ms: u64,
+        catalog: &dyn Catalog,
+        now: Now,
+    ) -> Outcome<Entry> {
+        join.check()?;
+        if self.is_shared() {
+            return self.join_shared(join, catalog, now);
+        }
+        let entry = self.classic.join(join, initial_delay_ms, now, &mut self.epoch);
+        self.note_classic(now);
+        entry
+    }
+
+    /// What waits looks again, and whether there are members is known.
+    fn note_classic(&mut self, now: Now) {
+        if self.classic.news != self.classic_news {
+            self.classic_news = self.classic.news;
+            self.version += 1;
+        }
+        match self.members_len() {
+            0 => drop(self.empty_since_ms.get_or_insert(now.unix_ms)),
+            _ => self.empty_since_ms = None,
+        }
+    }
+
+    /// A member that knows how to share out joins a group in which the broker does.
+    fn join_shared(&mut self, mut join: ClassicJoin, catalog: &dyn Catalog, now: Now) -> Outcome<Entry> {
+        let Some(subscription) = join.subscription.take() else {
+            return Err(self.cannot_share());
+        };
+        let known = join.instance.as_ref().and_then(|instance| self.instances.get(instance)).cloned();
+        let id = match join.member.clone() {
+            None if join.comes_twice && join.instance.is_none() => return self.classic.name_member(join, now),
+            None => join.fresh.clone(),
+            Some(id) if known.is_some() || !self.classic.use_name(&id) => {
+                let who = Identity { member: id, instance: join.instance.clone() };
+                self.find_face(&who)?;
+                who.member
+            }
+            Some(id) => id,
+        };
+        self.check_room(&join, known.as_ref().unwrap_or(&id))?;
+        let who = Identity { member: id.clone(), instance: join.instance.clone() };
+        let is_fresh = !self.members.contains_key(&id);
+        self.take_over(&who);
+        let ticket = self.classic.ticket();
+        let member = self.members.entry(id.clone()).or_insert_with(|| Member::new(who.instance.clone()));
+        let is_same = member.epoch > 0 && member.topics == subscription.topics;
+        (member.client, member.host) = (join.client, join.host);
+        member.topics = subscription.topics;
+        member.session_timeout_ms = join.session_timeout_ms;
+        member.rebalance_timeout_ms = join.rebalance_timeout_ms;
+        member.face = Some(Box::new(Face {
+            protocol_type: join.protocol_type,
+            protocols: join.protocols,
+            joined: ticket,
+            synced: 0,
+            reads: None,
+            ends_ms: Some(now.steady_ms + u64::from(join.rebalance_timeout_ms)),
+        }));
+        if let Some(instance) = &who.instance {
+            self.instances.insert(instance.clone(), id.clone());
+        }
+        if is_same {
+            self.refresh(catalog);
+        } else {
+            self.resolve(catalog);
+            self.rebalance();
+        }
+        if is_fresh {
+            self.begin_anew(&id);
+        } else {
+            // What it shall not have any more and does not read is free at once.
+            self.reconcile(&who, now)?;
+            self.release(&id, &subscription.owned);
+        }
+        self.hear(&id, now);
+        Ok(Entry::Waits { who, ticket })
+    }
+
+    /// `before` is the member that this one is, or comes instead of.
+    fn check_room(&self, join: &ClassicJoin, before: &MemberId) -> Outcome {
+        let others = self.members.iter().filter(|(id, _)| *id != before);
+        let (mut count, mut bytes) = (0, join.held_bytes());
+        for (_, member) in others {
+            count += 1;
+            bytes += member.face.as_ref().map_or(0, |face| face.held_bytes());
+        }
+        if count >= GROUP_MEMBERS_MAX {
+            let message = format!("group {} has {GROUP_MEMBERS_MAX} members", self.name);
+            return Err(GroupError::new(Reason::GroupFull, message));
+        }
+        if bytes > GROUP_PROTOCOLS_BYTES_MAX {
+            let message = format!("what members say of themselves has at most {GROUP_PROTOCOLS_BYTES_MAX} bytes");
+            return Err(crate::error::Error::too_large(message).into());
+        }
+        Ok(())
+    }
+
+    fn cannot_share(&self) -> GroupError {
+        let message = format!("group {} has members of another kind, which cannot share with this one", self.name);
+        GroupError::new(Reason::InconsistentProtocol, message)
+    }
+
+    fn find_face(&mut self, who: &Identity) -> Outcome<&mut Face> {
+        let name = self.name.clone();
+        let face = self.find(who)?.face.as_deref_mut();
+        face.ok_or_else(|| unknown(&name, who.member.as_str()))
+    }
+
+    /// The broker shares out from now on: members that did so among themselves keep what they read.
+    /// Whether there were any.
+    pub(super) fn adopt_classic(&mut self, now: Now) -> Outcome<bool> {
+        if self.classic.members.is_empty() {
+            return Ok(false);
+        }
+        if !self.classic.is_readable() {
+            return Err(self.cannot_share());
+        }
+        let (generation, protocol_type) = (self.classic.generation(), self.classic.protocol_type().to_owned());
+        for (id, member) in self.classic.hand_over() {
+            let mut adopted = Member::new(member.instance.clone());
+            for partition in &member.reads {
+                // One that two believe to read is with the first.
+                if !self.owners.contains_key(partition) {
+                    self.owners.insert(partition.clone(), id.clone());
+                    adopted.assigned.insert(partition.clone());
+                }
+            }
+            (adopted.epoch, adopted.shown_epoch) = (generation, generation);
+            adopted.session_timeout_ms = member.session_timeout_ms;
+            adopted.rebalance_timeout_ms = member.rebalance_timeout_ms;
+            adopted.session_ends_ms = member.session_ends_ms(now);
+            let reads = member.has_share().then(|| adopted.assigned.clone());
+            adopted.face = Some(Box::new(Face {
+                protocol_type: protocol_type.as_str().into(),
+                joined: member.open_join().unwrap_or_default(),
+                synced: 0,
+                ends_ms: reads.is_none().then(|| now.steady_ms + u64::from(member.rebalance_timeout_ms)),
+                reads,
+                protocols: member.protocols,
+            }));
+            (adopted.client, adopted.host) = (member.client, member.host);
+            adopted.topics = member.topics.unwrap_or_default();
+            if let Some(instance) = member.instance {
+                self.instances.insert(instance, id.clone());
+            }
+            self.target.insert(id.clone(), adopted.assigned.clone());
+            self.members.insert(id, adopted);
+        }
+        self.version += 1;
+        Ok(true)
+    }
+
+    /// The answer to a join, once it is there.
+    pub fn joined(&mut self, who: &Identity, ticket: u64, now: Now) -> Outcome<Option<Joined>> {
+        if !self.is_shared() {
+            return self.classic.joined(who, ticket);
+        }
+        let name = self.name.clone();
+        if self.find_face(who)?.joined != ticket {
+            return Err(rebalancing(&name));
+        }
+        self.reconcile(who, now)?;
+        let generation = self.find(who)?.epoch;
+        let face = self.find_face(who)?;
+        Ok(Some(Joined {
+            generation,
+            protocol_type: face.protocol_type.clone(),
+            protocol: face.protocol().into(),
+            leader: None,
+            member: who.member.clone(),
+            members: Vec::new(),
+            is_assigned: false,
+        }))
+    }
+
+    /// A member asks for its share; a leader says what that is for all. The answer is fetched with
+    /// [`Group::synced`].
+    pub fn sync_classic(&mut self, sync: ClassicSync, now: Now) -> Outcome<u64> {
+        if !self.is_shared() {
+            let ticket = self.classic.sync(sync, now);
+            self.note_classic(now);
+            return ticket;
+        }
+        self.find_face(&sync.who)?;
+        self.member(&sync.who, sync.generation)?.shown_epoch = sync.generation;
+        let ticket = self.classic.ticket();
+        self.find_face(&sync.who)?.synced = ticket;
+        self.hear(&sync.who.member, now);
+        Ok(ticket)
+    }
+
+    /// The answer to a sync, once it is there.
+    pub fn synced(&mut self, who: &Identity, ticket: u64, now: Now) -> Outcome<Option<Synced>> {
+        if !self.is_shared() {
+            return self.classic.synced(who, ticket);
+        }
+        let name = self.name.clone();
+        if self.find_face(who)?.synced != ticket {
+            return Err(rebalancing(&name));
+        }
+        self.reconcile(who, now)?;
+        let assigned = self.find(who)?.assigned.clone();
+        let face = self.find_face(who)?;
+        (face.reads, face.ends_ms) = (Some(assigned.clone()), None);
+        Ok(Some(Synced {
+            protocol_type: face.protocol_type.clone(),
+            protocol: face.protocol().into(),
+            given: Given::Partitions(assigned.into_iter().collect()),
+        }))
+    }
+
+    /// A sign of life. The member is told to join again where it shall read something else.
+    pub fn heartbeat_classic(&mut self, who: &Identity, generation: u32, catalog: &dyn Catalog, now: Now) -> Outcome {
+        if !self.is_shared() {
+            return self.classic.heartbeat(who, generation, now);
+        }
+        self.find_face(who)?;
+        self.member(who, generation)?.shown_epoch = generation;
+        self.refresh(catalog);
+        self.hear(&who.member, now);
+        self.reconcile(who, now)?;
+        let name = self.name.clone();
+        let member = self.find(who)?;
+        let ends_ms = now.steady_ms + u64::from(member.rebalance_timeout_ms);
+        let (has_to_give_up, assigned) = (!member.revoking.is_empty(), &member.assigned);
+        let Some(face) = &mut member.face else {
+            return Ok(());
+        };
+        // One that has joined hears of all when it asks for its share.
+        let is_as_told = face.reads.as_ref().is_none_or(|reads| !has_to_give_up && reads == assigned);
+        if is_as_told {
+            return Ok(());
+        }
+        face.ends_ms.get_or_insert(ends_ms);
+        Err(rebalancing(&name))
+    }
+
+    /// Somebody leaves, or is made to.
+    pub fn leave_classic(&mut self, leaver: &Leaver, now: Now) -> Outcome<MemberId> {
+        if !self.is_shared() {
+            let left = self.classic.leave(leaver, now, &mut self.epoch);
+            self.note_classic(now);
+            return left;
+        }
+        let known = |instance: &InstanceId| self.instances.get(instance).cloned();
+        let by_instance = leaver.instance.as_ref().and_then(known);
+        let member = match (&leaver.member, by_instance) {
+            (Some(member), Some(known)) if *member != known => return Err(replaced(&self.name, member)),
+            (member, known) => member.clone().or(known).ok_or_else(|| unknown(&self.name, ""))?,
+        };
+        if self.classic.use_name(&member) {
+            return Ok(member);
+        }
+        let who = Identity { member, instance: leaver.instance.clone() };
+        self.leave(&who, false, now)?;
+        Ok(who.member)
+    }
+
+    /// Bytes that members of the classic kind made the group hold.
+    pub fn protocols_bytes(&self) -> usize {
+        let faces = self.members.values().filter_map(|member| member.face.as_ref());
+        self.classic.held_bytes() + faces.map(|face| face.held_bytes()).sum::<usize>()
+    }
+
+    pub(super) fn expire_classic(&mut self, now: Now) -> Vec<MemberId> {
+        let over = self.classic.expire(now, &mut self.epoch);
+        self.note_classic(now);
+        over
+    }
+}

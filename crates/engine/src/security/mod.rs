@@ -1,0 +1,74 @@
+//! Who may come, and what each may do: users with their credentials, and access control lists.
+//!
+//! A password is never kept: of it there is a [`Credential`] for each [`Mechanism`], with which a user can be known by
+//! their password but not be played by whoever reads it. [`Users`] and [`Acls`] are tables that a broker changes by
+//! [`SecurityRecord`]s, once those are in the topic [`SECURITY_TOPIC`].
+
+mod acl;
+mod record;
+mod scram;
+mod users;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::USER_NAME_BYTES_MAX;
+
+pub use acl::{Acl, AclFilter, Acls, Match, Operation, Pattern, Principal, Resource, ResourceKind};
+pub use record::SecurityRecord;
+pub use scram::{ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, Mechanism};
+pub use users::{Authenticated, User, Users, parse_plain};
+
+/// The topic that users and access control lists are kept in. It is no topic of clients: what is in it lets whoever
+/// has it try passwords as fast as they can.
+pub const SECURITY_TOPIC: &str = "_security";
+
+/// Whoever did not say who they are.
+pub const ANONYMOUS: &str = "ANONYMOUS";
+
+/// The name of a user: 1 to 255 bytes without control characters.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UserName(Arc<str>);
+
+impl UserName {
+    pub fn parse(name: &str) -> Result<Self> {
+        if name.is_empty() || name.len() > USER_NAME_BYTES_MAX || name.chars().any(char::is_control) {
+            return Err(Error::invalid(format!(
+                "the name of a user has 1 to {USER_NAME_BYTES_MAX} bytes and no control characters"
+            )));
+        }
+        Ok(Self(Arc::from(name)))
+    }
+
+    /// Whoever did not say who they are.
+    pub fn anonymous() -> Self {
+        Self(Arc::from(ANONYMOUS))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for UserName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for UserName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+impl std::borrow::Borrow<str> for UserName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+fn denied(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Denied, message)
+}

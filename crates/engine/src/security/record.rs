@@ -1,0 +1,235 @@
+//! The records of the topic `_security`: each key once, its newest value counts, null deletes it.
+//!
+//! All integers are big-endian; a text or a run of bytes is its length (2 bytes) and its bytes, texts UTF-8.
+//!
+//! | key | version (u16) | then |
+//! |---|---|---|
+//! | a credential | 1 | user (text), mechanism (u8) |
+//! | an access control entry | 2 | kind of resource (u8), its name (text), whether that is a prefix (u8), principal (text), |
+//! | | | host (text), operation (u8), whether it is allowed (u8) |
+//!
+//! | value | version (u16) | then |
+//! |---|---|---|
+//! | a credential | 1 | iterations (u32), salt, stored key, server key |
+//! | an access control entry | 1 | nothing |
+
+use bytes::{Buf, BufMut};
+
+use super::acl::{Acl, Operation, Pattern, Principal, ResourceKind};
+use super::{Acls, Credential, Mechanism, UserName, Users};
+use crate::error::{Error, ErrorKind, Result};
+
+const KEY_CREDENTIAL: u16 = 1;
+const KEY_ACL: u16 = 2;
+const VALUE_VERSION: u16 = 1;
+
+/// One record of the topic: what is there from then on, or no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecurityRecord {
+    Credential { user: UserName, mechanism: Mechanism, credential: Option<Credential> },
+    Acl { acl: Acl, is_there: bool },
+}
+
+impl SecurityRecord {
+    pub fn key(&self) -> Vec<u8> {
+        let mut key = Vec::new();
+        match self {
+            Self::Credential { user, mechanism, .. } => {
+                key.put_u16(KEY_CREDENTIAL);
+                put_bytes(&mut key, user.as_str().as_bytes());
+                key.put_u8(*mechanism as u8);
+            }
+            Self::Acl { acl, .. } => {
+                key.put_u16(KEY_ACL);
+                put_acl(&mut key, acl);
+            }
+        }
+        key
+    }
+
+    pub fn value(&self) -> Option<Vec<u8>> {
+        let mut value = Vec::new();
+        value.put_u16(VALUE_VERSION);
+        match self {
+            Self::Credential { credential, .. } => {
+                let credential = credential.as_ref()?;
+                value.put_u32(credential.iterations());
+                [credential.salt(), credential.stored_key(), credential.server_key()]
+                    .iter()
+                    .for_each(|part| put_bytes(&mut value, part));
+            }
+            Self::Acl { is_there, .. } => {
+                if !is_there {
+                    return None;
+                }
+            }
+        }
+        Some(value)
+    }
+
+    pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Self> {
+        let (mut key, mut value) = (Fields(key), value.map(Fields));
+        let kind = key.u16()?;
+        if let Some(version) = value.as_mut().map(Fields::u16).transpose()?
+            && version != VALUE_VERSION
+        {
+            return Err(unknown("value", version));
+        }
+        let record = match kind {
+            KEY_CREDENTIAL => {
+                let (user, mechanism) = (UserName::parse(key.text()?)?, key.code(Mechanism::from_code)?);
+                let credential = value.as_mut().map(|value| value.credential(mechanism)).transpose()?;
+                Self::Credential { user, mechanism, credential }
+            }
+            KEY_ACL => Self::Acl { acl: key.acl()?, is_there: value.is_some() },
+            other => return Err(unknown("key", other)),
+        };
+        key.end()?;
+        value.map_or(Ok(()), Fields::end)?;
+        Ok(record)
+    }
+
+    /// Makes it so in the tables.
+    pub fn apply(self, users: &mut Users, acls: &mut Acls) {
+        match self {
+            Self::Credential { user, credential: Some(credential), .. } => users.put(user, credential),
+            Self::Credential { user, mechanism, credential: None } => drop(users.remove(&user, mechanism)),
+            Self::Acl { acl, is_there: true } => acls.insert(acl),
+            Self::Acl { acl, is_there: false } => acls.remove(&acl),
+        }
+    }
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.put_u16(bytes.len() as u16);
+    out.put_slice(bytes);
+}
+
+fn put_acl(out: &mut Vec<u8>, acl: &Acl) {
+    out.put_u8(acl.pattern.kind as u8);
+    put_bytes(out, acl.pattern.name.as_bytes());
+    out.put_u8(u8::from(acl.pattern.is_prefix));
+    put_bytes(out, acl.principal.to_string().as_bytes());
+    put_bytes(out, acl.host.as_bytes());
+    out.put_u8(acl.operation as u8);
+    out.put_u8(u8::from(acl.is_allowed));
+}
+
+fn unknown(what: &str, version: u16) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("the {what} has version {version}, which is not known here"))
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn u8(&mut self) -> Result<u8> {
+        self.0.try_get_u8().map_err(cut_short)
+    }
+
+    fn u16(&mut self) -> Result<u16> {
+        self.0.try_get_u16().map_err(cut_short)
+    }
+
+    fn code<T>(&mut self, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
+        let code = self.u8()?;
+        from_code(code).ok_or_else(|| Error::malformed(format!("code {code} is not known here")))
+    }
+
+    fn bool(&mut self) -> Result<bool> {
+        self.code(|code| [false, true].get(usize::from(code)).copied())
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8]> {
+        let length = usize::from(self.u16()?);
+        let cut = || Error::malformed("a field is longer than what is there");
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or_else(cut)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn text(&mut self) -> Result<&'a str> {
+        std::str::from_utf8(self.bytes()?).map_err(|e| Error::malformed(format!("a text is not UTF-8: {e}")))
+    }
+
+    fn credential(&mut self, mechanism: Mechanism) -> Result<Credential> {
+        let iterations = self.0.try_get_u32().map_err(cut_short)?;
+        let mut part = || self.bytes().map(<[u8]>::to_vec);
+        Credential::of_keys(mechanism, iterations, part()?, part()?, part()?)
+    }
+
+    fn acl(&mut self) -> Result<Acl> {
+        let kind = self.code(ResourceKind::from_code)?;
+        let pattern = Pattern { kind, name: self.text()?.to_owned(), is_prefix: self.bool()? };
+        let acl = Acl {
+            pattern,
+            principal: Principal::parse(self.text()?)?,
+            host: self.text()?.to_owned(),
+            operation: self.code(Operation::from_code)?,
+            is_allowed: self.bool()?,
+        };
+        acl.validate()?;
+        Ok(acl)
+    }
+
+    fn end(self) -> Result<()> {
+        match self.0.len() {
+            0 => Ok(()),
+            left => Err(Error::malformed(format!("{left} bytes are left after the last field"))),
+        }
+    }
+}
+
+fn cut_short(error: bytes::TryGetError) -> Error {
+    Error::malformed(format!("it ends before its last field: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records() -> Vec<SecurityRecord> {
+        let user = UserName::parse("ann").expect("a name");
+        let of = |mechanism, credential| SecurityRecord::Credential { user: user.clone(), mechanism, credential };
+        let mut records = Vec::new();
+        for mechanism in Mechanism::ALL {
+            let credential = Credential::of_password(mechanism, "pencil", vec![9; 20], 4096).expect("a credential");
+            records.push(of(mechanism, Some(credential)));
+        }
+        records.push(of(Mechanism::Sha256, None));
+        let acl = Acl {
+            pattern: Pattern { kind: ResourceKind::Group, name: "billing".into(), is_prefix: true },
+            principal: Principal::User(user),
+            host: "*".into(),
+            operation: Operation::AlterConfigs,
+            is_allowed: false,
+        };
+        records.push(SecurityRecord::Acl { acl: acl.clone(), is_there: true });
+        records.push(SecurityRecord::Acl { acl: Acl { principal: Principal::Everyone, ..acl }, is_there: false });
+        records
+    }
+
+    #[test]
+    fn records_are_read_as_they_were_written_or_not_at_all() {
+        for record in records() {
+            let (key, value) = (record.key(), record.value());
+            assert_eq!(SecurityRecord::decode(&key, value.as_deref()), Ok(record));
+            for cut in 0..key.len() {
+                assert!(SecurityRecord::decode(&key[..cut], value.as_deref()).is_err());
+            }
+            for value in value.iter() {
+                assert!((0..value.len()).all(|cut| SecurityRecord::decode(&key, Some(&value[..cut])).is_err()));
+                assert!(SecurityRecord::decode(&key, Some(&[&value[..], &[0]].concat())).is_err());
+            }
+        }
+        assert!(SecurityRecord::decode(&[0, 9], None).is_err_and(|error| error.kind == ErrorKind::Unsupported));
+    }
+
+    #[test]
+    fn tables_are_what_the_newest_records_say() {
+        let (mut users, mut acls) = (Users::new(vec![1]), Acls::default());
+        records().into_iter().for_each(|record| record.apply(&mut users, &mut acls));
+        let ann = users.get("ann").expect("she is there");
+        assert_eq!(ann.keys().copied().collect::<Vec<_>>(), [Mechanism::Sha512]);
+        assert_eq!(acls.len(), 1);
+    }
+}

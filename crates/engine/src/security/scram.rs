@@ -1,0 +1,357 @@
+//! SCRAM (RFC 5802, RFC 7677): a user shows that they know a password, and the broker that it knows them, and neither
+//! the password nor anything that could stand for it crosses the wire.
+//!
+//! The broker's side is [`ClientFirst::parse`], [`ClientFirst::challenge`] and [`Exchange::finish`], in this order.
+//! Randomness comes in as an argument. An unknown user gets a challenge like any other, and fails as late.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use aws_lc_rs::{constant_time, digest, hmac, pbkdf2};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use super::{UserName, denied};
+use crate::error::{Error, Result};
+
+/// How often a password is hashed: each try of a guess costs as much.
+pub const ITERATIONS_MIN: u32 = 4096;
+pub const ITERATIONS_MAX: u32 = 16_384;
+pub const ITERATIONS_DEFAULT: u32 = 4096;
+/// Bytes of a salt.
+const SALT_BYTES_MIN: usize = 8;
+const SALT_BYTES_MAX: usize = 64;
+/// A message of a client: its user's name may take three bytes for one.
+const MESSAGE_BYTES_MAX: usize = 2048;
+const KEY_BYTES_MAX: usize = 64;
+
+/// The hash that an exchange goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Mechanism {
+    Sha256 = 1,
+    Sha512 = 2,
+}
+
+impl Mechanism {
+    pub const ALL: [Self; 2] = [Self::Sha256, Self::Sha512];
+
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|mechanism| *mechanism as u8 == code)
+    }
+
+    /// As it is registered for SASL.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sha256 => "SCRAM-SHA-256",
+            Self::Sha512 => "SCRAM-SHA-512",
+        }
+    }
+
+    fn key_bytes(self) -> usize {
+        match self {
+            Self::Sha256 => 32,
+            Self::Sha512 => 64,
+        }
+    }
+
+    fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Key {
+        let algorithm = match self {
+            Self::Sha256 => hmac::HMAC_SHA256,
+            Self::Sha512 => hmac::HMAC_SHA512,
+        };
+        let mut context = hmac::Context::with_key(&hmac::Key::new(algorithm, key));
+        parts.iter().for_each(|part| context.update(part));
+        Key::of(context.sign().as_ref())
+    }
+
+    fn hash(self, bytes: &[u8]) -> Key {
+        let algorithm = match self {
+            Self::Sha256 => &digest::SHA256,
+            Self::Sha512 => &digest::SHA512,
+        };
+        Key::of(digest::digest(algorithm, bytes).as_ref())
+    }
+
+    /// The password, hashed so often.
+    fn salted(self, password: &str, salt: &[u8], iterations: u32) -> Key {
+        let algorithm = match self {
+            Self::Sha256 => pbkdf2::PBKDF2_HMAC_SHA256,
+            Self::Sha512 => pbkdf2::PBKDF2_HMAC_SHA512,
+        };
+        let mut salted = Key { bytes: [0; KEY_BYTES_MAX], len: self.key_bytes() };
+        let iterations = NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN);
+        pbkdf2::derive(algorithm, iterations, salt, password.as_bytes(), &mut salted.bytes[..salted.len]);
+        salted
+    }
+}
+
+/// A hash, in place.
+#[derive(Clone, Copy)]
+struct Key {
+    bytes: [u8; KEY_BYTES_MAX],
+    len: usize,
+}
+
+impl Key {
+    fn of(hash: &[u8]) -> Self {
+        let mut bytes = [0; KEY_BYTES_MAX];
+        bytes[..hash.len()].copy_from_slice(hash);
+        Self { bytes, len: hash.len() }
+    }
+
+    fn get(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn xor(mut self, other: &Self) -> Self {
+        self.bytes.iter_mut().zip(other.bytes).for_each(|(a, b)| *a ^= b);
+        self
+    }
+}
+
+/// What is kept of a password for one mechanism.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credential {
+    mechanism: Mechanism,
+    iterations: u32,
+    salt: Vec<u8>,
+    stored_key: Vec<u8>,
+    server_key: Vec<u8>,
+}
+
+impl fmt::Debug for Credential {
+    /// Keys are for nobody's log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {} iterations", self.mechanism.name(), self.iterations)
+    }
+}
+
+impl Credential {
+    /// Of a password. The salt has to be random.
+    pub fn of_password(mechanism: Mechanism, password: &str, salt: Vec<u8>, iterations: u32) -> Result<Self> {
+        check(&salt, iterations)?;
+        if password.is_empty() {
+            return Err(Error::invalid("a password is not empty"));
+        }
+        Self::of_salted(mechanism, mechanism.salted(password, &salt, iterations).get(), salt, iterations)
+    }
+
+    /// Of a password that was salted and hashed elsewhere.
+    pub fn of_salted(mechanism: Mechanism, salted: &[u8], salt: Vec<u8>, iterations: u32) -> Result<Self> {
+        if salted.len() != mechanism.key_bytes() {
+            return Err(Error::invalid(format!(
+                "a salted password of {} has {} bytes, not {}",
+                mechanism.name(),
+                mechanism.key_bytes(),
+                salted.len()
+            )));
+        }
+        let client_key = mechanism.hmac(salted, &[b"Client Key"]);
+        let (stored, server) = (mechanism.hash(client_key.get()), mechanism.hmac(salted, &[b"Server Key"]));
+        Self::of_keys(mechanism, iterations, salt, stored.get().to_vec(), server.get().to_vec())
+    }
+
+    /// As it is kept.
+    pub fn of_keys(
+        mechanism: Mechanism,
+        iterations: u32,
+        salt: Vec<u8>,
+        stored_key: Vec<u8>,
+        server_key: Vec<u8>,
+    ) -> Result<Self> {
+        check(&salt, iterations)?;
+        if stored_key.len() != mechanism.key_bytes() || server_key.len() != mechanism.key_bytes() {
+            return Err(Error::invalid(format!("keys of {} have {} bytes", mechanism.name(), mechanism.key_bytes())));
+        }
+        Ok(Self { mechanism, iterations, salt, stored_key, server_key })
+    }
+
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
+    pub fn iterations(&self) -> u32 {
+        self.iterations
+    }
+
+    pub fn salt(&self) -> &[u8] {
+        &self.salt
+    }
+
+    pub fn stored_key(&self) -> &[u8] {
+        &self.stored_key
+    }
+
+    pub fn server_key(&self) -> &[u8] {
+        &self.server_key
+    }
+
+    /// Whether this is the password. Takes as long for a wrong one.
+    pub fn fits(&self, password: &str) -> bool {
+        let salted = self.mechanism.salted(password, &self.salt, self.iterations);
+        self.is_client_key(&self.mechanism.hmac(salted.get(), &[b"Client Key"]))
+    }
+
+    fn is_client_key(&self, key: &Key) -> bool {
+        constant_time::verify_slices_are_equal(self.mechanism.hash(key.get()).get(), &self.stored_key).is_ok()
+    }
+
+    /// What a user gets that there is not: always the same, as long as the secret is, and no password fits.
+    pub(super) fn decoy(mechanism: Mechanism, user: &str, secret: &[u8]) -> Self {
+        let part = |what: &[u8]| mechanism.hmac(secret, &[what, user.as_bytes()]).get().to_vec();
+        let mut salt = part(b"salt");
+        salt.truncate(16);
+        let (stored_key, server_key) = (part(b"stored"), part(b"server"));
+        Self { mechanism, iterations: ITERATIONS_DEFAULT, salt, stored_key, server_key }
+    }
+}
+
+fn check(salt: &[u8], iterations: u32) -> Result<()> {
+    if !(ITERATIONS_MIN..=ITERATIONS_MAX).contains(&iterations) {
+        return Err(Error::invalid(format!("iterations are {ITERATIONS_MIN} to {ITERATIONS_MAX}, not {iterations}")));
+    }
+    if !(SALT_BYTES_MIN..=SALT_BYTES_MAX).contains(&salt.len()) {
+        return Err(Error::invalid(format!(
+            "a salt has {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes, not {}",
+            salt.len()
+        )));
+    }
+    Ok(())
+}
+
+/// What a client begins with: who it wants to be.
+#[derive(Clone, Debug)]
+pub struct ClientFirst {
+    pub user: UserName,
+    /// Up to the message that counts, which the last message repeats.
+    gs2_header: String,
+    bare: String,
+    nonce: String,
+}
+
+impl ClientFirst {
+    pub fn parse(message: &[u8]) -> Result<Self> {
+        let text = text_of(message)?;
+        let (binding, rest) = text.split_once(',').ok_or_else(cut_short)?;
+        match binding {
+            "n" | "y" => {}
+            _ => return Err(Error::malformed("channel binding is not offered here: begin with 'n,'")),
+        }
+        let (authzid, bare) = rest.split_once(',').ok_or_else(cut_short)?;
+        let mut fields = bare.split(',');
+        let user = name_of(field(&mut fields, 'n')?)?;
+        let nonce = field(&mut fields, 'r')?.to_owned();
+        if nonce.is_empty() || !is_printable(&nonce) {
+            return Err(Error::malformed("a nonce is of printable characters"));
+        }
+        if !authzid.is_empty() && authzid.strip_prefix("a=").map(name_of).transpose()?.as_ref() != Some(&user) {
+            return Err(denied("nobody acts for another user here"));
+        }
+        let gs2_header = text[..text.len() - bare.len()].to_owned();
+        Ok(Self { user, gs2_header, bare: bare.to_owned(), nonce })
+    }
+
+    /// What the client has to answer. The nonce has to be random, of printable characters without commas.
+    pub fn challenge(self, credential: Credential, is_known: bool, server_nonce: &str) -> (Exchange, Vec<u8>) {
+        let nonce = format!("{}{server_nonce}", self.nonce);
+        let said = format!("r={nonce},s={},i={}", BASE64.encode(&credential.salt), credential.iterations);
+        let so_far = format!("{},{said}", self.bare);
+        let exchange = Exchange { user: self.user, gs2_header: self.gs2_header, nonce, so_far, credential, is_known };
+        (exchange, said.into_bytes())
+    }
+}
+
+/// An exchange that waits for the client's proof.
+pub struct Exchange {
+    user: UserName,
+    gs2_header: String,
+    nonce: String,
+    so_far: String,
+    credential: Credential,
+    is_known: bool,
+}
+
+impl Exchange {
+    /// Who it was, and the broker's own proof, if the client's is right.
+    pub fn finish(self, message: &[u8]) -> Result<(UserName, Vec<u8>)> {
+        let text = text_of(message)?;
+        let (without_proof, proof) = text.rsplit_once(",p=").ok_or_else(cut_short)?;
+        let mut fields = without_proof.split(',');
+        let binding = decode(field(&mut fields, 'c')?)?;
+        if binding != self.gs2_header.as_bytes() {
+            return Err(Error::malformed("the last message is of another exchange: its header differs"));
+        }
+        if field(&mut fields, 'r')? != self.nonce {
+            return Err(Error::malformed("the last message is of another exchange: its nonce differs"));
+        }
+        let (proof, mechanism) = (decode(proof)?, self.credential.mechanism);
+        if proof.len() != mechanism.key_bytes() {
+            return Err(Error::malformed(format!(
+                "a proof of {} has {} bytes",
+                mechanism.name(),
+                mechanism.key_bytes()
+            )));
+        }
+        let all = [self.so_far.as_bytes(), b",", without_proof.as_bytes()];
+        let signature = mechanism.hmac(&self.credential.stored_key, &all);
+        let is_right = self.credential.is_client_key(&Key::of(&proof).xor(&signature));
+        if !is_right || !self.is_known {
+            return Err(wrong_password());
+        }
+        let signature = mechanism.hmac(&self.credential.server_key, &all);
+        Ok((self.user, format!("v={}", BASE64.encode(signature.get())).into_bytes()))
+    }
+}
+
+/// Says no more than that, whatever it is.
+pub(super) fn wrong_password() -> Error {
+    denied("the name of the user or the password is wrong")
+}
+
+fn text_of(message: &[u8]) -> Result<&str> {
+    if message.len() > MESSAGE_BYTES_MAX {
+        return Err(Error::too_large(format!("a SCRAM message has at most {MESSAGE_BYTES_MAX} bytes")));
+    }
+    std::str::from_utf8(message).map_err(|error| Error::malformed(format!("a SCRAM message is not UTF-8: {error}")))
+}
+
+/// The value of the next field, which has to have this name.
+fn field<'a>(fields: &mut impl Iterator<Item = &'a str>, name: char) -> Result<&'a str> {
+    let field = fields.next().and_then(|field| field.strip_prefix(name)?.strip_prefix('='));
+    field.ok_or_else(|| Error::malformed(format!("a SCRAM message has no '{name}=' where that has to be")))
+}
+
+/// A user's name, in which commas and equals signs are written otherwise.
+fn name_of(written: &str) -> Result<UserName> {
+    let mut name = String::with_capacity(written.len());
+    let mut rest = written;
+    while let Some((before, after)) = rest.split_once('=') {
+        name.push_str(before);
+        let (sign, left) = match after.as_bytes() {
+            [b'2', b'C', ..] => (',', &after[2..]),
+            [b'3', b'D', ..] => ('=', &after[2..]),
+            _ => return Err(Error::malformed("a '=' in a user's name is not followed by 2C or 3D")),
+        };
+        name.push(sign);
+        rest = left;
+    }
+    name.push_str(rest);
+    UserName::parse(&name)
+}
+
+fn decode(text: &str) -> Result<Vec<u8>> {
+    BASE64.decode(text).map_err(|error| Error::malformed(format!("a field of a SCRAM message is no base64: {error}")))
+}
+
+fn is_printable(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
+}
+
+fn cut_short() -> Error {
+    Error::malformed("a SCRAM message ends before its last field")
+}
+
+#[cfg(test)]
+#[path = "scram_tests.rs"]
+mod tests;

@@ -1,0 +1,150 @@
+//! Users and their credentials, and how somebody is found to be one of them.
+
+use std::collections::BTreeMap;
+
+use super::scram::{ClientFirst, Credential, Exchange, Mechanism, wrong_password};
+use super::{UserName, denied};
+use crate::error::{Error, Result};
+use crate::limits::USERS_MAX;
+
+/// What is kept of one user: a credential for each mechanism that they have a password for.
+pub type User = BTreeMap<Mechanism, Credential>;
+
+/// Who somebody is, by their word and their password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authenticated(pub UserName);
+
+/// All users. Invariant: each has at least one credential.
+#[derive(Debug)]
+pub struct Users {
+    users: BTreeMap<UserName, User>,
+    /// What the credentials of those come from who are not here.
+    secret: Vec<u8>,
+}
+
+impl Users {
+    /// The secret is random and known to nobody.
+    pub fn new(secret: Vec<u8>) -> Self {
+        Self { users: BTreeMap::new(), secret }
+    }
+
+    /// Whether one more credential of this user has room.
+    pub fn check_room(&self, user: &UserName) -> Result<()> {
+        if self.users.len() >= USERS_MAX && !self.users.contains_key(user) {
+            return Err(Error::busy(format!("this broker has {USERS_MAX} users; delete some first")));
+        }
+        Ok(())
+    }
+
+    pub fn put(&mut self, user: UserName, credential: Credential) {
+        self.users.entry(user).or_default().insert(credential.mechanism(), credential);
+    }
+
+    /// Removes a credential, and the user with the last one. Whether it was there.
+    pub fn remove(&mut self, user: &UserName, mechanism: Mechanism) -> bool {
+        let Some(credentials) = self.users.get_mut(user) else {
+            return false;
+        };
+        let was_there = credentials.remove(&mechanism).is_some();
+        if credentials.is_empty() {
+            self.users.remove(user);
+        }
+        was_there
+    }
+
+    pub fn get(&self, user: &str) -> Option<&User> {
+        self.users.get(user)
+    }
+
+    /// In the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&UserName, &User)> {
+        self.users.iter()
+    }
+
+    /// Begins an exchange by this mechanism, also for somebody who is not here.
+    pub fn challenge(&self, mechanism: Mechanism, first: ClientFirst, nonce: &str) -> (Exchange, Vec<u8>) {
+        let known = self.get(first.user.as_str()).and_then(|user| user.get(&mechanism)).cloned();
+        let is_known = known.is_some();
+        let credential = known.unwrap_or_else(|| Credential::decoy(mechanism, first.user.as_str(), &self.secret));
+        first.challenge(credential, is_known, nonce)
+    }
+
+    /// What a password of this user has to fit, also for somebody who is not here: nothing fits then. To hash a
+    /// password takes milliseconds, so that is for the caller to do where nobody waits.
+    pub fn credential_of(&self, user: &UserName) -> Credential {
+        let known = self.users.get(user).and_then(|user| user.values().next_back()).cloned();
+        known.unwrap_or_else(|| Credential::decoy(Mechanism::Sha512, user.as_str(), &self.secret))
+    }
+}
+
+impl Credential {
+    /// Lets a user in who has this password.
+    pub fn admit(&self, user: UserName, password: &str) -> Result<Authenticated> {
+        if self.fits(password) { Ok(Authenticated(user)) } else { Err(wrong_password()) }
+    }
+}
+
+/// Who somebody says that they are, and their password, as SASL's mechanism PLAIN has them (RFC 4616).
+pub fn parse_plain(message: &[u8]) -> Result<(UserName, &str)> {
+    let text = std::str::from_utf8(message)
+        .map_err(|error| Error::malformed(format!("the message of PLAIN is not UTF-8: {error}")))?;
+    let mut fields = text.split('\0');
+    let (Some(acts_for), Some(user), Some(password), None) =
+        (fields.next(), fields.next(), fields.next(), fields.next())
+    else {
+        return Err(Error::malformed("the message of PLAIN has three fields with a zero byte between them"));
+    };
+    let user = UserName::parse(user)?;
+    if !acts_for.is_empty() && acts_for != user.as_str() {
+        return Err(denied("nobody acts for another user here"));
+    }
+    if password.is_empty() {
+        return Err(wrong_password());
+    }
+    Ok((user, password))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn credential(mechanism: Mechanism, password: &str) -> Credential {
+        Credential::of_password(mechanism, password, vec![3; 16], 4096).expect("a credential")
+    }
+
+    fn name(name: &str) -> UserName {
+        UserName::parse(name).expect("a name")
+    }
+
+    #[test]
+    fn a_user_is_there_while_they_have_a_credential() {
+        let mut users = Users::new(vec![1]);
+        for mechanism in Mechanism::ALL {
+            users.put(name("ann"), credential(mechanism, "pencil"));
+        }
+        assert_eq!(users.iter().map(|(_, user)| user.len()).collect::<Vec<_>>(), [2]);
+        assert!(users.remove(&name("ann"), Mechanism::Sha256) && !users.remove(&name("ann"), Mechanism::Sha256));
+        assert!(users.credential_of(&name("ann")).admit(name("ann"), "pencil").is_ok());
+        assert!(users.remove(&name("ann"), Mechanism::Sha512) && users.get("ann").is_none());
+        let refused = users.credential_of(&name("ann")).admit(name("ann"), "pencil").expect_err("she is gone");
+        assert_eq!(refused.kind, ErrorKind::Denied);
+    }
+
+    #[test]
+    fn a_plain_message_is_read_or_refused() {
+        let read = |text: &str| parse_plain(text.as_bytes()).map(|(user, _)| user.to_string()).map_err(|e| e.kind);
+        for (text, wanted) in [
+            ("\0ann\0pencil", Ok("ann".to_owned())),
+            ("ann\0ann\0pencil", Ok("ann".to_owned())),
+            ("bob\0ann\0pencil", Err(ErrorKind::Denied)),
+            ("\0ann\0", Err(ErrorKind::Denied)),
+            ("\0\0pencil", Err(ErrorKind::Invalid)),
+            ("ann\0pencil", Err(ErrorKind::Malformed)),
+            ("\0ann\0pen\0cil", Err(ErrorKind::Malformed)),
+            ("", Err(ErrorKind::Malformed)),
+        ] {
+            assert_eq!(read(text), wanted, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The records of the topic `_transactions`: each transactional id once, its newest value counts, null forgets it.
+//!
+//! All integers are big-endian; a text is its length (2 bytes) and its bytes, UTF-8.
+//!
+//! | key | version (u16) | then |
+//! |---|---|---|
+//! | | 1 | transactional id (text) |
+//!
+//! | value | version (u16) | then |
+//! |---|---|---|
+//! | | 1 | phase (u8), producer (i64), epoch (i16), producer before or -1 (i64), its epoch (i16), timeout, ms (u32), opened, ms since 1970 (u64, 2^64 - 1 while nothing is), changed, ms since 1970 (u64), partitions, groups |
+//! | partitions | | number of topics (u32), of each its name (text), number of partitions (u32), the partitions (u32) |
+//! | groups | | number (u32), of each its name (text), number of offsets (u32), the offsets |
+//! | an offset | | topic (text), partition (u32), offset (u64), leader epoch (i32), committed at, ms since 1970 (u64), metadata (text) |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::{Buf, BufMut};
+
+use super::{Phase, ProducerEpoch, StagedOffsets, Transaction, TransactionalId};
+use crate::error::{Error, ErrorKind, Result};
+use crate::groups::{Committed, GroupName};
+use crate::ids::{TopicName, TopicPartition};
+use crate::record::Decision;
+
+const VERSION: u16 = 1;
+/// In place of a time that there is not.
+const NEVER: u64 = u64::MAX;
+/// In place of a producer that there is not.
+const NOBODY: ProducerEpoch = ProducerEpoch { id: -1, epoch: -1 };
+
+/// The state of a transactional id, or that it is forgotten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionRecord {
+    pub id: TransactionalId,
+    pub transaction: Option<Transaction>,
+}
+
+impl TransactionRecord {
+    pub fn key(id: &TransactionalId) -> Vec<u8> {
+        let mut key = Vec::with_capacity(4 + id.as_str().len());
+        key.put_u16(VERSION);
+        put_text(&mut key, id.as_str());
+        key
+    }
+
+    pub fn value(transaction: &Transaction) -> Vec<u8> {
+        let Transaction { phase, producer, before, timeout_ms, opened_ms, changed_ms, partitions, offsets } =
+            transaction;
+        let before = before.unwrap_or(NOBODY);
+        let mut value = Vec::with_capacity(64);
+        value.put_u16(VERSION);
+        value.put_u8(code_of(*phase));
+        value.put_i64(producer.id);
+        value.put_i16(producer.epoch);
+        value.put_i64(before.id);
+        value.put_i16(before.epoch);
+        value.put_u32(*timeout_ms);
+        value.put_u64(opened_ms.unwrap_or(NEVER));
+        value.put_u64(*changed_ms);
+        let mut topics: BTreeMap<&TopicName, Vec<u32>> = BTreeMap::new();
+        for partition in partitions {
+            topics.entry(&partition.topic).or_default().push(partition.partition);
+        }
+        value.put_u32(topics.len() as u32);
+        for (topic, partitions) in topics {
+            put_text(&mut value, topic.as_str());
+            value.put_u32(partitions.len() as u32);
+            partitions.iter().for_each(|partition| value.put_u32(*partition));
+        }
+        value.put_u32(offsets.len() as u32);
+        for (group, staged) in offsets {
+            put_text(&mut value, group.as_str());
+            value.put_u32(staged.len() as u32);
+            staged.iter().for_each(|(partition, committed)| put_offset(&mut value, partition, committed));
+        }
+        value
+    }
+
+    pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Self> {
+        let mut key = Fields(key);
+        check_version("key", key.u16()?)?;
+        let id = TransactionalId::parse(key.text()?)?;
+        key.end()?;
+        let Some(value) = value else {
+            return Ok(Self { id, transaction: None });
+        };
+        let mut value = Fields(value);
+        check_version("value", value.u16()?)?;
+        let transaction = value.transaction()?;
+        value.end()?;
+        Ok(Self { id, transaction: Some(transaction) })
+    }
+}
+
+fn code_of(phase: Phase) -> u8 {
+    match phase {
+        Phase::Empty => 0,
+        Phase::Open => 1,
+        Phase::Prepared(Decision::Commit) => 2,
+        Phase::Prepared(Decision::Abort) => 3,
+        Phase::Complete(Decision::Commit) => 4,
+        Phase::Complete(Decision::Abort) => 5,
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.put_u16(text.len() as u16);
+    out.put_slice(text.as_bytes());
+}
+
+fn put_offset(out: &mut Vec<u8>, partition: &TopicPartition, committed: &Committed) {
+    put_text(out, partition.topic.as_str());
+    out.put_u32(partition.partition);
+    out.put_u64(committed.offset);
+    out.put_i32(committed.leader_epoch);
+    out.put_u64(committed.committed_ms);
+    put_text(out, &committed.metadata);
+}
+
+fn check_version(what: &str, version: u16) -> Result<()> {
+    if version == VERSION {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, format!("the {what} has version {version}, which is not known here")))
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn u8(&mut self) -> Result<u8> {
+        self.0.try_get_u8().map_err(cut_short)
+    }
+
+    fn u16(&mut self) -> Result<u16> {
+        self.0.try_get_u16().map_err(cut_short)
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        self.0.try_get_u32().map_err(cut_short)
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        self.0.try_get_u64().map_err(cut_short)
+    }
+
+    fn text(&mut self) -> Result<&'a str> {
+        let length = usize::from(self.u16()?);
+        let (text, rest) =
+            self.0.split_at_checked(length).ok_or_else(|| Error::malformed("a text is longer than what is there"))?;
+        self.0 = rest;
+        std::str::from_utf8(text).map_err(|e| Error::malformed(format!("a text is not UTF-8: {e}")))
+    }
+
+    fn producer(&mut self) -> Result<ProducerEpoch> {
+        Ok(ProducerEpoch { id: self.u64()? as i64, epoch: self.u16()? as i16 })
+    }
+
+    fn phase(&mut self) -> Result<Phase> {
+        let code = self.u8()?;
+        let phase = Phase::ALL.into_iter().find(|phase| code_of(*phase) == code);
+        phase.ok_or_else(|| Error::malformed(format!("no phase of a transaction has the number {code}")))
+    }
+
+    fn transaction(&mut self) -> Result<Transaction> {
+        Ok(Transaction {
+            phase: self.phase()?,
+            producer: self.producer()?,
+            before: Some(self.producer()?).filter(|before| *before != NOBODY),
+            timeout_ms: self.u32()?,
+            opened_ms: Some(self.u64()?).filter(|opened| *opened != NEVER),
+            changed_ms: self.u64()?,
+            partitions: self.partitions()?,
+            offsets: self.groups()?,
+        })
+    }
+
+    fn partitions(&mut self) -> Result<BTreeSet<TopicPartition>> {
+        let mut partitions = BTreeSet::new();
+        for _ in 0..self.u32()? {
+            let topic = TopicName::parse(self.text()?)?;
+            for _ in 0..self.u32()? {
+                partitions.insert(TopicPartition { topic: topic.clone(), partition: self.u32()? });
+            }
+        }
+        Ok(partitions)
+    }
+
+    fn groups(&mut self) -> Result<BTreeMap<GroupName, StagedOffsets>> {
+        let mut groups = BTreeMap::new();
+        for _ in 0..self.u32()? {
+            let group = GroupName::parse(self.text()?)?;
+            let mut staged = StagedOffsets::new();
+            for _ in 0..self.u32()? {
+                let topic = TopicName::parse(self.text()?)?;
+                let partition = TopicPartition { topic, partition: self.u32()? };
+                let committed = Committed {
+                    offset: self.u64()?,
+                    leader_epoch: self.u32()? as i32,
+                    committed_ms: self.u64()?,
+                    metadata: self.text()?.into(),
+                };
+                staged.insert(partition, committed);
+            }
+            groups.insert(group, staged);
+        }
+        Ok(groups)
+    }
+
+    fn end(self) -> Result<()> {
+        match self.0.len() {
+            0 => Ok(()),
+            left => Err(Error::malformed(format!("{left} bytes are left after the last field"))),
+        }
+    }
+}
+
+fn cut_short(error: bytes::TryGetError) -> Error {
+    Error::malformed(format!("it ends before its last field: {error}"))
+}

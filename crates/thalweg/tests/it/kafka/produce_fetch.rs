@@ -1,0 +1,110 @@
+//! Records in and out, of one door and of both.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::Start;
+use engine::codec::Codec;
+use engine::{Record, TopicSettings};
+use kafka_protocol::messages::{FetchRequest, ProduceRequest};
+
+use super::raw::{Raw, batch, fetch, fetched, produce, produced, records};
+use crate::reading::{subscribe, take};
+use crate::server::{Server, within};
+
+fn numbered(range: std::ops::Range<u32>) -> Vec<Record> {
+    let value = |n: u32| format!("value {n} {}", "x".repeat(100));
+    let key = |n: u32| if n % 3 == 0 { None } else { Some(Bytes::from(format!("key {n}"))) };
+    let record = |n: u32| Record {
+        timestamp_ms: 1_700_000_000_000 + i64::from(n),
+        key: key(n),
+        value: (n % 5 != 4).then(|| value(n).into()),
+        headers: vec![("h".into(), Some("1".into())), ("h".into(), None), ("bytes".into(), Some(vec![0, 255].into()))],
+        offset: n.into(),
+    };
+    range.map(record).collect()
+}
+
+/// In every version and with every codec, what comes out is what went in, at its offsets.
+#[tokio::test]
+async fn records_come_out_as_they_went_in() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    let codecs = [Codec::None, Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd];
+    for (version, fetch_version) in (3..=12).zip([4, 5, 6, 7, 8, 9, 10, 11, 12, 12]) {
+        let name = format!("versions.{version}");
+        server.client("tcp").await.create_topic(&name, TopicSettings::default()).await.expect("created");
+        let mut sent = Vec::new();
+        for (at, codec) in (0..).zip(codecs) {
+            let some = numbered(at * 10..(at + 1) * 10);
+            let response = raw.call(version, produce(&name, 0, -1, batch(codec, &some))).await;
+            assert_eq!(produced(&response), (0, i64::from(at) * 10, None), "{version} {codec:?}");
+            sent.extend(some);
+        }
+        let response = raw.call(fetch_version, fetch(&name, 0, 0, 1000)).await;
+        let (code, end, batches) = fetched(&response);
+        assert_eq!((code, end, batches.len()), (0, 50, 5), "{fetch_version}");
+        assert_eq!(records(&batches), sent);
+        // Who asks for the middle of a batch gets all of it.
+        let response = raw.call(fetch_version, fetch(&name, 0, 17, 0)).await;
+        assert_eq!(records(&fetched(&response).2), sent[10..]);
+    }
+}
+
+/// A topic that one door wrote is read through the other: keys, values, headers and times.
+#[tokio::test]
+async fn both_doors_see_the_same_log() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    client.create_topic("both", TopicSettings::default()).await.expect("created");
+    let mut raw = Raw::connect(&server).await;
+    let all = numbered(0..20);
+    raw.call(9, produce("both", 0, -1, batch(Codec::Zstd, &all[..10]))).await;
+    for record in &all[10..] {
+        within("publish", client.publish("both", record.clone())).await.expect("published");
+    }
+    let response = raw.call(11, fetch("both", 0, 0, 0)).await;
+    assert_eq!(records(&fetched(&response).2), all);
+    let mut subscription = subscribe(&client, "both", Start::Earliest).await;
+    let seen = take(&mut subscription, all.len()).await.into_iter().map(|message| message.record);
+    assert_eq!(seen.collect::<Vec<_>>(), all);
+}
+
+/// A fetch at the end waits for what is published, and no longer than it said.
+#[tokio::test]
+async fn a_fetch_waits_for_records() {
+    let server = Server::start();
+    let mut reader = Raw::connect(&server).await;
+    let mut writer = Raw::connect(&server).await;
+    writer.create("waits").await;
+    writer.call(9, produce("waits", 0, -1, batch(Codec::None, &numbered(0..1)))).await;
+    let begin = std::time::Instant::now();
+    let (code, end, batches) = fetched(&reader.call(11, fetch("waits", 0, 1, 50)).await);
+    assert_eq!((code, end, batches.len()), (0, 1, 0));
+    assert!(begin.elapsed() >= Duration::from_millis(50));
+    reader.send(11, &fetch("waits", 0, 1, 60_000)).await;
+    let sent = numbered(1..2);
+    writer.call(9, produce("waits", 0, 1, batch(Codec::None, &sent))).await;
+    let (code, end, batches) = fetched(&reader.answer::<FetchRequest>(11).await);
+    assert_eq!((code, end), (0, 2));
+    assert_eq!(records(&batches), sent);
+}
+
+/// Batches that are sent without waiting are taken in their order, and answered in it. Without acks there is no
+/// answer.
+#[tokio::test]
+async fn requests_are_answered_in_their_order() {
+    let server = Server::with(&["data=data"]);
+    let mut raw = Raw::connect(&server).await;
+    raw.create("order").await;
+    for n in 0..100u32 {
+        let acks = [-1, 1, 0][n as usize % 3];
+        raw.send(9, &produce("order", 0, acks, batch(Codec::None, &numbered(n..n + 1)))).await;
+    }
+    for n in (0..100).filter(|n| n % 3 != 2) {
+        assert_eq!(produced(&raw.answer::<ProduceRequest>(9).await), (0, n, None));
+    }
+    let (_, end, batches) = fetched(&raw.call(11, fetch("order", 0, 0, 1000)).await);
+    assert_eq!(end, 100);
+    assert_eq!(records(&batches), numbered(0..100));
+}

@@ -1,0 +1,165 @@
+//! A Kafka client that says exactly what it is told to.
+
+use std::net::SocketAddr;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use engine::codec::Codec;
+use engine::{BatchBuilder, Record, RecordBatch};
+use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::{
+    FetchRequest, FetchResponse, MetadataRequest, ProduceRequest, ProduceResponse, RequestHeader, ResponseHeader,
+    TopicName,
+};
+use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::server::{Server, within};
+
+pub struct Raw {
+    stream: TcpStream,
+    correlation: i32,
+}
+
+impl Raw {
+    pub async fn connect(server: &Server) -> Self {
+        Self::connect_to(server.kafka).await
+    }
+
+    pub async fn connect_to(address: SocketAddr) -> Self {
+        let stream = within("a connection", TcpStream::connect(address)).await.expect("connected");
+        stream.set_nodelay(true).expect("no delay");
+        Self { stream, correlation: 0 }
+    }
+
+    /// Asks, and waits for the answer.
+    pub async fn call<R: Request>(&mut self, version: i16, request: R) -> R::Response {
+        self.send(version, &request).await;
+        self.answer::<R>(version).await
+    }
+
+    /// Creates a topic, by asking for it.
+    pub async fn create(&mut self, name: &str) {
+        let wanted = MetadataRequestTopic::default().with_name(Some(topic(name)));
+        let response = self.call(4, MetadataRequest::default().with_topics(Some(vec![wanted]))).await;
+        assert_eq!(response.topics[0].error_code, 0, "{name}");
+    }
+
+    /// Asks without waiting.
+    pub async fn send<R: Request>(&mut self, version: i16, request: &R) {
+        let mut body = BytesMut::new();
+        request.encode(&mut body, version).expect("a request of this version");
+        self.send_body(R::KEY, version, R::header_version(version), &body).await;
+    }
+
+    /// The same with a body of any bytes.
+    pub async fn send_body(&mut self, key: i16, version: i16, header_version: i16, body: &[u8]) {
+        self.correlation += 1;
+        let header = RequestHeader::default()
+            .with_request_api_key(key)
+            .with_request_api_version(version)
+            .with_correlation_id(self.correlation)
+            .with_client_id(Some(StrBytes::from_static_str("raw")));
+        let mut frame = BytesMut::new();
+        header.encode(&mut frame, header_version).expect("a header");
+        frame.extend_from_slice(body);
+        self.send_frame(&frame).await;
+    }
+
+    pub async fn send_frame(&mut self, frame: &[u8]) {
+        let mut bytes = BytesMut::with_capacity(frame.len() + 4);
+        bytes.put_i32(frame.len() as i32);
+        bytes.extend_from_slice(frame);
+        self.send_bytes(&bytes).await;
+    }
+
+    /// Bytes of no meaning. The broker may have hung up.
+    pub async fn send_bytes(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.unwrap_or_default();
+    }
+
+    /// The answer to the oldest request that was not answered. Its correlation id is looked at by the caller of
+    /// [`Raw::frame`] only.
+    pub async fn answer<R: Request>(&mut self, version: i16) -> R::Response {
+        let mut frame = self.frame().await.expect("an answer");
+        ResponseHeader::decode(&mut frame, R::Response::header_version(version)).expect("a header");
+        let response = R::Response::decode(&mut frame, version).expect("an answer of this version");
+        assert!(frame.is_empty(), "{} bytes are left behind an answer", frame.len());
+        response
+    }
+
+    /// The next frame, or `None` where the broker has hung up.
+    pub async fn frame(&mut self) -> Option<Bytes> {
+        let mut length = [0; 4];
+        match within("an answer", self.stream.read_exact(&mut length)).await {
+            Ok(_) => {
+                let mut frame = vec![0; (&length[..]).get_i32() as usize];
+                within("an answer", self.stream.read_exact(&mut frame)).await.expect("a whole frame");
+                Some(frame.into())
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+pub fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+pub fn topic(name: &str) -> TopicName {
+    TopicName(text(name))
+}
+
+/// A batch as a client makes it.
+pub fn batch(codec: Codec, records: &[Record]) -> Bytes {
+    let mut builder = BatchBuilder::new();
+    for record in records {
+        builder.push_record(record, 1).expect("a record");
+    }
+    builder.finish_with(codec, None).expect("records").into_bytes()
+}
+
+pub fn produce(name: &str, partition: i32, acks: i16, batch: Bytes) -> ProduceRequest {
+    let data = PartitionProduceData::default().with_index(partition).with_records(Some(batch));
+    let topic = TopicProduceData::default().with_name(topic(name)).with_partition_data(vec![data]);
+    ProduceRequest::default().with_acks(acks).with_timeout_ms(1000).with_topic_data(vec![topic])
+}
+
+/// The code, the base offset and the message of the only batch.
+pub fn produced(response: &ProduceResponse) -> (i16, i64, Option<String>) {
+    let partition = &response.responses[0].partition_responses[0];
+    let message = partition.error_message.as_ref().map(ToString::to_string);
+    (partition.error_code, partition.base_offset, message)
+}
+
+pub fn fetch(name: &str, partition: i32, offset: i64, wait_ms: i32) -> FetchRequest {
+    let partition = FetchPartition::default()
+        .with_partition(partition)
+        .with_fetch_offset(offset)
+        .with_current_leader_epoch(-1)
+        .with_partition_max_bytes(1 << 20);
+    let topic = FetchTopic::default().with_topic(topic(name)).with_partitions(vec![partition]);
+    FetchRequest::default().with_max_wait_ms(wait_ms).with_min_bytes(1).with_max_bytes(1 << 24).with_topics(vec![topic])
+}
+
+/// The code, the end of the log and the batches of the only partition.
+pub fn fetched(response: &FetchResponse) -> (i16, i64, Vec<RecordBatch>) {
+    let partition = &response.responses[0].partitions[0];
+    let mut bytes = partition.records.clone().unwrap_or_default();
+    let mut batches = Vec::new();
+    while bytes.len() > 12 {
+        let length = 12 + u32::from_be_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) as usize;
+        batches.push(RecordBatch::parse(bytes.split_to(length)).expect("a batch"));
+    }
+    (partition.error_code, partition.high_watermark, batches)
+}
+
+pub fn records(batches: &[RecordBatch]) -> Vec<Record> {
+    let own = |batch: &RecordBatch| {
+        let records = batch.records().expect("readable");
+        records.iter().map(|record| records.own(&record.expect("a record"))).collect::<Vec<_>>()
+    };
+    batches.iter().flat_map(own).collect()
+}
