@@ -49,6 +49,7 @@ def record(message):
     return Record(message.key(), message.value(), message.headers() or [], timestamp, message.partition(), message.offset())
 
 
+@calls
 def deliver(producer, topic, records):
     reports = []
     note = lambda error, message: reports.append(error or message.offset())
@@ -150,13 +151,19 @@ class Client(suite.Client):
 
     def read(self, topic, count, partition=0, start="earliest", committed=False):
         consumer = kafka.Consumer(self.options(**{
-            "group.id": "none", "enable.auto.commit": False, "check.crcs": True,
+            "group.id": "none", "enable.auto.commit": False, "check.crcs": True, "enable.partition.eof": True,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
         }))
         consumer.assign([TopicPartition(topic, partition, PRESENT.get(start, start))])
         found = []
-        suite.until(f"{count} records", lambda: found.extend(consumer.consume(1000, 0.2)) or len(found) >= count)
-        found += consumer.consume(1000, suite.QUIET_SECONDS)
+
+        def is_at_end():
+            messages = consumer.consume(1000, 0.1)
+            ends = [m for m in messages if m.error() and m.error().code() == KafkaError._PARTITION_EOF]
+            found.extend(m for m in messages if m not in ends)
+            return ends and len(found) >= count
+
+        suite.until(f"{count} records", is_at_end)
         consumer.close()
         return [record(message) for message in found]
 

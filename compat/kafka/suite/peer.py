@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Apache Kafka itself, which the suite is proved against: a scenario that fails here is wrong.
 
-    peer.py DIR     starts a broker on free ports with its data in DIR, which has to be new, until SIGTERM
+    peer.py [--until-eof] DIR     starts a broker on free ports with its data in DIR, which has to be new, until SIGTERM
+                                  or until its input ends
 
 DIR/ready.json then names its listeners, in the keys that `cargo xtask compat kafka` takes as options.
 The jars are those of pom.xml in target/compat/jars.
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -68,9 +70,18 @@ def java(*arguments, heap="256m"):
     return ["java", f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", log, "-cp", f"{JARS}/*", *map(str, arguments)]
 
 
+def end_with_input():
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def main():
-    directory = pathlib.Path(sys.argv[1]).resolve()
+    *options, directory = sys.argv[1:]
+    directory = pathlib.Path(directory).resolve()
     directory.mkdir()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if "--until-eof" in options:
+        threading.Thread(target=end_with_input, daemon=True).start()
     key, certificate, log = directory / "key.pem", directory / "ca.pem", directory / "log"
     names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
     with open(log, "a") as out:
@@ -90,7 +101,6 @@ def main():
                        check=True, stdout=out, stderr=out)
         broker = subprocess.Popen(java("kafka.Kafka", properties, heap="1g"), stdout=out, stderr=out,
                                   stdin=subprocess.DEVNULL, start_new_session=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         begin = time.monotonic()
         while "Kafka Server started" not in log.read_text():

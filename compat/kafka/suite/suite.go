@@ -172,8 +172,14 @@ func (e *env) name(what string) string {
 func (e *env) topic() string { return e.name("topic") }
 
 func (e *env) create(partitions int32) string {
-	must(e.CreateTopic(e.topic(), partitions, nil))
+	e.createTopic(e.topic(), partitions, nil)
 	return e.topic()
+}
+
+func (e *env) createTopic(topic string, partitions int32, configs map[string]string) {
+	must(e.CreateTopic(topic, partitions, configs))
+	// An answer may come before every part of a broker knows.
+	Until("the topic is listed", func() bool { return got(e.Topics())[topic] == int(partitions) })
 }
 
 type failure string
@@ -543,7 +549,7 @@ func adminTopics(e *env) {
 
 func adminConfigs(e *env) {
 	topic := e.topic()
-	must(e.CreateTopic(topic, 1, map[string]string{"retention.ms": "3600000", "cleanup.policy": "delete"}))
+	e.createTopic(topic, 1, map[string]string{"retention.ms": "3600000", "cleanup.policy": "delete"})
 	value := func(name string) string { return got(e.Configs(topic))[name] }
 	was := value("retention.bytes")
 	same(value("retention.ms"), "3600000", "retention.ms")
@@ -643,8 +649,8 @@ func transactionCommitAbort(e *env) {
 
 func transactionTransform(e *env) {
 	in, out := e.name("in"), e.name("out")
-	must(e.CreateTopic(in, 1, nil))
-	must(e.CreateTopic(out, 1, nil))
+	e.createTopic(in, 1, nil)
+	e.createTopic(out, 1, nil)
 	e.produce(in, numbered("value", 0, 6, 0))
 	doubled := func(records []Record) (doubled []Record) {
 		for _, r := range records {
@@ -715,7 +721,7 @@ func unknownTopic(e *env) {
 
 func tooLarge(e *env) {
 	topic := e.topic()
-	must(e.CreateTopic(topic, 1, map[string]string{"max.message.bytes": "20000"}))
+	e.createTopic(topic, 1, map[string]string{"max.message.bytes": "20000"})
 	_, err := e.Produce(topic, []Record{{Key: []byte("k"), Value: make([]byte, 50_000)}}, "none", false)
 	refused("MESSAGE_TOO_LARGE", err)
 	same(e.produce(topic, numbered("value", 0, 3, 0)), upTo(3), "the offsets of others")

@@ -171,9 +171,15 @@ def numbered(count, begin=0, partition=0, tag="value"):
     return [Record(f"key-{i % 7}".encode(), f"{tag}-{i}".encode(), partition=partition) for i in range(begin, begin + count)]
 
 
+def create(c, topic, partitions=1, configs={}):
+    c.create_topic(topic, partitions, configs)
+    # An answer may come before every part of a broker knows.
+    until("the topic is listed", lambda: c.topics().get(topic) == partitions)
+
+
 def codec(name):
     def scenario(c, n):
-        c.create_topic(n())
+        create(c, n())
         text = b"the same words again and again "
         records = [Record(b"k%d" % i, b"%d " % i + text * 20, [("n", b"%d" % i)]) for i in range(200)]
         same(c.produce(n(), records, codec=name), list(range(200)), "the offsets")
@@ -185,7 +191,7 @@ def codec(name):
 
 
 def headers(c, n):
-    c.create_topic(n())
+    create(c, n())
     sent = [
         [("a", b"1"), ("b", b"2")],
         [("same", b"first"), ("same", b"second"), ("same", b"first")],
@@ -200,7 +206,7 @@ def headers(c, n):
 
 
 def nulls(c, n):
-    c.create_topic(n())
+    create(c, n())
     sent = [Record(None, b"no key"), Record(b"no value", None), Record(None, None), Record(b"", b""), Record(bytes(range(256)), b"\0")]
     sent = [r for r in sent if c.can_send(r)]
     c.produce(n(), sent)
@@ -208,14 +214,14 @@ def nulls(c, n):
 
 
 def timestamps(c, n):
-    c.create_topic(n())
+    create(c, n())
     sent = [Record(b"k", b"v", [], at) for at in (START_MS, START_MS + 1, START_MS - 86_400_000, START_MS + 5)]
     c.produce(n(), sent)
     same([r.timestamp for r in c.read(n(), len(sent))], [r.timestamp for r in sent], "the timestamps")
 
 
 def large_record(c, n):
-    c.create_topic(n())
+    create(c, n())
     sent = [Record(b"k%d" % i, bytes((i + j * j) % 251 for j in range(1000)) * 1000) for i in range(3)]
     c.produce(n(), sent)
     if plain(c.read(n(), 3)) != plain(sent):
@@ -223,21 +229,21 @@ def large_record(c, n):
 
 
 def many_in_order(c, n):
-    c.create_topic(n())
+    create(c, n())
     sent = numbered(10_000)
     same(c.produce(n(), sent), list(range(10_000)), "the offsets")
     same(plain(c.read(n(), 10_000)), plain(sent), "what was read")
 
 
 def idempotent(c, n):
-    c.create_topic(n())
+    create(c, n())
     sent = numbered(2000)
     same(c.produce(n(), sent, idempotent=True), list(range(2000)), "the offsets")
     same(plain(c.read(n(), 2000)), plain(sent), "what was read")
 
 
 def from_offset(c, n):
-    c.create_topic(n(), 2)
+    create(c, n(), 2)
     c.produce(n(), numbered(5, partition=0, tag="other"))
     sent = numbered(50, partition=1)
     c.produce(n(), sent)
@@ -248,7 +254,7 @@ def from_offset(c, n):
 
 
 def earliest_latest(c, n):
-    c.create_topic(n())
+    create(c, n())
     c.produce(n(), numbered(5))
     same(c.offsets(n(), 0), (0, 5), "first and next offset")
     same(plain(c.read(n(), 5, start="earliest")), plain(numbered(5)), "from the earliest")
@@ -256,7 +262,7 @@ def earliest_latest(c, n):
 
 
 def from_time(c, n):
-    c.create_topic(n())
+    create(c, n())
     sent = [Record(b"k", b"%d" % i, [], START_MS + 1000 * i) for i in range(20)]
     c.produce(n(), sent)
     same(c.offset_at(n(), 0, START_MS - 5), 0, "the offset before all")
@@ -299,7 +305,7 @@ def group(strategy="range", protocol="classic"):
         if strategy_name is None:
             raise Skip("the library has no cooperative assignor")
         partitions, each = 4, 10
-        c.create_topic(n(), partitions)
+        create(c, n(), partitions)
 
         def produce(round):
             sent = [r for p in range(partitions) for r in numbered(each, partition=p, tag=f"round-{round}-{p}")]
@@ -329,7 +335,7 @@ def group(strategy="range", protocol="classic"):
 
 
 def group_static(c, n):
-    c.create_topic(n(), 4)
+    create(c, n(), 4)
     join = lambda instance: c.member(n(), n("group"), instance=instance)
     with contextlib.closing(join("one")) as first:
         second = join("two")
@@ -350,7 +356,7 @@ def group_static(c, n):
 
 
 def commit_resume(c, n):
-    c.create_topic(n())
+    create(c, n())
     sent = numbered(10)
     c.produce(n(), sent)
     text = "four of ten, café"
@@ -365,7 +371,7 @@ def commit_resume(c, n):
 
 
 def admin_topics(c, n):
-    c.create_topic(n(), 2)
+    create(c, n(), 2)
     same(c.topics().get(n()), 2, "partitions")
     refused("TOPIC_ALREADY_EXISTS", lambda: c.create_topic(n(), 2))
     refused("INVALID_TOPIC_EXCEPTION", lambda: c.create_topic("not a name!", 1))
@@ -380,7 +386,7 @@ def admin_topics(c, n):
 
 
 def admin_configs(c, n):
-    c.create_topic(n(), 1, {"retention.ms": "3600000", "cleanup.policy": "delete"})
+    create(c, n(), 1, {"retention.ms": "3600000", "cleanup.policy": "delete"})
     default = c.configs(n())["retention.bytes"]
     same(c.configs(n())["retention.ms"], "3600000", "retention.ms")
     c.set_config(n(), "retention.bytes", "123456789")
@@ -392,7 +398,7 @@ def admin_configs(c, n):
 
 
 def admin_delete_records(c, n):
-    c.create_topic(n())
+    create(c, n())
     c.produce(n(), numbered(10))
     same(c.delete_records(n(), 0, 4), 4, "the first offset")
     same(c.offsets(n(), 0), (4, 10), "first and next offset")
@@ -401,7 +407,7 @@ def admin_delete_records(c, n):
 
 
 def admin_groups(c, n):
-    c.create_topic(n(), 2)
+    create(c, n(), 2)
     c.produce(n(), numbered(5, partition=0) + numbered(5, partition=1))
     with contextlib.closing(c.member(n(), n("group"))) as member:
         drain([member], 10, "records")
@@ -435,14 +441,14 @@ def admin_cluster(c, n):
 
 
 def admin_log_dirs(c, n):
-    c.create_topic(n())
+    create(c, n())
     c.produce(n(), numbered(100))
     if c.log_bytes(n()) < 100:
         fail(f"{c.log_bytes(n())} bytes")
 
 
 def transaction_commit_abort(c, n):
-    c.create_topic(n())
+    create(c, n())
     with contextlib.closing(c.transaction(n("id"))) as transaction:
         for round, finish in enumerate([transaction.commit, transaction.abort, transaction.commit]):
             transaction.begin()
@@ -458,8 +464,8 @@ def transaction_commit_abort(c, n):
 
 
 def transaction_transform(c, n):
-    c.create_topic(n("in"))
-    c.create_topic(n("out"))
+    create(c, n("in"))
+    create(c, n("out"))
     c.produce(n("in"), numbered(6))
     doubled = lambda records: [Record(r.key, r.value * 2) for r in records]
     with contextlib.closing(c.transaction(n("id"))) as transaction, contextlib.closing(c.member(n("in"), n("group"))) as member:
@@ -478,7 +484,7 @@ def transaction_transform(c, n):
 
 
 def transaction_fenced(c, n):
-    c.create_topic(n())
+    create(c, n())
     with contextlib.closing(c.transaction(n("id"))) as zombie:
         zombie.begin()
         zombie.send(n(), numbered(2, tag="zombie"))
@@ -508,7 +514,7 @@ def unknown_topic(c, n):
 
 
 def too_large(c, n):
-    c.create_topic(n(), 1, {"max.message.bytes": "20000"})
+    create(c, n(), 1, {"max.message.bytes": "20000"})
     refused("MESSAGE_TOO_LARGE", lambda: c.produce(n(), [Record(b"k", bytes(50_000))]))
     same(c.produce(n(), numbered(3)), [0, 1, 2], "the offsets of others")
     same(plain(c.read(n(), 3)), plain(numbered(3)), "what was read")
@@ -522,7 +528,7 @@ def sasl(mechanism, tls):
         if tls:
             security["ca"] = os.environ["COMPAT_CA"]
         known = type(c)(address, security)
-        c.create_topic(n())
+        create(c, n())
         try:
             known.produce(n(), numbered(3))
             same(plain(known.read(n(), 3)), plain(numbered(3)), "what was read")
