@@ -46,9 +46,14 @@ const COMMANDS: &[Command] = &[
         run: kafka_messages::run,
     },
     Command {
-        usage: "compat",
+        usage: "compat batches",
         about: "Have kafka-python read the record batches that this project writes",
-        run: |_| compat::run(),
+        run: compat::run,
+    },
+    Command {
+        usage: "compat kafka [client..]",
+        about: "Have clients and tools of Kafka go through what people do with them (--quick: a few of them)",
+        run: compat::run,
     },
     Command {
         usage: "soak storage [--minutes N]",

@@ -59,6 +59,7 @@ impl Code {
     pub const FENCED_INSTANCE_ID: Self = Self(82);
     pub const GROUP_SUBSCRIBED_TO_TOPIC: Self = Self(86);
     pub const INVALID_RECORD: Self = Self(87);
+    pub const UNSTABLE_OFFSET_COMMIT: Self = Self(88);
     pub const PRODUCER_FENCED: Self = Self(90);
     pub const RESOURCE_NOT_FOUND: Self = Self(91);
     pub const DUPLICATE_RESOURCE: Self = Self(92);

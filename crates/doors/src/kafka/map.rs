@@ -1,11 +1,14 @@
 //! Requests into calls of the broker.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{Attempt, Broker, FetchLimits, Wakes};
 use engine::security::{Resource, UserName};
 use engine::{Acks, DraftBatch, Error, PartitionId, Result};
+use tokio::sync::Notify;
 
 use super::acls;
 use super::admin;
@@ -38,6 +41,29 @@ pub(super) struct Caller {
     pub advertised: (String, u16),
     /// The version that it speaks of the API that it uses.
     pub version: i16,
+    /// Whether the broker goes away: then nobody waits for others any more.
+    pub leaving: Rc<Leaving>,
+}
+
+/// Whether the broker goes away.
+#[derive(Default)]
+pub(super) struct Leaving {
+    is_so: Cell<bool>,
+    news: Notify,
+}
+
+impl Leaving {
+    pub(super) fn begin(&self) {
+        self.is_so.set(true);
+        self.news.notify_waiters();
+    }
+
+    pub(super) async fn begun(&self) {
+        let news = self.news.notified();
+        if !self.is_so.get() {
+            news.await;
+        }
+    }
 }
 
 /// What became of each batch so far, in the order of the request.
@@ -175,17 +201,17 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::ListOffsets(r) => A::ListOffsets(log::list_offsets(broker, who, r).await),
         Q::OffsetForLeaderEpoch(r) => A::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, who, r)),
         Q::JoinGroup(r) => A::JoinGroup(groups::join(broker, who, r).await),
-        Q::SyncGroup(r) => A::SyncGroup(groups::sync(broker, r).await),
-        Q::Heartbeat(r) => A::Heartbeat(groups::heartbeat(broker, r).await),
+        Q::SyncGroup(r) => A::SyncGroup(groups::sync(broker, who, r).await),
+        Q::Heartbeat(r) => A::Heartbeat(groups::heartbeat(broker, who, r).await),
         Q::LeaveGroup(r) => A::LeaveGroup(groups::leave(broker, who, r).await),
         Q::ConsumerGroupHeartbeat(r) => A::ConsumerGroupHeartbeat(groups::consumer_heartbeat(broker, who, r).await),
-        Q::OffsetCommit(r) => A::OffsetCommit(groups::commit(broker, r).await),
-        Q::OffsetFetch(r) => A::OffsetFetch(groups::fetch(broker, r).await),
-        Q::OffsetDelete(r) => A::OffsetDelete(groups::delete_offsets(broker, r).await),
-        Q::ListGroups(r) => A::ListGroups(groups::list(broker, r).await),
+        Q::OffsetCommit(r) => A::OffsetCommit(groups::commit(broker, who, r).await),
+        Q::OffsetFetch(r) => A::OffsetFetch(groups::fetch(broker, who, r).await),
+        Q::OffsetDelete(r) => A::OffsetDelete(groups::delete_offsets(broker, who, r).await),
+        Q::ListGroups(r) => A::ListGroups(groups::list(broker, who, r).await),
         Q::DescribeGroups(r) => A::DescribeGroups(groups::describe(broker, who, r).await),
-        Q::ConsumerGroupDescribe(r) => A::ConsumerGroupDescribe(groups::describe_consumer(broker, r).await),
-        Q::DeleteGroups(r) => A::DeleteGroups(groups::delete(broker, r).await),
+        Q::ConsumerGroupDescribe(r) => A::ConsumerGroupDescribe(groups::describe_consumer(broker, who, r).await),
+        Q::DeleteGroups(r) => A::DeleteGroups(groups::delete(broker, who, r).await),
         Q::InitProducerId(r) => A::InitProducerId(transactions::init_producer(broker, who, r).await),
         Q::AddPartitionsToTxn(r) => A::AddPartitionsToTxn(transactions::add_partitions(broker, who, r).await),
         Q::AddOffsetsToTxn(r) => A::AddOffsetsToTxn(transactions::add_offsets(broker, who, r).await),

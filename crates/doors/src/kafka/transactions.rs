@@ -427,7 +427,7 @@ fn code(refused: &TransactionError) -> Code {
 fn of_group(reason: Reason, error: &Error) -> Code {
     match reason {
         Reason::UnknownMember => Code::UNKNOWN_MEMBER_ID,
-        Reason::StaleEpoch | Reason::NotOwner => Code::ILLEGAL_GENERATION,
+        Reason::StaleEpoch | Reason::StaleGeneration | Reason::NotOwner => Code::ILLEGAL_GENERATION,
         Reason::ReplacedInstance => Code::FENCED_INSTANCE_ID,
         Reason::RebalanceInProgress => Code::REBALANCE_IN_PROGRESS,
         _ => of_coordinator(error),

@@ -23,6 +23,7 @@ fn caller(version: i16) -> Caller {
         host: "localhost".into(),
         advertised: ("localhost".into(), 9092),
         version,
+        leaving: Default::default(),
     }
 }
 

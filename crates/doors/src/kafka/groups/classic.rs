@@ -19,7 +19,8 @@ use super::super::messages::join_group::{
 use super::super::messages::leave_group::{LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse};
 use super::super::messages::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse};
 use super::{
-    CONSUMERS, Outcome, Refused, group_name, identity, instance_id, member_id, partitions_of, read_share, write_share,
+    CONSUMERS, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, Outcome, Refused, SYNC_GROUP, group_for, identity, instance_id,
+    member_id, partitions_of, read_share, write_share,
 };
 
 /// The first version whose clients join a second time, under the id that they are given.
@@ -35,7 +36,7 @@ pub(in super::super) async fn join(
     request: JoinGroupRequest,
 ) -> JoinGroupResponse {
     let member_id = request.member_id.clone();
-    match try_join(broker, caller, request).await {
+    match or_leave(caller, try_join(broker, caller, request)).await {
         Ok(Entered::Joined(joined)) => told(joined),
         Ok(Entered::Named(id)) => JoinGroupResponse {
             error_code: Code::MEMBER_ID_REQUIRED.0,
@@ -49,8 +50,18 @@ pub(in super::super) async fn join(
     }
 }
 
+/// Waits for the others, unless the broker goes away.
+async fn or_leave<T>(caller: &Caller, answer: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+    tokio::select! {
+        answer = answer => answer,
+        () = caller.leaving.begun() => {
+            Err(Refused { code: Code::COORDINATOR_NOT_AVAILABLE, message: "the broker goes away".to_owned() })
+        }
+    }
+}
+
 async fn try_join(broker: &Arc<Broker>, caller: &Caller, request: JoinGroupRequest) -> Outcome<Entered> {
-    let group = group_name(&request.group_id)?;
+    let group = group_for(broker, caller, JOIN_GROUP, &request.group_id)?;
     let timeout_ms = |timeout_ms: i32| u32::try_from(timeout_ms).unwrap_or_default();
     // The first version has one timeout for both.
     let rebalance_timeout_ms =
@@ -112,14 +123,18 @@ fn told(joined: Joined) -> JoinGroupResponse {
     }
 }
 
-pub(in super::super) async fn sync(broker: &Arc<Broker>, request: SyncGroupRequest) -> SyncGroupResponse {
-    try_sync(broker, request)
+pub(in super::super) async fn sync(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: SyncGroupRequest,
+) -> SyncGroupResponse {
+    or_leave(caller, try_sync(broker, caller, request))
         .await
         .unwrap_or_else(|refused| SyncGroupResponse { error_code: refused.code.0, ..Default::default() })
 }
 
-async fn try_sync(broker: &Arc<Broker>, request: SyncGroupRequest) -> Outcome<SyncGroupResponse> {
-    let group = group_name(&request.group_id)?;
+async fn try_sync(broker: &Arc<Broker>, caller: &Caller, request: SyncGroupRequest) -> Outcome<SyncGroupResponse> {
+    let group = group_for(broker, caller, SYNC_GROUP, &request.group_id)?;
     let sync = ClassicSync {
         who: identity(&request.member_id, request.group_instance_id.as_deref())?,
         generation: generation(request.generation_id),
@@ -155,10 +170,14 @@ fn shares(assignments: Vec<SyncGroupRequestAssignment>) -> Outcome<Vec<Share>> {
     assignments.into_iter().map(share).collect()
 }
 
-pub(in super::super) async fn heartbeat(broker: &Arc<Broker>, request: HeartbeatRequest) -> HeartbeatResponse {
+pub(in super::super) async fn heartbeat(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: HeartbeatRequest,
+) -> HeartbeatResponse {
     let beat = async {
+        let group = group_for(broker, caller, HEARTBEAT, &request.group_id)?;
         let who = identity(&request.member_id, request.group_instance_id.as_deref())?;
-        let group = group_name(&request.group_id)?;
         Outcome::Ok(broker.heartbeat_classic(&group, &who, generation(request.generation_id)).await?)
     };
     HeartbeatResponse { error_code: code_of(beat.await), ..Default::default() }
@@ -174,7 +193,7 @@ pub(in super::super) async fn leave(
         true => vec![MemberIdentity { member_id: request.member_id, ..Default::default() }],
         false => request.members,
     };
-    match try_leave(broker, &request.group_id, &leaving).await {
+    match try_leave(broker, caller, &request.group_id, &leaving).await {
         Err(refused) => LeaveGroupResponse { error_code: refused.code.0, ..Default::default() },
         Ok(codes) if is_of_one => {
             LeaveGroupResponse { error_code: codes.first().copied().unwrap_or_default(), ..Default::default() }
@@ -191,8 +210,13 @@ pub(in super::super) async fn leave(
 }
 
 /// What became of each.
-async fn try_leave(broker: &Arc<Broker>, group: &str, leaving: &[MemberIdentity]) -> Outcome<Vec<i16>> {
-    let group = group_name(group)?;
+async fn try_leave(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    group: &str,
+    leaving: &[MemberIdentity],
+) -> Outcome<Vec<i16>> {
+    let group = group_for(broker, caller, LEAVE_GROUP, group)?;
     let leaver = |member: &MemberIdentity| {
         let id = Some(member.member_id.as_str()).filter(|id| !id.is_empty());
         let instance = instance_id(member.group_instance_id.as_deref())?;

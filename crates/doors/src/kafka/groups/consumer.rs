@@ -7,6 +7,7 @@ use std::time::Duration;
 use broker::{Beat, Broker};
 use engine::groups::{Assignor, Identity, Join, Turn};
 use engine::limits::{REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN};
+use engine::security::Resource;
 use engine::{Error, Pattern, TopicId, TopicName, TopicPartition};
 
 use super::super::errors::Code;
@@ -15,7 +16,7 @@ use super::super::messages::Uuid;
 use super::super::messages::consumer_group_heartbeat::{
     Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
 };
-use super::{Outcome, Refused, by_topic, group_name, identity, partition_of};
+use super::{CONSUMER_GROUP_HEARTBEAT, Outcome, Refused, by_topic, group_for, identity, partition_of};
 
 /// How long a member may be silent, and how often it is asked to speak: Kafka's own.
 const SESSION_TIMEOUT_MS: u32 = 45_000;
@@ -50,7 +51,10 @@ async fn try_heartbeat(
     caller: &Caller,
     request: &ConsumerGroupHeartbeatRequest,
 ) -> Outcome<(String, Option<Turn>)> {
-    let group = group_name(&request.group_id)?;
+    let group = group_for(broker, caller, CONSUMER_GROUP_HEARTBEAT, &request.group_id)?;
+    for name in request.subscribed_topic_names.iter().flatten() {
+        caller.may_use(broker, CONSUMER_GROUP_HEARTBEAT, &Resource::topic(name))?;
+    }
     // In the first version it is the broker that gives a member its id.
     let id = match request.member_id.as_str() {
         "" if request.member_epoch == 0 && caller.version == 0 => broker.new_member_id(&caller.client)?.to_string(),

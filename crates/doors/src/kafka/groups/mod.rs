@@ -8,12 +8,15 @@ mod shown;
 
 use std::collections::BTreeSet;
 
+use broker::Broker;
 use bytes::Bytes;
 use engine::groups::{GroupError, GroupName, Identity, InstanceId, MemberId, Reason};
 use engine::limits::GROUP_PARTITIONS_MAX;
+use engine::security::Resource;
 use engine::{PartitionId, TopicName, TopicPartition};
 
 use super::errors::{Code, of_group};
+use super::map::Caller;
 use super::messages::consumer_protocol_assignment::{ConsumerProtocolAssignment, TopicPartition as OfTopic};
 use super::messages::{decode_embedded, encode_embedded};
 
@@ -22,6 +25,19 @@ pub(super) use consumer::consumer_heartbeat;
 pub(super) use offsets::{commit, delete_offsets, fetch};
 pub(super) use shown::{delete, describe, describe_consumer, list};
 
+/// The keys of the requests.
+const OFFSET_COMMIT: i16 = 8;
+const OFFSET_FETCH: i16 = 9;
+const JOIN_GROUP: i16 = 11;
+const HEARTBEAT: i16 = 12;
+const LEAVE_GROUP: i16 = 13;
+const SYNC_GROUP: i16 = 14;
+const DESCRIBE_GROUPS: i16 = 15;
+const LIST_GROUPS: i16 = 16;
+const DELETE_GROUPS: i16 = 42;
+const OFFSET_DELETE: i16 = 47;
+const CONSUMER_GROUP_HEARTBEAT: i16 = 68;
+const CONSUMER_GROUP_DESCRIBE: i16 = 69;
 /// What members share out that read topics: the only kind that the broker can share out itself.
 const CONSUMERS: &str = "consumer";
 /// The version in which the broker writes what is embedded: every client reads it.
@@ -48,7 +64,16 @@ impl From<engine::Error> for Refused {
     }
 }
 
-fn group_name(name: &str) -> Outcome<GroupName> {
+impl From<Code> for Refused {
+    /// For want of a right.
+    fn from(code: Code) -> Self {
+        Self { code, message: "this user may not do that".to_owned() }
+    }
+}
+
+/// The group, where the caller may use the API with this key on it.
+fn group_for(broker: &Broker, caller: &Caller, key: i16, name: &str) -> Outcome<GroupName> {
+    caller.may_use(broker, key, &Resource::group(name))?;
     GroupName::parse(name).map_err(|error| Refused { code: Code::INVALID_GROUP_ID, message: error.message })
 }
 

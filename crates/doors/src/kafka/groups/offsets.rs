@@ -6,9 +6,11 @@ use std::sync::Arc;
 use broker::Broker;
 use engine::groups::{Committed, Committer, NO_LEADER_EPOCH, Reason};
 use engine::limits::{GROUP_PARTITIONS_MAX, OFFSET_METADATA_BYTES_MAX};
+use engine::security::Resource;
 use engine::{TopicName, TopicPartition};
 
 use super::super::errors::Code;
+use super::super::map::Caller;
 use super::super::messages::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitResponse, OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -20,26 +22,35 @@ use super::super::messages::offset_fetch::{
     OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup, OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions, OffsetFetchResponseTopic, OffsetFetchResponseTopics,
 };
-use super::{Outcome, Refused, by_topic, group_name, identity, partition_of};
+use super::{
+    OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH, Outcome, Refused, by_topic, group_for, identity, partition_of,
+};
 
+/// The first version that asks for several groups at once.
+const ASKS_FOR_GROUPS: i16 = 8;
 /// In place of an offset that there is not.
 const NO_OFFSET: i64 = -1;
 
-pub(in super::super) async fn commit(broker: &Arc<Broker>, request: OffsetCommitRequest) -> OffsetCommitResponse {
+pub(in super::super) async fn commit(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: OffsetCommitRequest,
+) -> OffsetCommitResponse {
     let mut offsets = Vec::new();
     let mut codes = Vec::new();
     for topic in &request.topics {
         let found = broker.find_topic(&topic.name).zip(TopicName::parse(&topic.name).ok());
+        let found = found.ok_or(Code::UNKNOWN_TOPIC_OR_PARTITION);
+        let may_read = caller.may_use(broker, OFFSET_COMMIT, &Resource::topic(&topic.name));
+        let found = may_read.and(found);
         for partition in &topic.partitions {
-            let commit = match &found {
-                Some(((_, partitions), name)) => check(name, *partitions, partition),
-                None => Err(Code::UNKNOWN_TOPIC_OR_PARTITION),
-            };
+            let commit =
+                found.as_ref().map_err(|code| *code).and_then(|((_, count), name)| check(name, *count, partition));
             codes.push(commit.as_ref().err().copied());
             offsets.extend(commit);
         }
     }
-    let committed = try_commit(broker, &request, offsets).await.map_err(|refused| refused.code);
+    let committed = try_commit(broker, caller, &request, offsets).await.map_err(|refused| refused.code);
     let code = committed.err().unwrap_or(Code::NONE);
     let mut codes = codes.into_iter().map(|own| own.unwrap_or(code).0);
     let topics = request.topics.into_iter().map(|topic| OffsetCommitResponseTopic {
@@ -77,10 +88,11 @@ fn check(
 
 async fn try_commit(
     broker: &Arc<Broker>,
+    caller: &Caller,
     request: &OffsetCommitRequest,
     offsets: Vec<broker::OffsetCommit>,
 ) -> Outcome<()> {
-    let group = group_name(&request.group_id)?;
+    let group = group_for(broker, caller, OFFSET_COMMIT, &request.group_id)?;
     let committer = match u32::try_from(request.generation_id_or_member_epoch) {
         Ok(epoch) => {
             Committer::Member { who: identity(&request.member_id, request.group_instance_id.as_deref())?, epoch }
@@ -98,32 +110,39 @@ async fn try_commit(
     })
 }
 
-/// Topics with the offsets of their partitions, or of all that there are.
+/// Topics with their partitions, or all that there are.
 type Wanted = Option<Vec<(String, Vec<i32>)>>;
-type Found = Vec<(String, Vec<(i32, Option<Committed>)>)>;
+/// Each partition with what is committed there, or why that is not said.
+type Found = Vec<(String, Vec<(i32, Result<Option<Committed>, Code>)>)>;
 
-pub(in super::super) async fn fetch(broker: &Arc<Broker>, request: OffsetFetchRequest) -> OffsetFetchResponse {
-    if request.groups.is_empty() {
+pub(in super::super) async fn fetch(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: OffsetFetchRequest,
+) -> OffsetFetchResponse {
+    let is_stable = request.require_stable;
+    if caller.version < ASKS_FOR_GROUPS {
         let wanted =
             request.topics.map(|topics| topics.into_iter().map(|of| (of.name, of.partition_indexes)).collect());
-        let (topics, error_code) = answer(broker, &request.group_id, wanted).await;
+        let (topics, error_code) = answer(broker, caller, &request.group_id, wanted, is_stable).await;
         let topics = topics.into_iter().map(|(name, partitions)| OffsetFetchResponseTopic {
             name,
-            partitions: partitions.into_iter().map(|(number, committed)| old_partition(number, committed)).collect(),
+            partitions: partitions.into_iter().map(|(number, found)| old_partition(number, found)).collect(),
         });
         return OffsetFetchResponse { topics: topics.collect(), error_code, ..Default::default() };
     }
     let mut groups = Vec::with_capacity(request.groups.len());
+    // Each once: an answer is no longer than what is asked about.
     let mut seen = BTreeSet::new();
     for group in request.groups {
         if !seen.insert(group.group_id.clone()) {
             continue;
         }
         let wanted = group.topics.map(|topics| topics.into_iter().map(|of| (of.name, of.partition_indexes)).collect());
-        let (topics, error_code) = answer(broker, &group.group_id, wanted).await;
+        let (topics, error_code) = answer(broker, caller, &group.group_id, wanted, is_stable).await;
         let topics = topics.into_iter().map(|(name, partitions)| OffsetFetchResponseTopics {
             name,
-            partitions: partitions.into_iter().map(|(number, committed)| partition(number, committed)).collect(),
+            partitions: partitions.into_iter().map(|(number, found)| partition(number, found)).collect(),
         });
         groups.push(OffsetFetchResponseGroup { group_id: group.group_id, topics: topics.collect(), error_code });
     }
@@ -131,34 +150,37 @@ pub(in super::super) async fn fetch(broker: &Arc<Broker>, request: OffsetFetchRe
 }
 
 /// With the code of what went wrong with all of it.
-async fn answer(broker: &Arc<Broker>, group: &str, wanted: Wanted) -> (Found, i16) {
-    match found(broker, group, wanted).await {
+async fn answer(broker: &Arc<Broker>, caller: &Caller, group: &str, wanted: Wanted, is_stable: bool) -> (Found, i16) {
+    match found(broker, caller, group, wanted, is_stable).await {
         Ok(found) => (found, Code::NONE.0),
         Err(refused) => (Found::new(), refused.code.0),
     }
 }
 
-async fn found(broker: &Arc<Broker>, group: &str, wanted: Wanted) -> Outcome<Found> {
-    let committed = broker.committed_offsets(&group_name(group)?, None).await?;
-    let Some(wanted) = wanted else {
-        let mut committed: BTreeMap<TopicPartition, Committed> = committed.into_iter().collect();
-        let topics = by_topic(committed.keys().cloned().collect::<Vec<_>>()).into_iter();
-        return Ok(topics
-            .map(|(topic, numbers)| {
-                let partitions = numbers.into_iter().map(|number| {
-                    let at = partition_of(&topic, number);
-                    (number, at.and_then(|at| committed.remove(&at)))
-                });
-                (topic.to_string(), partitions.collect())
-            })
-            .collect());
-    };
-    let committed: BTreeMap<TopicPartition, Committed> = committed.into_iter().collect();
+async fn found(broker: &Arc<Broker>, caller: &Caller, group: &str, wanted: Wanted, is_stable: bool) -> Outcome<Found> {
+    let group = group_for(broker, caller, OFFSET_FETCH, group)?;
+    // First: what a transaction commits meanwhile is then not missed.
+    let unstable = if is_stable { broker.unstable_offsets(&group).await? } else { BTreeSet::new() };
+    let committed: BTreeMap<TopicPartition, Committed> =
+        broker.committed_offsets(&group, None).await?.into_iter().collect();
+    let may_describe = |topic: &str| caller.may_use(broker, OFFSET_FETCH, &Resource::topic(topic));
+    let wanted = wanted.unwrap_or_else(|| {
+        let all: BTreeSet<TopicPartition> = committed.keys().chain(&unstable).cloned().collect();
+        let topics = by_topic(all).into_iter().map(|(topic, numbers)| (topic.to_string(), numbers));
+        topics.filter(|(topic, _)| may_describe(topic).is_ok()).collect()
+    });
     // Each once: an answer is no longer than what is asked about.
     let mut seen = BTreeSet::new();
     let mut of_topic = |(name, numbers): (String, Vec<i32>)| {
         let topic = TopicName::parse(&name).ok();
-        let of = |number| committed.get(&partition_of(topic.as_ref()?, number)?).cloned();
+        let may = may_describe(&name);
+        let of = |number| {
+            may?;
+            match topic.as_ref().and_then(|topic| partition_of(topic, number)) {
+                Some(at) if unstable.contains(&at) => Err(Code::UNSTABLE_OFFSET_COMMIT),
+                at => Ok(at.and_then(|at| committed.get(&at).cloned())),
+            }
+        };
         let numbers = numbers.into_iter().filter(|number| seen.insert((name.clone(), *number)));
         let partitions = numbers.map(|number| (number, of(number))).collect();
         (name.clone(), partitions)
@@ -166,62 +188,74 @@ async fn found(broker: &Arc<Broker>, group: &str, wanted: Wanted) -> Outcome<Fou
     Ok(wanted.into_iter().map(&mut of_topic).collect())
 }
 
-fn partition(number: i32, committed: Option<Committed>) -> OffsetFetchResponsePartitions {
-    let (committed_offset, committed_leader_epoch, metadata) = fields(committed);
+fn partition(number: i32, found: Result<Option<Committed>, Code>) -> OffsetFetchResponsePartitions {
+    let old = old_partition(number, found);
     OffsetFetchResponsePartitions {
         partition_index: number,
-        committed_offset,
-        committed_leader_epoch,
-        metadata: Some(metadata),
-        error_code: Code::NONE.0,
+        committed_offset: old.committed_offset,
+        committed_leader_epoch: old.committed_leader_epoch,
+        metadata: old.metadata,
+        error_code: old.error_code,
     }
 }
 
-fn old_partition(number: i32, committed: Option<Committed>) -> OffsetFetchResponsePartition {
-    let (committed_offset, committed_leader_epoch, metadata) = fields(committed);
+fn old_partition(number: i32, found: Result<Option<Committed>, Code>) -> OffsetFetchResponsePartition {
+    let code = found.as_ref().err().copied().unwrap_or(Code::NONE);
+    let committed = found.unwrap_or_default();
+    let (committed_offset, committed_leader_epoch, metadata) = committed
+        .map_or((NO_OFFSET, NO_LEADER_EPOCH, String::new()), |committed| {
+            (committed.offset as i64, committed.leader_epoch, committed.metadata.into())
+        });
     OffsetFetchResponsePartition {
         partition_index: number,
         committed_offset,
         committed_leader_epoch,
         metadata: Some(metadata),
-        error_code: Code::NONE.0,
+        error_code: code.0,
     }
-}
-
-fn fields(committed: Option<Committed>) -> (i64, i32, String) {
-    committed.map_or((NO_OFFSET, NO_LEADER_EPOCH, String::new()), |committed| {
-        (committed.offset as i64, committed.leader_epoch, committed.metadata.into())
-    })
 }
 
 pub(in super::super) async fn delete_offsets(
     broker: &Arc<Broker>,
+    caller: &Caller,
     request: OffsetDeleteRequest,
 ) -> OffsetDeleteResponse {
-    try_delete(broker, request)
+    try_delete(broker, caller, request)
         .await
         .unwrap_or_else(|refused| OffsetDeleteResponse { error_code: refused.code.0, ..Default::default() })
 }
 
-async fn try_delete(broker: &Arc<Broker>, request: OffsetDeleteRequest) -> Outcome<OffsetDeleteResponse> {
-    let group = group_name(&request.group_id)?;
-    let known = request.topics.iter().flat_map(|of| {
-        let topic = TopicName::parse(&of.name).ok();
-        of.partitions.iter().filter_map(move |partition| partition_of(topic.as_ref()?, partition.partition_index))
-    });
-    let known: Vec<TopicPartition> = known.take(GROUP_PARTITIONS_MAX).collect();
-    let deleted = broker.delete_offsets(&group, known).await?.into_iter();
-    let codes: BTreeMap<TopicPartition, Code> = deleted
-        .map(|(at, outcome)| (at, outcome.err().map_or(Code::NONE, |refused| Refused::from(refused).code)))
-        .collect();
+async fn try_delete(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: OffsetDeleteRequest,
+) -> Outcome<OffsetDeleteResponse> {
+    let group = group_for(broker, caller, OFFSET_DELETE, &request.group_id)?;
+    let known = |name: &str, number| partition_of(&TopicName::parse(name).ok()?, number);
+    let mut codes: BTreeMap<TopicPartition, Code> = BTreeMap::new();
+    let mut wanted = Vec::new();
+    for of in &request.topics {
+        let may_read = caller.may_use(broker, OFFSET_DELETE, &Resource::topic(&of.name));
+        for at in of.partitions.iter().filter_map(|partition| known(&of.name, partition.partition_index)) {
+            match may_read {
+                Ok(()) if wanted.len() < GROUP_PARTITIONS_MAX => wanted.push(at),
+                Ok(()) => {}
+                Err(code) => drop(codes.insert(at, code)),
+            }
+        }
+    }
+    for (at, outcome) in broker.delete_offsets(&group, wanted).await? {
+        codes.insert(at, outcome.err().map_or(Code::NONE, |refused| Refused::from(refused).code));
+    }
     let topics = request.topics.into_iter().map(|of| {
-        let topic = TopicName::parse(&of.name).ok();
-        let code = |number| Some(*codes.get(&partition_of(topic.as_ref()?, number)?)?);
-        let partitions = of.partitions.iter().map(|partition| OffsetDeleteResponsePartition {
-            partition_index: partition.partition_index,
-            error_code: code(partition.partition_index).unwrap_or(Code::UNKNOWN_TOPIC_OR_PARTITION).0,
+        let partitions = of.partitions.iter().map(|partition| {
+            let code = known(&of.name, partition.partition_index).and_then(|at| codes.get(&at).copied());
+            OffsetDeleteResponsePartition {
+                partition_index: partition.partition_index,
+                error_code: code.unwrap_or(Code::UNKNOWN_TOPIC_OR_PARTITION).0,
+            }
         });
-        OffsetDeleteResponseTopic { partitions: partitions.collect(), name: of.name }
+        OffsetDeleteResponseTopic { partitions: partitions.collect(), name: of.name.clone() }
     });
     Ok(OffsetDeleteResponse { topics: topics.collect(), ..Default::default() })
 }

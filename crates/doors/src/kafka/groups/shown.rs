@@ -5,6 +5,7 @@ use std::sync::Arc;
 use broker::{Broker, ClassicInfo, GroupMember, GroupStatus};
 use bytes::Bytes;
 use engine::groups::{ClassicPhase, GroupState};
+use engine::security::Resource;
 use engine::{TopicName, TopicPartition};
 
 use super::super::errors::Code;
@@ -20,7 +21,10 @@ use super::super::messages::describe_groups::{
 };
 use super::super::messages::list_groups::{ListGroupsRequest, ListGroupsResponse, ListedGroup};
 use super::super::messages::{Uuid, encode_embedded};
-use super::{CONSUMERS, EMBEDDED_VERSION, Outcome, Refused, by_topic, distinct, group_name, write_share};
+use super::{
+    CONSUMER_GROUP_DESCRIBE, CONSUMERS, DELETE_GROUPS, DESCRIBE_GROUPS, EMBEDDED_VERSION, LIST_GROUPS, Outcome,
+    Refused, by_topic, distinct, group_for, write_share,
+};
 
 /// Who shares out.
 const CLASSIC: &str = "Classic";
@@ -49,7 +53,11 @@ fn type_name(state: GroupState, classic: Option<&ClassicInfo>) -> &'static str {
     if classic.is_some() || state == GroupState::Empty { CLASSIC } else { CONSUMER }
 }
 
-pub(in super::super) async fn list(broker: &Arc<Broker>, request: ListGroupsRequest) -> ListGroupsResponse {
+pub(in super::super) async fn list(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: ListGroupsRequest,
+) -> ListGroupsResponse {
     let groups = match broker.list_groups("", usize::MAX).await {
         Ok((groups, _)) => groups,
         Err(refused) => {
@@ -59,7 +67,8 @@ pub(in super::super) async fn list(broker: &Arc<Broker>, request: ListGroupsRequ
     let is_wanted = |wanted: &[String], name: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))
     };
-    let groups = groups.into_iter().map(|group| ListedGroup {
+    let may_see = |name: &str| caller.may_use(broker, LIST_GROUPS, &Resource::group(name)).is_ok();
+    let groups = groups.into_iter().filter(|group| may_see(group.name.as_str())).map(|group| ListedGroup {
         group_state: state_name(group.state, group.classic.as_ref()).into(),
         group_type: type_name(group.state, group.classic.as_ref()).into(),
         protocol_type: group.classic.map_or_else(|| CONSUMERS.into(), |classic| classic.protocol_type),
@@ -78,8 +87,10 @@ pub(in super::super) async fn describe(
 ) -> DescribeGroupsResponse {
     let mut groups = Vec::with_capacity(request.groups.len());
     for name in distinct(request.groups) {
-        groups.push(match status(broker, &name).await {
-            Ok(status) => described(status),
+        let authorized_operations =
+            caller.operations(broker, &Resource::group(&name), request.include_authorized_operations);
+        groups.push(match status(broker, caller, DESCRIBE_GROUPS, &name).await {
+            Ok(status) => DescribedGroup { authorized_operations, ..described(status) },
             // Older clients expect that of a group that is not there.
             Err(refused) if refused.code == Code::GROUP_ID_NOT_FOUND && caller.version < SAYS_NOT_FOUND => {
                 DescribedGroup { group_id: name, group_state: DEAD.into(), ..Default::default() }
@@ -96,8 +107,8 @@ pub(in super::super) async fn describe(
     DescribeGroupsResponse { groups, ..Default::default() }
 }
 
-async fn status(broker: &Arc<Broker>, name: &str) -> Outcome<GroupStatus> {
-    Ok(broker.describe_group(&group_name(name)?).await?)
+async fn status(broker: &Arc<Broker>, caller: &Caller, key: i16, name: &str) -> Outcome<GroupStatus> {
+    Ok(broker.describe_group(&group_for(broker, caller, key, name)?).await?)
 }
 
 fn described(status: GroupStatus) -> DescribedGroup {
@@ -141,11 +152,14 @@ fn metadata(member: &GroupMember) -> Bytes {
 
 pub(in super::super) async fn describe_consumer(
     broker: &Arc<Broker>,
+    caller: &Caller,
     request: ConsumerGroupDescribeRequest,
 ) -> ConsumerGroupDescribeResponse {
     let mut groups = Vec::with_capacity(request.group_ids.len());
     for name in distinct(request.group_ids) {
-        let status = status(broker, &name).await.and_then(|status| {
+        let authorized_operations =
+            caller.operations(broker, &Resource::group(&name), request.include_authorized_operations);
+        let status = status(broker, caller, CONSUMER_GROUP_DESCRIBE, &name).await.and_then(|status| {
             if type_name(status.state, status.classic.as_ref()) == CONSUMER {
                 return Ok(status);
             }
@@ -160,7 +174,7 @@ pub(in super::super) async fn describe_consumer(
                 group_state: DEAD.into(),
                 ..Default::default()
             },
-            |status| described_consumers(broker, status),
+            |status| DescribedConsumers { authorized_operations, ..described_consumers(broker, status) },
         ));
     }
     ConsumerGroupDescribeResponse { groups, ..Default::default() }
@@ -200,10 +214,14 @@ fn assignment(broker: &Broker, partitions: Vec<TopicPartition>) -> Assignment {
     Assignment { topic_partitions: by_topic(partitions).into_iter().filter_map(of_topic).collect() }
 }
 
-pub(in super::super) async fn delete(broker: &Arc<Broker>, request: DeleteGroupsRequest) -> DeleteGroupsResponse {
+pub(in super::super) async fn delete(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: DeleteGroupsRequest,
+) -> DeleteGroupsResponse {
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in request.groups_names {
-        let deleted = match group_name(&group_id) {
+        let deleted = match group_for(broker, caller, DELETE_GROUPS, &group_id) {
             Ok(name) => broker.delete_group(&name).await.map_err(Refused::from),
             Err(refused) => Err(refused),
         };

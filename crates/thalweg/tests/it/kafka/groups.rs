@@ -7,6 +7,7 @@ use client::{Client, ConsumerEvent, TopicPartition, TopicSettings};
 use kafka_protocol::messages::consumer_group_heartbeat_request::TopicPartitions;
 use kafka_protocol::messages::consumer_protocol_assignment::TopicPartition as Assigned;
 use kafka_protocol::messages::consumer_protocol_subscription::TopicPartition as Owned;
+use kafka_protocol::messages::create_acls_request::AclCreation;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
@@ -17,13 +18,15 @@ use kafka_protocol::messages::offset_fetch_request::{
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
     ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
-    ConsumerProtocolAssignment, ConsumerProtocolSubscription, DeleteGroupsRequest, DescribeGroupsRequest, GroupId,
-    HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest,
-    OffsetDeleteRequest, OffsetFetchRequest, SyncGroupRequest,
+    ConsumerProtocolAssignment, ConsumerProtocolSubscription, CreateAclsRequest, DeleteGroupsRequest,
+    DescribeGroupsRequest, GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
+    ListGroupsRequest, OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, SyncGroupRequest,
 };
 use kafka_protocol::protocol::{Decodable, Encodable};
+use rustix::process::Signal;
 
 use super::raw::{Raw, text, topic};
+use super::security::{SET, log_in};
 use crate::server::{Server, until, within};
 
 const UNKNOWN_MEMBER: i16 = 25;
@@ -662,4 +665,72 @@ async fn a_restart_keeps_offsets_and_generations() {
     member.enter().await;
     assert!(member.generation > before);
     assert_eq!(committed(&mut member.raw, 9, 2).await, (3, "note".into()));
+}
+
+/// What users may do in groups is what lists allow, and what they may not do says nothing of what is there.
+#[tokio::test]
+async fn groups_are_for_those_that_lists_allow() {
+    let server = Server::with(&SET);
+    let mut root = log_in(&server, "root", "r00t").await.expect("it is right");
+    root.create("t").await;
+    let mut app = Member {
+        raw: log_in(&server, "app", "secret").await.expect("it is right"),
+        ..Member::new(&server, 30_000).await
+    };
+    app.send_join().await;
+    assert_eq!(app.raw.answer::<JoinGroupRequest>(9).await.error_code, 30);
+    assert_eq!((app.beat().await, app.commit(0, 1).await), (30, 29));
+    let sync = SyncGroupRequest::default().with_group_id(group());
+    assert_eq!(app.raw.call(5, sync).await.error_code, 30);
+    assert_eq!(app.raw.call(5, LeaveGroupRequest::default().with_group_id(group())).await.error_code, 30);
+    let all = OffsetFetchRequestGroup::default().with_group_id(group()).with_topics(None);
+    let all = || OffsetFetchRequest::default().with_groups(vec![all.clone()]);
+    assert_eq!(app.raw.call(9, all()).await.groups[0].error_code, 30);
+    let beat = ConsumerGroupHeartbeatRequest::default().with_group_id(group()).with_member_id(text("m"));
+    assert_eq!(app.raw.call(1, beat).await.error_code, 30);
+    let describe = || DescribeGroupsRequest::default().with_groups(vec![group()]);
+    assert_eq!(app.raw.call(6, describe()).await.groups[0].error_code, 30);
+    let describe_newer = ConsumerGroupDescribeRequest::default().with_group_ids(vec![group()]);
+    assert_eq!(app.raw.call(1, describe_newer).await.groups[0].error_code, 30);
+    let delete = || DeleteGroupsRequest::default().with_groups_names(vec![group()]);
+    assert_eq!(app.raw.call(2, delete()).await.results[0].error_code, 30);
+    assert_eq!(app.raw.call(0, OffsetDeleteRequest::default().with_group_id(group())).await.error_code, 30);
+
+    let may_read = |kind, name: &str| {
+        AclCreation::default()
+            .with_resource_type(kind)
+            .with_resource_name(text(name))
+            .with_resource_pattern_type(3)
+            .with_principal(text("User:app"))
+            .with_host(text("*"))
+            .with_operation(3)
+            .with_permission_type(3)
+    };
+    root.call(3, CreateAclsRequest::default().with_creations(vec![may_read(3, "g")])).await;
+    app.enter().await;
+    assert_eq!(app.commit(0, 1).await, 29, "it may not read the topic");
+    root.call(3, CreateAclsRequest::default().with_creations(vec![may_read(2, "t")])).await;
+    assert_eq!((app.commit(0, 1).await, app.beat().await), (0, 0));
+    assert_eq!(app.raw.call(9, all()).await.groups[0].topics[0].partitions.len(), 1);
+    let described = app.raw.call(6, describe().with_include_authorized_operations(true)).await.groups;
+    // It may read, and so describe.
+    assert_eq!((described[0].error_code, described[0].authorized_operations), (0, 1 << 3 | 1 << 8));
+    assert_eq!(app.raw.call(5, ListGroupsRequest::default()).await.groups.len(), 1);
+    assert_eq!(app.raw.call(2, delete()).await.results[0].error_code, 30, "it may not delete");
+}
+
+/// A broker that goes away does not wait for members that wait for each other.
+#[tokio::test]
+async fn members_that_wait_do_not_hold_up_the_end() {
+    let mut server = Server::with(&["shutdown_timeout_ms=600000"]);
+    drop(with_topic(&server).await);
+    let mut first = Member::new(&server, 30_000).await;
+    first.enter().await;
+    let mut second = Member::new(&server, 30_000).await;
+    second.version = 3;
+    second.send_join().await;
+    first.until_rebalance().await;
+    server.signal(Signal::TERM);
+    assert_eq!(second.joined().await.error_code, 15);
+    assert!(server.ended().await.success());
 }

@@ -19,7 +19,7 @@ use super::raw::{Raw, text, topic};
 use crate::command;
 use crate::server::{Launch, Server};
 
-const SET: [&str; 4] = ["auth=required", "users=root:r00t,app:secret", "super_users=root", "authorization=true"];
+pub const SET: [&str; 4] = ["auth=required", "users=root:r00t,app:secret", "super_users=root", "authorization=true"];
 
 /// What the server says to one message: its code, and its bytes.
 async fn say(raw: &mut Raw, message: &[u8]) -> (i16, String) {
@@ -33,7 +33,7 @@ async fn shake(raw: &mut Raw, mechanism: &str) -> i16 {
 }
 
 /// A connection of this user, with PLAIN.
-async fn log_in(server: &Server, user: &str, password: &str) -> Result<Raw, i16> {
+pub async fn log_in(server: &Server, user: &str, password: &str) -> Result<Raw, i16> {
     let mut raw = Raw::connect(server).await;
     assert_eq!(shake(&mut raw, "PLAIN").await, 0);
     match say(&mut raw, format!("\0{user}\0{password}").as_bytes()).await.0 {

@@ -1,4 +1,4 @@
-//! `cargo xtask compat`: kafka-python reads the record batches that this project writes.
+//! `cargo xtask compat batches`: kafka-python reads the record batches that this project writes.
 
 use std::path::Path;
 

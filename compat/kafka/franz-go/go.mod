@@ -1,0 +1,17 @@
+module compat/franz-go
+
+go 1.26.8
+
+require (
+	compat/suite v0.0.0
+	github.com/twmb/franz-go v1.22.2
+	github.com/twmb/franz-go/pkg/kadm v1.19.0
+	github.com/twmb/franz-go/pkg/kmsg v1.15.0
+)
+
+require (
+	github.com/klauspost/compress v1.20.3 // indirect
+	github.com/pierrec/lz4/v4 v4.1.33 // indirect
+)
+
+replace compat/suite => ../suite

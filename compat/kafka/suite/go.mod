@@ -1,0 +1,3 @@
+module compat/suite
+
+go 1.25

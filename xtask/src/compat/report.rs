@@ -1,0 +1,174 @@
+//! What the programs say, line by line, and the table of it.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+/// How a scenario ended. The texts say why.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+/// One client, with its scenarios in the order in which they ran.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    pub client: String,
+    pub version: String,
+    pub scenarios: Vec<(String, Verdict)>,
+}
+
+impl Report {
+    pub fn new(client: &str) -> Self {
+        Self { client: client.to_owned(), ..Self::default() }
+    }
+
+    /// Takes a line: `client NAME VERSION`, `ok SCENARIO (TIME)`, `FAILED SCENARIO: why` or `skipped SCENARIO: why`.
+    /// Whatever else a library prints says nothing here.
+    pub fn take(&mut self, line: &str) {
+        let Some((word, rest)) = line.split_once(' ') else { return };
+        let (name, why) = rest.split_once(": ").unwrap_or((rest, ""));
+        let verdict = match word {
+            "client" => {
+                self.version = rest.rsplit(' ').next().unwrap_or_default().to_owned();
+                return;
+            }
+            "ok" => Verdict::Passed,
+            "FAILED" => Verdict::Failed(why.to_owned()),
+            "skipped" => Verdict::Skipped(why.to_owned()),
+            _ => return,
+        };
+        let name = name.split(' ').next().unwrap_or_default().to_owned();
+        self.scenarios.push((name, verdict));
+    }
+
+    pub fn fail(&mut self, scenario: &str, why: String) {
+        self.scenarios.push((scenario.to_owned(), Verdict::Failed(why)));
+    }
+
+    fn verdict(&self, scenario: &str) -> Option<&Verdict> {
+        self.scenarios.iter().find(|(name, _)| name == scenario).map(|(_, verdict)| verdict)
+    }
+
+    fn count(&self, is: impl Fn(&Verdict) -> bool) -> usize {
+        self.scenarios.iter().filter(|(_, verdict)| is(verdict)).count()
+    }
+}
+
+pub fn failed(reports: &[Report]) -> usize {
+    reports.iter().map(|report| report.count(|verdict| matches!(verdict, Verdict::Failed(_)))).sum()
+}
+
+/// A row for each scenario and a column for each client, what failed and was skipped with its reason, and the sums.
+pub fn table(reports: &[Report]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in reports.iter().flat_map(|report| &report.scenarios) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    let first = names.iter().map(|name| name.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    let mut row = |head: &str, cells: &mut dyn Iterator<Item = String>| {
+        out.push_str(format!("{head:first$}  {}", cells.collect::<Vec<_>>().join("  ")).trim_end());
+        out.push('\n');
+    };
+    let cell = |report: &Report, text: &str| format!("{text:width$}", width = width(report));
+    row("", &mut reports.iter().map(|report| cell(report, &report.client)));
+    row("", &mut reports.iter().map(|report| cell(report, &report.version)));
+    for name in &names {
+        let mark = |report: &Report| match report.verdict(name) {
+            Some(Verdict::Passed) => "ok",
+            Some(Verdict::Failed(_)) => "FAILED",
+            Some(Verdict::Skipped(_)) => "skipped",
+            None => "",
+        };
+        row(name, &mut reports.iter().map(|report| cell(report, mark(report))));
+    }
+    out.push_str(&reasons(reports));
+    let sum = |is: fn(&Verdict) -> bool| reports.iter().map(|report| report.count(is)).sum::<usize>();
+    let passed = sum(|verdict| *verdict == Verdict::Passed);
+    let skipped = sum(|verdict| matches!(verdict, Verdict::Skipped(_)));
+    let _ = writeln!(out, "\n{passed} passed, {} failed, {skipped} skipped", failed(reports));
+    out
+}
+
+fn width(report: &Report) -> usize {
+    [report.client.len(), report.version.len(), "skipped".len()].into_iter().max().unwrap_or(0)
+}
+
+fn reasons(reports: &[Report]) -> String {
+    let mut out = String::new();
+    for (is_failed, word) in [(false, "skipped"), (true, "FAILED")] {
+        for report in reports {
+            for (name, verdict) in &report.scenarios {
+                match verdict {
+                    Verdict::Failed(why) if is_failed => {
+                        out.push_str(&format!("\n{word} {} {name}: {why}", report.client))
+                    }
+                    Verdict::Skipped(why) if !is_failed => {
+                        out.push_str(&format!("\n{word} {} {name}: {why}", report.client));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    if out.is_empty() { out } else { out + "\n" }
+}
+
+pub fn to_json(reports: &[Report]) -> Value {
+    let scenario = |(name, verdict): &(String, Verdict)| match verdict {
+        Verdict::Passed => json!({"scenario": name, "verdict": "ok"}),
+        Verdict::Failed(why) => json!({"scenario": name, "verdict": "failed", "why": why}),
+        Verdict::Skipped(why) => json!({"scenario": name, "verdict": "skipped", "why": why}),
+    };
+    let client = |report: &Report| {
+        let scenarios: Vec<Value> = report.scenarios.iter().map(scenario).collect();
+        json!({"client": report.client, "version": report.version, "scenarios": scenarios})
+    };
+    Value::Array(reports.iter().map(client).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reports() -> [Report; 2] {
+        let mut one = Report::new("kcat");
+        for line in ["client kcat 1.7", "ok nulls (1.5 s)", "% noise of a library", "FAILED headers: a: not b"] {
+            one.take(line);
+        }
+        let mut two = Report::new("franz-go");
+        for line in ["client franz-go 1.22.2", "skipped headers: no such call"] {
+            two.take(line);
+        }
+        [one, two]
+    }
+
+    #[test]
+    fn lines_become_verdicts() {
+        let [one, two] = reports();
+        let failed = Verdict::Failed("a: not b".into());
+        assert_eq!(one.scenarios, [("nulls".to_owned(), Verdict::Passed), ("headers".to_owned(), failed)]);
+        assert_eq!((two.version.as_str(), two.scenarios.len()), ("1.22.2", 1));
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_scenario() {
+        let expected = "         kcat     franz-go
+         1.7      1.22.2
+nulls    ok
+headers  FAILED   skipped
+
+skipped franz-go headers: no such call
+FAILED kcat headers: a: not b
+
+1 passed, 1 failed, 1 skipped
+";
+        assert_eq!(table(&reports()), expected);
+        assert_eq!(to_json(&reports())[0]["scenarios"][1]["why"], "a: not b");
+    }
+}
