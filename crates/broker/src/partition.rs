@@ -103,8 +103,8 @@ pub(crate) struct AppendContext<'a> {
     pub store: Option<&'a Store>,
     /// Whether the append is over only when it is on the disk, if that is where its topic is.
     pub awaits_commit: bool,
-    /// Whether it comes back where the journal has much waiting, or a subscriber who blocks. The broker's own batches are
-    /// few and do not.
+    /// Whether it comes back where the journal has much waiting, or a subscriber who blocks. The broker's own batches
+    /// are few and do not.
     pub yields: bool,
     pub retention_bytes: u64,
     pub retention_ms: u64,

@@ -53,8 +53,8 @@ pub struct Producers {
     aborted: VecDeque<Aborted>,
 }
 
-/// Invariant: each run goes on in sequence where the one before it ends, and later in the log. All together have at most
-/// [`REMEMBERED_MAX`] records. There is none after a marker that began an epoch.
+/// Invariant: each run goes on in sequence where the one before it ends, and later in the log. All together have at
+/// most [`REMEMBERED_MAX`] records. There is none after a marker that began an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     epoch: i16,
@@ -209,7 +209,8 @@ impl Producers {
         state.push(run);
     }
 
-    /// The state of a producer, which may be new. Who was silent the longest makes room, unless its transaction is open.
+    /// The state of a producer, which may be new. Who was silent the longest makes room, unless its transaction is
+    /// open.
     fn state(&mut self, id: i64, epoch: i16) -> &mut State {
         if self.states.len() >= PRODUCERS_MAX && !self.states.contains_key(&id) {
             let idle = self.states.iter().filter(|(_, state)| state.open.is_none());

@@ -224,7 +224,7 @@ impl Broker {
                 let open = cell.producers().into_iter().filter(|producer| producer.open.is_some());
                 for producer in open.filter(|producer| !known.contains(&(producer.id, at.clone()))) {
                     let owner = ProducerEpoch { id: producer.id, epoch: producer.epoch };
-                    tracing::warn!(partition = %at, producer = producer.id, "aborts a transaction that nobody knows of");
+                    tracing::warn!(partition = %at, producer = producer.id, "aborts what no transaction knows of");
                     if let Err(error) = self.mark(&at, owner, Decision::Abort, &mut Wakes::default()) {
                         tracing::warn!(partition = %at, producer = producer.id, %error, "it stays open");
                     }
@@ -477,7 +477,7 @@ impl Broker {
         for at in &prepared.partitions {
             match self.mark(at, prepared.producer, decision, wakes) {
                 Err(error) if error.kind == ErrorKind::Corrupt => {
-                    tracing::warn!(id = %cell.id, partition = %at, %error, "a partition does not hear how a transaction ended");
+                    tracing::warn!(id = %cell.id, partition = %at, %error, "a partition is not told of an end");
                 }
                 marked => appended.extend(marked?),
             }
@@ -536,7 +536,7 @@ impl Broker {
                     continue;
                 }
                 if let Some(late) = state.transaction.expire(now_ms) {
-                    tracing::info!(id = %cell.id, timeout_ms = late.timeout_ms, "a transaction took too long and is aborted");
+                    tracing::info!(id = %cell.id, timeout_ms = late.timeout_ms, "a transaction took too long");
                     coordinator.counts.timed_out.add(1);
                     self.take_decision(&cell, &mut state, late, &mut wakes)
                 } else if let Phase::Prepared(_) = state.transaction.phase {

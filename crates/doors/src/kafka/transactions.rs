@@ -98,6 +98,9 @@ async fn init_transactions(
     broker.init_transactions(&id, expected, timeout_ms).await.map_err(|refused| code(&refused))
 }
 
+/// A partition that was asked for by its number, or why there is none.
+type Found = (i32, Result<TopicPartition, Code>);
+
 /// Either all partitions are added or none is, and each hears why.
 pub(super) async fn add_partitions(
     broker: &Arc<Broker>,
@@ -106,7 +109,7 @@ pub(super) async fn add_partitions(
 ) -> AddPartitionsToTxnResponse {
     let (id, topics) = (request.v3_and_below_transactional_id, request.v3_and_below_topics);
     let producer = ProducerEpoch { id: request.v3_and_below_producer_id, epoch: request.v3_and_below_producer_epoch };
-    let found: Vec<(String, Vec<(i32, Result<TopicPartition, Code>)>)> = topics
+    let found: Vec<(String, Vec<Found>)> = topics
         .into_iter()
         .map(|topic| {
             let partitions = topic.partitions.iter();
@@ -127,15 +130,13 @@ pub(super) async fn add_partitions(
         }
     };
     let outcome = fenced_before(2, caller, outcome);
-    let result = |(partition_index, found): (i32, Result<TopicPartition, Code>)| AddPartitionsToTxnPartitionResult {
+    let result = |(partition_index, found): Found| AddPartitionsToTxnPartitionResult {
         partition_index,
         partition_error_code: found.err().unwrap_or(outcome).0,
-        ..Default::default()
     };
     let results = found.into_iter().map(|(name, partitions)| AddPartitionsToTxnTopicResult {
         name,
         results_by_partition: partitions.into_iter().map(result).collect(),
-        ..Default::default()
     });
     AddPartitionsToTxnResponse { results_by_topic_v3_and_below: results.collect(), ..Default::default() }
 }
@@ -197,12 +198,10 @@ pub(super) async fn commit_offsets(
     let result = |(partition_index, code): (i32, Code)| TxnOffsetCommitResponsePartition {
         partition_index,
         error_code: if code == Code::NONE { outcome.0 } else { code.0 },
-        ..Default::default()
     };
     let topics = found.into_iter().map(|(name, partitions)| TxnOffsetCommitResponseTopic {
         name,
         partitions: partitions.into_iter().map(result).collect(),
-        ..Default::default()
     });
     TxnOffsetCommitResponse { topics: topics.collect(), ..Default::default() }
 }
@@ -282,8 +281,7 @@ fn described(transactional_id: String, transaction: Transaction) -> describe_tra
     for at in transaction.partitions {
         topics.entry(at.topic).or_default().push(at.partition as i32);
     }
-    let topic =
-        |(topic, partitions): (TopicName, _)| TopicData { topic: topic.to_string(), partitions, ..Default::default() };
+    let topic = |(topic, partitions): (TopicName, _)| TopicData { topic: topic.to_string(), partitions };
     describe_transactions::TransactionState {
         transactional_id,
         transaction_state: name_of(transaction.phase).to_owned(),
@@ -321,7 +319,6 @@ pub(super) async fn list(
         transactional_id: summary.id.to_string(),
         producer_id: summary.producer.id,
         transaction_state: name_of(summary.phase).to_owned(),
-        ..Default::default()
     };
     let is_unknown = |name: &&String| !Phase::ALL.into_iter().any(|phase| name_of(phase) == name.as_str());
     ListTransactionsResponse {
@@ -351,7 +348,6 @@ pub(super) fn describe_producers(
     let topics = request.topics.into_iter().map(|topic| TopicResponse {
         partitions: topic.partition_indexes.iter().map(|index| partition(&topic.name, *index)).collect(),
         name: topic.name,
-        ..Default::default()
     });
     DescribeProducersResponse { topics: topics.collect(), ..Default::default() }
 }

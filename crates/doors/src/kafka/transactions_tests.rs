@@ -33,7 +33,6 @@ async fn init(broker: &Arc<Broker>, id: Option<&str>, version: i16) -> (i16, Pro
         transaction_timeout_ms: 1000,
         producer_id: NONE,
         producer_epoch: NO_EPOCH,
-        ..Default::default()
     };
     let InitProducerIdResponse { error_code, producer_id: id, producer_epoch: epoch, .. } =
         init_producer(broker, &caller(version), request).await;
@@ -41,13 +40,12 @@ async fn init(broker: &Arc<Broker>, id: Option<&str>, version: i16) -> (i16, Pro
 }
 
 async fn add(broker: &Arc<Broker>, producer: ProducerEpoch, partitions: &[i32], version: i16) -> Vec<i16> {
-    let topic = AddPartitionsToTxnTopic { name: "t".into(), partitions: partitions.to_vec(), ..Default::default() };
+    let topic = AddPartitionsToTxnTopic { name: "t".into(), partitions: partitions.to_vec() };
     let request = AddPartitionsToTxnRequest {
         v3_and_below_transactional_id: "a".into(),
         v3_and_below_producer_id: producer.id,
         v3_and_below_producer_epoch: producer.epoch,
         v3_and_below_topics: vec![topic],
-        ..Default::default()
     };
     let answer = add_partitions(broker, &caller(version), request).await.results_by_topic_v3_and_below;
     answer[0].results_by_partition.iter().map(|result| result.partition_error_code).collect()
@@ -55,8 +53,7 @@ async fn add(broker: &Arc<Broker>, producer: ProducerEpoch, partitions: &[i32], 
 
 async fn end_with(broker: &Arc<Broker>, producer: ProducerEpoch, committed: bool, version: i16) -> i16 {
     let ProducerEpoch { id: producer_id, epoch: producer_epoch } = producer;
-    let request =
-        EndTxnRequest { transactional_id: "a".into(), producer_id, producer_epoch, committed, ..Default::default() };
+    let request = EndTxnRequest { transactional_id: "a".into(), producer_id, producer_epoch, committed };
     end(broker, &caller(version), request).await.error_code
 }
 
@@ -66,13 +63,9 @@ fn offsets(producer: ProducerEpoch, partitions: &[(i32, i64)]) -> TxnOffsetCommi
         committed_offset: *committed_offset,
         committed_leader_epoch: -1,
         committed_metadata: Some("note".into()),
-        ..Default::default()
     };
-    let topic = TxnOffsetCommitRequestTopic {
-        name: "t".into(),
-        partitions: partitions.iter().map(partition).collect(),
-        ..Default::default()
-    };
+    let topic =
+        TxnOffsetCommitRequestTopic { name: "t".into(), partitions: partitions.iter().map(partition).collect() };
     TxnOffsetCommitRequest {
         transactional_id: "a".into(),
         group_id: "g".into(),
@@ -101,7 +94,6 @@ async fn a_transaction_from_its_first_to_its_last_request() {
         producer_id: producer.id,
         producer_epoch: producer.epoch,
         group_id: "g".into(),
-        ..Default::default()
     };
     assert_eq!(add_offsets(&broker, &caller(3), request).await.error_code, 0);
     assert_eq!(commit(&broker, offsets(producer, &[(0, 7), (9, 1), (1, -5)])).await, [0, 3, 1]);
@@ -114,15 +106,15 @@ async fn a_transaction_from_its_first_to_its_last_request() {
     assert!(published.is_ok());
 
     let transactional_ids = vec!["a".into(), "nobody".into()];
-    let request = DescribeTransactionsRequest { transactional_ids, ..Default::default() };
+    let request = DescribeTransactionsRequest { transactional_ids };
     let seen = describe(&broker, &caller(0), request).await;
     let [open, none] = &seen.transaction_states[..] else { panic!("two were asked for") };
     assert_eq!((open.error_code, open.transaction_state.as_str(), open.producer_id), (0, "Ongoing", producer.id));
     assert_eq!((open.topics.len(), &open.topics[0].partitions[..]), (1, &[0, 1][..]));
     assert!(open.transaction_start_time_ms > 0);
     assert_eq!(none.error_code, Code::TRANSACTIONAL_ID_NOT_FOUND.0);
-    let topics = vec![TopicRequest { name: "t".into(), partition_indexes: vec![1, 5], ..Default::default() }];
-    let known = describe_producers(&broker, &caller(0), DescribeProducersRequest { topics, ..Default::default() });
+    let topics = vec![TopicRequest { name: "t".into(), partition_indexes: vec![1, 5] }];
+    let known = describe_producers(&broker, &caller(0), DescribeProducersRequest { topics });
     let [there, missing] = &known.topics[0].partitions[..] else { panic!("two were asked for") };
     let state = &there.active_producers[0];
     assert_eq!((state.producer_id, state.last_sequence, state.last_timestamp), (producer.id, 0, 5));
@@ -147,7 +139,6 @@ async fn refusals_have_the_codes_that_each_version_knows() {
         transaction_timeout_ms: timeout_ms,
         producer_id: id,
         producer_epoch: epoch,
-        ..Default::default()
     };
     for timeout_ms in [-1, 0, i32::MAX] {
         let refused = init_producer(&broker, &caller(4), request(timeout_ms, NONE, NO_EPOCH)).await;

@@ -8,10 +8,15 @@
 //!
 //! | value | version (u16) | then |
 //! |---|---|---|
-//! | | 1 | phase (u8), producer (i64), epoch (i16), producer before or -1 (i64), its epoch (i16), timeout, ms (u32), opened, ms since 1970 (u64, 2^64 - 1 while nothing is), changed, ms since 1970 (u64), partitions, groups |
+//! | | 1 | phase (u8), producer (i64), epoch (i16) |
+//! | | | the producer before (i64) and its epoch (i16), -1 for none |
+//! | | | timeout, ms (u32) |
+//! | | | opened, ms since 1970 (u64, 2^64 - 1 while nothing is), changed, ms since 1970 (u64) |
+//! | | | partitions, groups |
 //! | partitions | | number of topics (u32), of each its name (text), number of partitions (u32), the partitions (u32) |
 //! | groups | | number (u32), of each its name (text), number of offsets (u32), the offsets |
-//! | an offset | | topic (text), partition (u32), offset (u64), leader epoch (i32), committed at, ms since 1970 (u64), metadata (text) |
+//! | an offset | | topic (text), partition (u32), offset (u64), leader epoch (i32) |
+//! | | | committed at, ms since 1970 (u64), metadata (text) |
 
 use std::collections::{BTreeMap, BTreeSet};
 

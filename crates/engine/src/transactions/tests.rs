@@ -177,13 +177,16 @@ proptest! {
             now_ms += 10;
             let producer = transaction.producer;
             let next = match op {
-                Op::Init { goes_on } => match transaction.init(goes_on.then_some(producer), Some(9), TIMEOUT_MS, now_ms) {
-                    Ok(Init::Begins(next) | Init::Aborts(next)) => {
-                        prop_assert!(next.producer.epoch > producer.epoch, "whoever had it is fenced");
-                        Some(next)
+                Op::Init { goes_on } => {
+                    let expected = goes_on.then_some(producer);
+                    match transaction.init(expected, Some(9), TIMEOUT_MS, now_ms) {
+                        Ok(Init::Begins(next) | Init::Aborts(next)) => {
+                            prop_assert!(next.producer.epoch > producer.epoch, "whoever had it is fenced");
+                            Some(next)
+                        }
+                        _ => None,
                     }
-                    _ => None,
-                },
+                }
                 Op::Add(partition) => transaction.add_partitions(producer, &[at(partition)], now_ms).ok().flatten(),
                 Op::Group => transaction.add_group(producer, &group("g"), now_ms).ok().flatten(),
                 Op::Stage(partition) => {
@@ -217,9 +220,10 @@ proptest! {
     fn any_bytes_are_a_state_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
         let key = TransactionRecord::key(&TransactionalId::parse("id").expect("an id"));
         let value = [&[0, 1][..], &bytes].concat();
-        if let Ok(TransactionRecord { transaction: Some(transaction), .. }) = TransactionRecord::decode(&key, Some(&value)) {
-            prop_assert_eq!(TransactionRecord::decode(&key, Some(&TransactionRecord::value(&transaction)))
-                .map(|record| record.transaction), Ok(Some(transaction)));
+        let decoded = TransactionRecord::decode(&key, Some(&value));
+        if let Ok(TransactionRecord { transaction: Some(transaction), .. }) = &decoded {
+            let again = TransactionRecord::value(transaction);
+            prop_assert_eq!(TransactionRecord::decode(&key, Some(&again)), decoded);
         }
     }
 }

@@ -224,8 +224,8 @@ impl DiskPartition {
         self.state.lock().producers.clone()
     }
 
-    /// Forgets aborted transactions of which neither a segment nor the tail has a record. Returns the offset before which
-    /// all of them are forgotten.
+    /// Forgets aborted transactions of which neither a segment nor the tail has a record. Returns the offset before
+    /// which all of them are forgotten.
     pub fn forget_aborted(&self) -> Offset {
         let mut state = self.state.lock();
         let in_tail = state.tail.front().map_or(state.end, |held| held.batch.base_offset());

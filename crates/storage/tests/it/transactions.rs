@@ -1,4 +1,5 @@
-//! Transactions on disk: what is open, stable and void after whatever ended the process, and what compaction makes of it.
+//! Transactions on disk: what is open, stable and void after whatever ended the process, and what compaction makes of
+//! it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -147,8 +148,8 @@ impl Site {
         found
     }
 
-    /// Where all is committed: what is open and what is void is as the log says, and of what counts the newest record of
-    /// each key is there.
+    /// Where all is committed: what is open and what is void is as the log says, and of what counts the newest record
+    /// of each key is there.
     fn check(&self) -> usize {
         let (decisions, producers) = (self.decisions(), self.log.producers());
         let is_open = |sent: &&Sent| sent.transaction.is_some_and(|of| !decisions.contains_key(&of));
