@@ -24,7 +24,11 @@ fuzz_target!(|input: &[u8]| {
     };
     let mut encoded = BytesMut::new();
     producers.encode(&mut encoded);
-    assert_eq!(encoded, snapshot);
+    // One of before there were transactions is written anew.
+    match snapshot.first() {
+        Some(1) => assert_eq!(Producers::decode(encoded.freeze()).as_ref(), Ok(&producers)),
+        _ => assert_eq!(encoded, snapshot),
+    }
 
     let (mut end, mut last) = (END, 0i32);
     for send in sends.as_chunks::<8>().0 {

@@ -58,6 +58,13 @@ fuzz_target!(|input: &[u8]| {
         })
         .collect();
     assert!(count <= batch.count());
+    let emptied = RecordBatch::parse(batch.emptied().bytes().clone()).expect("it is a batch still");
+    assert_eq!((emptied.next_offset(), emptied.count()), (batch.next_offset(), 0));
+    if batch.is_control() {
+        assert_eq!(count, 0);
+        // Whatever it says of a transaction is no record for anyone.
+        return drop(batch.marker());
+    }
     if let Ok(records) = records {
         assert_eq!(count, batch.count());
         if !records.is_empty() {
@@ -67,7 +74,8 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fn is_whole(batch: &RecordBatch) -> bool {
-    batch.count() > 0 && u64::from(batch.count()) == batch.next_offset() - batch.base_offset()
+    // Only a broker writes control batches.
+    !batch.is_control() && batch.count() > 0 && u64::from(batch.count()) == batch.next_offset() - batch.base_offset()
 }
 
 fn write_again(batch: &RecordBatch, records: &[Record]) {

@@ -148,19 +148,24 @@ fn seeds() -> Outcome<Seeds> {
     Ok(seeds)
 }
 
-/// As `engine::producers` writes it.
+/// As `engine::producers` writes it: of each producer the last run is an open transaction, and one was aborted.
 fn encode_producers(snapshot: Snapshot) -> Vec<u8> {
-    let mut bytes = vec![1];
+    let mut bytes = vec![2];
     bytes.extend((snapshot.len() as u32).to_be_bytes());
     for (id, epoch, runs) in snapshot {
         bytes.extend(id.to_be_bytes());
         bytes.extend(epoch.to_be_bytes());
+        let (_, count, open) = runs.last().copied().unwrap_or((0, 1, 0));
+        let (next_offset, timestamp_ms) = (open + u64::from(count), 1_700_000_000_000u64);
+        bytes.extend([next_offset.to_be_bytes(), timestamp_ms.to_be_bytes(), open.to_be_bytes()].concat());
         bytes.push(runs.len() as u8);
         for (sequence, count, base_offset) in *runs {
             bytes.extend([sequence.to_be_bytes(), count.to_be_bytes()].concat());
             bytes.extend(base_offset.to_be_bytes());
         }
     }
+    bytes.extend(1u32.to_be_bytes());
+    bytes.extend([7u64, 3, 5].map(u64::to_be_bytes).concat());
     bytes
 }
 

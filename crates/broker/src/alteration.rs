@@ -7,8 +7,8 @@ use crate::timers::now_ms;
 use crate::topics::{Lasts, Topic, TopicStatus, refuse_internal};
 
 impl Broker {
-    /// Changes settings of a topic. What is published after it is taken by the new ones, and the next sweep of retention
-    /// and the next compaction go by them. Of a topic on disk they last when this is over.
+    /// Changes settings of a topic. What is published after it is taken by the new ones, and the next sweep of
+    /// retention and the next compaction go by them. Of a topic on disk they last when this is over.
     pub async fn alter_topic(&self, name: &str, change: SettingsChange) -> Result<TopicStatus> {
         let (status, lasts) = self.alter(name, change)?;
         lasts.wait().await?;

@@ -136,7 +136,7 @@ impl Broker {
         attempt
     }
 
-    /// A batch of the broker itself, into a topic that takes no others. Nobody makes it wait.
+    /// A batch of the broker itself. Nobody makes it wait.
     pub(crate) fn publish_internal(
         &self,
         topic: &Topic,

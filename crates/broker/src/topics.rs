@@ -227,6 +227,11 @@ impl Broker {
         found.ok_or_else(|| Error::not_found(format!("there is no topic with the id {id}; it may have been deleted")))
     }
 
+    /// The id of a topic and how many partitions it has, if it is there.
+    pub fn find_topic(&self, name: &str) -> Option<(TopicId, u32)> {
+        self.topics.read().get(name).map(|topic| (topic.id, topic.partitions().len() as u32))
+    }
+
     pub fn has_topic(&self, name: &str) -> bool {
         self.topics.read().get(name).is_some()
     }

@@ -28,11 +28,13 @@ mod request;
 mod settings;
 mod subscription;
 mod tls;
+mod users;
 
 pub use address::{Address, Pipes};
 pub use client::Client;
 pub use consumer::{Consumer, ConsumerBuilder, ConsumerEvent};
 pub use engine::groups::{Assignor, GroupState, MemberState};
+pub use engine::security;
 pub use engine::{
     Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch,
     RecordView, Records, Result, RetryClass, SettingsChange, Start, Storage, TopicName, TopicPartition, TopicSettings,
@@ -42,3 +44,4 @@ pub use settings::ClientSettings;
 pub use subscription::{Batch, Event, Message, Subscription, SubscriptionBuilder};
 pub use wire::groups::{CommittedOffset, GroupInfo, GroupPartition, GroupSummary, MemberInfo, OffsetReset};
 pub use wire::response::{Level, PartitionInfo, Published, SourceInfo, TopicInfo};
+pub use wire::security::UserInfo;

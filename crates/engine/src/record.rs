@@ -31,6 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Offset;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX};
 
+mod arrival;
 mod marker;
 mod thin;
 
@@ -56,8 +57,6 @@ const MAGIC: u8 = 2;
 const CODEC_BITS: u8 = 0x07;
 const TRANSACTIONAL_BIT: u8 = 0x10;
 const CONTROL_BIT: u8 = 0x20;
-/// Of the same byte: all records have the largest timestamp, which is when they arrived.
-const ARRIVAL_BIT: u8 = 0x08;
 /// The length field counts from after itself.
 const LENGTH_OVERHEAD: usize = 12;
 
@@ -388,23 +387,6 @@ impl DraftBatch {
         seal(&mut self.bytes);
     }
 
-    /// Gives all records the time at which they arrived.
-    pub fn set_arrival(&mut self, now_ms: i64) {
-        self.bytes[AT_ATTRIBUTES + 1] |= ARRIVAL_BIT;
-        put_at(&mut self.bytes, AT_MAX_TIMESTAMP, &now_ms.to_be_bytes());
-        seal(&mut self.bytes);
-    }
-
-    /// Whether every record has a key. Decompresses them, within the limits of a reader.
-    pub fn has_all_keys(&self) -> Result<bool> {
-        let codec = self.codec()?;
-        let records = &self.bytes[BATCH_HEADER_BYTES..];
-        match codec {
-            Codec::None => has_all_keys(records, self.count()),
-            codec => has_all_keys(&codec.decompress(&Bytes::copy_from_slice(records))?, self.count()),
-        }
-    }
-
     /// The key of the first record, where there is one and no codec hides it.
     pub fn first_key(&self) -> Option<&[u8]> {
         if self.codec() != Ok(Codec::None) {
@@ -518,11 +500,6 @@ impl RecordBatch {
             base_timestamp: self.base_timestamp_ms(),
             arrival: self.arrival_ms(),
         })
-    }
-
-    /// When the batch arrived, where that is the time of its records.
-    fn arrival_ms(&self) -> Option<i64> {
-        (self.bytes[AT_ATTRIBUTES + 1] & ARRIVAL_BIT != 0).then(|| self.max_timestamp_ms())
     }
 }
 
@@ -648,15 +625,6 @@ fn read_record<'a>(rest: &mut &'a [u8], base_offset: Offset, base_timestamp: i64
         headers,
         header_count,
     })
-}
-
-fn has_all_keys(mut records: &[u8], count: u32) -> Result<bool> {
-    for _ in 0..count {
-        if read_record(&mut records, 0, 0)?.key.is_none() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 fn read_header<'a>(rest: &mut &'a [u8]) -> Result<HeaderView<'a>> {

@@ -461,11 +461,10 @@ impl Store {
                 Err(error) => put_off(partition, error),
             }
         }
+        // What was replaced takes room until then, and comes back after a crash.
+        let lasts = if total.turns > 0 { self.checkpoint() } else { Ok(()) };
         *self.counts.compaction.lock() += total;
-        if total.turns > 0 {
-            // What was replaced takes room until then.
-            self.checkpoint()?;
-        }
+        lasts?;
         outcome.map(|()| total)
     }
 

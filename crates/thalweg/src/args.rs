@@ -72,12 +72,18 @@ Examples:
     Subscribe(Subscribe),
     /// Publish one record and print the answer
     Request(Request),
-    /// Create, list, describe and delete topics
+    /// Create, list, describe, alter and delete topics
     #[command(subcommand)]
     Topic(Topic),
     /// List, describe, reset and delete consumer groups
     #[command(subcommand)]
     Group(Group),
+    /// Add, list and delete users and their passwords
+    #[command(subcommand)]
+    User(User),
+    /// Add, list and delete what users may do
+    #[command(subcommand)]
+    Acl(AclCommand),
     /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),

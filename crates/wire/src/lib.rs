@@ -8,9 +8,11 @@ pub mod groups;
 pub mod negotiate;
 pub mod request;
 pub mod response;
+pub mod security;
 
 pub use frame::{Assembler, Frame, Header};
 pub use groups::{GroupRequest, GroupResponse};
 pub use negotiate::{Features, VERSION};
 pub use request::{Request, Subscribe};
 pub use response::{HelloOk, Level, PartitionInfo, Published, Push, Response, SourceInfo, TopicInfo};
+pub use security::{SecurityRequest, SecurityResponse, UserInfo};

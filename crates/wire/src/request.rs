@@ -9,6 +9,7 @@ use crate::field::{Fields, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupRequest;
 use crate::negotiate::{Features, MAGIC};
+use crate::security::SecurityRequest;
 
 /// The kinds of frames that clients send. An answer has the kind of its request with the highest bit set.
 pub mod kind {
@@ -35,6 +36,12 @@ pub mod kind {
     pub const GROUP_DELETE: u8 = 0x15;
     pub const OFFSET_RESET: u8 = 0x16;
     pub const TOPIC_ALTER: u8 = 0x20;
+    pub const USER_PUT: u8 = 0x21;
+    pub const USER_DELETE: u8 = 0x22;
+    pub const USER_LIST: u8 = 0x23;
+    pub const ACL_CREATE: u8 = 0x24;
+    pub const ACL_DELETE: u8 = 0x25;
+    pub const ACL_LIST: u8 = 0x26;
 }
 
 /// Stands for "no partition named" where a partition is expected.
@@ -109,6 +116,8 @@ pub enum Request {
     InitProducer,
     /// Consumer groups and their offsets.
     Group(GroupRequest),
+    /// Users, and what they may do.
+    Security(SecurityRequest),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,6 +200,7 @@ impl Request {
             Self::Ping => put_frame(buf, kind::PING, correlation, |_| {}),
             Self::InitProducer => put_frame(buf, kind::INIT_PRODUCER, correlation, |_| {}),
             Self::Group(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
+            Self::Security(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
         }
     }
 
@@ -233,6 +243,7 @@ impl Request {
             kind::PING => Self::Ping,
             kind::INIT_PRODUCER => Self::InitProducer,
             kind::GROUP_HEARTBEAT..=kind::OFFSET_RESET => Self::Group(GroupRequest::get(frame.kind, &mut f)?),
+            kind::USER_PUT..=kind::ACL_LIST => Self::Security(SecurityRequest::get(frame.kind, &mut f)?),
             unknown => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,

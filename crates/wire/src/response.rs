@@ -8,6 +8,7 @@ use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupResponse;
 use crate::negotiate::Features;
 use crate::request::{get_settings, put_settings};
+use crate::security::SecurityResponse;
 
 /// The kinds of frames that brokers send.
 pub mod kind {
@@ -37,6 +38,12 @@ pub mod kind {
     pub const GROUP_DELETED: u8 = ANSWER | request::GROUP_DELETE;
     pub const OFFSETS_RESET: u8 = ANSWER | request::OFFSET_RESET;
     pub const TOPIC_ALTERED: u8 = ANSWER | request::TOPIC_ALTER;
+    pub const USER_PUT: u8 = ANSWER | request::USER_PUT;
+    pub const USER_DELETED: u8 = ANSWER | request::USER_DELETE;
+    pub const USERS: u8 = ANSWER | request::USER_LIST;
+    pub const ACLS_CREATED: u8 = ANSWER | request::ACL_CREATE;
+    pub const ACLS_DELETED: u8 = ANSWER | request::ACL_DELETE;
+    pub const ACLS: u8 = ANSWER | request::ACL_LIST;
     pub const ERROR: u8 = 0xff;
 
     pub const DELIVER: u8 = 0x40;
@@ -80,6 +87,7 @@ pub enum Response {
         epoch: i16,
     },
     Group(GroupResponse),
+    Security(SecurityResponse),
     Error(Error),
 }
 
@@ -229,6 +237,7 @@ impl Response {
                 b.put_i16(*epoch);
             }),
             Self::Group(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
+            Self::Security(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -283,6 +292,7 @@ impl Response {
             kind::PONG => Self::Pong,
             kind::PRODUCER => Self::Producer { id: f.i64()?, epoch: f.i16()? },
             kind::GROUP_TURN..=kind::OFFSETS_RESET => Self::Group(GroupResponse::get(frame.kind, &mut f)?),
+            kind::USER_PUT..=kind::ACLS => Self::Security(SecurityResponse::get(frame.kind, &mut f)?),
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };

@@ -22,7 +22,7 @@ const MEMORY_BYTES: u64 = 4 << 20;
 /// A state that has its place in the topic, or a marker in its partition.
 ///
 /// The journal keeps the order in which the broker appends to all topics, so whatever is appended later lasts only if
-/// this does: a step that allows another need not wait for the disk.
+/// this does: what follows from a decision need not wait for it.
 #[must_use]
 pub(super) struct Appended {
     pub published: Published,

@@ -85,7 +85,7 @@ struct Carried {
 
 /// What one try to begin came to.
 enum Begun {
-    Now(ProducerEpoch, Option<Appended>),
+    Now(ProducerEpoch, Appended),
     WantsId,
     /// Something else had to come first.
     NotYet,
@@ -187,7 +187,9 @@ impl Broker {
         self.wait_for_groups().await?;
         let coordinator = self.transactions();
         let (mut cells, mut known) = (HashMap::new(), HashSet::new());
-        for (id, transaction) in self.read_transactions().await? {
+        for (id, mut transaction) in self.read_transactions().await? {
+            // The clock may have been set back meanwhile: nothing is open for longer than it may be for that.
+            transaction.opened_ms = transaction.opened_ms.map(|opened_ms| opened_ms.min(coordinator.now_ms()));
             coordinator.note_groups(&id, None, &transaction);
             let producer = transaction.producer;
             for at in &transaction.partitions {
@@ -215,7 +217,10 @@ impl Broker {
         let topics: Vec<_> = self.topics.read().values().cloned().collect();
         for topic in topics {
             for cell in topic.partitions() {
-                let at = TopicPartition { topic: topic.name.clone(), partition: cell.id };
+                let (at, extent) = (TopicPartition { topic: topic.name.clone(), partition: cell.id }, cell.extent());
+                if extent.stable_end == extent.end {
+                    continue;
+                }
                 let open = cell.producers().into_iter().filter(|producer| producer.open.is_some());
                 for producer in open.filter(|producer| !known.contains(&(producer.id, at.clone()))) {
                     let owner = ProducerEpoch { id: producer.id, epoch: producer.epoch };
@@ -260,9 +265,7 @@ impl Broker {
             };
             match begun {
                 Begun::Now(producer, appended) => {
-                    if let Some(appended) = appended {
-                        appended.lasts().await?;
-                    }
+                    appended.lasts().await?;
                     return Ok(producer);
                 }
                 Begun::WantsId => new_id = Some(self.next_producer_id().await?),
@@ -290,7 +293,7 @@ impl Broker {
         let producer = transaction.producer;
         cells.insert(id.clone(), Arc::new(Cell::new(id.clone(), transaction)));
         drop(cells);
-        Ok(Begun::Now(producer, Some(appended)))
+        Ok(Begun::Now(producer, appended))
     }
 
     fn begin_next(
@@ -308,9 +311,13 @@ impl Broker {
         Ok(match state.transaction.init(expected, new_id, timeout_ms, self.transactions().now_ms())? {
             Init::Begins(next) => {
                 let producer = next.producer;
-                Begun::Now(producer, Some(self.put_transaction(cell, &mut state, next, &mut wakes)?))
+                Begun::Now(producer, self.put_transaction(cell, &mut state, next, &mut wakes)?)
             }
-            Init::Again(producer) => Begun::Now(producer, None),
+            Init::Again(producer) => {
+                // It may be on its way to the disk yet.
+                let same = state.transaction.clone();
+                Begun::Now(producer, self.put_transaction(cell, &mut state, same, &mut wakes)?)
+            }
             Init::WantsId => Begun::WantsId,
             Init::Aborts(next) => {
                 // That it begins lasts only if this does.
@@ -334,7 +341,8 @@ impl Broker {
         Ok(appended)
     }
 
-    /// Partitions that a transaction will write to. Nothing of it is taken elsewhere.
+    /// Partitions that a transaction will write to. Nothing of it is taken elsewhere. That lasts when this is over: a
+    /// producer whose partition is not known after a restart would be taken for one that was replaced.
     pub async fn add_partitions(
         &self,
         id: &TransactionalId,
@@ -344,40 +352,37 @@ impl Broker {
         let cell = self.settled_cell(id).await?;
         partitions.iter().try_for_each(|at| refuse_internal(at.topic.as_str()))?;
         let found: Vec<_> = partitions.iter().map(|at| Ok((at, self.partition_at(at)?))).collect::<Result<_>>()?;
-        let mut wakes = Wakes::default();
-        let mut state = cell.state.lock();
-        state.check(id)?;
-        let next = state.transaction.add_partitions(producer, partitions, self.transactions().now_ms());
-        let Some(next) = next.inspect_err(|refused| self.count_refused(refused))? else {
-            return Ok(());
-        };
-        let is_new = |at: &TopicPartition| !state.transaction.partitions.contains(at);
-        let added: Vec<_> = found.iter().filter(|(at, _)| is_new(at)).map(|(_, partition)| partition).collect();
-        let begun = added.iter().try_for_each(|partition| partition.begin(producer.id, producer.epoch));
-        if let Err(error) = begun.and_then(|()| self.put_transaction(&cell, &mut state, next, &mut wakes).map(drop)) {
-            for partition in added {
-                partition.close(producer.id);
+        self.step(&cell, |state, wakes| {
+            let next = state.transaction.add_partitions(producer, partitions, self.transactions().now_ms())?;
+            let Some(next) = next else {
+                return Ok(None);
+            };
+            let is_new = |at: &TopicPartition| !state.transaction.partitions.contains(at);
+            let added: Vec<_> = found.iter().filter(|(at, _)| is_new(at)).map(|(_, partition)| partition).collect();
+            let begun = added.iter().try_for_each(|partition| partition.begin(producer.id, producer.epoch));
+            let appended = begun.and_then(|()| self.put_transaction(&cell, state, next, wakes));
+            if appended.is_err() {
+                for partition in added {
+                    partition.close(producer.id);
+                }
             }
-            return Err(error.into());
-        }
-        Ok(())
+            Ok(Some(appended?))
+        })
+        .await
     }
 
-    /// A consumer group whose offsets a transaction will commit.
+    /// A consumer group whose offsets a transaction will commit. That lasts when this is over.
     pub async fn add_offsets(&self, id: &TransactionalId, producer: ProducerEpoch, group: &GroupName) -> Outcome {
         let cell = self.settled_cell(id).await?;
-        let mut wakes = Wakes::default();
-        let mut state = cell.state.lock();
-        state.check(id)?;
-        let next = state.transaction.add_group(producer, group, self.transactions().now_ms());
-        if let Some(next) = next.inspect_err(|refused| self.count_refused(refused))? {
-            drop(self.put_transaction(&cell, &mut state, next, &mut wakes)?);
-        }
-        Ok(())
+        self.step(&cell, |state, wakes| {
+            let next = state.transaction.add_group(producer, group, self.transactions().now_ms())?;
+            Ok(next.map(|next| self.put_transaction(&cell, state, next, wakes)).transpose()?)
+        })
+        .await
     }
 
     /// Offsets of a group that was added: they count if the transaction is committed. Who says which member of the
-    /// group it is has to be that member.
+    /// group it is has to be that member. They last, as something that is not decided, when this is over.
     pub async fn stage_offsets(
         &self,
         id: &TransactionalId,
@@ -389,12 +394,35 @@ impl Broker {
         let cell = self.settled_cell(id).await?;
         cell.state.lock().transaction.check_open(producer).inspect_err(|refused| self.count_refused(refused))?;
         self.check_staged(group, committer, &offsets).await?;
+        self.step(&cell, |state, wakes| {
+            let next = state.transaction.stage_offsets(producer, group, offsets)?;
+            Ok(Some(self.put_transaction(&cell, state, next, wakes)?))
+        })
+        .await
+    }
+
+    /// A step of an open transaction. Returns when it lasts, or where it was taken before: when that does.
+    async fn step(
+        &self,
+        cell: &Cell,
+        take: impl FnOnce(&mut State, &mut Wakes) -> Outcome<Option<Appended>>,
+    ) -> Outcome {
         let mut wakes = Wakes::default();
-        let mut state = cell.state.lock();
-        state.check(id)?;
-        let next = state.transaction.stage_offsets(producer, group, offsets)?;
-        drop(self.put_transaction(&cell, &mut state, next, &mut wakes)?);
-        Ok(())
+        let appended = {
+            let mut state = cell.state.lock();
+            state.check(&cell.id)?;
+            match take(&mut state, &mut wakes).inspect_err(|refused| self.count_refused(refused))? {
+                Some(appended) => appended,
+                None if self.store().is_none() => return Ok(()),
+                None => {
+                    // It may be on its way to the disk yet: what comes behind it lasts only if it does.
+                    let same = state.transaction.clone();
+                    self.put_transaction(cell, &mut state, same, &mut wakes)?
+                }
+            }
+        };
+        drop(wakes);
+        Ok(appended.lasts().await?)
     }
 
     /// Ends a transaction: all of it counts, or nothing. When this returns, that lasts and readers are told of it.

@@ -77,7 +77,7 @@ impl Member {
         let shares = joined.members.iter().zip(0..).map(|(member, number)| Share {
             member: member.member.clone(),
             bytes: Bytes::from(format!("{number}")),
-            partitions: vec![at("t", number)],
+            partitions: Some(vec![at("t", number)]),
         });
         let sync = ClassicSync {
             who: self.who.clone().expect("it has joined"),
@@ -233,7 +233,7 @@ async fn members_of_both_kinds_share_a_group() {
     let of_classic = Committer::Member { who: classic.who.clone().expect("joined"), epoch: classic.generation };
     broker.commit_offsets(&group(), &of_classic, vec![commit(0)]).await.expect("committed");
     let refused = broker.commit_offsets(&group(), &of_classic, vec![commit(1)]).await;
-    assert_eq!(refused.map_err(|refused| refused.reason), Err(Reason::NotOwner));
+    assert_eq!(refused.map_err(|refused| refused.reason), Err(Reason::RebalanceInProgress));
     let of_native = Committer::Member { who: native.clone(), epoch: turn.epoch };
     broker.commit_offsets(&group(), &of_native, vec![commit(1)]).await.expect("committed");
     let committed = broker.committed_offsets(&group(), None).await.expect("offsets");

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use bytes::{BufMut, BytesMut};
-use engine::{Acks, Error, ErrorKind, Result};
+use engine::{Acks, Result};
 use net::service::{Decoded, Fault, Input, Order, Out, Peer, Protocol};
 
 use super::errors::{self, Code};
@@ -150,8 +150,7 @@ impl Call {
         let (key, version, correlation) = (fields.i16()?, fields.i16()?, fields.i32()?);
         let ticket = Ticket { correlation, key, version };
         let api = match messages::served(key, version) {
-            Ok(api) if is_served(api) => api,
-            Ok(api) => return Err(Error::new(ErrorKind::Unsupported, format!("{} is not served", api.name))),
+            Ok(api) => api,
             Err(_) if key == API_VERSIONS => {
                 return Ok(Self { ticket, client: String::new(), body: Body::NewerApiVersions });
             }
@@ -178,17 +177,9 @@ impl Body {
     }
 }
 
-/// Whether requests of it are answered.
-fn is_served(api: &Api) -> bool {
-    matches!(
-        api.key,
-        PRODUCE | FETCH | API_VERSIONS | 2 | 3 | 10 | 17 | 19..=23 | 29..=33 | 35..=37 | 44 | 46 | 50 | 51 | 60 | 74 | 75
-    )
-}
-
 /// What `ApiVersions` says: all that is served, or that the client has to ask in an older version.
 pub(super) fn versions(code: Code) -> ApiVersionsResponse {
-    let api_keys = APIS.iter().filter(|api| is_served(api)).map(|api| ApiVersion {
+    let api_keys = APIS.iter().map(|api| ApiVersion {
         api_key: api.key,
         min_version: api.version_min,
         max_version: api.version_max,

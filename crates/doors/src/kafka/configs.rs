@@ -614,3 +614,7 @@ pub(super) fn list_config_resources(
     }
     ListConfigResourcesResponse { config_resources, ..Default::default() }
 }
+
+#[cfg(test)]
+#[path = "configs_tests.rs"]
+mod tests;

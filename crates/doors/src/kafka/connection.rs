@@ -11,7 +11,7 @@ use net::service::{Handler, Held, Peer, Reply, once};
 
 use super::codec::{self, Answer, Body, Call, KafkaProtocol, PRODUCE};
 use super::errors::Code;
-use super::map::{self, Attempts, Caller, Refusal};
+use super::map::{self, Attempts, Caller, Leaving, Refusal};
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, Produced};
 use super::security::Login;
@@ -33,6 +33,7 @@ pub(super) struct Session {
     advertised: (String, u16),
     /// Who it is.
     login: Rc<Login>,
+    leaving: Rc<Leaving>,
     wakes: Wakes,
 }
 
@@ -52,7 +53,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         let local = peer.local.map_or_else(|| ("localhost".to_owned(), 0), |at| (at.ip().to_string(), at.port()));
         let advertised = self.advertised.clone().unwrap_or(local);
         let login = Rc::new(Login::new(self.is_login_required));
-        Session { peer: Rc::clone(peer), advertised, login, wakes: Wakes::default() }
+        Session { peer: Rc::clone(peer), advertised, login, leaving: Rc::default(), wakes: Wakes::default() }
     }
 
     fn call(&self, session: &mut Session, call: Call) -> Reply<Answer, Later> {
@@ -128,12 +129,18 @@ impl Handler<KafkaProtocol> for KafkaHandler {
     fn settle(&self, session: &mut Session) {
         session.wakes.flush();
     }
+
+    /// The broker goes away: members that wait for others are answered.
+    fn drain(&self, session: &mut Session) -> Option<Held> {
+        session.leaving.begin();
+        None
+    }
 }
 
 impl Session {
     fn caller(&self, client: String, version: i16) -> Caller {
         let (user, host) = (self.login.user(), host_of(&self.peer));
-        Caller { client, user, host, advertised: self.advertised.clone(), version }
+        Caller { client, user, host, advertised: self.advertised.clone(), version, leaving: self.leaving.clone() }
     }
 }
 

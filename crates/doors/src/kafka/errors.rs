@@ -1,5 +1,6 @@
 //! Kinds of error into Kafka's codes (<https://kafka.apache.org/protocol#protocol_error_codes>).
 
+use engine::groups::{GroupError, Reason};
 use engine::{Error, ErrorKind};
 use net::service::{Fault, FaultKind};
 
@@ -22,9 +23,12 @@ impl Code {
     pub const INVALID_TOPIC_EXCEPTION: Self = Self(17);
     pub const INVALID_REQUIRED_ACKS: Self = Self(21);
     pub const ILLEGAL_GENERATION: Self = Self(22);
+    pub const INCONSISTENT_GROUP_PROTOCOL: Self = Self(23);
     pub const INVALID_GROUP_ID: Self = Self(24);
     pub const UNKNOWN_MEMBER_ID: Self = Self(25);
+    pub const INVALID_SESSION_TIMEOUT: Self = Self(26);
     pub const REBALANCE_IN_PROGRESS: Self = Self(27);
+    pub const INVALID_COMMIT_OFFSET_SIZE: Self = Self(28);
     pub const TOPIC_AUTHORIZATION_FAILED: Self = Self(29);
     pub const GROUP_AUTHORIZATION_FAILED: Self = Self(30);
     pub const CLUSTER_AUTHORIZATION_FAILED: Self = Self(31);
@@ -46,18 +50,53 @@ impl Code {
     pub const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Self = Self(53);
     pub const OPERATION_NOT_ATTEMPTED: Self = Self(55);
     pub const SASL_AUTHENTICATION_FAILED: Self = Self(58);
+    pub const NON_EMPTY_GROUP: Self = Self(68);
+    pub const GROUP_ID_NOT_FOUND: Self = Self(69);
     pub const FETCH_SESSION_ID_NOT_FOUND: Self = Self(70);
     pub const UNKNOWN_LEADER_EPOCH: Self = Self(75);
+    pub const MEMBER_ID_REQUIRED: Self = Self(79);
+    pub const GROUP_MAX_SIZE_REACHED: Self = Self(81);
     pub const FENCED_INSTANCE_ID: Self = Self(82);
+    pub const GROUP_SUBSCRIBED_TO_TOPIC: Self = Self(86);
     pub const INVALID_RECORD: Self = Self(87);
+    pub const UNSTABLE_OFFSET_COMMIT: Self = Self(88);
     pub const PRODUCER_FENCED: Self = Self(90);
     pub const RESOURCE_NOT_FOUND: Self = Self(91);
     pub const DUPLICATE_RESOURCE: Self = Self(92);
     pub const UNACCEPTABLE_CREDENTIAL: Self = Self(93);
     pub const UNKNOWN_TOPIC_ID: Self = Self(100);
     pub const TRANSACTIONAL_ID_NOT_FOUND: Self = Self(105);
+    pub const FENCED_MEMBER_EPOCH: Self = Self(110);
+    pub const UNSUPPORTED_ASSIGNOR: Self = Self(112);
+    pub const STALE_MEMBER_EPOCH: Self = Self(113);
     pub const MISMATCHED_ENDPOINT_TYPE: Self = Self(114);
     pub const UNSUPPORTED_ENDPOINT_TYPE: Self = Self(115);
+    pub const INVALID_REGULAR_EXPRESSION: Self = Self(128);
+}
+
+/// The one mapping of why a group refuses.
+pub(super) fn of_group(refused: &GroupError) -> Code {
+    match refused.reason {
+        Reason::NoSuchGroup => Code::GROUP_ID_NOT_FOUND,
+        Reason::UnknownMember => Code::UNKNOWN_MEMBER_ID,
+        Reason::StaleEpoch => Code::FENCED_MEMBER_EPOCH,
+        Reason::StaleGeneration => Code::ILLEGAL_GENERATION,
+        Reason::ReplacedInstance => Code::FENCED_INSTANCE_ID,
+        Reason::NotOwner => Code::STALE_MEMBER_EPOCH,
+        Reason::HasMembers => Code::NON_EMPTY_GROUP,
+        Reason::Subscribed => Code::GROUP_SUBSCRIBED_TO_TOPIC,
+        Reason::RebalanceInProgress => Code::REBALANCE_IN_PROGRESS,
+        Reason::InconsistentProtocol => Code::INCONSISTENT_GROUP_PROTOCOL,
+        Reason::GroupFull => Code::GROUP_MAX_SIZE_REACHED,
+        Reason::InvalidTimeout => Code::INVALID_SESSION_TIMEOUT,
+        Reason::Other => match refused.error.kind {
+            // Clients try these again.
+            ErrorKind::Busy | ErrorKind::Timeout => Code::COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::COORDINATOR_NOT_AVAILABLE,
+            ErrorKind::Denied => Code::GROUP_AUTHORIZATION_FAILED,
+            _ => code(&refused.error),
+        },
+    }
 }
 
 /// The one mapping of the broker's kinds. What a request means by a kind may be narrower: see [`of_produce`].

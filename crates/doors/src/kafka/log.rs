@@ -33,18 +33,15 @@ pub(super) async fn list_offsets(
     caller: &Caller,
     request: ListOffsetsRequest,
 ) -> ListOffsetsResponse {
-    let is_committed = request.isolation_level != 0;
+    let isolation = isolation(request.isolation_level);
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let may_describe = caller.may_use(broker, LIST_OFFSETS, &Resource::topic(&topic.name));
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in topic.partitions {
             let partition_index = wanted.partition_index;
-            let found = match check_leader_epoch(wanted.current_leader_epoch) {
-                Ok(()) => {
-                    let isolation = isolation(request.isolation_level);
-                    offset_of(broker, &topic.name, &wanted, isolation).await.map_err(|e| errors::code(&e))
-                }
+            let found = match may_describe.and_then(|()| check_leader_epoch(wanted.current_leader_epoch)) {
+                Ok(()) => offset_of(broker, &topic.name, &wanted, isolation).await.map_err(|e| errors::code(&e)),
                 Err(code) => Err(code),
             };
             partitions.push(match found {

@@ -1,11 +1,14 @@
 //! Requests into calls of the broker.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{Attempt, Broker, FetchLimits, Wakes};
 use engine::security::{Resource, UserName};
 use engine::{Acks, DraftBatch, Error, PartitionId, Result};
+use tokio::sync::Notify;
 
 use super::acls;
 use super::admin;
@@ -13,6 +16,7 @@ use super::codec::{self, FETCH, PRODUCE};
 use super::configs;
 use super::errors::{self, Code};
 use super::fetch::{self, FetchAnswer, FetchRequest};
+use super::groups;
 use super::log;
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
@@ -37,6 +41,29 @@ pub(super) struct Caller {
     pub advertised: (String, u16),
     /// The version that it speaks of the API that it uses.
     pub version: i16,
+    /// Whether the broker goes away: then nobody waits for others any more.
+    pub leaving: Rc<Leaving>,
+}
+
+/// Whether the broker goes away.
+#[derive(Default)]
+pub(super) struct Leaving {
+    is_so: Cell<bool>,
+    news: Notify,
+}
+
+impl Leaving {
+    pub(super) fn begin(&self) {
+        self.is_so.set(true);
+        self.news.notify_waiters();
+    }
+
+    pub(super) async fn begun(&self) {
+        let news = self.news.notified();
+        if !self.is_so.get() {
+            news.await;
+        }
+    }
 }
 
 /// What became of each batch so far, in the order of the request.
@@ -163,79 +190,61 @@ pub(super) async fn fetch(broker: &Broker, caller: &Caller, request: &FetchReque
     FetchAnswer { code: None, topics: topics.collect() }
 }
 
-/// The answer to requests of tools.
-async fn admin(broker: &Arc<Broker>, caller: &Caller, request: Request) -> Response {
+/// The answer to every request that carries no records.
+pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request) -> Response {
     use Request as Q;
     use Response as A;
     match request {
-        Q::CreateTopics(request) => A::CreateTopics(admin::create_topics(broker, caller, request).await),
-        Q::DeleteTopics(request) => A::DeleteTopics(admin::delete_topics(broker, caller, request).await),
-        Q::DeleteRecords(request) => A::DeleteRecords(admin::delete_records(broker, caller, request).await),
-        Q::CreatePartitions(request) => A::CreatePartitions(admin::create_partitions(broker, caller, request).await),
-        Q::DescribeCluster(request) => A::DescribeCluster(admin::describe_cluster(broker, caller, request)),
-        Q::DescribeLogDirs(request) => A::DescribeLogDirs(admin::describe_log_dirs(broker, caller, request)),
-        Q::DescribeTopicPartitions(request) => {
-            A::DescribeTopicPartitions(admin::describe_topic_partitions(broker, caller, request))
+        Q::ApiVersions(_) => A::ApiVersions(codec::versions(Code::NONE)),
+        Q::Metadata(r) => A::Metadata(topics::metadata(broker, who, r)),
+        Q::FindCoordinator(r) => A::FindCoordinator(topics::find_coordinator(broker, who, r)),
+        Q::ListOffsets(r) => A::ListOffsets(log::list_offsets(broker, who, r).await),
+        Q::OffsetForLeaderEpoch(r) => A::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, who, r)),
+        Q::JoinGroup(r) => A::JoinGroup(groups::join(broker, who, r).await),
+        Q::SyncGroup(r) => A::SyncGroup(groups::sync(broker, who, r).await),
+        Q::Heartbeat(r) => A::Heartbeat(groups::heartbeat(broker, who, r).await),
+        Q::LeaveGroup(r) => A::LeaveGroup(groups::leave(broker, who, r).await),
+        Q::ConsumerGroupHeartbeat(r) => A::ConsumerGroupHeartbeat(groups::consumer_heartbeat(broker, who, r).await),
+        Q::OffsetCommit(r) => A::OffsetCommit(groups::commit(broker, who, r).await),
+        Q::OffsetFetch(r) => A::OffsetFetch(groups::fetch(broker, who, r).await),
+        Q::OffsetDelete(r) => A::OffsetDelete(groups::delete_offsets(broker, who, r).await),
+        Q::ListGroups(r) => A::ListGroups(groups::list(broker, who, r).await),
+        Q::DescribeGroups(r) => A::DescribeGroups(groups::describe(broker, who, r).await),
+        Q::ConsumerGroupDescribe(r) => A::ConsumerGroupDescribe(groups::describe_consumer(broker, who, r).await),
+        Q::DeleteGroups(r) => A::DeleteGroups(groups::delete(broker, who, r).await),
+        Q::InitProducerId(r) => A::InitProducerId(transactions::init_producer(broker, who, r).await),
+        Q::AddPartitionsToTxn(r) => A::AddPartitionsToTxn(transactions::add_partitions(broker, who, r).await),
+        Q::AddOffsetsToTxn(r) => A::AddOffsetsToTxn(transactions::add_offsets(broker, who, r).await),
+        Q::EndTxn(r) => A::EndTxn(transactions::end(broker, who, r).await),
+        Q::TxnOffsetCommit(r) => A::TxnOffsetCommit(transactions::commit_offsets(broker, who, r).await),
+        Q::DescribeTransactions(r) => A::DescribeTransactions(transactions::describe(broker, who, r).await),
+        Q::ListTransactions(r) => A::ListTransactions(transactions::list(broker, who, r).await),
+        Q::DescribeProducers(r) => A::DescribeProducers(transactions::describe_producers(broker, who, r)),
+        Q::CreateTopics(r) => A::CreateTopics(admin::create_topics(broker, who, r).await),
+        Q::DeleteTopics(r) => A::DeleteTopics(admin::delete_topics(broker, who, r).await),
+        Q::DeleteRecords(r) => A::DeleteRecords(admin::delete_records(broker, who, r).await),
+        Q::CreatePartitions(r) => A::CreatePartitions(admin::create_partitions(broker, who, r).await),
+        Q::DescribeCluster(r) => A::DescribeCluster(admin::describe_cluster(broker, who, r)),
+        Q::DescribeLogDirs(r) => A::DescribeLogDirs(admin::describe_log_dirs(broker, who, r)),
+        Q::DescribeTopicPartitions(r) => A::DescribeTopicPartitions(admin::describe_topic_partitions(broker, who, r)),
+        Q::ListPartitionReassignments(r) => {
+            A::ListPartitionReassignments(admin::list_partition_reassignments(broker, who, r))
         }
-        Q::ListPartitionReassignments(request) => {
-            A::ListPartitionReassignments(admin::list_partition_reassignments(broker, caller, request))
+        Q::DescribeConfigs(r) => A::DescribeConfigs(configs::describe_configs(broker, who, r)),
+        Q::AlterConfigs(r) => A::AlterConfigs(configs::alter_configs(broker, who, r).await),
+        Q::IncrementalAlterConfigs(r) => {
+            A::IncrementalAlterConfigs(configs::incremental_alter_configs(broker, who, r).await)
         }
-        Q::DescribeConfigs(request) => A::DescribeConfigs(configs::describe_configs(broker, caller, request)),
-        Q::AlterConfigs(request) => A::AlterConfigs(configs::alter_configs(broker, caller, request).await),
-        Q::IncrementalAlterConfigs(request) => {
-            A::IncrementalAlterConfigs(configs::incremental_alter_configs(broker, caller, request).await)
+        Q::ListConfigResources(r) => A::ListConfigResources(configs::list_config_resources(broker, who, r)),
+        Q::DescribeAcls(r) => A::DescribeAcls(acls::describe_acls(broker, who, r).await),
+        Q::CreateAcls(r) => A::CreateAcls(acls::create_acls(broker, who, r).await),
+        Q::DeleteAcls(r) => A::DeleteAcls(acls::delete_acls(broker, who, r).await),
+        Q::DescribeUserScramCredentials(r) => {
+            A::DescribeUserScramCredentials(security::describe_user_scram_credentials(broker, who, r).await)
         }
-        Q::ListConfigResources(request) => {
-            A::ListConfigResources(configs::list_config_resources(broker, caller, request))
+        Q::AlterUserScramCredentials(r) => {
+            A::AlterUserScramCredentials(security::alter_user_scram_credentials(broker, who, r).await)
         }
-        Q::DescribeAcls(request) => A::DescribeAcls(acls::describe_acls(broker, caller, request).await),
-        Q::CreateAcls(request) => A::CreateAcls(acls::create_acls(broker, caller, request).await),
-        Q::DeleteAcls(request) => A::DeleteAcls(acls::delete_acls(broker, caller, request).await),
-        Q::DescribeUserScramCredentials(request) => {
-            let described = security::describe_user_scram_credentials(broker, caller, request).await;
-            A::DescribeUserScramCredentials(described)
-        }
-        Q::AlterUserScramCredentials(request) => {
-            A::AlterUserScramCredentials(security::alter_user_scram_credentials(broker, caller, request).await)
-        }
-        request => unreachable!("not served yet: {request:?}"),
-    }
-}
-
-/// The answer to every request that carries no records.
-pub(super) async fn answer(broker: &Arc<Broker>, caller: &Caller, request: Request) -> Response {
-    match request {
-        Request::ApiVersions(_) => Response::ApiVersions(codec::versions(Code::NONE)),
-        Request::Metadata(request) => Response::Metadata(topics::metadata(broker, caller, request)),
-        Request::FindCoordinator(request) => {
-            Response::FindCoordinator(topics::find_coordinator(broker, caller, request))
-        }
-        Request::ListOffsets(request) => Response::ListOffsets(log::list_offsets(broker, caller, request).await),
-        Request::OffsetForLeaderEpoch(request) => {
-            Response::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, caller, request))
-        }
-        Request::InitProducerId(request) => {
-            Response::InitProducerId(transactions::init_producer(broker, caller, request).await)
-        }
-        Request::AddPartitionsToTxn(request) => {
-            Response::AddPartitionsToTxn(transactions::add_partitions(broker, caller, request).await)
-        }
-        Request::AddOffsetsToTxn(request) => {
-            Response::AddOffsetsToTxn(transactions::add_offsets(broker, caller, request).await)
-        }
-        Request::EndTxn(request) => Response::EndTxn(transactions::end(broker, caller, request).await),
-        Request::TxnOffsetCommit(request) => {
-            Response::TxnOffsetCommit(transactions::commit_offsets(broker, caller, request).await)
-        }
-        Request::DescribeTransactions(request) => {
-            Response::DescribeTransactions(transactions::describe(broker, caller, request).await)
-        }
-        Request::ListTransactions(request) => {
-            Response::ListTransactions(transactions::list(broker, caller, request).await)
-        }
-        Request::DescribeProducers(request) => {
-            Response::DescribeProducers(transactions::describe_producers(broker, caller, request))
-        }
-        request => admin(broker, caller, request).await,
+        Q::SaslHandshake(_) | Q::SaslAuthenticate(_) => unreachable!("invariant: the connection answers them itself"),
     }
 }

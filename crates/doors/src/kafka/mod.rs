@@ -8,6 +8,7 @@ mod configs;
 mod connection;
 mod errors;
 mod fetch;
+mod groups;
 mod log;
 mod map;
 pub mod messages;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use engine::security::{Credential, Exchange, Mechanism, Resource, UserName, parse_plain};
 use engine::{Error, ErrorKind, Result};
 
+use super::configs::Failure;
 use super::errors::Code;
 use super::map::Caller;
 use super::messages::alter_user_scram_credentials::{
@@ -205,6 +206,9 @@ pub(super) async fn describe_user_scram_credentials(
     DescribeUserScramCredentialsResponse { error_message: None, results, ..Default::default() }
 }
 
+/// What came of a change, or why nothing did.
+type Outcome<T = ()> = std::result::Result<T, Failure>;
+
 /// One change of a user.
 enum Change {
     Put(Credential),
@@ -218,7 +222,7 @@ pub(super) async fn alter_user_scram_credentials(
 ) -> AlterUserScramCredentialsResponse {
     let allowed = caller.may_use(broker, 51, &Resource::CLUSTER);
     let AlterUserScramCredentialsRequest { deletions, upsertions } = request;
-    let mut changes: Vec<(String, i8, std::result::Result<Change, (Code, String)>)> = Vec::new();
+    let mut changes: Vec<(String, i8, Outcome<Change>)> = Vec::new();
     for deletion in deletions {
         let change = mechanism_of(deletion.mechanism).map(Change::Delete);
         changes.push((deletion.name, deletion.mechanism, change));
@@ -254,7 +258,7 @@ pub(super) async fn alter_user_scram_credentials(
     AlterUserScramCredentialsResponse { results, ..Default::default() }
 }
 
-async fn carry_out(broker: &Arc<Broker>, user: &str, change: Change) -> std::result::Result<(), (Code, String)> {
+async fn carry_out(broker: &Arc<Broker>, user: &str, change: Change) -> Outcome {
     let work = async {
         let user = UserName::parse(user)?;
         match change {
@@ -272,12 +276,12 @@ async fn carry_out(broker: &Arc<Broker>, user: &str, change: Change) -> std::res
     })
 }
 
-fn mechanism_of(code: i8) -> std::result::Result<Mechanism, (Code, String)> {
+fn mechanism_of(code: i8) -> Outcome<Mechanism> {
     let known = u8::try_from(code).ok().and_then(Mechanism::from_code);
     known.ok_or_else(|| (Code::UNSUPPORTED_SASL_MECHANISM, format!("there is no SCRAM mechanism {code}")))
 }
 
-fn credential_of(wanted: &ScramCredentialUpsertion) -> std::result::Result<Credential, (Code, String)> {
+fn credential_of(wanted: &ScramCredentialUpsertion) -> Outcome<Credential> {
     let mechanism = mechanism_of(wanted.mechanism)?;
     let iterations = u32::try_from(wanted.iterations).unwrap_or(0);
     Credential::of_salted(mechanism, &wanted.salted_password, wanted.salt.to_vec(), iterations)

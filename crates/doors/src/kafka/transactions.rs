@@ -34,15 +34,15 @@ use super::messages::txn_offset_commit::{
     TxnOffsetCommitResponseTopic,
 };
 
-/// The keys of the requests.
+/// Keys of the APIs, for what they need to be allowed.
 const INIT_PRODUCER_ID: i16 = 22;
-const ADD_PARTITIONS_TO_TXN: i16 = 24;
-const ADD_OFFSETS_TO_TXN: i16 = 25;
-const END_TXN: i16 = 26;
-const TXN_OFFSET_COMMIT: i16 = 28;
+const ADD_PARTITIONS: i16 = 24;
+const ADD_OFFSETS: i16 = 25;
+const END: i16 = 26;
+const COMMIT_OFFSETS: i16 = 28;
 const DESCRIBE_PRODUCERS: i16 = 61;
-const DESCRIBE_TRANSACTIONS: i16 = 65;
-const LIST_TRANSACTIONS: i16 = 66;
+const DESCRIBE: i16 = 65;
+const LIST: i16 = 66;
 /// No producer, no epoch, no generation, no time.
 const NONE: i64 = -1;
 const NO_EPOCH: i16 = -1;
@@ -53,17 +53,9 @@ pub(super) async fn init_producer(
     caller: &Caller,
     request: InitProducerIdRequest,
 ) -> InitProducerIdResponse {
-    let may = match &request.transactional_id {
-        Some(id) => caller.may_use(broker, INIT_PRODUCER_ID, &Resource::transaction(id)),
-        None => caller.may_number(broker),
-    };
-    let begun = match (may, &request.transactional_id) {
-        (Err(code), _) => Err(code),
-        (Ok(()), Some(id)) => init_transactions(broker, id, &request).await,
-        (Ok(()), None) => {
-            let given = broker.init_producer().await.map_err(|error| of_coordinator(&error));
-            given.map(|(id, epoch)| ProducerEpoch { id, epoch })
-        }
+    let begun = match &request.transactional_id {
+        Some(id) => init_transactions(broker, caller, id, &request).await,
+        None => number(broker, caller).await,
     };
     match begun {
         Ok(ProducerEpoch { id, epoch }) => {
@@ -79,12 +71,21 @@ pub(super) async fn init_producer(
     }
 }
 
+/// An identity without transactions.
+async fn number(broker: &Arc<Broker>, caller: &Caller) -> Result<ProducerEpoch, Code> {
+    caller.may_number(broker)?;
+    let (id, epoch) = broker.init_producer().await.map_err(|error| of_coordinator(&error))?;
+    Ok(ProducerEpoch { id, epoch })
+}
+
 async fn init_transactions(
     broker: &Arc<Broker>,
+    caller: &Caller,
     id: &str,
     request: &InitProducerIdRequest,
 ) -> Result<ProducerEpoch, Code> {
-    let (id, timeout_ms) = (transactional_id(id)?, u32::try_from(request.transaction_timeout_ms));
+    let id = transactional_id(broker, caller, INIT_PRODUCER_ID, id)?;
+    let timeout_ms = u32::try_from(request.transaction_timeout_ms);
     // tidy: what is no timeout is refused by its own code
     let timeout_ms = timeout_ms.map_err(|_| Code::INVALID_TRANSACTION_TIMEOUT)?;
     let expected = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
@@ -104,14 +105,13 @@ pub(super) async fn add_partitions(
     request: AddPartitionsToTxnRequest,
 ) -> AddPartitionsToTxnResponse {
     let (id, topics) = (request.v3_and_below_transactional_id, request.v3_and_below_topics);
-    let may_write = |topic: &str| caller.may_use(broker, ADD_PARTITIONS_TO_TXN, &Resource::topic(topic));
     let producer = ProducerEpoch { id: request.v3_and_below_producer_id, epoch: request.v3_and_below_producer_epoch };
     let found: Vec<(String, Vec<(i32, Result<TopicPartition, Code>)>)> = topics
         .into_iter()
         .map(|topic| {
-            let may_write = may_write(&topic.name);
-            let find = |index| may_write.and_then(|()| find(broker, &topic.name, index));
-            let partitions = topic.partitions.iter().map(|index| (*index, find(*index)));
+            let partitions = topic.partitions.iter();
+            let partitions =
+                partitions.map(|index| (*index, find(broker, caller, ADD_PARTITIONS, &topic.name, *index)));
             let partitions = partitions.collect();
             (topic.name, partitions)
         })
@@ -121,7 +121,7 @@ pub(super) async fn add_partitions(
         Code::OPERATION_NOT_ATTEMPTED
     } else {
         let partitions: Vec<TopicPartition> = all().filter_map(|(_, found)| found.clone().ok()).collect();
-        match allowed(broker, caller, ADD_PARTITIONS_TO_TXN, &id) {
+        match transactional_id(broker, caller, ADD_PARTITIONS, &id) {
             Ok(id) => of(broker.add_partitions(&id, producer, &partitions).await),
             Err(code) => code,
         }
@@ -146,9 +146,8 @@ pub(super) async fn add_offsets(
     request: AddOffsetsToTxnRequest,
 ) -> AddOffsetsToTxnResponse {
     let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
-    let may_read = caller.may_use(broker, ADD_OFFSETS_TO_TXN, &Resource::group(&request.group_id));
-    let group = may_read.and_then(|()| group(&request.group_id));
-    let code = match (allowed(broker, caller, ADD_OFFSETS_TO_TXN, &request.transactional_id), group) {
+    let id = transactional_id(broker, caller, ADD_OFFSETS, &request.transactional_id);
+    let code = match (id, group(broker, caller, ADD_OFFSETS, &request.group_id)) {
         (Ok(id), Ok(group)) => of(broker.add_offsets(&id, producer, &group).await),
         (Err(code), _) | (_, Err(code)) => code,
     };
@@ -158,7 +157,7 @@ pub(super) async fn add_offsets(
 pub(super) async fn end(broker: &Arc<Broker>, caller: &Caller, request: EndTxnRequest) -> EndTxnResponse {
     let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
     let decision = if request.committed { Decision::Commit } else { Decision::Abort };
-    let code = match allowed(broker, caller, END_TXN, &request.transactional_id) {
+    let code = match transactional_id(broker, caller, END, &request.transactional_id) {
         Ok(id) => of(broker.end_transaction(&id, producer, decision).await),
         Err(code) => code,
     };
@@ -176,9 +175,8 @@ pub(super) async fn commit_offsets(
         .topics
         .iter()
         .map(|topic| {
-            let may_read = caller.may_use(broker, TXN_OFFSET_COMMIT, &Resource::topic(&topic.name));
             let partitions = topic.partitions.iter().map(|partition| {
-                let code = match may_read.and_then(|()| committed(broker, &topic.name, partition)) {
+                let code = match committed(broker, caller, &topic.name, partition) {
                     Ok((at, committed)) => {
                         staged.insert(at, committed);
                         Code::NONE
@@ -215,9 +213,8 @@ async fn stage(
     request: &TxnOffsetCommitRequest,
     staged: StagedOffsets,
 ) -> Result<(), Code> {
-    let id = allowed(broker, caller, TXN_OFFSET_COMMIT, &request.transactional_id)?;
-    caller.may_use(broker, TXN_OFFSET_COMMIT, &Resource::group(&request.group_id))?;
-    let group = group(&request.group_id)?;
+    let id = transactional_id(broker, caller, COMMIT_OFFSETS, &request.transactional_id)?;
+    let group = group(broker, caller, COMMIT_OFFSETS, &request.group_id)?;
     let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
     let committer = committer(request)?;
     let done = broker.stage_offsets(&id, producer, &group, committer.as_ref(), staged).await;
@@ -242,10 +239,11 @@ fn committer(request: &TxnOffsetCommitRequest) -> Result<Option<Committer>, Code
 
 fn committed(
     broker: &Broker,
+    caller: &Caller,
     topic: &str,
     partition: &TxnOffsetCommitRequestPartition,
 ) -> Result<(TopicPartition, Committed), Code> {
-    let at = find(broker, topic, partition.partition_index)?;
+    let at = find(broker, caller, COMMIT_OFFSETS, topic, partition.partition_index)?;
     let metadata = partition.committed_metadata.clone().unwrap_or_default();
     if metadata.len() > OFFSET_METADATA_BYTES_MAX {
         return Err(Code::OFFSET_METADATA_TOO_LARGE);
@@ -263,7 +261,7 @@ pub(super) async fn describe(
 ) -> DescribeTransactionsResponse {
     let mut transaction_states = Vec::with_capacity(request.transactional_ids.len());
     for id in request.transactional_ids {
-        let found = match allowed(broker, caller, DESCRIBE_TRANSACTIONS, &id) {
+        let found = match transactional_id(broker, caller, DESCRIBE, &id) {
             Ok(id) => broker.describe_transaction(&id).await.map_err(|refused| code(&refused)),
             Err(code) => Err(code),
         };
@@ -310,12 +308,14 @@ pub(super) async fn list(
             return ListTransactionsResponse { error_code: of_coordinator(&error).0, ..Default::default() };
         }
     };
+    let may_see = |summary: &broker::TransactionSummary| {
+        caller.may_use(broker, LIST, &Resource::transaction(summary.id.as_str())).is_ok()
+    };
     let is_meant = |summary: &broker::TransactionSummary| {
         let is_state = state_filters.is_empty() || state_filters.iter().any(|name| name == name_of(summary.phase));
         let is_producer = producer_id_filters.is_empty() || producer_id_filters.contains(&summary.producer.id);
         let is_long = duration_filter < 0 || summary.open_ms.is_some_and(|open_ms| open_ms as i64 > duration_filter);
-        let resource = Resource::transaction(summary.id.as_str());
-        is_state && is_producer && is_long && caller.may_use(broker, LIST_TRANSACTIONS, &resource).is_ok()
+        is_state && is_producer && is_long && may_see(summary)
     };
     let state = |summary: broker::TransactionSummary| list_transactions::TransactionState {
         transactional_id: summary.id.to_string(),
@@ -337,9 +337,7 @@ pub(super) fn describe_producers(
     request: DescribeProducersRequest,
 ) -> DescribeProducersResponse {
     let partition = |topic: &str, partition_index: i32| {
-        let may_read = caller.may_use(broker, DESCRIBE_PRODUCERS, &Resource::topic(topic));
-        let found = may_read
-            .and_then(|()| find(broker, topic, partition_index))
+        let found = find(broker, caller, DESCRIBE_PRODUCERS, topic, partition_index)
             .and_then(|at| broker.describe_producers(topic, at.partition).map_err(|error| errors::code(&error)));
         match found {
             Ok(producers) => PartitionResponse {
@@ -380,23 +378,21 @@ fn name_of(phase: Phase) -> &'static str {
     }
 }
 
-/// A transactional id that the caller may use so.
-fn allowed(broker: &Broker, caller: &Caller, key: i16, id: &str) -> Result<TransactionalId, Code> {
+/// The transactional id, where the caller may use the API with this key for it.
+fn transactional_id(broker: &Broker, caller: &Caller, key: i16, id: &str) -> Result<TransactionalId, Code> {
     caller.may_use(broker, key, &Resource::transaction(id))?;
-    transactional_id(id)
-}
-
-fn transactional_id(id: &str) -> Result<TransactionalId, Code> {
     TransactionalId::parse(id).map_err(|error| errors::code(&error))
 }
 
-fn group(name: &str) -> Result<GroupName, Code> {
+fn group(broker: &Broker, caller: &Caller, key: i16, name: &str) -> Result<GroupName, Code> {
+    caller.may_use(broker, key, &Resource::group(name))?;
     // tidy: the code says all that there is
     GroupName::parse(name).map_err(|_| Code::INVALID_GROUP_ID)
 }
 
-/// A partition that programs may write to.
-fn find(broker: &Broker, topic: &str, index: i32) -> Result<TopicPartition, Code> {
+/// A partition that programs may write to, where the caller may use the API with this key for its topic.
+fn find(broker: &Broker, caller: &Caller, key: i16, topic: &str, index: i32) -> Result<TopicPartition, Code> {
+    caller.may_use(broker, key, &Resource::topic(topic))?;
     // tidy: whatever is wrong with the name or the number, there is no such partition
     let unknown = |_| Code::UNKNOWN_TOPIC_OR_PARTITION;
     let topic = TopicName::parse(topic).map_err(unknown)?;
@@ -431,7 +427,7 @@ fn code(refused: &TransactionError) -> Code {
 fn of_group(reason: Reason, error: &Error) -> Code {
     match reason {
         Reason::UnknownMember => Code::UNKNOWN_MEMBER_ID,
-        Reason::StaleEpoch | Reason::NotOwner => Code::ILLEGAL_GENERATION,
+        Reason::StaleEpoch | Reason::StaleGeneration | Reason::NotOwner => Code::ILLEGAL_GENERATION,
         Reason::ReplacedInstance => Code::FENCED_INSTANCE_ID,
         Reason::RebalanceInProgress => Code::REBALANCE_IN_PROGRESS,
         _ => of_coordinator(error),
@@ -452,3 +448,7 @@ fn of_coordinator(error: &Error) -> Code {
 fn fenced_before(version: i16, caller: &Caller, code: Code) -> Code {
     if code == Code::PRODUCER_FENCED && caller.version < version { Code::INVALID_PRODUCER_EPOCH } else { code }
 }
+
+#[cfg(test)]
+#[path = "transactions_tests.rs"]
+mod tests;

@@ -22,7 +22,7 @@ use wire::{GroupRequest, Request, Response, Subscribe};
 
 use super::codec::{self, Answer, DeliveryEncoder, NativeProtocol};
 use super::errors::{self, Verdict};
-use super::{groups, map};
+use super::{groups, map, security};
 
 /// Fetches of one connection that wait for records at once.
 const FETCHES_MAX: usize = 64;
@@ -232,6 +232,10 @@ impl NativeHandler {
                 })
             }
             Request::TopicList { after, count_max } => now(map::list(broker, &after, count_max)),
+            Request::Security(request) => {
+                let broker = broker.clone();
+                alone(async move { security::answer(&broker, request).await })
+            }
             Request::Group(mut request) => {
                 let turn = self.heartbeat_turn(stream, &mut request);
                 let (broker, peer) = (broker.clone(), stream.connection.peer.to_string());

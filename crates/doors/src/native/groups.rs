@@ -132,6 +132,9 @@ fn identity(member: &str, instance: &str) -> Result<Identity> {
 }
 
 fn patterns(topics: &[String]) -> Result<Vec<Pattern>> {
+    if topics.is_empty() {
+        return Err(Error::invalid("a member subscribes to one topic or pattern at least"));
+    }
     topics.iter().map(|topic| Pattern::parse(topic)).collect()
 }
 

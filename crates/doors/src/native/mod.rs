@@ -5,6 +5,7 @@ mod connection;
 mod errors;
 mod groups;
 mod map;
+mod security;
 
 use std::io;
 use std::net::SocketAddr;

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use broker::Wakes;
 use bytes::Bytes;
-use engine::Codec;
 use engine::partitioner::for_key;
+use engine::transactions::TransactionalId;
+use engine::{Acks, BatchBuilder, Codec, Decision, Producer, TopicName, TopicPartition};
 use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
@@ -164,6 +166,28 @@ async fn an_offset_out_of_range_is_told_the_bounds() {
     let answer = server.get("/v1/topics/t/records?offset=7").await;
     assert_eq!((answer.status, &answer.json()["error"]["kind"]), (416, &json!("out_of_range")));
     assert!(answer.text().contains("0 to 2"), "{}", answer.text());
+}
+
+#[tokio::test]
+async fn a_page_goes_on_behind_what_a_transaction_left() {
+    let server = start().await;
+    server.publish("t", &["before"]).await;
+    let (broker, id) = (&server.broker, TransactionalId::parse("a").expect("an id"));
+    let producer = broker.init_transactions(&id, None, 1000).await.expect("begun");
+    let at = TopicPartition { topic: TopicName::parse("t").expect("a name"), partition: 0 };
+    broker.add_partitions(&id, producer, &[at]).await.expect("added");
+    let mut builder = BatchBuilder::new();
+    builder.push(1, None, Some(b"void"), &[]).expect("a small record");
+    let numbered = Producer { id: producer.id, epoch: producer.epoch, sequence: 0 };
+    let mut batch = builder.finish_with(Codec::None, Some(numbered)).expect("a record");
+    batch.set_transactional();
+    broker.publish("t", Some(0), Acks::Default, batch, &mut Wakes::default()).await.expect("published");
+    broker.end_transaction(&id, producer, Decision::Abort).await.expect("aborted");
+    // Who does not ask for what is committed sees all records, and no marker.
+    let read = server.get("/v1/topics/t/records").await;
+    assert_eq!((values(&read), &read.json()["next_offset"]), (vec!["before".to_owned(), "void".into()], &json!(3)));
+    let marker = server.get("/v1/topics/t/records?offset=2").await;
+    assert_eq!((values(&marker), &marker.json()["next_offset"]), (Vec::<String>::new(), &json!(3)));
 }
 
 #[tokio::test]

@@ -576,7 +576,7 @@ impl Classic {
         let member = self.find(who)?;
         if generation != is_at {
             return Err(GroupError::new(
-                Reason::StaleEpoch,
+                Reason::StaleGeneration,
                 format!("member {} of group {name} shows generation {generation}, the group is at {is_at}", who.member),
             ));
         }
@@ -626,12 +626,17 @@ impl Classic {
 
     /// What the leader says counts.
     fn share_out(&mut self, sync: ClassicSync, now: Now) {
-        let taken: BTreeSet<&TopicPartition> = sync.shares.iter().flat_map(|share| &share.partitions).collect();
+        let taken: BTreeSet<&TopicPartition> =
+            sync.shares.iter().filter_map(|share| share.partitions.as_ref()).flatten().collect();
         self.members.values_mut().for_each(|member| member.reads.retain(|partition| !taken.contains(partition)));
         for share in sync.shares {
             if let Some(member) = self.members.get_mut(&share.member) {
                 member.assignment = share.bytes;
-                member.reads.extend(share.partitions);
+                match share.partitions {
+                    Some(partitions) => member.reads.extend(partitions),
+                    // Until it joins again nobody knows what it reads.
+                    None => member.topics = None,
+                }
             }
         }
         self.phase = Phase::Stable;

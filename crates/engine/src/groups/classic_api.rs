@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use super::{GroupError, Identity, InstanceId, MemberId, Reason};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::TopicPartition;
 use crate::limits::{
-    GROUP_PROTOCOL_NAME_BYTES_MAX, GROUP_PROTOCOLS_MAX, GROUP_TOPICS_BYTES_MAX, GROUP_TOPICS_MAX,
-    REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN,
+    GROUP_PROTOCOL_NAME_BYTES_MAX, GROUP_PROTOCOLS_MAX, REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN,
 };
 use crate::pattern::Pattern;
 
@@ -38,12 +37,7 @@ pub struct Subscription {
 
 impl Subscription {
     pub fn new(mut topics: Vec<Pattern>, owned: BTreeSet<TopicPartition>) -> Result<Self> {
-        let bytes: usize = topics.iter().map(|topic| topic.as_str().len()).sum();
-        if topics.len() > GROUP_TOPICS_MAX || bytes > GROUP_TOPICS_BYTES_MAX {
-            return Err(Error::too_large(format!(
-                "the broker shares out at most {GROUP_TOPICS_MAX} topics with names of {GROUP_TOPICS_BYTES_MAX} bytes"
-            )));
-        }
+        super::group::check_topics(&topics)?;
         super::group::sort(&mut topics);
         Ok(Self { topics, owned })
     }
@@ -151,8 +145,8 @@ pub struct ClassicSync {
 pub struct Share {
     pub member: MemberId,
     pub bytes: Bytes,
-    /// The same, where the door can read it.
-    pub partitions: Vec<TopicPartition>,
+    /// The same, where its door can read it.
+    pub partitions: Option<Vec<TopicPartition>>,
 }
 
 /// A member's share.

@@ -128,7 +128,7 @@ impl Script {
                 let pairs = command.words[2..].iter().filter_map(|pair| pair.split_once(':'));
                 let share = |(member, share): (&str, &str)| {
                     let partitions = share.split(',').filter(|text| text.contains('/')).map(partition).collect();
-                    Share { member: id(member), bytes: bytes(share), partitions }
+                    Share { member: id(member), bytes: bytes(share), partitions: Some(partitions) }
                 };
                 let protocol = command.named("protocol").map(Into::into);
                 let shares = pairs.map(share).collect();
@@ -462,7 +462,7 @@ impl World {
             match refused.reason {
                 Reason::RebalanceInProgress => program.step = Step::Out,
                 // It has lost everything.
-                Reason::UnknownMember | Reason::StaleEpoch => self.programs[member] = None,
+                Reason::UnknownMember | Reason::StaleEpoch | Reason::StaleGeneration => self.programs[member] = None,
                 Reason::ReplacedInstance => panic!("nobody came instead"),
                 other => panic!("{other:?}: {}", refused.error),
             }
@@ -523,7 +523,7 @@ impl World {
                 joined.generation,
                 other.instance.as_ref().map_or(other.member.as_str(), InstanceId::as_str)
             )),
-            partitions: shares.remove(&other.member).into_iter().flatten().collect(),
+            partitions: Some(shares.remove(&other.member).into_iter().flatten().collect()),
         });
         let shares = shares.collect();
         // It may be too late.

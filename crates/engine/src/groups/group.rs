@@ -81,10 +81,10 @@ pub(super) fn check_session(timeout_ms: u32) -> Result<()> {
     )))
 }
 
-fn check_topics(topics: &[Pattern]) -> Result<()> {
-    if topics.is_empty() || topics.len() > GROUP_TOPICS_MAX {
+pub(super) fn check_topics(topics: &[Pattern]) -> Result<()> {
+    if topics.len() > GROUP_TOPICS_MAX {
         return Err(Error::invalid(format!(
-            "a member subscribes to 1 to {GROUP_TOPICS_MAX} topics and patterns, not {}",
+            "a member subscribes to at most {GROUP_TOPICS_MAX} topics and patterns, not {}",
             topics.len()
         )));
     }
@@ -559,8 +559,9 @@ impl Group {
         let name = self.name.clone();
         let member = self.find(who)?;
         if epoch < member.shown_epoch || epoch > member.epoch {
+            let reason = if member.face.is_some() { Reason::StaleGeneration } else { Reason::StaleEpoch };
             return Err(GroupError::new(
-                Reason::StaleEpoch,
+                reason,
                 format!(
                     "member {} of group {name} shows epoch {epoch} and is at {}: join again",
                     who.member, member.epoch
@@ -588,6 +589,9 @@ impl Group {
                         || (member.face.is_some() && !self.owners.contains_key(partition))
                 };
                 if let Some(foreign) = changes.iter().find(|change| !has(&change.partition)) {
+                    if member.face.is_some() {
+                        return Err(classic::rebalancing(&self.name));
+                    }
                     return Err(GroupError::new(
                         Reason::NotOwner,
                         format!("partition {} is not with member {}", foreign.partition, who.member),

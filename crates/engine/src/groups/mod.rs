@@ -115,6 +115,8 @@ pub enum Reason {
     UnknownMember,
     /// The epoch is not one that this member may still show: it has to join.
     StaleEpoch,
+    /// The same of a member of the classic kind.
+    StaleGeneration,
     /// Another member came with the same instance id.
     ReplacedInstance,
     /// A commit of a partition that the member does not have.
@@ -146,7 +148,9 @@ impl GroupError {
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         let kind = match reason {
             Reason::NoSuchGroup => ErrorKind::NotFound,
-            Reason::UnknownMember | Reason::StaleEpoch | Reason::NotOwner => ErrorKind::Fenced,
+            Reason::UnknownMember | Reason::StaleEpoch | Reason::StaleGeneration | Reason::NotOwner => {
+                ErrorKind::Fenced
+            }
             Reason::ReplacedInstance => ErrorKind::AlreadyExists,
             Reason::HasMembers | Reason::Subscribed | Reason::RebalanceInProgress | Reason::GroupFull => {
                 ErrorKind::Busy

@@ -14,7 +14,9 @@ use crate::limits::{ACL_NAME_BYTES_MAX, ACLS_MAX};
 const ALL: &str = "*";
 
 macro_rules! named {
-    ($(#[$doc:meta])* $type:ident, $what:literal, { $($(#[$note:meta])* $variant:ident = $code:literal, $name:literal;)* }) => {
+    ($(#[$doc:meta])* $type:ident, $what:literal, {
+        $($(#[$note:meta])* $variant:ident = $code:literal, $name:literal;)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]

@@ -5,8 +5,8 @@
 //! | key | version (u16) | then |
 //! |---|---|---|
 //! | a credential | 1 | user (text), mechanism (u8) |
-//! | an access control entry | 2 | kind of resource (u8), its name (text), whether that is a prefix (u8), principal (text), |
-//! | | | host (text), operation (u8), whether it is allowed (u8) |
+//! | an access control entry | 2 | kind of resource (u8), its name (text), whether that is a prefix (u8), |
+//! | | | principal (text), host (text), operation (u8), whether it is allowed (u8) |
 //!
 //! | value | version (u16) | then |
 //! |---|---|---|

@@ -1,6 +1,9 @@
-//! What is said about topics on the command line: how long records stay, and what is taken.
+//! What is said on the command line about settings of topics, users and access control.
 
-use clap::{Args, ValueEnum};
+use std::str::FromStr;
+
+use clap::{Args, Subcommand, ValueEnum};
+use client::security::{AclFilter, Match, Mechanism, Operation, Principal, ResourceKind};
 use client::{SettingsChange, TopicSettings};
 use thalweg::config::parse_bytes;
 
@@ -57,6 +60,140 @@ impl TopicOptions {
             // The broker says what is too large.
             batch_bytes_max: batch_bytes_max.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
             arrival_times: self.timestamps.map(|timestamps| timestamps == Timestamps::Arrival),
+        })
+    }
+}
+
+#[derive(Subcommand)]
+#[command(after_help = "\
+Examples:
+  thalweg user add billing                        # asks for the password
+  thalweg user add billing < password.txt")]
+pub enum User {
+    /// Give a user a password, or another one: the first line of the standard input
+    Add {
+        user: String,
+        /// Only for this mechanism; else for both
+        #[arg(long, value_enum)]
+        mechanism: Option<MechanismArg>,
+        /// How often the password is hashed, 4096 to 16384
+        #[arg(long, default_value_t = client::security::ITERATIONS_DEFAULT)]
+        iterations: u32,
+    },
+    /// List users
+    List,
+    /// Take a user's password away; whoever is connected stays so
+    Delete {
+        user: String,
+        /// Only for this mechanism
+        #[arg(long, value_enum)]
+        mechanism: Option<MechanismArg>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MechanismArg {
+    #[value(name = "SCRAM-SHA-256")]
+    Sha256,
+    #[value(name = "SCRAM-SHA-512")]
+    Sha512,
+}
+
+impl MechanismArg {
+    pub fn get(self) -> Mechanism {
+        match self {
+            Self::Sha256 => Mechanism::Sha256,
+            Self::Sha512 => Mechanism::Sha512,
+        }
+    }
+}
+
+#[derive(Subcommand)]
+#[command(after_help = "\
+Examples:
+  thalweg acl add User:billing read,describe topic orders.eu
+  thalweg acl add User:billing read group billing. --prefix
+  thalweg acl add 'User:*' write topic audit --deny
+  thalweg acl list --principal User:billing
+  thalweg acl delete --kind topic --name orders.eu")]
+pub enum AclCommand {
+    /// Add entries: who may do what to which topics, groups or transactions. One that denies wins
+    Add {
+        /// User:NAME, or User:* for everyone
+        principal: String,
+        /// all, read, write, create, delete, alter, describe, describe_configs, alter_configs, cluster_action or
+        /// idempotent_write; several with commas
+        operations: Operations,
+        /// topic, group, transaction or cluster
+        kind: ResourceKind,
+        /// The name of the resource, or * for all; the cluster has none
+        #[arg(required_if_eq_any = [("kind", "topic"), ("kind", "group"), ("kind", "transaction")])]
+        name: Option<String>,
+        /// All whose names begin so
+        #[arg(long)]
+        prefix: bool,
+        /// Deny it, whatever else allows it
+        #[arg(long)]
+        deny: bool,
+        /// Only from this address
+        #[arg(long, default_value = "*")]
+        host: String,
+    },
+    /// List entries
+    List(AclFilterArgs),
+    /// Delete entries, and print them
+    Delete {
+        #[command(flatten)]
+        filter: AclFilterArgs,
+        /// All there are
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+/// Operations with commas between them.
+#[derive(Clone, Debug)]
+pub struct Operations(pub Vec<Operation>);
+
+impl FromStr for Operations {
+    type Err = client::Error;
+
+    fn from_str(text: &str) -> client::Result<Self> {
+        text.split(',').map(str::parse).collect::<client::Result<_>>().map(Self)
+    }
+}
+
+#[derive(Args, Default)]
+pub struct AclFilterArgs {
+    /// Of this principal: User:NAME, or User:* for those of everyone
+    #[arg(long)]
+    pub principal: Option<String>,
+    #[arg(long)]
+    pub operation: Option<Operation>,
+    /// About topics, groups, transactions or the cluster
+    #[arg(long)]
+    pub kind: Option<ResourceKind>,
+    /// Of this name or prefix
+    #[arg(long)]
+    pub name: Option<String>,
+    /// All that are about the resource of this name
+    #[arg(long, value_name = "NAME", conflicts_with = "name")]
+    pub about: Option<String>,
+    #[arg(long)]
+    pub host: Option<String>,
+}
+
+impl AclFilterArgs {
+    pub fn get(self) -> Result<AclFilter> {
+        let matching = if self.about.is_some() { Match::Covering } else { Match::Any };
+        Ok(AclFilter {
+            kind: self.kind,
+            name: self.about.or(self.name),
+            matching,
+            principal: self.principal.as_deref().map(Principal::parse).transpose()?,
+            host: self.host,
+            operation: self.operation,
+            is_allowed: None,
         })
     }
 }

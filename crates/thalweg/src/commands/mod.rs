@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub mod acl;
 pub mod bench;
 pub mod config;
 pub mod demo;
@@ -13,6 +14,7 @@ pub mod subscribe;
 pub mod time;
 pub mod top;
 pub mod topic;
+pub mod user;
 
 use client::{Address, Client};
 use thalweg::config::Config;

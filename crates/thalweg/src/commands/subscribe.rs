@@ -88,19 +88,20 @@ impl Printer {
         self.form.write_head(&mut self.out)
     }
 
-    /// Returns the offset after the last record that was printed, if any was.
+    /// Returns the offset after what was printed, if anything was. A batch ends behind its last record where compaction
+    /// took some, or where it is the marker of a transaction.
     fn batch(&mut self, batch: &Batch) -> Result<Option<Offset>, Ended> {
         let mut next = None;
         for record in &batch.records()? {
             let record = record?;
             if self.left == 0 || record.offset >= self.end {
-                break;
+                return Ok(next);
             }
             self.left -= 1;
             self.form.write(&mut self.out, batch, &record)?;
             next = Some(record.offset + 1);
         }
-        Ok(next)
+        Ok(Some(batch.batch.next_offset().min(self.end)))
     }
 
     fn gap(&mut self, topic: &str, partition: PartitionId, from: Offset, to: Offset) -> io::Result<()> {

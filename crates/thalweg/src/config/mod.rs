@@ -211,8 +211,8 @@ impl Config {
                 && !self.bool("insecure")
             {
                 return Err(ConfigError(format!(
-                    "auth = required, but {door} = {address} can be reached from other machines and asks nobody who they \
-                     are; bind it to 127.0.0.1, turn it off, or say --insecure"
+                    "auth = required, but {door} = {address} can be reached from other machines and asks nobody who \
+                     they are; bind it to 127.0.0.1, turn it off, or say --insecure"
                 )));
             }
         }

@@ -7,6 +7,7 @@
 use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;
 
+use crate::security;
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::groups::{Assignor, GroupState, MemberState};
 use engine::{
@@ -188,6 +189,7 @@ fn requests() -> Vec<Vector> {
         ("records_delete", Request::RecordsDelete { topic: topic(), partition: 3, before: 1 << 40 }),
     ]);
     values.extend(group_requests().into_iter().map(|(name, value)| (name, Request::Group(value))));
+    values.extend(security::requests().into_iter().map(|(name, value)| (name, Request::Security(value))));
     let encode = |(i, (name, value)): (usize, (&str, Request))| {
         let correlation = 0x0100_0000 + i as u32;
         let mut buf = BytesMut::new();
@@ -263,7 +265,15 @@ fn responses() -> Vec<Vector> {
     let errors = ErrorKind::ALL
         .into_iter()
         .map(|kind| (format!("error_{}", kind.name()), Response::Error(Error::new(kind, "what to do, für alle"))));
-    answers.chain(errors).chain(groups).enumerate().map(|(i, (name, value))| encode(i, name, value)).collect()
+    let security = security::responses().into_iter();
+    let security = security.map(|(name, value)| (name.to_owned(), Response::Security(value)));
+    answers
+        .chain(errors)
+        .chain(groups)
+        .chain(security)
+        .enumerate()
+        .map(|(i, (name, value))| encode(i, name, value))
+        .collect()
 }
 
 fn group_requests() -> Vec<(&'static str, GroupRequest)> {

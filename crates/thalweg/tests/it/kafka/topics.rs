@@ -125,7 +125,12 @@ async fn producers_get_ids() {
     let mut raw = Raw::connect(&server).await;
     let mut ids = Vec::new();
     for version in 0..=4 {
-        let response = raw.call(version, InitProducerIdRequest::default().with_transaction_timeout_ms(1000)).await;
+        let response = raw
+            .call(
+                version,
+                InitProducerIdRequest::default().with_transactional_id(None).with_transaction_timeout_ms(1000),
+            )
+            .await;
         assert_eq!((response.error_code, response.producer_epoch), (0, 0));
         ids.push(response.producer_id.0);
     }

@@ -1,0 +1,64 @@
+//! Users and access control lists of a broker.
+
+use engine::Result;
+use engine::security::{Acl, AclFilter, Credential, Mechanism, UserName};
+use wire::security::{SecurityRequest, SecurityResponse, UserInfo};
+use wire::{Request, Response};
+
+use crate::client::Client;
+use crate::link::unexpected;
+
+impl Client {
+    /// Gives a user these credentials, in the place of those that they have for the same mechanisms.
+    pub async fn put_user(&self, user: UserName, credentials: Vec<Credential>) -> Result<()> {
+        match self.security(SecurityRequest::PutUser { user, credentials }).await? {
+            SecurityResponse::UserPut => Ok(()),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Takes a user's credentials for these mechanisms away, or all where none is named. Whoever is connected stays so.
+    pub async fn delete_user(&self, user: UserName, mechanisms: Vec<Mechanism>) -> Result<()> {
+        match self.security(SecurityRequest::DeleteUser { user, mechanisms }).await? {
+            SecurityResponse::UserDeleted => Ok(()),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// All users in the order of their names.
+    pub async fn list_users(&self) -> Result<Vec<UserInfo>> {
+        match self.security(SecurityRequest::ListUsers).await? {
+            SecurityResponse::Users(users) => Ok(users),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    pub async fn create_acls(&self, acls: Vec<Acl>) -> Result<()> {
+        match self.security(SecurityRequest::CreateAcls(acls)).await? {
+            SecurityResponse::AclsCreated => Ok(()),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Removes all entries that the filter means, and returns them.
+    pub async fn delete_acls(&self, filter: AclFilter) -> Result<Vec<Acl>> {
+        match self.security(SecurityRequest::DeleteAcls(filter)).await? {
+            SecurityResponse::AclsDeleted(acls) => Ok(acls),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    pub async fn list_acls(&self, filter: AclFilter) -> Result<Vec<Acl>> {
+        match self.security(SecurityRequest::ListAcls(filter)).await? {
+            SecurityResponse::Acls(acls) => Ok(acls),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    async fn security(&self, request: SecurityRequest) -> Result<SecurityResponse> {
+        match self.call(&Request::Security(request)).await? {
+            Response::Security(response) => Ok(response),
+            other => Err(unexpected(&other)),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The page of Kafka's settings and permissions, and what drafts come to.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use broker::Settings;
+use engine::security::ResourceKind;
+
+use super::super::access::NEEDS;
+use super::super::messages;
+use super::*;
+
+const HEAD: &str = "\
+# Kafka's settings and permissions
+
+What settings of topics mean here under Kafka's names, and what a user has to be allowed for each request. After a
+change `UPDATE=1 cargo test -p thalweg-doors kafka` writes this page anew. How to come from Kafka is in
+[its guide](../guides/coming-from-kafka.md), users and access control in [theirs](../guides/security.md).
+
+## Settings of topics
+
+`kafka-configs.sh`, `kafka-topics.sh --config` and the admin clients read and write them. A name that is not here is
+refused with `INVALID_CONFIG`, as is a value that is not taken; the message says why.
+
+| Name | Value here | When it is set | Why |
+|---|---|---|---|
+";
+const PERMISSIONS: &str = "
+## Permissions
+
+With `authorization = true` a request needs these operations, for each resource that it names. Who may read, write,
+delete or alter may describe, and who may alter settings may describe them. Super users may do everything.
+
+| Key | Request | Operation |
+|---|---|---|
+";
+/// What needs another look beside the table.
+const NOTES: &str = "
+- CreateTopics: `Create` on the cluster allows every name.
+- Metadata creates a topic by asking for it only for who may `Create` it. Topics that a user may not describe are left
+  out.
+- Produce needs the operation on a transaction only where the batch is of one.
+- InitProducerId without a transaction: whoever may write to some topic may, too.
+- Answers that list things, as ListGroups and ListTransactions, leave out what may not be described.
+";
+
+fn page() -> String {
+    let broker_free = "as the broker is set";
+    let mut page = HEAD.to_owned();
+    for setting in SETTINGS {
+        let (value, set) = match setting.rule {
+            Rule::CleanupPolicy => ("`delete`", "as in Kafka"),
+            Rule::RetentionMs | Rule::RetentionBytes => (broker_free, "as in Kafka"),
+            Rule::BatchBytesMax => ("`8388608`", "128 to 8388608"),
+            Rule::TimestampType => ("`CreateTime`", "as in Kafka"),
+            Rule::TombstoneMs => (broker_free, "taken up to that, without effect"),
+            Rule::Only(FOREVER) => ("no limit", "refused, unless it is that"),
+            Rule::Only(value) => (value, "refused, unless it is that"),
+            Rule::Harmless("") => ("nothing", "taken, without effect"),
+            Rule::Harmless(value) => (value, "taken, without effect"),
+        };
+        let value =
+            if value.contains([' ', '`']) || value == "nothing" { value.to_owned() } else { format!("`{value}`") };
+        writeln!(page, "| `{}` | {value} | {set} | {} |", setting.name, setting.help).expect("a text");
+    }
+    page.push_str(PERMISSIONS);
+    let mut keys: Vec<i16> = NEEDS.iter().map(|need| need.key).collect();
+    keys.dedup();
+    for key in keys {
+        let name = messages::api(key).expect("an API").name;
+        let of_key = NEEDS.iter().filter(|need| need.key == key);
+        let needs: Vec<String> = of_key.map(|need| format!("{:?} {}", need.operation, kind_name(need.kind))).collect();
+        writeln!(page, "| {key} | {name} | {} |", needs.join(", ")).expect("a text");
+    }
+    page + NOTES
+}
+
+/// As Kafka's tools have it.
+fn kind_name(kind: ResourceKind) -> &'static str {
+    match kind {
+        ResourceKind::Topic => "Topic",
+        ResourceKind::Group => "Group",
+        ResourceKind::Cluster => "Cluster",
+        ResourceKind::Transaction => "TransactionalId",
+    }
+}
+
+#[test]
+fn the_page_is_what_the_tables_say() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/kafka-settings.md");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, page()).expect("written");
+    }
+    assert!(std::fs::read_to_string(&path).expect("the page") == page(), "say UPDATE=1 to write it anew");
+}
+
+#[tokio::test]
+async fn a_draft_says_what_its_settings_come_to() {
+    let broker = Broker::start(Settings::default(), &[tokio::runtime::Handle::current()]).expect("started");
+    let of = |settings: &[(&str, &str)]| {
+        let mut draft = Draft::new(&broker, 1);
+        settings.iter().try_for_each(|(name, value)| draft.set(name, Some(value)))?;
+        let TopicSettings { retention_ms, retention_bytes, compact, .. } = draft.settings();
+        Ok::<_, Failure>((compact, retention_ms, retention_bytes))
+    };
+    let (ms, bytes) = (3_600_000, 64 << 20);
+    assert_eq!(of(&[]), Ok((false, ms, bytes)));
+    assert_eq!(of(&[("retention.ms", "-1")]), Ok((false, 0, bytes)));
+    // Kafka's 0 keeps as little as it can, ours is no limit.
+    assert_eq!(of(&[("retention.ms", "0"), ("retention.bytes", "0")]), Ok((false, 1, 1)));
+    assert_eq!(of(&[("retention.ms", "9223372036854775807")]).map(|found| found.1), Ok(i64::MAX as u64));
+    assert_eq!(of(&[("cleanup.policy", "compact"), ("retention.ms", "77")]), Ok((true, 0, 0)));
+    assert_eq!(of(&[("retention.ms", "77"), ("cleanup.policy", " compact , delete ")]), Ok((true, 77, bytes)));
+    for (name, value) in [("retention.ms", "-2"), ("cleanup.policy", ""), ("preallocate", "perhaps")] {
+        assert_eq!(of(&[(name, value)]).map_err(|(code, _)| code), Err(Code::INVALID_CONFIG), "{name} {value}");
+    }
+}

@@ -1,0 +1,183 @@
+//! ConsumerGroupHeartbeat: all that a member says for which the broker shares out.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{Beat, Broker};
+use engine::groups::{Assignor, Identity, Join, Turn};
+use engine::limits::{REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN};
+use engine::security::Resource;
+use engine::{Error, Pattern, TopicId, TopicName, TopicPartition};
+
+use super::super::errors::Code;
+use super::super::map::Caller;
+use super::super::messages::Uuid;
+use super::super::messages::consumer_group_heartbeat::{
+    Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
+};
+use super::{CONSUMER_GROUP_HEARTBEAT, Outcome, Refused, by_topic, group_for, identity, partition_of};
+
+/// How long a member may be silent, and how often it is asked to speak: Kafka's own.
+const SESSION_TIMEOUT_MS: u32 = 45_000;
+const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
+/// In place of an epoch, of a member that leaves, and of a static one that comes back.
+const LEAVES: i32 = -1;
+const GOES_AWAY: i32 = -2;
+
+pub(in super::super) async fn consumer_heartbeat(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: ConsumerGroupHeartbeatRequest,
+) -> ConsumerGroupHeartbeatResponse {
+    match try_heartbeat(broker, caller, &request).await {
+        Ok((member, turn)) => ConsumerGroupHeartbeatResponse {
+            member_id: Some(member),
+            member_epoch: turn.as_ref().map_or(request.member_epoch, |turn| turn.epoch as i32),
+            heartbeat_interval_ms: HEARTBEAT_INTERVAL_MS,
+            assignment: turn.and_then(|turn| turn.assignment).map(|partitions| self::assignment(broker, partitions)),
+            ..Default::default()
+        },
+        Err(refused) => ConsumerGroupHeartbeatResponse {
+            error_code: refused.code.0,
+            error_message: Some(refused.message),
+            ..Default::default()
+        },
+    }
+}
+
+async fn try_heartbeat(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: &ConsumerGroupHeartbeatRequest,
+) -> Outcome<(String, Option<Turn>)> {
+    let group = group_for(broker, caller, CONSUMER_GROUP_HEARTBEAT, &request.group_id)?;
+    for name in request.subscribed_topic_names.iter().flatten() {
+        caller.may_use(broker, CONSUMER_GROUP_HEARTBEAT, &Resource::topic(name))?;
+    }
+    // In the first version it is the broker that gives a member its id.
+    let id = match request.member_id.as_str() {
+        "" if request.member_epoch == 0 && caller.version == 0 => broker.new_member_id(&caller.client)?.to_string(),
+        id => id.to_owned(),
+    };
+    let who = identity(&id, request.instance_id.as_deref())?;
+    let turn = match request.member_epoch {
+        0 => Some(broker.join_group_without_creating(&group, join(caller, who, request)?).await?),
+        LEAVES | GOES_AWAY => {
+            broker.leave_group(&group, &who, request.member_epoch == GOES_AWAY).await?;
+            None
+        }
+        epoch => {
+            let topics = match (&request.subscribed_topic_names, &request.subscribed_topic_regex) {
+                (None, None) => None,
+                _ => Some(topics(request)?),
+            };
+            let owned = request.topic_partitions.as_ref().map(|owned| self::owned(broker, owned));
+            let beat = Beat { who, epoch: epoch as u32, owned, topics, wait: Duration::ZERO };
+            Some(broker.group_heartbeat(&group, beat).await?)
+        }
+    };
+    Ok((id, turn))
+}
+
+fn join(caller: &Caller, who: Identity, request: &ConsumerGroupHeartbeatRequest) -> Outcome<Join> {
+    let assignor = match request.server_assignor.as_deref() {
+        None | Some("") => Assignor::default(),
+        Some(name) => {
+            name.parse().map_err(|error: Error| Refused { code: Code::UNSUPPORTED_ASSIGNOR, message: error.message })?
+        }
+    };
+    let timeout_ms = u32::try_from(request.rebalance_timeout_ms).unwrap_or(SESSION_TIMEOUT_MS);
+    Ok(Join {
+        who,
+        client: caller.client.clone(),
+        host: caller.host.clone(),
+        topics: topics(request)?,
+        assignor,
+        session_timeout_ms: SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: timeout_ms.clamp(SESSION_TIMEOUT_MS_MIN, REBALANCE_TIMEOUT_MS_MAX),
+    })
+}
+
+fn topics(request: &ConsumerGroupHeartbeatRequest) -> Outcome<Vec<Pattern>> {
+    let invalid = |error: Error| Refused { code: Code::INVALID_TOPIC_EXCEPTION, message: error.message };
+    let named = request.subscribed_topic_names.iter().flatten();
+    let named = named.map(|name| TopicName::parse(name).map(Pattern::Topic).map_err(invalid));
+    let mut topics = named.collect::<Outcome<Vec<Pattern>>>()?;
+    if let Some(regex) = request.subscribed_topic_regex.as_deref().filter(|regex| !regex.is_empty()) {
+        topics.extend(patterns(regex)?);
+    }
+    Ok(topics)
+}
+
+/// A regular expression that says what patterns can say: alternatives of names (`a|b`), all that begin with a name and
+/// a dot (`a\..*`), or all topics (`.*`).
+fn patterns(regex: &str) -> Outcome<Vec<Pattern>> {
+    let pattern = |alternative: &str| {
+        let text = match alternative {
+            ".*" | ".+" => ">".to_owned(),
+            _ => match alternative.strip_suffix("\\..*").or_else(|| alternative.strip_suffix("\\..+")) {
+                Some(prefix) => format!("{}.>", prefix.replace("\\.", ".")),
+                None => alternative.replace("\\.", "."),
+            },
+        };
+        // A dot that is not meant literally would match more than the name that is left.
+        let is_literal = alternative == ".*" || alternative == ".+" || !has_bare_dot(alternative);
+        Pattern::parse(&text).ok().filter(|_| is_literal && !text.contains('*'))
+    };
+    let patterns: Option<Vec<Pattern>> = regex.split('|').map(pattern).collect();
+    patterns.ok_or_else(|| Refused {
+        code: Code::INVALID_REGULAR_EXPRESSION,
+        message: format!("'{regex}' is more than names, prefix\\..* and .* joined by |, which is what is known here"),
+    })
+}
+
+fn has_bare_dot(alternative: &str) -> bool {
+    let body = alternative.strip_suffix(".*").or_else(|| alternative.strip_suffix(".+")).unwrap_or(alternative);
+    body.replace("\\.", "").contains('.')
+}
+
+/// What a member reads; of a topic that was deleted it reads nothing.
+fn owned(broker: &Broker, owned: &[TopicPartitions]) -> BTreeSet<TopicPartition> {
+    let of_topic = |of: &TopicPartitions| {
+        let topic = broker.topic_by_id(TopicId::from_bytes(of.topic_id.0.to_be_bytes())).ok()?;
+        Some(of.partitions.iter().filter_map(|number| partition_of(&topic, *number)).collect::<Vec<_>>())
+    };
+    owned.iter().filter_map(of_topic).flatten().collect()
+}
+
+fn assignment(broker: &Broker, partitions: Vec<TopicPartition>) -> Assignment {
+    let of_topic = |(topic, partitions): (TopicName, Vec<i32>)| {
+        let (id, _) = broker.find_topic(topic.as_str())?;
+        Some(TopicPartitions { topic_id: Uuid(u128::from_be_bytes(id.to_bytes())), partitions })
+    };
+    Assignment { topic_partitions: by_topic(partitions).into_iter().filter_map(of_topic).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_expressions_that_patterns_can_say() {
+        let shown = |regex: &str| {
+            patterns(regex).ok().map(|patterns| patterns.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+        };
+        let cases = [
+            ("orders", Some("orders")),
+            ("orders|bills-1", Some("orders bills-1")),
+            ("orders\\.eu|.*", Some("orders.eu >")),
+            ("orders\\..*", Some("orders.>")),
+            ("a\\.b\\..+", Some("a.b.>")),
+            ("orders.*", None),
+            ("orders.eu", None),
+            ("orders\\.[a-z]+", None),
+            ("(a|b)", None),
+            ("a.b\\..*", None),
+            ("a|", None),
+        ];
+        for (regex, expected) in cases {
+            assert_eq!(shown(regex).as_deref(), expected, "{regex}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! DescribeGroups, ConsumerGroupDescribe, ListGroups and DeleteGroups.
+
+use std::sync::Arc;
+
+use broker::{Broker, ClassicInfo, GroupMember, GroupStatus};
+use bytes::Bytes;
+use engine::groups::{ClassicPhase, GroupState};
+use engine::security::Resource;
+use engine::{TopicName, TopicPartition};
+
+use super::super::errors::Code;
+use super::super::map::Caller;
+use super::super::messages::consumer_group_describe::{
+    Assignment, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DescribedGroup as DescribedConsumers,
+    Member, TopicPartitions,
+};
+use super::super::messages::consumer_protocol_subscription::ConsumerProtocolSubscription;
+use super::super::messages::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
+use super::super::messages::describe_groups::{
+    DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup, DescribedGroupMember,
+};
+use super::super::messages::list_groups::{ListGroupsRequest, ListGroupsResponse, ListedGroup};
+use super::super::messages::{Uuid, encode_embedded};
+use super::{
+    CONSUMER_GROUP_DESCRIBE, CONSUMERS, DELETE_GROUPS, DESCRIBE_GROUPS, EMBEDDED_VERSION, LIST_GROUPS, Outcome,
+    Refused, by_topic, distinct, group_for, write_share,
+};
+
+/// Who shares out.
+const CLASSIC: &str = "Classic";
+const CONSUMER: &str = "Consumer";
+/// The state of a group that is not there.
+const DEAD: &str = "Dead";
+/// The first version that says that a group is not there.
+const SAYS_NOT_FOUND: i16 = 6;
+/// Of members that the broker shares out for: one that joins and syncs, and one that only sends heartbeats.
+const CLASSIC_MEMBER: i8 = 0;
+const CONSUMER_MEMBER: i8 = 1;
+
+/// Kafka's word for it. `None`: the broker shares out.
+fn state_name(state: GroupState, classic: Option<&ClassicInfo>) -> &'static str {
+    match (classic.map(|classic| classic.phase), state) {
+        (Some(ClassicPhase::Empty), _) | (None, GroupState::Empty) => "Empty",
+        (Some(ClassicPhase::Preparing), _) => "PreparingRebalance",
+        (Some(ClassicPhase::Completing), _) => "CompletingRebalance",
+        (Some(ClassicPhase::Stable), _) | (None, GroupState::Stable) => "Stable",
+        (None, GroupState::Reconciling) => "Reconciling",
+    }
+}
+
+/// A group without members is whichever comes next; tools ask about it the older way.
+fn type_name(state: GroupState, classic: Option<&ClassicInfo>) -> &'static str {
+    if classic.is_some() || state == GroupState::Empty { CLASSIC } else { CONSUMER }
+}
+
+pub(in super::super) async fn list(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: ListGroupsRequest,
+) -> ListGroupsResponse {
+    let groups = match broker.list_groups("", usize::MAX).await {
+        Ok((groups, _)) => groups,
+        Err(refused) => {
+            return ListGroupsResponse { error_code: Refused::from(refused).code.0, ..Default::default() };
+        }
+    };
+    let is_wanted = |wanted: &[String], name: &str| {
+        wanted.is_empty() || wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))
+    };
+    let may_see = |name: &str| caller.may_use(broker, LIST_GROUPS, &Resource::group(name)).is_ok();
+    let groups = groups.into_iter().filter(|group| may_see(group.name.as_str())).map(|group| ListedGroup {
+        group_state: state_name(group.state, group.classic.as_ref()).into(),
+        group_type: type_name(group.state, group.classic.as_ref()).into(),
+        protocol_type: group.classic.map_or_else(|| CONSUMERS.into(), |classic| classic.protocol_type),
+        group_id: group.name.to_string(),
+    });
+    let groups = groups.filter(|group| {
+        is_wanted(&request.states_filter, &group.group_state) && is_wanted(&request.types_filter, &group.group_type)
+    });
+    ListGroupsResponse { groups: groups.collect(), ..Default::default() }
+}
+
+pub(in super::super) async fn describe(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: DescribeGroupsRequest,
+) -> DescribeGroupsResponse {
+    let mut groups = Vec::with_capacity(request.groups.len());
+    for name in distinct(request.groups) {
+        let authorized_operations =
+            caller.operations(broker, &Resource::group(&name), request.include_authorized_operations);
+        groups.push(match status(broker, caller, DESCRIBE_GROUPS, &name).await {
+            Ok(status) => DescribedGroup { authorized_operations, ..described(status) },
+            // Older clients expect that of a group that is not there.
+            Err(refused) if refused.code == Code::GROUP_ID_NOT_FOUND && caller.version < SAYS_NOT_FOUND => {
+                DescribedGroup { group_id: name, group_state: DEAD.into(), ..Default::default() }
+            }
+            Err(refused) => DescribedGroup {
+                error_code: refused.code.0,
+                error_message: Some(refused.message),
+                group_id: name,
+                group_state: DEAD.into(),
+                ..Default::default()
+            },
+        });
+    }
+    DescribeGroupsResponse { groups, ..Default::default() }
+}
+
+async fn status(broker: &Arc<Broker>, caller: &Caller, key: i16, name: &str) -> Outcome<GroupStatus> {
+    Ok(broker.describe_group(&group_for(broker, caller, key, name)?).await?)
+}
+
+fn described(status: GroupStatus) -> DescribedGroup {
+    let classic = status.classic;
+    let state = match state_name(status.state, classic.as_ref()) {
+        // It has no other word for members that move to what they shall have.
+        "Reconciling" => "PreparingRebalance",
+        state => state,
+    };
+    let members = status.members.into_iter().map(|member| DescribedGroupMember {
+        member_metadata: metadata(&member),
+        member_assignment: member.assignment.unwrap_or_else(|| write_share(member.assigned)),
+        member_id: member.id.to_string(),
+        group_instance_id: member.instance.map(|instance| instance.to_string()),
+        client_id: member.client,
+        client_host: client_host(&member.host),
+    });
+    DescribedGroup {
+        group_id: status.name.to_string(),
+        group_state: state.into(),
+        members: members.collect(),
+        protocol_data: classic.as_ref().map_or(status.assignor.name().into(), |classic| classic.protocol.clone()),
+        protocol_type: classic.map_or_else(|| CONSUMERS.into(), |classic| classic.protocol_type),
+        ..Default::default()
+    }
+}
+
+/// Kafka writes the address of a client so.
+fn client_host(host: &str) -> String {
+    format!("/{host}")
+}
+
+/// What it says to its leader, or would say to one.
+fn metadata(member: &GroupMember) -> Bytes {
+    if !member.metadata.is_empty() || member.assignment.is_some() {
+        return member.metadata.clone();
+    }
+    let said = ConsumerProtocolSubscription { topics: member.topics.clone(), ..Default::default() };
+    encode_embedded(&said, EMBEDDED_VERSION)
+}
+
+pub(in super::super) async fn describe_consumer(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: ConsumerGroupDescribeRequest,
+) -> ConsumerGroupDescribeResponse {
+    let mut groups = Vec::with_capacity(request.group_ids.len());
+    for name in distinct(request.group_ids) {
+        let authorized_operations =
+            caller.operations(broker, &Resource::group(&name), request.include_authorized_operations);
+        let status = status(broker, caller, CONSUMER_GROUP_DESCRIBE, &name).await.and_then(|status| {
+            if type_name(status.state, status.classic.as_ref()) == CONSUMER {
+                return Ok(status);
+            }
+            let message = format!("the broker does not share out in group '{name}'");
+            Err(Refused { code: Code::GROUP_ID_NOT_FOUND, message })
+        });
+        groups.push(status.map_or_else(
+            |refused| DescribedConsumers {
+                error_code: refused.code.0,
+                error_message: Some(refused.message),
+                group_id: name,
+                group_state: DEAD.into(),
+                ..Default::default()
+            },
+            |status| DescribedConsumers { authorized_operations, ..described_consumers(broker, status) },
+        ));
+    }
+    ConsumerGroupDescribeResponse { groups, ..Default::default() }
+}
+
+fn described_consumers(broker: &Broker, status: GroupStatus) -> DescribedConsumers {
+    let epoch = status.epoch as i32;
+    let members = status.members.into_iter().map(|member| Member {
+        member_epoch: member.epoch as i32,
+        member_type: if member.metadata.is_empty() { CONSUMER_MEMBER } else { CLASSIC_MEMBER },
+        assignment: assignment(broker, member.assigned),
+        target_assignment: assignment(broker, member.target),
+        subscribed_topic_names: member.topics,
+        member_id: member.id.to_string(),
+        instance_id: member.instance.map(|instance| instance.to_string()),
+        client_id: member.client,
+        client_host: client_host(&member.host),
+        ..Default::default()
+    });
+    DescribedConsumers {
+        group_state: state_name(status.state, None).into(),
+        group_id: status.name.to_string(),
+        group_epoch: epoch,
+        assignment_epoch: epoch,
+        assignor_name: status.assignor.name().into(),
+        members: members.collect(),
+        ..Default::default()
+    }
+}
+
+fn assignment(broker: &Broker, partitions: Vec<TopicPartition>) -> Assignment {
+    let of_topic = |(topic, partitions): (TopicName, Vec<i32>)| {
+        let (id, _) = broker.find_topic(topic.as_str())?;
+        let topic_id = Uuid(u128::from_be_bytes(id.to_bytes()));
+        Some(TopicPartitions { topic_id, topic_name: topic.to_string(), partitions })
+    };
+    Assignment { topic_partitions: by_topic(partitions).into_iter().filter_map(of_topic).collect() }
+}
+
+pub(in super::super) async fn delete(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: DeleteGroupsRequest,
+) -> DeleteGroupsResponse {
+    let mut results = Vec::with_capacity(request.groups_names.len());
+    for group_id in request.groups_names {
+        let deleted = match group_for(broker, caller, DELETE_GROUPS, &group_id) {
+            Ok(name) => broker.delete_group(&name).await.map_err(Refused::from),
+            Err(refused) => Err(refused),
+        };
+        let error_code = deleted.err().map_or(Code::NONE, |refused| refused.code).0;
+        results.push(DeletableGroupResult { group_id, error_code });
+    }
+    DeleteGroupsResponse { results, ..Default::default() }
+}

@@ -1,0 +1,45 @@
+//! What a topic may ask of a batch before it takes it: the time of its arrival, and keys.
+
+use bytes::Bytes;
+
+use super::{AT_ATTRIBUTES, AT_MAX_TIMESTAMP, BATCH_HEADER_BYTES, DraftBatch, RecordBatch, put_at, read_record, seal};
+use crate::codec::Codec;
+use crate::error::Result;
+
+/// Of the second byte of the attributes: all records have the largest timestamp, which is when they arrived.
+const ARRIVAL_BIT: u8 = 0x08;
+
+impl DraftBatch {
+    /// Gives all records the time at which they arrived.
+    pub fn set_arrival(&mut self, now_ms: i64) {
+        self.bytes[AT_ATTRIBUTES + 1] |= ARRIVAL_BIT;
+        put_at(&mut self.bytes, AT_MAX_TIMESTAMP, &now_ms.to_be_bytes());
+        seal(&mut self.bytes);
+    }
+
+    /// Whether every record has a key. Decompresses them, within the limits of a reader.
+    pub fn has_all_keys(&self) -> Result<bool> {
+        let codec = self.codec()?;
+        let records = &self.bytes[BATCH_HEADER_BYTES..];
+        match codec {
+            Codec::None => has_all_keys(records, self.count()),
+            codec => has_all_keys(&codec.decompress(&Bytes::copy_from_slice(records))?, self.count()),
+        }
+    }
+}
+
+impl RecordBatch {
+    /// When the batch arrived, where that is the time of its records.
+    pub(super) fn arrival_ms(&self) -> Option<i64> {
+        (self.bytes[AT_ATTRIBUTES + 1] & ARRIVAL_BIT != 0).then(|| self.max_timestamp_ms())
+    }
+}
+
+fn has_all_keys(mut records: &[u8], count: u32) -> Result<bool> {
+    for _ in 0..count {
+        if read_record(&mut records, 0, 0)?.key.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

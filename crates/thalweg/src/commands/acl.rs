@@ -1,0 +1,93 @@
+//! `thalweg acl`: add, list and delete access control entries.
+
+use std::io::Write;
+
+use client::security::{Acl, AclFilter, Pattern, Principal, Resource, ResourceKind};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use serde_json::{Value, json};
+use thalweg::config::Config;
+
+use super::connect;
+use crate::args::AclCommand;
+use crate::block_on;
+use crate::output::{Failure, Result, USAGE};
+
+pub fn run(config: &Config, command: AclCommand, is_json: bool) -> Result {
+    block_on(async {
+        let client = connect(config).await?;
+        match command {
+            AclCommand::Add { principal, operations, kind, name, prefix, deny, host } => {
+                let name = name.unwrap_or_else(|| Resource::CLUSTER_NAME.to_owned());
+                if kind == ResourceKind::Cluster && name != Resource::CLUSTER_NAME {
+                    return Err(Failure::new(USAGE, "the cluster has no name: leave it out"));
+                }
+                let (principal, pattern) = (Principal::parse(&principal)?, Pattern { kind, name, is_prefix: prefix });
+                let acl = |operation| Acl {
+                    pattern: pattern.clone(),
+                    principal: principal.clone(),
+                    host: host.clone(),
+                    operation,
+                    is_allowed: !deny,
+                };
+                let acls: Vec<Acl> = operations.0.into_iter().map(acl).collect();
+                client.create_acls(acls.clone()).await?;
+                print(&acls, is_json, "nothing was added")?;
+            }
+            AclCommand::List(filter) => {
+                let acls = client.list_acls(filter.get()?).await?;
+                print(&acls, is_json, "no entries; with authorization = true only super users may do anything")?;
+            }
+            AclCommand::Delete { filter, all } => {
+                let filter = filter.get()?;
+                if (filter == AclFilter::default()) != all {
+                    return Err(Failure::new(USAGE, "say which entries, as --principal User:NAME, or --all"));
+                }
+                let gone = client.delete_acls(filter).await?;
+                print(&gone, is_json, "there were no such entries")?;
+            }
+        }
+        client.close().await;
+        Ok(())
+    })
+}
+
+fn print(acls: &[Acl], is_json: bool, none: &str) -> Result {
+    let mut out = std::io::stdout();
+    if is_json {
+        return Ok(writeln!(out, "{}", Value::Array(acls.iter().map(to_json).collect()))?);
+    }
+    if acls.is_empty() {
+        return Ok(writeln!(out, "{none}")?);
+    }
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["PRINCIPAL", "MAY", "OPERATION", "KIND", "NAME", "HOST"]);
+    for acl in acls {
+        let dots = if acl.pattern.is_prefix { "..." } else { "" };
+        table.add_row([
+            acl.principal.to_string(),
+            may(acl).to_owned(),
+            acl.operation.name().to_owned(),
+            acl.pattern.kind.name().to_owned(),
+            format!("{}{dots}", acl.pattern.name),
+            acl.host.clone(),
+        ]);
+    }
+    Ok(writeln!(out, "{table}")?)
+}
+
+fn may(acl: &Acl) -> &'static str {
+    if acl.is_allowed { "allow" } else { "deny" }
+}
+
+fn to_json(acl: &Acl) -> Value {
+    json!({
+        "principal": acl.principal.to_string(),
+        "permission": may(acl),
+        "operation": acl.operation.name(),
+        "kind": acl.pattern.kind.name(),
+        "name": acl.pattern.name,
+        "is_prefix": acl.pattern.is_prefix,
+        "host": acl.host,
+    })
+}

@@ -1,0 +1,137 @@
+//! `thalweg user`: add, list and delete users. Their passwords stay here: the broker gets what it can check one with.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use aws_lc_rs::rand;
+use client::Error;
+use client::UserInfo;
+use client::security::{Credential, Mechanism, UserName};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::terminal;
+use serde_json::{Value, json};
+use thalweg::config::Config;
+
+use super::connect;
+use crate::args::User;
+use crate::block_on;
+use crate::output::{FAILED, Failure, Result, USAGE};
+
+const SALT_BYTES: usize = 16;
+
+pub fn run(config: &Config, command: User, is_json: bool) -> Result {
+    match command {
+        User::Add { user, mechanism, iterations } => {
+            let (name, password) = (UserName::parse(&user)?, read_password(&user)?);
+            let mechanisms = mechanism.map_or(Mechanism::ALL.to_vec(), |one| vec![one.get()]);
+            let credential = |mechanism| Credential::of_password(mechanism, &password, salt()?, iterations);
+            let credentials = mechanisms.into_iter().map(credential).collect::<client::Result<_>>()?;
+            on(config, async |client| client.put_user(name, credentials).await)?;
+            say(is_json, json!({ "user": user }), &format!("user {user} has this password now"))
+        }
+        User::List => {
+            let users = on(config, async |client| client.list_users().await)?;
+            list(&users, is_json)
+        }
+        User::Delete { user, mechanism } => {
+            let (name, mechanisms) = (UserName::parse(&user)?, mechanism.map(|one| one.get()).into_iter().collect());
+            on(config, async |client| client.delete_user(name, mechanisms).await)?;
+            say(is_json, json!({ "deleted": user }), &format!("user {user} has no such password any more"))
+        }
+    }
+}
+
+fn on<T>(config: &Config, work: impl AsyncFnOnce(&client::Client) -> client::Result<T>) -> Result<T> {
+    block_on(async {
+        let client = connect(config).await?;
+        let outcome = work(&client).await;
+        client.close().await;
+        Ok(outcome?)
+    })
+}
+
+fn say(is_json: bool, json: Value, text: &str) -> Result {
+    let mut out = io::stdout();
+    Ok(if is_json { writeln!(out, "{json}")? } else { writeln!(out, "{text}")? })
+}
+
+fn salt() -> client::Result<Vec<u8>> {
+    let mut salt = vec![0; SALT_BYTES];
+    rand::fill(&mut salt).map_err(|error| {
+        Error::new(client::ErrorKind::Internal, format!("the system gives no random numbers: {error}"))
+    })?;
+    Ok(salt)
+}
+
+fn list(users: &[UserInfo], is_json: bool) -> Result {
+    let mut out = io::stdout();
+    let mechanisms = |user: &UserInfo| -> Vec<String> {
+        user.mechanisms.iter().map(|(mechanism, _)| mechanism.name().to_owned()).collect()
+    };
+    if is_json {
+        let of = |user: &UserInfo| {
+            json!({
+                "user": user.name.as_str(),
+                "mechanisms": mechanisms(user),
+                "is_configured": user.is_configured,
+                "is_super": user.is_super,
+            })
+        };
+        return Ok(writeln!(out, "{}", Value::Array(users.iter().map(of).collect()))?);
+    }
+    if users.is_empty() {
+        return Ok(writeln!(out, "no users yet; `thalweg user add NAME` adds one")?);
+    }
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["USER", "MECHANISMS", "FROM", "MAY"]);
+    for user in users {
+        let from = if user.is_configured { "the configuration" } else { "thalweg user" };
+        let may = if user.is_super { "everything" } else { "what acl allows" };
+        table.add_row([user.name.as_str(), &mechanisms(user).join(" "), from, may]);
+    }
+    Ok(writeln!(out, "{table}")?)
+}
+
+/// The first line of the standard input; from a terminal what is typed, unseen.
+fn read_password(user: &str) -> Result<String> {
+    let password = match io::stdin().is_terminal() {
+        true => type_password(user)?,
+        false => io::stdin().lock().lines().next().transpose()?.unwrap_or_default(),
+    };
+    match password.is_empty() {
+        true => Err(Failure::new(USAGE, "the password is empty; it is the first line of the standard input")),
+        false => Ok(password),
+    }
+}
+
+fn type_password(user: &str) -> Result<String> {
+    eprint!("password of {user}: ");
+    io::stderr().flush()?;
+    terminal::enable_raw_mode()?;
+    let typed = type_line();
+    terminal::disable_raw_mode()?;
+    eprintln!();
+    typed?.ok_or_else(|| Failure::new(FAILED, "no password, no change"))
+}
+
+/// What is typed up to the end of the line; `None` where somebody gave up.
+fn type_line() -> io::Result<Option<String>> {
+    let mut line = String::new();
+    loop {
+        let Event::Key(key) = event::read()? else {
+            continue;
+        };
+        if key.kind == KeyEventKind::Release {
+            continue;
+        }
+        match key.code {
+            KeyCode::Enter => return Ok(Some(line)),
+            KeyCode::Esc => return Ok(None),
+            KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(None),
+            KeyCode::Char(typed) => line.push(typed),
+            KeyCode::Backspace => drop(line.pop()),
+            _ => {}
+        }
+    }
+}

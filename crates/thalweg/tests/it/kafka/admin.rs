@@ -1,0 +1,402 @@
+//! What Kafka's tools do with topics, partitions, settings and records.
+
+use engine::Record;
+use engine::codec::Codec;
+use kafka_protocol::messages::alter_configs_request::{
+    AlterConfigsResource as WholeResource, AlterableConfig as WholeConfig,
+};
+use kafka_protocol::messages::create_partitions_request::{CreatePartitionsAssignment, CreatePartitionsTopic};
+use kafka_protocol::messages::create_topics_request::{
+    CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
+};
+use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
+use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::describe_topic_partitions_request::{Cursor, TopicRequest};
+use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
+use kafka_protocol::messages::{
+    AlterConfigsRequest, BrokerId, CreatePartitionsRequest, CreateTopicsRequest, CreateTopicsResponse,
+    DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest, IncrementalAlterConfigsRequest, ListConfigResourcesRequest,
+    ListPartitionReassignmentsRequest,
+};
+
+use super::raw::{Raw, batch, fetch, fetched, produce, produced, text, topic};
+use crate::server::{Launch, Server};
+
+const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
+
+fn wanted(name: &str, partitions: i32, replicas: i16, configs: &[(&str, &str)]) -> CreatableTopic {
+    let config = |(name, value): &(&str, &str)| {
+        CreatableTopicConfig::default().with_name(text(name)).with_value(Some(text(value)))
+    };
+    CreatableTopic::default()
+        .with_name(topic(name))
+        .with_num_partitions(partitions)
+        .with_replication_factor(replicas)
+        .with_configs(configs.iter().map(config).collect())
+}
+
+async fn create(raw: &mut Raw, version: i16, topics: Vec<CreatableTopic>, is_dry_run: bool) -> CreateTopicsResponse {
+    raw.call(version, CreateTopicsRequest::default().with_topics(topics).with_validate_only(is_dry_run)).await
+}
+
+fn codes(response: &CreateTopicsResponse) -> Vec<i16> {
+    response.topics.iter().map(|topic| topic.error_code).collect()
+}
+
+/// A setting of a topic, with its source.
+async fn config(raw: &mut Raw, name: &str, key: &str) -> (String, i8) {
+    let asked = DescribeConfigsResource::default()
+        .with_resource_type(TOPIC)
+        .with_resource_name(text(name))
+        .with_configuration_keys(Some(vec![text(key)]));
+    let response = raw.call(4, DescribeConfigsRequest::default().with_resources(vec![asked])).await;
+    let found = &response.results[0];
+    assert_eq!((found.error_code, found.configs.len()), (0, 1), "{name} {key}");
+    (found.configs[0].value.as_ref().expect("a value").to_string(), found.configs[0].config_source)
+}
+
+/// Steps of single settings: name, operation, value.
+async fn alter(raw: &mut Raw, name: &str, steps: &[(&str, i8, Option<&str>)]) -> (i16, String) {
+    let step = |(name, operation, value): &(&str, i8, Option<&str>)| {
+        let value = value.map(text);
+        AlterableConfig::default().with_name(text(name)).with_config_operation(*operation).with_value(value)
+    };
+    let asked = AlterConfigsResource::default()
+        .with_resource_type(TOPIC)
+        .with_resource_name(text(name))
+        .with_configs(steps.iter().map(step).collect());
+    let response = raw.call(1, IncrementalAlterConfigsRequest::default().with_resources(vec![asked])).await;
+    let outcome = &response.responses[0];
+    (outcome.error_code, outcome.error_message.as_ref().map(ToString::to_string).unwrap_or_default())
+}
+
+fn on_disk(data: &tempfile::TempDir) -> Launch {
+    Launch { set: vec![format!("data={}", data.path().display())], ..Launch::default() }
+}
+
+#[tokio::test]
+async fn topics_are_created_as_they_are_asked_for() {
+    let server = Server::with(&["default_partitions=3"]);
+    let mut raw = Raw::connect(&server).await;
+    for version in 2..=7 {
+        let name = format!("t{version}");
+        let dry = create(&mut raw, version, vec![wanted(&name, 4, 1, &[])], true).await;
+        assert_eq!(codes(&dry), [0]);
+        let settings = [("retention.ms", "60000"), ("max.message.bytes", "2000"), ("segment.bytes", "1048576")];
+        let topics = vec![wanted(&name, 4, 1, &settings), wanted(&format!("{name}.d"), -1, -1, &[])];
+        let response = create(&mut raw, version, topics, false).await;
+        assert_eq!(codes(&response), [0, 0], "{version}");
+        if version >= 5 {
+            let made = &response.topics[0];
+            assert_eq!((made.num_partitions, made.replication_factor), (4, 1));
+            assert_eq!(response.topics[1].num_partitions, 3);
+            let configs = made.configs.as_ref().expect("configs");
+            let retention = configs.iter().find(|config| config.name.as_str() == "retention.ms").expect("retention");
+            assert_eq!((retention.value.as_deref(), retention.config_source), (Some("60000"), 1));
+        }
+        assert_eq!(config(&mut raw, &name, "max.message.bytes").await, ("2000".into(), 1));
+        let again = create(&mut raw, version, vec![wanted(&name, 4, 1, &settings)], false).await;
+        assert_eq!(codes(&again), [36]);
+    }
+    // What a topic asks of batches holds for Kafka's producers.
+    let large = batch(Codec::None, &[Record::new(vec![7; 3000])]);
+    assert_eq!(produced(&raw.call(9, produce("t7", 0, -1, large)).await).0, 10);
+}
+
+#[tokio::test]
+async fn topics_that_cannot_be_are_refused_one_by_one() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    let assigned = |nodes: &[&[i32]]| {
+        let assignment = |(partition, nodes): (i32, &&[i32])| {
+            let nodes = nodes.iter().map(|node| BrokerId(*node)).collect();
+            CreatableReplicaAssignment::default().with_partition_index(partition).with_broker_ids(nodes)
+        };
+        wanted("assigned", -1, -1, &[]).with_assignments((0..).zip(nodes).map(assignment).collect())
+    };
+    let cases = vec![
+        (wanted("good", 1, 1, &[]), 0),
+        (wanted("a b", 1, 1, &[]), 17),
+        (wanted("_offsets", 1, 1, &[]), 17),
+        (wanted("none", 0, 1, &[]), 37),
+        (wanted("many", 1025, 1, &[]), 37),
+        (wanted("replicas", 1, 3, &[]), 38),
+        (assigned(&[&[1, 2]]), 39),
+        (wanted("unknown", 1, 1, &[("no.such.setting", "1")]), 40),
+        (wanted("policy", 1, 1, &[("cleanup.policy", "burn")]), 40),
+        (wanted("compacted", 1, 1, &[("cleanup.policy", "compact")]), 40),
+        (wanted("number", 1, 1, &[("retention.ms", "long")]), 40),
+        (wanted("largest", 1, 1, &[("max.message.bytes", "100000000")]), 40),
+        (wanted("insync", 1, 1, &[("min.insync.replicas", "2")]), 40),
+        (wanted("codec", 1, 1, &[("compression.type", "zstd")]), 40),
+    ];
+    let (topics, expected): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
+    let response = create(&mut raw, 7, topics, false).await;
+    assert_eq!(codes(&response), expected, "{response:?}");
+    assert!(response.topics.iter().skip(1).all(|topic| topic.error_message.as_ref().is_some_and(|m| !m.is_empty())));
+    let twice = vec![wanted("twice", 1, 1, &[]), wanted("once", 1, 1, &[]), wanted("twice", 1, 1, &[])];
+    assert_eq!(codes(&create(&mut raw, 7, twice, false).await), [42, 0]);
+    assert_eq!(codes(&create(&mut raw, 7, vec![assigned(&[&[1], &[1]])], false).await), [0]);
+}
+
+/// What Kafka calls delete, compact and both, and what retention means with each.
+#[tokio::test]
+async fn cleanup_policies_are_all_there() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = Server::launch(on_disk(&data));
+    let mut raw = Raw::connect(&server).await;
+    let cases = [
+        ("plain", vec![], "delete", "604800000"),
+        ("table", vec![("cleanup.policy", "compact")], "compact", "-1"),
+        ("kept", vec![("cleanup.policy", "compact"), ("retention.ms", "5")], "compact", "-1"),
+        ("both", vec![("cleanup.policy", "compact,delete")], "compact,delete", "604800000"),
+        ("short", vec![("cleanup.policy", "delete,compact"), ("retention.ms", "5000")], "compact,delete", "5000"),
+        ("log", vec![("cleanup.policy", "delete"), ("retention.ms", "-1")], "delete", "-1"),
+    ];
+    for (name, settings, policy, retention) in &cases {
+        let response = create(&mut raw, 7, vec![wanted(name, 1, 1, settings)], false).await;
+        assert_eq!(codes(&response), [0], "{name}: {response:?}");
+        assert_eq!(config(&mut raw, name, "cleanup.policy").await.0, *policy, "{name}");
+        assert_eq!(config(&mut raw, name, "retention.ms").await.0, *retention, "{name}");
+    }
+    let keyless = batch(Codec::Gzip, &[Record::new("v").with_key("k"), Record::new("v")]);
+    assert_eq!(produced(&raw.call(9, produce("table", 0, -1, keyless.clone())).await).0, 87);
+    assert_eq!(produced(&raw.call(9, produce("plain", 0, -1, keyless)).await).0, 0);
+
+    // Steps from one to the other: nothing is lost by a retention that had no meaning before.
+    assert_eq!(alter(&mut raw, "plain", &[("cleanup.policy", 2, Some("compact"))]).await.0, 0);
+    assert_eq!(config(&mut raw, "plain", "cleanup.policy").await.0, "compact,delete");
+    assert_eq!(alter(&mut raw, "plain", &[("cleanup.policy", 3, Some("delete"))]).await.0, 0);
+    assert_eq!(config(&mut raw, "plain", "retention.ms").await.0, "-1");
+    assert_eq!(alter(&mut raw, "plain", &[("retention.ms", 0, Some("1"))]).await.0, 0);
+    assert_eq!(config(&mut raw, "plain", "cleanup.policy").await.0, "compact");
+    assert_eq!(alter(&mut raw, "plain", &[("cleanup.policy", 1, None)]).await.0, 0);
+    assert_eq!(config(&mut raw, "plain", "cleanup.policy").await, ("delete".into(), 5));
+    assert_eq!(config(&mut raw, "plain", "retention.ms").await, ("604800000".into(), 5));
+    assert_eq!(alter(&mut raw, "plain", &[("cleanup.policy", 3, Some("delete"))]).await.0, 40);
+}
+
+#[tokio::test]
+async fn settings_are_changed_one_by_one_or_all_at_once() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    let changes = [("message.timestamp.type", 0, Some("LogAppendTime")), ("retention.bytes", 0, Some("5000"))];
+    assert_eq!(alter(&mut raw, "t", &changes).await, (0, String::new()));
+    assert_eq!(config(&mut raw, "t", "message.timestamp.type").await, ("LogAppendTime".into(), 1));
+    let old = Record { timestamp_ms: 5, ..Record::new("v") };
+    raw.call(9, produce("t", 0, -1, batch(Codec::None, &[old]))).await;
+    let (_, _, batches) = fetched(&raw.call(12, fetch("t", 0, 0, 0)).await);
+    assert!(super::raw::records(&batches)[0].timestamp_ms > 1_000_000_000_000, "the broker's clock");
+    for (steps, code, said) in [
+        (&[("retention.bytes", 2, Some("5"))][..], 40, "no list"),
+        (&[("retention.bytes", 9, Some("5"))], 42, "no operation 9"),
+        (&[("retention.bytes", 0, None)], 42, "a value is missing"),
+        (&[("min.insync.replicas", 0, Some("2"))], 40, "there is one replica"),
+        (&[("max.message.bytes", 0, Some("1"))], 40, "128"),
+        (&[("segment.ms", 0, Some("soon"))], 40, "segment.ms"),
+        (&[("such", 0, Some("1"))], 40, "no setting 'such'"),
+    ] {
+        let (got, message) = alter(&mut raw, "t", steps).await;
+        assert!(got == code && message.contains(said), "{steps:?}: {got} {message}");
+    }
+    assert_eq!(alter(&mut raw, "none", &changes).await.0, 3);
+    // One that is refused changes nothing.
+    let half = [("retention.bytes", 0, Some("1")), ("such", 0, Some("1"))];
+    assert_eq!(alter(&mut raw, "t", &half).await.0, 40);
+    assert_eq!(config(&mut raw, "t", "retention.bytes").await, ("5000".into(), 1));
+
+    let whole = |is_dry_run| {
+        let config = WholeConfig::default().with_name(text("retention.ms")).with_value(Some(text("777")));
+        let asked = WholeResource::default().with_resource_type(TOPIC).with_resource_name(text("t"));
+        let resources = vec![asked.with_configs(vec![config])];
+        AlterConfigsRequest::default().with_resources(resources).with_validate_only(is_dry_run)
+    };
+    for version in 0..=2 {
+        assert_eq!(raw.call(version, whole(true)).await.responses[0].error_code, 0);
+    }
+    assert_eq!(config(&mut raw, "t", "retention.bytes").await.0, "5000");
+    assert_eq!(raw.call(2, whole(false)).await.responses[0].error_code, 0);
+    assert_eq!(config(&mut raw, "t", "retention.bytes").await, ("67108864".into(), 5));
+    assert_eq!(config(&mut raw, "t", "message.timestamp.type").await, ("CreateTime".into(), 5));
+    assert_eq!(config(&mut raw, "t", "retention.ms").await, ("777".into(), 1));
+}
+
+#[tokio::test]
+async fn settings_are_described_with_where_they_come_from() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    let ask = |kind, name: &str| {
+        let asked = DescribeConfigsResource::default().with_resource_type(kind).with_resource_name(text(name));
+        DescribeConfigsRequest::default()
+            .with_resources(vec![asked.with_configuration_keys(None)])
+            .with_include_synonyms(true)
+            .with_include_documentation(true)
+    };
+    for version in 1..=4 {
+        let mut request = ask(TOPIC, "t");
+        request.include_documentation = version >= 3;
+        let response = raw.call(version, request).await;
+        let configs = &response.results[0].configs;
+        assert!(configs.len() > 30 && configs.windows(2).all(|pair| pair[0].name.as_str() < pair[1].name.as_str()));
+        for config in configs {
+            let last = config.synonyms.last().expect("where the default is");
+            assert_eq!((last.value.as_ref(), last.source), (config.value.as_ref(), 5), "{}", config.name);
+            assert_eq!(config.documentation.as_ref().is_some_and(|text| !text.is_empty()), version >= 3);
+        }
+    }
+    for name in ["1", ""] {
+        let response = raw.call(4, ask(BROKER, name)).await;
+        let configs = &response.results[0].configs;
+        let of = |name: &str| configs.iter().find(|config| config.name.as_str() == name).expect("it is there");
+        assert_eq!(of("default.replication.factor").value.as_deref(), Some("1"));
+        assert_eq!(of("log.retention.ms").value.as_deref(), Some("3600000"));
+        assert!(configs.iter().all(|config| config.read_only));
+    }
+    for (kind, name, code) in [(TOPIC, "none", 3), (BROKER, "7", 42), (99, "x", 42), (32, "group", 0)] {
+        let response = raw.call(4, ask(kind, name)).await;
+        assert_eq!((response.results[0].error_code, response.results[0].configs.len()), (code, 0), "{kind} {name}");
+    }
+    let response = raw.call(1, ListConfigResourcesRequest::default()).await;
+    let named: Vec<_> = response.config_resources.iter().map(|r| (r.resource_type, r.resource_name.as_str())).collect();
+    assert_eq!(named, [(TOPIC, "t"), (BROKER, "1")]);
+    assert!(raw.call(0, ListConfigResourcesRequest::default()).await.config_resources.is_empty());
+}
+
+#[tokio::test]
+async fn topics_are_deleted_by_name_or_by_id() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    for version in 1..=5 {
+        raw.create("t").await;
+        let names = || vec![topic("t"), topic("none"), topic("_offsets")];
+        let response = raw.call(version, DeleteTopicsRequest::default().with_topic_names(names())).await;
+        let codes: Vec<i16> = response.responses.iter().map(|topic| topic.error_code).collect();
+        assert_eq!(codes, [0, 3, 17], "{version}");
+    }
+    let made = create(&mut raw, 7, vec![wanted("t", 1, 1, &[])], false).await.topics[0].topic_id;
+    let by_id = || DeleteTopicState::default().with_name(None).with_topic_id(made);
+    let response = raw.call(6, DeleteTopicsRequest::default().with_topics(vec![by_id()])).await;
+    let gone = &response.responses[0];
+    assert_eq!((gone.error_code, gone.name.as_ref().map(|name| name.as_str())), (0, Some("t")));
+    let response = raw.call(6, DeleteTopicsRequest::default().with_topics(vec![by_id()])).await;
+    assert_eq!(response.responses[0].error_code, 100);
+}
+
+#[tokio::test]
+async fn partitions_and_records_are_added_and_deleted() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    let grow = |count, nodes: Option<Vec<i32>>, is_dry_run| {
+        let assigned = nodes.map(|nodes| {
+            let one = |node| CreatePartitionsAssignment::default().with_broker_ids(vec![BrokerId(node)]);
+            nodes.into_iter().map(one).collect::<Vec<_>>()
+        });
+        let wanted = CreatePartitionsTopic::default().with_name(topic("t")).with_count(count);
+        let topics = vec![wanted.with_assignments(assigned)];
+        CreatePartitionsRequest::default().with_topics(topics).with_validate_only(is_dry_run)
+    };
+    for (count, nodes, is_dry_run, code) in [
+        (1, None, false, 37),
+        (1025, None, false, 37),
+        (3, Some(vec![1]), false, 39),
+        (3, Some(vec![1, 2]), false, 39),
+        (9, None, true, 0),
+        (3, Some(vec![1, 1]), false, 0),
+        (4, None, false, 0),
+    ] {
+        let response = raw.call(3, grow(count, nodes.clone(), is_dry_run)).await;
+        assert_eq!(response.results[0].error_code, code, "{count} {nodes:?} {is_dry_run}");
+    }
+    for _ in 0..4 {
+        raw.call(9, produce("t", 3, -1, batch(Codec::None, &[Record::new("v")]))).await;
+    }
+    let delete = |partition, offset| {
+        let one = DeleteRecordsPartition::default().with_partition_index(partition).with_offset(offset);
+        let of = DeleteRecordsTopic::default().with_name(topic("t")).with_partitions(vec![one]);
+        DeleteRecordsRequest::default().with_topics(vec![of])
+    };
+    for (partition, offset, wanted) in [
+        (3, 2, (2, 0)),
+        (3, 1, (2, 0)),
+        (3, 5, (-1, 1)),
+        (3, -2, (-1, 1)),
+        (3, -1, (4, 0)),
+        (4, 0, (-1, 3)),
+        (-1, 0, (-1, 3)),
+    ] {
+        for version in 0..=2 {
+            let response = raw.call(version, delete(partition, offset)).await;
+            let found = &response.topics[0].partitions[0];
+            assert_eq!((found.low_watermark, found.error_code), wanted, "{partition} {offset}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_cluster_is_one_node_with_its_directories() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = Server::launch(on_disk(&data));
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    raw.call(9, produce("t", 0, -1, batch(Codec::None, &[Record::new("v")]))).await;
+    for version in 0..=2 {
+        let response = raw.call(version, DescribeClusterRequest::default()).await;
+        assert_eq!((response.error_code, response.brokers.len(), response.cluster_id.len()), (0, 1, 22));
+        assert_eq!(response.brokers[0].port, i32::from(server.kafka.port()));
+        assert_eq!(response.cluster_authorized_operations, i32::MIN);
+    }
+    let all = DescribeClusterRequest::default().with_include_cluster_authorized_operations(true);
+    assert_eq!(raw.call(0, all).await.cluster_authorized_operations, 0b1_1111_1010_0000);
+    let controllers = DescribeClusterRequest::default().with_endpoint_type(2);
+    assert_eq!(raw.call(1, controllers).await.error_code, 114);
+    for version in 1..=4 {
+        let response = raw.call(version, DescribeLogDirsRequest::default().with_topics(None)).await;
+        let dir = &response.results[0];
+        assert_eq!((response.results.len(), dir.log_dir.as_str()), (1, data.path().to_str().expect("a path")));
+        assert!(dir.topics.len() == 1 && dir.topics[0].partitions[0].partition_size > 60, "{dir:?}");
+    }
+    let response = raw.call(0, ListPartitionReassignmentsRequest::default().with_topics(None)).await;
+    assert_eq!((response.error_code, response.topics.len()), (0, 0));
+}
+
+/// All partitions come once, whatever the size of the pages.
+#[tokio::test]
+async fn topics_are_described_page_by_page() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    let topics = vec![wanted("a", 3, 1, &[]), wanted("b", 1, 1, &[]), wanted("c", 5, 1, &[])];
+    create(&mut raw, 7, topics, false).await;
+    for limit in 1..=10 {
+        let (mut cursor, mut seen) = (None, Vec::new());
+        loop {
+            let request =
+                DescribeTopicPartitionsRequest::default().with_response_partition_limit(limit).with_cursor(cursor);
+            let response = raw.call(0, request).await;
+            let partitions: usize = response.topics.iter().map(|topic| topic.partitions.len()).sum();
+            assert!(partitions as i32 <= limit && partitions > 0, "{limit}");
+            for topic in &response.topics {
+                let name = topic.name.as_ref().expect("a name").to_string();
+                seen.extend(topic.partitions.iter().map(|partition| (name.clone(), partition.partition_index)));
+            }
+            match response.next_cursor {
+                Some(next) => {
+                    let (name, partition) = (next.topic_name, next.partition_index);
+                    cursor = Some(Cursor::default().with_topic_name(name).with_partition_index(partition));
+                }
+                None => break,
+            }
+        }
+        let of = |name: &str, count| (0..count).map(|i| (name.to_owned(), i)).collect::<Vec<_>>();
+        assert_eq!(seen, [of("a", 3), of("b", 1), of("c", 5)].concat(), "{limit}");
+    }
+    let named = ["none", "b"].map(|name| TopicRequest::default().with_name(topic(name)));
+    let response = raw.call(0, DescribeTopicPartitionsRequest::default().with_topics(named.to_vec())).await;
+    let codes: Vec<i16> = response.topics.iter().map(|topic| topic.error_code).collect();
+    assert_eq!(codes, [0, 3]);
+}

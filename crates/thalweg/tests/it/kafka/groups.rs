@@ -1,0 +1,736 @@
+//! Groups of Kafka's clients, and of theirs and ours together.
+
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use client::{Client, ConsumerEvent, TopicPartition, TopicSettings};
+use kafka_protocol::messages::consumer_group_heartbeat_request::TopicPartitions;
+use kafka_protocol::messages::consumer_protocol_assignment::TopicPartition as Assigned;
+use kafka_protocol::messages::consumer_protocol_subscription::TopicPartition as Owned;
+use kafka_protocol::messages::create_acls_request::AclCreation;
+use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_protocol::messages::leave_group_request::MemberIdentity;
+use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use kafka_protocol::messages::offset_delete_request::{OffsetDeleteRequestPartition, OffsetDeleteRequestTopic};
+use kafka_protocol::messages::offset_fetch_request::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+};
+use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
+use kafka_protocol::messages::{
+    ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
+    ConsumerProtocolAssignment, ConsumerProtocolSubscription, CreateAclsRequest, DeleteGroupsRequest,
+    DescribeGroupsRequest, GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
+    ListGroupsRequest, OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, SyncGroupRequest,
+};
+use kafka_protocol::protocol::{Decodable, Encodable};
+use rustix::process::Signal;
+
+use super::raw::{Raw, text, topic};
+use super::security::{SET, log_in};
+use crate::server::{Server, until, within};
+
+const UNKNOWN_MEMBER: i16 = 25;
+const REBALANCES: i16 = 27;
+const FENCED_INSTANCE: i16 = 82;
+
+fn group() -> GroupId {
+    GroupId(text("g"))
+}
+
+fn at(topic: &str, partition: u32) -> TopicPartition {
+    TopicPartition { topic: client::TopicName::parse(topic).expect("a name"), partition }
+}
+
+/// A message that begins with its version.
+fn embedded(message: &impl Encodable, version: i16) -> Bytes {
+    let mut bytes = BytesMut::new();
+    bytes.put_i16(version);
+    message.encode(&mut bytes, version).expect("a message of this version");
+    bytes.freeze()
+}
+
+/// The partitions of `t` in a share.
+fn share_of(mut bytes: Bytes) -> Vec<i32> {
+    let version = bytes.get_i16();
+    let share = ConsumerProtocolAssignment::decode(&mut bytes, version).expect("a share");
+    assert!(bytes.is_empty());
+    share.assigned_partitions.into_iter().flat_map(|of| of.partitions).collect()
+}
+
+/// A consumer of the older kind, as clients are. Where it leads it gives all partitions in turn.
+struct Member {
+    raw: Raw,
+    version: i16,
+    id: String,
+    instance: Option<&'static str>,
+    session_timeout_ms: i32,
+    /// Goes on reading what it keeps.
+    is_cooperative: bool,
+    generation: i32,
+    reads: Vec<i32>,
+}
+
+impl Member {
+    async fn new(server: &Server, session_timeout_ms: i32) -> Self {
+        Self {
+            raw: Raw::connect(server).await,
+            version: 9,
+            id: String::new(),
+            instance: None,
+            session_timeout_ms,
+            is_cooperative: false,
+            generation: -1,
+            reads: Vec::new(),
+        }
+    }
+
+    fn instance(&self) -> Option<kafka_protocol::protocol::StrBytes> {
+        self.instance.map(text)
+    }
+
+    fn join_request(&self) -> JoinGroupRequest {
+        let owned = match self.is_cooperative && !self.reads.is_empty() {
+            true => vec![Owned::default().with_topic(topic("t")).with_partitions(self.reads.clone())],
+            false => Vec::new(),
+        };
+        let wants = ConsumerProtocolSubscription::default().with_topics(vec![text("t")]).with_owned_partitions(owned);
+        let range = JoinGroupRequestProtocol::default().with_name(text("range")).with_metadata(embedded(&wants, 1));
+        let mut request = JoinGroupRequest::default()
+            .with_group_id(group())
+            .with_session_timeout_ms(self.session_timeout_ms)
+            .with_member_id(text(&self.id))
+            .with_protocol_type(text("consumer"))
+            .with_protocols(vec![range]);
+        if self.version >= 1 {
+            request = request.with_rebalance_timeout_ms(30_000);
+        }
+        if self.version >= 5 {
+            request = request.with_group_instance_id(self.instance());
+        }
+        request
+    }
+
+    async fn send_join(&mut self) {
+        let request = self.join_request();
+        self.raw.send(self.version, &request).await;
+    }
+
+    /// Once it is told that it needs an id it comes again with that.
+    async fn joined(&mut self) -> JoinGroupResponse {
+        let mut response = self.raw.answer::<JoinGroupRequest>(self.version).await;
+        if response.error_code == 79 {
+            assert!(self.version >= 4 && self.instance.is_none());
+            self.id = response.member_id.to_string();
+            self.send_join().await;
+            response = self.raw.answer::<JoinGroupRequest>(self.version).await;
+        }
+        if response.error_code == 0 {
+            self.id = response.member_id.to_string();
+            self.generation = response.generation_id;
+        }
+        response
+    }
+
+    async fn send_sync(&mut self, joined: &JoinGroupResponse) {
+        let members = &joined.members;
+        let shares = members.iter().enumerate().map(|(number, member)| {
+            let partitions = (0..4).filter(|partition| *partition as usize % members.len() == number).collect();
+            let of = Assigned::default().with_topic(topic("t")).with_partitions(partitions);
+            let share = ConsumerProtocolAssignment::default().with_assigned_partitions(vec![of]);
+            SyncGroupRequestAssignment::default()
+                .with_member_id(member.member_id.clone())
+                .with_assignment(embedded(&share, 1))
+        });
+        let request = SyncGroupRequest::default()
+            .with_group_id(group())
+            .with_generation_id(joined.generation_id)
+            .with_member_id(text(&self.id))
+            .with_assignments(shares.collect());
+        let request = if self.version >= 5 { request.with_group_instance_id(self.instance()) } else { request };
+        self.raw.send(self.sync_version(), &request).await;
+    }
+
+    fn sync_version(&self) -> i16 {
+        self.version.min(5)
+    }
+
+    async fn synced(&mut self) -> Result<(), i16> {
+        let response = self.raw.answer::<SyncGroupRequest>(self.sync_version()).await;
+        if response.error_code != 0 {
+            return Err(response.error_code);
+        }
+        let reads = share_of(response.assignment);
+        let has_lost = self.reads.iter().any(|partition| !reads.contains(partition));
+        self.reads = reads;
+        if self.is_cooperative && has_lost {
+            // What it gave up others may have now.
+            Box::pin(self.enter()).await;
+        }
+        Ok(())
+    }
+
+    /// Joins and asks for its share, as the only one or where the broker shares out.
+    async fn enter(&mut self) -> JoinGroupResponse {
+        if !self.is_cooperative {
+            self.reads.clear();
+        }
+        self.send_join().await;
+        let joined = self.joined().await;
+        assert_eq!(joined.error_code, 0);
+        self.send_sync(&joined).await;
+        self.synced().await.expect("synced");
+        joined
+    }
+
+    async fn beat(&mut self) -> i16 {
+        let request = HeartbeatRequest::default()
+            .with_group_id(group())
+            .with_generation_id(self.generation)
+            .with_member_id(text(&self.id))
+            .with_group_instance_id(self.instance());
+        self.raw.call(4, request).await.error_code
+    }
+
+    async fn until_rebalance(&mut self) {
+        until("a rebalance", async || match self.beat().await {
+            0 => false,
+            code => {
+                assert_eq!(code, REBALANCES);
+                true
+            }
+        })
+        .await;
+    }
+
+    async fn commit(&mut self, partition: i32, offset: i64) -> i16 {
+        let request = commit_request(partition, offset)
+            .with_generation_id_or_member_epoch(self.generation)
+            .with_member_id(text(&self.id))
+            .with_group_instance_id(self.instance());
+        self.raw.call(9, request).await.topics[0].partitions[0].error_code
+    }
+
+    async fn leave(&mut self) -> i16 {
+        let member = MemberIdentity::default().with_member_id(text(&self.id)).with_group_instance_id(self.instance());
+        let request = LeaveGroupRequest::default().with_group_id(group()).with_members(vec![member]);
+        let response = self.raw.call(5, request).await;
+        assert_eq!(response.error_code, 0);
+        response.members[0].error_code
+    }
+}
+
+fn commit_request(partition: i32, offset: i64) -> OffsetCommitRequest {
+    let partition = OffsetCommitRequestPartition::default()
+        .with_partition_index(partition)
+        .with_committed_offset(offset)
+        .with_committed_leader_epoch(0)
+        .with_committed_metadata(Some(text("note")));
+    let of = OffsetCommitRequestTopic::default().with_name(topic("t")).with_partitions(vec![partition]);
+    OffsetCommitRequest::default().with_group_id(group()).with_topics(vec![of])
+}
+
+/// The offset and the note of a partition, as one version tells it.
+async fn committed(raw: &mut Raw, version: i16, partition: i32) -> (i64, String) {
+    if version < 8 {
+        let of = OffsetFetchRequestTopic::default().with_name(topic("t")).with_partition_indexes(vec![partition]);
+        let request = OffsetFetchRequest::default().with_group_id(group()).with_topics(Some(vec![of]));
+        let found = raw.call(version, request).await.topics[0].partitions[0].clone();
+        assert_eq!(found.error_code, 0);
+        return (found.committed_offset, found.metadata.map_or(String::new(), |note| note.to_string()));
+    }
+    let of = OffsetFetchRequestTopics::default().with_name(topic("t")).with_partition_indexes(vec![partition]);
+    let of_group = OffsetFetchRequestGroup::default().with_group_id(group()).with_topics(Some(vec![of]));
+    let response = raw.call(version, OffsetFetchRequest::default().with_groups(vec![of_group])).await;
+    let found = response.groups[0].topics[0].partitions[0].clone();
+    assert_eq!((response.groups[0].error_code, found.error_code), (0, 0));
+    (found.committed_offset, found.metadata.map_or(String::new(), |note| note.to_string()))
+}
+
+async fn with_topic(server: &Server) -> Client {
+    let client = server.client("tcp").await;
+    let settings = TopicSettings { partitions: 4, ..TopicSettings::default() };
+    within("create", client.create_topic("t", settings)).await.expect("created");
+    client
+}
+
+/// Two members share four partitions.
+async fn pair(server: &Server, session_timeout_ms: i32) -> (Member, Member) {
+    let mut first = Member::new(server, 30_000).await;
+    first.enter().await;
+    assert_eq!(first.reads, [0, 1, 2, 3]);
+    let mut second = Member::new(server, session_timeout_ms).await;
+    second.send_join().await;
+    // It is given an id, and comes again.
+    let named = second.raw.answer::<JoinGroupRequest>(9).await;
+    assert_eq!(named.error_code, 79);
+    second.id = named.member_id.to_string();
+    second.send_join().await;
+    first.until_rebalance().await;
+    both(&mut first, &mut second).await;
+    (first, second)
+}
+
+/// The first one joins, for which the second waits; then both ask for their share.
+async fn both(first: &mut Member, second: &mut Member) {
+    first.send_join().await;
+    let (leads, follows) = (first.joined().await, second.joined().await);
+    assert_eq!((leads.error_code, follows.error_code), (0, 0));
+    assert_eq!((leads.generation_id, &leads.leader), (follows.generation_id, &follows.leader));
+    assert_eq!(leads.members.len() + follows.members.len(), 2);
+    second.send_sync(&follows).await;
+    first.send_sync(&leads).await;
+    first.synced().await.expect("synced");
+    second.synced().await.expect("synced");
+    let mut all = [first.reads.clone(), second.reads.clone()].concat();
+    all.sort_unstable();
+    assert_eq!(all, [0, 1, 2, 3]);
+}
+
+/// Members wait for each other, in every version of the protocol.
+#[tokio::test]
+async fn members_share_out_in_every_version() {
+    let server = Server::start();
+    let _client = with_topic(&server).await;
+    for version in 0..=9 {
+        let mut member = Member::new(&server, 30_000).await;
+        member.version = version;
+        let joined = member.enter().await;
+        assert_eq!(joined.leader, joined.member_id, "{version}");
+        assert_eq!(joined.protocol_name.expect("a protocol").as_str(), "range");
+        assert_eq!(member.reads, [0, 1, 2, 3]);
+        let beat = HeartbeatRequest::default()
+            .with_group_id(group())
+            .with_generation_id(member.generation)
+            .with_member_id(text(&member.id));
+        assert_eq!(member.raw.call(version.min(4), beat).await.error_code, 0);
+        let leave = LeaveGroupRequest::default().with_group_id(group());
+        let leave = match version {
+            0..=2 => leave.with_member_id(text(&member.id)),
+            _ => leave.with_members(vec![MemberIdentity::default().with_member_id(text(&member.id))]),
+        };
+        let left = member.raw.call(version.min(5), leave).await;
+        assert_eq!((left.error_code, left.members.iter().map(|member| member.error_code).sum::<i16>()), (0, 0));
+        assert_eq!(member.beat().await, UNKNOWN_MEMBER);
+    }
+}
+
+/// A rebalance when one comes, one goes, one says nothing any more, and one says nothing while others wait for it.
+#[tokio::test]
+async fn partitions_go_to_those_that_are_there() {
+    let server = Server::start();
+    let _client = with_topic(&server).await;
+    let (mut first, mut second) = pair(&server, 30_000).await;
+    assert_eq!(second.leave().await, 0);
+    first.until_rebalance().await;
+    first.enter().await;
+    assert_eq!(first.reads, [0, 1, 2, 3]);
+    assert_eq!(first.leave().await, 0);
+
+    // Without a sign of life, and without a rebalance that would show it.
+    let (mut first, mut silent) = pair(&server, 500).await;
+    first.until_rebalance().await;
+    first.enter().await;
+    assert_eq!(first.reads, [0, 1, 2, 3]);
+    assert_eq!(silent.beat().await, UNKNOWN_MEMBER);
+    assert_eq!(silent.commit(0, 0).await, UNKNOWN_MEMBER);
+    assert_eq!(first.leave().await, 0);
+
+    // Its session ends while another has joined and waits for it.
+    let (mut first, mut silent) = pair(&server, 500).await;
+    first.send_join().await;
+    let joined = first.joined().await;
+    assert_eq!((joined.error_code, joined.members.len()), (0, 1));
+    first.send_sync(&joined).await;
+    first.synced().await.expect("synced");
+    assert_eq!(first.reads, [0, 1, 2, 3]);
+    assert_eq!(silent.beat().await, UNKNOWN_MEMBER);
+    // What it shows does not count.
+    first.generation -= 1;
+    assert_eq!((first.beat().await, first.commit(0, 0).await), (22, 22));
+}
+
+/// A static member that is started anew has its share again without a rebalance, and the earlier one is fenced.
+#[tokio::test]
+async fn static_members_come_back() {
+    let server = Server::start();
+    let _client = with_topic(&server).await;
+    let mut first = Member::new(&server, 30_000).await;
+    first.instance = Some("i1");
+    first.enter().await;
+    let mut second = Member::new(&server, 30_000).await;
+    second.instance = Some("i2");
+    second.send_join().await;
+    first.until_rebalance().await;
+    both(&mut first, &mut second).await;
+    let mut again = Member::new(&server, 30_000).await;
+    again.instance = Some("i2");
+    let joined = again.enter().await;
+    assert_eq!((joined.generation_id, &again.reads), (second.generation, &second.reads));
+    assert_ne!(again.id, second.id);
+    assert_eq!((first.beat().await, again.beat().await), (0, 0));
+    assert_eq!((second.beat().await, second.commit(0, 0).await), (FENCED_INSTANCE, FENCED_INSTANCE));
+    assert_eq!(second.leave().await, FENCED_INSTANCE);
+    // The leader comes back: it is told that there is nothing to share out.
+    let mut leader = Member::new(&server, 30_000).await;
+    leader.instance = Some("i1");
+    leader.send_join().await;
+    let joined = leader.joined().await;
+    assert!(joined.skip_assignment && joined.members.len() == 2 && joined.leader == joined.member_id);
+    assert_eq!(again.beat().await, 0);
+    // An administrator makes one go by its instance.
+    let gone = MemberIdentity::default().with_group_instance_id(Some(text("i2")));
+    let request = LeaveGroupRequest::default().with_group_id(group()).with_members(vec![gone]);
+    assert_eq!(leader.raw.call(5, request).await.members[0].error_code, 0);
+    assert_eq!(again.beat().await, UNKNOWN_MEMBER);
+}
+
+/// What one door commits another reads, with the note.
+#[tokio::test]
+async fn offsets_are_the_same_through_every_door() {
+    let server = Server::start();
+    let client = with_topic(&server).await;
+    let mut member = Member::new(&server, 30_000).await;
+    member.enter().await;
+    assert_eq!(member.commit(1, 7).await, 0);
+    let found = within("offsets", client.committed_offsets("g", &[])).await.expect("offsets");
+    let found: Vec<_> =
+        found.iter().map(|(at, committed)| (at.clone(), committed.offset, &*committed.metadata)).collect();
+    assert_eq!(found, [(at("t", 1), 7, "note")]);
+    let outsider = client.commit_offsets("g", &[(at("t", 2), 9)]).await;
+    assert_eq!(outsider.map_err(|error| error.kind), Err(client::ErrorKind::Busy), "the group has a member");
+    // Who is no member commits nothing, nor does anybody a partition that is not there.
+    let commit = |partition| commit_request(partition, 1);
+    for version in 2..=9 {
+        let code = member.raw.call(version, commit(1)).await.topics[0].partitions[0].error_code;
+        assert_eq!(code, UNKNOWN_MEMBER, "{version}");
+    }
+    assert_eq!(member.commit(4, 7).await, 3);
+    assert_eq!(member.leave().await, 0);
+    for version in 2..=9 {
+        let code = member.raw.call(version, commit_request(0, version.into())).await.topics[0].partitions[0].error_code;
+        assert_eq!(code, 0, "{version}");
+    }
+    client.commit_offsets("g", &[(at("t", 2), 9)]).await.expect("committed");
+    for version in 1..=9 {
+        assert_eq!(committed(&mut member.raw, version, 0).await, (9, "note".into()), "{version}");
+        assert_eq!(committed(&mut member.raw, version, 2).await, (9, String::new()), "{version}");
+        assert_eq!(committed(&mut member.raw, version, 3).await, (-1, String::new()), "{version}");
+    }
+    let all = OffsetFetchRequest::default().with_group_id(group()).with_topics(None);
+    assert_eq!(member.raw.call(7, all).await.topics[0].partitions.len(), 3);
+    let nobody = OffsetFetchRequest::default().with_group_id(GroupId(text("nobody"))).with_topics(None);
+    let nobody = member.raw.call(7, nobody).await;
+    assert_eq!((nobody.error_code, nobody.topics.len()), (0, 0));
+}
+
+/// A member for which the broker shares out, as Kafka's newer clients are.
+struct Consumer {
+    raw: Raw,
+    id: String,
+    epoch: i32,
+    reads: Vec<i32>,
+}
+
+impl Consumer {
+    async fn join(server: &Server) -> Self {
+        let mut consumer = Self { raw: Raw::connect(server).await, id: "newer".into(), epoch: 0, reads: Vec::new() };
+        let request = consumer
+            .request()
+            .with_rebalance_timeout_ms(30_000)
+            .with_subscribed_topic_names(Some(vec![topic("t")]))
+            .with_topic_partitions(Some(Vec::new()));
+        let response = consumer.raw.call(1, request).await;
+        consumer.hear(&response);
+        consumer
+    }
+
+    fn request(&self) -> ConsumerGroupHeartbeatRequest {
+        ConsumerGroupHeartbeatRequest::default()
+            .with_group_id(group())
+            .with_member_id(text(&self.id))
+            .with_member_epoch(self.epoch)
+            .with_rebalance_timeout_ms(-1)
+    }
+
+    fn hear(&mut self, response: &ConsumerGroupHeartbeatResponse) {
+        assert_eq!(response.error_code, 0, "{response:?}");
+        assert!(response.heartbeat_interval_ms > 0);
+        self.epoch = response.member_epoch;
+        if let Some(assignment) = &response.assignment {
+            self.reads = assignment.topic_partitions.iter().flat_map(|of| of.partitions.clone()).collect();
+        }
+    }
+
+    /// A heartbeat with what it reads of this topic.
+    async fn beat(&mut self, of: &TopicPartitions) {
+        let owned = of.clone().with_partitions(self.reads.clone());
+        let owned = if self.reads.is_empty() { Vec::new() } else { vec![owned] };
+        let request = self.request().with_topic_partitions(Some(owned));
+        let response = self.raw.call(1, request).await;
+        self.hear(&response);
+    }
+}
+
+/// Members of all kinds in one group: of ours, and both kinds of Kafka's. Each partition has one reader, and what one
+/// gives up another gets.
+#[tokio::test]
+async fn members_of_every_kind_share_a_group() {
+    for is_cooperative in [false, true] {
+        let server = Server::start();
+        let client = with_topic(&server).await;
+        let mut older = Member::new(&server, 30_000).await;
+        older.is_cooperative = is_cooperative;
+        older.enter().await;
+        assert_eq!(older.reads, [0, 1, 2, 3]);
+        assert_eq!(older.commit(0, 5).await, 0);
+        let mut ours = within("join", client.consumer("g").topic("t").open()).await.expect("a consumer");
+        assert_eq!(ours.assignment(), [], "all of it is still with the other");
+        older.until_rebalance().await;
+        let joined = older.enter().await;
+        assert_eq!((joined.leader.as_str(), joined.members.len()), ("", 0), "nobody leads");
+        assert_eq!(older.reads.len(), 2);
+        until("its share", async || {
+            let event = tokio::time::timeout(Duration::from_millis(10), ours.next_event()).await;
+            assert!(!matches!(event, Ok(Ok(ConsumerEvent::Batch(_)))));
+            ours.assignment().len() == 2
+        })
+        .await;
+        assert!(ours.assignment().iter().all(|at| !older.reads.contains(&(at.partition as i32))));
+        // It may show the generation of its last join.
+        assert_eq!((older.beat().await, older.commit(older.reads[0], 6).await), (0, 0));
+
+        let mut newer = Consumer::join(&server).await;
+        let wanted =
+            kafka_protocol::messages::metadata_request::MetadataRequestTopic::default().with_name(Some(topic("t")));
+        let metadata = kafka_protocol::messages::MetadataRequest::default().with_topics(Some(vec![wanted]));
+        let id = newer.raw.call(12, metadata).await.topics[0].topic_id;
+        let of = TopicPartitions::default().with_topic_id(id);
+        until("a share for all", async || {
+            let event = tokio::time::timeout(Duration::from_millis(10), ours.next_event()).await;
+            assert!(!matches!(event, Ok(Ok(ConsumerEvent::Batch(_)))));
+            if older.beat().await == REBALANCES {
+                older.enter().await;
+            }
+            newer.beat(&of).await;
+            !newer.reads.is_empty() && ours.assignment().len() + older.reads.len() + newer.reads.len() == 4
+        })
+        .await;
+        let mut all = [older.reads.clone(), newer.reads.clone()].concat();
+        all.extend(ours.assignment().iter().map(|at| at.partition as i32));
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3]);
+        let described = newer.raw.call(1, ConsumerGroupDescribeRequest::default().with_group_ids(vec![group()])).await;
+        let described = &described.groups[0];
+        assert_eq!((described.error_code, described.members.len()), (0, 3));
+        let mut kinds: Vec<i8> = described.members.iter().map(|member| member.member_type).collect();
+        kinds.sort_unstable();
+        assert_eq!(kinds, [0, 1, 1]);
+
+        // The others go, and the older one has it all again.
+        within("close", ours.close()).await.expect("closed");
+        newer.epoch = -1;
+        let left = newer.raw.call(1, newer.request()).await;
+        assert_eq!((left.error_code, left.member_epoch), (0, -1));
+        older.until_rebalance().await;
+        older.enter().await;
+        assert_eq!(older.reads, [0, 1, 2, 3]);
+        assert_eq!(older.leave().await, 0);
+    }
+}
+
+/// The errors of the newer kind, each with its code.
+#[tokio::test]
+async fn newer_members_are_told_what_is_wrong() {
+    let server = Server::start();
+    let _client = with_topic(&server).await;
+    let mut consumer = Consumer::join(&server).await;
+    assert_eq!(consumer.reads, [0, 1, 2, 3]);
+    let request = consumer.request();
+    for (request, code) in [
+        (request.clone().with_member_epoch(consumer.epoch + 1), 110),
+        (request.clone().with_member_id(text("nobody")), 25),
+        (request.clone().with_group_id(GroupId(text(""))), 24),
+        (request.clone().with_member_epoch(0).with_server_assignor(Some(text("mine"))), 112),
+        (request.clone().with_subscribed_topic_regex(Some(text("t[0-9]"))), 128),
+        (request.clone().with_subscribed_topic_names(Some(vec![topic("not a name")])), 17),
+        (request.clone(), 0),
+    ] {
+        let response = consumer.raw.call(1, request).await;
+        assert_eq!(response.error_code, code, "{response:?}");
+        assert_eq!(response.error_message.is_some(), code != 0);
+    }
+    let commit = |epoch, partition| {
+        commit_request(partition, 1).with_member_id(text("newer")).with_generation_id_or_member_epoch(epoch)
+    };
+    for (request, code) in [(commit(consumer.epoch, 0), 0), (commit(consumer.epoch - 1, 0), 113)] {
+        assert_eq!(consumer.raw.call(9, request).await.topics[0].partitions[0].error_code, code);
+    }
+    // An older one that cannot be understood cannot share with it.
+    let mut connect = Member::new(&server, 30_000).await;
+    let protocol =
+        JoinGroupRequestProtocol::default().with_name(text("sessioned")).with_metadata(Bytes::from_static(b"x"));
+    let request = connect.join_request().with_protocol_type(text("connect")).with_protocols(vec![protocol]);
+    assert_eq!(connect.raw.call(9, request).await.error_code, 23);
+    // By a regular expression that is as simple as a pattern.
+    let request = consumer.request().with_subscribed_topic_regex(Some(text(".*")));
+    let response = consumer.raw.call(1, request).await;
+    assert_eq!(response.error_code, 0);
+}
+
+/// Groups are listed, described and deleted, and so are offsets that nobody needs.
+#[tokio::test]
+async fn groups_are_shown_and_deleted() {
+    let server = Server::start();
+    let client = with_topic(&server).await;
+    client.create_topic("old", TopicSettings::default()).await.expect("created");
+    client.commit_offsets("g", &[(at("old", 0), 0), (at("t", 0), 0)]).await.expect("committed");
+    let (mut first, second) = pair(&server, 30_000).await;
+    let mut raw = Raw::connect(&server).await;
+    for version in 0..=5 {
+        let listed = raw.call(version, ListGroupsRequest::default()).await.groups;
+        assert_eq!((listed.len(), listed[0].group_id.as_str(), listed[0].protocol_type.as_str()), (1, "g", "consumer"));
+        if version == 5 {
+            assert_eq!((listed[0].group_state.as_str(), listed[0].group_type.as_str()), ("Stable", "Classic"));
+        }
+    }
+    let empty = ListGroupsRequest::default().with_states_filter(vec![text("Empty")]);
+    assert_eq!(raw.call(5, empty).await.groups.len(), 0);
+    let consumer = ListGroupsRequest::default().with_types_filter(vec![text("consumer")]);
+    assert_eq!(raw.call(5, consumer).await.groups.len(), 0);
+    for version in 0..=6 {
+        let ask = DescribeGroupsRequest::default().with_groups(vec![group(), GroupId(text("nobody"))]);
+        let described = raw.call(version, ask).await.groups;
+        assert_eq!(described[0].error_code, 0);
+        assert_eq!((described[0].group_state.as_str(), described[0].protocol_data.as_str()), ("Stable", "range"));
+        assert_eq!(described[0].members.len(), 2);
+        for member in &described[0].members {
+            let reads = if *member.member_id == *first.id { &first.reads } else { &second.reads };
+            assert_eq!(&share_of(member.member_assignment.clone()), reads);
+            assert_eq!((member.client_id.as_str(), member.client_host.as_str()), ("raw", "/127.0.0.1"));
+        }
+        let expected = if version < 6 { 0 } else { 69 };
+        assert_eq!((described[1].error_code, described[1].group_state.as_str()), (expected, "Dead"));
+    }
+    let ask = ConsumerGroupDescribeRequest::default().with_group_ids(vec![group()]);
+    assert_eq!(raw.call(1, ask).await.groups[0].error_code, 69, "tools then ask the older way");
+    let info = client.describe_group("g").await.expect("a group");
+    assert_eq!((info.members.len(), info.members[0].client.as_str()), (2, "raw at 127.0.0.1"));
+
+    let of = |name, partitions: &[i32]| {
+        let partition = |index: &i32| OffsetDeleteRequestPartition::default().with_partition_index(*index);
+        OffsetDeleteRequestTopic::default()
+            .with_name(topic(name))
+            .with_partitions(partitions.iter().map(partition).collect())
+    };
+    let request =
+        OffsetDeleteRequest::default().with_group_id(group()).with_topics(vec![of("old", &[0, 1]), of("t", &[0])]);
+    let deleted = raw.call(0, request).await;
+    let codes = deleted.topics.iter().flat_map(|of| &of.partitions).map(|partition| partition.error_code);
+    assert_eq!((deleted.error_code, codes.collect::<Vec<_>>()), (0, vec![0, 3, 86]));
+    let left = client.committed_offsets("g", &[]).await.expect("offsets");
+    assert_eq!(left.into_iter().map(|(at, _)| at).collect::<Vec<_>>(), [at("t", 0)]);
+
+    let delete = || DeleteGroupsRequest::default().with_groups_names(vec![group(), GroupId(text("nobody"))]);
+    let codes = |results: Vec<kafka_protocol::messages::delete_groups_response::DeletableGroupResult>| {
+        results.into_iter().map(|result| result.error_code).collect::<Vec<_>>()
+    };
+    assert_eq!(codes(raw.call(2, delete()).await.results), [68, 69]);
+    let members = [&first.id, &second.id].map(|id| MemberIdentity::default().with_member_id(text(id)));
+    let leave = LeaveGroupRequest::default().with_group_id(group()).with_members(members.to_vec());
+    assert_eq!(first.raw.call(4, leave).await.members.len(), 2);
+    let ask = DescribeGroupsRequest::default().with_groups(vec![group()]);
+    assert_eq!(raw.call(6, ask).await.groups[0].group_state.as_str(), "Empty");
+    assert_eq!(codes(raw.call(2, delete()).await.results), [0, 69]);
+    assert_eq!(raw.call(5, ListGroupsRequest::default()).await.groups.len(), 0);
+}
+
+/// What a broker on a disk knows after a crash: offsets, and which generations there were. Members join again.
+#[tokio::test]
+async fn a_restart_keeps_offsets_and_generations() {
+    let data = tempfile::tempdir().expect("a folder");
+    let mut server = Server::with(&[&format!("data={}", data.path().display())]);
+    let client = server.client("tcp").await;
+    let settings = TopicSettings { partitions: 4, storage: client::Storage::Disk, ..TopicSettings::default() };
+    client.create_topic("t", settings).await.expect("created");
+    let mut member = Member::new(&server, 30_000).await;
+    member.enter().await;
+    assert_eq!(member.commit(2, 3).await, 0);
+    server.crash_and_restart();
+    let before = member.generation;
+    member.raw = Raw::connect(&server).await;
+    assert_eq!((member.beat().await, member.commit(2, 4).await), (UNKNOWN_MEMBER, UNKNOWN_MEMBER));
+    member.send_join().await;
+    assert_eq!(member.joined().await.error_code, UNKNOWN_MEMBER);
+    member.id = String::new();
+    member.enter().await;
+    assert!(member.generation > before);
+    assert_eq!(committed(&mut member.raw, 9, 2).await, (3, "note".into()));
+}
+
+/// What users may do in groups is what lists allow, and what they may not do says nothing of what is there.
+#[tokio::test]
+async fn groups_are_for_those_that_lists_allow() {
+    let server = Server::with(&SET);
+    let mut root = log_in(&server, "root", "r00t").await.expect("it is right");
+    root.create("t").await;
+    let mut app = Member {
+        raw: log_in(&server, "app", "secret").await.expect("it is right"),
+        ..Member::new(&server, 30_000).await
+    };
+    app.send_join().await;
+    assert_eq!(app.raw.answer::<JoinGroupRequest>(9).await.error_code, 30);
+    assert_eq!((app.beat().await, app.commit(0, 1).await), (30, 29));
+    let sync = SyncGroupRequest::default().with_group_id(group());
+    assert_eq!(app.raw.call(5, sync).await.error_code, 30);
+    assert_eq!(app.raw.call(5, LeaveGroupRequest::default().with_group_id(group())).await.error_code, 30);
+    let all = OffsetFetchRequestGroup::default().with_group_id(group()).with_topics(None);
+    let all = || OffsetFetchRequest::default().with_groups(vec![all.clone()]);
+    assert_eq!(app.raw.call(9, all()).await.groups[0].error_code, 30);
+    let beat = ConsumerGroupHeartbeatRequest::default().with_group_id(group()).with_member_id(text("m"));
+    assert_eq!(app.raw.call(1, beat).await.error_code, 30);
+    let describe = || DescribeGroupsRequest::default().with_groups(vec![group()]);
+    assert_eq!(app.raw.call(6, describe()).await.groups[0].error_code, 30);
+    let describe_newer = ConsumerGroupDescribeRequest::default().with_group_ids(vec![group()]);
+    assert_eq!(app.raw.call(1, describe_newer).await.groups[0].error_code, 30);
+    let delete = || DeleteGroupsRequest::default().with_groups_names(vec![group()]);
+    assert_eq!(app.raw.call(2, delete()).await.results[0].error_code, 30);
+    assert_eq!(app.raw.call(0, OffsetDeleteRequest::default().with_group_id(group())).await.error_code, 30);
+
+    let may_read = |kind, name: &str| {
+        AclCreation::default()
+            .with_resource_type(kind)
+            .with_resource_name(text(name))
+            .with_resource_pattern_type(3)
+            .with_principal(text("User:app"))
+            .with_host(text("*"))
+            .with_operation(3)
+            .with_permission_type(3)
+    };
+    root.call(3, CreateAclsRequest::default().with_creations(vec![may_read(3, "g")])).await;
+    app.enter().await;
+    assert_eq!(app.commit(0, 1).await, 29, "it may not read the topic");
+    root.call(3, CreateAclsRequest::default().with_creations(vec![may_read(2, "t")])).await;
+    assert_eq!((app.commit(0, 1).await, app.beat().await), (0, 0));
+    assert_eq!(app.raw.call(9, all()).await.groups[0].topics[0].partitions.len(), 1);
+    let described = app.raw.call(6, describe().with_include_authorized_operations(true)).await.groups;
+    // It may read, and so describe.
+    assert_eq!((described[0].error_code, described[0].authorized_operations), (0, 1 << 3 | 1 << 8));
+    assert_eq!(app.raw.call(5, ListGroupsRequest::default()).await.groups.len(), 1);
+    assert_eq!(app.raw.call(2, delete()).await.results[0].error_code, 30, "it may not delete");
+}
+
+/// A broker that goes away does not wait for members that wait for each other.
+#[tokio::test]
+async fn members_that_wait_do_not_hold_up_the_end() {
+    let mut server = Server::with(&["shutdown_timeout_ms=600000"]);
+    drop(with_topic(&server).await);
+    let mut first = Member::new(&server, 30_000).await;
+    first.enter().await;
+    let mut second = Member::new(&server, 30_000).await;
+    second.version = 3;
+    second.send_join().await;
+    first.until_rebalance().await;
+    server.signal(Signal::TERM);
+    assert_eq!(second.joined().await.error_code, 15);
+    assert!(server.ended().await.success());
+}

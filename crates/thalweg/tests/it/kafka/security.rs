@@ -1,0 +1,284 @@
+//! Who comes in through the Kafka door, and what each may do.
+
+use aws_lc_rs::{digest, hmac, pbkdf2};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use kafka_protocol::messages::alter_user_scram_credentials_request::{
+    ScramCredentialDeletion, ScramCredentialUpsertion,
+};
+use kafka_protocol::messages::create_acls_request::AclCreation;
+use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::messages::delete_acls_request::DeleteAclsFilter;
+use kafka_protocol::messages::{
+    AlterUserScramCredentialsRequest, ApiVersionsRequest, CreateAclsRequest, CreateTopicsRequest, DeleteAclsRequest,
+    DescribeAclsRequest, DescribeConfigsRequest, DescribeUserScramCredentialsRequest, MetadataRequest,
+    SaslAuthenticateRequest, SaslHandshakeRequest,
+};
+
+use super::raw::{Raw, text, topic};
+use crate::command;
+use crate::server::{Launch, Server};
+
+pub const SET: [&str; 4] = ["auth=required", "users=root:r00t,app:secret", "super_users=root", "authorization=true"];
+
+/// What the server says to one message: its code, and its bytes.
+async fn say(raw: &mut Raw, message: &[u8]) -> (i16, String) {
+    let request = SaslAuthenticateRequest::default().with_auth_bytes(message.to_vec().into());
+    let response = raw.call(2, request).await;
+    (response.error_code, String::from_utf8_lossy(&response.auth_bytes).into_owned())
+}
+
+async fn shake(raw: &mut Raw, mechanism: &str) -> i16 {
+    raw.call(1, SaslHandshakeRequest::default().with_mechanism(text(mechanism))).await.error_code
+}
+
+/// A connection of this user, with PLAIN.
+pub async fn log_in(server: &Server, user: &str, password: &str) -> Result<Raw, i16> {
+    let mut raw = Raw::connect(server).await;
+    assert_eq!(shake(&mut raw, "PLAIN").await, 0);
+    match say(&mut raw, format!("\0{user}\0{password}").as_bytes()).await.0 {
+        0 => Ok(raw),
+        code => Err(code),
+    }
+}
+
+/// SCRAM with SHA-512, as a client does it.
+async fn scram(raw: &mut Raw, user: &str, password: &str) -> Result<(), i16> {
+    assert_eq!(shake(raw, "SCRAM-SHA-512").await, 0);
+    let bare = format!("n={user},r=clientnonce");
+    let (code, first) = say(raw, format!("n,,{bare}").as_bytes()).await;
+    assert_eq!(code, 0);
+    let field = |name: &str| first.split(',').find_map(|field| field.strip_prefix(name)).expect("a field").to_owned();
+    let (nonce, salt, iterations) = (field("r="), BASE64.decode(field("s=")).expect("base64"), field("i="));
+    assert!(nonce.starts_with("clientnonce") && nonce.len() > 30);
+    let mut salted = [0; 64];
+    let iterations = iterations.parse().expect("a number");
+    pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA512, iterations, &salt, password.as_bytes(), &mut salted);
+    let sign = |key: &[u8], text: &str| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA512, key), text.as_bytes());
+    let client_key = sign(&salted, "Client Key");
+    let stored_key = digest::digest(&digest::SHA512, client_key.as_ref());
+    let last = format!("c=biws,r={nonce}");
+    let all = format!("{bare},{first},{last}");
+    let signature = sign(stored_key.as_ref(), &all);
+    let proof: Vec<u8> = client_key.as_ref().iter().zip(signature.as_ref()).map(|(a, b)| a ^ b).collect();
+    let (code, answer) = say(raw, format!("{last},p={}", BASE64.encode(proof)).as_bytes()).await;
+    if code != 0 {
+        return Err(code);
+    }
+    let server_key = sign(&salted, "Server Key");
+    assert_eq!(answer, format!("v={}", BASE64.encode(sign(server_key.as_ref(), &all))), "the broker knows it, too");
+    Ok(())
+}
+
+async fn create(raw: &mut Raw, name: &str) -> i16 {
+    let wanted = CreatableTopic::default().with_name(topic(name)).with_num_partitions(1).with_replication_factor(1);
+    raw.call(7, CreateTopicsRequest::default().with_topics(vec![wanted])).await.topics[0].error_code
+}
+
+#[tokio::test]
+async fn nobody_is_answered_who_has_not_logged_in() {
+    let server = Server::with(&SET);
+    let mut raw = Raw::connect(&server).await;
+    assert_eq!(raw.call(3, ApiVersionsRequest::default()).await.error_code, 0, "versions are no secret");
+    raw.send(4, &MetadataRequest::default()).await;
+    assert!(raw.frame().await.is_none(), "the connection ends");
+
+    let mut raw = log_in(&server, "app", "secret").await.expect("it is right");
+    assert_eq!(raw.call(4, MetadataRequest::default()).await.brokers.len(), 1);
+    assert_eq!(shake(&mut raw, "PLAIN").await, 34, "who it is is said once");
+    for (user, password) in [("app", "r00t"), ("nobody", "secret"), ("app", "")] {
+        assert_eq!(log_in(&server, user, password).await.err(), Some(58), "{user}");
+    }
+    let mut raw = Raw::connect(&server).await;
+    assert_eq!(shake(&mut raw, "PLAIN").await, 0);
+    assert_eq!(say(&mut raw, b"\0app\0wrong").await.0, 58);
+    raw.send(3, &ApiVersionsRequest::default()).await;
+    assert!(raw.frame().await.is_none(), "after that nothing more is answered");
+    let mut raw = Raw::connect(&server).await;
+    let refused = raw.call(1, SaslHandshakeRequest::default().with_mechanism(text("GSSAPI"))).await;
+    let offered: Vec<&str> = refused.mechanisms.iter().map(|mechanism| mechanism.as_str()).collect();
+    assert_eq!((refused.error_code, offered), (33, vec!["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]));
+    let mut raw = Raw::connect(&server).await;
+    assert_eq!(say(&mut raw, b"\0app\0secret").await.0, 34, "a handshake comes first");
+}
+
+#[tokio::test]
+async fn nobody_is_asked_where_nothing_is_set() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    assert_eq!(shake(&mut raw, "PLAIN").await, 34);
+    assert_eq!(create(&mut raw, "t").await, 0);
+}
+
+#[tokio::test]
+async fn passwords_are_set_and_taken_away_over_the_wire() {
+    let data = tempfile::tempdir().expect("a folder");
+    let set = SET.iter().map(|set| (*set).to_owned()).chain([format!("data={}", data.path().display())]);
+    let mut server = Server::launch(Launch { set: set.collect(), ..Launch::default() });
+    let mut raw = log_in(&server, "root", "r00t").await.expect("it is right");
+    let salt = b"0123456789abcdef";
+    let upsert = |name: &str, mechanism: i8, iterations: i32| {
+        let mut salted = vec![0; if mechanism == 2 { 64 } else { 32 }];
+        let algorithm = if mechanism == 2 { pbkdf2::PBKDF2_HMAC_SHA512 } else { pbkdf2::PBKDF2_HMAC_SHA256 };
+        let times = std::num::NonZeroU32::new(iterations as u32).expect("not 0");
+        pbkdf2::derive(algorithm, times, salt, b"pencil", &mut salted);
+        ScramCredentialUpsertion::default()
+            .with_name(text(name))
+            .with_mechanism(mechanism)
+            .with_iterations(iterations)
+            .with_salt(salt.to_vec().into())
+            .with_salted_password(salted.into())
+    };
+    let upsertions = vec![
+        upsert("ann", 2, 8192),
+        upsert("ann", 1, 4096),
+        upsert("weak", 1, 100),
+        upsert("app", 1, 4096),
+        upsert("twice", 1, 4096),
+        upsert("twice", 1, 4096),
+        upsert("odd", 3, 4096),
+    ];
+    let request = AlterUserScramCredentialsRequest::default().with_upsertions(upsertions);
+    let response = raw.call(0, request).await;
+    let codes: Vec<_> = response.results.iter().map(|result| (result.user.as_str(), result.error_code)).collect();
+    assert_eq!(codes, [("ann", 0), ("weak", 93), ("app", 93), ("twice", 92), ("odd", 33)]);
+
+    server.crash_and_restart();
+    let mut raw = Raw::connect(&server).await;
+    assert_eq!(scram(&mut raw, "ann", "pencil").await, Ok(()));
+    assert_eq!(scram(&mut Raw::connect(&server).await, "ann", "pen").await, Err(58));
+    assert_eq!(scram(&mut Raw::connect(&server).await, "nobody", "pencil").await, Err(58));
+    assert!(log_in(&server, "ann", "pencil").await.is_ok(), "PLAIN asks the same password");
+    // She is no super user.
+    let described = raw.call(0, DescribeUserScramCredentialsRequest::default().with_users(None)).await;
+    assert_eq!((described.error_code, described.results.len()), (31, 0));
+
+    let mut raw = log_in(&server, "root", "r00t").await.expect("it is right");
+    let described = raw.call(0, DescribeUserScramCredentialsRequest::default().with_users(None)).await;
+    let ann = described.results.iter().find(|result| result.user.as_str() == "ann").expect("she is there");
+    let infos: Vec<_> = ann.credential_infos.iter().map(|info| (info.mechanism, info.iterations)).collect();
+    assert_eq!(infos, [(1, 4096), (2, 8192)]);
+    let gone = |mechanism| ScramCredentialDeletion::default().with_name(text("ann")).with_mechanism(mechanism);
+    let request = || AlterUserScramCredentialsRequest::default().with_deletions(vec![gone(1), gone(2)]);
+    assert_eq!(raw.call(0, request()).await.results[0].error_code, 0);
+    assert_eq!(raw.call(0, request()).await.results[0].error_code, 91);
+    assert_eq!(scram(&mut Raw::connect(&server).await, "ann", "pencil").await, Err(58));
+}
+
+#[tokio::test]
+async fn access_is_what_lists_allow() {
+    let server = Server::with(&SET);
+    let mut app = log_in(&server, "app", "secret").await.expect("it is right");
+    assert_eq!(create(&mut app, "orders.eu").await, 29);
+    let mut root = log_in(&server, "root", "r00t").await.expect("it is right");
+    let allow = |name: &str, pattern, operation, permission| {
+        AclCreation::default()
+            .with_resource_type(2)
+            .with_resource_name(text(name))
+            .with_resource_pattern_type(pattern)
+            .with_principal(text("User:app"))
+            .with_host(text("*"))
+            .with_operation(operation)
+            .with_permission_type(permission)
+    };
+    let cluster = allow("kafka-cluster", 3, 8, 3).with_resource_type(4);
+    let creations = vec![
+        allow("orders.", 4, 5, 3),
+        allow("orders.secret", 3, 5, 2),
+        cluster,
+        allow("x", 2, 5, 3),
+        allow("x", 3, 99, 3),
+        allow("x", 3, 5, 3).with_principal(text("app")),
+    ];
+    let response = root.call(3, CreateAclsRequest::default().with_creations(creations)).await;
+    let codes: Vec<i16> = response.results.iter().map(|result| result.error_code).collect();
+    assert_eq!(codes, [0, 0, 0, 42, 42, 42]);
+    assert_eq!(create(&mut app, "orders.eu").await, 0);
+    assert_eq!((create(&mut app, "orders.secret").await, create(&mut app, "other").await), (29, 29));
+
+    let any = DescribeAclsRequest::default()
+        .with_resource_type_filter(1)
+        .with_resource_name_filter(None)
+        .with_pattern_type_filter(1)
+        .with_principal_filter(None)
+        .with_host_filter(None)
+        .with_operation(1)
+        .with_permission_type(1);
+    // The list says that it may describe the cluster, and so the lists.
+    for version in 1..=3 {
+        let response = app.call(version, any.clone()).await;
+        let found: Vec<_> = response.resources.iter().map(|r| (r.resource_type, r.resource_name.as_str())).collect();
+        assert_eq!(found, [(2, "orders."), (2, "orders.secret"), (4, "kafka-cluster")]);
+    }
+    let covering = any.clone().with_resource_type_filter(2).with_pattern_type_filter(2);
+    let covering = covering.with_resource_name_filter(Some(text("orders.secret")));
+    assert_eq!(app.call(3, covering).await.resources.len(), 2);
+    let gone = DeleteAclsFilter::default()
+        .with_resource_type_filter(2)
+        .with_resource_name_filter(Some(text("orders.")))
+        .with_pattern_type_filter(4)
+        .with_principal_filter(None)
+        .with_host_filter(None)
+        .with_operation(1)
+        .with_permission_type(1);
+    let request = || DeleteAclsRequest::default().with_filters(vec![gone.clone()]);
+    assert_eq!(app.call(3, request()).await.filter_results[0].error_code, 31);
+    let response = root.call(3, request()).await;
+    assert_eq!(response.filter_results[0].matching_acls.len(), 1);
+    assert_eq!(create(&mut app, "orders.us").await, 29);
+    let response = app.call(4, DescribeConfigsRequest::default()).await;
+    assert!(response.results.is_empty());
+}
+
+/// The command line changes the same users and lists, with passwords that stay where they were typed.
+#[tokio::test]
+async fn users_and_lists_are_changed_from_the_command_line() {
+    let server = Server::with(&SET);
+    let add = ["user", "add", "ann"];
+    assert!(command::feed(&server, add, "").failed(2).contains("the password is empty"));
+    command::feed(&server, add, "pencil\n").ok();
+    assert!(command::feed(&server, ["user", "add", "app"], "mine\n").failed(2).contains("in the configuration"));
+    let users = command::on(&server, ["user", "list", "--json"]).json();
+    let names: Vec<&str> =
+        users.as_array().expect("a list").iter().map(|u| u["user"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["ann", "app", "root"]);
+    let mut ann = log_in(&server, "ann", "pencil").await.expect("it is right");
+    assert_eq!(scram(&mut Raw::connect(&server).await, "ann", "pencil").await, Ok(()));
+
+    assert_eq!(create(&mut ann, "orders.eu").await, 29);
+    let said = command::on(&server, ["acl", "add", "User:ann", "create,read", "topic", "orders.", "--prefix"]).ok();
+    assert!(said.contains("orders....") && said.contains("create"), "{said}");
+    command::on(&server, ["acl", "add", "User:*", "create", "topic", "orders.no", "--deny"]).ok();
+    command::on(&server, ["acl", "add", "User:ann", "describe", "cluster"]).ok();
+    assert_eq!((create(&mut ann, "orders.eu").await, create(&mut ann, "orders.no").await), (0, 29));
+    let about = command::on(&server, ["acl", "list", "--about", "orders.no", "--kind", "topic", "--json"]).json();
+    assert_eq!(about.as_array().map(Vec::len), Some(3));
+    assert!(command::on(&server, ["acl", "delete"]).failed(2).contains("--all"));
+    let gone = command::on(&server, ["acl", "delete", "--principal", "User:ann", "--json"]).json();
+    assert_eq!(gone.as_array().map(Vec::len), Some(3));
+    assert_eq!(create(&mut ann, "orders.us").await, 29);
+    command::on(&server, ["user", "delete", "ann"]).ok();
+    assert_eq!(log_in(&server, "ann", "pencil").await.err(), Some(58));
+    assert_eq!(command::on(&server, ["user", "delete", "ann"]).code, Some(4));
+}
+
+/// Doors that ask nobody who they are stay on this machine, and passwords are not shown.
+#[tokio::test]
+async fn a_configuration_that_only_seems_safe_is_refused() {
+    let serve = |set: &[&str]| {
+        let set = set.iter().flat_map(|set| ["--set", set]);
+        command::thalweg(["serve", "--http", "off", "--kafka", "127.0.0.1:0"].into_iter().chain(set))
+    };
+    let said = serve(&["native=0.0.0.0:0", "auth=required", "tls_cert=/none", "tls_key=/none"]).failed(2);
+    assert!(said.contains("native = 0.0.0.0:0") && said.contains("--insecure"), "{said}");
+    assert!(serve(&["authorization=true"]).failed(2).contains("auth = required"));
+    assert!(serve(&["users=root"]).failed(2).contains("name:password"));
+    let shown = command::run(
+        crate::server::program()
+            .env("THALWEG_USERS", "root:r00t")
+            .args(["config", "show"])
+            .stdout(std::process::Stdio::piped()),
+        b"",
+    );
+    assert!(!shown.out.contains("r00t") && shown.out.contains("(hidden)"), "{}", shown.out);
+}

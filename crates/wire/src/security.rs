@@ -1,0 +1,228 @@
+//! Users and access control lists on the wire. A password never is: the client makes credentials of it.
+
+use bytes::{Buf, BufMut, BytesMut};
+use engine::security::{
+    Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, Principal, ResourceKind, UserName,
+};
+use engine::{Error, Result};
+
+use crate::field::{Fields, put_list, put_str};
+use crate::request::kind as request;
+use crate::response::kind as response;
+
+/// In a filter: any.
+const ANY: u8 = 0;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecurityRequest {
+    /// The user shall have these credentials, in the place of those for the same mechanisms.
+    PutUser {
+        user: UserName,
+        credentials: Vec<Credential>,
+    },
+    /// The user shall have none for these mechanisms any more; for none where none is named.
+    DeleteUser {
+        user: UserName,
+        mechanisms: Vec<Mechanism>,
+    },
+    ListUsers,
+    CreateAcls(Vec<Acl>),
+    /// All entries that the filter means.
+    DeleteAcls(AclFilter),
+    ListAcls(AclFilter),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecurityResponse {
+    UserPut,
+    UserDeleted,
+    Users(Vec<UserInfo>),
+    AclsCreated,
+    /// Those that are gone.
+    AclsDeleted(Vec<Acl>),
+    Acls(Vec<Acl>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserInfo {
+    pub name: UserName,
+    /// What there is a password for, with its iterations.
+    pub mechanisms: Vec<(Mechanism, u32)>,
+    /// The configuration names the user, and requests change nothing.
+    pub is_configured: bool,
+    pub is_super: bool,
+}
+
+impl SecurityRequest {
+    pub(crate) fn kind(&self) -> u8 {
+        match self {
+            Self::PutUser { .. } => request::USER_PUT,
+            Self::DeleteUser { .. } => request::USER_DELETE,
+            Self::ListUsers => request::USER_LIST,
+            Self::CreateAcls(_) => request::ACL_CREATE,
+            Self::DeleteAcls(_) => request::ACL_DELETE,
+            Self::ListAcls(_) => request::ACL_LIST,
+        }
+    }
+
+    pub(crate) fn put(&self, b: &mut BytesMut) {
+        match self {
+            Self::PutUser { user, credentials } => {
+                put_str(b, user.as_str());
+                put_list(b, credentials, put_credential);
+            }
+            Self::DeleteUser { user, mechanisms } => {
+                put_str(b, user.as_str());
+                put_list(b, mechanisms, |b, mechanism| b.put_u8(*mechanism as u8));
+            }
+            Self::ListUsers => {}
+            Self::CreateAcls(acls) => put_list(b, acls, put_acl),
+            Self::DeleteAcls(filter) | Self::ListAcls(filter) => put_filter(b, filter),
+        }
+    }
+
+    pub(crate) fn get<B: Buf>(kind: u8, f: &mut Fields<B>) -> Result<Self> {
+        Ok(match kind {
+            request::USER_PUT => {
+                Self::PutUser { user: get_user(f)?, credentials: f.list(CREDENTIAL_BYTES_MIN, get_credential)? }
+            }
+            request::USER_DELETE => Self::DeleteUser { user: get_user(f)?, mechanisms: f.list(1, get_mechanism)? },
+            request::USER_LIST => Self::ListUsers,
+            request::ACL_CREATE => Self::CreateAcls(f.list(ACL_BYTES_MIN, get_acl)?),
+            request::ACL_DELETE => Self::DeleteAcls(get_filter(f)?),
+            _ => Self::ListAcls(get_filter(f)?),
+        })
+    }
+}
+
+impl SecurityResponse {
+    pub(crate) fn kind(&self) -> u8 {
+        match self {
+            Self::UserPut => response::USER_PUT,
+            Self::UserDeleted => response::USER_DELETED,
+            Self::Users(_) => response::USERS,
+            Self::AclsCreated => response::ACLS_CREATED,
+            Self::AclsDeleted(_) => response::ACLS_DELETED,
+            Self::Acls(_) => response::ACLS,
+        }
+    }
+
+    pub(crate) fn put(&self, b: &mut BytesMut) {
+        match self {
+            Self::UserPut | Self::UserDeleted | Self::AclsCreated => {}
+            Self::Users(users) => put_list(b, users, |b, user| {
+                put_str(b, user.name.as_str());
+                b.put_u8(u8::from(user.is_configured));
+                b.put_u8(u8::from(user.is_super));
+                put_list(b, &user.mechanisms, |b, (mechanism, iterations)| {
+                    b.put_u8(*mechanism as u8);
+                    b.put_u32(*iterations);
+                });
+            }),
+            Self::AclsDeleted(acls) | Self::Acls(acls) => put_list(b, acls, put_acl),
+        }
+    }
+
+    pub(crate) fn get<B: Buf>(kind: u8, f: &mut Fields<B>) -> Result<Self> {
+        Ok(match kind {
+            response::USER_PUT => Self::UserPut,
+            response::USER_DELETED => Self::UserDeleted,
+            response::USERS => Self::Users(f.list(8, |f| {
+                let (name, is_configured, is_super) = (get_user(f)?, f.bool()?, f.bool()?);
+                let mechanisms = f.list(5, |f| Ok((get_mechanism(f)?, f.u32()?)))?;
+                Ok(UserInfo { name, mechanisms, is_configured, is_super })
+            })?),
+            response::ACLS_CREATED => Self::AclsCreated,
+            response::ACLS_DELETED => Self::AclsDeleted(f.list(ACL_BYTES_MIN, get_acl)?),
+            _ => Self::Acls(f.list(ACL_BYTES_MIN, get_acl)?),
+        })
+    }
+}
+
+const CREDENTIAL_BYTES_MIN: usize = 11;
+const ACL_BYTES_MIN: usize = 10;
+
+fn get_user<B: Buf>(f: &mut Fields<B>) -> Result<UserName> {
+    UserName::parse(&f.str()?)
+}
+
+fn get_code<B: Buf, T>(f: &mut Fields<B>, what: &str, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
+    let code = f.u8()?;
+    from_code(code).ok_or_else(|| Error::malformed(format!("{code} is no {what}")))
+}
+
+fn get_mechanism<B: Buf>(f: &mut Fields<B>) -> Result<Mechanism> {
+    get_code(f, "mechanism", Mechanism::from_code)
+}
+
+fn put_bytes(b: &mut BytesMut, bytes: &[u8]) {
+    b.put_u16(bytes.len() as u16);
+    b.put_slice(bytes);
+}
+
+fn put_credential(b: &mut BytesMut, credential: &Credential) {
+    b.put_u8(credential.mechanism() as u8);
+    b.put_u32(credential.iterations());
+    put_bytes(b, credential.salt());
+    put_bytes(b, credential.stored_key());
+    put_bytes(b, credential.server_key());
+}
+
+fn get_credential<B: Buf>(f: &mut Fields<B>) -> Result<Credential> {
+    let (mechanism, iterations) = (get_mechanism(f)?, f.u32()?);
+    let mut part = || {
+        let length = usize::from(f.u16()?);
+        Ok::<_, Error>(f.bytes(length)?.to_vec())
+    };
+    Credential::of_keys(mechanism, iterations, part()?, part()?, part()?)
+}
+
+fn put_acl(b: &mut BytesMut, acl: &Acl) {
+    b.put_u8(acl.pattern.kind as u8);
+    put_str(b, &acl.pattern.name);
+    b.put_u8(u8::from(acl.pattern.is_prefix));
+    put_str(b, &acl.principal.to_string());
+    put_str(b, &acl.host);
+    b.put_u8(acl.operation as u8);
+    b.put_u8(u8::from(acl.is_allowed));
+}
+
+fn get_acl<B: Buf>(f: &mut Fields<B>) -> Result<Acl> {
+    let kind = get_code(f, "kind of resource", ResourceKind::from_code)?;
+    let pattern = Pattern { kind, name: f.str()?, is_prefix: f.bool()? };
+    Ok(Acl {
+        pattern,
+        principal: Principal::parse(&f.str()?)?,
+        host: f.str()?,
+        operation: get_code(f, "operation", Operation::from_code)?,
+        is_allowed: f.bool()?,
+    })
+}
+
+/// Texts are empty where any is meant, and codes 0; none of them can be that.
+fn put_filter(b: &mut BytesMut, filter: &AclFilter) {
+    b.put_u8(filter.kind.map_or(ANY, |kind| kind as u8));
+    put_str(b, filter.name.as_deref().unwrap_or_default());
+    b.put_u8(filter.matching as u8);
+    put_str(b, &filter.principal.as_ref().map_or(String::new(), ToString::to_string));
+    put_str(b, filter.host.as_deref().unwrap_or_default());
+    b.put_u8(filter.operation.map_or(ANY, |operation| operation as u8));
+    b.put_u8(filter.is_allowed.map_or(ANY, |is_allowed| 1 + u8::from(is_allowed)));
+}
+
+fn get_filter<B: Buf>(f: &mut Fields<B>) -> Result<AclFilter> {
+    fn or_any<T>(from_code: impl Fn(u8) -> Option<T>) -> impl Fn(u8) -> Option<Option<T>> {
+        move |code| if code == ANY { Some(None) } else { from_code(code).map(Some) }
+    }
+    let said = |text: String| Some(text).filter(|text| !text.is_empty());
+    let is_allowed = |code| [false, true].get(usize::from(code) - 1).copied();
+    Ok(AclFilter {
+        kind: get_code(f, "kind of resource", or_any(ResourceKind::from_code))?,
+        name: said(f.str()?),
+        matching: get_code(f, "way to match a name", Match::from_code)?,
+        principal: said(f.str()?).as_deref().map(Principal::parse).transpose()?,
+        host: said(f.str()?),
+        operation: get_code(f, "operation", or_any(Operation::from_code))?,
+        is_allowed: get_code(f, "permission", or_any(is_allowed))?,
+    })
+}

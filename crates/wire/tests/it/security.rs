@@ -1,0 +1,65 @@
+//! Users and access control as vectors.
+
+use engine::security::{
+    Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, Principal, ResourceKind, UserName,
+};
+use wire::{SecurityRequest, SecurityResponse, UserInfo};
+
+fn ann() -> UserName {
+    UserName::parse("ann").expect("a name")
+}
+
+fn acl() -> Acl {
+    Acl {
+        pattern: Pattern { kind: ResourceKind::Topic, name: "orders.".into(), is_prefix: true },
+        principal: Principal::User(ann()),
+        host: "*".into(),
+        operation: Operation::Read,
+        is_allowed: true,
+    }
+}
+
+fn denied() -> Acl {
+    let pattern = Pattern { kind: ResourceKind::Cluster, name: "cluster".into(), is_prefix: false };
+    Acl { pattern, principal: Principal::Everyone, operation: Operation::All, is_allowed: false, ..acl() }
+}
+
+pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
+    let of = |mechanism, bytes: usize| {
+        let (stored_key, server_key) = (vec![0xaa; bytes], vec![0xbb; bytes]);
+        Credential::of_keys(mechanism, 4096, vec![0x11; 16], stored_key, server_key).expect("a credential")
+    };
+    let one = AclFilter {
+        kind: Some(ResourceKind::Group),
+        name: Some("billing".into()),
+        matching: Match::Covering,
+        principal: Some(Principal::Everyone),
+        host: Some("10.0.0.1".into()),
+        operation: Some(Operation::IdempotentWrite),
+        is_allowed: Some(false),
+    };
+    let both = vec![of(Mechanism::Sha256, 32), of(Mechanism::Sha512, 64)];
+    vec![
+        ("user_put", SecurityRequest::PutUser { user: ann(), credentials: both }),
+        ("user_delete", SecurityRequest::DeleteUser { user: ann(), mechanisms: Vec::new() }),
+        ("user_delete_one", SecurityRequest::DeleteUser { user: ann(), mechanisms: vec![Mechanism::Sha512] }),
+        ("user_list", SecurityRequest::ListUsers),
+        ("acl_create", SecurityRequest::CreateAcls(vec![acl(), denied()])),
+        ("acl_delete", SecurityRequest::DeleteAcls(one)),
+        ("acl_list", SecurityRequest::ListAcls(AclFilter::default())),
+        ("acl_list_allowed", SecurityRequest::ListAcls(AclFilter { is_allowed: Some(true), ..AclFilter::default() })),
+    ]
+}
+
+pub fn responses() -> Vec<(&'static str, SecurityResponse)> {
+    let mechanisms = vec![(Mechanism::Sha256, 4096), (Mechanism::Sha512, 16_384)];
+    let user = UserInfo { name: ann(), mechanisms, is_configured: false, is_super: true };
+    vec![
+        ("user_put", SecurityResponse::UserPut),
+        ("user_deleted", SecurityResponse::UserDeleted),
+        ("users", SecurityResponse::Users(vec![user])),
+        ("acls_created", SecurityResponse::AclsCreated),
+        ("acls_deleted", SecurityResponse::AclsDeleted(vec![acl()])),
+        ("acls", SecurityResponse::Acls(vec![denied(), acl()])),
+    ]
+}
