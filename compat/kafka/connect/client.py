@@ -42,6 +42,8 @@ topics={topic}
 
 class Connect(suite.Program):
     name, version = "connect", jvm.VERSION
+    # A JVM takes seconds to start where others are at work.
+    seconds = 200
 
 
 def lines(count, begin=0):

@@ -12,7 +12,7 @@ import suite
 HERE = pathlib.Path(__file__).resolve().parent
 JARS = HERE.parents[2] / "target/compat/jars"
 VERSION = next((jar.stem.removeprefix("kafka-clients-") for jar in JARS.glob("kafka-clients-*.jar")), "not installed")
-TOOL_SECONDS = 60
+TOOL_SECONDS = 100
 
 
 def command(name, *arguments):

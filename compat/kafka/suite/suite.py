@@ -12,7 +12,6 @@ import time
 import traceback
 from collections import namedtuple
 
-SCENARIO_SECONDS = 90
 WAIT_SECONDS = 30
 # How long nothing may come before there is nothing more.
 QUIET_SECONDS = 0.4
@@ -88,6 +87,8 @@ class Program:
     """A program with scenarios of its own."""
 
     name = version = None
+    # For one scenario.
+    seconds = 90
     excused = {}
 
     def __init__(self, address):
@@ -599,15 +600,15 @@ def run(name, version, scenarios, subject):
 
 def attempt(name, scenario, subject):
     def expired(*_):
-        raise TimeoutError(f"not within {SCENARIO_SECONDS} s")
+        raise TimeoutError(f"not within {subject.seconds} s")
 
     def stuck():
-        print(f"FAILED {name}: stuck in the library for more than {SCENARIO_SECONDS} s", flush=True)
+        print(f"FAILED {name}: stuck in the library for more than {subject.seconds} s", flush=True)
         os._exit(1)
 
     signal.signal(signal.SIGALRM, expired)
-    signal.alarm(SCENARIO_SECONDS)
-    watchdog = threading.Timer(1.3 * SCENARIO_SECONDS, stuck)
+    signal.alarm(subject.seconds)
+    watchdog = threading.Timer(1.3 * subject.seconds, stuck)
     watchdog.daemon = True
     watchdog.start()
     begin = time.monotonic()

@@ -19,6 +19,8 @@ TOOLS = "org.apache.kafka.tools"
 
 class Tools(suite.Program):
     name, version = "tools", jvm.VERSION
+    # A JVM takes seconds to start where others are at work.
+    seconds = 200
 
     def tool(self, name, *arguments, **options):
         name = name if name.startswith("kafka.") else f"{TOOLS}.{name}"

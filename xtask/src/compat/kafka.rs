@@ -13,7 +13,7 @@ use super::report::{self, Report};
 use crate::run::{Call, Outcome, root};
 
 /// A scenario has its own limit, which is shorter; a program that says nothing for so long is ended.
-const SILENCE: Duration = Duration::from_secs(240);
+const SILENCE: Duration = Duration::from_secs(300);
 /// Clients mostly wait: a few at once do not disturb each other.
 const QUICK_JOBS: usize = 4;
 const LOGS: &str = "target/compat/logs";

@@ -55,7 +55,8 @@ impl<'a> Source<'a> {
     pub fn read(path: &'a str, text: &'a str) -> Self {
         let code = blank(text);
         let test_items = find_test_items(&code);
-        let is_test = path.split('/').any(|part| part == "tests" || part == "benches" || part == "fuzz");
+        let is_test = path.starts_with("compat/")
+            || path.split('/').any(|part| part == "tests" || part == "benches" || part == "fuzz");
         Self { path, text, code, is_test, test_items }
     }
 

@@ -1,4 +1,4 @@
-//! rdkafka: librdkafka, from Rust. The scenarios are those of `suite.py`: compat-rdkafka HOST:PORT [SCENARIO..]
+//! rdkafka: librdkafka, from Rust, `compat-rdkafka HOST:PORT [SCENARIO..]`. The scenarios are those of `suite.py`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
