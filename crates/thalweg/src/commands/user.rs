@@ -53,7 +53,11 @@ fn on<T>(config: &Config, work: impl AsyncFnOnce(&client::Client) -> client::Res
 
 fn say(is_json: bool, json: Value, text: &str) -> Result {
     let mut out = io::stdout();
-    Ok(if is_json { writeln!(out, "{json}")? } else { writeln!(out, "{text}")? })
+    match is_json {
+        true => writeln!(out, "{json}")?,
+        false => writeln!(out, "{text}")?,
+    }
+    Ok(())
 }
 
 fn salt() -> client::Result<Vec<u8>> {

@@ -14,7 +14,7 @@ use crate::server::{Server, within};
 
 fn numbered(range: std::ops::Range<u32>) -> Vec<Record> {
     let value = |n: u32| format!("value {n} {}", "x".repeat(100));
-    let key = |n: u32| if n % 3 == 0 { None } else { Some(Bytes::from(format!("key {n}"))) };
+    let key = |n: u32| if n.is_multiple_of(3) { None } else { Some(Bytes::from(format!("key {n}"))) };
     let record = |n: u32| Record {
         timestamp_ms: 1_700_000_000_000 + i64::from(n),
         key: key(n),
