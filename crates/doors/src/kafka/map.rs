@@ -235,6 +235,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::IncrementalAlterConfigs(r) => {
             A::IncrementalAlterConfigs(configs::incremental_alter_configs(broker, who, r).await)
         }
+        Q::DescribeClientQuotas(r) => A::DescribeClientQuotas(configs::describe_client_quotas(broker, who, r)),
         Q::ListConfigResources(r) => A::ListConfigResources(configs::list_config_resources(broker, who, r)),
         Q::DescribeAcls(r) => A::DescribeAcls(acls::describe_acls(broker, who, r).await),
         Q::CreateAcls(r) => A::CreateAcls(acls::create_acls(broker, who, r).await),
