@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use client::TopicSettings;
@@ -21,13 +22,14 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::Request;
 
 use super::raw::{Raw, fetch, fetched, produce, produced, records, text, topic};
-use crate::server::{Server, until, within};
+use crate::server::{PATIENCE, Server, until, within};
 
 const PARTITIONS: i32 = 3;
 const PROGRAMS: u64 = 3;
 const KILLS: u64 = 6;
 /// What a client tries again: the coordinator loads or is not there, the step before is not over, a timeout.
 const TRY_AGAIN: [i16; 4] = [7, 14, 15, 51];
+const RETRY_AFTER: Duration = Duration::from_millis(10);
 
 /// Whether a program that loses the broker asks for the same again until it is answered, or starts anew.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,31 +76,29 @@ impl Program {
         loss: Loss,
         code: impl Fn(&R::Response) -> i16,
     ) -> Option<R::Response> {
-        let mut answer = None;
-        until("an answer that is final", async || {
+        let begin = Instant::now();
+        loop {
+            assert!(begin.elapsed() < PATIENCE, "program {}: no answer that is final", self.id);
             if self.raw.is_none() {
                 self.raw = Raw::try_connect(self.address).await;
             }
-            let Some(raw) = &mut self.raw else { return false };
-            match raw.try_call(version, &request).await {
-                Some(response) => answer = Some(response),
-                None => {
+            if let Some(raw) = &mut self.raw {
+                let Some(answer) = raw.try_call(version, &request).await else {
                     self.raw = None;
-                    return loss == Loss::StartsAnew;
+                    match loss {
+                        Loss::Insists => continue,
+                        Loss::StartsAnew => return None,
+                    }
+                };
+                self.answers.fetch_add(1, Ordering::Relaxed);
+                let code = code(&answer);
+                if !TRY_AGAIN.contains(&code) {
+                    assert_eq!(code, 0, "program {}, {}", self.id, std::any::type_name::<R>());
+                    return Some(answer);
                 }
             }
-            self.answers.fetch_add(1, Ordering::Relaxed);
-            answer.as_ref().is_some_and(|answer| !TRY_AGAIN.contains(&code(answer)))
-        })
-        .await;
-        let answer = answer?;
-        let code = code(&answer);
-        // Another answer came before the loss.
-        if TRY_AGAIN.contains(&code) {
-            return None;
+            tokio::time::sleep(RETRY_AFTER).await;
         }
-        assert_eq!(code, 0, "program {}, {}", self.id, std::any::type_name::<R>());
-        Some(answer)
     }
 
     /// Takes over its own transactional id: what is open is aborted.
