@@ -55,6 +55,11 @@ impl Offsets {
         &self.committed
     }
 
+    /// Whether none is committed or on its way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.committed.is_empty() && self.staged.is_empty()
+    }
+
     /// Whether there is room for these changes beside those on their way.
     pub(super) fn check(&self, changes: &[Change]) -> Result<()> {
         if self.staged.len() >= GROUP_COMMITS_IN_FLIGHT_MAX {
