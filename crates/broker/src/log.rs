@@ -26,6 +26,14 @@ impl Log {
         }
     }
 
+    /// Refuses where the partition cannot be served: what it has nobody knows then.
+    pub(crate) fn check_served(&self) -> Result<()> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Disk(log) => log.refused().map_or(Ok(()), Err),
+        }
+    }
+
     pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Result<Read> {
         match self {
             Self::Memory(log) => Ok(Read::Batches(log.read(from, bytes_max)?)),

@@ -264,7 +264,9 @@ impl Broker {
     /// Removes a topic with all it holds. Its subscriptions end. That it is gone lasts when this is over.
     pub async fn delete_topic(&self, name: &str) -> Result<()> {
         refuse_internal(name)?;
-        self.remove(name)?.wait().await
+        let lasts = self.remove(name)?;
+        self.forget_topic_of_transactions(&TopicName::parse(name)?);
+        lasts.wait().await
     }
 
     /// The same without waiting.

@@ -95,6 +95,8 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
         let may = caller.may_use(broker, PRODUCE, &Resource::transaction(id));
         may.map_err(|code| Refusal::denied(code, &format!("transactional id '{id}'")))
     });
+    // Nobody writes to a transaction that rights keep from them by leaving its name out.
+    let names_transaction = request.transactional_id.is_some();
     let mut attempts = Vec::new();
     for ProduceTopic { name, partitions } in request.topics {
         let name: Arc<str> = name.into();
@@ -102,7 +104,11 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
         for (partition, batch) in partitions {
             let attempt = may_publish.clone().and_then(|()| {
                 let batch = DraftBatch::parse(batch).inspect_err(|_| broker.metrics().publish_errors.add(1));
-                let attempt = batch.and_then(|batch| broker.try_publish(&name, Some(partition), acks, batch, wakes));
+                let batch = batch.map_err(Refusal::of_batch)?;
+                if batch.is_transactional() && !names_transaction {
+                    return Err(Refusal::denied(Code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "an unnamed transaction"));
+                }
+                let attempt = broker.try_publish(&name, Some(partition), acks, batch, wakes);
                 attempt.map_err(Refusal::of_batch)
             });
             attempts.push((name.clone(), partition, attempt));

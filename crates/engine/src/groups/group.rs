@@ -680,6 +680,16 @@ impl Group {
         self.offsets.committed()
     }
 
+    /// What is committed in a partition, or will be once the log is safe for it.
+    pub fn newest(&self, partition: &TopicPartition) -> Option<&Committed> {
+        self.offsets.newest(partition)
+    }
+
+    /// Partitions of commits that have their place in the log and do not count yet.
+    pub fn on_their_way(&self) -> impl Iterator<Item = &TopicPartition> {
+        self.offsets.on_their_way()
+    }
+
     /// The changes that make the log forget the offsets of a topic, or all.
     pub fn tombstones(&self, topic: Option<&TopicName>) -> Vec<Change> {
         self.offsets.tombstones(topic)

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::producers::{AbortedIndex, Producers};
+use engine::producers::{Aborted, AbortedIndex, Producers};
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
@@ -224,6 +224,18 @@ impl DiskPartition {
     /// What is known of those who wrote the committed batches.
     pub fn producers(&self) -> Producers {
         self.state.lock().producers.clone()
+    }
+
+    /// What is before this offset was committed or aborted for good, and that lasts: a crash may still undo an end of a
+    /// transaction that is not on the disk yet.
+    pub fn stable_end(&self) -> Offset {
+        let state = self.state.lock();
+        state.producers.first_open().unwrap_or(state.committed)
+    }
+
+    /// Transactions whose abort lasts and that may have records from an offset up to another.
+    pub fn aborted(&self, from: Offset, to: Offset) -> Vec<Aborted> {
+        self.state.lock().producers.aborted(from, to)
     }
 
     /// Forgets aborted transactions of which neither a segment nor the tail has a record. Returns the offset before

@@ -29,15 +29,26 @@ impl Raw {
     }
 
     pub async fn connect_to(address: SocketAddr) -> Self {
-        let stream = within("a connection", TcpStream::connect(address)).await.expect("connected");
-        stream.set_nodelay(true).expect("no delay");
-        Self { stream, correlation: 0 }
+        Self::try_connect(address).await.expect("connected")
+    }
+
+    /// The same where there may be nobody.
+    pub async fn try_connect(address: SocketAddr) -> Option<Self> {
+        let stream = within("a connection", TcpStream::connect(address)).await.ok()?;
+        stream.set_nodelay(true).ok()?;
+        Some(Self { stream, correlation: 0 })
     }
 
     /// Asks, and waits for the answer.
     pub async fn call<R: Request>(&mut self, version: i16, request: R) -> R::Response {
         self.send(version, &request).await;
         self.answer::<R>(version).await
+    }
+
+    /// The same, `None` where the broker has gone meanwhile.
+    pub async fn try_call<R: Request>(&mut self, version: i16, request: &R) -> Option<R::Response> {
+        self.send(version, request).await;
+        self.frame().await.map(|frame| decoded::<R>(version, frame))
     }
 
     /// Creates a topic, by asking for it.
@@ -83,25 +94,24 @@ impl Raw {
     /// The answer to the oldest request that was not answered. Its correlation id is looked at by the caller of
     /// [`Raw::frame`] only.
     pub async fn answer<R: Request>(&mut self, version: i16) -> R::Response {
-        let mut frame = self.frame().await.expect("an answer");
-        ResponseHeader::decode(&mut frame, R::Response::header_version(version)).expect("a header");
-        let response = R::Response::decode(&mut frame, version).expect("an answer of this version");
-        assert!(frame.is_empty(), "{} bytes are left behind an answer", frame.len());
-        response
+        decoded::<R>(version, self.frame().await.expect("an answer"))
     }
 
     /// The next frame, or `None` where the broker has hung up.
     pub async fn frame(&mut self) -> Option<Bytes> {
         let mut length = [0; 4];
-        match within("an answer", self.stream.read_exact(&mut length)).await {
-            Ok(_) => {
-                let mut frame = vec![0; (&length[..]).get_i32() as usize];
-                within("an answer", self.stream.read_exact(&mut frame)).await.expect("a whole frame");
-                Some(frame.into())
-            }
-            Err(_) => None,
-        }
+        within("an answer", self.stream.read_exact(&mut length)).await.ok()?;
+        let mut frame = vec![0; (&length[..]).get_i32() as usize];
+        within("an answer", self.stream.read_exact(&mut frame)).await.ok()?;
+        Some(frame.into())
     }
+}
+
+fn decoded<R: Request>(version: i16, mut frame: Bytes) -> R::Response {
+    ResponseHeader::decode(&mut frame, R::Response::header_version(version)).expect("a header");
+    let response = R::Response::decode(&mut frame, version).expect("an answer of this version");
+    assert!(frame.is_empty(), "{} bytes are left behind an answer", frame.len());
+    response
 }
 
 pub fn text(text: &str) -> StrBytes {
