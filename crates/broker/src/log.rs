@@ -50,9 +50,16 @@ impl Read {
     pub(crate) async fn batches(self) -> Result<Vec<RecordBatch>> {
         match self {
             Self::Batches(batches) => Ok(batches),
-            Self::Cold(cold) => tokio::task::spawn_blocking(move || cold.run()).await.unwrap_or_else(|error| {
-                Err(engine::Error::new(engine::ErrorKind::Internal, format!("a read of a file failed: {error}")))
-            }),
+            Self::Cold(cold) => match cold.run_if_cached() {
+                Some(batches) => batches,
+                None => Self::read_aside(cold).await,
+            },
         }
+    }
+
+    async fn read_aside(cold: ColdRead) -> Result<Vec<RecordBatch>> {
+        tokio::task::spawn_blocking(move || cold.run()).await.unwrap_or_else(|error| {
+            Err(engine::Error::new(engine::ErrorKind::Internal, format!("a read of a file failed: {error}")))
+        })
     }
 }

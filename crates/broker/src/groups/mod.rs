@@ -257,7 +257,7 @@ impl Catalog for Topics<'_> {
                 let found = self.0.topic(name.as_str()).ok();
                 found.map(|topic| (name.clone(), topic.partitions().len() as u32)).into_iter().collect()
             }
-            Pattern::Wildcard(_) => {
+            Pattern::Wildcard(_) | Pattern::Rule(_) => {
                 let found = self.0.topics_matching(pattern).into_iter();
                 found.map(|topic| (topic.name.clone(), topic.partitions().len() as u32)).collect()
             }
@@ -338,6 +338,7 @@ impl Broker {
                 Err(refused) if refused.reason == Reason::NoSuchGroup => {}
                 joined => {
                     let beat = joined??;
+                    coordinator.recount(&cell);
                     // Its deadline may be the next one.
                     coordinator.changed.notify_one();
                     return self.answer(&cell, &who, beat, true, Duration::ZERO).await;
@@ -373,6 +374,10 @@ impl Broker {
                 let group = &mut cell.state.lock().group;
                 let is_last = group.is_last_beat(&who.member, beat);
                 let has_news = group.reconcile(who, self.groups().now())?;
+                if has_news {
+                    // What it shall give up has a deadline, which may be the next one.
+                    self.groups().changed.notify_one();
+                }
                 if has_news || in_full || !is_last || tokio::time::Instant::now() >= deadline {
                     return group.answer(who, beat, in_full);
                 }
@@ -388,6 +393,7 @@ impl Broker {
         let cell = coordinator.find(name)?;
         let now = coordinator.now();
         self.change(&cell, false, |group| group.leave(who, is_away, now)).await??;
+        coordinator.recount(&cell);
         self.save(&cell, false).await?;
         Ok(())
     }
@@ -496,6 +502,15 @@ impl Broker {
             }
         }
         Ok(())
+    }
+
+    /// Whether a member of a group is told its committed offsets, or only has to join again.
+    pub async fn check_fetch(&self, name: &GroupName, who: &Identity, epoch: u32) -> Outcome {
+        let coordinator = self.restored_groups().await?;
+        let Ok(cell) = coordinator.find(name) else {
+            return Ok(());
+        };
+        cell.state.lock().group.check_fetch(who, epoch)
     }
 
     /// The committed offsets of a group: of these partitions, as far as there are any, or all.
@@ -651,10 +666,13 @@ impl Broker {
     /// Removes groups that had no members for too long.
     async fn expire_groups(&self) {
         let coordinator = self.groups();
-        let retention_ms = self.settings().offsets_retention.as_millis() as u64;
+        let retention_ms = match self.settings().offsets_retention.as_millis() as u64 {
+            0 => u64::MAX,
+            retention_ms => retention_ms,
+        };
         for cell in coordinator.cells() {
             let now = coordinator.now();
-            let is_expired = |group: &Group| retention_ms > 0 && group.is_expired(retention_ms, now);
+            let is_expired = |group: &Group| group.is_expired(retention_ms, now);
             if !is_expired(&cell.state.lock().group) {
                 continue;
             }

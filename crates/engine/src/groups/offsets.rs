@@ -55,6 +55,11 @@ impl Offsets {
         &self.committed
     }
 
+    /// Whether none is committed or on its way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.committed.is_empty() && self.staged.is_empty()
+    }
+
     /// What a partition's offset is once all commits on their way are safe.
     pub(super) fn newest(&self, partition: &TopicPartition) -> Option<&Committed> {
         let staged = self.staged.iter().rev().flat_map(|staged| staged.changes.iter().rev());
