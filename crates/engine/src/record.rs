@@ -360,10 +360,6 @@ impl DraftBatch {
         codec_of(&self.bytes)
     }
 
-    pub fn max_timestamp_ms(&self) -> i64 {
-        u64_at(&self.bytes, AT_MAX_TIMESTAMP) as i64
-    }
-
     /// Who wrote the batch; `None` where nobody numbers it.
     pub fn producer(&self) -> Option<Producer> {
         producer_of(&self.bytes)
