@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use engine::codec::Codec;
 use engine::{BatchBuilder, Record, RecordBatch};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
@@ -60,30 +60,36 @@ impl Raw {
 
     /// Asks without waiting.
     pub async fn send<R: Request>(&mut self, version: i16, request: &R) {
-        let mut body = BytesMut::new();
-        request.encode(&mut body, version).expect("a request of this version");
-        self.send_body(R::KEY, version, R::header_version(version), &body).await;
+        let frame = self.frame_of(version, request);
+        self.send_bytes(&frame).await;
     }
 
     /// The same with a body of any bytes.
     pub async fn send_body(&mut self, key: i16, version: i16, header_version: i16, body: &[u8]) {
+        let frame = self.frame_of_body(key, version, header_version, body);
+        self.send_bytes(&frame).await;
+    }
+
+    /// A whole request, for who sends several at once.
+    pub fn frame_of<R: Request>(&mut self, version: i16, request: &R) -> BytesMut {
+        let mut body = BytesMut::new();
+        request.encode(&mut body, version).expect("a request of this version");
+        self.frame_of_body(R::KEY, version, R::header_version(version), &body)
+    }
+
+    fn frame_of_body(&mut self, key: i16, version: i16, header_version: i16, body: &[u8]) -> BytesMut {
         self.correlation += 1;
         let header = RequestHeader::default()
             .with_request_api_key(key)
             .with_request_api_version(version)
             .with_correlation_id(self.correlation)
             .with_client_id(Some(StrBytes::from_static_str("raw")));
-        let mut frame = BytesMut::new();
+        let mut frame = BytesMut::zeroed(4);
         header.encode(&mut frame, header_version).expect("a header");
         frame.extend_from_slice(body);
-        self.send_frame(&frame).await;
-    }
-
-    pub async fn send_frame(&mut self, frame: &[u8]) {
-        let mut bytes = BytesMut::with_capacity(frame.len() + 4);
-        bytes.put_i32(frame.len() as i32);
-        bytes.extend_from_slice(frame);
-        self.send_bytes(&bytes).await;
+        let length = frame.len() as i32 - 4;
+        frame[..4].copy_from_slice(&length.to_be_bytes());
+        frame
     }
 
     /// Bytes of no meaning. The broker may have hung up.
