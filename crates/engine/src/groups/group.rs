@@ -318,8 +318,8 @@ impl Group {
         }
     }
 
-    /// Another member that has the instance id of this one and goes on with it, as far as it has said. One of the classic
-    /// kind says nothing when it stops.
+    /// Another member that has the instance id of this one and has not said that it stops. One of the classic kind
+    /// never says so.
     fn instance_in_use(&self, who: &Identity) -> Option<&MemberId> {
         let there = self.instances.get(who.instance.as_ref()?).filter(|there| **there != who.member)?;
         self.members.get(there).is_some_and(|member| !member.is_away && member.face.is_none()).then_some(there)

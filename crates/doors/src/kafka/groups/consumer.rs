@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use broker::{Beat, Broker};
 use engine::groups::{Assignor, Identity, Join, Turn};
-use engine::limits::{REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN};
+use engine::limits::{GROUP_TOPICS_BYTES_MAX, REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN};
 use engine::security::{Operation, Resource};
 use engine::{Error, Pattern, Rule, TopicId, TopicName, TopicPartition};
 use regex::bytes::{Regex, RegexBuilder};
@@ -123,10 +123,13 @@ fn topics(broker: &Arc<Broker>, caller: &Caller, request: &ConsumerGroupHeartbea
 
 /// Topics whose whole name a regular expression matches, and that the caller may see.
 fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
-    let regex = expression(text).map_err(|error| Refused {
-        code: Code::INVALID_REGULAR_EXPRESSION,
-        message: format!("'{text}' is no regular expression that is known here: {error}"),
-    })?;
+    let invalid = |message| Refused { code: Code::INVALID_REGULAR_EXPRESSION, message };
+    // Before anything is made of it.
+    if text.len() > GROUP_TOPICS_BYTES_MAX {
+        return Err(invalid(format!("a regular expression has at most {GROUP_TOPICS_BYTES_MAX} bytes")));
+    }
+    let is_unknown = |error| invalid(format!("'{text}' is no regular expression that is known here: {error}"));
+    let regex = expression(text).map_err(is_unknown)?;
     let (user, host) = (caller.user.clone(), caller.host.clone());
     let whose = if broker.is_authorizing() { format!("{user} {host}") } else { String::new() };
     let broker = Arc::downgrade(broker);

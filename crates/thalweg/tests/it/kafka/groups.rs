@@ -552,6 +552,7 @@ async fn newer_members_are_told_what_is_wrong() {
         (request.clone().with_group_id(GroupId(text(""))), 24),
         (request.clone().with_member_epoch(0).with_server_assignor(Some(text("mine"))), 112),
         (request.clone().with_subscribed_topic_regex(Some(text("t[0-9"))), 128),
+        (request.clone().with_subscribed_topic_regex(Some(text(&"t|".repeat(5_000)))), 128),
         (request.clone().with_subscribed_topic_names(Some(vec![topic("not a name")])), 17),
         (request.clone(), 0),
     ] {
