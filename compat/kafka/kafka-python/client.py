@@ -62,7 +62,9 @@ class Member:
         )
 
     def poll(self):
-        return [record(r) for records in self.consumer.poll(100).values() for r in records]
+        # A join that ends just when a poll gives up is lost to the library, and it asks for metadata, and with that
+        # joins again, after 100 ms.
+        return [record(r) for records in self.consumer.poll(300).values() for r in records]
 
     def assignment(self):
         return {each.partition for each in self.consumer.assignment()}

@@ -12,9 +12,10 @@ use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
 use storage::{Store, StoredTopic};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::admission::LogBudget;
+use crate::fetch::SEARCHING_THREADS;
 use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
@@ -45,6 +46,8 @@ pub struct Broker {
     groups: Coordinator,
     transactions: transactions::Coordinator,
     security: Security,
+    /// Who looks for a time in records; see [`SEARCHING_THREADS`].
+    searches: Semaphore,
     subscriber_ids: AtomicU64,
     producer_ids: ProducerIds,
     /// How many topics in memory were created.
@@ -97,6 +100,7 @@ impl Broker {
             groups: Coordinator::default(),
             transactions: transactions::Coordinator::default(),
             security,
+            searches: Semaphore::new(SEARCHING_THREADS),
             subscriber_ids: AtomicU64::new(1),
             producer_ids,
             volatile_topics: AtomicU64::new(0),
@@ -167,6 +171,10 @@ impl Broker {
 
     pub(crate) fn security(&self) -> &Security {
         &self.security
+    }
+
+    pub(crate) fn searches(&self) -> &Semaphore {
+        &self.searches
     }
 
     pub(crate) fn log_budget(&self) -> &LogBudget {

@@ -15,6 +15,10 @@ use crate::partition::{Extent, PartitionCell};
 const FETCH_BYTES_MAX: usize = 4 << 20;
 /// Bytes that one fetch returns of all its partitions, beyond the batch that reaches it.
 const FETCH_BYTES_TOTAL_MAX: usize = 32 << 20;
+/// How long a fetch waits at most, whatever it asks for: who would like to wait longer comes again.
+pub const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Threads that take records apart to find a time: what is compressed may come to a great deal more.
+pub(crate) const SEARCHING_THREADS: usize = 2;
 
 /// What is in one partition from an offset on.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +62,7 @@ pub enum Isolation {
 /// How much a fetch returns, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchLimits {
-    /// It waits until there is so much, or a partition cannot be read.
+    /// It waits until there is so much, or as much as it may return, or a partition cannot be read.
     pub bytes_min: usize,
     pub bytes_max: usize,
     pub wait: Duration,
@@ -69,6 +73,12 @@ impl Fetched {
     fn of(extent: Extent, batches: Vec<RecordBatch>) -> Self {
         let Extent { start, end, stable_end, .. } = extent;
         Self { start, end, stable_end, batches, aborted: Vec::new() }
+    }
+
+    /// Only says where the log is, as if there were nothing to read.
+    pub fn withhold(&mut self) {
+        self.batches.clear();
+        self.aborted.clear();
     }
 }
 
@@ -97,7 +107,7 @@ impl Broker {
         if limits.wait.is_zero() || is_enough(&found, &limits) {
             return found;
         }
-        let deadline = tokio::time::Instant::now() + limits.wait;
+        let deadline = tokio::time::Instant::now() + limits.wait.min(FETCH_WAIT_MAX);
         loop {
             let mut appended: Vec<_> = cells.iter().flatten().map(|cell| Box::pin(cell.appended())).collect();
             appended.iter_mut().for_each(|appended| {
@@ -131,8 +141,12 @@ impl Broker {
                 return Ok(None);
             };
             offset = last.next_offset();
-            if let Some(found) = aside(move || first_at(&batches, timestamp_ms)).await? {
-                return Ok(Some(found));
+            // It is closed never.
+            let turn = self.searches().acquire().await;
+            let found = aside(move || first_at(&batches, timestamp_ms)).await?;
+            drop(turn);
+            if found.is_some() {
+                return Ok(found);
             }
         }
     }
@@ -140,6 +154,8 @@ impl Broker {
     /// The first of the records with the largest time of all, with that time.
     pub async fn find_max_time(&self, topic: &str, partition: PartitionId) -> Result<Option<(Offset, i64)>> {
         let cell = self.topic(topic)?.partition(partition)?;
+        // It is closed never.
+        let turn = self.searches().acquire().await;
         let max_ms = aside(move || {
             // At `from` there is a record as late or later, at `until` there is none: they meet at the largest time.
             let (mut from, mut until) = (i128::from(i64::MIN), i128::from(i64::MAX) + 1);
@@ -151,8 +167,10 @@ impl Broker {
                 }
             }
             Ok(from as i64)
-        });
-        self.find_time(topic, partition, max_ms.await?).await
+        })
+        .await?;
+        drop(turn);
+        self.find_time(topic, partition, max_ms).await
     }
 }
 
@@ -176,7 +194,7 @@ fn first_at(batches: &[RecordBatch], timestamp_ms: i64) -> Result<Option<(Offset
 
 fn is_enough(found: &[Result<Fetched>], limits: &FetchLimits) -> bool {
     let bytes: usize = found.iter().flatten().flat_map(|found| &found.batches).map(RecordBatch::len).sum();
-    bytes >= limits.bytes_min || found.iter().any(Result::is_err)
+    bytes >= limits.bytes_min.min(limits.bytes_max).min(FETCH_BYTES_TOTAL_MAX) || found.iter().any(Result::is_err)
 }
 
 /// What is there now. Once the bytes are used up, the partitions that follow only say how long they are.

@@ -34,5 +34,5 @@ pub use settings::Settings;
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};
 pub use subscriber::Direct;
 pub use timers::now_ms;
-pub use topics::{PartitionStatus, TopicStatus};
+pub use topics::{PartitionStatus, TopicOutline, TopicStatus};
 pub use transactions::TransactionSummary;

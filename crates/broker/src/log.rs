@@ -26,6 +26,14 @@ impl Log {
         }
     }
 
+    /// Refuses where the partition cannot be served: what it has nobody knows then.
+    pub(crate) fn check_served(&self) -> Result<()> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Disk(log) => log.refused().map_or(Ok(()), Err),
+        }
+    }
+
     pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Result<Read> {
         match self {
             Self::Memory(log) => Ok(Read::Batches(log.read(from, bytes_max)?)),
@@ -42,9 +50,16 @@ impl Read {
     pub(crate) async fn batches(self) -> Result<Vec<RecordBatch>> {
         match self {
             Self::Batches(batches) => Ok(batches),
-            Self::Cold(cold) => tokio::task::spawn_blocking(move || cold.run()).await.unwrap_or_else(|error| {
-                Err(engine::Error::new(engine::ErrorKind::Internal, format!("a read of a file failed: {error}")))
-            }),
+            Self::Cold(cold) => match cold.run_if_cached() {
+                Some(batches) => batches,
+                None => Self::read_aside(cold).await,
+            },
         }
+    }
+
+    async fn read_aside(cold: ColdRead) -> Result<Vec<RecordBatch>> {
+        tokio::task::spawn_blocking(move || cold.run()).await.unwrap_or_else(|error| {
+            Err(engine::Error::new(engine::ErrorKind::Internal, format!("a read of a file failed: {error}")))
+        })
     }
 }

@@ -358,11 +358,16 @@ impl PartitionCell {
                 return Err(self.gone());
             }
             let extent = state.extent();
+            state.log.check_served()?;
             let read = match from >= extent.stable_end && from <= extent.end {
                 true => Read::Batches(Vec::new()),
                 false => state.log.read(from, bytes_max)?,
             };
-            (extent, read, state.order.aborted(from, extent.stable_end))
+            let aborted = match &state.log {
+                Log::Memory(_) => state.order.aborted(from, extent.stable_end),
+                Log::Disk(log) => log.aborted(from, extent.stable_end),
+            };
+            (extent, read, aborted)
         };
         let mut batches = read.batches().await?;
         batches.retain(|batch| batch.base_offset() < extent.stable_end);
@@ -377,13 +382,18 @@ impl PartitionCell {
         if state.is_deleted {
             return Err(self.gone());
         }
+        state.log.check_served()?;
         state.order.begin(id, epoch)
     }
 
     /// Nothing more is taken of a producer's transaction. Where it needs a marker, that has this timestamp.
-    pub(crate) fn close(&self, id: i64) -> Option<i64> {
+    pub(crate) fn close(&self, id: i64) -> Result<Option<i64>> {
         let mut state = self.state.lock();
-        if state.is_deleted { None } else { state.order.close(id) }
+        if state.is_deleted {
+            return Ok(None);
+        }
+        state.log.check_served()?;
+        Ok(state.order.close(id))
     }
 
     pub(crate) fn producers(&self) -> Vec<ProducerStatus> {
@@ -431,8 +441,12 @@ impl PartitionCell {
 impl State {
     fn extent(&self) -> Extent {
         let DiskExtent { start, end, bytes } = self.log.extent();
-        // What is not on the disk yet has its place in the order already.
-        let stable_end = self.order.stable_end().clamp(start, end);
+        let stable_end = match &self.log {
+            Log::Memory(_) => self.order.stable_end(),
+            // The order knows of markers that are not on the disk yet.
+            Log::Disk(log) => log.stable_end(),
+        };
+        let stable_end = stable_end.clamp(start, end);
         Extent { start, end, stable_end, bytes, subscribers: 0 }
     }
 }

@@ -23,6 +23,9 @@ pub struct Published {
     pub receivers: u32,
     /// It is on the disk, and not only in memory.
     pub is_committed: bool,
+    /// The time of its records, where its topic gives them that of their arrival. Of a batch that was there before it
+    /// is not known any more.
+    pub arrival_ms: Option<i64>,
 }
 
 /// Subscribers that have something new. A door collects them over all publishes of one read and then
@@ -89,13 +92,14 @@ struct How {
     awaits_commit: bool,
     /// It may have to wait for room in the journal.
     yields: bool,
+    arrival_ms: Option<i64>,
 }
 
 impl How {
     fn of(topic: &Topic, awaits_commit: bool) -> Self {
         let settings = &topic.settings;
         let retention = (settings.retention_bytes, settings.retention_ms);
-        Self { partitions: settings.partitions, retention, awaits_commit, yields: true }
+        Self { partitions: settings.partitions, retention, awaits_commit, yields: true, arrival_ms: None }
     }
 }
 
@@ -178,7 +182,8 @@ impl Broker {
             Acks::Committed => true,
             Acks::Default => self.settings().ack_on_commit,
         };
-        let how = How::of(&topic, awaits_commit);
+        let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
+        let how = How { arrival_ms, ..How::of(&topic, awaits_commit) };
         match self.append_to(&cell, how, batch, wakes) {
             Ok((published, Commit::Awaited(committed))) => {
                 Ok(Attempt::Commits(CommittingPublish { published, committed, begin }))
@@ -219,7 +224,9 @@ impl Broker {
         }
         let (base_offset, receivers) = (appended.base_offset, appended.receivers as u32);
         let (partition, partitions) = (cell.id, how.partitions);
-        Ok((Published { partition, base_offset, partitions, receivers, is_committed: false }, appended.commit))
+        let arrival_ms = how.arrival_ms.filter(|_| !appended.is_duplicate);
+        let published = Published { partition, base_offset, partitions, receivers, is_committed: false, arrival_ms };
+        Ok((published, appended.commit))
     }
 
     /// Waits until half of the journal's queue is free.

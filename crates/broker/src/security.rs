@@ -208,6 +208,11 @@ impl Broker {
         self.security().count(exchange.finish(message))
     }
 
+    /// Whether there is a user of this name. One that was let in and is deleted is to be let in no more.
+    pub fn has_user(&self, user: &UserName) -> bool {
+        self.security().tables.read().users.get(user.as_str()).is_some()
+    }
+
     /// Whether access control lists count.
     pub fn is_authorizing(&self) -> bool {
         self.security().is_authorizing
@@ -267,7 +272,8 @@ impl Broker {
         .await
     }
 
-    /// Takes credentials from users; one without any is gone. Whoever is connected stays so.
+    /// Takes credentials from users; one without any is gone. Whoever is connected is let go of when
+    /// they ask for something the next time: see [`Broker::has_user`].
     pub async fn delete_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Mechanism)>) -> Result<()> {
         self.change_security(|tables, security| {
             for (user, mechanism) in &credentials {

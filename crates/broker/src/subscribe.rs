@@ -65,7 +65,7 @@ impl Broker {
         if self.metrics().subscribers.load(Ordering::Relaxed) >= SUBSCRIPTIONS_MAX {
             return Err(Error::busy(format!("this broker has {SUBSCRIPTIONS_MAX} subscriptions open")));
         }
-        let is_wildcard = matches!(request.pattern, Pattern::Wildcard(_));
+        let is_wildcard = !matches!(request.pattern, Pattern::Topic(_));
         if is_wildcard && request.start != Start::Live {
             return Err(Error::invalid("a subscription to a pattern starts live; name one topic to read its history"));
         }
@@ -113,7 +113,7 @@ impl Broker {
             Pattern::Topic(name) => {
                 subscription.join_topic(&name, request.partition, &request.start, request.group.as_deref())?;
             }
-            Pattern::Wildcard(_) => subscription.join_pattern(request.pattern, request.group)?,
+            Pattern::Wildcard(_) | Pattern::Rule(_) => subscription.join_pattern(request.pattern, request.group)?,
         }
         Ok(subscription)
     }

@@ -39,11 +39,20 @@ pub struct TopicStatus {
 
 pub type PartitionStatus = Extent;
 
-/// All topics. Invariant: both tables have the same.
+/// A topic without its partitions, whose locks nobody has to take for it.
+#[derive(Clone, Debug)]
+pub struct TopicOutline {
+    pub name: TopicName,
+    pub id: TopicId,
+    pub settings: TopicSettings,
+}
+
+/// All topics. Invariant: both tables have the same, and `partitions` counts theirs.
 #[derive(Default)]
 pub(crate) struct Topics {
     by_name: HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>,
     by_id: HashMap<TopicId, Arc<Topic>, foldhash::fast::RandomState>,
+    partitions: usize,
 }
 
 impl Topics {
@@ -58,12 +67,15 @@ impl Topics {
     /// Adds a topic, or puts it in place of the one that it was made from.
     pub(crate) fn insert(&mut self, topic: Arc<Topic>) {
         self.by_id.insert(topic.id, topic.clone());
-        self.by_name.insert(topic.name.clone(), topic);
+        self.partitions += topic.partitions.len();
+        let before = self.by_name.insert(topic.name.clone(), topic);
+        self.partitions -= before.map_or(0, |before| before.partitions.len());
     }
 
     pub(crate) fn remove(&mut self, name: &str) {
         if let Some(topic) = self.by_name.remove(name) {
             self.by_id.remove(&topic.id);
+            self.partitions -= topic.partitions.len();
         }
     }
 
@@ -171,6 +183,10 @@ impl Topic {
             partitions: self.partitions.iter().map(|cell| cell.extent()).collect(),
         }
     }
+
+    fn outline(&self) -> TopicOutline {
+        TopicOutline { name: self.name.clone(), id: self.id, settings: self.settings }
+    }
 }
 
 impl Broker {
@@ -221,6 +237,20 @@ impl Broker {
         Ok(self.topic(name)?.status())
     }
 
+    pub fn outline_topic(&self, name: &str) -> Result<TopicOutline> {
+        Ok(self.topic(name)?.outline())
+    }
+
+    /// All topics in the order of their names. Inboxes are not listed.
+    pub fn outline_topics(&self) -> Vec<TopicOutline> {
+        let mut found: Vec<TopicOutline> = {
+            let topics = self.topics.read();
+            topics.values().filter(|topic| !topic.name.is_inbox()).map(|topic| topic.outline()).collect()
+        };
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        found
+    }
+
     /// The name of the topic that has this id.
     pub fn topic_by_id(&self, id: TopicId) -> Result<TopicName> {
         let found = self.topics.read().get_by_id(id).map(|topic| topic.name.clone());
@@ -264,7 +294,9 @@ impl Broker {
     /// Removes a topic with all it holds. Its subscriptions end. That it is gone lasts when this is over.
     pub async fn delete_topic(&self, name: &str) -> Result<()> {
         refuse_internal(name)?;
-        self.remove(name)?.wait().await
+        let lasts = self.remove(name)?;
+        self.forget_topic_of_transactions(&TopicName::parse(name)?);
+        lasts.wait().await
     }
 
     /// The same without waiting.
@@ -425,7 +457,7 @@ impl Owner for Said {
 
 /// Whether so many topics and partitions may be added.
 pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32) -> Result<()> {
-    let (count, partitions) = (topics.len(), topics.values().map(|topic| topic.partitions.len()).sum::<usize>());
+    let (count, partitions) = (topics.len(), topics.partitions);
     if count + more_topics > TOPICS_MAX || partitions + more_partitions as usize > PARTITIONS_TOTAL_MAX {
         let message = format!("this broker holds {count} topics with {partitions} partitions; delete some first");
         return Err(Error::busy(message));

@@ -27,7 +27,7 @@ pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
 pub use ids::{Offset, PartitionId, SourceId, Start, TopicId, TopicName, TopicPartition};
 pub use partition::{Partition, Placed};
-pub use pattern::Pattern;
+pub use pattern::{Pattern, Rule};
 pub use record::{
     Acks, BatchBuilder, Decision, DraftBatch, Marker, Producer, Record, RecordBatch, RecordView, Records,
 };

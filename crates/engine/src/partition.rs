@@ -50,7 +50,8 @@ impl Partition {
     pub fn place(&self, draft: DraftBatch) -> Result<Placed> {
         let is_transactional = draft.is_transactional();
         match draft.producer() {
-            Some(producer) if draft.is_control() => self.producers.check_epoch(producer.id, producer.epoch)?,
+            // The coordinator's word is final, whatever epoch somebody has written with.
+            Some(_) if draft.is_control() => {}
             Some(producer) => {
                 let step = self.producers.check(producer, draft.count());
                 if let Ok(Step::Duplicate { base_offset }) = step {
@@ -75,12 +76,13 @@ impl Partition {
         let Producer { id, epoch, .. } = producer;
         match (is_transactional, self.begun.get(&id)) {
             (true, Some(begun)) if *begun == epoch => Ok(()),
-            (false, None) => Ok(()),
+            // After a restart one may be open that is not begun again yet.
+            (false, None) if self.producers.open(id).is_none() => Ok(()),
             (true, _) => {
                 let message = format!("producer {id}, epoch {epoch}, has no transaction here, or no longer");
                 Err(Error::new(ErrorKind::Fenced, message))
             }
-            (false, Some(_)) => {
+            (false, _) => {
                 Err(Error::invalid(format!("producer {id} has a transaction here: this batch is not part of it")))
             }
         }

@@ -60,13 +60,32 @@ fn a_marker_fences_smaller_epochs_and_numbers_begin_anew() {
     assert!(partition.append(transactional(7, 0, 0)).is_ok());
     assert!(partition.close(7).is_some());
     assert!(partition.append(marker(7, 1, Decision::Abort)).is_ok());
-    assert_eq!(kind(partition.append(marker(7, 0, Decision::Commit))), ErrorKind::Fenced);
     assert_eq!(partition.begin(7, 0).map_err(|e| e.kind), Err(ErrorKind::Fenced));
     assert_eq!(kind(partition.append(draft(Some(Producer { id: 7, epoch: 0, sequence: 2 }), 1))), ErrorKind::Fenced);
     partition.begin(7, 1).expect("begun");
     assert_eq!(kind(partition.append(transactional(7, 1, 2))), ErrorKind::OutOfSequence);
     assert!(partition.append(transactional(7, 1, 0)).is_ok());
     assert_eq!(partition.aborted(0, 10), [Aborted { producer: 7, first: 0, last: 2 }]);
+}
+
+/// Nobody keeps the end of an open transaction away with a larger epoch, also while it is not begun again after a
+/// restart.
+#[test]
+fn an_open_transaction_can_always_be_ended() {
+    let mut before = Partition::default();
+    before.begin(7, 0).expect("begun");
+    assert!(before.append(transactional(7, 0, 0)).is_ok());
+    let mut partition = Partition::resume(before.end(), before.producers().clone());
+    let stranger = Producer { id: 7, epoch: 100, sequence: 0 };
+    assert_eq!(kind(partition.append(draft(Some(stranger), 1))), ErrorKind::Invalid);
+    assert!(partition.close(7).is_some());
+    assert!(partition.append(marker(7, 0, Decision::Commit)).is_ok());
+    assert_eq!(partition.stable_end(), partition.end());
+
+    // Where a repair has left the coordinator with an older epoch than the log.
+    assert!(partition.append(draft(Some(stranger), 1)).is_ok());
+    assert!(partition.append(marker(7, 1, Decision::Abort)).is_ok());
+    assert_eq!(kind(partition.append(draft(Some(Producer { id: 7, epoch: 1, sequence: 0 }), 1))), ErrorKind::Fenced);
 }
 
 #[test]

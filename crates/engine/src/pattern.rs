@@ -1,6 +1,7 @@
 //! Which topics a subscription means: one name, or a pattern with `*` and `>`.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::{TopicName, is_name_char};
@@ -11,6 +12,36 @@ use crate::limits::TOPIC_NAME_BYTES_MAX;
 pub enum Pattern {
     Topic(TopicName),
     Wildcard(Box<str>),
+    Rule(Rule),
+}
+
+/// Topics that a subscriber of another protocol describes in words that only its door knows.
+#[derive(Clone)]
+pub struct Rule {
+    text: Arc<str>,
+    /// Whose rule it is, where it depends on that: the same text then means something else for others.
+    whose: Arc<str>,
+    takes: Arc<dyn Fn(&TopicName) -> bool + Send + Sync>,
+}
+
+impl Rule {
+    pub fn new(text: &str, whose: &str, takes: impl Fn(&TopicName) -> bool + Send + Sync + 'static) -> Self {
+        Self { text: text.into(), whose: whose.into(), takes: Arc::new(takes) }
+    }
+}
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.text, &self.whose) == (&other.text, &other.whose)
+    }
+}
+
+impl Eq for Rule {}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rule").field("text", &self.text).field("whose", &self.whose).finish_non_exhaustive()
+    }
 }
 
 impl Pattern {
@@ -42,6 +73,7 @@ impl Pattern {
         match self {
             Self::Topic(name) => name == topic,
             Self::Wildcard(pattern) => wildcard_matches(pattern, topic.as_str()),
+            Self::Rule(rule) => (rule.takes)(topic),
         }
     }
 
@@ -49,6 +81,7 @@ impl Pattern {
         match self {
             Self::Topic(name) => name.as_str(),
             Self::Wildcard(pattern) => pattern,
+            Self::Rule(rule) => &rule.text,
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use engine::{Error, ErrorKind};
 use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::ReadWriteFlags;
 
 /// Slices of one vectored write; the system takes at most 1024.
 pub const SLICES_MAX: usize = 1024;
@@ -36,7 +37,18 @@ pub trait Disk: Send + Sync + 'static {
 pub trait DiskFile: Send + Sync {
     /// Fills the buffer, or as much of it as there is up to the end of the file.
     fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize>;
+    /// These bytes, or those of them that there are up to the end of the file.
+    fn read(&self, len: usize, at: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let read = self.read_at(&mut bytes, at)?;
+        bytes.truncate(read);
+        Ok(bytes)
+    }
     /// Writes all of it. The slices are used up.
+    /// Whether these bytes can be read without waiting for the disk, as far as their ends tell.
+    fn is_cached(&self, _len: usize, _at: u64) -> bool {
+        false
+    }
     fn write_at(&self, slices: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
     /// The contents and the length last from now on.
     fn sync(&self) -> io::Result<()>;
@@ -114,6 +126,30 @@ impl DiskFile for File {
             }
         }
         Ok(filled)
+    }
+
+    /// The same without zeros that are only written over.
+    fn read(&self, len: usize, at: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let next = at + bytes.len() as u64;
+            match rustix::io::pread(self, rustix::buffer::spare_capacity(&mut bytes), next) {
+                Ok(0) => break,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+
+    fn is_cached(&self, len: usize, at: u64) -> bool {
+        let is_here = |at| {
+            let mut byte = [0];
+            let mut slices = [IoSliceMut::new(&mut byte)];
+            rustix::io::preadv2(self, &mut slices, at, ReadWriteFlags::NOWAIT).is_ok_and(|read| read == 1)
+        };
+        len > 0 && is_here(at + len as u64 - 1) && is_here(at)
     }
 
     fn write_at(&self, mut slices: &mut [IoSlice<'_>], mut at: u64) -> io::Result<()> {

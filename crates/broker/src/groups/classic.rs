@@ -71,7 +71,9 @@ impl Broker {
 
     /// A member joins that shares out with the others. Returns when all are there, or at the end of the longest
     /// rebalance timeout.
-    pub async fn join_classic(&self, name: &GroupName, join: ClassicJoin) -> Outcome<Entered> {
+    pub async fn join_classic(&self, name: &GroupName, mut join: ClassicJoin) -> Outcome<Entered> {
+        // No group is made for what it would refuse.
+        join.check()?;
         let coordinator = self.restored_groups().await?;
         coordinator.check_bytes(join.protocols.iter().map(|p| p.name.len() + p.metadata.len()).sum())?;
         let delay_ms = self.settings().group_initial_delay.as_millis() as u64;
@@ -134,7 +136,13 @@ impl Broker {
         let coordinator = self.restored_groups().await?;
         let cell = coordinator.find_for(name, who)?;
         let now = coordinator.now();
-        self.change(&cell, false, |group| group.heartbeat_classic(who, generation, &Topics(self), now)).await?
+        let beat =
+            self.change(&cell, false, |group| group.heartbeat_classic(who, generation, &Topics(self), now)).await?;
+        if beat.is_err() {
+            // It has to join again by a deadline, which may be the next one.
+            coordinator.changed.notify_one();
+        }
+        beat
     }
 
     /// Members go, or are made to. Says of each what became of it.

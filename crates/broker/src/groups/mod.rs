@@ -37,6 +37,8 @@ pub use status::{ClassicInfo, GroupMember, GroupPartition, GroupStatus, GroupSum
 const TICK: Duration = Duration::from_millis(10);
 /// How often groups without members are looked through for those whose offsets have to go.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
+/// The time of a commit that has no place in the log yet.
+const NOT_YET: u64 = 0;
 
 type Outcome<T = ()> = Result<T, GroupError>;
 
@@ -56,6 +58,8 @@ pub(crate) struct Coordinator {
     member_ids: classic::MemberIds,
     /// The zero of the clock that never steps back.
     begin: Instant,
+    /// When the newest commit was, ms since 1970, also of before the broker was started.
+    commit_ms: AtomicU64,
     counts: Counts,
 }
 
@@ -130,12 +134,33 @@ impl Default for Coordinator {
             protocols_bytes: AtomicUsize::new(0),
             member_ids: classic::MemberIds::default(),
             begin: Instant::now(),
+            commit_ms: AtomicU64::new(0),
             counts: Counts::default(),
         }
     }
 }
 
 impl Coordinator {
+    /// The time of a commit: no earlier than any before it, though the clock of the machine was set back.
+    fn commit_ms(&self) -> u64 {
+        let now_ms = timers::now_ms();
+        self.commit_ms.fetch_max(now_ms, Ordering::AcqRel).max(now_ms)
+    }
+
+    /// The time of a decision that commits offsets: later than all commits before it. So what was committed since can
+    /// be told from what was there before, where the decision is carried out again.
+    pub(crate) fn decision_ms(&self) -> u64 {
+        let now_ms = timers::now_ms();
+        let next = |last: u64| last.saturating_add(1).max(now_ms);
+        let before = self.commit_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(next(last)));
+        next(before.unwrap_or_else(|last| last))
+    }
+
+    /// There was such a commit, or decision, before the broker was started.
+    pub(crate) fn note_commit_ms(&self, commit_ms: u64) {
+        self.commit_ms.fetch_max(commit_ms, Ordering::AcqRel);
+    }
+
     fn now(&self) -> Now {
         Now { steady_ms: self.begin.elapsed().as_millis() as u64, unix_ms: timers::now_ms() }
     }
@@ -232,7 +257,7 @@ impl Catalog for Topics<'_> {
                 let found = self.0.topic(name.as_str()).ok();
                 found.map(|topic| (name.clone(), topic.partitions().len() as u32)).into_iter().collect()
             }
-            Pattern::Wildcard(_) => {
+            Pattern::Wildcard(_) | Pattern::Rule(_) => {
                 let found = self.0.topics_matching(pattern).into_iter();
                 found.map(|topic| (topic.name.clone(), topic.partitions().len() as u32)).collect()
             }
@@ -256,6 +281,7 @@ impl Broker {
         for (name, mut group) in groups {
             self.forget_lost_topics(&mut group);
             offsets += group.committed().len();
+            group.committed().values().for_each(|committed| coordinator.note_commit_ms(committed.committed_ms));
             cells.insert(name, Arc::new(Cell::new(group, &coordinator.offsets)));
         }
         if !cells.is_empty() {
@@ -312,6 +338,7 @@ impl Broker {
                 Err(refused) if refused.reason == Reason::NoSuchGroup => {}
                 joined => {
                     let beat = joined??;
+                    coordinator.recount(&cell);
                     // Its deadline may be the next one.
                     coordinator.changed.notify_one();
                     return self.answer(&cell, &who, beat, true, Duration::ZERO).await;
@@ -347,6 +374,10 @@ impl Broker {
                 let group = &mut cell.state.lock().group;
                 let is_last = group.is_last_beat(&who.member, beat);
                 let has_news = group.reconcile(who, self.groups().now())?;
+                if has_news {
+                    // What it shall give up has a deadline, which may be the next one.
+                    self.groups().changed.notify_one();
+                }
                 if has_news || in_full || !is_last || tokio::time::Instant::now() >= deadline {
                     return group.answer(who, beat, in_full);
                 }
@@ -362,6 +393,7 @@ impl Broker {
         let cell = coordinator.find(name)?;
         let now = coordinator.now();
         self.change(&cell, false, |group| group.leave(who, is_away, now)).await??;
+        coordinator.recount(&cell);
         self.save(&cell, false).await?;
         Ok(())
     }
@@ -410,14 +442,13 @@ impl Broker {
 
     /// Commits offsets. They count, and this returns, when their records are committed.
     pub async fn commit_offsets(&self, name: &GroupName, committer: &Committer, offsets: Vec<OffsetCommit>) -> Outcome {
-        let committed_ms = timers::now_ms();
         let changes = offsets.into_iter().map(|commit| Change {
             partition: commit.partition,
             committed: Some(Committed {
                 offset: commit.offset,
                 leader_epoch: commit.leader_epoch,
                 metadata: commit.metadata.into(),
-                committed_ms,
+                committed_ms: NOT_YET,
             }),
         });
         let committed = self.commit(name, committer, changes.collect()).await;
@@ -426,7 +457,8 @@ impl Broker {
         committed
     }
 
-    async fn commit(&self, name: &GroupName, committer: &Committer, changes: Vec<Change>) -> Outcome {
+    /// Commits offsets, whose time is when they get their place.
+    async fn commit(&self, name: &GroupName, committer: &Committer, mut changes: Vec<Change>) -> Outcome {
         if changes.is_empty() {
             return Ok(());
         }
@@ -442,6 +474,9 @@ impl Broker {
         let appended = self.change(&cell, false, |group| {
             group.check_commit(committer, &changes)?;
             coordinator.check_room(group, &changes)?;
+            let committed_ms = coordinator.commit_ms();
+            let committed = changes.iter_mut().filter_map(|change| change.committed.as_mut());
+            committed.for_each(|committed| committed.committed_ms = committed_ms);
             let record = |change: &Change| OffsetsRecord::Offset { group: name.clone(), change: change.clone() };
             let appended = self.append_offsets(&topic, name, changes.iter().map(record), &mut wakes)?;
             group.stage(appended.position, changes);
@@ -467,6 +502,15 @@ impl Broker {
             }
         }
         Ok(())
+    }
+
+    /// Whether a member of a group is told its committed offsets, or only has to join again.
+    pub async fn check_fetch(&self, name: &GroupName, who: &Identity, epoch: u32) -> Outcome {
+        let coordinator = self.restored_groups().await?;
+        let Ok(cell) = coordinator.find(name) else {
+            return Ok(());
+        };
+        cell.state.lock().group.check_fetch(who, epoch)
     }
 
     /// The committed offsets of a group: of these partitions, as far as there are any, or all.
@@ -529,14 +573,13 @@ impl Broker {
             reset.push((*partition, offset));
         }
         if !is_dry_run {
-            let committed_ms = timers::now_ms();
             let changes = reset.iter().map(|(partition, offset)| Change {
                 partition: TopicPartition { topic: found.name.clone(), partition: *partition },
                 committed: offset.map(|offset| Committed {
                     offset,
                     leader_epoch: NO_LEADER_EPOCH,
                     metadata: "".into(),
-                    committed_ms,
+                    committed_ms: NOT_YET,
                 }),
             });
             self.commit(name, &Committer::Outsider, changes.collect()).await?;
@@ -623,10 +666,13 @@ impl Broker {
     /// Removes groups that had no members for too long.
     async fn expire_groups(&self) {
         let coordinator = self.groups();
-        let retention_ms = self.settings().offsets_retention.as_millis() as u64;
+        let retention_ms = match self.settings().offsets_retention.as_millis() as u64 {
+            0 => u64::MAX,
+            retention_ms => retention_ms,
+        };
         for cell in coordinator.cells() {
             let now = coordinator.now();
-            let is_expired = |group: &Group| retention_ms > 0 && group.is_expired(retention_ms, now);
+            let is_expired = |group: &Group| group.is_expired(retention_ms, now);
             if !is_expired(&cell.state.lock().group) {
                 continue;
             }

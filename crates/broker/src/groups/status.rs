@@ -9,7 +9,7 @@ use bytes::Bytes;
 use engine::groups::{
     Assignor, ClassicPhase, Committed, Group, GroupName, GroupState, InstanceId, MemberId, MemberState,
 };
-use engine::{Offset, TopicPartition};
+use engine::{Offset, Pattern, TopicPartition};
 
 use super::{Cell, Outcome};
 use crate::broker::Broker;
@@ -58,7 +58,7 @@ pub struct GroupMember {
     pub host: String,
     pub state: MemberState,
     pub epoch: u32,
-    pub topics: Vec<String>,
+    pub topics: Vec<Pattern>,
     /// What it may read, and what it shall. Where members share out among themselves, as far as that is known.
     pub assigned: Vec<TopicPartition>,
     pub target: Vec<TopicPartition>,
@@ -104,7 +104,7 @@ fn members_of(group: &Group, protocol: &str) -> Vec<GroupMember> {
             host: member.host.to_owned(),
             state: member.state,
             epoch: member.epoch,
-            topics: member.topics.iter().map(ToString::to_string).collect(),
+            topics: member.topics.to_vec(),
             assigned: member.assigned.iter().cloned().collect(),
             target: member.target.iter().cloned().collect(),
             metadata: spoken.map(|spoken| spoken.metadata.clone()).unwrap_or_default(),
@@ -123,6 +123,15 @@ impl Broker {
         cells.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let is_last = cells.len() <= count_max;
         Ok((cells.iter().take(count_max).map(|cell| self.summary(cell)).collect(), is_last))
+    }
+
+    /// All groups without their offsets, in no order.
+    pub async fn group_states(&self) -> Outcome<Vec<(GroupName, GroupState, Option<ClassicInfo>)>> {
+        let state = |cell: &Arc<Cell>| {
+            let group = &cell.state.lock().group;
+            (cell.name.clone(), group.state(), classic_of(group))
+        };
+        Ok(self.restored_groups().await?.cells().iter().map(state).collect())
     }
 
     pub async fn describe_group(&self, name: &GroupName) -> Outcome<GroupStatus> {

@@ -35,6 +35,7 @@ fn join(member: &str, topic: &str) -> Join {
         assignor: Default::default(),
         session_timeout_ms: 30_000,
         rebalance_timeout_ms: 30_000,
+        takes_over: true,
     }
 }
 

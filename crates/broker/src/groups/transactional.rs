@@ -1,12 +1,17 @@
 //! Offsets that a transaction commits: checked when they are staged, written when the transaction is committed.
 
-use engine::Result;
+use std::collections::BTreeSet;
+
 use engine::groups::{Change, Committer, GroupName};
 use engine::transactions::StagedOffsets;
+use engine::{Result, TopicPartition};
 
 use super::log::Appended;
-use super::{Arc, Broker, Cell, Outcome};
+use super::{Arc, Broker, Cell, Outcome, no_such_group};
 use crate::publish::Wakes;
+
+/// A group whose offsets a transaction may commit.
+pub(crate) struct StagedGroup(Arc<Cell>);
 
 /// Offsets of a committed transaction that have their place in the log of their group.
 #[must_use]
@@ -35,40 +40,53 @@ impl Broker {
         self.restored_groups().await.map(drop)
     }
 
-    /// Whether a transaction may commit these offsets of a group. Who says which member it is has to be that member.
-    pub(crate) async fn check_staged(
+    /// The group of offsets that a transaction wants to commit.
+    pub(crate) async fn staged_group(
         &self,
         name: &GroupName,
         committer: Option<&Committer>,
         offsets: &StagedOffsets,
-    ) -> Outcome {
+    ) -> Outcome<StagedGroup> {
         let coordinator = self.restored_groups().await?;
-        let changes = changes(offsets);
-        self.check_offsets(&changes)?;
-        let cell = match committer {
+        self.check_offsets(&changes(offsets))?;
+        Ok(StagedGroup(match committer {
             Some(Committer::Member { who, .. }) => coordinator.find_for(name, who)?,
             Some(_) | None => coordinator.find_or_create(name)?,
-        };
-        let checked = self.change(&cell, false, |group| {
-            match committer {
-                Some(committer) => group.check_commit(committer, &changes)?,
-                None => group.check_offsets(&changes)?,
-            }
-            coordinator.check_room(group, &changes)?;
-            Outcome::Ok(())
-        });
-        checked.await?
+        }))
     }
 
-    /// Writes offsets of a committed transaction. It was decided that they count: nothing is refused. Where it is done
-    /// again, what was committed since that decision stays.
+    /// Whether a transaction may commit these offsets of a group. Who says which member it is has to be that member.
+    /// Whoever stages them holds the lock of their transaction from here on: a member that comes after this one asks
+    /// there before it reads.
+    pub(crate) fn check_staged(
+        &self,
+        StagedGroup(cell): &StagedGroup,
+        committer: Option<&Committer>,
+        offsets: &StagedOffsets,
+    ) -> Outcome {
+        let changes = changes(offsets);
+        let mut state = cell.state.lock();
+        if state.is_gone {
+            return Err(no_such_group(&cell.name));
+        }
+        match committer {
+            Some(committer) => state.group.check_commit(committer, &changes)?,
+            None => state.group.check_offsets(&changes)?,
+        }
+        Ok(self.groups().check_room(&state.group, &changes)?)
+    }
+
+    /// Writes offsets of a committed transaction. It was decided that they count: nothing is refused. What was
+    /// committed since the decision stays, and so this may be done again.
     pub(crate) fn commit_staged(
         &self,
         name: &GroupName,
         offsets: &StagedOffsets,
-        is_again: bool,
         wakes: &mut Wakes,
     ) -> Outcome<Option<StagedCommit>> {
+        if offsets.is_empty() {
+            return Ok(None);
+        }
         let topic = self.offsets_topic()?;
         loop {
             let cell = self.groups().find_or_create(name)?;
@@ -81,11 +99,10 @@ impl Broker {
             }
             let mut changes = changes(offsets);
             changes.retain(|change| {
-                let there = state.group.committed().get(&change.partition).map(|there| there.committed_ms);
+                let there = state.group.newest(&change.partition).map(|there| there.committed_ms);
                 let own = change.committed.as_ref().map(|own| own.committed_ms);
-                let is_newer = is_again && there > own;
                 // Of a topic that is gone nothing is kept.
-                !is_newer && self.topic(change.partition.topic.as_str()).is_ok()
+                there < own && self.topic(change.partition.topic.as_str()).is_ok()
             });
             if changes.is_empty() {
                 return Ok(None);
@@ -98,5 +115,14 @@ impl Broker {
             drop(state);
             return Ok(Some(StagedCommit { cell, appended }));
         }
+    }
+
+    /// Partitions of a group whose offsets are about to change: they are in the log, which is not safe yet.
+    pub(crate) fn offsets_on_their_way(&self, name: &GroupName) -> BTreeSet<TopicPartition> {
+        let Ok(cell) = self.groups().find(name) else {
+            return BTreeSet::new();
+        };
+        let state = cell.state.lock();
+        state.group.on_their_way().cloned().collect()
     }
 }

@@ -17,7 +17,7 @@ use engine::limits::TRANSACTIONS_MAX;
 use engine::transactions::{
     End, Init, Phase, ProducerEpoch, StagedOffsets, Transaction, TransactionError, TransactionReason, TransactionalId,
 };
-use engine::{Decision, Error, ErrorKind, Marker, Result, TopicPartition};
+use engine::{Decision, Error, ErrorKind, Marker, Result, TopicName, TopicPartition};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, OnceCell};
 
@@ -77,6 +77,7 @@ struct State {
 }
 
 /// A decision with all that follows from it, on its way to the disk.
+#[derive(Default)]
 #[must_use]
 struct Carried {
     appended: Vec<Appended>,
@@ -159,14 +160,20 @@ impl Carried {
         })
     }
 
+    /// One that fails does not keep the others from what they have to wait for.
     async fn finish(self) -> Result<()> {
+        let mut outcome = Ok(());
         for appended in self.appended {
-            appended.lasts().await?;
+            outcome = outcome.and(match appended.lasts().await {
+                // Its topic was deleted meanwhile.
+                Err(gone) if gone.kind == ErrorKind::NotFound => Ok(()),
+                lasts => lasts,
+            });
         }
         for offsets in self.offsets {
-            offsets.finish().await?;
+            outcome = outcome.and(offsets.finish().await);
         }
-        Ok(())
+        outcome
     }
 }
 
@@ -191,6 +198,10 @@ impl Broker {
             // The clock may have been set back meanwhile: nothing is open for longer than it may be for that.
             transaction.opened_ms = transaction.opened_ms.map(|opened_ms| opened_ms.min(coordinator.now_ms()));
             coordinator.note_groups(&id, None, &transaction);
+            if let Phase::Prepared(_) = transaction.phase {
+                let decided_ms = transaction.offsets.values().flatten().map(|(_, committed)| committed.committed_ms);
+                decided_ms.for_each(|decided_ms| self.groups().note_commit_ms(decided_ms));
+            }
             let producer = transaction.producer;
             for at in &transaction.partitions {
                 known.insert((producer.id, at.clone()));
@@ -223,13 +234,18 @@ impl Broker {
                 }
                 let open = cell.producers().into_iter().filter(|producer| producer.open.is_some());
                 for producer in open.filter(|producer| !known.contains(&(producer.id, at.clone()))) {
-                    let owner = ProducerEpoch { id: producer.id, epoch: producer.epoch };
                     tracing::warn!(partition = %at, producer = producer.id, "aborts what no transaction knows of");
-                    if let Err(error) = self.mark(&at, owner, Decision::Abort, &mut Wakes::default()) {
-                        tracing::warn!(partition = %at, producer = producer.id, %error, "it stays open");
-                    }
+                    let owner = ProducerEpoch { id: producer.id, epoch: producer.epoch };
+                    self.abort_unasked(&at, owner, &mut Wakes::default());
                 }
             }
+        }
+    }
+
+    /// Ends in a partition what is no transaction there.
+    fn abort_unasked(&self, at: &TopicPartition, producer: ProducerEpoch, wakes: &mut Wakes) {
+        if let Err(error) = self.mark(at, producer, Decision::Abort, wakes) {
+            tracing::warn!(partition = %at, producer = producer.id, %error, "what is open stays so until a restart");
         }
     }
 
@@ -358,12 +374,12 @@ impl Broker {
                 return Ok(None);
             };
             let is_new = |at: &TopicPartition| !state.transaction.partitions.contains(at);
-            let added: Vec<_> = found.iter().filter(|(at, _)| is_new(at)).map(|(_, partition)| partition).collect();
-            let begun = added.iter().try_for_each(|partition| partition.begin(producer.id, producer.epoch));
+            let added: Vec<_> = found.iter().filter(|(at, _)| is_new(at)).collect();
+            let begun = added.iter().try_for_each(|(_, partition)| partition.begin(producer.id, producer.epoch));
             let appended = begun.and_then(|()| self.put_transaction(&cell, state, next, wakes));
             if appended.is_err() {
-                for partition in added {
-                    partition.close(producer.id);
+                for (at, _) in added {
+                    self.abort_unasked(at, producer, wakes);
                 }
             }
             Ok(Some(appended?))
@@ -393,8 +409,9 @@ impl Broker {
     ) -> Outcome {
         let cell = self.settled_cell(id).await?;
         cell.state.lock().transaction.check_open(producer).inspect_err(|refused| self.count_refused(refused))?;
-        self.check_staged(group, committer, &offsets).await?;
+        let of_group = self.staged_group(group, committer, &offsets).await?;
         self.step(&cell, |state, wakes| {
+            self.check_staged(&of_group, committer, &offsets)?;
             let next = state.transaction.stage_offsets(producer, group, offsets)?;
             Ok(Some(self.put_transaction(&cell, state, next, wakes)?))
         })
@@ -457,43 +474,51 @@ impl Broker {
         prepared: Transaction,
         wakes: &mut Wakes,
     ) -> Result<Carried> {
+        let prepared = match prepared.offsets.is_empty() {
+            true => prepared,
+            false => prepared.decided_at(self.groups().decision_ms()),
+        };
         let decided = self.put_transaction(cell, state, prepared, wakes)?;
-        Ok(match self.carry_out(cell, state, false, wakes) {
-            Ok(carried) => carried,
-            Err(error) => {
-                tracing::warn!(id = %cell.id, %error, "what was decided of a transaction is carried out later");
-                Carried { appended: vec![decided], offsets: Vec::new() }
-            }
-        })
+        let (mut carried, outcome) = self.carry_out(cell, state, wakes);
+        carried.appended.push(decided);
+        if let Err(error) = outcome {
+            tracing::warn!(id = %cell.id, %error, "what was decided of a transaction is carried out later");
+        }
+        Ok(carried)
     }
 
-    /// Tells all partitions of a transaction how it ended, and groups their offsets.
-    fn carry_out(&self, cell: &Cell, state: &mut State, is_again: bool, wakes: &mut Wakes) -> Result<Carried> {
+    /// Tells all partitions of a transaction how it ended, and groups their offsets. Those that cannot be told, as a
+    /// partition that is not served, keep the decision waiting: it is carried out when they are back, or deleted.
+    fn carry_out(&self, cell: &Cell, state: &mut State, wakes: &mut Wakes) -> (Carried, Result<()>) {
+        let (mut carried, mut outcome) = (Carried::default(), Ok(()));
         let Phase::Prepared(decision) = state.transaction.phase else {
-            return Err(Error::new(ErrorKind::Internal, format!("nothing is decided of '{}'", cell.id)));
+            return (carried, outcome);
         };
-        let prepared = &state.transaction;
-        let mut appended = Vec::new();
-        for at in &prepared.partitions {
-            match self.mark(at, prepared.producer, decision, wakes) {
-                Err(error) if error.kind == ErrorKind::Corrupt => {
-                    tracing::warn!(id = %cell.id, partition = %at, %error, "a partition is not told of an end");
-                }
-                marked => appended.extend(marked?),
+        let mut left = state.transaction.clone();
+        left.partitions.retain(|at| {
+            let marked = self.mark(at, state.transaction.producer, decision, wakes);
+            marked.map(|marked| carried.appended.extend(marked)).map_err(|error| outcome = Err(error)).is_err()
+        });
+        left.offsets.retain(|group, staged| {
+            let committed = self.commit_staged(group, staged, wakes);
+            let committed = committed.map(|committed| carried.offsets.extend(committed));
+            committed.map_err(|refused| outcome = Err(refused.into())).is_err()
+        });
+        let is_complete = left.partitions.is_empty() && left.offsets.is_empty();
+        let completed = left.completed(self.transactions().now_ms()).filter(|_| is_complete);
+        let next = completed.unwrap_or(left);
+        if next != state.transaction {
+            match self.put_transaction(cell, state, next, wakes) {
+                Ok(appended) => carried.appended.push(appended),
+                Err(error) => return (carried, Err(error)),
             }
         }
-        let mut offsets = Vec::new();
-        if decision == Decision::Commit {
-            for (group, staged) in &prepared.offsets {
-                offsets.extend(self.commit_staged(group, staged, is_again, wakes)?);
-            }
+        if is_complete {
+            cell.settled.notify_waiters();
+            let counts = &self.transactions().counts;
+            if decision == Decision::Commit { &counts.committed } else { &counts.aborted }.add(1);
         }
-        let completed = prepared.completed(self.transactions().now_ms()).unwrap_or_else(|| prepared.clone());
-        appended.push(self.put_transaction(cell, state, completed, wakes)?);
-        cell.settled.notify_waiters();
-        let counts = &self.transactions().counts;
-        if decision == Decision::Commit { &counts.committed } else { &counts.aborted }.add(1);
-        Ok(Carried { appended, offsets })
+        (carried, outcome)
     }
 
     /// Nothing more of a transaction is taken by a partition; where something was, its marker says what became of it.
@@ -508,7 +533,10 @@ impl Broker {
         let Ok(topic) = self.topic(at.topic.as_str()) else {
             return Ok(None);
         };
-        let Some(timestamp_ms) = topic.partition(at.partition).ok().and_then(|cell| cell.close(producer.id)) else {
+        let Ok(cell) = topic.partition(at.partition) else {
+            return Ok(None);
+        };
+        let Some(timestamp_ms) = cell.close(producer.id)? else {
             return Ok(None);
         };
         let marker = Marker { decision, coordinator_epoch: COORDINATOR_EPOCH };
@@ -540,11 +568,14 @@ impl Broker {
                     coordinator.counts.timed_out.add(1);
                     self.take_decision(&cell, &mut state, late, &mut wakes)
                 } else if let Phase::Prepared(_) = state.transaction.phase {
-                    self.carry_out(&cell, &mut state, true, &mut wakes)
-                } else {
-                    if retention_ms > 0 && state.transaction.is_expired(retention_ms, now_ms) {
-                        self.forget_transaction(&cell, &mut state, &mut wakes)?;
+                    let (carried, outcome) = self.carry_out(&cell, &mut state, &mut wakes);
+                    if let Err(error) = outcome {
+                        tracing::debug!(id = %cell.id, %error, "what was decided of a transaction still waits");
                     }
+                    Ok(carried)
+                } else if retention_ms > 0 && state.transaction.is_expired(retention_ms, now_ms) {
+                    self.forget_transaction(&cell, &mut state, &mut wakes).map(|()| Carried::default())
+                } else {
                     continue;
                 }
             };
@@ -552,10 +583,26 @@ impl Broker {
             match carried {
                 // Groups take their offsets when the log is safe for it.
                 Ok(carried) => drop(tokio::spawn(carried.lasts())),
-                Err(error) => tracing::warn!(id = %cell.id, %error, "a transaction cannot be ended; it is tried again"),
+                Err(error) => {
+                    tracing::warn!(id = %cell.id, %error, "a transaction cannot be ended; it is tried again");
+                }
             }
         }
         Ok(())
+    }
+
+    /// A topic was deleted: what transactions would do there means nothing any more.
+    pub(crate) fn forget_topic_of_transactions(&self, topic: &TopicName) {
+        for cell in self.transactions().cells() {
+            let mut wakes = Wakes::default();
+            let mut state = cell.state.lock();
+            let next = state.transaction.without_topic(topic, self.transactions().now_ms());
+            if let Some(next) = next.filter(|_| !state.is_gone)
+                && let Err(error) = self.put_transaction(&cell, &mut state, next, &mut wakes).map(drop)
+            {
+                tracing::warn!(id = %cell.id, %topic, %error, "a transaction still has offsets of a deleted topic");
+            }
+        }
     }
 
     fn forget_transaction(&self, cell: &Cell, state: &mut State, wakes: &mut Wakes) -> Result<()> {

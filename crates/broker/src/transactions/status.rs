@@ -51,7 +51,8 @@ impl Broker {
         Ok(self.topic(topic)?.partition(partition)?.producers())
     }
 
-    /// Partitions of which a transaction that is not over has staged another offset for a group.
+    /// Partitions of which a transaction that is not over has staged another offset for a group, or one whose end does
+    /// not last yet.
     pub async fn unstable_offsets(&self, group: &GroupName) -> Result<BTreeSet<TopicPartition>> {
         let coordinator = self.restored_transactions().await?;
         let ids = coordinator.of_groups.lock().get(group).cloned().unwrap_or_default();
@@ -61,6 +62,8 @@ impl Broker {
             let staged = state.transaction.offsets.get(group);
             unstable.extend(staged.into_iter().flatten().map(|(partition, _)| partition.clone()));
         }
+        // Last: what was staged when the transaction was looked at may be there by now.
+        unstable.append(&mut self.offsets_on_their_way(group));
         Ok(unstable)
     }
 

@@ -339,20 +339,180 @@ async fn a_restart_finds_every_transaction_where_it_was() {
     assert_eq!(reason(wrong), TransactionReason::WrongPhase);
 }
 
+async fn commit_plainly(broker: &Broker, offset: Offset) {
+    let commit = crate::OffsetCommit { partition: at("t", 0), offset, leader_epoch: -1, metadata: String::new() };
+    broker.commit_offsets(&group(), &Committer::Outsider, vec![commit]).await.expect("committed");
+}
+
+/// The decision to commit what is open, and no more.
+fn decided(broker: &Broker, id: &TransactionalId) -> Transaction {
+    let cell = broker.transactions().find(id).expect("there");
+    let state = cell.state.lock();
+    let ended = state.transaction.end(state.transaction.producer, Decision::Commit, timers::now_ms());
+    let Ok(End::Prepares(prepared)) = ended else { panic!("not open: {ended:?}") };
+    prepared.decided_at(broker.groups().decision_ms())
+}
+
+/// An open transaction that would commit an offset.
+async fn staging(broker: &Arc<Broker>, id: &TransactionalId, offset: Offset) -> ProducerEpoch {
+    let producer = broker.init_transactions(id, None, TIMEOUT_MS).await.expect("begun");
+    broker.add_offsets(id, producer, &group()).await.expect("added");
+    broker.stage_offsets(id, producer, &group(), None, staged(offset)).await.expect("staged");
+    producer
+}
+
+/// Carried out again, a decision leaves what was committed after it, and replaces what was before it: also where the
+/// clock was set back meanwhile.
 #[tokio::test]
 async fn what_was_committed_since_is_not_taken_back() {
     let (broker, id) = (in_memory().await, tid("a"));
-    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
-    broker.add_offsets(&id, producer, &group()).await.expect("added");
-    let old = Committed { offset: 3, leader_epoch: -1, metadata: "".into(), committed_ms: 1 };
-    let new = crate::OffsetCommit { partition: at("t", 0), offset: 9, leader_epoch: -1, metadata: String::new() };
-    broker.commit_offsets(&group(), &Committer::Outsider, vec![new]).await.expect("committed");
-    let offsets: StagedOffsets = [(at("t", 0), old)].into();
-    let again = broker.commit_staged(&group(), &offsets, true, &mut Wakes::default()).expect("written");
-    assert!(again.is_none());
-    let first = broker.commit_staged(&group(), &offsets, false, &mut Wakes::default()).expect("written");
-    first.expect("an offset").finish().await.expect("committed");
+    broker.groups().note_commit_ms(timers::now_ms() + 3_600_000);
+    commit_plainly(&broker, 9).await;
+    let producer = staging(&broker, &id, 3).await;
+    commit_plainly(&broker, 10).await;
+    let decision = decided(&broker, &id);
+    let offsets = &decision.offsets[&group()];
+    let first = broker.commit_staged(&group(), offsets, &mut Wakes::default()).expect("written").expect("an offset");
+    assert!(broker.commit_staged(&group(), offsets, &mut Wakes::default()).expect("nothing").is_none());
+    first.finish().await.expect("committed");
     assert_eq!(group_offset(&broker).await, Some(3));
+    commit_plainly(&broker, 12).await;
+    assert!(broker.commit_staged(&group(), offsets, &mut Wakes::default()).expect("nothing").is_none());
+    broker.end_transaction(&id, producer, Decision::Commit).await.expect("committed");
+    assert_eq!(group_offset(&broker).await, Some(3), "its own decision came later");
+}
+
+/// Until the offsets of a decision count, whoever asks for stable ones is told to wait, not what was before.
+#[tokio::test]
+async fn offsets_are_not_stable_before_they_count() {
+    let (broker, id) = (in_memory().await, tid("a"));
+    let producer = staging(&broker, &id, 7).await;
+    let cell = broker.transactions().find(&id).expect("there");
+    let carried = {
+        let mut state = cell.state.lock();
+        let ended = state.transaction.end(producer, Decision::Commit, timers::now_ms());
+        let Ok(End::Prepares(prepared)) = ended else { panic!("not open: {ended:?}") };
+        broker.take_decision(&cell, &mut state, prepared, &mut Wakes::default()).expect("decided")
+    };
+    assert_eq!(group_offset(&broker).await, None);
+    assert_eq!(broker.unstable_offsets(&group()).await.expect("known"), [at("t", 0)].into());
+    carried.lasts().await.expect("it lasts");
+    assert_eq!(group_offset(&broker).await, Some(7));
+    assert!(broker.unstable_offsets(&group()).await.expect("known").is_empty());
+}
+
+/// A crash may undo an end that is not on the disk: nobody reads what it makes stable before.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_is_read_when_it_lasts() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = on_disk(dir.path());
+    create(&broker).await;
+    let id = tid("a");
+    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    for round in 0..20 {
+        broker.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
+        send(&broker, producer, 0, round, "record").await.expect("published");
+        let partition = broker.partition_at(&at("t", 0)).expect("there");
+        let begin = 2 * round as Offset;
+        assert_eq!(partition.extent().stable_end, begin);
+        let decision = if round % 2 == 0 { Decision::Commit } else { Decision::Abort };
+        let marker = broker.mark(&at("t", 0), producer, decision, &mut Wakes::default()).expect("marked");
+        let extent = partition.extent();
+        let is_seen = extent.end == begin + 2;
+        assert_eq!(extent.stable_end, if is_seen { begin + 2 } else { begin }, "round {round}");
+        marker.expect("one that is needed").lasts().await.expect("it lasts");
+        assert_eq!(partition.extent().stable_end, begin + 2);
+        broker.end_transaction(&id, producer, decision).await.expect("ended");
+    }
+}
+
+#[tokio::test]
+async fn a_topic_that_comes_back_has_nothing_of_what_was_staged() {
+    let (broker, id) = (in_memory().await, tid("a"));
+    let producer = staging(&broker, &id, 7).await;
+    broker.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
+    broker.delete_topic("t").await.expect("deleted");
+    create(&broker).await;
+    broker.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
+    send(&broker, producer, 0, 0, "new").await.expect("published");
+    broker.end_transaction(&id, producer, Decision::Commit).await.expect("committed");
+    assert_eq!((group_offset(&broker).await, committed(&broker, 0).await), (None, vec!["new".to_owned()]));
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let looks = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(60), looks).await.is_ok(), "{what}");
+}
+
+/// All others are told; the one that is not served hears of it when it is repaired, or is deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_waits_for_a_partition_that_is_not_served() {
+    for is_repaired in [true, false] {
+        let (dir, aside) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let broker = on_disk(dir.path());
+        create(&broker).await;
+        let mut builder = BatchBuilder::new();
+        builder.push(1, None, Some(b"first"), &[]).expect("a small record");
+        let first = builder.finish().expect("a record");
+        broker.publish("t", Some(0), Acks::Committed, first, &mut Wakes::default()).await.expect("published");
+        broker.stop().expect("stopped");
+        drop(broker);
+        // What comes from here on is in the journal only: it is put aside with the partition that is not served.
+        let broker = on_disk(dir.path());
+        let id = tid("a");
+        let producer = staging(&broker, &id, 7).await;
+        broker.add_partitions(&id, producer, &[at("t", 0), at("t", 1)]).await.expect("added");
+        for partition in 0..2 {
+            send(&broker, producer, partition, 0, "both").await.expect("published");
+        }
+        let decision = decided(&broker, &id);
+        let appended = broker.append_transaction(&id, Some(&decision), &mut Wakes::default()).expect("appended");
+        appended.lasts().await.expect("it lasts");
+        let stored_as = broker.topic("t").expect("there").stored_as.expect("on disk");
+        let dir = killed(dir.path());
+        let segments = dir.path().join("topics").join(stored_as.to_string()).join("0");
+        drop(broker);
+        let files: Vec<_> = std::fs::read_dir(&segments).expect("a folder").map(|file| file.expect("a file")).collect();
+        let move_files = |from: &Path, to: &Path| {
+            for file in &files {
+                std::fs::rename(from.join(file.file_name()), to.join(file.file_name())).expect("moved");
+            }
+        };
+        move_files(&segments, aside.path());
+
+        let mut broker = on_disk(dir.path());
+        let phase = async |broker: &Broker| broker.describe_transaction(&tid("a")).await.expect("there");
+        until("the others are told", async || group_offset(&broker).await == Some(7)).await;
+        until("it is noted", async || phase(&broker).await.partitions.len() == 1).await;
+        let left = phase(&broker).await;
+        assert_eq!((left.phase, left.partitions), (Phase::Prepared(Decision::Commit), [at("t", 0)].into()));
+        assert!(left.offsets.is_empty());
+        assert_eq!(committed(&broker, 1).await, ["both"]);
+        let (other, at_0) = (tid("other"), [at("t", 0)]);
+        let stranger = broker.init_transactions(&other, None, TIMEOUT_MS).await.expect("begun");
+        let refused = broker.add_partitions(&other, stranger, &at_0).await.expect_err("not served");
+        assert_eq!(refused.error.kind, ErrorKind::Corrupt);
+        commit_plainly(&broker, 9).await;
+
+        if is_repaired {
+            broker.stop().expect("stopped");
+            drop(broker);
+            move_files(aside.path(), &segments);
+            broker = on_disk(dir.path());
+        } else {
+            broker.delete_topic("t").await.expect("deleted");
+        }
+        until("it is over", async || phase(&broker).await.phase == Phase::Complete(Decision::Commit)).await;
+        if is_repaired {
+            until("its marker lasts", async || committed(&broker, 0).await == ["first", "both"]).await;
+            assert_eq!(group_offset(&broker).await, Some(9));
+        }
+        broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("it goes on");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -113,6 +113,16 @@ impl Member {
     }
 }
 
+/// What is refused leaves no group behind.
+#[tokio::test]
+async fn a_join_that_is_refused_makes_no_group() {
+    let broker = start(Settings::default());
+    let join = Member::new(&broker, 1).join_of(true);
+    let refused = broker.join_classic(&group(), join).await.map_err(|refused| refused.reason);
+    assert_eq!(refused, Err(Reason::InvalidTimeout));
+    assert_eq!(broker.list_groups("", 9).await.expect("groups").0.len(), 0);
+}
+
 async fn with_topic(broker: &Broker, name: &str) {
     broker.create_topic(name, TopicSettings { partitions: 2, ..TopicSettings::default() }).await.expect("created");
 }
@@ -216,6 +226,7 @@ async fn members_of_both_kinds_share_a_group() {
         assignor: Assignor::Uniform,
         session_timeout_ms: 60_000,
         rebalance_timeout_ms: 60_000,
+        takes_over: true,
     };
     let turn = broker.join_group(&group(), join).await.expect("joined");
     // It was told of one partition only, so the other one is free.

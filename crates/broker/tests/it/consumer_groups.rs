@@ -34,6 +34,17 @@ struct Member {
 
 impl Member {
     async fn join(broker: &Arc<Broker>, name: &str, topics: &str, session_timeout_ms: u32) -> Self {
+        Self::join_slow(broker, name, topics, session_timeout_ms, 30_000).await
+    }
+
+    /// One that may take so long to give up what it has.
+    async fn join_slow(
+        broker: &Arc<Broker>,
+        name: &str,
+        topics: &str,
+        session_timeout_ms: u32,
+        rebalance_timeout_ms: u32,
+    ) -> Self {
         let join = Join {
             who: who(name),
             client: "test".into(),
@@ -41,7 +52,8 @@ impl Member {
             topics: topics.split(',').map(|topic| Pattern::parse(topic).expect("a topic")).collect(),
             assignor: Assignor::Uniform,
             session_timeout_ms,
-            rebalance_timeout_ms: 30_000,
+            rebalance_timeout_ms,
+            takes_over: true,
         };
         let turn = within("joining", broker.join_group(&group(), join)).await.expect("joined");
         let mut member = Self { broker: broker.clone(), who: who(name), epoch: 0, reads: BTreeSet::new() };
@@ -117,6 +129,29 @@ async fn members_that_wait_hear_of_each_other_at_once() {
     first.until(6).await;
     assert_eq!(metric(&broker, "thalweg_group_members"), 1);
     assert_eq!(metric(&broker, "thalweg_group_rebalances_total"), 5);
+}
+
+/// Whoever gives nothing up in time is put out then, however long its session lasts.
+#[tokio::test]
+async fn a_member_that_keeps_what_it_shall_give_up_is_put_out() {
+    let broker = start(Settings::default());
+    with_topic(&broker, "t", 4).await;
+    let mut first = Member::join_slow(&broker, "first", "t", 600_000, 100).await;
+    let mut other = Member::join(&broker, "other", "t", 600_000).await;
+    // Once a third is put out the coordinator has looked at its deadlines: the next of them is a session's.
+    Member::join(&broker, "third", "t", 100).await;
+    let mut epoch = other.epoch;
+    while metric(&broker, "thalweg_group_members_expired_total") == 0 {
+        let beat = other.beat(false, Duration::from_secs(600));
+        other.hear(within("news", broker.group_heartbeat(&group(), beat)).await.expect("a member"));
+        assert!(other.epoch > epoch);
+        epoch = other.epoch;
+    }
+    let turn = broker.group_heartbeat(&group(), first.beat(false, Duration::ZERO)).await.expect("a member");
+    first.hear(turn);
+    assert_eq!(first.reads.len(), 2);
+    other.until(4).await;
+    assert_eq!(metric(&broker, "thalweg_group_members_expired_total"), 2);
 }
 
 /// Silence ends a session by itself; what was its goes to one that waits, and its commits are refused.

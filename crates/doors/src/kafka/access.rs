@@ -43,7 +43,7 @@ needs! {
     13 LeaveGroup: Read Group;
     14 SyncGroup: Read Group;
     15 DescribeGroups: Describe Group;
-    16 ListGroups: Describe Group;
+    16 ListGroups: Describe Group, Describe Cluster;
     19 CreateTopics: Create Topic;
     20 DeleteTopics: Delete Topic;
     21 DeleteRecords: Delete Topic;
@@ -71,7 +71,7 @@ needs! {
     65 DescribeTransactions: Describe Transaction;
     66 ListTransactions: Describe Transaction;
     68 ConsumerGroupHeartbeat: Read Group, Describe Topic;
-    69 ConsumerGroupDescribe: Describe Group;
+    69 ConsumerGroupDescribe: Describe Group, Describe Topic;
     74 ListConfigResources: DescribeConfigs Cluster;
     75 DescribeTopicPartitions: Describe Topic;
 }

@@ -1,9 +1,10 @@
 //! Topics, partitions and records as Kafka's tools create, describe and delete them, and the cluster of one node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
-use broker::{Broker, TopicStatus};
+use broker::{Broker, TopicOutline};
 use engine::security::{Operation, Resource};
 use engine::{Error, ErrorKind, Offset, Storage, TopicId, TopicName, TopicSettings};
 
@@ -65,21 +66,30 @@ fn denied(code: Code) -> Failure {
     (code, String::new())
 }
 
+/// What is named more than once.
+pub(super) fn twice<T: Eq + Hash + Copy>(all: impl Iterator<Item = T>) -> HashSet<T> {
+    let mut seen = HashSet::new();
+    all.filter(|one| !seen.insert(*one)).collect()
+}
+
+fn named_twice(what: &str) -> Failure {
+    (Code::INVALID_REQUEST, format!("{what} is in the request twice"))
+}
+
 pub(super) async fn create_topics(
     broker: &Arc<Broker>,
     caller: &Caller,
     request: CreateTopicsRequest,
 ) -> CreateTopicsResponse {
-    let mut times: BTreeMap<String, usize> = BTreeMap::new();
-    request.topics.iter().for_each(|topic| *times.entry(topic.name.clone()).or_default() += 1);
-    let mut topics: Vec<CreatableTopicResult> = Vec::with_capacity(times.len());
+    let twice = twice(request.topics.iter().map(|topic| topic.name.as_str()));
+    let mut told = HashSet::new();
+    let mut topics: Vec<CreatableTopicResult> = Vec::new();
     for wanted in &request.topics {
         let name = wanted.name.clone();
-        if times.get(&name).is_some_and(|times| *times > 1) {
+        if twice.contains(name.as_str()) {
             // Answered once.
-            if !topics.iter().any(|topic| topic.name == name) {
-                let message = format!("topic {name} is in the request twice");
-                topics.push(not_created(name, (Code::INVALID_REQUEST, message)));
+            if told.insert(wanted.name.as_str()) {
+                topics.push(not_created(name, named_twice(&wanted.name)));
             }
             continue;
         }
@@ -210,9 +220,16 @@ pub(super) async fn delete_topics(
 ) -> DeleteTopicsResponse {
     let by_name =
         request.topic_names.into_iter().map(|name| DeleteTopicState { name: Some(name), ..Default::default() });
+    let wanted: Vec<DeleteTopicState> = by_name.chain(request.topics).collect();
+    let twice = twice(wanted.iter().map(|topic| (topic.name.as_deref(), topic.topic_id)));
     let mut responses = Vec::new();
-    for DeleteTopicState { name, topic_id } in by_name.chain(request.topics) {
+    for DeleteTopicState { name, topic_id } in wanted.iter().cloned() {
         let is_by_id = name.is_none();
+        if twice.contains(&(name.as_deref(), topic_id)) {
+            let (Code(error_code), error_message) = said(Err(named_twice(name.as_deref().unwrap_or("an id"))));
+            responses.push(DeletableTopicResult { name, topic_id, error_code, error_message });
+            continue;
+        }
         let found = match name {
             Some(name) => Ok(name),
             None => {
@@ -253,11 +270,15 @@ pub(super) async fn create_partitions(
     caller: &Caller,
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
+    let twice = twice(request.topics.iter().map(|topic| topic.name.as_str()));
     let mut results = Vec::with_capacity(request.topics.len());
-    for wanted in request.topics {
-        let outcome = grow(broker, caller, &wanted, request.validate_only).await;
+    for wanted in &request.topics {
+        let outcome = match twice.contains(wanted.name.as_str()) {
+            true => Err(named_twice(&wanted.name)),
+            false => grow(broker, caller, wanted, request.validate_only).await,
+        };
         let (Code(error_code), error_message) = said(outcome);
-        results.push(CreatePartitionsTopicResult { name: wanted.name, error_code, error_message });
+        results.push(CreatePartitionsTopicResult { name: wanted.name.clone(), error_code, error_message });
     }
     CreatePartitionsResponse { results, ..Default::default() }
 }
@@ -270,7 +291,7 @@ async fn grow(
 ) -> Result<(), Failure> {
     let CreatePartitionsTopic { name, count, assignments } = wanted;
     caller.may_use(broker, 37, &Resource::topic(name)).map_err(denied)?;
-    let has = broker.describe_topic(name).map_err(of_name)?.partitions.len() as i32;
+    let has = broker.outline_topic(name).map_err(of_name)?.settings.partitions as i32;
     if *count <= has {
         return Err((Code::INVALID_PARTITIONS, format!("topic {name} has {has} partitions: they can only grow")));
     }
@@ -361,24 +382,31 @@ pub(super) fn describe_log_dirs(
     let mut by_storage: BTreeMap<bool, Vec<DescribeLogDirsTopic>> = BTreeMap::new();
     // The directory is there without topics, too.
     by_storage.insert(broker.store().is_some(), Vec::new());
-    for status in broker.list_topics("", usize::MAX).0 {
-        let asked =
-            request.topics.as_ref().map(|topics| topics.iter().find(|topic| topic.topic == status.name.as_str()));
-        let partitions = match asked {
-            // All.
-            None => None,
-            Some(None) => continue,
-            Some(Some(DescribableLogDirTopic { partitions, .. })) => Some(partitions),
+    // What is asked of each topic. `None`: all, of all.
+    let asked: Option<HashMap<&str, HashSet<i32>>> = request.topics.as_ref().map(|topics| {
+        let mut asked: HashMap<&str, HashSet<i32>> = HashMap::new();
+        for DescribableLogDirTopic { topic, partitions, .. } in topics {
+            asked.entry(topic).or_default().extend(partitions);
+        }
+        asked
+    });
+    let is_asked =
+        |outline: &TopicOutline| asked.as_ref().is_none_or(|asked| asked.contains_key(outline.name.as_str()));
+    for TopicOutline { name, settings, .. } in broker.outline_topics().into_iter().filter(is_asked) {
+        // It may be gone by now.
+        let Ok(status) = broker.describe_topic(name.as_str()) else {
+            continue;
         };
-        let is_asked = |partition: &i32| partitions.is_none_or(|partitions| partitions.contains(partition));
+        let wanted = asked.as_ref().and_then(|asked| asked.get(name.as_str()));
+        let is_asked = |partition: &i32| wanted.is_none_or(|partitions| partitions.contains(partition));
         let extents = (0..).zip(&status.partitions).filter(|(partition, _)| is_asked(partition));
         let partitions = extents.map(|(partition_index, extent)| DescribeLogDirsPartition {
             partition_index,
             partition_size: extent.bytes as i64,
             ..Default::default()
         });
-        let topic = DescribeLogDirsTopic { name: status.name.to_string(), partitions: partitions.collect() };
-        by_storage.entry(status.settings.storage == Storage::Disk).or_default().push(topic);
+        let topic = DescribeLogDirsTopic { name: name.to_string(), partitions: partitions.collect() };
+        by_storage.entry(settings.storage == Storage::Disk).or_default().push(topic);
     }
     let dir = broker.store().map_or(String::new(), |store| store.dir().display().to_string());
     let results = by_storage.into_iter().map(|(is_on_disk, topics)| DescribeLogDirsResult {
@@ -408,7 +436,7 @@ pub(super) fn describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse {
     let all_asked = request.topics.is_empty();
     let mut names: Vec<String> = match all_asked {
-        true => broker.list_topics("", usize::MAX).0.into_iter().map(|status| status.name.to_string()).collect(),
+        true => broker.outline_topics().into_iter().map(|outline| outline.name.to_string()).collect(),
         false => request.topics.into_iter().map(|topic| topic.name).collect(),
     };
     names.sort_unstable();
@@ -425,12 +453,12 @@ pub(super) fn describe_topic_partitions(
         let found = match caller.may_use(broker, 75, &resource) {
             Err(_) if all_asked => continue,
             Err(code) => Err(code),
-            Ok(()) => broker.describe_topic(&name).map_err(|error| {
+            Ok(()) => broker.outline_topic(&name).map_err(|error| {
                 TopicName::parse(&name).map_or(Code::INVALID_TOPIC_EXCEPTION, |_| errors::code(&error))
             }),
         };
-        let status = match found {
-            Ok(status) => status,
+        let outline = match found {
+            Ok(outline) => outline,
             Err(Code(error_code)) => {
                 answer.topics.push(DescribeTopicPartitionsResponseTopic {
                     error_code,
@@ -440,15 +468,16 @@ pub(super) fn describe_topic_partitions(
                 continue;
             }
         };
-        let end = status.partitions.len().min(begin.saturating_add(room));
-        if room == 0 || end < status.partitions.len() && begin >= end {
+        let partitions = outline.settings.partitions as usize;
+        let end = partitions.min(begin.saturating_add(room));
+        if room == 0 || end < partitions && begin >= end {
             answer.next_cursor = Some(Cursor { topic_name: name, partition_index: begin as i32 });
             break;
         }
         room -= end.saturating_sub(begin);
-        let is_whole = end == status.partitions.len();
+        let is_whole = end == partitions;
         let operations = caller.operations(broker, &resource, true);
-        answer.topics.push(describe(&status, begin..end, operations));
+        answer.topics.push(describe(&outline, begin..end, operations));
         if !is_whole {
             answer.next_cursor = Some(Cursor { topic_name: name, partition_index: end as i32 });
             break;
@@ -458,7 +487,7 @@ pub(super) fn describe_topic_partitions(
 }
 
 fn describe(
-    status: &TopicStatus,
+    outline: &TopicOutline,
     partitions: std::ops::Range<usize>,
     topic_authorized_operations: i32,
 ) -> DescribeTopicPartitionsResponseTopic {
@@ -474,9 +503,9 @@ fn describe(
         ..Default::default()
     };
     DescribeTopicPartitionsResponseTopic {
-        name: Some(status.name.to_string()),
-        topic_id: uuid(status.id),
-        is_internal: status.name.is_internal(),
+        name: Some(outline.name.to_string()),
+        topic_id: uuid(outline.id),
+        is_internal: outline.name.is_internal(),
         partitions: (partitions.start as i32..partitions.end as i32).map(partition).collect(),
         topic_authorized_operations,
         ..Default::default()

@@ -222,6 +222,35 @@ mod tests {
         }
     }
 
+    /// What is taken apart is some fifty times as large as its bytes.
+    #[test]
+    fn more_elements_than_a_message_may_have_are_refused() {
+        let wanted = |count: usize, head: &[u8], element: &[u8]| {
+            let count = (count as u32).to_be_bytes();
+            [head, &count, &element.repeat(u32::from_be_bytes(count) as usize)].concat()
+        };
+        // Topics without a partition.
+        for (head, element) in [
+            (&b"\0\0\0\x03\0\0\0\x07\xff\xff\xff\xff\xff\xff\0\0\x03\xe8"[..], &b"\0\0\0\0\0\0"[..]),
+            (
+                &b"\0\x01\0\x04\0\0\0\x07\xff\xff\xff\xff\xff\xff\0\0\0\x01\0\0\0\x01\0\0\x04\0\x01"[..],
+                &b"\0\0\0\0\0\0"[..],
+            ),
+        ] {
+            let max = messages::ELEMENTS_MAX;
+            check_request(BytesMut::from(&wanted(max, head, element)[..])).expect("as many as there may be");
+            let refused = check_request(BytesMut::from(&wanted(max + 1, head, element)[..])).expect_err("one too many");
+            assert!(refused.message.contains("elements at most"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_to_be_answered_is_cut() {
+        let mut out = BytesMut::new();
+        crate::kafka::write::Write::new(&mut out, false).string(&"\u{e4}".repeat(40_000));
+        assert_eq!((out.len(), &out[..2]), (2 + 32_766, &32_766i16.to_be_bytes()[..]));
+    }
+
     #[test]
     fn every_beginning_is_refused() {
         for frame in WHOLE {

@@ -1,11 +1,13 @@
 //! Settings of topics and of the broker under Kafka's names: what each is here, and what becomes of one that is set.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use broker::{Broker, TopicStatus};
+use broker::{Broker, TopicOutline};
 use engine::security::Resource;
 use engine::{Error, ErrorKind, SettingsChange, Storage, TopicSettings};
 
+use super::admin::twice;
 use super::errors::{self, Code};
 use super::map::{Caller, NODE_ID};
 use super::messages::alter_configs::{AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse};
@@ -458,8 +460,8 @@ fn resource(kind: i8, name: &str) -> Resource<'_> {
     if kind == TOPIC { Resource::topic(name) } else { Resource::CLUSTER }
 }
 
-fn topic(broker: &Broker, name: &str) -> Result<TopicStatus, Failure> {
-    broker.describe_topic(name).map_err(|error| (errors::code(&error), error.message))
+fn topic(broker: &Broker, name: &str) -> Result<TopicOutline, Failure> {
+    broker.outline_topic(name).map_err(|error| (errors::code(&error), error.message))
 }
 
 /// Settings are of the node, which has one name, or of all, which has none.
@@ -501,7 +503,10 @@ pub(super) fn describe_configs(
         }
         DescribeConfigsResult { error_code, error_message, resource_type, resource_name, configs }
     };
-    let results = request.resources.into_iter().map(describe).collect();
+    // A resource is described once, however often it is named.
+    let mut named = HashSet::new();
+    let is_new = |asked: &DescribeConfigsResource| named.insert((asked.resource_type, asked.resource_name.clone()));
+    let results = request.resources.into_iter().filter(is_new).map(describe).collect();
     DescribeConfigsResponse { results, ..Default::default() }
 }
 
@@ -511,21 +516,25 @@ pub(super) async fn alter_configs(
     caller: &Caller,
     request: AlterConfigsRequest,
 ) -> AlterConfigsResponse {
+    let twice = twice(request.resources.iter().map(|asked| (asked.resource_type, asked.resource_name.as_str())));
     let mut responses = Vec::with_capacity(request.resources.len());
-    for asked in request.resources {
+    for asked in &request.resources {
         let draft = |settings: TopicSettings| {
             let mut draft = Draft::of(broker, settings);
             SETTINGS.iter().try_for_each(|setting| draft.set(setting.name, None))?;
             asked.configs.iter().try_for_each(|config| draft.set(&config.name, config.value.as_deref()))?;
             Ok(draft.change())
         };
-        let (kind, name) = (asked.resource_type, asked.resource_name);
-        let (error_code, error_message) = alter(broker, caller, 33, (kind, &name), request.validate_only, draft).await;
+        let what = (asked.resource_type, asked.resource_name.as_str());
+        let (error_code, error_message) = match twice.contains(&what) {
+            true => (Code::INVALID_REQUEST.0, Some(format!("{} is in the request twice", what.1))),
+            false => alter(broker, caller, 33, what, request.validate_only, draft).await,
+        };
         responses.push(AlterConfigsResourceResponse {
             error_code,
             error_message,
-            resource_type: kind,
-            resource_name: name,
+            resource_type: asked.resource_type,
+            resource_name: asked.resource_name.clone(),
         });
     }
     AlterConfigsResponse { responses, ..Default::default() }
@@ -537,8 +546,9 @@ pub(super) async fn incremental_alter_configs(
     caller: &Caller,
     request: IncrementalAlterConfigsRequest,
 ) -> IncrementalAlterConfigsResponse {
+    let twice = twice(request.resources.iter().map(|asked| (asked.resource_type, asked.resource_name.as_str())));
     let mut responses = Vec::with_capacity(request.resources.len());
-    for asked in request.resources {
+    for asked in &request.resources {
         let draft = |settings: TopicSettings| {
             let mut draft = Draft::of(broker, settings);
             for config in &asked.configs {
@@ -546,13 +556,16 @@ pub(super) async fn incremental_alter_configs(
             }
             Ok(draft.change())
         };
-        let (kind, name) = (asked.resource_type, asked.resource_name);
-        let (error_code, error_message) = alter(broker, caller, 44, (kind, &name), request.validate_only, draft).await;
+        let what = (asked.resource_type, asked.resource_name.as_str());
+        let (error_code, error_message) = match twice.contains(&what) {
+            true => (Code::INVALID_REQUEST.0, Some(format!("{} is in the request twice", what.1))),
+            false => alter(broker, caller, 44, what, request.validate_only, draft).await,
+        };
         responses.push(IncrementalResourceResponse {
             error_code,
             error_message,
-            resource_type: kind,
-            resource_name: name,
+            resource_type: asked.resource_type,
+            resource_name: asked.resource_name.clone(),
         });
     }
     IncrementalAlterConfigsResponse { responses, ..Default::default() }
@@ -616,8 +629,9 @@ pub(super) fn list_config_resources(
         |kind| caller.version > 0 && (request.resource_types.is_empty() || request.resource_types.contains(&kind));
     let mut config_resources = Vec::new();
     if is_asked(TOPIC) {
-        let (topics, _) = broker.list_topics("", usize::MAX);
-        let named = |topic: TopicStatus| ConfigResource { resource_name: topic.name.to_string(), resource_type: TOPIC };
+        let topics = broker.outline_topics();
+        let named =
+            |topic: TopicOutline| ConfigResource { resource_name: topic.name.to_string(), resource_type: TOPIC };
         config_resources.extend(topics.into_iter().map(named));
     }
     if is_asked(BROKER) {

@@ -1,5 +1,6 @@
 //! What is kept for a connection, and how each request of it is served.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -7,14 +8,18 @@ use broker::{Attempt, Broker, Wakes};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::Outbox;
-use net::service::{Handler, Held, Peer, Reply, once};
+use net::service::{Handler, Held, Peer, Reply, Standing, once};
 
-use super::codec::{self, Answer, Body, Call, KafkaProtocol, PRODUCE};
+use super::codec::{self, Answer, Body, Call, FETCH, KafkaProtocol, PRODUCE};
 use super::errors::Code;
+use super::fetch::FetchBudget;
 use super::map::{self, Attempts, Caller, Leaving, Refusal};
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, Produced};
 use super::security::Login;
+
+/// Where a peer without an address is: on this machine.
+const LOCALHOST: &str = "localhost";
 
 /// Hands requests to the broker.
 #[derive(Clone)]
@@ -22,6 +27,7 @@ pub(super) struct KafkaHandler {
     pub(super) broker: Arc<Broker>,
     /// Where clients are told to connect, if not where they did.
     pub(super) advertised: Option<(String, u16)>,
+    pub(super) budget: FetchBudget,
     /// Whether clients have to say who they are.
     pub(super) is_login_required: bool,
 }
@@ -35,6 +41,9 @@ pub(super) struct Session {
     login: Rc<Login>,
     leaving: Rc<Leaving>,
     wakes: Wakes,
+    /// Records were refused of which nobody asked to hear. The connection ends, as it does in Kafka: only so does the
+    /// client learn that it has to look anew where its topics are.
+    has_lost: bool,
 }
 
 type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
@@ -50,23 +59,27 @@ impl Handler<KafkaProtocol> for KafkaHandler {
     }
 
     fn open(&self, peer: &Rc<Rc<Peer>>, _outbox: &Arc<Outbox>) -> Session {
-        let local = peer.local.map_or_else(|| ("localhost".to_owned(), 0), |at| (at.ip().to_string(), at.port()));
+        let local = peer.local.map_or_else(|| (LOCALHOST.to_owned(), 0), |at| (written(at), at.port()));
         let advertised = self.advertised.clone().unwrap_or(local);
         let login = Rc::new(Login::new(self.is_login_required));
-        Session { peer: Rc::clone(peer), advertised, login, leaving: Rc::default(), wakes: Wakes::default() }
+        Session {
+            peer: Rc::clone(peer),
+            advertised,
+            login,
+            leaving: Rc::default(),
+            wakes: Wakes::default(),
+            has_lost: false,
+        }
     }
 
     fn call(&self, session: &mut Session, call: Call) -> Reply<Answer, Later> {
-        if !session.login.lets_pass(call.ticket.key) {
-            tracing::info!(peer = %session.peer, key = call.ticket.key, "closed a connection that has not logged in");
-            return Reply::Last(Answer::Silence);
+        if !session.lets_pass(&self.broker, call.ticket.key) {
+            return Reply::Now(Answer::Silence);
         }
         let caller = session.caller(call.client, call.ticket.version);
         match call.body {
             Body::Control(Request::SaslHandshake(request)) => {
-                let answer = session.login.handshake(call.ticket.version, &request);
-                let answer = Answer::Control(Response::SaslHandshake(answer));
-                if session.login.has_failed() { Reply::Last(answer) } else { Reply::Now(answer) }
+                Reply::Now(Answer::Control(Response::SaslHandshake(session.login.handshake(&request))))
             }
             Body::Control(Request::SaslAuthenticate(request)) => {
                 let (broker, login, peer) = (self.broker.clone(), session.login.clone(), session.peer.clone());
@@ -82,9 +95,17 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             Body::Produce(request) => self.produce(session, &caller, request),
             // Until it is answered nothing more of the connection is read, so one answer is all that it holds.
             Body::Fetch(request) => {
-                let broker = self.broker.clone();
+                let (broker, budget, login) = (self.broker.clone(), self.budget.clone(), session.login.clone());
                 Reply::Alone(once(
-                    async move { Answer::Fetched(map::fetch(&broker, &caller, &request).await) }.boxed_local(),
+                    async move {
+                        let fetched = map::fetch(&broker, &budget, &caller, &request).await;
+                        // It may have waited, and whoever was let in is let go of meanwhile.
+                        match login.lets_pass(&broker, FETCH) {
+                            true => Answer::Fetched(fetched),
+                            false => Answer::Silence,
+                        }
+                    }
+                    .boxed_local(),
                 ))
             }
             Body::NewerApiVersions => Reply::Now(Answer::Versions(codec::versions(Code::UNSUPPORTED_VERSION))),
@@ -99,7 +120,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
     }
 
     fn tell(&self, session: &mut Session, request: ProduceRequest) -> Option<Held> {
-        if !session.login.lets_pass(PRODUCE) {
+        if !session.lets_pass(&self.broker, PRODUCE) {
             return None;
         }
         let caller = session.caller(String::new(), 0);
@@ -109,7 +130,10 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                 // Nobody is told whether it is committed.
                 Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
                 Ok(Attempt::Waits(batch)) => waiting.push((topic, batch)),
-                Err(refusal) => map::publish_lost(&self.broker, &topic, &refusal.message),
+                Err(refusal) => {
+                    map::publish_lost(&self.broker, &topic, &refusal.message);
+                    session.has_lost = true;
+                }
             }
         }
         if waiting.is_empty() {
@@ -130,7 +154,11 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         session.wakes.flush();
     }
 
-    /// The broker goes away: members that wait for others are answered.
+    fn standing(&self, session: &Session) -> Standing {
+        if session.has_lost { Standing::Over } else { session.login.standing() }
+    }
+
+    /// The broker goes away: whoever waits for others, or for records, is answered.
     fn drain(&self, session: &mut Session) -> Option<Held> {
         session.leaving.begin();
         None
@@ -138,6 +166,14 @@ impl Handler<KafkaProtocol> for KafkaHandler {
 }
 
 impl Session {
+    fn lets_pass(&self, broker: &Broker, key: i16) -> bool {
+        let passes = self.login.lets_pass(broker, key);
+        if !passes {
+            tracing::info!(peer = %self.peer, key, "closed a connection whose user is not logged in, or gone");
+        }
+        passes
+    }
+
     fn caller(&self, client: String, version: i16) -> Caller {
         let (user, host) = (self.login.user(), host_of(&self.peer));
         Caller { client, user, host, advertised: self.advertised.clone(), version, leaving: self.leaving.clone() }
@@ -165,7 +201,12 @@ impl KafkaHandler {
 
 /// Where a connection comes from, as access control has it.
 fn host_of(peer: &Peer) -> String {
-    peer.address.map_or_else(|| "localhost".into(), |at| at.ip().to_string())
+    peer.address.map_or_else(|| LOCALHOST.into(), written)
+}
+
+/// An address as clients and access control have it: one of IPv4 is that also where it came in through IPv6.
+fn written(address: SocketAddr) -> String {
+    address.ip().to_canonical().to_string()
 }
 
 /// Waits for what became of every batch.
@@ -187,4 +228,18 @@ async fn finish(broker: Arc<Broker>, attempts: Attempts) -> Answer {
         }
     }
     Answer::Produced(Produced { topics })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_ipv4_is_one_however_it_came() {
+        for (at, expected) in
+            [("[::ffff:10.0.0.1]:9092", "10.0.0.1"), ("10.0.0.1:1", "10.0.0.1"), ("[::1]:9092", "::1")]
+        {
+            assert_eq!(written(at.parse().expect("an address")), expected);
+        }
+    }
 }

@@ -67,6 +67,7 @@ impl Code {
     pub const UNKNOWN_TOPIC_ID: Self = Self(100);
     pub const TRANSACTIONAL_ID_NOT_FOUND: Self = Self(105);
     pub const FENCED_MEMBER_EPOCH: Self = Self(110);
+    pub const UNRELEASED_INSTANCE_ID: Self = Self(111);
     pub const UNSUPPORTED_ASSIGNOR: Self = Self(112);
     pub const STALE_MEMBER_EPOCH: Self = Self(113);
     pub const MISMATCHED_ENDPOINT_TYPE: Self = Self(114);
@@ -82,6 +83,7 @@ pub(super) fn of_group(refused: &GroupError) -> Code {
         Reason::StaleEpoch => Code::FENCED_MEMBER_EPOCH,
         Reason::StaleGeneration => Code::ILLEGAL_GENERATION,
         Reason::ReplacedInstance => Code::FENCED_INSTANCE_ID,
+        Reason::InstanceInUse => Code::UNRELEASED_INSTANCE_ID,
         Reason::NotOwner => Code::STALE_MEMBER_EPOCH,
         Reason::HasMembers => Code::NON_EMPTY_GROUP,
         Reason::Subscribed => Code::GROUP_SUBSCRIBED_TO_TOPIC,

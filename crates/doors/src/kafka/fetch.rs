@@ -1,12 +1,14 @@
 //! Fetch: where a client goes on in each partition, and the batches that are there, shared with everybody else
 //! who reads them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{FetchFrom, Fetched, Isolation};
-use bytes::BufMut;
-use engine::{Offset, PartitionId, Result};
+use bytes::{BufMut, Bytes};
+use engine::{Offset, PartitionId, RecordBatch, Result};
 use net::service::Out;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::errors::Code;
 use super::parse::Fields;
@@ -15,6 +17,10 @@ use super::write::Write;
 
 /// A client that keeps no session says this, and one that would like to begin one.
 const NO_SESSION: i32 = 0;
+/// What a permit of the budget is for.
+const BUDGET_UNIT_BYTES: usize = 1 << 10;
+/// How long a fetch waits for others to read theirs before it is answered with nothing.
+const BUDGET_WAIT: Duration = Duration::from_secs(1);
 
 /// Where a client goes on.
 #[derive(Debug)]
@@ -88,7 +94,7 @@ fn pass_over_rest(fields: &mut Fields<'_>, version: i16) -> Result<()> {
 
 impl FetchPartition {
     fn parse(fields: &mut Fields<'_>, version: i16) -> Result<Self> {
-        let partition = partition_id(fields.i32()?)?;
+        let partition = partition_id(fields.i32()?);
         let leader_epoch = if version >= 9 { fields.i32()? } else { -1 };
         let offset = fields.i64()?;
         if version >= 12 {
@@ -114,16 +120,78 @@ impl FetchPartition {
 pub(super) struct FetchAnswer {
     pub code: Option<Code>,
     pub topics: Vec<(String, Vec<(PartitionId, PartitionFetched)>)>,
+    /// For the bytes of all batches.
+    pub permit: Option<OwnedSemaphorePermit>,
 }
 
 pub(super) type PartitionFetched = std::result::Result<Fetched, Code>;
 
-impl FetchAnswer {
-    pub(super) fn refused(code: Code) -> Self {
-        Self { code: Some(code), topics: Vec::new() }
+/// What the answers may come to that were fetched and not yet written to who asked, of all connections together.
+#[derive(Clone)]
+pub(super) struct FetchBudget(Arc<Semaphore>);
+
+impl FetchBudget {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes_max / BUDGET_UNIT_BYTES)))
     }
 
-    pub(super) fn encode(&self, version: i16, out: &mut Out) {
+    /// A permit for these batches; `None` where others have not read theirs yet.
+    pub(super) fn acquire(&self, found: &[Result<Fetched>]) -> Option<OwnedSemaphorePermit> {
+        self.0.clone().try_acquire_many_owned(units(found)).ok()
+    }
+
+    /// Returns when there is room for as much, or was not for so long.
+    pub(super) async fn wait(&self, found: Vec<Result<Fetched>>) {
+        let units = units(&found);
+        // What waits holds no batches.
+        drop(found);
+        // Whoever comes next takes what is given back here.
+        drop(tokio::time::timeout(BUDGET_WAIT, self.0.acquire_many(units)).await);
+    }
+}
+
+fn units(found: &[Result<Fetched>]) -> u32 {
+    let bytes: usize = found.iter().flatten().flat_map(|found| &found.batches).map(RecordBatch::len).sum();
+    bytes.div_ceil(BUDGET_UNIT_BYTES) as u32
+}
+
+/// The batches of an answer on their way out, of which so many are to come.
+struct Batches {
+    left: usize,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Batches {
+    /// The last one takes the permit with it: both go when it is written.
+    fn put(&mut self, bytes: Bytes, out: &mut Out) {
+        self.left -= 1;
+        match self.permit.take_if(|_| self.left == 0) {
+            Some(permit) => out.put_shared(Bytes::from_owner(Charged { bytes, _permit: permit })),
+            None => out.put_bytes(bytes),
+        }
+    }
+}
+
+struct Charged {
+    bytes: Bytes,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl FetchAnswer {
+    pub(super) fn refused(code: Code) -> Self {
+        Self { code: Some(code), ..Self::default() }
+    }
+
+    pub(super) fn encode(self, version: i16, out: &mut Out) {
+        let all = self.topics.iter().flat_map(|(_, partitions)| partitions);
+        let left = all.filter_map(|(_, fetched)| fetched.as_ref().ok()).map(|found| found.batches.len()).sum();
+        let mut batches = Batches { left, permit: self.permit };
         let is_flexible = version >= 12;
         {
             let mut head = Write::new(out.buf(), is_flexible);
@@ -139,7 +207,7 @@ impl FetchAnswer {
             head.string(name);
             head.count(partitions.len());
             for (partition, fetched) in partitions {
-                encode_partition(*partition, fetched, version, out);
+                encode_partition(*partition, fetched, &mut batches, version, out);
             }
             Write::new(out.buf(), is_flexible).tags();
         }
@@ -147,7 +215,13 @@ impl FetchAnswer {
     }
 }
 
-fn encode_partition(partition: PartitionId, fetched: &PartitionFetched, version: i16, out: &mut Out) {
+fn encode_partition(
+    partition: PartitionId,
+    fetched: &PartitionFetched,
+    batches: &mut Batches,
+    version: i16,
+    out: &mut Out,
+) {
     let is_flexible = version >= 12;
     let mut head = Write::new(out.buf(), is_flexible);
     head.put_i32(partition as i32);
@@ -175,7 +249,7 @@ fn encode_partition(partition: PartitionId, fetched: &PartitionFetched, version:
     }
     head.count(found.batches.iter().map(|batch| batch.len()).sum());
     for batch in &found.batches {
-        out.put_bytes(batch.bytes().clone());
+        batches.put(batch.bytes().clone(), out);
     }
     Write::new(out.buf(), is_flexible).tags();
 }
@@ -185,5 +259,38 @@ pub(super) fn check_leader_epoch(epoch: i32) -> std::result::Result<(), Code> {
     match epoch {
         ..=0 => Ok(()),
         1.. => Err(Code::UNKNOWN_LEADER_EPOCH),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{BatchBuilder, DraftBatch, Offset};
+
+    use super::*;
+
+    fn found(values: &[&[u8]]) -> Fetched {
+        let batch = |value: &&[u8]| {
+            let mut builder = BatchBuilder::new();
+            builder.push(0, None, Some(value), &[]).expect("a record");
+            builder.finish().map(|draft: DraftBatch| draft.stamp(Offset::MIN)).expect("a batch")
+        };
+        Fetched { batches: values.iter().map(batch).collect(), ..Fetched::default() }
+    }
+
+    #[test]
+    fn batches_are_charged_until_they_are_written() {
+        let budget = FetchBudget::new(4 * BUDGET_UNIT_BYTES);
+        let (large, small) = ([7; 2048], [7; 10]);
+        let all = [Ok(found(&[&large, &small])), Ok(Fetched::default()), Ok(found(&[&small]))];
+        let permit = budget.acquire(&all).expect("room");
+        assert_eq!(permit.num_permits(), 3);
+        assert!(budget.acquire(&all).is_none());
+        let partitions = (0..).zip(all).map(|(at, found)| (at, found.map_err(|_: engine::Error| Code::NONE)));
+        let topics = vec![("t".to_owned(), partitions.collect())];
+        let mut out = Out::default();
+        FetchAnswer { code: None, topics, permit: Some(permit) }.encode(12, &mut out);
+        assert_eq!(budget.0.available_permits(), 1);
+        out.clear();
+        assert_eq!(budget.0.available_permits(), 4);
     }
 }

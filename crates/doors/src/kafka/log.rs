@@ -1,11 +1,13 @@
 //! Questions about partition logs: where they begin and end, and which offset a time has.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use broker::{Broker, Isolation};
 use engine::security::Resource;
 use engine::{PartitionId, Result};
 
+use super::admin::twice;
 use super::errors::{self, Code};
 use super::fetch::{check_leader_epoch, isolation};
 use super::map::{Caller, LEADER_EPOCH};
@@ -34,13 +36,20 @@ pub(super) async fn list_offsets(
     request: ListOffsetsRequest,
 ) -> ListOffsetsResponse {
     let isolation = isolation(request.isolation_level);
+    let all = request
+        .topics
+        .iter()
+        .flat_map(|topic| topic.partitions.iter().map(|partition| (topic.name.as_str(), partition.partition_index)));
+    let twice: HashSet<(String, i32)> = twice(all).into_iter().map(|(topic, at)| (topic.to_owned(), at)).collect();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let may_describe = caller.may_use(broker, LIST_OFFSETS, &Resource::topic(&topic.name));
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in topic.partitions {
             let partition_index = wanted.partition_index;
-            let found = match may_describe.and_then(|()| check_leader_epoch(wanted.current_leader_epoch)) {
+            let is_twice = !twice.is_empty() && twice.contains(&(topic.name.clone(), partition_index));
+            let is_asked_well = if is_twice { Err(Code::INVALID_REQUEST) } else { may_describe };
+            let found = match is_asked_well.and_then(|()| check_leader_epoch(wanted.current_leader_epoch)) {
                 Ok(()) => offset_of(broker, &topic.name, &wanted, isolation).await.map_err(|e| errors::code(&e)),
                 Err(code) => Err(code),
             };

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Attempt, Broker, FetchLimits, Wakes};
+use broker::{Attempt, Broker, FetchLimits, Fetched, Wakes};
 use engine::security::{Resource, UserName};
 use engine::{Acks, DraftBatch, Error, PartitionId, Result};
 use tokio::sync::Notify;
@@ -15,7 +15,7 @@ use super::admin;
 use super::codec::{self, FETCH, PRODUCE};
 use super::configs;
 use super::errors::{self, Code};
-use super::fetch::{self, FetchAnswer, FetchRequest};
+use super::fetch::{self, FetchAnswer, FetchBudget, FetchRequest};
 use super::groups;
 use super::log;
 use super::messages::{Request, Response};
@@ -95,6 +95,8 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
         let may = caller.may_use(broker, PRODUCE, &Resource::transaction(id));
         may.map_err(|code| Refusal::denied(code, &format!("transactional id '{id}'")))
     });
+    // Nobody writes to a transaction that rights keep from them by leaving its name out.
+    let names_transaction = request.transactional_id.is_some();
     let mut attempts = Vec::new();
     for ProduceTopic { name, partitions } in request.topics {
         let name: Arc<str> = name.into();
@@ -102,7 +104,11 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
         for (partition, batch) in partitions {
             let attempt = may_publish.clone().and_then(|()| {
                 let batch = DraftBatch::parse(batch).inspect_err(|_| broker.metrics().publish_errors.add(1));
-                let attempt = batch.and_then(|batch| broker.try_publish(&name, Some(partition), acks, batch, wakes));
+                let batch = batch.map_err(Refusal::of_batch)?;
+                if batch.is_transactional() && !names_transaction {
+                    return Err(Refusal::denied(Code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "an unnamed transaction"));
+                }
+                let attempt = broker.try_publish(&name, Some(partition), acks, batch, wakes);
                 attempt.map_err(Refusal::of_batch)
             });
             attempts.push((name.clone(), partition, attempt));
@@ -136,26 +142,34 @@ pub(super) fn publish_lost(broker: &Broker, topic: &str, why: &str) {
 
 pub(super) fn produced(partition: PartitionId, published: Result<broker::Published, Refusal>) -> PartitionProduced {
     match published {
-        Ok(published) => {
-            let base_offset = published.base_offset as i64;
-            PartitionProduced { partition, code: Code::NONE, base_offset, message: None }
-        }
+        Ok(published) => PartitionProduced {
+            partition,
+            code: Code::NONE,
+            base_offset: published.base_offset as i64,
+            arrival_ms: published.arrival_ms.unwrap_or(-1),
+            message: None,
+        },
         Err(Refusal { code, message }) => {
-            PartitionProduced { partition, code, base_offset: -1, message: Some(message) }
+            PartitionProduced { message: Some(message), ..PartitionProduced::refused(partition, code) }
         }
     }
 }
 
 /// The same answer to every batch.
 pub(super) fn refuse_all(request: ProduceRequest, code: Code) -> Produced {
-    let refused = |(partition, _)| PartitionProduced { partition, code, base_offset: -1, message: None };
+    let refused = |(partition, _)| PartitionProduced::refused(partition, code);
     let topics = request.topics.into_iter();
     Produced {
         topics: topics.map(|topic| (topic.name.into(), topic.partitions.into_iter().map(refused).collect())).collect(),
     }
 }
 
-pub(super) async fn fetch(broker: &Broker, caller: &Caller, request: &FetchRequest) -> FetchAnswer {
+pub(super) async fn fetch(
+    broker: &Broker,
+    budget: &FetchBudget,
+    caller: &Caller,
+    request: &FetchRequest,
+) -> FetchAnswer {
     if request.has_session {
         return FetchAnswer::refused(Code::FETCH_SESSION_ID_NOT_FOUND);
     }
@@ -173,7 +187,23 @@ pub(super) async fn fetch(broker: &Broker, caller: &Caller, request: &FetchReque
     let FetchRequest { wait, bytes_min, bytes_max, isolation, .. } = *request;
     let wait = if refused.iter().any(Option::is_some) { Duration::ZERO } else { wait };
     let limits = FetchLimits { bytes_min, bytes_max, wait, isolation };
-    let mut found = broker.fetch_many(&from, limits).await.into_iter();
+    // Whoever waits while the broker goes away is answered with what is there.
+    let mut found = tokio::select! {
+        found = broker.fetch_many(&from, limits) => found,
+        () = caller.leaving.begun() => {
+            broker.fetch_many(&from, FetchLimits { wait: Duration::ZERO, ..limits }).await
+        }
+    };
+    let mut permit = budget.acquire(&found);
+    if permit.is_none() {
+        budget.wait(found).await;
+        found = broker.fetch_many(&from, FetchLimits { wait: Duration::ZERO, ..limits }).await;
+        permit = budget.acquire(&found);
+    }
+    if permit.is_none() {
+        found.iter_mut().flatten().for_each(Fetched::withhold);
+    }
+    let mut found = found.into_iter();
     let mut refused = refused.into_iter();
     let topics = request.topics.iter().map(|(topic, partitions)| {
         let partitions = partitions.iter().zip(&mut refused).map(|(wanted, refusal)| {
@@ -187,7 +217,7 @@ pub(super) async fn fetch(broker: &Broker, caller: &Caller, request: &FetchReque
         });
         (topic.clone(), partitions.collect())
     });
-    FetchAnswer { code: None, topics: topics.collect() }
+    FetchAnswer { code: None, topics: topics.collect(), permit }
 }
 
 /// The answer to every request that carries no records.
@@ -196,7 +226,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
     use Response as A;
     match request {
         Q::ApiVersions(_) => A::ApiVersions(codec::versions(Code::NONE)),
-        Q::Metadata(r) => A::Metadata(topics::metadata(broker, who, r)),
+        Q::Metadata(r) => A::Metadata(topics::metadata(broker, who, r).await),
         Q::FindCoordinator(r) => A::FindCoordinator(topics::find_coordinator(broker, who, r)),
         Q::ListOffsets(r) => A::ListOffsets(log::list_offsets(broker, who, r).await),
         Q::OffsetForLeaderEpoch(r) => A::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, who, r)),

@@ -33,11 +33,14 @@ use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSet
 pub use codec::check_request;
 use codec::{FRAME_BYTES_MAX, KafkaProtocol, LENGTH_BYTES};
 use connection::KafkaHandler;
+use fetch::FetchBudget;
 
 /// Requests of one connection that may wait for their answers: batches that are on their way to the disk.
 const REQUESTS_PER_CONNECTION_MAX: usize = 1024;
-/// Bytes of requests that are not whole yet, of all connections together.
+/// Bytes of requests that are not whole yet or beside which nothing else is handled, of all connections together.
 const FRAMES_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of records that were fetched and not yet written to who asked, of all connections together.
+const FETCHED_BYTES_MAX: usize = 1 << 30;
 /// Bytes of answers that wait for one connection before it is no longer read.
 const OUTBOX_BYTES_MAX: usize = 1 << 20;
 /// Kafka's own (`connections.max.idle.ms`): clients know that a connection may be gone after it.
@@ -84,8 +87,12 @@ pub fn open(
         },
         ..ServiceSettings::default()
     };
-    let handler =
-        KafkaHandler { broker, advertised: settings.advertised.clone(), is_login_required: settings.is_login_required };
+    let handler = KafkaHandler {
+        broker,
+        advertised: settings.advertised.clone(),
+        budget: FetchBudget::new(FETCHED_BYTES_MAX),
+        is_login_required: settings.is_login_required,
+    };
     let service = Service::new(KafkaProtocol, handler, service_settings);
     let telemetry = service.telemetry.clone();
     let server = Server::start(service, shards, connections, shutdown);

@@ -4,17 +4,21 @@ use std::ops::Range;
 
 use engine::{Error, Result};
 
+use super::messages::{ELEMENTS_MAX, STRING_BYTES_MAX};
+
 /// Reads from the front of a frame.
 pub(super) struct Fields<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// What is left of [`ELEMENTS_MAX`].
+    elements_left: usize,
     /// Flexible versions have short lengths, and tagged fields at the end of each structure.
     pub(super) is_flexible: bool,
 }
 
 impl<'a> Fields<'a> {
     pub(super) fn new(bytes: &'a [u8], at: usize, is_flexible: bool) -> Self {
-        Self { bytes, at, is_flexible }
+        Self { bytes, at, elements_left: ELEMENTS_MAX, is_flexible }
     }
 
     /// How much has been read.
@@ -83,6 +87,10 @@ impl<'a> Fields<'a> {
     }
 
     fn text(&mut self, length: usize) -> Result<&'a str> {
+        if length > STRING_BYTES_MAX {
+            let message = format!("a text of {length} bytes at {}, more than {STRING_BYTES_MAX}", self.at);
+            return Err(Error::malformed(message));
+        }
         let range = self.skip(length)?;
         let begin = range.start;
         std::str::from_utf8(&self.bytes[range]).map_err(|e| Error::malformed(format!("the text at {begin}: {e}")))
@@ -102,15 +110,23 @@ impl<'a> Fields<'a> {
         self.length(true)?.map(|length| self.skip(length)).transpose()
     }
 
-    /// How many elements follow. Each has at least one byte, so no more than that can come.
+    /// How many elements follow. Each has at least one byte, so no more than that can come, and all arrays of a
+    /// message together have no more than any other message may have.
     pub(super) fn count(&mut self) -> Result<usize> {
         let count = self.length(true)?.unwrap_or(0);
-        match self.bytes.len() - self.at {
-            left if count > left => {
-                Err(Error::malformed(format!("an array of {count} elements in the {left} bytes after {}", self.at)))
-            }
-            _ => Ok(count),
+        let left = self.bytes.len() - self.at;
+        if count > left {
+            return Err(Error::malformed(format!(
+                "an array of {count} elements in the {left} bytes after {}",
+                self.at
+            )));
         }
+        self.elements_left = self.elements_left.checked_sub(count).ok_or_else(|| {
+            Error::malformed(format!(
+                "an array of {count}: the arrays of a message have {ELEMENTS_MAX} elements at most"
+            ))
+        })?;
+        Ok(count)
     }
 
     /// Passes over the tagged fields that end a structure, where there are any.

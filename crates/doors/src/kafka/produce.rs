@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
-use engine::{Acks, Error, PartitionId, Result};
+use engine::{Acks, PartitionId, Result};
 
 use super::errors::Code;
 use super::parse::Fields;
@@ -46,7 +46,7 @@ impl ProduceRequest {
             let name = fields.string()?.to_owned();
             let mut partitions = Vec::new();
             for _ in 0..fields.count()? {
-                let partition = partition_id(fields.i32()?)?;
+                let partition = partition_id(fields.i32()?);
                 let batch = fields.bytes()?.unwrap_or_default();
                 partitions.push((partition, batch));
                 fields.tags()?;
@@ -74,8 +74,9 @@ impl ProduceRequest {
     }
 }
 
-pub(super) fn partition_id(index: i32) -> Result<PartitionId> {
-    PartitionId::try_from(index).map_err(|e| Error::malformed(format!("partition {index}: {e}")))
+/// A negative number is that of a partition which no topic has, and comes back as it was.
+pub(super) fn partition_id(index: i32) -> PartitionId {
+    index as PartitionId
 }
 
 /// What became of the batches of one request, in its order.
@@ -91,7 +92,15 @@ pub(super) struct PartitionProduced {
     pub code: Code,
     /// -1 where it was not taken.
     pub base_offset: i64,
+    /// The time that its records got when they arrived; -1 where they keep their own.
+    pub arrival_ms: i64,
     pub message: Option<String>,
+}
+
+impl PartitionProduced {
+    pub(super) fn refused(partition: PartitionId, code: Code) -> Self {
+        Self { partition, code, base_offset: -1, arrival_ms: -1, message: None }
+    }
 }
 
 impl Produced {
@@ -105,8 +114,7 @@ impl Produced {
                 out.put_i32(produced.partition as i32);
                 out.put_i16(produced.code.0);
                 out.put_i64(produced.base_offset);
-                // The time of the append, where that is what records are stamped with: never.
-                out.put_i64(-1);
+                out.put_i64(produced.arrival_ms);
                 if version >= 5 {
                     // Where the log begins is not looked up for each batch.
                     out.put_i64(-1);

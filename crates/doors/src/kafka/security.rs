@@ -1,13 +1,16 @@
 //! Who a connection is: SASL, with PLAIN and SCRAM. And the passwords of users, for who may change them.
 
 use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use broker::Broker;
 use bytes::Bytes;
 use engine::security::{Credential, Exchange, Mechanism, Resource, UserName, parse_plain};
 use engine::{Error, ErrorKind, Result};
+use net::service::Standing;
 
+use super::admin::twice;
 use super::configs::Failure;
 use super::errors::Code;
 use super::map::Caller;
@@ -25,9 +28,6 @@ use super::messages::sasl_handshake::{SaslHandshakeRequest, SaslHandshakeRespons
 const PLAIN: &str = "PLAIN";
 /// What a connection may ask before it is known who it is: SaslHandshake, ApiVersions, SaslAuthenticate.
 const BEFORE_LOGIN: [i16; 3] = [17, 18, 36];
-/// The newest handshake. After the one before, messages come without a header of a request; nobody has needed that
-/// since 2017.
-const HANDSHAKE_VERSION: i16 = 1;
 
 /// How far a connection is with saying who it is.
 #[derive(Default)]
@@ -45,6 +45,8 @@ enum Step {
     Scram(Mechanism),
     /// SCRAM's challenge was sent.
     Challenged(Box<Exchange>),
+    /// A message is looked at.
+    Busy,
     Done(UserName),
     /// It was refused: nothing more is answered.
     Failed,
@@ -63,13 +65,17 @@ impl Login {
         }
     }
 
-    /// Whether a request of the API with this key is answered now. If not, the connection has to be closed.
-    pub(super) fn lets_pass(&self, key: i16) -> bool {
-        match &*self.step.borrow() {
+    /// Whether a request of the API with this key is answered now. If not, the connection is over.
+    pub(super) fn lets_pass(&self, broker: &Broker, key: i16) -> bool {
+        let passes = match &*self.step.borrow() {
             Step::Failed => false,
-            Step::Done(_) => true,
+            Step::Done(user) => broker.has_user(user),
             _ => !self.is_required || BEFORE_LOGIN.contains(&key),
+        };
+        if !passes {
+            self.step.replace(Step::Failed);
         }
+        passes
     }
 
     /// Whether it is known who it is.
@@ -77,12 +83,17 @@ impl Login {
         matches!(*self.step.borrow(), Step::Done(_))
     }
 
-    /// Whether it was refused. Once that is answered the connection has to be closed.
-    pub(super) fn has_failed(&self) -> bool {
-        matches!(*self.step.borrow(), Step::Failed)
+    /// Whether the connection has said who it is, has still to say it, or was refused: then it is over.
+    pub(super) fn standing(&self) -> Standing {
+        match *self.step.borrow() {
+            Step::Failed => Standing::Over,
+            Step::Done(_) => Standing::Open,
+            _ if self.is_required => Standing::Opening,
+            _ => Standing::Open,
+        }
     }
 
-    pub(super) fn handshake(&self, version: i16, request: &SaslHandshakeRequest) -> SaslHandshakeResponse {
+    pub(super) fn handshake(&self, request: &SaslHandshakeRequest) -> SaslHandshakeResponse {
         let chosen = match request.mechanism.as_str() {
             PLAIN => Some(Step::Plain),
             name => Mechanism::ALL.into_iter().find(|known| known.name() == name).map(Step::Scram),
@@ -91,7 +102,6 @@ impl Login {
         let code = match (&*step, chosen) {
             // A connection says once who it is, and on a door that does not ask never.
             _ if !self.is_required => Code::ILLEGAL_SASL_STATE,
-            (Step::Begin, _) if version < HANDSHAKE_VERSION => Code::UNSUPPORTED_VERSION,
             (Step::Begin, None) => Code::UNSUPPORTED_SASL_MECHANISM,
             (Step::Begin, Some(chosen)) => {
                 *step = chosen;
@@ -113,8 +123,7 @@ impl Login {
         host: &str,
         request: SaslAuthenticateRequest,
     ) -> SaslAuthenticateResponse {
-        // Whatever ends this early has failed.
-        let step = self.step.replace(Step::Failed);
+        let step = self.step.replace(Step::Busy);
         let (code, message, auth_bytes) = match advance(broker, step, &request.auth_bytes).await {
             Ok((next, answer)) => {
                 if let Step::Done(user) = &next {
@@ -125,6 +134,7 @@ impl Login {
             }
             Err(error) => {
                 tracing::info!(host, %error, "refused to let somebody in");
+                self.step.replace(Step::Failed);
                 let code = match error.kind {
                     ErrorKind::Unsupported => Code::ILLEGAL_SASL_STATE,
                     _ => Code::SASL_AUTHENTICATION_FAILED,
@@ -152,7 +162,7 @@ async fn advance(broker: &Broker, step: Step, message: &[u8]) -> Result<(Step, B
             let (user, proof) = broker.finish_scram(*exchange, message)?;
             Ok((Step::Done(user), proof.into()))
         }
-        Step::Begin | Step::Done(_) | Step::Failed => {
+        Step::Begin | Step::Busy | Step::Done(_) | Step::Failed => {
             Err(Error::new(ErrorKind::Unsupported, "no handshake has said which mechanism this is of"))
         }
     }
@@ -176,7 +186,7 @@ pub(super) async fn describe_user_scram_credentials(
         Err(error) => return refused(Code::UNKNOWN_SERVER_ERROR, Some(error.message)),
     };
     let describe = |name: &str| {
-        let found = users.iter().find(|user| user.name.as_str() == name);
+        let found = users.binary_search_by(|user| user.name.as_str().cmp(name)).ok().map(|at| &users[at]);
         let infos = found.map(|user| {
             user.mechanisms.iter().map(|(mechanism, iterations)| CredentialInfo {
                 mechanism: *mechanism as i8,
@@ -200,7 +210,10 @@ pub(super) async fn describe_user_scram_credentials(
         }
     };
     let results = match request.users {
-        Some(named) if !named.is_empty() => named.iter().map(|user| describe(&user.name)).collect(),
+        Some(named) if !named.is_empty() => {
+            let named: BTreeSet<&str> = named.iter().map(|user| user.name.as_str()).collect();
+            named.into_iter().map(describe).collect()
+        }
         _ => users.iter().map(|user| describe(user.name.as_str())).collect(),
     };
     DescribeUserScramCredentialsResponse { error_message: None, results, ..Default::default() }
@@ -232,9 +245,11 @@ pub(super) async fn alter_user_scram_credentials(
         changes.push((upsertion.name, upsertion.mechanism, change.map(Change::Put)));
     }
     let mut results: Vec<AlterUserScramCredentialsResult> = Vec::new();
-    let is_twice: Vec<bool> = (0..changes.len())
-        .map(|i| changes.iter().filter(|other| (&other.0, other.1) == (&changes[i].0, changes[i].1)).count() > 1)
-        .collect();
+    // Where the answer about each user is.
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let twice = twice(changes.iter().map(|(user, mechanism, _)| (user.as_str(), *mechanism)));
+    let is_twice: Vec<bool> =
+        changes.iter().map(|(user, mechanism, _)| twice.contains(&(user.as_str(), *mechanism))).collect();
     for ((user, _, change), is_twice) in changes.into_iter().zip(is_twice) {
         let outcome = match (allowed, change) {
             (Err(code), _) => Err((code, String::new())),
@@ -247,12 +262,15 @@ pub(super) async fn alter_user_scram_credentials(
             Err((code, message)) => (code, Some(message)),
         };
         // Kafka answers once for a user, with the first error.
-        match results.iter_mut().find(|result| result.user == user) {
+        match places.get(&user).map(|at| &mut results[*at]) {
             Some(result) if result.error_code == Code::NONE.0 => {
                 (result.error_code, result.error_message) = (code.0, message);
             }
             Some(_) => {}
-            None => results.push(AlterUserScramCredentialsResult { user, error_code: code.0, error_message: message }),
+            None => {
+                places.insert(user.clone(), results.len());
+                results.push(AlterUserScramCredentialsResult { user, error_code: code.0, error_message: message });
+            }
         }
     }
     AlterUserScramCredentialsResponse { results, ..Default::default() }

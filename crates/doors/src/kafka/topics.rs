@@ -1,8 +1,9 @@
 //! Where things are: topics, and this one broker, which leads every partition and coordinates every group.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use broker::{Broker, TopicStatus};
+use broker::{Broker, TopicOutline};
 use engine::security::{Operation, Resource};
 use engine::{Error, ErrorKind};
 
@@ -18,32 +19,45 @@ use super::messages::metadata::{
 /// What coordinators are for.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
+/// Topics that are looked up, or created, before other connections have their turn.
+const TOPICS_PER_TURN: usize = 64;
 /// The keys of the two.
 const METADATA: i16 = 3;
 const FIND_COORDINATOR: i16 = 10;
 
-pub(super) fn metadata(broker: &Arc<Broker>, caller: &Caller, request: MetadataRequest) -> MetadataResponse {
+pub(super) async fn metadata(broker: &Arc<Broker>, caller: &Caller, request: MetadataRequest) -> MetadataResponse {
     // Older clients create topics without having to say so.
     let may_create = caller.version < 4 || request.allow_auto_topic_creation;
-    let shown = |status: &TopicStatus| {
-        let resource = Resource::topic(status.name.as_str());
+    let shown = |outline: &TopicOutline| {
+        let resource = Resource::topic(outline.name.as_str());
         let operations = caller.operations(broker, &resource, request.include_topic_authorized_operations);
-        MetadataResponseTopic { topic_authorized_operations: operations, ..topic(status) }
+        MetadataResponseTopic { topic_authorized_operations: operations, ..topic(outline) }
     };
-    let topics = match request.topics {
+    let mut topics = Vec::new();
+    match request.topics {
         // The first version had no other way to ask for all.
-        Some(topics) if !(caller.version == 0 && topics.is_empty()) => {
-            let found = topics.into_iter().map(|topic| (find(broker, caller, &topic, may_create), topic));
-            found
-                .map(|(found, wanted)| found.map_or_else(|code| refused(wanted, code), |status| shown(&status)))
-                .collect()
+        Some(wanted) if !(caller.version == 0 && wanted.is_empty()) => {
+            // A topic is told of once, however often it is named.
+            let mut named = HashSet::new();
+            for wanted in wanted {
+                if !named.insert((wanted.topic_id, wanted.name.clone())) {
+                    continue;
+                }
+                topics.push(match find(broker, caller, &wanted, may_create) {
+                    Ok(outline) => shown(&outline),
+                    Err(code) => refused(wanted, code),
+                });
+                if topics.len().is_multiple_of(TOPICS_PER_TURN) {
+                    tokio::task::yield_now().await;
+                }
+            }
         }
         _ => {
-            let all = broker.list_topics("", usize::MAX).0;
-            let may_see = |status: &&TopicStatus| may_describe(broker, caller, status.name.as_str()).is_ok();
-            all.iter().filter(may_see).map(shown).collect()
+            let all = broker.outline_topics();
+            let may_see = |outline: &&TopicOutline| may_describe(broker, caller, outline.name.as_str()).is_ok();
+            topics.extend(all.iter().filter(may_see).map(shown));
         }
-    };
+    }
     let (host, port) = caller.advertised.clone();
     MetadataResponse {
         brokers: vec![MetadataResponseBroker { node_id: NODE_ID, host, port: port.into(), ..Default::default() }],
@@ -85,19 +99,19 @@ fn find(
     caller: &Caller,
     wanted: &MetadataRequestTopic,
     may_create: bool,
-) -> Result<TopicStatus, Code> {
+) -> Result<TopicOutline, Code> {
     let Some(name) = asked_name(wanted) else {
         let id = engine::TopicId::from_bytes(wanted.topic_id.0.to_be_bytes());
         let found = broker.topic_by_id(id).ok().filter(|name| may_describe(broker, caller, name.as_str()).is_ok());
-        let status = found.and_then(|name| broker.describe_topic(name.as_str()).ok());
-        return status.ok_or(Code::UNKNOWN_TOPIC_ID);
+        let outline = found.and_then(|name| broker.outline_topic(name.as_str()).ok());
+        return outline.ok_or(Code::UNKNOWN_TOPIC_ID);
     };
     may_describe(broker, caller, name)?;
-    match broker.describe_topic(name) {
+    match broker.outline_topic(name) {
         Err(Error { kind: ErrorKind::NotFound, .. }) if may_create => {
             let may = caller.may(broker, Operation::Create, &Resource::CLUSTER);
             may.or_else(|_| caller.may(broker, Operation::Create, &Resource::topic(name)))?;
-            broker.partitions_of(name).and_then(|_| broker.describe_topic(name))
+            broker.partitions_of(name).and_then(|_| broker.outline_topic(name))
         }
         // A name that no topic can have, too.
         found => found.map_err(|error| engine::TopicName::parse(name).err().unwrap_or(error)),
@@ -108,7 +122,7 @@ fn find(
     })
 }
 
-fn topic(status: &TopicStatus) -> MetadataResponseTopic {
+fn topic(outline: &TopicOutline) -> MetadataResponseTopic {
     let partition = |partition_index| MetadataResponsePartition {
         partition_index,
         leader_id: NODE_ID,
@@ -118,10 +132,10 @@ fn topic(status: &TopicStatus) -> MetadataResponseTopic {
         ..Default::default()
     };
     MetadataResponseTopic {
-        name: Some(status.name.to_string()),
-        topic_id: Uuid(u128::from_be_bytes(status.id.to_bytes())),
-        is_internal: status.name.is_internal(),
-        partitions: (0..status.partitions.len() as i32).map(partition).collect(),
+        name: Some(outline.name.to_string()),
+        topic_id: Uuid(u128::from_be_bytes(outline.id.to_bytes())),
+        is_internal: outline.name.is_internal(),
+        partitions: (0..outline.settings.partitions as i32).map(partition).collect(),
         ..Default::default()
     }
 }

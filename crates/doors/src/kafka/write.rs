@@ -4,6 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use bytes::{BufMut, BytesMut};
 
+use super::messages::STRING_BYTES_MAX;
+
 /// Appends to an answer.
 pub(super) struct Write<'a> {
     out: &'a mut BytesMut,
@@ -31,7 +33,9 @@ impl<'a> Write<'a> {
         }
     }
 
+    /// Cut at the longest that the protocol has.
     pub(super) fn nullable_string(&mut self, text: Option<&str>) {
+        let text = text.map(|text| &text[..text.floor_char_boundary(STRING_BYTES_MAX)]);
         match (self.is_flexible, text) {
             (true, None) => self.varint(0),
             (true, Some(text)) => self.varint(text.len() as u32 + 1),

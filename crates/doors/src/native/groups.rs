@@ -83,6 +83,7 @@ async fn heartbeat(broker: &Arc<Broker>, heartbeat: Heartbeat, peer: &str) -> Re
                 assignor,
                 session_timeout_ms,
                 rebalance_timeout_ms,
+                takes_over: true,
             };
             broker.join_group(&group, join).await?
         }
@@ -204,7 +205,7 @@ fn info(status: GroupStatus) -> GroupInfo {
         },
         state: member.state,
         epoch: member.epoch,
-        topics: member.topics,
+        topics: member.topics.iter().map(ToString::to_string).collect(),
     };
     GroupInfo {
         group: status.name.to_string(),

@@ -69,7 +69,7 @@ pub struct ClassicJoin {
 impl ClassicJoin {
     /// Whether every value is in its range. Texts for people are cut, and a rebalance timeout is brought into its
     /// range.
-    pub(super) fn check(&mut self) -> Result<(), GroupError> {
+    pub fn check(&mut self) -> Result<(), GroupError> {
         if let Err(error) = super::group::check_session(self.session_timeout_ms) {
             return Err(GroupError { reason: Reason::InvalidTimeout, error });
         }

@@ -20,6 +20,8 @@ use crate::pattern::Pattern;
 
 /// Epochs that one record in the topic of offsets allows.
 const EPOCH_BLOCK: u32 = 1024;
+/// How long a group stays that has neither members nor offsets.
+const IDLE_MS: u64 = 10 * 60 * 1000;
 /// Epochs that begin with one change at most: topics are looked at, and then members go.
 const EPOCHS_PER_CHANGE: u32 = 2;
 
@@ -54,6 +56,8 @@ pub struct Join {
     pub session_timeout_ms: u32,
     /// How long it may take to give up partitions.
     pub rebalance_timeout_ms: u32,
+    /// Whether it comes in the place of a member with its instance id that is still there.
+    pub takes_over: bool,
 }
 
 impl Join {
@@ -93,7 +97,8 @@ pub(super) fn check_topics(topics: &[Pattern]) -> Result<()> {
             "the topics of a member have names of {bytes} bytes, more than {GROUP_TOPICS_BYTES_MAX}; use a pattern"
         )));
     }
-    match topics.iter().find(|topic| is_internal(topic.as_str()) || is_inbox(topic.as_str())) {
+    let is_name = |topic: &&Pattern| !matches!(topic, Pattern::Rule(_));
+    match topics.iter().filter(is_name).find(|topic| is_internal(topic.as_str()) || is_inbox(topic.as_str())) {
         Some(topic) => Err(Error::invalid(format!("a group cannot share the internal topic {topic}"))),
         None => Ok(()),
     }
@@ -263,6 +268,10 @@ impl Group {
         if known.is_some_and(|member| member.instance != join.who.instance) {
             return Err(Error::invalid(format!("member {} has another instance id", join.who.member)).into());
         }
+        if let Some(there) = self.instance_in_use(&join.who).filter(|_| !join.takes_over) {
+            let message = format!("member {there} of group {} has this instance id and has not left", self.name);
+            return Err(GroupError::new(Reason::InstanceInUse, message));
+        }
         self.take_over(&join.who);
         let id = join.who.member;
         if !self.members.contains_key(&id) && self.members.len() >= GROUP_MEMBERS_MAX {
@@ -307,6 +316,13 @@ impl Group {
             member.revoking.extend(lost);
             self.release(id, &BTreeSet::new());
         }
+    }
+
+    /// Another member that has the instance id of this one and has not said that it stops. One of the classic kind
+    /// never says so.
+    fn instance_in_use(&self, who: &Identity) -> Option<&MemberId> {
+        let there = self.instances.get(who.instance.as_ref()?).filter(|there| **there != who.member)?;
+        self.members.get(there).is_some_and(|member| !member.is_away && member.face.is_none()).then_some(there)
     }
 
     /// The member that came last with an instance id is the one.
@@ -421,7 +437,12 @@ impl Group {
             if self.members.is_empty() {
                 self.empty_since_ms = Some(now.unix_ms);
             }
-            self.topics.retain(|topic, _| self.members.values().any(|member| member.subscribes(topic)));
+            let mut wanted: Vec<&Pattern> = self.members.values().flat_map(|member| &member.topics).collect();
+            sort(&mut wanted);
+            let (names, patterns): (Vec<&Pattern>, Vec<&Pattern>) =
+                wanted.into_iter().partition(|pattern| matches!(pattern, Pattern::Topic(_)));
+            let is_named = |topic: &TopicName| names.binary_search_by(|name| name.as_str().cmp(topic.as_str())).is_ok();
+            self.topics.retain(|topic, _| is_named(topic) || patterns.iter().any(|pattern| pattern.matches(topic)));
             self.rebalance();
         }
     }
@@ -545,12 +566,10 @@ impl Group {
 
     pub(super) fn find(&mut self, who: &Identity) -> Outcome<&mut Member> {
         let (name, id) = (&self.name, &who.member);
-        let is_replaced = who.instance.as_ref().and_then(|i| self.instances.get(i)).is_some_and(|other| other != id);
-        match self.members.get_mut(id) {
-            Some(member) => Ok(member),
-            None if is_replaced => Err(wait::replaced(name, id)),
-            None => Err(wait::unknown(name, id.as_str())),
+        if who.instance.as_ref().and_then(|i| self.instances.get(i)).is_some_and(|other| other != id) {
+            return Err(wait::replaced(name, id));
         }
+        self.members.get_mut(id).ok_or_else(|| wait::unknown(name, id.as_str()))
     }
 
     /// A member that shows an epoch which it may have been told.
@@ -581,11 +600,15 @@ impl Group {
                 let Some(member) = self.members.get(&who.member) else {
                     return Ok(());
                 };
+                // What nobody shares, and of one of the classic kind also what nobody was given.
+                let is_free = |partition: &TopicPartition| {
+                    let is_shared = self.topics.contains_key(&partition.topic);
+                    !self.owners.contains_key(partition) && (member.face.is_some() || !is_shared)
+                };
                 let has = |partition: &TopicPartition| {
                     member.assigned.contains(partition)
                         || (member.revoking.contains(partition) && !member.gone.contains(partition))
-                        // One of the classic kind may commit what nobody was given.
-                        || (member.face.is_some() && !self.owners.contains_key(partition))
+                        || is_free(partition)
                 };
                 if let Some(foreign) = changes.iter().find(|change| !has(&change.partition)) {
                     if member.face.is_some() {
@@ -607,6 +630,15 @@ impl Group {
         }
         self.offsets.check(changes)?;
         Ok(())
+    }
+
+    /// Whether a member of this epoch is told where the group has read up to. Where members share out among
+    /// themselves, or there are none, nobody has to be one.
+    pub fn check_fetch(&mut self, who: &Identity, epoch: u32) -> Outcome {
+        if self.members.is_empty() {
+            return Ok(());
+        }
+        self.member(who, epoch).map(drop)
     }
 
     /// Whether there is room for these changes, whoever commits them.
@@ -648,6 +680,16 @@ impl Group {
         self.offsets.committed()
     }
 
+    /// What is committed in a partition, or will be once the log is safe for it.
+    pub fn newest(&self, partition: &TopicPartition) -> Option<&Committed> {
+        self.offsets.newest(partition)
+    }
+
+    /// Partitions of commits that have their place in the log and do not count yet.
+    pub fn on_their_way(&self) -> impl Iterator<Item = &TopicPartition> {
+        self.offsets.on_their_way()
+    }
+
     /// The changes that make the log forget the offsets of a topic, or all.
     pub fn tombstones(&self, topic: Option<&TopicName>) -> Vec<Change> {
         self.offsets.tombstones(topic)
@@ -669,8 +711,9 @@ impl Group {
         }
     }
 
-    /// Whether the group had no members for so long that its offsets go.
+    /// Whether the group had no members for so long that it goes, with its offsets if it has some.
     pub fn is_expired(&self, retention_ms: u64, now: Now) -> bool {
+        let retention_ms = if self.offsets.is_empty() { retention_ms.min(IDLE_MS) } else { retention_ms };
         self.empty_since_ms.is_some_and(|since| since.saturating_add(retention_ms) <= now.unix_ms)
     }
 
@@ -699,7 +742,7 @@ impl<'a> Subscriber<'a> {
             match pattern {
                 Pattern::Topic(name) if topics.contains_key(name) => drop(subscribed.insert(name.clone())),
                 Pattern::Topic(_) => {}
-                Pattern::Wildcard(_) => {
+                Pattern::Wildcard(_) | Pattern::Rule(_) => {
                     subscribed.extend(topics.keys().filter(|topic| pattern.matches(topic)).cloned())
                 }
             }

@@ -120,6 +120,8 @@ pub enum Reason {
     StaleGeneration,
     /// Another member came with the same instance id.
     ReplacedInstance,
+    /// The member with this instance id has not gone.
+    InstanceInUse,
     /// A commit of a partition that the member does not have.
     NotOwner,
     /// Not while the group has members.
@@ -152,7 +154,7 @@ impl GroupError {
             Reason::UnknownMember | Reason::StaleEpoch | Reason::StaleGeneration | Reason::NotOwner => {
                 ErrorKind::Fenced
             }
-            Reason::ReplacedInstance => ErrorKind::AlreadyExists,
+            Reason::ReplacedInstance | Reason::InstanceInUse => ErrorKind::AlreadyExists,
             Reason::HasMembers | Reason::Subscribed | Reason::RebalanceInProgress | Reason::GroupFull => {
                 ErrorKind::Busy
             }

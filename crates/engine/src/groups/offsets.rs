@@ -55,6 +55,25 @@ impl Offsets {
         &self.committed
     }
 
+    /// Whether none is committed or on its way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.committed.is_empty() && self.staged.is_empty()
+    }
+
+    /// What a partition's offset is once all commits on their way are safe.
+    pub(super) fn newest(&self, partition: &TopicPartition) -> Option<&Committed> {
+        let staged = self.staged.iter().rev().flat_map(|staged| staged.changes.iter().rev());
+        match staged.into_iter().find(|change| change.partition == *partition) {
+            Some(change) => change.committed.as_ref(),
+            None => self.committed.get(partition),
+        }
+    }
+
+    /// Partitions of commits on their way.
+    pub(super) fn on_their_way(&self) -> impl Iterator<Item = &TopicPartition> {
+        self.staged.iter().flat_map(|staged| &staged.changes).map(|change| &change.partition)
+    }
+
     /// Whether there is room for these changes beside those on their way.
     pub(super) fn check(&self, changes: &[Change]) -> Result<()> {
         if self.staged.len() >= GROUP_COMMITS_IN_FLIGHT_MAX {
@@ -128,8 +147,7 @@ impl Offsets {
 
     /// Partitions that have a committed offset, or will have one.
     fn partitions(&self) -> BTreeSet<&TopicPartition> {
-        let staged = self.staged.iter().flat_map(|staged| &staged.changes).map(|change| &change.partition);
-        self.committed.keys().chain(staged).collect()
+        self.committed.keys().chain(self.on_their_way()).collect()
     }
 
     /// What the log has to be told for it to forget these partitions.

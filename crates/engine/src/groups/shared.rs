@@ -83,6 +83,10 @@ impl Group {
             Some(id) if known.is_some() || !self.classic.use_name(&id) => {
                 let who = Identity { member: id, instance: join.instance.clone() };
                 self.find_face(&who)?;
+                // It has the instance id that it came with.
+                if self.find(&who)?.instance != who.instance {
+                    return Err(unknown(&self.name, who.member.as_str()));
+                }
                 who.member
             }
             Some(id) => id,

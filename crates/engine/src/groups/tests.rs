@@ -4,7 +4,7 @@
 //!
 //! - `group`: a new group, at time 0; topics stay
 //! - `topic NAME N`: a topic has N partitions from now on; `delete NAME`
-//! - `join M topics=A,B [instance=I] [assignor=range] [session=MS] [rebalance=MS]`: prints the answer, the
+//! - `join M topics=A,B [instance=I [yields=1]] [assignor=range] [session=MS] [rebalance=MS]`: prints the answer, the
 //!   epoch and, where it is told, what the member may read
 //! - `beat M [owns=A/0,A/1|none|told] [epoch=N] [instance=I]`: a heartbeat; `told` is what it was told last
 //! - `topics M A,B`: it subscribes to something else
@@ -98,6 +98,7 @@ pub(super) fn join_of(who: Identity, topics: Vec<Pattern>) -> Join {
         assignor: Assignor::Uniform,
         session_timeout_ms: 10_000,
         rebalance_timeout_ms: 5_000,
+        takes_over: true,
     }
 }
 
@@ -201,6 +202,7 @@ impl Script {
                     assignor: command.named("assignor").map_or(Ok(Assignor::Uniform), |name| name.parse())?,
                     session_timeout_ms: command.named_number("session").unwrap_or(10_000) as u32,
                     rebalance_timeout_ms: command.named_number("rebalance").unwrap_or(5_000) as u32,
+                    takes_over: command.named("yields").is_none(),
                     ..join_of(client.who.clone(), patterns(command.named("topics").expect("join wants topics=")))
                 };
                 beat = self.group.join(join, &self.topics, self.now)?;

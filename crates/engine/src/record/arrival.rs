@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 
-use super::{AT_ATTRIBUTES, AT_MAX_TIMESTAMP, BATCH_HEADER_BYTES, DraftBatch, RecordBatch, put_at, read_record, seal};
+use super::{
+    AT_ATTRIBUTES, AT_MAX_TIMESTAMP, BATCH_HEADER_BYTES, DraftBatch, RecordBatch, put_at, read_record, seal, u64_at,
+};
 use crate::codec::Codec;
 use crate::error::Result;
 
@@ -15,6 +17,11 @@ impl DraftBatch {
         self.bytes[AT_ATTRIBUTES + 1] |= ARRIVAL_BIT;
         put_at(&mut self.bytes, AT_MAX_TIMESTAMP, &now_ms.to_be_bytes());
         seal(&mut self.bytes);
+    }
+
+    /// The largest time of its records; where they have that of their arrival, the time of all.
+    pub fn max_timestamp_ms(&self) -> i64 {
+        u64_at(&self.bytes, AT_MAX_TIMESTAMP) as i64
     }
 
     /// Whether every record has a key. Decompresses them, within the limits of a reader.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::groups::{Committed, GroupError, GroupName, Reason};
-use crate::ids::TopicPartition;
+use crate::ids::{TopicName, TopicPartition};
 use crate::limits::{
     TRANSACTION_GROUPS_MAX, TRANSACTION_METADATA_BYTES_MAX, TRANSACTION_PARTITIONS_MAX, TRANSACTION_TIMEOUT_MS_MAX,
     TRANSACTIONAL_ID_BYTES_MAX,
@@ -425,6 +425,25 @@ impl Transaction {
             prepared.producer.epoch = self.producer.epoch.saturating_add(1);
         }
         prepared
+    }
+
+    /// The same with offsets that count from then on, ms since 1970.
+    pub fn decided_at(mut self, decided_ms: u64) -> Self {
+        self.offsets.values_mut().flatten().for_each(|(_, committed)| committed.committed_ms = decided_ms);
+        self
+    }
+
+    /// The same without a topic that is gone, `None` where it has nothing of it: in one that comes with the same name
+    /// neither its partitions nor its offsets mean anything.
+    pub fn without_topic(&self, topic: &TopicName, now_ms: u64) -> Option<Self> {
+        let mut all = self.partitions.iter().chain(self.offsets.values().flatten().map(|(at, _)| at));
+        if all.all(|at| at.topic != *topic) {
+            return None;
+        }
+        let mut without = Self { changed_ms: now_ms, ..self.clone() };
+        without.partitions.retain(|at| at.topic != *topic);
+        without.offsets.values_mut().for_each(|staged| staged.retain(|at, _| at.topic != *topic));
+        Some(without)
     }
 
     /// It is carried out everywhere; `None` where nothing was decided.

@@ -21,7 +21,7 @@ use super::body::{self, Permits};
 use super::input::Input;
 use super::out::Out;
 use super::pending::{Answer, Begun, Pending};
-use super::protocol::{Decoded, Fault, FaultKind, Handler, Held, Order, Protocol, Reply};
+use super::protocol::{Decoded, Fault, FaultKind, Handler, Held, Order, Protocol, Reply, Standing};
 use super::rest::{self, Rest};
 use super::scratch::{self, Batch, Scratch};
 use super::transport::Transport;
@@ -47,6 +47,8 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     rest: Rest,
     /// Boxed, because most streams never have any.
     pending: Option<Box<Pending<P, H>>>,
+    /// What the frame paid for whose request is pending alone: its bytes are there as long as that is.
+    paid: Option<Permit>,
     /// No pending request has taken too long before this tick.
     pending_due: u64,
     bodies: Bodies<P>,
@@ -68,7 +70,7 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
 }
 
 enum Stage {
-    /// No frame was whole yet.
+    /// No frame was whole yet, or the handler has not heard all that it has to hear first.
     Opening,
     Serving,
     /// Nothing more is handled; what is begun is finished.
@@ -169,7 +171,7 @@ impl<P: Protocol, H: Handler<P>, T> Connection<P, H, T> {
         if let Some(pending) = self.pending.take() {
             self.live.cells.requests_completed.add(pending.unfinished());
         }
-        (self.held, self.rest) = (None, Rest::new());
+        (self.held, self.rest, self.paid) = (None, Rest::new(), None);
         self.bodies.clear();
     }
 }
@@ -189,6 +191,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             outbox,
             rest: Rest::new(),
             pending: None,
+            paid: None,
             pending_due: u64::MAX,
             bodies: Bodies::default(),
             held: None,
@@ -332,6 +335,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             if self.pending.is_some() && self.outbox.has_room() {
                 self.answer(cx, &mut scratch.out, &mut scratch.batch);
+                self.look_at_standing();
             }
             let has_room = self.outbox.has_room();
             if scratch.out.len() >= FLUSH_BYTES || !has_room {
@@ -461,7 +465,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 break;
             }
         }
-        self.rest.release(rest);
+        let paid = self.rest.release(rest);
+        if self.pending.as_ref().is_some_and(|pending| pending.is_alone()) {
+            self.paid = paid;
+        }
         if has_frame {
             self.frame_began = now;
         }
@@ -548,10 +555,20 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
         }
         self.rest.wanted = 1;
-        if matches!(self.stage, Stage::Opening) {
-            self.stage = Stage::Serving;
-        }
+        self.look_at_standing();
         Ok(true)
+    }
+
+    /// Goes by what the handler has learnt of the peer.
+    fn look_at_standing(&mut self) {
+        match (&self.stage, self.live.handler.standing(&self.session)) {
+            (Stage::Opening, Standing::Open) => self.stage = Stage::Serving,
+            (Stage::Opening | Stage::Serving, Standing::Over) => {
+                self.bodies.clear();
+                self.stage = Stage::Finishing { drained: None, is_eof: false, fault: None };
+            }
+            _ => {}
+        }
     }
 
     #[cold]
@@ -669,6 +686,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 }
                 None => break,
             }
+        }
+        if !pending.is_alone() {
+            self.paid = None;
         }
         if pending.is_empty() {
             self.pending = None;

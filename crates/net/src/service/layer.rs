@@ -9,7 +9,7 @@ use futures_util::stream::Map;
 
 use super::body::Body;
 use super::peer::Peer;
-use super::protocol::{Handler, Held, Protocol, Reply};
+use super::protocol::{Handler, Held, Protocol, Reply, Standing};
 use crate::Outbox;
 
 /// Something that a handler can be wrapped in.
@@ -120,6 +120,10 @@ where
         self.inner.settle(session);
     }
 
+    fn standing(&self, session: &Self::Session) -> Standing {
+        self.inner.standing(session)
+    }
+
     fn drain(&self, session: &mut Self::Session) -> Option<Held> {
         self.inner.drain(session)
     }
@@ -201,6 +205,10 @@ where
 
     fn settle(&self, session: &mut Self::Session) {
         self.inner.settle(session);
+    }
+
+    fn standing(&self, session: &Self::Session) -> Standing {
+        self.inner.standing(session)
     }
 
     fn drain(&self, session: &mut Self::Session) -> Option<Held> {

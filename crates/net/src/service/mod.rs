@@ -29,7 +29,7 @@ pub use body::Body;
 pub use input::Input;
 pub use out::Out;
 pub use peer::{Peer, Transport};
-pub use protocol::{Decoded, Fault, FaultKind, Handler, Held, Never, Order, Protocol, Reply};
+pub use protocol::{Decoded, Fault, FaultKind, Handler, Held, Never, Order, Protocol, Reply, Standing};
 pub use server::Server;
 
 use crate::limits::{Cap, Lease};
@@ -41,7 +41,7 @@ use crate::telemetry::{Cells, Telemetry, TelemetrySettings};
 pub struct Timeouts {
     /// For the TLS or QUIC handshake.
     pub handshake: Duration,
-    /// From the open connection to its first whole frame.
+    /// From the open connection to its first whole frame, and to all that a handler wants to have heard first.
     pub first_frame: Duration,
     /// For each later frame from its first byte to its last, with more for large ones.
     pub read: Duration,

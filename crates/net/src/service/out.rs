@@ -25,9 +25,14 @@ impl Out {
         if bytes.len() < SHARE_BYTES {
             self.buf.extend_from_slice(&bytes);
         } else {
-            self.shared_bytes += bytes.len();
-            self.shared.push((self.buf.len(), bytes));
+            self.put_shared(bytes);
         }
+    }
+
+    /// Shares bytes of any length, so that they are dropped when they are written and not before.
+    pub fn put_shared(&mut self, bytes: Bytes) {
+        self.shared_bytes += bytes.len();
+        self.shared.push((self.buf.len(), bytes));
     }
 
     /// The buffer itself, for encoders that append to one. What is in it stays in it.

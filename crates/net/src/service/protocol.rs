@@ -133,6 +133,16 @@ pub enum Reply<R, L> {
     Last(R),
 }
 
+/// How far a stream is, as its handler sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Its peer has still to say who it is: the time for its first frame runs on.
+    Opening,
+    Open,
+    /// Nothing more is read. What was asked is answered, and the stream is closed.
+    Over,
+}
+
 /// What is done with requests. Each shard has a clone of its own, so it may keep `Rc` and `Cell` in what it makes.
 ///
 /// A request is answered now or later, and a message never: whatever else is written does not compile.
@@ -227,6 +237,12 @@ pub trait Handler<P: Protocol>: 'static {
     /// All that came with one read is handled: what was saved up for this moment is done now.
     fn settle(&self, session: &mut Self::Session) {
         let _ = session;
+    }
+
+    /// How far the stream is. Asked after each frame, and after each later answer.
+    fn standing(&self, session: &Self::Session) -> Standing {
+        let _ = session;
+        Standing::Open
     }
 
     /// The server goes away: what the stream has to do first, beside answering what it was asked.

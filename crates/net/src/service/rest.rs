@@ -70,13 +70,14 @@ impl Rest {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Keeps what is left, and what was paid for it if anything is.
-    pub(super) fn release(&mut self, left: BytesMut) {
-        if left.is_empty() {
-            (self.bytes, self.permit, self.wait) = (BytesMut::new(), None, None);
-        } else {
-            self.bytes = left;
+    /// Keeps what is left, and what was paid for it if anything is. Otherwise that comes back.
+    pub(super) fn release(&mut self, left: BytesMut) -> Option<Permit> {
+        self.bytes = left;
+        if !self.bytes.is_empty() {
+            return None;
         }
+        self.wait = None;
+        self.permit.take()
     }
 
     /// Makes room for more of a large frame, for so many bytes as are paid for. `None` while it waits for the memory.

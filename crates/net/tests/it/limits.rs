@@ -282,3 +282,19 @@ async fn a_peer_that_never_reads_is_bounded_and_cut(way: Way) {
         stand.dial(way).await.is_served().await;
     }
 }
+
+/// A request beside which no other is handled keeps its bytes until it is answered, and so what its frame paid.
+#[tokio::test]
+async fn a_request_that_is_alone_is_charged_until_it_is_answered() {
+    let stand = Stand::in_order(patient());
+    let mut peer = stand.dial(Way::Unix).await;
+    let words = format!("alone gate {}", "x".repeat(1 << 20));
+    peer.send(&call(1, &words)).await;
+    stand.world.until("begin gate").await;
+    // It is handled by now, and another turn is over when somebody else is served.
+    stand.dial(Way::Unix).await.is_served().await;
+    assert!(stand.memory.in_use() >= words.len() as u64, "{}", stand.memory.in_use());
+    stand.world.open("gate", 1);
+    assert!(matches!(peer.hear().await, Said::Answer(1, _)));
+    until("it is given back", || stand.memory.in_use() == 0).await;
+}

@@ -14,6 +14,7 @@ over_every_transport!(
     large_answers_come_whole_and_in_order,
     a_slow_request_keeps_later_answers_waiting_where_order_counts,
     later_requests_overtake_where_a_tag_tells,
+    a_stream_that_a_later_answer_ends_is_closed_behind_it,
     a_request_that_is_alone_holds_the_next_ones,
     the_last_answer_closes,
     one_request_may_have_several_answers,
@@ -194,6 +195,22 @@ async fn later_requests_overtake_where_a_tag_tells(way: Way) {
     }
     drop(peer);
     stand.is_left_alone().await;
+}
+
+async fn a_stream_that_a_later_answer_ends_is_closed_behind_it(way: Way) {
+    for stand in Stand::both(patient()) {
+        let mut peer = stand.dial(way).await;
+        peer.send_all(&[call(1, "wait first"), call(2, "over second"), call(3, "echo third")]).await;
+        stand.world.until("begin second").await;
+        stand.world.open("second", 1);
+        stand.world.open("first", 1);
+        let mut said = peer.hear_all(2).await;
+        said.sort_by_key(Said::id);
+        assert_eq!(said, [answer(1, "first"), answer(2, "second")]);
+        peer.ear.hears_the_end().await;
+        drop(peer);
+        stand.is_left_alone().await;
+    }
 }
 
 async fn a_request_that_is_alone_holds_the_next_ones(way: Way) {

@@ -13,6 +13,7 @@ use crate::harness::{Peer, Said, Stand, Way, noise, over_every_transport, until,
 
 over_every_transport!(
     a_silent_connection_is_closed,
+    a_peer_that_does_not_say_who_it_is_is_closed,
     a_first_frame_byte_by_byte_is_too_slow,
     a_later_frame_byte_by_byte_is_too_slow,
     a_body_byte_by_byte_is_too_slow,
@@ -70,6 +71,21 @@ async fn a_silent_connection_is_closed(way: Way) {
         half.send(&call(1, "echo x")[..HEAD_BYTES]).await;
         half.ear.is_told_and_closed(FaultKind::Timeout).await;
         drop(half);
+        stand.is_left_alone().await;
+    }
+}
+
+/// However much it asks: as long as the handler has not heard who it is, the time of the first frame runs on.
+async fn a_peer_that_does_not_say_who_it_is_is_closed(way: Way) {
+    for stand in Stand::both(impatient(|timeouts| timeouts.first_frame = 4 * SHORT)) {
+        let (mut silent, mut known) = (stand.dial(way).await, stand.dial(way).await);
+        known.send_all(&[call(1, "opening"), call(2, "open gate")]).await;
+        stand.world.open("gate", 1);
+        assert_eq!(known.hear_all(2).await, [Said::Answer(1, b"who".into()), Said::Answer(2, b"gate".into())]);
+        assert_eq!(silent.ask(1, "opening").await, b"who");
+        silent.ear.is_told_and_closed(FaultKind::Timeout).await;
+        known.is_served().await;
+        drop((silent, known));
         stand.is_left_alone().await;
     }
 }

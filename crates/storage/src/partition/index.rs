@@ -21,7 +21,7 @@ const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 24;
 const ROW_BYTES: usize = 24;
 /// Bytes of batches between two rows.
-const EVERY_BYTES: u64 = 16 << 10;
+pub(crate) const EVERY_BYTES: u64 = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexRow {

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::producers::{AbortedIndex, Producers};
+use engine::producers::{Aborted, AbortedIndex, Producers};
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
@@ -37,6 +37,8 @@ pub(crate) const NOT_SERVED: &str = "this partition is not served: ";
 pub(crate) const FLUSH_BYTES: usize = 4 << 20;
 /// What a batch in a tail costs beside its bytes.
 const ENTRY_BYTES: usize = 96;
+/// What is read from the system's cache on the thread that asks: a fraction of a millisecond.
+const CACHED_BYTES_MAX: usize = 1 << 20;
 
 /// What tails may hold, all together.
 #[derive(Debug, Default)]
@@ -222,6 +224,18 @@ impl DiskPartition {
     /// What is known of those who wrote the committed batches.
     pub fn producers(&self) -> Producers {
         self.state.lock().producers.clone()
+    }
+
+    /// What is before this offset was committed or aborted for good, and that lasts: a crash may still undo an end of a
+    /// transaction that is not on the disk yet.
+    pub fn stable_end(&self) -> Offset {
+        let state = self.state.lock();
+        state.producers.first_open().unwrap_or(state.committed)
+    }
+
+    /// Transactions whose abort lasts and that may have records from an offset up to another.
+    pub fn aborted(&self, from: Offset, to: Offset) -> Vec<Aborted> {
+        self.state.lock().producers.aborted(from, to)
     }
 
     /// Forgets aborted transactions of which neither a segment nor the tail has a record. Returns the offset before
@@ -651,6 +665,16 @@ impl State {
 }
 
 impl ColdRead {
+    /// The same at once, if none of it has to be waited for and it is not much work.
+    pub fn run_if_cached(&self) -> Option<Result<Vec<RecordBatch>>> {
+        if self.bytes_max > CACHED_BYTES_MAX {
+            return None;
+        }
+        let view = self.partition.segments.lock().view(self.from, None).ok()??;
+        let part = view.cached_part(self.from, self.bytes_max).filter(|_| view.base() <= self.from)?;
+        Some(part.read(self.from, self.bytes_max).map_err(|error| self.partition.explain(error)))
+    }
+
     pub fn run(self) -> Result<Vec<RecordBatch>> {
         self.find().map_err(|error| self.partition.explain(error))
     }

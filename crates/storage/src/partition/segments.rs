@@ -6,14 +6,14 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use engine::limits::BATCH_BYTES_MAX;
 use engine::record::BATCH_HEADER_BYTES;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
 use super::PartitionInfo;
-use super::index::Index;
+use super::index::{self, Index};
 use crate::disk::{Disk, DiskFile, damaged, failed, read_whole};
 use crate::journal::salvage;
 
@@ -614,6 +614,14 @@ impl View {
         Ok(self.part_at(row.map_or((0, self.info.base), |row| (row.at, row.offset))))
     }
 
+    /// The same if nothing of it has to be waited for, up to so many bytes.
+    pub(crate) fn cached_part(&self, offset: Offset, bytes_max: usize) -> Option<Part> {
+        let index = self.index.as_ref().filter(|index| index.bytes() + UNINDEXED_BYTES_MAX >= self.info.bytes)?;
+        let part = self.part_at(index.before(offset).map_or((0, self.info.base), |row| (row.at, row.offset)));
+        let len = (wanted(bytes_max) as u64).min(part.to - part.at) as usize;
+        part.file.is_cached(len, part.at).then_some(part)
+    }
+
     /// The offset of its first batch with a record of this time or later, of those that end after an offset.
     pub(crate) fn offset_for_time(&mut self, timestamp_ms: i64, after: Offset) -> Result<Option<Offset>> {
         self.complete_index()?;
@@ -690,9 +698,16 @@ impl Part {
     /// The batches from the one that holds `from`, up to `bytes_max`, at least one. Stops where the segment ended.
     pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
         let (mut at, mut expected, mut found, mut bytes) = (self.at, self.offset, Vec::new(), 0);
-        let mut ahead = Ahead { part: self, bytes: Bytes::new(), from: 0, want: bytes_max.clamp(64 << 10, 4 << 20) };
+        let mut ahead = Ahead { part: self, bytes: Bytes::new(), from: 0, want: wanted(bytes_max) };
         while at < self.to {
+            // One read of the file is enough for an answer, once there is a batch.
+            if !found.is_empty() && !ahead.has(at, BATCH_HEADER_BYTES) {
+                break;
+            }
             let len = self.check_head(&ahead.get(at, BATCH_HEADER_BYTES)?, at, expected)?;
+            if !found.is_empty() && (bytes + len > bytes_max || !ahead.has(at, len)) {
+                break;
+            }
             let batch =
                 RecordBatch::parse(ahead.get(at, len)?).map_err(|error| damaged(&self.path, at, error.message))?;
             (at, expected) = (at + len as u64, batch.next_offset());
@@ -704,9 +719,6 @@ impl Part {
                 continue;
             }
             bytes += batch.len();
-            if bytes > bytes_max && !found.is_empty() {
-                break;
-            }
             found.push(batch);
             if bytes >= bytes_max {
                 break;
@@ -731,6 +743,11 @@ impl Part {
     }
 }
 
+/// What one read of a file takes for so many bytes of batches: the index leads to a little before them.
+fn wanted(bytes_max: usize) -> usize {
+    bytes_max.saturating_add(index::EVERY_BYTES as usize).clamp(64 << 10, 4 << 20)
+}
+
 /// Bytes of a part, read ahead of what is asked for.
 struct Ahead<'p> {
     part: &'p Part,
@@ -740,14 +757,17 @@ struct Ahead<'p> {
 }
 
 impl Ahead<'_> {
+    /// Whether these bytes are there without another read.
+    fn has(&self, at: u64, len: usize) -> bool {
+        at >= self.from && at + len as u64 <= self.from + self.bytes.len() as u64
+    }
+
     /// These bytes, or those of them that there are.
     fn get(&mut self, at: u64, len: usize) -> Result<Bytes> {
-        if at < self.from || at + len as u64 > self.from + self.bytes.len() as u64 {
+        if !self.has(at, len) {
             let want = (self.want.max(len) as u64).min(self.part.to - at) as usize;
-            let mut bytes = BytesMut::zeroed(want);
-            let read = self.part.file.read_at(&mut bytes, at).map_err(failed("read", &self.part.path))?;
-            bytes.truncate(read);
-            (self.bytes, self.from) = (bytes.freeze(), at);
+            let bytes = self.part.file.read(want, at).map_err(failed("read", &self.part.path))?;
+            (self.bytes, self.from) = (bytes.into(), at);
         }
         let from = (at - self.from) as usize;
         Ok(self.bytes.slice(from..(from + len).min(self.bytes.len())))

@@ -82,7 +82,7 @@ pub enum User {
     },
     /// List users
     List,
-    /// Take a user's password away; whoever is connected stays so
+    /// Take a user's password away; their connections end when they ask for something next
     Delete {
         user: String,
         /// Only for this mechanism

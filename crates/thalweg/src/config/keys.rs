@@ -98,7 +98,7 @@ pub const KEYS: &[Key] = &[
     key("authorization", Broker, Kind::Bool, "false", "Whether other users may do only what thalweg acl allows"),
     key("connections_max", Broker, count(1, 1_000_000), "65536", "Open connections of each door"),
     key("connections_per_peer_max", Broker, count(0, 1_000_000), "0", "Open connections of one address at each door; 0 is as many as connections_max"),
-    key("hello_timeout_ms", Broker, MILLIS, "5000", "How long a connection may take for its handshake"),
+    key("hello_timeout_ms", Broker, MILLIS, "5000", "How long a connection may take for its handshake, and its login where it needs one"),
     key("shutdown_timeout_ms", Broker, MILLIS, "10000", "How long to finish what is begun when stopped"),
     key("shards", Broker, count(0, 1024), "0", "Threads that serve connections; 0 is one a core"),
     key("quic_endpoints", Broker, count(0, 64), "0", "QUIC sockets on the port; 0 is one for two cores, at most 4"),

@@ -253,6 +253,8 @@ async fn running_out_of_descriptors_passes() {
     until("one is closed", async || metric(&watcher, "thalweg_accept_shed_total").await > 0).await;
     reading::publish(&watcher, "t", ["served"]).await;
     drop(held);
+    // Those that still stood in line have to be seen off first.
+    until("only the watcher is left", async || metric(&watcher, "thalweg_native_connections").await == 1).await;
     let late = server.client("tcp").await;
     let mut subscription = reading::subscribe(&late, "t", Start::Earliest).await;
     assert_eq!(values(&mut subscription, 1).await, ["served"]);

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use broker::{Beat, Broker};
 use engine::groups::{Assignor, Identity, Join, Turn};
-use engine::limits::{REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN};
-use engine::security::Resource;
-use engine::{Error, Pattern, TopicId, TopicName, TopicPartition};
+use engine::limits::{GROUP_TOPICS_BYTES_MAX, REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN};
+use engine::security::{Operation, Resource};
+use engine::{Error, Pattern, Rule, TopicId, TopicName, TopicPartition};
+use regex::bytes::{Regex, RegexBuilder};
 
 use super::super::errors::Code;
 use super::super::map::Caller;
@@ -24,6 +25,9 @@ const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 /// In place of an epoch, of a member that leaves, and of a static one that comes back.
 const LEAVES: i32 = -1;
 const GOES_AWAY: i32 = -2;
+/// What a regular expression may take, in bytes, and how deep it may be.
+const REGEX_BYTES_MAX: usize = 64 << 10;
+const REGEX_NESTING_MAX: u32 = 32;
 
 pub(in super::super) async fn consumer_heartbeat(
     broker: &Arc<Broker>,
@@ -62,7 +66,7 @@ async fn try_heartbeat(
     };
     let who = identity(&id, request.instance_id.as_deref())?;
     let turn = match request.member_epoch {
-        0 => Some(broker.join_group_without_creating(&group, join(caller, who, request)?).await?),
+        0 => Some(broker.join_group_without_creating(&group, join(broker, caller, who, request)?).await?),
         LEAVES | GOES_AWAY => {
             broker.leave_group(&group, &who, request.member_epoch == GOES_AWAY).await?;
             None
@@ -70,7 +74,7 @@ async fn try_heartbeat(
         epoch => {
             let topics = match (&request.subscribed_topic_names, &request.subscribed_topic_regex) {
                 (None, None) => None,
-                _ => Some(topics(request)?),
+                _ => Some(topics(broker, caller, request)?),
             };
             let owned = request.topic_partitions.as_ref().map(|owned| self::owned(broker, owned));
             let beat = Beat { who, epoch: epoch as u32, owned, topics, wait: Duration::ZERO };
@@ -80,7 +84,12 @@ async fn try_heartbeat(
     Ok((id, turn))
 }
 
-fn join(caller: &Caller, who: Identity, request: &ConsumerGroupHeartbeatRequest) -> Outcome<Join> {
+fn join(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    who: Identity,
+    request: &ConsumerGroupHeartbeatRequest,
+) -> Outcome<Join> {
     let assignor = match request.server_assignor.as_deref() {
         None | Some("") => Assignor::default(),
         Some(name) => {
@@ -92,49 +101,61 @@ fn join(caller: &Caller, who: Identity, request: &ConsumerGroupHeartbeatRequest)
         who,
         client: caller.client.clone(),
         host: caller.host.clone(),
-        topics: topics(request)?,
+        topics: topics(broker, caller, request)?,
         assignor,
         session_timeout_ms: SESSION_TIMEOUT_MS,
         rebalance_timeout_ms: timeout_ms.clamp(SESSION_TIMEOUT_MS_MIN, REBALANCE_TIMEOUT_MS_MAX),
+        // As in Kafka: one that is alive stays.
+        takes_over: false,
     })
 }
 
-fn topics(request: &ConsumerGroupHeartbeatRequest) -> Outcome<Vec<Pattern>> {
+fn topics(broker: &Arc<Broker>, caller: &Caller, request: &ConsumerGroupHeartbeatRequest) -> Outcome<Vec<Pattern>> {
     let invalid = |error: Error| Refused { code: Code::INVALID_TOPIC_EXCEPTION, message: error.message };
     let named = request.subscribed_topic_names.iter().flatten();
     let named = named.map(|name| TopicName::parse(name).map(Pattern::Topic).map_err(invalid));
     let mut topics = named.collect::<Outcome<Vec<Pattern>>>()?;
     if let Some(regex) = request.subscribed_topic_regex.as_deref().filter(|regex| !regex.is_empty()) {
-        topics.extend(patterns(regex)?);
+        topics.push(rule(broker, caller, regex)?);
     }
     Ok(topics)
 }
 
-/// A regular expression that says what patterns can say: alternatives of names (`a|b`), all that begin with a name and
-/// a dot (`a\..*`), or all topics (`.*`).
-fn patterns(regex: &str) -> Outcome<Vec<Pattern>> {
-    let pattern = |alternative: &str| {
-        let text = match alternative {
-            ".*" | ".+" => ">".to_owned(),
-            _ => match alternative.strip_suffix("\\..*").or_else(|| alternative.strip_suffix("\\..+")) {
-                Some(prefix) => format!("{}.>", prefix.replace("\\.", ".")),
-                None => alternative.replace("\\.", "."),
-            },
-        };
-        // A dot that is not meant literally would match more than the name that is left.
-        let is_literal = alternative == ".*" || alternative == ".+" || !has_bare_dot(alternative);
-        Pattern::parse(&text).ok().filter(|_| is_literal && !text.contains('*'))
+/// Topics whose whole name a regular expression matches, and that the caller may see.
+fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
+    let invalid = |message| Refused { code: Code::INVALID_REGULAR_EXPRESSION, message };
+    // Before anything is made of it.
+    if text.len() > GROUP_TOPICS_BYTES_MAX {
+        return Err(invalid(format!("a regular expression has at most {GROUP_TOPICS_BYTES_MAX} bytes")));
+    }
+    let is_unknown = |error| invalid(format!("'{text}' is no regular expression that is known here: {error}"));
+    let regex = expression(text).map_err(is_unknown)?;
+    let (user, host) = (caller.user.clone(), caller.host.clone());
+    let whose = if broker.is_authorizing() { format!("{user} {host}") } else { String::new() };
+    let broker = Arc::downgrade(broker);
+    let takes = move |topic: &TopicName| {
+        let topic = topic.as_str();
+        let may_see =
+            |broker: Arc<Broker>| broker.authorize(&user, &host, Operation::Describe, &Resource::topic(topic)).is_ok();
+        regex.is_match(topic.as_bytes()) && broker.upgrade().is_some_and(may_see)
     };
-    let patterns: Option<Vec<Pattern>> = regex.split('|').map(pattern).collect();
-    patterns.ok_or_else(|| Refused {
-        code: Code::INVALID_REGULAR_EXPRESSION,
-        message: format!("'{regex}' is more than names, prefix\\..* and .* joined by |, which is what is known here"),
-    })
+    Ok(Pattern::Rule(Rule::new(text, &whose, takes)))
 }
 
-fn has_bare_dot(alternative: &str) -> bool {
-    let body = alternative.strip_suffix(".*").or_else(|| alternative.strip_suffix(".+")).unwrap_or(alternative);
-    body.replace("\\.", "").contains('.')
+/// Names are ASCII. What an expression comes to is small, for each member may have one.
+fn expression(text: &str) -> Result<Regex, regex::Error> {
+    let build = |text: &str| {
+        let mut builder = RegexBuilder::new(text);
+        builder
+            .unicode(false)
+            .size_limit(REGEX_BYTES_MAX)
+            .dfa_size_limit(REGEX_BYTES_MAX)
+            .nest_limit(REGEX_NESTING_MAX);
+        builder.build()
+    };
+    // Alone, too: what is put around it could complete it, as in `a)|(b`.
+    build(text)?;
+    build(&format!("^(?:{text})$"))
 }
 
 /// What a member reads; of a topic that was deleted it reads nothing.
@@ -159,25 +180,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regular_expressions_that_patterns_can_say() {
-        let shown = |regex: &str| {
-            patterns(regex).ok().map(|patterns| patterns.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
-        };
+    fn regular_expressions_match_whole_names() {
+        let is_match = |text: &str, name: &str| expression(text).map(|regex| regex.is_match(name.as_bytes()));
         let cases = [
-            ("orders", Some("orders")),
-            ("orders|bills-1", Some("orders bills-1")),
-            ("orders\\.eu|.*", Some("orders.eu >")),
-            ("orders\\..*", Some("orders.>")),
-            ("a\\.b\\..+", Some("a.b.>")),
-            ("orders.*", None),
-            ("orders.eu", None),
-            ("orders\\.[a-z]+", None),
-            ("(a|b)", None),
-            ("a.b\\..*", None),
-            ("a|", None),
+            ("orders", "orders", Some(true)),
+            ("orders", "orders-2", Some(false)),
+            ("orders|bills-1", "bills-1", Some(true)),
+            ("orders|bills", "bills-1", Some(false)),
+            ("^orders.*", "orders-2", Some(true)),
+            ("orders.*", "my-orders", Some(false)),
+            ("orders\\.[a-z]+", "orders.eu", Some(true)),
+            ("orders\\d", "orders7", Some(true)),
+            ("(?i)ORDERS", "orders", Some(true)),
+            ("a)|(b", "b", None),
+            ("[", "[", None),
+            ("(a)\\1", "aa", None),
+            ("(((a{100}){100}){100})", "a", None),
         ];
-        for (regex, expected) in cases {
-            assert_eq!(shown(regex).as_deref(), expected, "{regex}");
+        for (text, name, expected) in cases {
+            assert_eq!(is_match(text, name).ok(), expected, "{text} {name}");
         }
+        assert!(expression(&"(".repeat(4000)).is_err());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use broker::Broker;
-use engine::groups::{Committed, Committer, NO_LEADER_EPOCH, Reason};
+use engine::groups::{Committed, Committer, GroupError, GroupName, NO_LEADER_EPOCH, Reason};
 use engine::limits::{GROUP_PARTITIONS_MAX, OFFSET_METADATA_BYTES_MAX};
 use engine::security::Resource;
 use engine::{TopicName, TopicPartition};
@@ -26,6 +26,8 @@ use super::{
     OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH, Outcome, Refused, by_topic, group_for, identity, partition_of,
 };
 
+/// The first version that says what went wrong with all of it.
+const HAS_CODE: i16 = 2;
 /// The first version that asks for several groups at once.
 const ASKS_FOR_GROUPS: i16 = 8;
 /// In place of an offset that there is not.
@@ -38,11 +40,14 @@ pub(in super::super) async fn commit(
 ) -> OffsetCommitResponse {
     let mut offsets = Vec::new();
     let mut codes = Vec::new();
+    // Who may not do it hears nothing of what topics there are.
+    let group = group_for(broker, caller, OFFSET_COMMIT, &request.group_id);
     for topic in &request.topics {
         let found = broker.find_topic(&topic.name).zip(TopicName::parse(&topic.name).ok());
         let found = found.ok_or(Code::UNKNOWN_TOPIC_OR_PARTITION);
         let may_read = caller.may_use(broker, OFFSET_COMMIT, &Resource::topic(&topic.name));
-        let found = may_read.and(found);
+        let denied = group.as_ref().err().map(|refused| refused.code);
+        let found = denied.map_or(may_read.and(found), Err);
         for partition in &topic.partitions {
             let commit =
                 found.as_ref().map_err(|code| *code).and_then(|((_, count), name)| check(name, *count, partition));
@@ -50,7 +55,11 @@ pub(in super::super) async fn commit(
             offsets.extend(commit);
         }
     }
-    let committed = try_commit(broker, caller, &request, offsets).await.map_err(|refused| refused.code);
+    let committed = match group {
+        Ok(group) => try_commit(broker, &group, &request, offsets).await,
+        Err(refused) => Err(refused),
+    };
+    let committed = committed.map_err(|refused| refused.code);
     let code = committed.err().unwrap_or(Code::NONE);
     let mut codes = codes.into_iter().map(|own| own.unwrap_or(code).0);
     let topics = request.topics.into_iter().map(|topic| OffsetCommitResponseTopic {
@@ -88,11 +97,10 @@ fn check(
 
 async fn try_commit(
     broker: &Arc<Broker>,
-    caller: &Caller,
+    group: &GroupName,
     request: &OffsetCommitRequest,
     offsets: Vec<broker::OffsetCommit>,
 ) -> Outcome<()> {
-    let group = group_for(broker, caller, OFFSET_COMMIT, &request.group_id)?;
     let committer = match u32::try_from(request.generation_id_or_member_epoch) {
         Ok(epoch) => {
             Committer::Member { who: identity(&request.member_id, request.group_instance_id.as_deref())?, epoch }
@@ -100,16 +108,25 @@ async fn try_commit(
         // One that takes no part in the group.
         Err(_) => Committer::Outsider,
     };
-    broker.commit_offsets(&group, &committer, offsets).await.map_err(|refused| match refused.reason {
+    broker.commit_offsets(group, &committer, offsets).await.map_err(|refused| match refused.reason {
         Reason::HasMembers => Refused { code: Code::UNKNOWN_MEMBER_ID, message: refused.error.message },
-        Reason::StaleEpoch => Refused { code: Code::STALE_MEMBER_EPOCH, message: refused.error.message },
         _ if refused.error.kind == engine::ErrorKind::TooLarge => {
             Refused { code: Code::INVALID_COMMIT_OFFSET_SIZE, message: refused.error.message }
         }
-        _ => refused.into(),
+        _ => of_member(refused),
     })
 }
 
+/// A member whose epoch is not the one here is not put out: it hears of its own by its next heartbeat.
+fn of_member(refused: GroupError) -> Refused {
+    match refused.reason {
+        Reason::StaleEpoch => Refused { code: Code::STALE_MEMBER_EPOCH, message: refused.error.message },
+        _ => refused.into(),
+    }
+}
+
+/// A member that has to be one to be told where its group has read up to, and the epoch that it shows.
+type Asker = Option<(String, i32)>;
 /// Topics with their partitions, or all that there are.
 type Wanted = Option<Vec<(String, Vec<i32>)>>;
 /// Each partition with what is committed there, or why that is not said.
@@ -124,7 +141,10 @@ pub(in super::super) async fn fetch(
     if caller.version < ASKS_FOR_GROUPS {
         let wanted =
             request.topics.map(|topics| topics.into_iter().map(|of| (of.name, of.partition_indexes)).collect());
-        let (topics, error_code) = answer(broker, caller, &request.group_id, wanted, is_stable).await;
+        let (topics, error_code) = match caller.version < HAS_CODE {
+            false => answer(broker, caller, &request.group_id, None, wanted, is_stable).await,
+            true => answer_by_partition(broker, caller, &request.group_id, wanted.unwrap_or_default()).await,
+        };
         let topics = topics.into_iter().map(|(name, partitions)| OffsetFetchResponseTopic {
             name,
             partitions: partitions.into_iter().map(|(number, found)| old_partition(number, found)).collect(),
@@ -139,7 +159,8 @@ pub(in super::super) async fn fetch(
             continue;
         }
         let wanted = group.topics.map(|topics| topics.into_iter().map(|of| (of.name, of.partition_indexes)).collect());
-        let (topics, error_code) = answer(broker, caller, &group.group_id, wanted, is_stable).await;
+        let asker = group.member_id.map(|id| (id, group.member_epoch));
+        let (topics, error_code) = answer(broker, caller, &group.group_id, asker, wanted, is_stable).await;
         let topics = topics.into_iter().map(|(name, partitions)| OffsetFetchResponseTopics {
             name,
             partitions: partitions.into_iter().map(|(number, found)| partition(number, found)).collect(),
@@ -150,19 +171,56 @@ pub(in super::super) async fn fetch(
 }
 
 /// With the code of what went wrong with all of it.
-async fn answer(broker: &Arc<Broker>, caller: &Caller, group: &str, wanted: Wanted, is_stable: bool) -> (Found, i16) {
-    match found(broker, caller, group, wanted, is_stable).await {
+async fn answer(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    group: &str,
+    asker: Asker,
+    wanted: Wanted,
+    is_stable: bool,
+) -> (Found, i16) {
+    match found(broker, caller, group, asker, wanted, is_stable).await {
         Ok(found) => (found, Code::NONE.0),
         Err(refused) => (Found::new(), refused.code.0),
     }
 }
 
-async fn found(broker: &Arc<Broker>, caller: &Caller, group: &str, wanted: Wanted, is_stable: bool) -> Outcome<Found> {
+/// The same where there is no place for the code but with each partition.
+async fn answer_by_partition(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    group: &str,
+    wanted: Vec<(String, Vec<i32>)>,
+) -> (Found, i16) {
+    let found = found(broker, caller, group, None, Some(wanted.clone()), false).await.unwrap_or_else(|refused| {
+        let of = |numbers: Vec<i32>| numbers.into_iter().map(|number| (number, Err(refused.code))).collect();
+        wanted.into_iter().map(|(name, numbers)| (name, of(numbers))).collect()
+    });
+    (found, Code::NONE.0)
+}
+
+async fn found(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    group: &str,
+    asker: Asker,
+    wanted: Wanted,
+    is_stable: bool,
+) -> Outcome<Found> {
     let group = group_for(broker, caller, OFFSET_FETCH, group)?;
+    // One that is no member shows no epoch.
+    if let Some((id, Ok(epoch))) = asker.map(|(id, epoch)| (id, u32::try_from(epoch))) {
+        broker.check_fetch(&group, &identity(&id, None)?, epoch).await.map_err(of_member)?;
+    }
     // First: what a transaction commits meanwhile is then not missed.
     let unstable = if is_stable { broker.unstable_offsets(&group).await? } else { BTreeSet::new() };
+    let asked = |(name, numbers): &(String, Vec<i32>)| {
+        let topic = TopicName::parse(name).ok();
+        numbers.iter().filter_map(|number| partition_of(topic.as_ref()?, *number)).collect::<Vec<_>>()
+    };
+    let asked: Option<Vec<TopicPartition>> = wanted.as_ref().map(|topics| topics.iter().flat_map(asked).collect());
     let committed: BTreeMap<TopicPartition, Committed> =
-        broker.committed_offsets(&group, None).await?.into_iter().collect();
+        broker.committed_offsets(&group, asked.as_deref()).await?.into_iter().collect();
     let may_describe = |topic: &str| caller.may_use(broker, OFFSET_FETCH, &Resource::topic(topic));
     let wanted = wanted.unwrap_or_else(|| {
         let all: BTreeSet<TopicPartition> = committed.keys().chain(&unstable).cloned().collect();

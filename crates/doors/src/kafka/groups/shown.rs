@@ -1,12 +1,13 @@
 //! DescribeGroups, ConsumerGroupDescribe, ListGroups and DeleteGroups.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use broker::{Broker, ClassicInfo, GroupMember, GroupStatus};
 use bytes::Bytes;
 use engine::groups::{ClassicPhase, GroupState};
 use engine::security::Resource;
-use engine::{TopicName, TopicPartition};
+use engine::{Pattern, TopicName, TopicPartition};
 
 use super::super::errors::Code;
 use super::super::map::Caller;
@@ -58,8 +59,8 @@ pub(in super::super) async fn list(
     caller: &Caller,
     request: ListGroupsRequest,
 ) -> ListGroupsResponse {
-    let groups = match broker.list_groups("", usize::MAX).await {
-        Ok((groups, _)) => groups,
+    let mut groups = match broker.group_states().await {
+        Ok(groups) => groups,
         Err(refused) => {
             return ListGroupsResponse { error_code: Refused::from(refused).code.0, ..Default::default() };
         }
@@ -67,12 +68,16 @@ pub(in super::super) async fn list(
     let is_wanted = |wanted: &[String], name: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))
     };
-    let may_see = |name: &str| caller.may_use(broker, LIST_GROUPS, &Resource::group(name)).is_ok();
-    let groups = groups.into_iter().filter(|group| may_see(group.name.as_str())).map(|group| ListedGroup {
-        group_state: state_name(group.state, group.classic.as_ref()).into(),
-        group_type: type_name(group.state, group.classic.as_ref()).into(),
-        protocol_type: group.classic.map_or_else(|| CONSUMERS.into(), |classic| classic.protocol_type),
-        group_id: group.name.to_string(),
+    groups.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));
+    // Who may see the cluster sees all.
+    let may_see_all = caller.may_use(broker, LIST_GROUPS, &Resource::CLUSTER).is_ok();
+    let may_see = |name: &str| may_see_all || caller.may_use(broker, LIST_GROUPS, &Resource::group(name)).is_ok();
+    let groups = groups.into_iter().filter(|(name, ..)| may_see(name.as_str()));
+    let groups = groups.map(|(name, state, classic)| ListedGroup {
+        group_state: state_name(state, classic.as_ref()).into(),
+        group_type: type_name(state, classic.as_ref()).into(),
+        protocol_type: classic.map_or_else(|| CONSUMERS.into(), |classic| classic.protocol_type),
+        group_id: name.to_string(),
     });
     let groups = groups.filter(|group| {
         is_wanted(&request.states_filter, &group.group_state) && is_wanted(&request.types_filter, &group.group_type)
@@ -141,12 +146,19 @@ fn client_host(host: &str) -> String {
     format!("/{host}")
 }
 
+/// The names that a member subscribes to, and its regular expression.
+fn split(topics: &[Pattern]) -> (Vec<String>, Option<String>) {
+    let (rules, names): (Vec<&Pattern>, Vec<&Pattern>) =
+        topics.iter().partition(|topic| matches!(topic, Pattern::Rule(_)));
+    (names.iter().map(ToString::to_string).collect(), rules.first().map(ToString::to_string))
+}
+
 /// What it says to its leader, or would say to one.
 fn metadata(member: &GroupMember) -> Bytes {
     if !member.metadata.is_empty() || member.assignment.is_some() {
         return member.metadata.clone();
     }
-    let said = ConsumerProtocolSubscription { topics: member.topics.clone(), ..Default::default() };
+    let said = ConsumerProtocolSubscription { topics: split(&member.topics).0, ..Default::default() };
     encode_embedded(&said, EMBEDDED_VERSION)
 }
 
@@ -161,7 +173,7 @@ pub(in super::super) async fn describe_consumer(
             caller.operations(broker, &Resource::group(&name), request.include_authorized_operations);
         let status = status(broker, caller, CONSUMER_GROUP_DESCRIBE, &name).await.and_then(|status| {
             if type_name(status.state, status.classic.as_ref()) == CONSUMER {
-                return Ok(status);
+                return may_see_topics(broker, caller, status);
             }
             let message = format!("the broker does not share out in group '{name}'");
             Err(Refused { code: Code::GROUP_ID_NOT_FOUND, message })
@@ -180,14 +192,26 @@ pub(in super::super) async fn describe_consumer(
     ConsumerGroupDescribeResponse { groups, ..Default::default() }
 }
 
+/// A group is described with what its members have, or not at all.
+fn may_see_topics(broker: &Broker, caller: &Caller, status: GroupStatus) -> Outcome<GroupStatus> {
+    let had = status.members.iter().flat_map(|member| member.assigned.iter().chain(&member.target));
+    let topics: BTreeSet<&TopicName> = had.map(|partition| &partition.topic).collect();
+    for topic in topics {
+        caller.may_use(broker, CONSUMER_GROUP_DESCRIBE, &Resource::topic(topic.as_str()))?;
+    }
+    Ok(status)
+}
+
 fn described_consumers(broker: &Broker, status: GroupStatus) -> DescribedConsumers {
     let epoch = status.epoch as i32;
-    let members = status.members.into_iter().map(|member| Member {
+    let members = status.members.into_iter().map(|member| (split(&member.topics), member));
+    let members = members.map(|((names, regex), member)| Member {
         member_epoch: member.epoch as i32,
         member_type: if member.metadata.is_empty() { CONSUMER_MEMBER } else { CLASSIC_MEMBER },
         assignment: assignment(broker, member.assigned),
         target_assignment: assignment(broker, member.target),
-        subscribed_topic_names: member.topics,
+        subscribed_topic_names: names,
+        subscribed_topic_regex: regex,
         member_id: member.id.to_string(),
         instance_id: member.instance.map(|instance| instance.to_string()),
         client_id: member.client,

@@ -17,6 +17,7 @@ mod tests;
 
 pub use api::*;
 pub use message::{Api, Message, decode_embedded, encode_embedded};
+pub(super) use reader::STRING_BYTES_MAX;
 pub use reader::{ELEMENTS_MAX, Reader};
 pub use value::{Nullable, Uuid, Value};
 pub use writer::Writer;

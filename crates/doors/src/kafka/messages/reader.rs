@@ -9,7 +9,7 @@ use super::value::{Nullable, Value};
 /// broker has. What is decoded can be some thirty times as large as its bytes.
 pub const ELEMENTS_MAX: usize = 1 << 18;
 /// The longest string that the protocol has in any version.
-pub(super) const STRING_BYTES_MAX: usize = i16::MAX as usize;
+pub(in crate::kafka) const STRING_BYTES_MAX: usize = i16::MAX as usize;
 /// Elements that an array reserves at first.
 const RESERVED_ELEMENTS: usize = 16;
 /// Of an unsigned number of 32 bits, seven in a byte.

@@ -1,12 +1,13 @@
 //! A handler that does what the words of a request say.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::{LocalBoxStream, StreamExt, once, pending, unfold};
 use net::Outbox;
-use net::service::{Body, Handler, Held, Peer, Reply};
+use net::service::{Body, Handler, Held, Peer, Reply, Standing};
 
 use super::framed::{Call, Framed, Response};
 use super::{World, noise};
@@ -25,6 +26,7 @@ impl Drop for Connection {
 
 pub struct Session {
     outbox: Arc<Outbox>,
+    standing: Rc<Cell<Standing>>,
 }
 
 type Later = LocalBoxStream<'static, Response>;
@@ -94,10 +96,14 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
             panic!("told to panic");
         }
         self.0.keep_outbox(outbox);
-        Session { outbox: outbox.clone() }
+        Session { outbox: outbox.clone(), standing: Rc::new(Cell::new(Standing::Open)) }
     }
 
-    fn call(&self, _session: &mut Session, request: Call<'_>) -> Replied {
+    fn standing(&self, session: &Session) -> Standing {
+        session.standing.get()
+    }
+
+    fn call(&self, session: &mut Session, request: Call<'_>) -> Replied {
         if let Some(kept) = request.kept {
             let how = Bytes::from_static(if kept.is_copied { b"copied:" } else { b"taken:" });
             return Reply::Now(vec![how, kept.words.freeze()]);
@@ -119,6 +125,17 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
             "wait" => Reply::Later(gated(world, next().expect("a name"))),
             "alone" => Reply::Alone(gated(world, next().expect("a name"))),
             "last" => Reply::Last(text("bye")),
+            // Who it is has yet to be said.
+            "opening" => {
+                session.standing.set(Standing::Opening);
+                Reply::Now(text("who"))
+            }
+            // Alone, and then the stream is over, or open.
+            "over" | "open" => {
+                let (standing, name) = (session.standing.clone(), next().expect("a name"));
+                let to = if verb == "over" { Standing::Over } else { Standing::Open };
+                Reply::Alone(gated(world, name).inspect(move |_| standing.set(to)).boxed_local())
+            }
             "several" => Reply::Later(several(world, next().expect("a name"), number(next()))),
             "nothing" => Reply::Later(futures_util::stream::empty().boxed_local()),
             "never" => {

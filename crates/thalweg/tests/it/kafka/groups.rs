@@ -551,7 +551,8 @@ async fn newer_members_are_told_what_is_wrong() {
         (request.clone().with_member_id(text("nobody")), 25),
         (request.clone().with_group_id(GroupId(text(""))), 24),
         (request.clone().with_member_epoch(0).with_server_assignor(Some(text("mine"))), 112),
-        (request.clone().with_subscribed_topic_regex(Some(text("t[0-9]"))), 128),
+        (request.clone().with_subscribed_topic_regex(Some(text("t[0-9"))), 128),
+        (request.clone().with_subscribed_topic_regex(Some(text(&"t|".repeat(5_000)))), 128),
         (request.clone().with_subscribed_topic_names(Some(vec![topic("not a name")])), 17),
         (request.clone(), 0),
     ] {
@@ -571,10 +572,56 @@ async fn newer_members_are_told_what_is_wrong() {
         JoinGroupRequestProtocol::default().with_name(text("sessioned")).with_metadata(Bytes::from_static(b"x"));
     let request = connect.join_request().with_protocol_type(text("connect")).with_protocols(vec![protocol]);
     assert_eq!(connect.raw.call(9, request).await.error_code, 23);
-    // By a regular expression that is as simple as a pattern.
-    let request = consumer.request().with_subscribed_topic_regex(Some(text(".*")));
-    let response = consumer.raw.call(1, request).await;
-    assert_eq!(response.error_code, 0);
+    // Offsets are for members of this epoch, and for those who are no member.
+    let fetch = |id: Option<&'static str>, epoch| {
+        let of = OffsetFetchRequestGroup::default().with_group_id(group()).with_topics(None);
+        let of = of.with_member_id(id.map(text)).with_member_epoch(epoch);
+        OffsetFetchRequest::default().with_groups(vec![of])
+    };
+    for (request, code) in [
+        (fetch(Some("newer"), consumer.epoch), 0),
+        (fetch(Some("newer"), consumer.epoch + 1), 113),
+        (fetch(Some("nobody"), consumer.epoch), UNKNOWN_MEMBER),
+        (fetch(None, -1), 0),
+    ] {
+        assert_eq!(consumer.raw.call(9, request).await.groups[0].error_code, code);
+    }
+    // By a regular expression, which means whole names.
+    let topics = |regex| consumer.request().with_subscribed_topic_names(None).with_subscribed_topic_regex(Some(regex));
+    let requests = [topics(text("[a-s]|t+x")), topics(text("x|[s-u]"))];
+    for (request, count) in requests.into_iter().zip([0, 4]) {
+        let response = consumer.raw.call(1, request.with_topic_partitions(Some(Vec::new()))).await;
+        consumer.hear(&response);
+        assert_eq!(consumer.reads.len(), count);
+    }
+    let describe = ConsumerGroupDescribeRequest::default().with_group_ids(vec![group()]);
+    let described = consumer.raw.call(1, describe).await.groups.remove(0).members.remove(0);
+    assert_eq!(described.subscribed_topic_regex.as_deref(), Some("x|[s-u]"));
+    assert_eq!(described.subscribed_topic_names.len(), 0);
+}
+
+/// A static member of the newer kind that is alive stays; one that has said that it comes back is replaced.
+#[tokio::test]
+async fn newer_static_members_do_not_replace_each_other() {
+    let server = Server::start();
+    let _client = with_topic(&server).await;
+    let mut first = Consumer::join(&server).await;
+    let of = |consumer: &Consumer, epoch| {
+        let request = consumer.request().with_member_epoch(epoch).with_instance_id(Some(text("i")));
+        let topics = Some(vec![topic("t")]);
+        let request = request.with_rebalance_timeout_ms(30_000).with_subscribed_topic_names(topics);
+        request.with_topic_partitions(Some(Vec::new()))
+    };
+    first.id = "first".into();
+    let joined = first.raw.call(1, of(&first, 0)).await;
+    first.hear(&joined);
+    let again = of(&first, 0).with_member_id(text("second"));
+    assert_eq!(first.raw.call(1, again.clone()).await.error_code, 111);
+    let away = of(&first, -2).with_topic_partitions(None);
+    assert_eq!(first.raw.call(1, away).await.error_code, 0);
+    assert_eq!(first.raw.call(1, again).await.error_code, 0);
+    let beat = of(&first, first.epoch);
+    assert_eq!(first.raw.call(1, beat).await.error_code, FENCED_INSTANCE);
 }
 
 /// Groups are listed, described and deleted, and so are offsets that nobody needs.
@@ -679,7 +726,11 @@ async fn groups_are_for_those_that_lists_allow() {
     };
     app.send_join().await;
     assert_eq!(app.raw.answer::<JoinGroupRequest>(9).await.error_code, 30);
-    assert_eq!((app.beat().await, app.commit(0, 1).await), (30, 29));
+    assert_eq!((app.beat().await, app.commit(0, 1).await), (30, 30));
+    // The oldest version has no place for it but with each partition.
+    let of = OffsetFetchRequestTopic::default().with_name(topic("t")).with_partition_indexes(vec![0]);
+    let oldest = OffsetFetchRequest::default().with_group_id(group()).with_topics(Some(vec![of]));
+    assert_eq!(app.raw.call(1, oldest).await.topics[0].partitions[0].error_code, 30);
     let sync = SyncGroupRequest::default().with_group_id(group());
     assert_eq!(app.raw.call(5, sync).await.error_code, 30);
     assert_eq!(app.raw.call(5, LeaveGroupRequest::default().with_group_id(group())).await.error_code, 30);
@@ -717,6 +768,30 @@ async fn groups_are_for_those_that_lists_allow() {
     assert_eq!((described[0].error_code, described[0].authorized_operations), (0, 1 << 3 | 1 << 8));
     assert_eq!(app.raw.call(5, ListGroupsRequest::default()).await.groups.len(), 1);
     assert_eq!(app.raw.call(2, delete()).await.results[0].error_code, 30, "it may not delete");
+
+    // An expression means the topics that its member may see, and members that have others are not shown to it.
+    assert_eq!(app.leave().await, 0);
+    root.create("hidden").await;
+    let describe = || ConsumerGroupDescribeRequest::default().with_group_ids(vec![group()]);
+    let join = |member| {
+        let request = ConsumerGroupHeartbeatRequest::default().with_group_id(group()).with_member_id(text(member));
+        request.with_rebalance_timeout_ms(30_000).with_subscribed_topic_regex(Some(text(".*")))
+    };
+    let joined = app.raw.call(1, join("m")).await;
+    assert_eq!(joined.assignment.expect("a share").topic_partitions.len(), 1);
+    assert_eq!(app.raw.call(1, describe()).await.groups[0].error_code, 0);
+    assert_eq!(root.call(1, join("r")).await.error_code, 0);
+    let described = app.raw.call(1, describe()).await.groups.remove(0);
+    assert_eq!((described.error_code, described.members.len()), (29, 0));
+    assert_eq!(root.call(1, describe()).await.groups[0].members.len(), 2);
+
+    // Who may see the cluster sees all groups.
+    let other = join("r").with_group_id(GroupId(text("other")));
+    assert_eq!(root.call(1, other).await.error_code, 0);
+    assert_eq!(app.raw.call(5, ListGroupsRequest::default()).await.groups.len(), 1);
+    let may_see_cluster = may_read(4, "kafka-cluster").with_operation(8);
+    root.call(3, CreateAclsRequest::default().with_creations(vec![may_see_cluster])).await;
+    assert_eq!(app.raw.call(5, ListGroupsRequest::default()).await.groups.len(), 2);
 }
 
 /// A broker that goes away does not wait for members that wait for each other.

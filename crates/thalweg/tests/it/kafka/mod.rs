@@ -6,4 +6,5 @@ mod produce_fetch;
 pub mod raw;
 mod security;
 mod topics;
+mod transactions;
 mod wrong;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use client::Start;
 use engine::codec::Codec;
 use engine::{Record, TopicSettings};
-use kafka_protocol::messages::{FetchRequest, ProduceRequest};
+use kafka_protocol::messages::{ApiVersionsRequest, FetchRequest, ProduceRequest};
 
 use super::raw::{Raw, batch, fetch, fetched, produce, produced, records};
 use crate::reading::{subscribe, take};
@@ -107,4 +107,51 @@ async fn requests_are_answered_in_their_order() {
     let (_, end, batches) = fetched(&raw.call(11, fetch("order", 0, 0, 1000)).await);
     assert_eq!(end, 100);
     assert_eq!(records(&batches), numbered(0..100));
+}
+
+/// As much as may be returned is enough, however much more is asked for.
+#[tokio::test]
+async fn a_fetch_does_not_wait_for_more_than_it_may_return() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    raw.call(9, produce("t", 0, -1, batch(Codec::None, &numbered(0..10)))).await;
+    for bytes_max in [0, 100] {
+        let request = fetch("t", 0, 0, 600_000).with_min_bytes(1 << 30).with_max_bytes(bytes_max);
+        assert_eq!(records(&fetched(&raw.call(11, request).await).2), numbered(0..10), "{bytes_max}");
+    }
+}
+
+/// Whoever waits for records is answered when the broker goes away, and does not hold it up.
+#[tokio::test]
+async fn a_fetch_that_waits_ends_with_the_broker() {
+    let mut server = Server::with(&["shutdown_timeout_ms=600000"]);
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    // What is read with one read is handled before anything of it is answered: the fetch waits by then.
+    let versions = raw.frame_of(3, &ApiVersionsRequest::default());
+    let fetch = raw.frame_of(11, &fetch("t", 0, 0, 50_000));
+    raw.send_bytes(&[versions, fetch].concat()).await;
+    raw.answer::<ApiVersionsRequest>(3).await;
+    server.signal(rustix::process::Signal::TERM);
+    let (code, end, batches) = fetched(&raw.answer::<FetchRequest>(11).await);
+    assert_eq!((code, end, batches.len()), (0, 0, 0));
+    assert!(raw.frame().await.is_none());
+    assert!(server.ended().await.success());
+}
+
+/// Where records get the time of their arrival their producer is told which.
+#[tokio::test]
+async fn a_producer_is_told_the_time_of_arrival() {
+    let server = Server::start();
+    let settings = TopicSettings { arrival_times: true, ..TopicSettings::default() };
+    server.client("tcp").await.create_topic("arrivals", settings).await.expect("created");
+    let mut raw = Raw::connect(&server).await;
+    raw.create("own").await;
+    let response = raw.call(9, produce("arrivals", 0, -1, batch(Codec::Lz4, &numbered(0..2)))).await;
+    let told = response.responses[0].partition_responses[0].log_append_time_ms;
+    let read = records(&fetched(&raw.call(11, fetch("arrivals", 0, 0, 0)).await).2);
+    assert!(told > 0 && read.iter().all(|record| record.timestamp_ms == told), "{told} {read:?}");
+    let response = raw.call(9, produce("own", 0, -1, batch(Codec::Lz4, &numbered(0..2)))).await;
+    assert_eq!(response.responses[0].partition_responses[0].log_append_time_ms, -1);
 }

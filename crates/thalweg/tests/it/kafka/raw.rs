@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use engine::codec::Codec;
 use engine::{BatchBuilder, Record, RecordBatch};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
@@ -29,15 +29,26 @@ impl Raw {
     }
 
     pub async fn connect_to(address: SocketAddr) -> Self {
-        let stream = within("a connection", TcpStream::connect(address)).await.expect("connected");
-        stream.set_nodelay(true).expect("no delay");
-        Self { stream, correlation: 0 }
+        Self::try_connect(address).await.expect("connected")
+    }
+
+    /// The same where there may be nobody.
+    pub async fn try_connect(address: SocketAddr) -> Option<Self> {
+        let stream = within("a connection", TcpStream::connect(address)).await.ok()?;
+        stream.set_nodelay(true).ok()?;
+        Some(Self { stream, correlation: 0 })
     }
 
     /// Asks, and waits for the answer.
     pub async fn call<R: Request>(&mut self, version: i16, request: R) -> R::Response {
         self.send(version, &request).await;
         self.answer::<R>(version).await
+    }
+
+    /// The same, `None` where the broker has gone meanwhile.
+    pub async fn try_call<R: Request>(&mut self, version: i16, request: &R) -> Option<R::Response> {
+        self.send(version, request).await;
+        self.frame().await.map(|frame| decoded::<R>(version, frame))
     }
 
     /// Creates a topic, by asking for it.
@@ -49,30 +60,36 @@ impl Raw {
 
     /// Asks without waiting.
     pub async fn send<R: Request>(&mut self, version: i16, request: &R) {
-        let mut body = BytesMut::new();
-        request.encode(&mut body, version).expect("a request of this version");
-        self.send_body(R::KEY, version, R::header_version(version), &body).await;
+        let frame = self.frame_of(version, request);
+        self.send_bytes(&frame).await;
     }
 
     /// The same with a body of any bytes.
     pub async fn send_body(&mut self, key: i16, version: i16, header_version: i16, body: &[u8]) {
+        let frame = self.frame_of_body(key, version, header_version, body);
+        self.send_bytes(&frame).await;
+    }
+
+    /// A whole request, for who sends several at once.
+    pub fn frame_of<R: Request>(&mut self, version: i16, request: &R) -> BytesMut {
+        let mut body = BytesMut::new();
+        request.encode(&mut body, version).expect("a request of this version");
+        self.frame_of_body(R::KEY, version, R::header_version(version), &body)
+    }
+
+    fn frame_of_body(&mut self, key: i16, version: i16, header_version: i16, body: &[u8]) -> BytesMut {
         self.correlation += 1;
         let header = RequestHeader::default()
             .with_request_api_key(key)
             .with_request_api_version(version)
             .with_correlation_id(self.correlation)
             .with_client_id(Some(StrBytes::from_static_str("raw")));
-        let mut frame = BytesMut::new();
+        let mut frame = BytesMut::zeroed(4);
         header.encode(&mut frame, header_version).expect("a header");
         frame.extend_from_slice(body);
-        self.send_frame(&frame).await;
-    }
-
-    pub async fn send_frame(&mut self, frame: &[u8]) {
-        let mut bytes = BytesMut::with_capacity(frame.len() + 4);
-        bytes.put_i32(frame.len() as i32);
-        bytes.extend_from_slice(frame);
-        self.send_bytes(&bytes).await;
+        let length = frame.len() as i32 - 4;
+        frame[..4].copy_from_slice(&length.to_be_bytes());
+        frame
     }
 
     /// Bytes of no meaning. The broker may have hung up.
@@ -83,25 +100,24 @@ impl Raw {
     /// The answer to the oldest request that was not answered. Its correlation id is looked at by the caller of
     /// [`Raw::frame`] only.
     pub async fn answer<R: Request>(&mut self, version: i16) -> R::Response {
-        let mut frame = self.frame().await.expect("an answer");
-        ResponseHeader::decode(&mut frame, R::Response::header_version(version)).expect("a header");
-        let response = R::Response::decode(&mut frame, version).expect("an answer of this version");
-        assert!(frame.is_empty(), "{} bytes are left behind an answer", frame.len());
-        response
+        decoded::<R>(version, self.frame().await.expect("an answer"))
     }
 
     /// The next frame, or `None` where the broker has hung up.
     pub async fn frame(&mut self) -> Option<Bytes> {
         let mut length = [0; 4];
-        match within("an answer", self.stream.read_exact(&mut length)).await {
-            Ok(_) => {
-                let mut frame = vec![0; (&length[..]).get_i32() as usize];
-                within("an answer", self.stream.read_exact(&mut frame)).await.expect("a whole frame");
-                Some(frame.into())
-            }
-            Err(_) => None,
-        }
+        within("an answer", self.stream.read_exact(&mut length)).await.ok()?;
+        let mut frame = vec![0; (&length[..]).get_i32() as usize];
+        within("an answer", self.stream.read_exact(&mut frame)).await.ok()?;
+        Some(frame.into())
     }
+}
+
+fn decoded<R: Request>(version: i16, mut frame: Bytes) -> R::Response {
+    ResponseHeader::decode(&mut frame, R::Response::header_version(version)).expect("a header");
+    let response = R::Response::decode(&mut frame, version).expect("an answer of this version");
+    assert!(frame.is_empty(), "{} bytes are left behind an answer", frame.len());
+    response
 }
 
 pub fn text(text: &str) -> StrBytes {

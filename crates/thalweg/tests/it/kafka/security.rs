@@ -3,6 +3,8 @@
 use aws_lc_rs::{digest, hmac, pbkdf2};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use engine::Record;
+use engine::codec::Codec;
 use kafka_protocol::messages::alter_user_scram_credentials_request::{
     ScramCredentialDeletion, ScramCredentialUpsertion,
 };
@@ -15,7 +17,7 @@ use kafka_protocol::messages::{
     MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest,
 };
 
-use super::raw::{Raw, text, topic};
+use super::raw::{Raw, batch, fetch, produce, text, topic};
 use crate::command;
 use crate::server::{Launch, Server};
 
@@ -92,14 +94,46 @@ async fn nobody_is_answered_who_has_not_logged_in() {
     let mut raw = Raw::connect(&server).await;
     assert_eq!(shake(&mut raw, "PLAIN").await, 0);
     assert_eq!(say(&mut raw, b"\0app\0wrong").await.0, 58);
-    raw.send(3, &ApiVersionsRequest::default()).await;
-    assert!(raw.frame().await.is_none(), "after that nothing more is answered");
+    assert!(raw.frame().await.is_none(), "after that the connection ends by itself");
     let mut raw = Raw::connect(&server).await;
     let refused = raw.call(1, SaslHandshakeRequest::default().with_mechanism(text("GSSAPI"))).await;
     let offered: Vec<&str> = refused.mechanisms.iter().map(|mechanism| mechanism.as_str()).collect();
     assert_eq!((refused.error_code, offered), (33, vec!["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]));
     let mut raw = Raw::connect(&server).await;
     assert_eq!(say(&mut raw, b"\0app\0secret").await.0, 34, "a handshake comes first");
+    assert!(raw.frame().await.is_none(), "and then never");
+}
+
+/// Who asks what anybody may ask holds a connection no longer than one who says nothing.
+#[tokio::test]
+async fn whoever_does_not_log_in_in_time_is_closed() {
+    let server = Server::with(&[SET[0], SET[1], "hello_timeout_ms=500"]);
+    let mut stranger = Raw::connect(&server).await;
+    assert_eq!(stranger.call(3, ApiVersionsRequest::default()).await.error_code, 0);
+    assert_eq!(shake(&mut stranger, "PLAIN").await, 0);
+    let mut app = log_in(&server, "app", "secret").await.expect("it is right");
+    assert!(stranger.frame().await.is_none());
+    // The time of whoever is let in is over by now as well.
+    assert_eq!(app.call(4, MetadataRequest::default()).await.brokers.len(), 1);
+}
+
+/// A user that is deleted is let go of, also in the middle of a wait for records.
+#[tokio::test]
+async fn a_deleted_user_asks_for_nothing_more() {
+    let server = Server::with(&SET[..2]);
+    command::feed(&server, ["user", "add", "ann"], "pencil\n").ok();
+    let mut app = log_in(&server, "app", "secret").await.expect("it is right");
+    app.create("t").await;
+    let mut waiting = log_in(&server, "ann", "pencil").await.expect("it is right");
+    let mut idle = log_in(&server, "ann", "pencil").await.expect("it is right");
+    waiting.send(11, &fetch("t", 0, 0, 60_000)).await;
+    assert_eq!(idle.call(4, MetadataRequest::default()).await.brokers.len(), 1);
+    command::on(&server, ["user", "delete", "ann"]).ok();
+    idle.send(4, &MetadataRequest::default()).await;
+    assert!(idle.frame().await.is_none());
+    app.call(9, produce("t", 0, -1, batch(Codec::None, &[Record::new("secret")]))).await;
+    assert!(waiting.frame().await.is_none());
+    assert_eq!(app.call(4, MetadataRequest::default()).await.brokers.len(), 1);
 }
 
 #[tokio::test]

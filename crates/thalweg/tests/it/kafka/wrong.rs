@@ -1,11 +1,19 @@
 //! What is wrong is answered as the protocol says, and harms nobody else.
 
 use bytes::BytesMut;
+use doors::kafka::messages::APIS;
 use engine::Record;
 use engine::codec::Codec;
-use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, MetadataRequest};
+use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::{
+    ApiKey, ApiVersionsRequest, DeleteTopicsRequest, DescribeConfigsRequest, ListOffsetsRequest, MetadataRequest,
+};
+use kafka_protocol::protocol::Encodable;
 
-use super::raw::{Raw, batch, fetch, fetched, produce, produced};
+use super::raw::{Raw, batch, fetch, fetched, produce, produced, text, topic};
 use crate::server::{Server, until};
 
 /// Batches that cannot be taken, and what their producer hears. The connection lives on.
@@ -30,6 +38,8 @@ async fn wrong_batches_are_refused_one_by_one() {
         ("no topic", good.clone(), 17),
         ("a topic that is not there", good.clone(), 3),
         ("a partition that is not there", good.clone(), 3),
+        ("a partition that nobody can have", good.clone(), 3),
+        ("two batches", [&good[..], &good[..]].concat().into(), 87),
         ("what is the broker's own", good.clone(), 3),
     ];
     for (what, bytes, code) in cases {
@@ -37,6 +47,7 @@ async fn wrong_batches_are_refused_one_by_one() {
             "no topic" => ("not a name", 0),
             "a topic that is not there" => ("u", 0),
             "a partition that is not there" => ("t", 7),
+            "a partition that nobody can have" => ("t", -1),
             "what is the broker's own" => ("_offsets", 0),
             _ => ("t", 0),
         };
@@ -58,7 +69,7 @@ async fn wrong_places_are_refused_one_by_one() {
     raw.create("t").await;
     raw.call(9, produce("t", 0, -1, batch(Codec::None, &[Record::new("v")]))).await;
     for (name, partition, offset, code) in
-        [("t", 0, 2, 1), ("t", 0, -5, 1), ("t", 1, 0, 3), ("u", 0, 0, 3), ("t", 0, 1, 0)]
+        [("t", 0, 2, 1), ("t", 0, -5, 1), ("t", 1, 0, 3), ("t", -1, 0, 3), ("u", 0, 0, 3), ("t", 0, 1, 0)]
     {
         let response = raw.call(11, fetch(name, partition, offset, 0)).await;
         assert_eq!(fetched(&response).0, code, "{name} {partition} {offset}");
@@ -97,4 +108,148 @@ async fn wrong_frames_end_their_connection() {
     assert!(raw.frame().await.is_none());
     until("a word in the log", async || server.log().matches("closed a Kafka connection").count() >= 8).await;
     assert_eq!(bystander.call(4, MetadataRequest::default()).await.brokers.len(), 1);
+}
+
+/// What is named many times is not answered many times: a small request would ask for an answer of any size.
+#[tokio::test]
+async fn a_thing_that_is_named_twice_is_answered_once_or_refused() {
+    const TIMES: usize = 100_000;
+    let server = Server::with(&["default_partitions=1000"]);
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    let named = MetadataRequestTopic::default().with_name(Some(topic("t")));
+    let response = raw.call(12, MetadataRequest::default().with_topics(Some(vec![named; TIMES]))).await;
+    assert_eq!(response.topics.len(), 1);
+    assert_eq!(response.topics[0].partitions.len(), 1000);
+    let named = DescribeConfigsResource::default().with_resource_type(2).with_resource_name(text("t"));
+    let named = named.with_configuration_keys(None);
+    let response = raw.call(4, DescribeConfigsRequest::default().with_resources(vec![named; TIMES])).await;
+    assert_eq!(response.results.len(), 1);
+    let at = |index| ListOffsetsPartition::default().with_partition_index(index).with_timestamp(-1);
+    let named = ListOffsetsTopic::default().with_name(topic("t")).with_partitions(vec![at(1), at(2), at(1)]);
+    let response = raw.call(7, ListOffsetsRequest::default().with_topics(vec![named])).await;
+    let codes: Vec<i16> = response.topics[0].partitions.iter().map(|partition| partition.error_code).collect();
+    assert_eq!(codes, [42, 0, 42]);
+    let named = DeleteTopicState::default().with_name(Some(topic("t")));
+    let response = raw.call(6, DeleteTopicsRequest::default().with_topics(vec![named; 2])).await;
+    assert_eq!(response.responses.iter().map(|topic| topic.error_code).collect::<Vec<_>>(), [42, 42]);
+    assert_eq!(raw.call(4, MetadataRequest::default().with_topics(None)).await.topics.len(), 1);
+}
+
+/// Records of which nobody wants to hear and that are not taken end their connection: so a client learns of it.
+#[tokio::test]
+async fn records_that_are_lost_end_their_connection() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    let good = batch(Codec::None, &[Record::new("v")]);
+    raw.send(9, &produce("t", 0, 0, good.clone())).await;
+    assert_eq!(produced(&raw.call(9, produce("t", 0, -1, good.clone())).await), (0, 1, None));
+    raw.send(9, &produce("nowhere", 0, 0, good)).await;
+    assert!(raw.frame().await.is_none());
+}
+
+/// Numbers that are always the same (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// A body of each API as it should be, with its key and its version.
+fn bodies() -> Vec<(i16, i16, Vec<u8>)> {
+    let byte = |hex: &[u8]| u8::from_str_radix(std::str::from_utf8(hex).expect("hex"), 16).expect("hex");
+    let vectors = include_str!("../../../../doors/tests/vectors/kafka_requests.txt").lines();
+    let vectors = vectors.filter(|line| !line.starts_with('#')).map(|line| {
+        let hex = line.split_once(' ').expect("a name and its bytes").1;
+        let bytes: Vec<u8> = hex.as_bytes().chunks(2).map(byte).collect();
+        let number = |at: usize| i16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        (number(0), number(2), bytes[4..].to_vec())
+    });
+    let mut bodies: Vec<_> = vectors.collect();
+    for version in [3, 12] {
+        let mut body = BytesMut::new();
+        let records = batch(Codec::Zstd, &[Record::new("v").with_key("k")]);
+        produce("t", 0, -1, records).encode(&mut body, version).expect("a produce");
+        bodies.push((ApiKey::Produce as i16, version, body.to_vec()));
+    }
+    for version in [4, 12] {
+        let mut body = BytesMut::new();
+        fetch("t", 0, 0, 0).encode(&mut body, version).expect("a fetch");
+        bodies.push((ApiKey::Fetch as i16, version, body.to_vec()));
+    }
+    bodies
+}
+
+/// The same body cut short, changed, made longer, and none of it.
+fn damaged(body: &[u8], random: &mut Random) -> Vec<Vec<u8>> {
+    let mut damaged: Vec<Vec<u8>> = (0..=body.len()).step_by(3).map(|length| body[..length].to_vec()).collect();
+    for times in [1, 1, 2, 4, 8] {
+        let mut changed = body.to_vec();
+        for _ in 0..times.min(body.len()) {
+            let at = random.below(body.len());
+            changed[at] = random.next() as u8;
+        }
+        damaged.push(changed);
+    }
+    let extra = random.bytes(1000);
+    damaged.push([body, &extra[..]].concat());
+    damaged.push(extra);
+    damaged
+}
+
+/// Every API in every version: what is damaged is answered, or ends its own connection, and nobody else is kept
+/// waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_requests_of_every_api_harm_nobody_else() {
+    /// How long an answer is waited for: some requests wait for others, and rightly so.
+    const SOON: std::time::Duration = std::time::Duration::from_millis(50);
+    let mut server = Server::with(&["data=data"]);
+    let mut bystander = Raw::connect(&server).await;
+    let own = batch(Codec::None, &[Record::new("v")]);
+    for name in ["bystander.of.all", "t"] {
+        bystander.create(name).await;
+    }
+    let mut random = Random(5);
+    for (key, at_version, body) in bodies() {
+        let api = APIS.iter().find(|api| api.key == key).expect("an API that is served");
+        // A body between the two that the vectors have is damaged as it is.
+        let versions =
+            if at_version == api.version_min { at_version..=api.version_max } else { at_version..=at_version };
+        let mut open = Vec::new();
+        for version in versions {
+            let header_version = if api.is_flexible(version) { 2 } else { 1 };
+            let mut raw = Raw::connect(&server).await;
+            for damaged in damaged(&body, &mut random) {
+                raw.send_body(key, version, header_version, &damaged).await;
+                let is_answered = tokio::time::timeout(SOON, raw.frame()).await;
+                if !matches!(is_answered, Ok(Some(_))) {
+                    let next = Raw::connect(&server).await;
+                    open.push(std::mem::replace(&mut raw, next));
+                }
+            }
+            // A frame that is never whole.
+            raw.send_bytes(&[&[0, 0, 1, 0], &body[..body.len() / 2]].concat()).await;
+            open.push(raw);
+        }
+        let response = bystander.call(9, produce("bystander.of.all", 0, -1, own.clone())).await;
+        assert_eq!(produced(&response).0, 0, "{} has harmed somebody else", api.name);
+        assert!(server.is_running(), "{}", api.name);
+    }
+    let end = fetched(&bystander.call(11, fetch("bystander.of.all", 0, 0, 0)).await).1;
+    assert_eq!(end, bodies().len() as i64);
+    assert!(!server.log().contains("panic"), "{}", server.log());
 }
