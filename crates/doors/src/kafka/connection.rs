@@ -79,7 +79,8 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         let caller = session.caller(call.client, call.ticket.version);
         match call.body {
             Body::Control(Request::SaslHandshake(request)) => {
-                Reply::Now(Answer::Control(Response::SaslHandshake(session.login.handshake(&request))))
+                let answer = session.login.handshake(caller.version, &request);
+                Reply::Now(Answer::Control(Response::SaslHandshake(answer)))
             }
             Body::Control(Request::SaslAuthenticate(request)) => {
                 let (broker, login, peer) = (self.broker.clone(), session.login.clone(), session.peer.clone());

@@ -29,6 +29,10 @@ const PLAIN: &str = "PLAIN";
 /// What a connection may ask before it is known who it is: SaslHandshake, ApiVersions, SaslAuthenticate.
 const BEFORE_LOGIN: [i16; 3] = [17, 18, 36];
 
+/// The handshake that is taken. After the one before, messages come without the header of a request; nobody has needed
+/// that since 2017, but librdkafka 2.0 does not log in where it is not said to be there.
+const HANDSHAKE_VERSION: i16 = 1;
+
 /// How far a connection is with saying who it is.
 #[derive(Default)]
 pub(super) struct Login {
@@ -93,7 +97,7 @@ impl Login {
         }
     }
 
-    pub(super) fn handshake(&self, request: &SaslHandshakeRequest) -> SaslHandshakeResponse {
+    pub(super) fn handshake(&self, version: i16, request: &SaslHandshakeRequest) -> SaslHandshakeResponse {
         let chosen = match request.mechanism.as_str() {
             PLAIN => Some(Step::Plain),
             name => Mechanism::ALL.into_iter().find(|known| known.name() == name).map(Step::Scram),
@@ -102,6 +106,7 @@ impl Login {
         let code = match (&*step, chosen) {
             // A connection says once who it is, and on a door that does not ask never.
             _ if !self.is_required => Code::ILLEGAL_SASL_STATE,
+            (Step::Begin, _) if version < HANDSHAKE_VERSION => Code::UNSUPPORTED_VERSION,
             (Step::Begin, None) => Code::UNSUPPORTED_SASL_MECHANISM,
             (Step::Begin, Some(chosen)) => {
                 *step = chosen;

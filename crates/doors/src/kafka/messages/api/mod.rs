@@ -78,7 +78,7 @@ apis! {
             describe_groups DescribeGroupsRequest DescribeGroupsResponse;
         16 ListGroups 0..=5, flexible Some(3),
             list_groups ListGroupsRequest ListGroupsResponse;
-        17 SaslHandshake 1..=1, flexible None,
+        17 SaslHandshake 0..=1, flexible None,
             sasl_handshake SaslHandshakeRequest SaslHandshakeResponse;
         18 ApiVersions 0..=4, flexible Some(3),
             api_versions ApiVersionsRequest ApiVersionsResponse;

@@ -3,11 +3,11 @@
 use super::super::message::message;
 
 message! {
-    struct SaslHandshakeRequest (1..=1, flexible None) {
+    struct SaslHandshakeRequest (0..=1, flexible None) {
         0.. => mechanism: String;
     }
 
-    struct SaslHandshakeResponse (1..=1, flexible None) {
+    struct SaslHandshakeResponse (0..=1, flexible None) {
         0.. => error_code: i16;
         0.. => mechanisms: Vec<String>;
     }
