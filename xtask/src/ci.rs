@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fuzz;
 use crate::run::{Call, Outcome};
+use crate::{compat, fuzz};
 
 /// How long each fuzz target runs here: enough to try its seeds and what is near to them.
 const FUZZ_SECONDS: u32 = 10;
+/// A few clients of Kafka side by side take half a minute, on a busy machine more.
+const COMPAT_LIMIT: Duration = Duration::from_secs(170);
 
 struct Step {
     name: &'static str,
@@ -27,19 +29,35 @@ fn steps() -> Vec<Step> {
                 Call::line("cargo xtask docs --check"),
             ],
         },
+        step("compat", &[]),
         step("fuzz", &[&format!("cargo xtask fuzz all {FUZZ_SECONDS}")]),
     ]
+}
+
+/// What a step needs that may not be there is looked for when its turn comes. An error says what is missing.
+fn prepare(step: &mut Step) -> Outcome {
+    match step.name {
+        "compat" => {
+            let clients = compat::quick();
+            if clients.is_empty() {
+                return Err("there is none of Kafka's clients, and no network to bring one".into());
+            }
+            let call = Call::line("cargo xtask compat kafka --jobs 4").args(clients);
+            step.calls.push(call.within(COMPAT_LIMIT));
+        }
+        "fuzz" => fuzz::missing(is_ci()).map_or(Ok(()), |missing| Err(missing.to_owned()))?,
+        _ => {}
+    }
+    Ok(())
 }
 
 pub fn run() -> Outcome {
     let begin = Instant::now();
     let mut times = Vec::new();
-    for step in steps() {
-        if step.name == "fuzz"
-            && let Some(missing) = fuzz::missing(is_ci())
-        {
-            println!("\n== fuzz: skipped, {missing}");
-            times.push("fuzz skipped".to_owned());
+    for mut step in steps() {
+        if let Err(missing) = prepare(&mut step) {
+            println!("\n== {}: skipped, {missing}", step.name);
+            times.push(format!("{} skipped", step.name));
             continue;
         }
         let time = carry_out(&step)?;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// An error is a sentence for the developer who typed the command.
 pub type Outcome<T = ()> = Result<T, String>;
@@ -44,6 +45,12 @@ impl Call {
     pub fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.env.push((name, value.into()));
         self
+    }
+
+    /// The same, ended with all that it started when it takes longer than that.
+    pub fn within(self, limit: Duration) -> Self {
+        let limited = Self { program: "timeout".to_owned(), args: Vec::new(), env: self.env };
+        limited.arg(limit.as_secs_f64().to_string()).arg(self.program).args(self.args)
     }
 
     /// The same as the standard library starts it. No variable that sets a key of the configuration
@@ -113,5 +120,11 @@ mod tests {
         assert!(Call::new("false").run().is_err());
         assert!(Call::new("false").output().is_err());
         assert!(!Call::new("no-such-program").succeeds());
+    }
+
+    #[test]
+    fn what_takes_too_long_is_ended() {
+        assert_eq!(Call::line("echo one").within(Duration::from_secs(300)).output(), Ok("one\n".to_owned()));
+        assert!(!Call::line("sleep 300").within(Duration::from_millis(50)).succeeds());
     }
 }

@@ -229,11 +229,6 @@ class Client(suite.Client):
             pass
 
     @waits
-    async def unknown(self, topic):
-        async with Admin(self) as admin:
-            refuse((await admin.describe_topics([topic]))[0]["error_code"])
-
-    @waits
     async def create_topic(self, topic, partitions=1, configs={}):
         async with Admin(self) as admin:
             done = await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configs)])

@@ -232,7 +232,7 @@ const sasl = (mechanism, tls) => async (c, n) => {
   const { [variable]: address, COMPAT_USER: username, COMPAT_PASSWORD: password, COMPAT_CA: ca } = process.env;
   if (!address) throw new Skip(`${variable} is not set`);
   const as = (password) => new Client(address, { sasl: { mechanism, username, password }, ca: tls && ca });
-  await c.create(n());
+  await as(password).create(n());
   await as(password).produce(n(), numbered(3));
   assert.deepEqual(plain(await as(password).read(n(), 3)), plain(numbered(3)));
   const error = await as("wrong").admin(() => null).then(() => null, (error) => error);

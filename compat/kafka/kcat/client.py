@@ -164,7 +164,8 @@ def unknown_topic(c, n):
 
 
 def too_large(c, n):
-    said = c.produce(n(), [("k", "0123456789" * 200_000)], "-X", "message.max.bytes=10000000", fails=True)
+    # More than any broker takes whose topics have no setting of their own, as those that kcat creates.
+    said = c.produce(n(), [("k", "0123456789" * 1_000_000)], "-X", "message.max.bytes=20000000", fails=True)
     same("Message size too large" in said, True, f"whether it says what is wrong in {said!r}")
     c.produce(n(), numbered(3))
     same(c.read(n()), numbered(3), "what was read")
@@ -179,9 +180,8 @@ def sasl(mechanism, tls):
             protocol += ["-X", "ssl.ca.location=" + os.environ["COMPAT_CA"]]
         user = ["-X", f"sasl.mechanism={mechanism}", "-X", "sasl.username=" + os.environ["COMPAT_USER"]]
         known = [*protocol, *user, "-X", "sasl.password=" + os.environ["COMPAT_PASSWORD"]]
-        c.produce(n(), numbered(1))
-        Kcat(address).produce(n(), numbered(3, 1), *known)
-        same(Kcat(address).read(n(), *known), numbered(4), "what was read")
+        Kcat(address).produce(n(), numbered(3), *known)
+        same(Kcat(address).read(n(), *known), numbered(3), "what was read")
         said = output("-L", "-b", address, *protocol, *user, "-X", "sasl.password=wrong", "-m", 3, fails=True)
         same("Authentication" in said or "authentication" in said, True, f"whether it says what is wrong in {said!r}")
 

@@ -738,11 +738,11 @@ func sasl(mechanism string, tls bool) func(*env) {
 		if address == "" {
 			panic(Skip(variable + " is not set"))
 		}
-		topic := e.create(1)
 		security := Security{mechanism, os.Getenv("COMPAT_USER"), os.Getenv("COMPAT_PASSWORD"), ca}
-		known := env{Client: e.facts.New(address, &security), facts: e.facts}
+		known := env{e.facts.New(address, &security), e.facts, e.scenario}
 		defer known.Close()
 		must(known.Login())
+		topic := known.create(1)
 		known.produce(topic, numbered("value", 0, 3, 0))
 		same(known.read(topic, 3), numbered("value", 0, 3, 0), "what was read")
 		security.Password = "wrong"

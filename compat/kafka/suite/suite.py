@@ -529,8 +529,8 @@ def sasl(mechanism, tls):
         if tls:
             security["ca"] = os.environ["COMPAT_CA"]
         known = type(c)(address, security)
-        create(c, n())
         try:
+            create(known, n())
             known.produce(n(), numbered(3))
             same(plain(known.read(n(), 3)), plain(numbered(3)), "what was read")
         finally:

@@ -90,9 +90,9 @@ def topic_command(c, n):
 def config_command(c, n):
     c.create(n())
     config = lambda *arguments, **options: c.tool("kafka.admin.ConfigCommand", "--entity-type", "topics", "--entity-name", n(), *arguments, **options)
-    config("--alter", "--add-config", "retention.ms=7200000,cleanup.policy=compact")
+    config("--alter", "--add-config", "retention.ms=7200000,cleanup.policy=[compact,delete]")
     suite.until("the settings are there", lambda: "retention.ms=7200000" in config("--describe"))
-    says(config("--describe"), "cleanup.policy=compact")
+    says(config("--describe"), "cleanup.policy=compact,delete")
     config("--alter", "--delete-config", "retention.ms")
     suite.until("one is gone", lambda: "retention.ms" not in config("--describe"))
     says(config("--describe", "--all"), r"retention\.ms=", r"cleanup\.policy=compact")

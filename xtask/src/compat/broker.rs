@@ -1,7 +1,7 @@
-//! The broker that clients are tried against: ours on free ports, Apache Kafka itself, or one that is there already.
+//! What clients are tried against: brokers of ours on free ports, Apache Kafka itself, or what is there already.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,6 +13,8 @@ use crate::run::{Call, Outcome, root};
 /// Apache Kafka on a busy machine takes half of it.
 const READY: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+const USER: &str = "alice";
+const PASSWORD: &str = "alice-secret";
 
 /// Which broker is wanted.
 pub enum Wanted {
@@ -26,8 +28,8 @@ pub enum Wanted {
 pub struct Broker {
     pub address: String,
     pub env: Vec<(&'static str, String)>,
-    /// Ends it when this is dropped.
-    _running: Option<Running>,
+    /// Ends them when this is dropped.
+    _running: Vec<Running>,
 }
 
 struct Running {
@@ -38,25 +40,60 @@ struct Running {
 impl Broker {
     pub fn start(wanted: Wanted) -> Outcome<Self> {
         match wanted {
-            Wanted::At(address) => Ok(Self { address, env: Vec::new(), _running: None }),
+            Wanted::At(address) => Ok(Self { address, env: Vec::new(), _running: Vec::new() }),
             Wanted::Ours => ours(),
             Wanted::Peer => peer(),
         }
     }
 }
 
+/// Two of them: a broker asks all of its connections for a user, or none.
 fn ours() -> Outcome<Broker> {
     Call::line("cargo build --quiet -p thalweg").run()?;
-    let folder = folder("thalweg")?;
+    let (open, address) = serve(folder("thalweg")?, &[])?;
+    let folder = folder("thalweg-users")?;
+    let [certificate, key] = certificate(&folder)?;
+    let settings = [
+        "auth=required".to_owned(),
+        format!("users={USER}:{PASSWORD}"),
+        format!("tls_cert={certificate}"),
+        format!("tls_key={key}"),
+    ];
+    let (guarded, login) = serve(folder, &settings)?;
+    let env = vec![
+        ("COMPAT_SASL", login.clone()),
+        ("COMPAT_SASL_TLS", login),
+        ("COMPAT_CA", certificate),
+        ("COMPAT_USER", USER.to_owned()),
+        ("COMPAT_PASSWORD", PASSWORD.to_owned()),
+    ];
+    Ok(Broker { address, env, _running: vec![open, guarded] })
+}
+
+/// A broker of this tree with its data in this folder, and where its door for Kafka's clients is.
+fn serve(folder: PathBuf, settings: &[String]) -> Outcome<(Running, String)> {
     let (data, ready) = (folder.join("data"), folder.join("ready.json"));
     let call = Call::line("target/debug/thalweg serve --native 127.0.0.1:0 --http 127.0.0.1:0 --kafka 127.0.0.1:0")
-        .arg("--data")
-        .arg(data.display().to_string())
-        .arg("--ready-file")
-        .arg(ready.display().to_string());
+        .args(["--data".to_owned(), data.display().to_string()])
+        .args(["--ready-file".to_owned(), ready.display().to_string()])
+        .args(settings.iter().flat_map(|setting| ["--set", setting]));
     let (running, ready) = Running::start(&call, folder, ready)?;
     let address = ready["kafka"].as_str().ok_or("the broker has no door for Kafka's clients")?.to_owned();
-    Ok(Broker { address, env: Vec::new(), _running: Some(running) })
+    Ok((running, address))
+}
+
+/// Files with a certificate for this machine, which is its own authority, and with its key.
+fn certificate(folder: &Path) -> Outcome<[String; 2]> {
+    let files = ["ca.pem", "key.pem"].map(|name| folder.join(name).display().to_string());
+    let call = Call::line("openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=localhost").args([
+        "-addext",
+        "subjectAltName=IP:127.0.0.1,DNS:localhost",
+        "-out",
+        &files[0],
+        "-keyout",
+        &files[1],
+    ]);
+    if call.succeeds() { Ok(files) } else { Err(format!("no certificate was made; try: {call}")) }
 }
 
 fn peer() -> Outcome<Broker> {
@@ -72,7 +109,7 @@ fn peer() -> Outcome<Broker> {
         ("COMPAT_USER", said("user")),
         ("COMPAT_PASSWORD", said("password")),
     ];
-    Ok(Broker { address: said("open"), env, _running: Some(running) })
+    Ok(Broker { address: said("open"), env, _running: vec![running] })
 }
 
 fn folder(of: &str) -> Outcome<PathBuf> {

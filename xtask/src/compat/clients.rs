@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::run::{Call, Outcome, root};
 
+/// For a few packages of some MB. Where nobody answers it is the only end.
+const FETCH: Duration = Duration::from_secs(60);
 const SOURCES: &str = "compat/kafka";
 const INSTALLED: &str = "target/compat";
 const JARS: &str = "target/compat/jars";
@@ -61,6 +64,17 @@ impl Client {
         format!("{INSTALLED}/{}", self.name)
     }
 
+    /// Brings what comes over the network, unless it is there. An error says what cannot be had.
+    pub fn fetch(&self) -> Outcome {
+        match self.kind {
+            Kind::Go => Call::new("go").args(["-C", &self.sources(), "mod", "download"]).within(FETCH).run(),
+            Kind::Debian(program) if !Call::line("which").arg(program).succeeds() => {
+                Err(format!("{program} is missing: apt-get install {program}"))
+            }
+            _ => self.install(),
+        }
+    }
+
     /// Brings what is missing. Without a word where everything is there already.
     pub fn install(&self) -> Outcome {
         let (sources, installed) = (self.sources(), self.installed());
@@ -70,6 +84,7 @@ impl Client {
                 let pip = Call::new(format!("{installed}/bin/python")).args(["-m", "pip", "install", "--quiet"]);
                 pip.args(["--disable-pip-version-check", "--requirement"])
                     .arg(format!("{sources}/requirements.txt"))
+                    .within(FETCH)
                     .run()
             }),
             Kind::Go => {

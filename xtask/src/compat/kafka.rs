@@ -22,6 +22,8 @@ struct Options<'a> {
     clients: Vec<&'static Client>,
     broker: Wanted,
     json: Option<&'a str>,
+    /// Where a page of the documentation goes.
+    table: Option<&'a str>,
     jobs: usize,
     env: Vec<(&'static str, String)>,
 }
@@ -49,8 +51,10 @@ pub fn run(args: &[&str]) -> Outcome {
     println!("== the broker is at {}", broker.address);
     reports.extend(all(&ready, &broker, options.jobs));
     drop(broker);
-    if let Some(path) = options.json {
-        fs::write(path, format!("{:#}\n", report::to_json(&reports))).map_err(|e| format!("{path}: {e}"))?;
+    let json = options.json.map(|path| (path, format!("{:#}\n", report::to_json(&reports))));
+    let table = options.table.map(|path| (path, report::page(&reports)));
+    for (path, text) in json.into_iter().chain(table) {
+        fs::write(path, text).map_err(|e| format!("{path}: {e}"))?;
     }
     println!("\n{}", report::table(&reports));
     match report::failed(&reports) {
@@ -59,8 +63,21 @@ pub fn run(args: &[&str]) -> Outcome {
     }
 }
 
+/// Those of the clients of `--quick` that can be had here. What the others lack is said.
+pub fn quick() -> Vec<&'static str> {
+    let mut there = Vec::new();
+    for client in CLIENTS.iter().filter(|client| client.is_quick) {
+        match client.fetch() {
+            Ok(()) => there.push(client.name),
+            Err(why) => println!("== without {}: {why}", client.name),
+        }
+    }
+    there
+}
+
 fn options<'a>(args: &[&'a str]) -> Outcome<Options<'a>> {
-    let mut options = Options { clients: Vec::new(), broker: Wanted::Ours, json: None, jobs: 1, env: Vec::new() };
+    let mut options =
+        Options { clients: Vec::new(), broker: Wanted::Ours, json: None, table: None, jobs: 1, env: Vec::new() };
     let mut args = args.iter().copied();
     while let Some(arg) = args.next() {
         if let Some(client) = CLIENTS.iter().find(|client| client.name == arg) {
@@ -72,6 +89,7 @@ fn options<'a>(args: &[&'a str]) -> Outcome<Options<'a>> {
             "--address" => options.broker = Wanted::At(value()?.to_owned()),
             "--peer" => options.broker = Wanted::Peer,
             "--json" => options.json = Some(value()?),
+            "--table" => options.table = Some(value()?),
             "--jobs" => options.jobs = value()?.parse().map_err(|e| format!("--jobs: {e}"))?,
             "--quick" => {
                 options.clients.extend(CLIENTS.iter().filter(|client| client.is_quick));

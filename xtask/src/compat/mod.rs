@@ -6,6 +6,8 @@ mod clients;
 mod kafka;
 mod report;
 
+pub use kafka::quick;
+
 use crate::run::Outcome;
 
 pub fn run(args: &[&str]) -> Outcome {

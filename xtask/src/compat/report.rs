@@ -1,8 +1,22 @@
 //! What the programs say, line by line, and the table of it.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+
+/// How the page of the documentation begins.
+const PAGE: &str = "# Kafka's clients: what was tried
+
+<!-- Written by `cargo xtask compat kafka --table FILE`: run the clients, do not change this file. -->
+
+Clients and tools as their registries have them, unchanged, against a broker of this tree with a data directory, and
+one more that asks for users and takes TLS. Each scenario looks at contents, not only at counts, and is proved against
+Apache Kafka itself. How to run them and what they do: [compat/kafka](../../compat/kafka/README.md).
+
+✓ passed, – skipped, ✗ failed, with the reasons [below](#why-not); nothing: the client has no such scenario.
+
+";
 
 /// How a scenario ended. The texts say why.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,14 +75,22 @@ pub fn failed(reports: &[Report]) -> usize {
     reports.iter().map(|report| report.count(|verdict| matches!(verdict, Verdict::Failed(_)))).sum()
 }
 
-/// A row for each scenario and a column for each client, what failed and was skipped with its reason, and the sums.
-pub fn table(reports: &[Report]) -> String {
+/// All scenarios, in the order in which they ran; those of the client that has most come first.
+fn names(reports: &[Report]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
-    for (name, _) in reports.iter().flat_map(|report| &report.scenarios) {
+    let mut reports: Vec<&Report> = reports.iter().collect();
+    reports.sort_by_key(|report| Reverse(report.scenarios.len()));
+    for (name, _) in reports.into_iter().flat_map(|report| &report.scenarios) {
         if !names.contains(&name.as_str()) {
             names.push(name);
         }
     }
+    names
+}
+
+/// A row for each scenario and a column for each client, what failed and was skipped with its reason, and the sums.
+pub fn table(reports: &[Report]) -> String {
+    let names = names(reports);
     let first = names.iter().map(|name| name.len()).max().unwrap_or(0);
     let mut out = String::new();
     let mut row = |head: &str, cells: &mut dyn Iterator<Item = String>| {
@@ -117,6 +139,51 @@ fn reasons(reports: &[Report]) -> String {
         }
     }
     if out.is_empty() { out } else { out + "\n" }
+}
+
+/// The same as a page of the documentation.
+pub fn page(reports: &[Report]) -> String {
+    let mut out = PAGE.to_owned();
+    out.push_str("| Client | Version | Passed | Skipped | Failed |\n|---|---|---|---|---|\n");
+    for report in reports {
+        let passed = report.count(|verdict| *verdict == Verdict::Passed);
+        let skipped = report.count(|verdict| matches!(verdict, Verdict::Skipped(_)));
+        let failed = failed(std::slice::from_ref(report));
+        let _ = writeln!(out, "| {} | {} | {passed} | {skipped} | {failed} |", report.client, report.version);
+    }
+    out.push_str("\n## Scenario by scenario\n\n");
+    let row = |head: &str, cells: Vec<&str>| format!("| {head} | {} |\n", cells.join(" | "));
+    out.push_str(&row("", reports.iter().map(|report| report.client.as_str()).collect()));
+    out.push_str(&format!("|---|{}\n", ":-:|".repeat(reports.len())));
+    for name in names(reports) {
+        let mark = |report: &Report| match report.verdict(name) {
+            Some(Verdict::Passed) => "✓",
+            Some(Verdict::Failed(_)) => "**✗**",
+            Some(Verdict::Skipped(_)) => "–",
+            None => "",
+        };
+        out.push_str(&row(&format!("`{name}`"), reports.iter().map(mark).collect()));
+    }
+    out.push_str("\n## Why not\n\n");
+    for report in reports {
+        for (why, names) in whys(report) {
+            let _ = writeln!(out, "- **{}**, `{}`: {why}", report.client, names.join("`, `"));
+        }
+    }
+    out
+}
+
+/// Each reason for which scenarios did not pass, with their names.
+fn whys(report: &Report) -> Vec<(&str, Vec<&str>)> {
+    let mut whys: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (name, verdict) in &report.scenarios {
+        let (Verdict::Failed(why) | Verdict::Skipped(why)) = verdict else { continue };
+        match whys.iter_mut().find(|(known, _)| known == why) {
+            Some((_, names)) => names.push(name),
+            None => whys.push((why, vec![name])),
+        }
+    }
+    whys
 }
 
 pub fn to_json(reports: &[Report]) -> Value {
@@ -170,5 +237,20 @@ FAILED kcat headers: a: not b
 ";
         assert_eq!(table(&reports()), expected);
         assert_eq!(to_json(&reports())[0]["scenarios"][1]["why"], "a: not b");
+    }
+
+    #[test]
+    fn the_page_says_the_same_with_each_reason_once() {
+        let [mut one, two] = reports();
+        one.take("FAILED timestamps: a: not b");
+        let page = page(&[one, two]);
+        let rows = [
+            "| kcat | 1.7 | 1 | 0 | 2 |\n",
+            "|  | kcat | franz-go |\n|---|:-:|:-:|\n| `nulls` | ✓ |  |\n| `headers` | **✗** | – |\n",
+            "- **kcat**, `headers`, `timestamps`: a: not b\n- **franz-go**, `headers`: no such call\n",
+        ];
+        for row in rows {
+            assert!(page.contains(row), "{row} is not in {page}");
+        }
     }
 }

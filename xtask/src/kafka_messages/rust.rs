@@ -119,6 +119,7 @@ fn type_name(kind: &str) -> Outcome<String> {
         "int16" => "i16",
         "int32" => "i32",
         "int64" => "i64",
+        "float64" => "f64",
         "string" => "String",
         "bytes" => "Bytes",
         "uuid" => "Uuid",

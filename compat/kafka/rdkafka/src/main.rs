@@ -635,7 +635,7 @@ fn sasl_plain(s: &Suite) {
         ],
     };
     let known = as_user(variable("COMPAT_PASSWORD"));
-    let topic = s.create(1, &[]).expect("created");
+    let topic = known.create(1, &[]).expect("created");
     known.produce(&values(3));
     same(plain(&known.read(&topic, 3)), plain(&values(3)), "what was read");
     let stranger = as_user("wrong".into()).consumer(&[]);

@@ -64,6 +64,7 @@ needs! {
     44 IncrementalAlterConfigs: AlterConfigs Topic, AlterConfigs Cluster;
     46 ListPartitionReassignments: Describe Cluster;
     47 OffsetDelete: Delete Group, Read Topic;
+    48 DescribeClientQuotas: DescribeConfigs Cluster;
     50 DescribeUserScramCredentials: Describe Cluster;
     51 AlterUserScramCredentials: Alter Cluster;
     61 DescribeProducers: Read Topic;

@@ -120,7 +120,7 @@ async fn create(
     };
     let settings = broker.resolve(draft.settings()).map_err(of_settings)?;
     if broker.has_topic(name.as_str()) {
-        return Err((Code::TOPIC_ALREADY_EXISTS, format!("topic {name} exists already")));
+        return Err((Code::TOPIC_ALREADY_EXISTS, format!("topic {name} already exists")));
     }
     if name.is_internal() || name.is_inbox() {
         return Err((Code::INVALID_TOPIC_EXCEPTION, format!("{name} is a name of the broker's own")));
@@ -497,6 +497,9 @@ fn describe(
         leader_epoch: LEADER_EPOCH,
         replica_nodes: vec![NODE_ID],
         isr_nodes: vec![NODE_ID],
+        // Lists that may be null, but Kafka's own client goes through them without looking.
+        eligible_leader_replicas: Some(Vec::new()),
+        last_known_elr: Some(Vec::new()),
         ..Default::default()
     };
     DescribeTopicPartitionsResponseTopic {

@@ -11,6 +11,7 @@ use super::admin::twice;
 use super::errors::{self, Code};
 use super::map::{Caller, NODE_ID};
 use super::messages::alter_configs::{AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse};
+use super::messages::describe_client_quotas::{DescribeClientQuotasRequest, DescribeClientQuotasResponse};
 use super::messages::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
     DescribeConfigsResult, DescribeConfigsSynonym,
@@ -603,6 +604,16 @@ async fn alter(
         Ok(()) => (Code::NONE.0, None),
         Err((code, message)) => (code.0, Some(message)),
     }
+}
+
+/// There are no quotas, so none of them matches. Tools ask before they show a user.
+pub(super) fn describe_client_quotas(
+    broker: &Broker,
+    caller: &Caller,
+    _request: DescribeClientQuotasRequest,
+) -> DescribeClientQuotasResponse {
+    let Code(error_code) = caller.may_use(broker, 48, &Resource::CLUSTER).err().unwrap_or(Code::NONE);
+    DescribeClientQuotasResponse { error_code, error_message: None, ..Default::default() }
 }
 
 pub(super) fn list_config_resources(

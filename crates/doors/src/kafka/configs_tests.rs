@@ -50,7 +50,9 @@ fn page() -> String {
     for setting in SETTINGS {
         let (value, set) = match setting.rule {
             Rule::CleanupPolicy => ("`delete`", "as in Kafka"),
-            Rule::RetentionMs | Rule::RetentionBytes => (broker_free, "as in Kafka"),
+            Rule::RetentionMs | Rule::RetentionBytes => {
+                (broker_free, "as in Kafka; -1 while records are only compacted")
+            }
             Rule::BatchBytesMax => ("`8388608`", "128 to 8388608"),
             Rule::TimestampType => ("`CreateTime`", "as in Kafka"),
             Rule::TombstoneMs => (broker_free, "taken up to that, without effect"),

@@ -105,6 +105,8 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
             let attempt = may_publish.clone().and_then(|()| {
                 let batch = DraftBatch::parse(batch).inspect_err(|_| broker.metrics().publish_errors.add(1));
                 let batch = batch.map_err(Refusal::of_batch)?;
+                // Nobody could read it again.
+                batch.codec().map_err(Refusal::of_batch)?;
                 if batch.is_transactional() && !names_transaction {
                     return Err(Refusal::denied(Code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "an unnamed transaction"));
                 }
@@ -265,6 +267,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::IncrementalAlterConfigs(r) => {
             A::IncrementalAlterConfigs(configs::incremental_alter_configs(broker, who, r).await)
         }
+        Q::DescribeClientQuotas(r) => A::DescribeClientQuotas(configs::describe_client_quotas(broker, who, r)),
         Q::ListConfigResources(r) => A::ListConfigResources(configs::list_config_resources(broker, who, r)),
         Q::DescribeAcls(r) => A::DescribeAcls(acls::describe_acls(broker, who, r).await),
         Q::CreateAcls(r) => A::CreateAcls(acls::create_acls(broker, who, r).await),

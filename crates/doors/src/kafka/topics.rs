@@ -78,8 +78,13 @@ fn may_describe(broker: &Broker, caller: &Caller, topic: &str) -> Result<(), Cod
 }
 
 fn refused(wanted: MetadataRequestTopic, code: Code) -> MetadataResponseTopic {
-    let MetadataRequestTopic { topic_id, name, .. } = wanted;
-    MetadataResponseTopic { error_code: code.0, name, topic_id, ..Default::default() }
+    let name = asked_name(&wanted).cloned();
+    MetadataResponseTopic { error_code: code.0, name, topic_id: wanted.topic_id, ..Default::default() }
+}
+
+/// The name by which a topic is asked for, unless it is by its id: beside that Kafka's own client leaves an empty name.
+fn asked_name(wanted: &MetadataRequestTopic) -> Option<&String> {
+    wanted.name.as_ref().filter(|_| wanted.topic_id == Uuid::default())
 }
 
 /// The cluster's id as Kafka writes ids: 22 letters.
@@ -95,7 +100,7 @@ fn find(
     wanted: &MetadataRequestTopic,
     may_create: bool,
 ) -> Result<TopicOutline, Code> {
-    let Some(name) = &wanted.name else {
+    let Some(name) = asked_name(wanted) else {
         let id = engine::TopicId::from_bytes(wanted.topic_id.0.to_be_bytes());
         let found = broker.topic_by_id(id).ok().filter(|name| may_describe(broker, caller, name.as_str()).is_ok());
         let outline = found.and_then(|name| broker.outline_topic(name.as_str()).ok());

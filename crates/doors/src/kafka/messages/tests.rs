@@ -58,6 +58,17 @@ macro_rules! sample_numbers {
 
 sample_numbers!(i8, i16, i32, i64);
 
+impl Sample for f64 {
+    fn sample(random: &mut Random) -> Self {
+        match random.below(4) {
+            0 => -0.0,
+            1 => Self::MIN,
+            2 => Self::INFINITY,
+            _ => random.next() as Self,
+        }
+    }
+}
+
 impl Sample for bool {
     fn sample(random: &mut Random) -> Self {
         random.below(2) == 1
@@ -216,7 +227,8 @@ fn values(debug: &str) -> Vec<(String, String)> {
         let word = &rest[..length];
         rest = &rest[length..];
         match rest.chars().next() {
-            Some(':') => field = word,
+            // A name that is a word of Rust has a `_` there.
+            Some(':') => field = word.trim_start_matches('_'),
             Some('(') => {}
             _ if rest.starts_with(" {") => last = word,
             _ => values.push((format!("{}.{field}", structs.last().expect("a struct")), word.to_owned())),

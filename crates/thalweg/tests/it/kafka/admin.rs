@@ -13,6 +13,7 @@ use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, D
 use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_topic_partitions_request::{Cursor, TopicRequest};
+use kafka_protocol::messages::describe_topic_partitions_response::DescribeTopicPartitionsResponsePartition;
 use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::{
     AlterConfigsRequest, BrokerId, CreatePartitionsRequest, CreateTopicsRequest, CreateTopicsResponse,
@@ -382,6 +383,11 @@ async fn topics_are_described_page_by_page() {
             assert!(partitions as i32 <= limit && partitions > 0, "{limit}");
             for topic in &response.topics {
                 let name = topic.name.as_ref().expect("a name").to_string();
+                // Kafka's own client goes through these lists without looking whether they are there.
+                let lists = |partition: &DescribeTopicPartitionsResponsePartition| {
+                    [&partition.eligible_leader_replicas, &partition.last_known_elr].iter().all(|list| list.is_some())
+                };
+                assert!(topic.partitions.iter().all(lists), "{name}");
                 seen.extend(topic.partitions.iter().map(|partition| (name.clone(), partition.partition_index)));
             }
             match response.next_cursor {

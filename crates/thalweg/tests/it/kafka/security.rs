@@ -13,8 +13,8 @@ use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::delete_acls_request::DeleteAclsFilter;
 use kafka_protocol::messages::{
     AlterUserScramCredentialsRequest, ApiVersionsRequest, CreateAclsRequest, CreateTopicsRequest, DeleteAclsRequest,
-    DescribeAclsRequest, DescribeConfigsRequest, DescribeUserScramCredentialsRequest, MetadataRequest,
-    SaslAuthenticateRequest, SaslHandshakeRequest,
+    DescribeAclsRequest, DescribeClientQuotasRequest, DescribeConfigsRequest, DescribeUserScramCredentialsRequest,
+    MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest,
 };
 
 use super::raw::{Raw, batch, fetch, produce, text, topic};
@@ -184,11 +184,15 @@ async fn passwords_are_set_and_taken_away_over_the_wire() {
     assert_eq!(scram(&mut Raw::connect(&server).await, "nobody", "pencil").await, Err(58));
     assert!(log_in(&server, "ann", "pencil").await.is_ok(), "PLAIN asks the same password");
     // She is no super user.
+    assert_eq!(raw.call(0, DescribeClientQuotasRequest::default()).await.error_code, 31);
     let described = raw.call(0, DescribeUserScramCredentialsRequest::default().with_users(None)).await;
     assert_eq!((described.error_code, described.results.len()), (31, 0));
 
     let mut raw = log_in(&server, "root", "r00t").await.expect("it is right");
     let described = raw.call(0, DescribeUserScramCredentialsRequest::default().with_users(None)).await;
+    // Kafka's tool asks for quotas before it shows a user.
+    let quotas = raw.call(1, DescribeClientQuotasRequest::default()).await;
+    assert_eq!((quotas.error_code, quotas.entries), (0, Some(Vec::new())));
     let ann = described.results.iter().find(|result| result.user.as_str() == "ann").expect("she is there");
     let infos: Vec<_> = ann.credential_infos.iter().map(|info| (info.mechanism, info.iterations)).collect();
     assert_eq!(infos, [(1, 4096), (2, 8192)]);

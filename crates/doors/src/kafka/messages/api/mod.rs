@@ -17,6 +17,7 @@ pub mod delete_groups;
 pub mod delete_records;
 pub mod delete_topics;
 pub mod describe_acls;
+pub mod describe_client_quotas;
 pub mod describe_cluster;
 pub mod describe_configs;
 pub mod describe_groups;
@@ -123,6 +124,8 @@ apis! {
             list_partition_reassignments ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse;
         47 OffsetDelete 0..=0, flexible None,
             offset_delete OffsetDeleteRequest OffsetDeleteResponse;
+        48 DescribeClientQuotas 0..=1, flexible Some(1),
+            describe_client_quotas DescribeClientQuotasRequest DescribeClientQuotasResponse;
         50 DescribeUserScramCredentials 0..=0, flexible Some(0),
             describe_user_scram_credentials DescribeUserScramCredentialsRequest DescribeUserScramCredentialsResponse;
         51 AlterUserScramCredentials 0..=0, flexible Some(0),
