@@ -105,6 +105,8 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
             let attempt = may_publish.clone().and_then(|()| {
                 let batch = DraftBatch::parse(batch).inspect_err(|_| broker.metrics().publish_errors.add(1));
                 let batch = batch.map_err(Refusal::of_batch)?;
+                // Nobody could read it again.
+                batch.codec().map_err(Refusal::of_batch)?;
                 if batch.is_transactional() && !names_transaction {
                     return Err(Refusal::denied(Code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "an unnamed transaction"));
                 }

@@ -254,6 +254,11 @@ async fn running_out_of_descriptors_passes() {
     reading::publish(&watcher, "t", ["served"]).await;
     drop(held);
     // Those that still stood in line have to be seen off first.
+    until("all were seen", async || {
+        let [accepted, shed] = ["thalweg_accepted_connections_total", "thalweg_accept_shed_total"];
+        metric(&watcher, accepted).await + metric(&watcher, shed).await > 80
+    })
+    .await;
     until("only the watcher is left", async || metric(&watcher, "thalweg_native_connections").await == 1).await;
     let late = server.client("tcp").await;
     let mut subscription = reading::subscribe(&late, "t", Start::Earliest).await;

@@ -16,6 +16,12 @@ use kafka_protocol::protocol::Encodable;
 use super::raw::{Raw, batch, fetch, fetched, produce, produced, text, topic};
 use crate::server::{Server, until};
 
+/// Bit by bit, as its definition says.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+    !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
+}
+
 /// Batches that cannot be taken, and what their producer hears. The connection lives on.
 #[tokio::test]
 async fn wrong_batches_are_refused_one_by_one() {
@@ -29,10 +35,19 @@ async fn wrong_batches_are_refused_one_by_one() {
         bytes[at] = to;
         bytes.freeze()
     };
+    // Its checksum is right.
+    let unknown_codec = {
+        let mut bytes = BytesMut::from(&good[..]);
+        bytes[22] |= 6;
+        let checksum = crc32c(&bytes[21..]);
+        bytes[17..21].copy_from_slice(&checksum.to_be_bytes());
+        bytes.freeze()
+    };
     let cases = [
         ("a bit of a record", changed(good.len() - 1, 0xff), 2),
         ("an old magic", changed(16, 1), 87),
         ("a length that is none", changed(11, 0xff), 87),
+        ("a codec that nobody knows", unknown_codec, 87),
         ("nothing", good.slice(..0), 87),
         ("half of it", good.slice(..good.len() / 2), 87),
         ("no topic", good.clone(), 17),
