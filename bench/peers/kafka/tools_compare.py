@@ -34,6 +34,10 @@ FIGURES = [
     ("e2e.mean_us", "EndToEndLatency 1 KB, mean us", "low", 0.5),
     ("e2e.p50_us", "EndToEndLatency 1 KB, p50 us (whole ms)", "low", 0.5),
     ("e2e.p99_us", "EndToEndLatency 1 KB, p99 us (whole ms)", "low", 0.5),
+    ("returned_p50_us", "RoundTrip.java 1 KB, end to end p50 us", "low", 0.5),
+    ("returned_p99_us", "RoundTrip.java 1 KB, end to end p99 us", "low", 0.5),
+    ("acknowledged_p50_us", "RoundTrip.java 1 KB, acknowledged p50 us", "low", None),
+    ("acknowledged_p99_us", "RoundTrip.java 1 KB, acknowledged p99 us", "low", None),
     ("resident_mb", "resident memory after the runs, MB", "low", 1 / 8),
     ("resident_max_mb", "the most of it, MB", "low", None),
     ("cpu_s_per_gb_produced", "server CPU s per GB produced (1 KB)", "low", None),
@@ -140,6 +144,21 @@ def load(watch_pid, server, name, records, record_bytes):
     }
 
 
+def round_trip(server, records):
+    """EndToEndLatency knows whole milliseconds only; this is the same in microseconds, after a warm-up."""
+    tool("TopicCommand", "--create", "--topic", "round-trip", "--partitions", 1, "--bootstrap-server", server)
+    program = os.path.join(HERE, "RoundTrip.java")
+    command = [os.path.join(HERE, "java.sh"), program, server, "round-trip", str(records), "1024", str(records)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        peer.fail(f"RoundTrip.java ended with {done.returncode}: {done.stdout}{done.stderr}")
+    figures = {}
+    for line in done.stdout.splitlines():
+        what, *numbers = line.split()
+        figures.update({f"{what}_{name}_us": float(us) for name, us in zip(numbers[::2], numbers[1::2])})
+    return figures
+
+
 def measure(system, options):
     with tempfile.TemporaryDirectory(prefix=f"{system}-", dir=options.dir) as folder:
         with SYSTEMS[system](folder, options) as (pid, port, begin):
@@ -153,6 +172,7 @@ def measure(system, options):
             latency = run.end_to_end(
                 SimpleNamespace(records=options.latency_records, acks="all", record_bytes=1024), server)["e2e_us"]
             figures.update({f"e2e.{name}_us": latency[name] for name in ("mean", "p50", "p99", "p999")})
+            figures.update(round_trip(server, options.latency_records))
             figures["resident_mb"] = peer.resident_bytes(pid) / 1e6
             figures["resident_max_mb"] = watch.figures()["server_resident_bytes_max"] / 1e6
             return figures
