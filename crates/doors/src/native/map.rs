@@ -13,8 +13,6 @@ use super::codec;
 
 /// Topics in one answer to a list.
 const LIST_COUNT_MAX: u32 = 1000;
-/// How long a fetch may wait for records.
-const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub(super) fn publish(
     broker: &Broker,
@@ -67,7 +65,7 @@ pub(super) async fn fetch(
     bytes_max: u32,
     wait_ms: u32,
 ) -> Result<Response> {
-    let wait = Duration::from_millis(wait_ms.into()).min(FETCH_WAIT_MAX);
+    let wait = Duration::from_millis(wait_ms.into());
     let fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, wait).await?;
     Ok(Response::Fetched { start: fetched.start, end: fetched.end, batches: fetched.batches })
 }
