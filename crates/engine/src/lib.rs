@@ -7,6 +7,7 @@ pub mod catalog;
 pub mod codec;
 pub mod error;
 pub mod fanout;
+mod fields;
 pub mod groups;
 pub mod ids;
 pub mod limits;

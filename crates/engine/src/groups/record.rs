@@ -12,11 +12,12 @@
 //! | a committed offset | 1 | offset (u64), leader epoch (i32), committed at, ms since 1970 (u64), metadata (text) |
 //! | a group | 1 | epoch bound (u32), empty since, ms since 1970 (u64, 2^64 - 1 while it has members) |
 
-use bytes::{Buf, BufMut};
+use bytes::BufMut;
 
 use super::GroupName;
 use super::offsets::{Change, Committed};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::fields::{Fields, put_text, unknown_version};
 use crate::ids::{TopicName, TopicPartition};
 
 const KEY_OFFSET: u16 = 1;
@@ -89,7 +90,7 @@ impl OffsetsRecord {
         let (mut key, mut value) = (Fields(key), value.map(Fields));
         let key_version = key.u16()?;
         if let Some(value) = &mut value {
-            check_version("value", value.u16()?, VALUE_VERSION)?;
+            value.check_version("value", VALUE_VERSION)?;
         }
         let group = GroupName::parse(key.text()?)?;
         let record = match key_version {
@@ -108,42 +109,7 @@ impl OffsetsRecord {
     }
 }
 
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    out.put_u16(text.len() as u16);
-    out.put_slice(text.as_bytes());
-}
-
-fn check_version(what: &str, version: u16, known: u16) -> Result<()> {
-    if version == known { Ok(()) } else { Err(unknown_version(what, version)) }
-}
-
-fn unknown_version(what: &str, version: u16) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("the {what} has version {version}, which is not known here"))
-}
-
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn u16(&mut self) -> Result<u16> {
-        self.0.try_get_u16().map_err(cut_short)
-    }
-
-    fn u32(&mut self) -> Result<u32> {
-        self.0.try_get_u32().map_err(cut_short)
-    }
-
-    fn u64(&mut self) -> Result<u64> {
-        self.0.try_get_u64().map_err(cut_short)
-    }
-
-    fn text(&mut self) -> Result<&'a str> {
-        let length = usize::from(self.u16()?);
-        let (text, rest) =
-            self.0.split_at_checked(length).ok_or_else(|| Error::malformed("a text is longer than what is there"))?;
-        self.0 = rest;
-        std::str::from_utf8(text).map_err(|e| Error::malformed(format!("a text is not UTF-8: {e}")))
-    }
-
+impl Fields<'_> {
     fn committed(&mut self) -> Result<Committed> {
         Ok(Committed {
             offset: self.u64()?,
@@ -157,15 +123,4 @@ impl<'a> Fields<'a> {
         let epoch_bound = self.u32()?;
         Ok(SavedGroup { epoch_bound, empty_since_ms: Some(self.u64()?).filter(|since| *since != NEVER) })
     }
-
-    fn end(self) -> Result<()> {
-        match self.0.len() {
-            0 => Ok(()),
-            left => Err(Error::malformed(format!("{left} bytes are left after the last field"))),
-        }
-    }
-}
-
-fn cut_short(error: bytes::TryGetError) -> Error {
-    Error::malformed(format!("it ends before its last field: {error}"))
 }

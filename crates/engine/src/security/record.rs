@@ -13,11 +13,12 @@
 //! | a credential | 1 | iterations (u32), salt, stored key, server key |
 //! | an access control entry | 1 | nothing |
 
-use bytes::{Buf, BufMut};
+use bytes::BufMut;
 
 use super::acl::{Acl, Operation, Pattern, Principal, ResourceKind};
 use super::{Acls, Credential, Mechanism, UserName, Users};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::fields::{Fields, put_bytes, put_text, unknown_version};
 
 const KEY_CREDENTIAL: u16 = 1;
 const KEY_ACL: u16 = 2;
@@ -36,7 +37,7 @@ impl SecurityRecord {
         match self {
             Self::Credential { user, mechanism, .. } => {
                 key.put_u16(KEY_CREDENTIAL);
-                put_bytes(&mut key, user.as_str().as_bytes());
+                put_text(&mut key, user.as_str());
                 key.put_u8(*mechanism as u8);
             }
             Self::Acl { acl, .. } => {
@@ -70,10 +71,8 @@ impl SecurityRecord {
     pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Self> {
         let (mut key, mut value) = (Fields(key), value.map(Fields));
         let kind = key.u16()?;
-        if let Some(version) = value.as_mut().map(Fields::u16).transpose()?
-            && version != VALUE_VERSION
-        {
-            return Err(unknown("value", version));
+        if let Some(value) = &mut value {
+            value.check_version("value", VALUE_VERSION)?;
         }
         let record = match kind {
             KEY_CREDENTIAL => {
@@ -82,7 +81,7 @@ impl SecurityRecord {
                 Self::Credential { user, mechanism, credential }
             }
             KEY_ACL => Self::Acl { acl: key.acl()?, is_there: value.is_some() },
-            other => return Err(unknown("key", other)),
+            other => return Err(unknown_version("key", other)),
         };
         key.end()?;
         value.map_or(Ok(()), Fields::end)?;
@@ -100,36 +99,17 @@ impl SecurityRecord {
     }
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.put_u16(bytes.len() as u16);
-    out.put_slice(bytes);
-}
-
 fn put_acl(out: &mut Vec<u8>, acl: &Acl) {
     out.put_u8(acl.pattern.kind as u8);
-    put_bytes(out, acl.pattern.name.as_bytes());
+    put_text(out, &acl.pattern.name);
     out.put_u8(u8::from(acl.pattern.is_prefix));
-    put_bytes(out, acl.principal.to_string().as_bytes());
-    put_bytes(out, acl.host.as_bytes());
+    put_text(out, &acl.principal.to_string());
+    put_text(out, &acl.host);
     out.put_u8(acl.operation as u8);
     out.put_u8(u8::from(acl.is_allowed));
 }
 
-fn unknown(what: &str, version: u16) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("the {what} has version {version}, which is not known here"))
-}
-
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn u8(&mut self) -> Result<u8> {
-        self.0.try_get_u8().map_err(cut_short)
-    }
-
-    fn u16(&mut self) -> Result<u16> {
-        self.0.try_get_u16().map_err(cut_short)
-    }
-
+impl Fields<'_> {
     fn code<T>(&mut self, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
         let code = self.u8()?;
         from_code(code).ok_or_else(|| Error::malformed(format!("code {code} is not known here")))
@@ -139,20 +119,8 @@ impl<'a> Fields<'a> {
         self.code(|code| [false, true].get(usize::from(code)).copied())
     }
 
-    fn bytes(&mut self) -> Result<&'a [u8]> {
-        let length = usize::from(self.u16()?);
-        let cut = || Error::malformed("a field is longer than what is there");
-        let (bytes, rest) = self.0.split_at_checked(length).ok_or_else(cut)?;
-        self.0 = rest;
-        Ok(bytes)
-    }
-
-    fn text(&mut self) -> Result<&'a str> {
-        std::str::from_utf8(self.bytes()?).map_err(|e| Error::malformed(format!("a text is not UTF-8: {e}")))
-    }
-
     fn credential(&mut self, mechanism: Mechanism) -> Result<Credential> {
-        let iterations = self.0.try_get_u32().map_err(cut_short)?;
+        let iterations = self.u32()?;
         let mut part = || self.bytes().map(<[u8]>::to_vec);
         Credential::of_keys(mechanism, iterations, part()?, part()?, part()?)
     }
@@ -170,22 +138,12 @@ impl<'a> Fields<'a> {
         acl.validate()?;
         Ok(acl)
     }
-
-    fn end(self) -> Result<()> {
-        match self.0.len() {
-            0 => Ok(()),
-            left => Err(Error::malformed(format!("{left} bytes are left after the last field"))),
-        }
-    }
-}
-
-fn cut_short(error: bytes::TryGetError) -> Error {
-    Error::malformed(format!("it ends before its last field: {error}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     fn records() -> Vec<SecurityRecord> {
         let user = UserName::parse("ann").expect("a name");

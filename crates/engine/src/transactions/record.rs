@@ -20,10 +20,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::{Buf, BufMut};
+use bytes::BufMut;
 
 use super::{Phase, ProducerEpoch, StagedOffsets, Transaction, TransactionalId};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::fields::{Fields, put_text};
 use crate::groups::{Committed, GroupName};
 use crate::ids::{TopicName, TopicPartition};
 use crate::record::Decision;
@@ -84,14 +85,14 @@ impl TransactionRecord {
 
     pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Self> {
         let mut key = Fields(key);
-        check_version("key", key.u16()?)?;
+        key.check_version("key", VERSION)?;
         let id = TransactionalId::parse(key.text()?)?;
         key.end()?;
         let Some(value) = value else {
             return Ok(Self { id, transaction: None });
         };
         let mut value = Fields(value);
-        check_version("value", value.u16()?)?;
+        value.check_version("value", VERSION)?;
         let transaction = value.transaction()?;
         value.end()?;
         Ok(Self { id, transaction: Some(transaction) })
@@ -109,11 +110,6 @@ fn code_of(phase: Phase) -> u8 {
     }
 }
 
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    out.put_u16(text.len() as u16);
-    out.put_slice(text.as_bytes());
-}
-
 fn put_offset(out: &mut Vec<u8>, partition: &TopicPartition, committed: &Committed) {
     put_text(out, partition.topic.as_str());
     out.put_u32(partition.partition);
@@ -123,40 +119,7 @@ fn put_offset(out: &mut Vec<u8>, partition: &TopicPartition, committed: &Committ
     put_text(out, &committed.metadata);
 }
 
-fn check_version(what: &str, version: u16) -> Result<()> {
-    if version == VERSION {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Unsupported, format!("the {what} has version {version}, which is not known here")))
-}
-
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn u8(&mut self) -> Result<u8> {
-        self.0.try_get_u8().map_err(cut_short)
-    }
-
-    fn u16(&mut self) -> Result<u16> {
-        self.0.try_get_u16().map_err(cut_short)
-    }
-
-    fn u32(&mut self) -> Result<u32> {
-        self.0.try_get_u32().map_err(cut_short)
-    }
-
-    fn u64(&mut self) -> Result<u64> {
-        self.0.try_get_u64().map_err(cut_short)
-    }
-
-    fn text(&mut self) -> Result<&'a str> {
-        let length = usize::from(self.u16()?);
-        let (text, rest) =
-            self.0.split_at_checked(length).ok_or_else(|| Error::malformed("a text is longer than what is there"))?;
-        self.0 = rest;
-        std::str::from_utf8(text).map_err(|e| Error::malformed(format!("a text is not UTF-8: {e}")))
-    }
-
+impl Fields<'_> {
     fn producer(&mut self) -> Result<ProducerEpoch> {
         Ok(ProducerEpoch { id: self.u64()? as i64, epoch: self.u16()? as i16 })
     }
@@ -211,15 +174,4 @@ impl<'a> Fields<'a> {
         }
         Ok(groups)
     }
-
-    fn end(self) -> Result<()> {
-        match self.0.len() {
-            0 => Ok(()),
-            left => Err(Error::malformed(format!("{left} bytes are left after the last field"))),
-        }
-    }
-}
-
-fn cut_short(error: bytes::TryGetError) -> Error {
-    Error::malformed(format!("it ends before its last field: {error}"))
 }

@@ -1,0 +1,73 @@
+//! The fields of the records in the broker's own topics: all integers are big-endian, a text or a run of bytes is its
+//! length (2 bytes) and its bytes, texts UTF-8.
+
+use bytes::{Buf, BufMut};
+
+use crate::error::{Error, ErrorKind, Result};
+
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.put_u16(bytes.len() as u16);
+    out.put_slice(bytes);
+}
+
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
+    put_bytes(out, text.as_bytes());
+}
+
+/// A key or a value with a version that only a later broker can have written.
+pub(crate) fn unknown_version(what: &str, version: u16) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("the {what} has version {version}, which is not known here"))
+}
+
+/// Reads fields one after the other.
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub(crate) fn u8(&mut self) -> Result<u8> {
+        self.0.try_get_u8().map_err(cut_short)
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16> {
+        self.0.try_get_u16().map_err(cut_short)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32> {
+        self.0.try_get_u32().map_err(cut_short)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64> {
+        self.0.try_get_u64().map_err(cut_short)
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8]> {
+        let length = usize::from(self.u16()?);
+        let cut = || Error::malformed("a field is longer than what is there");
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or_else(cut)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    pub(crate) fn text(&mut self) -> Result<&'a str> {
+        std::str::from_utf8(self.bytes()?).map_err(|e| Error::malformed(format!("a text is not UTF-8: {e}")))
+    }
+
+    /// The version that a value begins with: there is one so far.
+    pub(crate) fn check_version(&mut self, what: &str, known: u16) -> Result<()> {
+        match self.u16()? {
+            version if version == known => Ok(()),
+            version => Err(unknown_version(what, version)),
+        }
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn end(self) -> Result<()> {
+        match self.0.len() {
+            0 => Ok(()),
+            left => Err(Error::malformed(format!("{left} bytes are left after the last field"))),
+        }
+    }
+}
+
+fn cut_short(error: bytes::TryGetError) -> Error {
+    Error::malformed(format!("it ends before its last field: {error}"))
+}
