@@ -6,6 +6,7 @@ mod broker;
 mod fetch;
 mod groups;
 mod growth;
+mod internal;
 mod lanes;
 mod log;
 pub mod metrics;

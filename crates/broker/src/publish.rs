@@ -7,6 +7,7 @@ use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result};
 use tokio::sync::oneshot;
 
 use crate::broker::Broker;
+use crate::internal::Appended;
 use crate::partition::{AppendContext, Blocking, Commit, PartitionCell, Refused};
 use crate::subscriber::Subscriber;
 use crate::timers::now_ms;
@@ -147,14 +148,13 @@ impl Broker {
         partition: PartitionId,
         batch: DraftBatch,
         wakes: &mut Wakes,
-    ) -> Result<(Published, Commit)> {
-        let cell = topic.partition(partition)?;
-        self.append_to(&cell, How { yields: false, ..How::of(topic, true) }, batch, wakes).map_err(|refused| {
-            match refused {
-                Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
-                Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
-                    Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name))
-                }
+    ) -> Result<Appended> {
+        let (cell, count) = (topic.partition(partition)?, u64::from(batch.count()));
+        let appended = self.append_to(&cell, How { yields: false, ..How::of(topic, true) }, batch, wakes);
+        appended.map(|(published, commit)| Appended::new(published, count, commit)).map_err(|refused| match refused {
+            Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
+            Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
+                Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name))
             }
         })
     }

@@ -9,25 +9,22 @@ use std::fmt;
 use std::sync::Arc;
 
 use aws_lc_rs::rand;
-use engine::limits::BATCH_BYTES_MAX;
 use engine::security::{
     Acl, AclFilter, Acls, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource,
     ResourceKind, SECURITY_TOPIC, SecurityRecord, UserName, Users,
 };
-use engine::{BatchBuilder, Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
+use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::RwLock;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::broker::Broker;
+use crate::internal;
 use crate::metrics::{Counter, Exposition};
-use crate::publish::{Wakes, finish_commit};
-use crate::timers;
+use crate::publish::Wakes;
 use crate::topics::{Lasts, Topic};
 
 /// Threads that hash passwords at a time. It is slow on purpose, and whoever guesses must not slow down others.
 const HASHING_THREADS: usize = 2;
-/// A batch of records takes no more once it has so many bytes.
-const BATCH_BYTES: usize = BATCH_BYTES_MAX / 8;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 18;
 
@@ -162,22 +159,11 @@ impl Broker {
         let Some(topic) = &*topic else {
             return Ok(());
         };
-        let cell = topic.partition(0)?;
-        let mut next = cell.extent().start;
-        loop {
-            let (_, batches) = cell.read(next, BATCH_BYTES_MAX).await?;
-            let Some(last) = batches.last() else {
-                return Ok(());
-            };
-            next = last.next_offset();
-            for records in batches.iter().map(|batch| batch.records()) {
-                for view in &records? {
-                    let view = view?;
-                    let record = SecurityRecord::decode(view.key.unwrap_or_default(), view.value);
-                    self.security().apply(record.map_err(|error| unreadable(view.offset, &error))?);
-                }
-            }
-        }
+        let each = |key: &[u8], value: Option<&[u8]>| {
+            self.security().apply(SecurityRecord::decode(key, value)?);
+            Ok(())
+        };
+        self.read_internal(topic, each).await
     }
 
     /// Lets a user in who has this password.
@@ -343,30 +329,18 @@ impl Broker {
         let topic = match topic {
             Some(topic) => topic,
             None => {
-                let settings = TopicSettings {
-                    storage: Storage::Disk,
-                    compact: true,
-                    retention_ms: 0,
-                    ..TopicSettings::on_disk()
-                };
+                let settings = TopicSettings { partitions: 1, ..internal::settings(Storage::Disk) };
                 // No record of it lasts before it does: nobody has to wait.
                 let (said, _) = Lasts::when_committed();
                 let made = store.create_topic(TopicName::parse(SECURITY_TOPIC)?, settings, said)?;
                 topic.insert(Topic::stored(store.directory(), made))
             }
         };
-        let (now_ms, mut builder, mut last) = (timers::now_ms() as i64, BatchBuilder::new(), None);
-        for (i, record) in records.iter().enumerate() {
-            builder.push(now_ms, Some(&record.key()), record.value().as_deref(), &[])?;
-            if builder.len() >= BATCH_BYTES || i + 1 == records.len() {
-                let batch = builder.finish().map(|batch| self.publish_internal(topic, 0, batch, &mut Wakes::default()));
-                last = batch.transpose()?.or(last);
-            }
+        if records.is_empty() {
+            return Ok(());
         }
-        match last {
-            Some((published, commit)) => finish_commit(published, commit).await.map(drop),
-            None => Ok(()),
-        }
+        let records = records.iter().map(|record| (record.key(), record.value()));
+        self.append_internal(topic, 0, records, &mut Wakes::default())?.lasts().await.map(drop)
     }
 
     pub(crate) fn expose_security(&self, out: &mut Exposition<'_>) -> fmt::Result {
@@ -389,15 +363,4 @@ impl Broker {
         )?;
         out.counter("thalweg_denied", "Requests that access control did not allow", counts.denied.get())
     }
-}
-
-fn unreadable(offset: engine::Offset, error: &Error) -> Error {
-    Error::new(
-        error.kind,
-        format!(
-            "the record at offset {offset} of {SECURITY_TOPIC} cannot be read: {}; was the data written by a newer \
-             version?",
-            error.message
-        ),
-    )
 }

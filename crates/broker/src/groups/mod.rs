@@ -23,10 +23,10 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, OnceCell};
 
 use crate::broker::Broker;
+use crate::internal::Appended;
 use crate::metrics::Counter;
 use crate::publish::Wakes;
 use crate::timers;
-use log::Appended;
 
 pub(crate) use transactional::StagedCommit;
 
@@ -220,7 +220,7 @@ impl Cell {
 
     /// Lets a commit take effect, and those before it, once the log is safe for it.
     async fn commit_through(&self, appended: Appended) -> Result<()> {
-        let position = appended.committed().await?;
+        let position = appended.lasts().await?;
         self.count_offsets(|group| group.committed_through(position));
         Ok(())
     }
@@ -423,7 +423,7 @@ impl Broker {
 
     /// Writes what the topic of offsets has to know of the group itself, and waits until it is committed.
     async fn save(&self, cell: &Cell, is_joining: bool) -> Outcome {
-        let topic = self.offsets_topic()?;
+        let topic = self.internal_topic(OFFSETS_TOPIC)?;
         let _turn = cell.saving.lock().await;
         let mut wakes = Wakes::default();
         let (saved, appended) = {
@@ -435,7 +435,7 @@ impl Broker {
             (saved, self.append_offsets(&topic, &cell.name, [record], &mut wakes)?)
         };
         drop(wakes);
-        appended.committed().await?;
+        appended.lasts().await?;
         cell.state.lock().group.saved(saved);
         Ok(())
     }
@@ -464,7 +464,7 @@ impl Broker {
         }
         let coordinator = self.restored_groups().await?;
         self.check_offsets(&changes)?;
-        let topic = self.offsets_topic()?;
+        let topic = self.internal_topic(OFFSETS_TOPIC)?;
         let cell = match committer {
             Committer::Member { who, .. } => coordinator.find_for(name, who)?,
             Committer::Cleaner => coordinator.find(name)?,
@@ -596,7 +596,7 @@ impl Broker {
 
     /// Removes a group if it may go. It is gone for everyone at once; this returns when that is committed.
     async fn remove_group(&self, cell: &Cell, may_go: impl FnOnce(&Group) -> Outcome) -> Outcome {
-        let topic = self.offsets_topic()?;
+        let topic = self.internal_topic(OFFSETS_TOPIC)?;
         let mut wakes = Wakes::default();
         let appended = {
             let mut state = cell.state.lock();
@@ -616,7 +616,7 @@ impl Broker {
         };
         self.groups().groups.write().remove(&cell.name);
         drop(wakes);
-        appended.committed().await?;
+        appended.lasts().await?;
         Ok(())
     }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use engine::groups::{Change, Committer, GroupName};
+use engine::groups::{Change, Committer, GroupName, OFFSETS_TOPIC};
 use engine::transactions::StagedOffsets;
 use engine::{Result, TopicPartition};
 
-use super::log::Appended;
 use super::{Arc, Broker, Cell, Outcome, no_such_group};
+use crate::internal::Appended;
 use crate::publish::Wakes;
 
 /// A group whose offsets a transaction may commit.
@@ -87,7 +87,7 @@ impl Broker {
         if offsets.is_empty() {
             return Ok(None);
         }
-        let topic = self.offsets_topic()?;
+        let topic = self.internal_topic(OFFSETS_TOPIC)?;
         loop {
             let cell = self.groups().find_or_create(name)?;
             let mut state = cell.state.lock();

@@ -23,12 +23,12 @@ use tokio::sync::{Notify, OnceCell};
 
 use crate::broker::Broker;
 use crate::groups::StagedCommit;
+use crate::internal::Appended;
 use crate::metrics::Counter;
 use crate::partition::PartitionCell;
 use crate::publish::Wakes;
 use crate::timers;
 use crate::topics::refuse_internal;
-use log::Appended;
 
 pub use status::TransactionSummary;
 
@@ -164,7 +164,7 @@ impl Carried {
     async fn finish(self) -> Result<()> {
         let mut outcome = Ok(());
         for appended in self.appended {
-            outcome = outcome.and(match appended.lasts().await {
+            outcome = outcome.and(match appended.lasts().await.map(drop) {
                 // Its topic was deleted meanwhile.
                 Err(gone) if gone.kind == ErrorKind::NotFound => Ok(()),
                 lasts => lasts,
@@ -439,7 +439,8 @@ impl Broker {
             }
         };
         drop(wakes);
-        Ok(appended.lasts().await?)
+        appended.lasts().await?;
+        Ok(())
     }
 
     /// Ends a transaction: all of it counts, or nothing. When this returns, that lasts and readers are told of it.
@@ -541,8 +542,7 @@ impl Broker {
         };
         let marker = Marker { decision, coordinator_epoch: COORDINATOR_EPOCH };
         let batch = marker.draft(producer.id, producer.epoch, timestamp_ms)?;
-        let (published, commit) = self.publish_internal(&topic, at.partition, batch, wakes)?;
-        Ok(Some(Appended { published, commit }))
+        self.publish_internal(&topic, at.partition, batch, wakes).map(Some)
     }
 
     fn count_refused(&self, refused: &TransactionError) {

@@ -1,9 +1,11 @@
 //! Fetch: where a client goes on in each partition, and the batches that are there, shared with everybody else
 //! who reads them.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::metrics::{Counter, Exposition};
 use broker::{FetchFrom, Fetched, Isolation};
 use bytes::{BufMut, Bytes};
 use engine::{Offset, PartitionId, RecordBatch, Result};
@@ -128,25 +130,50 @@ pub(super) type PartitionFetched = std::result::Result<Fetched, Code>;
 
 /// What the answers may come to that were fetched and not yet written to who asked, of all connections together.
 #[derive(Clone)]
-pub(super) struct FetchBudget(Arc<Semaphore>);
+pub(super) struct FetchBudget(Arc<Budget>);
+
+struct Budget {
+    units: Arc<Semaphore>,
+    units_max: usize,
+    waits: Counter,
+    withheld: Counter,
+}
 
 impl FetchBudget {
     pub(super) fn new(bytes_max: usize) -> Self {
-        Self(Arc::new(Semaphore::new(bytes_max / BUDGET_UNIT_BYTES)))
+        let units_max = bytes_max / BUDGET_UNIT_BYTES;
+        let units = Arc::new(Semaphore::new(units_max));
+        Self(Arc::new(Budget { units, units_max, waits: Counter::default(), withheld: Counter::default() }))
     }
 
     /// A permit for these batches; `None` where others have not read theirs yet.
     pub(super) fn acquire(&self, found: &[Result<Fetched>]) -> Option<OwnedSemaphorePermit> {
-        self.0.clone().try_acquire_many_owned(units(found)).ok()
+        self.0.units.clone().try_acquire_many_owned(units(found)).ok()
     }
 
     /// Returns when there is room for as much, or was not for so long.
     pub(super) async fn wait(&self, found: Vec<Result<Fetched>>) {
+        self.0.waits.add(1);
         let units = units(&found);
         // What waits holds no batches.
         drop(found);
         // Whoever comes next takes what is given back here.
-        drop(tokio::time::timeout(BUDGET_WAIT, self.0.acquire_many(units)).await);
+        drop(tokio::time::timeout(BUDGET_WAIT, self.0.units.acquire_many(units)).await);
+    }
+
+    /// Takes the batches out of an answer for which there was no room: whoever asked asks again.
+    pub(super) fn withhold(&self, found: &mut [Result<Fetched>]) {
+        self.0.withheld.add(1);
+        found.iter_mut().flatten().for_each(Fetched::withhold);
+    }
+
+    pub(super) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let Budget { units, units_max, waits, withheld } = &*self.0;
+        let bytes = (units_max - units.available_permits()) * BUDGET_UNIT_BYTES;
+        out.gauge("thalweg_kafka_fetched_bytes", "Answers to Kafka fetches on their way to clients", bytes as u64)?;
+        out.gauge("thalweg_kafka_fetched_bytes_max", "What they may come to", (units_max * BUDGET_UNIT_BYTES) as u64)?;
+        out.counter("thalweg_kafka_fetch_waits", "Kafka fetches that waited for room for their answer", waits.get())?;
+        out.counter("thalweg_kafka_fetches_withheld", "Kafka fetches answered empty for want of room", withheld.get())
     }
 }
 
@@ -289,8 +316,8 @@ mod tests {
         let topics = vec![("t".to_owned(), partitions.collect())];
         let mut out = Out::default();
         FetchAnswer { code: None, topics, permit: Some(permit) }.encode(12, &mut out);
-        assert_eq!(budget.0.available_permits(), 1);
+        assert_eq!(budget.0.units.available_permits(), 1);
         out.clear();
-        assert_eq!(budget.0.available_permits(), 4);
+        assert_eq!(budget.0.units.available_permits(), 4);
     }
 }

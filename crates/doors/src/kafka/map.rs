@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Attempt, Broker, FetchLimits, Fetched, Wakes};
+use broker::{Attempt, Broker, FetchLimits, Wakes};
 use engine::security::{Resource, UserName};
 use engine::{Acks, DraftBatch, Error, PartitionId, Result};
 use tokio::sync::Notify;
@@ -203,7 +203,7 @@ pub(super) async fn fetch(
         permit = budget.acquire(&found);
     }
     if permit.is_none() {
-        found.iter_mut().flatten().for_each(Fetched::withhold);
+        budget.withhold(&mut found);
     }
     let mut found = found.into_iter();
     let mut refused = refused.into_iter();

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::Broker;
+use broker::metrics::{Collect, Exposition};
 use net::service::Timeouts;
 use net::telemetry::Telemetry;
 use net::tls::Tls;
@@ -87,10 +88,13 @@ pub fn open(
         },
         ..ServiceSettings::default()
     };
+    let budget = FetchBudget::new(FETCHED_BYTES_MAX);
+    let exposed = budget.clone();
+    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     let handler = KafkaHandler {
         broker,
         advertised: settings.advertised.clone(),
-        budget: FetchBudget::new(FETCHED_BYTES_MAX),
+        budget,
         is_login_required: settings.is_login_required,
     };
     let service = Service::new(KafkaProtocol, handler, service_settings);

@@ -1,0 +1,128 @@
+//! The broker's own topics: what it has to keep goes into them as records, and comes out of them at the start.
+
+use std::sync::Arc;
+
+use engine::limits::BATCH_BYTES_MAX;
+use engine::{BatchBuilder, Error, Offset, PartitionId, Result, Storage, TopicName, TopicSettings};
+
+use crate::broker::Broker;
+use crate::partition::Commit;
+use crate::publish::{Published, Wakes, finish_commit};
+use crate::timers;
+use crate::topics::Topic;
+
+/// Partitions of such a topic: what is written at once seldom waits for each other.
+const PARTITIONS: u32 = 8;
+/// What a partition of it keeps in memory, where nobody ever reads it again.
+const MEMORY_BYTES: u64 = 4 << 20;
+/// A batch takes no more records once it has so many bytes.
+const BATCH_BYTES: usize = BATCH_BYTES_MAX / 8;
+
+/// Key and value of a record; without a value, what had the key is gone.
+pub(crate) type KeyValue = (Vec<u8>, Option<Vec<u8>>);
+
+/// Records that have their place in a partition.
+///
+/// The journal keeps the order in which the broker appends to all topics, so whatever is appended later lasts only if
+/// this does: what follows from a decision need not wait for it.
+#[must_use]
+pub(crate) struct Appended {
+    /// The offset of the last of them.
+    pub position: Offset,
+    last: Published,
+    commit: Commit,
+}
+
+impl Appended {
+    pub(crate) fn new(last: Published, count: u64, commit: Commit) -> Self {
+        Self { position: last.base_offset + count - 1, last, commit }
+    }
+
+    /// Whether [`Appended::lasts`] has nothing to wait for.
+    pub(crate) fn is_reached(&self) -> bool {
+        !matches!(self.commit, Commit::Awaited(_))
+    }
+
+    /// Returns when the records last, with all that was appended before them. In memory they do at once.
+    pub(crate) async fn lasts(self) -> Result<Offset> {
+        finish_commit(self.last, self.commit).await?;
+        Ok(self.position)
+    }
+}
+
+/// What such a topic is created with: on disk, what is newest of each key stays. It is what a restart begins with.
+pub(crate) fn settings(storage: Storage) -> TopicSettings {
+    let is_on_disk = storage == Storage::Disk;
+    TopicSettings {
+        partitions: PARTITIONS,
+        retention_bytes: if is_on_disk { 0 } else { MEMORY_BYTES },
+        retention_ms: 0,
+        storage,
+        compact: is_on_disk,
+        ..TopicSettings::default()
+    }
+}
+
+impl Broker {
+    /// One of the broker's own topics, which is made when the first record needs it.
+    pub(crate) fn internal_topic(&self, name: &str) -> Result<Arc<Topic>> {
+        if let Some(topic) = self.topics.read().get(name) {
+            return Ok(topic.clone());
+        }
+        let storage = if self.store().is_some() { Storage::Disk } else { Storage::Memory };
+        // No record of it lasts before it does: nobody has to wait.
+        Ok(self.create(TopicName::parse(name)?, settings(storage))?.0)
+    }
+
+    /// Gives records their place in a partition, in this order.
+    pub(crate) fn append_internal(
+        &self,
+        topic: &Topic,
+        partition: PartitionId,
+        records: impl IntoIterator<Item = KeyValue>,
+        wakes: &mut Wakes,
+    ) -> Result<Appended> {
+        let now_ms = timers::now_ms() as i64;
+        let (mut builder, mut last) = (BatchBuilder::new(), None);
+        let mut records = records.into_iter().peekable();
+        while let Some((key, value)) = records.next() {
+            builder.push(now_ms, Some(&key), value.as_deref(), &[])?;
+            if (builder.len() >= BATCH_BYTES || records.peek().is_none())
+                && let Some(batch) = builder.finish()
+            {
+                last = Some(self.publish_internal(topic, partition, batch, wakes)?);
+            }
+        }
+        last.ok_or_else(|| Error::invalid("there is nothing to write"))
+    }
+
+    /// All records of a topic in the order of each partition.
+    pub(crate) async fn read_internal(
+        &self,
+        topic: &Topic,
+        mut each: impl FnMut(&[u8], Option<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
+        for cell in topic.partitions() {
+            let mut next = cell.extent().start;
+            loop {
+                let (_, batches) = cell.read(next, BATCH_BYTES_MAX).await?;
+                let Some(last) = batches.last() else {
+                    break;
+                };
+                next = last.next_offset();
+                for records in batches.iter().map(|batch| batch.records()) {
+                    for view in &records? {
+                        let view = view?;
+                        each(view.key.unwrap_or_default(), view.value).map_err(|error| {
+                            let at =
+                                format!("the record at offset {} of {} partition {}", view.offset, topic.name, cell.id);
+                            let hint = "was the data written by a newer version?";
+                            Error::new(error.kind, format!("{at} cannot be read: {}; {hint}", error.message))
+                        })?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
