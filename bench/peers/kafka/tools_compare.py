@@ -57,7 +57,7 @@ def read_arguments():
     add("--records", type=int, default=1_000_000, help="of ProducerPerformance and ConsumerPerformance")
     add("--latency-records", type=int, default=10_000, help="of EndToEndLatency")
     add("--thalweg", default=os.path.join(ROOT, "target/release/thalweg"), help="the program")
-    add("--systems", nargs="+", choices=["kafka", "thalweg"], default=["kafka", "thalweg"])
+    add("--systems", nargs="+", choices=list(SYSTEMS), default=["kafka", "thalweg"])
     add("--dir", help="where data goes while a system runs; a temporary folder by default")
     add("--json", metavar="FILE", help="write all that was measured into this file")
     return parser.parse_args()
@@ -78,20 +78,24 @@ def kafka(folder, _options):
 
 
 @contextlib.contextmanager
-def thalweg(folder, options):
+def thalweg(folder, options, storage=("--data", "data")):
     [port] = peer.free_ports(1)
     begin = time.monotonic()
-    command = [options.thalweg, "serve", "--native", "off", "--http", "off", "--kafka", f"127.0.0.1:{port}",
-               "--data", os.path.join(folder, "data")]
+    command = [options.thalweg, "serve", "--native", "off", "--http", "off", "--kafka", f"127.0.0.1:{port}", *storage]
     with open(os.path.join(folder, "log"), "wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
+        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
     try:
         yield server.pid, port, begin
     finally:
         peer.stop(server)
 
 
-SYSTEMS = {"kafka": kafka, "thalweg": thalweg}
+def thalweg_in_memory(folder, options):
+    """Without a disk: what is left is what the tools and the wire cost."""
+    return thalweg(folder, options, storage=("--set", "retention_bytes=4GiB", "--set", "memory_max=8GiB"))
+
+
+SYSTEMS = {"kafka": kafka, "thalweg": thalweg, "thalweg-memory": thalweg_in_memory}
 
 
 def ask(connection, key, version, body):
@@ -179,12 +183,13 @@ def measure(system, options):
 
 
 def table(rounds):
-    print(f"{'':44} {'kafka':>12} {'thalweg':>12} {'ratio':>8}  spread          aim")
+    systems = [system for system in SYSTEMS if system in rounds[0]]
+    print(f"{'':44} " + " ".join(f"{system:>14}" for system in systems) + f" {'ratio':>8}  spread          aim")
     for key, label, better, aim in FIGURES:
         median = {system: statistics.median(one[system][key] for one in rounds) for system in rounds[0]}
-        cells = " ".join(f"{median[system]:12.1f}" for system in ("kafka", "thalweg") if system in median)
+        cells = " ".join(f"{median[system]:14.1f}" for system in systems)
         line = f"{label:44} {cells}"
-        if len(median) == 2:
+        if {"kafka", "thalweg"} <= median.keys():
             ratios = sorted(one["thalweg"][key] / one["kafka"][key] for one in rounds if one["kafka"][key])
             if ratios:
                 ratio = statistics.median(ratios)
