@@ -26,7 +26,8 @@ pub async fn sweep_retention(broker: Weak<Broker>) {
     loop {
         interval.tick().await;
         match broker.upgrade() {
-            Some(broker) => broker.trim_logs(now_ms()),
+            // Topics in a database are looked up in its file.
+            Some(broker) => drop(tokio::task::spawn_blocking(move || broker.trim_logs(now_ms())).await),
             None => return,
         }
     }

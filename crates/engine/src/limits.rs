@@ -85,10 +85,22 @@ pub const USER_NAME_BYTES_MAX: usize = 255;
 /// Access control entries of one broker, and the name of a resource or a host in one.
 pub const ACLS_MAX: usize = 8192;
 pub const ACL_NAME_BYTES_MAX: usize = 255;
+/// What waits for the database of topics in SQLite, and what of their newest batches stays in memory.
+pub const SQLITE_QUEUE_BYTES_MAX: usize = 16 << 20;
+pub const SQLITE_RECENT_BYTES_MAX: u64 = 16 << 20;
+/// Connections that read it at once, and what each connection keeps of it in memory.
+pub const SQLITE_READERS_MAX: usize = 4;
+pub const SQLITE_CACHE_BYTES: usize = 2 << 20;
 /// Bytes of history that one read hands to a subscriber's queue.
 pub const BACKFILL_BYTES: usize = 1 << 20;
 
 const _: () = assert!(BACKFILL_BYTES <= BATCH_BYTES_MAX, "a backfill step is at most one large batch");
+const _: () = assert!(BATCH_BYTES_MAX < SQLITE_QUEUE_BYTES_MAX, "the largest batch waits for the database");
+const _: () = assert!(
+    SQLITE_QUEUE_BYTES_MAX + SQLITE_RECENT_BYTES_MAX as usize + (1 + SQLITE_READERS_MAX) * SQLITE_CACHE_BYTES
+        <= 64 << 20,
+    "topics in SQLite have no more memory than this, beside what their readers are given"
+);
 const _: () = assert!(PARTITIONS_MAX as usize <= PARTITIONS_TOTAL_MAX);
 const _: () = assert!(GROUP_METADATA_BYTES_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX, "offsets in one frame");
 const _: () = assert!(

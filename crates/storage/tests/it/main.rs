@@ -7,6 +7,7 @@ mod compaction;
 mod damage;
 mod faults;
 mod kill;
+mod logs;
 mod power;
 mod reads;
 mod repair;

@@ -106,7 +106,7 @@ fn files_that_a_killed_broker_made_outlive_a_power_cut_once_they_are_used() {
         let work = Work::new(open(&disk, dir, small(1)).expect("it opens"), &model, 1, heard.say());
         let writers = work.create(1).expect("a topic");
         for _ in 0..20 {
-            let end = writers[0].append(&work.store).expect("it is taken");
+            let end = writers[0].append().expect("it is taken");
             assert!(writers[0].wait(end), "it is acknowledged");
         }
         let after = disk.cut(operations);

@@ -128,7 +128,7 @@ fn repair_after(harm: Harm, site: &Site, path: &Path, kind: Kind) {
     let (mut model, heard) = (Model::of(&topics, site.model.topics_ever), Heard::default());
     let work = Work::new((store, topics), &model, 9, heard.say());
     for writer in work.writers() {
-        let end = writer.append(&work.store).expect("it is served");
+        let end = writer.append().expect("it is served");
         assert!(writer.wait(end), "it is acknowledged");
     }
     work.end().expect("it stops");
