@@ -88,16 +88,21 @@ pub const ACL_NAME_BYTES_MAX: usize = 255;
 /// What waits for the database of topics in SQLite, and what of their newest batches stays in memory.
 pub const SQLITE_QUEUE_BYTES_MAX: usize = 16 << 20;
 pub const SQLITE_RECENT_BYTES_MAX: u64 = 16 << 20;
-/// Connections that read it at once, and what each connection keeps of it in memory.
+/// What the connection that writes it keeps of it in memory.
+pub const SQLITE_WRITER_CACHE_BYTES: usize = 8 << 20;
+/// Connections that read it at once, and what each of them keeps of it in memory.
 pub const SQLITE_READERS_MAX: usize = 4;
-pub const SQLITE_CACHE_BYTES: usize = 2 << 20;
+pub const SQLITE_READER_CACHE_BYTES: usize = 2 << 20;
 /// Bytes of history that one read hands to a subscriber's queue.
 pub const BACKFILL_BYTES: usize = 1 << 20;
 
 const _: () = assert!(BACKFILL_BYTES <= BATCH_BYTES_MAX, "a backfill step is at most one large batch");
 const _: () = assert!(BATCH_BYTES_MAX < SQLITE_QUEUE_BYTES_MAX, "the largest batch waits for the database");
 const _: () = assert!(
-    SQLITE_QUEUE_BYTES_MAX + SQLITE_RECENT_BYTES_MAX as usize + (1 + SQLITE_READERS_MAX) * SQLITE_CACHE_BYTES
+    SQLITE_QUEUE_BYTES_MAX
+        + SQLITE_RECENT_BYTES_MAX as usize
+        + SQLITE_WRITER_CACHE_BYTES
+        + SQLITE_READERS_MAX * SQLITE_READER_CACHE_BYTES
         <= 64 << 20,
     "topics in SQLite have no more memory than this, beside what their readers are given"
 );

@@ -14,8 +14,13 @@ pub(crate) struct Forgotten {
 impl Forgotten {
     /// Forgets one record of a batch. `None`: the batch stays as it is. `Some`: what is left of it takes its place,
     /// nothing where that was its last record. A batch is written anew when half of its records are forgotten, so that
-    /// each byte is copied about once.
-    pub(crate) fn note(of: &mut Option<Box<Self>>, batch: &RecordBatch, offset: Offset) -> Option<Option<RecordBatch>> {
+    /// each byte is copied about once. Those before the start of the log are gone in any case.
+    pub(crate) fn note(
+        of: &mut Option<Box<Self>>,
+        batch: &RecordBatch,
+        offset: Offset,
+        start: Offset,
+    ) -> Option<Option<RecordBatch>> {
         let (base, span) = (batch.base_offset(), batch.next_offset() - batch.base_offset());
         if span == 1 {
             return Some(None);
@@ -25,11 +30,12 @@ impl Forgotten {
         if !forgotten.set(offset - base) {
             return None;
         }
-        if forgotten.count < batch.count().div_ceil(2) {
+        let deleted = start.saturating_sub(base);
+        if u64::from(forgotten.count) + deleted < u64::from(batch.count().div_ceil(2)) {
             return None;
         }
         forgotten.count = 0;
-        match batch.thinned(|record| !forgotten.has(record.offset - base)) {
+        match batch.thinned(|record| record.offset >= start && !forgotten.has(record.offset - base)) {
             Ok(left) if left.count() == 0 => Some(None),
             Ok(left) if left.count() < batch.count() => Some(Some(left)),
             // What does not decode stays until retention takes it.

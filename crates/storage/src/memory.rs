@@ -104,7 +104,7 @@ impl MemoryLog {
         let Some(batch) = entry.batch.as_ref().filter(|batch| batch.base_offset() <= offset) else {
             return 0;
         };
-        let left = match Forgotten::note(&mut entry.forgotten, batch, offset) {
+        let left = match Forgotten::note(&mut entry.forgotten, batch, offset, self.deleted) {
             None => return 0,
             Some(left) => left,
         };
@@ -268,6 +268,14 @@ mod tests {
         assert_eq!([4, 2].map(|offset| log.forget(offset)), [0, 0], "one of them was forgotten before");
         assert!([5, 6, 7].map(|offset| log.forget(offset)).iter().all(|freed| *freed > 0));
         assert_eq!((log.batches(), log.start(), log.end()), (2, 0, 10));
+    }
+
+    #[test]
+    fn a_batch_that_begins_before_the_start_goes_with_its_last_record_behind_it() {
+        let mut log = log_of(&[(8, 0, 0), (1, 0, 0)]);
+        log.set_start(5);
+        [5, 6, 7].map(|offset| log.forget(offset));
+        assert_eq!((log.start(), log.batches()), (8, 1));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine::limits::{SQLITE_CACHE_BYTES, SQLITE_QUEUE_BYTES_MAX, SQLITE_READERS_MAX, SQLITE_RECENT_BYTES_MAX};
+use engine::limits::{SQLITE_QUEUE_BYTES_MAX, SQLITE_READERS_MAX, SQLITE_RECENT_BYTES_MAX};
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result, TopicName, TopicSettings};
 use parking_lot::{Condvar, Mutex};
 
@@ -47,8 +47,6 @@ pub struct SqliteSettings {
     pub recent_bytes_max: u64,
     /// Connections that read.
     pub readers_max: usize,
-    /// What each connection keeps of the file in memory.
-    pub cache_bytes: usize,
     /// When another process locks the database for so long, or the disk is full, appends are refused until that is over.
     pub lock_patience: Duration,
     /// Pages that the file may have; 0 is no limit.
@@ -61,7 +59,6 @@ impl Default for SqliteSettings {
             queue_bytes_max: SQLITE_QUEUE_BYTES_MAX,
             recent_bytes_max: SQLITE_RECENT_BYTES_MAX,
             readers_max: SQLITE_READERS_MAX,
-            cache_bytes: SQLITE_CACHE_BYTES,
             lock_patience: Duration::from_secs(2),
             pages_max: 0,
         }
@@ -77,7 +74,6 @@ pub struct SqliteStats {
     pub queued_bytes: u64,
     pub recent_bytes: u64,
     pub forgotten_records: u64,
-    pub checkpoints: u64,
     /// Whether another process locks the database, or there is no room.
     pub is_held_up: bool,
 }
@@ -118,7 +114,6 @@ struct Counts {
     commits: AtomicU64,
     commit_nanos: AtomicU64,
     forgotten_records: AtomicU64,
-    checkpoints: AtomicU64,
 }
 
 #[derive(Default)]
@@ -307,7 +302,7 @@ impl Shared {
 impl SqliteStore {
     /// Opens a database, or makes one, and brings back what is in it. Nobody else may write to it meanwhile.
     pub fn open(path: &Path, settings: SqliteSettings, clock: fn() -> u64) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
-        let connection = schema::open_writer(path, settings.cache_bytes, settings.pages_max)?;
+        let connection = schema::open_writer(path, settings.pages_max)?;
         let shared = Arc::new(Shared {
             path: path.to_path_buf(),
             settings,
@@ -317,7 +312,7 @@ impl SqliteStore {
             on_room: OnceLock::new(),
             broken: OnceLock::new(),
             trouble: Mutex::default(),
-            readers: Readers::new(path.to_path_buf(), settings.readers_max.max(1), settings.cache_bytes),
+            readers: Readers::new(path.to_path_buf(), settings.readers_max.max(1)),
             deleting: Mutex::default(),
             recent: Mutex::default(),
             held: AtomicU64::new(0),
@@ -416,7 +411,6 @@ impl SqliteStore {
             queued_bytes: self.shared.queue.lock().bytes as u64,
             recent_bytes: get(&self.shared.held),
             forgotten_records: get(&counts.forgotten_records),
-            checkpoints: get(&counts.checkpoints),
             is_held_up: self.shared.trouble.lock().is_some(),
         }
     }

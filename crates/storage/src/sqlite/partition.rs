@@ -316,7 +316,7 @@ impl DurableLog for SqlitePartition {
             && recent.batch.base_offset() <= offset
         {
             let before = cost(&recent.batch);
-            let after = match Forgotten::note(&mut recent.forgotten, &recent.batch, offset) {
+            let after = match Forgotten::note(&mut recent.forgotten, &recent.batch, offset, state.start) {
                 None => before,
                 Some(Some(left)) => {
                     recent.batch = left;

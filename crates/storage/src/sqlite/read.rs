@@ -46,7 +46,6 @@ pub(super) struct RetainedRow {
 
 pub(super) struct Readers {
     path: PathBuf,
-    cache_bytes: usize,
     max: usize,
     pool: Mutex<Pool>,
     returned: Condvar,
@@ -59,8 +58,8 @@ struct Pool {
 }
 
 impl Readers {
-    pub(super) fn new(path: PathBuf, max: usize, cache_bytes: usize) -> Self {
-        Self { path, cache_bytes, max, pool: Mutex::default(), returned: Condvar::new() }
+    pub(super) fn new(path: PathBuf, max: usize) -> Self {
+        Self { path, max, pool: Mutex::default(), returned: Condvar::new() }
     }
 
     /// Lets a connection that nobody else uses do something. One that failed is closed.
@@ -81,7 +80,7 @@ impl Readers {
                 }
             }
         };
-        let opened = taken.map_or_else(|| open_reader(&self.path, self.cache_bytes), Ok);
+        let opened = taken.map_or_else(|| open_reader(&self.path), Ok);
         let (connection, result) = match opened {
             Ok(connection) => {
                 let result = work(&connection);

@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use engine::limits::{SQLITE_READER_CACHE_BYTES, SQLITE_WRITER_CACHE_BYTES};
 use engine::{Error, ErrorKind, Result};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
@@ -81,11 +82,11 @@ CREATE VIEW records AS SELECT
 ";
 
 /// The connection that writes. Makes the tables where there are none.
-pub(super) fn open_writer(path: &Path, cache_bytes: usize, pages_max: u32) -> Result<Connection> {
+pub(super) fn open_writer(path: &Path, pages_max: u32) -> Result<Connection> {
     let connect = || -> rusqlite::Result<Connection> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(LOCK_STEP)?;
-        connection.pragma_update(None, "cache_size", -((cache_bytes >> 10) as i64))?;
+        connection.pragma_update(None, "cache_size", -((SQLITE_WRITER_CACHE_BYTES >> 10) as i64))?;
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         // Each commit is synced before anyone hears of it.
         connection.pragma_update(None, "synchronous", "FULL")?;
@@ -128,11 +129,11 @@ fn create(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// A connection that only reads.
-pub(super) fn open_reader(path: &Path, cache_bytes: usize) -> rusqlite::Result<Connection> {
+pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(LOCK_STEP)?;
-    connection.pragma_update(None, "cache_size", -((cache_bytes >> 10) as i64))?;
+    connection.pragma_update(None, "cache_size", -((SQLITE_READER_CACHE_BYTES >> 10) as i64))?;
     Ok(connection)
 }
 

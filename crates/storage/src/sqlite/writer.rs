@@ -255,6 +255,7 @@ impl Writer {
             "SELECT id, first_offset, next_offset, size, records FROM batches INDEXED BY batches_by_offset
              WHERE partition = ?1 AND first_offset <= ?2 ORDER BY first_offset DESC LIMIT 1",
         )?;
+        let start = of.state.lock().start();
         let mut offsets = offsets.to_vec();
         offsets.sort_unstable();
         offsets.dedup();
@@ -275,7 +276,7 @@ impl Writer {
                 self.remove(batch)?;
                 done.note(of, size as u64);
             } else {
-                let smaller = self.forget_among(batch, records, size, of_batch)?;
+                let smaller = self.forget_among(batch, (records, size), of_batch, start)?;
                 done.note(of, smaller);
             }
             done.forgotten += count as u64;
@@ -284,12 +285,21 @@ impl Writer {
     }
 
     /// Removes some of the records of a batch. Returns the bytes that it has less.
-    fn forget_among(&self, batch: i64, records: u32, size: i64, offsets: &[Offset]) -> rusqlite::Result<u64> {
+    fn forget_among(
+        &self,
+        batch: i64,
+        (records, size): (u32, i64),
+        offsets: &[Offset],
+        start: Offset,
+    ) -> rusqlite::Result<u64> {
         let mut statement = self.connection.prepare_cached("DELETE FROM positions WHERE batch = ?1 AND offset = ?2")?;
         let mut removed = 0;
         for offset in offsets {
             removed += statement.execute((batch, *offset as i64))?;
         }
+        // Those before the start are gone in any case.
+        let mut before = self.connection.prepare_cached("DELETE FROM positions WHERE batch = ?1 AND offset < ?2")?;
+        removed += before.execute((batch, start as i64))?;
         let mut count = self.connection.prepare_cached("SELECT count(*) FROM positions WHERE batch = ?1")?;
         let left: u32 = count.query_row([batch], |row| row.get(0))?;
         if removed == 0 || left > records / 2 {

@@ -11,4 +11,5 @@ mod logs;
 mod power;
 mod reads;
 mod repair;
+mod sqlite;
 mod transactions;
