@@ -389,10 +389,8 @@ impl DraftBatch {
 
     /// The key of the first record, where there is one and no codec hides it.
     pub fn first_key(&self) -> Option<&[u8]> {
-        if self.codec() != Ok(Codec::None) {
-            return None;
-        }
-        read_record(&mut &self.bytes[BATCH_HEADER_BYTES..], 0, 0).ok()?.key
+        let plain = Some(&self.bytes[BATCH_HEADER_BYTES..]).filter(|_| self.codec() == Ok(Codec::None));
+        read_record(&mut plain?, 0, 0).ok()?.key
     }
 
     /// The bytes as they go over a wire before a broker has given them offsets.
@@ -541,8 +539,7 @@ impl Records {
     pub fn advance(&mut self) -> Option<Result<RecordView<'_>>> {
         let mut iter = RecordIter { rest: &self.bytes[self.at..], left: self.left, ..self.iter() };
         let next = iter.next();
-        self.at = self.bytes.len() - iter.rest.len();
-        self.left = iter.left;
+        (self.at, self.left) = (self.bytes.len() - iter.rest.len(), iter.left);
         next
     }
 

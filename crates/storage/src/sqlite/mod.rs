@@ -1,8 +1,8 @@
 //! Topics in one SQLite database, `queues.sqlite`, which users may open and query while the broker runs.
 //!
 //! Whoever appends puts an operation into a queue and goes on. One thread gathers all that waits, does it in one
-//! transaction and commits, which syncs; meanwhile the next ones gather. So many small appends cost one sync, a lone one
-//! waits for nobody, and there is no timer.
+//! transaction and commits, which syncs; meanwhile the next ones gather. So many small appends cost one sync, a lone
+//! one waits for nobody, and there is no timer.
 
 mod catalog;
 mod partition;
@@ -47,7 +47,7 @@ pub struct SqliteSettings {
     pub recent_bytes_max: u64,
     /// Connections that read.
     pub readers_max: usize,
-    /// When another process locks the database for so long, or the disk is full, appends are refused until that is over.
+    /// When another process locks the database for so long, or the disk is full, appends are refused until that ends.
     pub lock_patience: Duration,
     /// Pages that the file may have; 0 is no limit.
     pub pages_max: u32,

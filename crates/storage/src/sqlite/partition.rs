@@ -32,7 +32,8 @@ pub struct SqlitePartition {
     pub(super) state: Mutex<State>,
 }
 
-/// Invariant: `start <= committed <= end`, and `recent` has every batch from `recent_from` to `end` that is not forgotten.
+/// Invariant: `start <= committed <= end`, and `recent` has every batch from `recent_from` to `end` but those that were
+/// forgotten.
 #[derive(Default)]
 pub(super) struct State {
     start: Offset,

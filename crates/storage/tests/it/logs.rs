@@ -1,5 +1,5 @@
-//! What every log does, wherever it is kept: in memory, in segments behind a journal, or in a database. Each test runs on
-//! all of them, and compares with a list.
+//! What every log does, wherever it is kept: in memory, in segments behind a journal, or in a database. Each test runs
+//! on all of them, and compares with a list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

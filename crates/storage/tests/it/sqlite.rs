@@ -1,4 +1,4 @@
-//! The database of topics in SQLite, as users and other programs see it, and what it says when something is wrong with it.
+//! The database of topics in SQLite, as users and other programs see it, and what it says when something is wrong.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
