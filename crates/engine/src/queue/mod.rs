@@ -5,7 +5,7 @@
 //! before, [`Message`] is a record as queues see it, and [`QueueRecord`] is what a restart begins with.
 
 mod dedup;
-mod filter;
+pub mod filter;
 mod leases;
 mod line;
 mod message;
