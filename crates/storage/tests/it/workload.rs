@@ -24,7 +24,13 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 /// Journal files, segments and checkpoints so small that all of them change all the time.
 pub fn small(syncs_in_flight: usize) -> StoreSettings {
     StoreSettings {
-        journal: JournalSettings { file_bytes: 256 << 10, files_max: 6, queue_bytes_max: 256 << 10, syncs_in_flight },
+        journal: JournalSettings {
+            file_bytes: 256 << 10,
+            first_file_bytes: 64 << 10,
+            files_max: 6,
+            queue_bytes_max: 256 << 10,
+            syncs_in_flight,
+        },
         segment_bytes: 48 << 10,
         tail_bytes_max: 64 << 10,
         unflushed_bytes_max: 32 << 10,
