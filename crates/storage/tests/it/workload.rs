@@ -33,6 +33,7 @@ pub fn small(syncs_in_flight: usize) -> StoreSettings {
         },
         segment_bytes: 48 << 10,
         tail_bytes_max: 64 << 10,
+        tail_time: Duration::from_millis(20),
         unflushed_bytes_max: 32 << 10,
         checkpoint_bytes: 192 << 10,
         checkpoint_interval: Duration::from_secs(3600),
