@@ -540,6 +540,11 @@ impl Queue {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn timers_kept(&self) -> usize {
+        self.timers.len()
+    }
+
     fn note(&mut self, offset: Offset) {
         if let Some(changes) = &mut self.changes {
             changes.push(offset);
