@@ -1,8 +1,8 @@
 //! A queue as it was at one moment: what was not done with, to go back to.
 //!
-//! All integers are big-endian: version (u16), topic (text), created and kept until, ms since 1970 (u64 each), number of
-//! partitions (u32), and of each: the first offset that nobody was given (u64), number of runs (u32), and of each run
-//! of offsets before it that were not done with: its first (u64) and how many (u32).
+//! All integers are big-endian: version (u16), topic (text), created and kept until, ms since 1970 (u64 each), number
+//! of partitions (u32), and of each: the first offset that nobody was given (u64), number of runs (u32), and of each
+//! run of offsets before it that were not done with: its first (u64) and how many (u32).
 
 use bytes::BufMut;
 
