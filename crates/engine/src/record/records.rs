@@ -2,10 +2,37 @@
 
 use bytes::Bytes;
 
-use super::{HeaderView, Record, RecordView, read_length, read_nullable, read_varint, take};
+use super::{
+    BATCH_HEADER_BYTES, HeaderView, Record, RecordBatch, RecordView, read_length, read_nullable, read_varint, take,
+};
 use crate::error::{Error, Result};
 use crate::ids::Offset;
 use crate::limits::HEADERS_MAX;
+
+impl RecordBatch {
+    /// The records, decompressed if need be. They share the batch's bytes if not. A control batch has none.
+    pub fn records(&self) -> Result<Records> {
+        self.records_from(0)
+    }
+
+    /// The same without those before an offset: who asks for one gets the whole batch that holds it.
+    pub fn records_from(&self, first: Offset) -> Result<Records> {
+        let (bytes, count) = match self.is_control() {
+            true => (Bytes::new(), 0),
+            false => (self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?, self.count()),
+        };
+        Ok(Records {
+            bytes,
+            at: 0,
+            left: count,
+            count,
+            first,
+            base_offset: self.base_offset(),
+            base_timestamp: self.base_timestamp_ms(),
+            arrival: self.arrival_ms(),
+        })
+    }
+}
 
 /// The records of a batch, to be read in place.
 #[derive(Clone, Debug)]
