@@ -93,6 +93,10 @@ pub const SQLITE_WRITER_CACHE_BYTES: usize = 8 << 20;
 /// Connections that read it at once, and what each of them keeps of it in memory.
 pub const SQLITE_READERS_MAX: usize = 4;
 pub const SQLITE_READER_CACHE_BYTES: usize = 2 << 20;
+/// The text of a filter of messages; Google Pub/Sub's limit.
+pub const FILTER_BYTES_MAX: usize = 256;
+/// Parentheses within parentheses in it.
+pub const FILTER_NESTING_MAX: usize = 32;
 /// Bytes of history that one read hands to a subscriber's queue.
 pub const BACKFILL_BYTES: usize = 1 << 20;
 
