@@ -336,14 +336,12 @@ fn view_of<'t>(request: &'t ReceiveMessage<'_>) -> Result<View<'t>> {
     let names = |list: &'t Option<List<Text<'_>>>| -> Vec<&'t str> {
         list.iter().flat_map(|List(names)| names.iter().map(Text::as_str)).collect()
     };
-    let mut system = names(&request.message_system_attribute_names);
-    if system.is_empty() {
-        system = names(&request.attribute_names);
-    }
+    let (system, old) = (names(&request.message_system_attribute_names), names(&request.attribute_names));
     let is_known = |name: &str| name == "All" || SYSTEM.contains(&name) || attributes::NAMES.contains(&name);
-    if let Some(unknown) = system.iter().find(|name| !is_known(name)) {
+    if let Some(unknown) = system.iter().chain(&old).find(|name| !is_known(name)) {
         return Err(Failure::new(&INVALID_ATTRIBUTE_NAME, format!("Unknown Attribute {unknown}.")));
     }
+    let system = if system.is_empty() { old } else { system };
     Ok(View { system, attributes: names(&request.message_attribute_names) })
 }
 
