@@ -481,7 +481,7 @@ mod tests {
     fn who_may_send_its_dead_letters_is_checked() {
         let by = |arns: &str| format!(r#"{{"redrivePermission":"byQueue","sourceQueueArns":[{arns}]}}"#);
         let arn = r#""arn:aws:sqs:us-east-1:000000000000:a""#;
-        let many = vec![arn; 11].join(",");
+        let many = [arn; 11].join(",");
         let parsed = |text: &str| parse_redrive_allow(text);
         assert_eq!(parsed(&by(arn)), Ok(RedriveAllow::Some(vec![arn.trim_matches('"').into()])));
         assert_eq!(parsed(r#"{"redrivePermission":"allowAll"}"#), Ok(RedriveAllow::All));

@@ -465,8 +465,8 @@ mod tests {
             assert_eq!(check(&entry, STANDARD).is_ok(), is_valid, "{id}");
         }
         let entry = SendEntry { message_group_id: Some(text("")), ..message("x") };
-        let message = "Value  for parameter MessageGroupId is invalid. Reason: MessageGroupId can only include alphanumeric \
-                       and punctuation characters. 1 to 128 in length.";
+        let message = "Value  for parameter MessageGroupId is invalid. Reason: MessageGroupId can only include \
+                       alphanumeric and punctuation characters. 1 to 128 in length.";
         assert_eq!(refused(&entry, STANDARD).1, message);
     }
 

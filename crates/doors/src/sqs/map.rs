@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::{Broker, Received};
-use engine::queue::QueueDefinition;
+use engine::queue::{QueueDefinition, QueueId};
 use net::Drain;
 use parking_lot::Mutex;
 
 use super::address::{Home, Place};
 use super::attributes;
-use super::check::Rules;
+use super::check::{self, Rules};
 use super::codec::Answer;
 use super::errors::Result;
-use super::model::{Request, Text, required_text};
+use super::model::{List, Request, SendEntry, Text, required_text};
 
 /// Names that the door keeps in mind of queues that were deleted or purged lately.
 const LATELY_MAX: usize = 65_536;
@@ -35,8 +35,11 @@ pub(super) struct Sqs {
     pub deleted: Mutex<Lately<String, ()>>,
     pub purged: Mutex<Lately<String, ()>>,
     /// What was given out under an id that the receiver may come back with.
-    pub attempts: Mutex<Lately<(u64, String), Arc<Vec<Received>>>>,
+    pub attempts: Mutex<Attempts>,
 }
+
+/// What was given out, by the queue and the id of the attempt to receive.
+pub(super) type Attempts = Lately<(QueueId, String), Arc<Vec<Received>>>;
 
 /// What happened within some time, the oldest first. Whatever is too much is forgotten before its time.
 pub(super) struct Lately<K, V> {
@@ -186,6 +189,36 @@ impl Sqs {
                 unreachable!("invariant: requests about messages are answered elsewhere")
             }
         }
+    }
+}
+
+/// What of a request can be checked without a broker: its messages, and the attributes of a queue to be.
+pub(super) fn check(request: Request<'_>) -> Result<()> {
+    let home = Home { account: "000000000000".to_owned(), region: "us-east-1".to_owned() };
+    let rules = |is_fifo| Rules {
+        is_fifo,
+        dedups_by_content: false,
+        bytes_max: attributes::MESSAGE_BYTES_MAX,
+        is_in_batch: false,
+    };
+    match request {
+        Request::SendMessage(request) => {
+            Place::parse(required_text("QueueUrl", &request.queue_url)?, &home)?;
+            let entry = SendEntry::from(request);
+            check::check(&entry, rules(false)).map(drop).or(check::check(&entry, rules(true)).map(drop))
+        }
+        Request::SendMessageBatch(request) => {
+            let List(entries) = request.entries.unwrap_or_default();
+            check::check_batch("Entry", &entries, |entry| entry.id.as_ref().map(Text::as_str))?;
+            check::check_send_batch(&entries, rules(true))
+        }
+        Request::CreateQueue(request) => {
+            let place = Place::new(&home, required_text("QueueName", &request.queue_name)?);
+            let given = request.attributes.unwrap_or_default();
+            let given = given.iter().map(|(name, value)| (name, value.as_str()));
+            attributes::Attributes::new(place.is_fifo()).apply(&place, &home, given)
+        }
+        _ => Ok(()),
     }
 }
 

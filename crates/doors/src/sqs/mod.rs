@@ -307,7 +307,7 @@ impl Door {
     }
 }
 
-fn header<'t>(headers: &'t HeaderMap, name: impl hyper::header::AsHeaderName) -> Option<&'t str> {
+fn header(headers: &HeaderMap, name: impl hyper::header::AsHeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
@@ -353,6 +353,20 @@ fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
     };
     let failure = Failure::new(code, refusal.message.clone());
     (HeaderValue::from_static(codec::JSON), codec::json_error(&failure).into())
+}
+
+/// Reads a request as the door does, and checks its queue and its messages, for whoever tries it with any bytes.
+/// Whether it may be one; `action` counts those that there are, round and round.
+pub fn check_request(action: usize, is_query: bool, body: &[u8]) -> bool {
+    let action = Action::ALL[action % Action::ALL.len()];
+    if !is_query {
+        return json::decode(action, body).and_then(map::check).is_ok();
+    }
+    let Ok(mut form) = Form::parse(&[body]) else {
+        return false;
+    };
+    form.sort();
+    model::Request::deserialize(action, form.tree()).is_ok_and(|request| map::check(request).is_ok())
 }
 
 /// Opens the door. It serves until the drain begins. The address is the bound one.

@@ -321,8 +321,9 @@ mod tests {
     #[test]
     fn a_message_with_attributes() {
         let form = "Action=SendMessage&MessageBody=a%20%26+b%C3%A4&DelaySeconds=-5&Version=2012-11-05\
-            &MessageAttribute.2.Value.BinaryValue=AP8%3D&MessageAttribute.2.Value.DataType=Binary&MessageAttribute.2.Name=b\
-            &MessageAttribute.1.Name=a&MessageAttribute.1.Value.StringValue=&MessageAttribute.1.Value.DataType=String";
+            &MessageAttribute.2.Value.BinaryValue=AP8%3D&MessageAttribute.2.Value.DataType=Binary\
+            &MessageAttribute.2.Name=b&MessageAttribute.1.Name=a&MessageAttribute.1.Value.StringValue=\
+            &MessageAttribute.1.Value.DataType=String";
         read(Action::SendMessage, form, |request| {
             let string =
                 AttributeValue { data_type: Some(text("String")), string_value: Some(text("")), binary_value: None };

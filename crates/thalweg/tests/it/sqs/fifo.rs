@@ -46,8 +46,8 @@ async fn the_same_message_is_taken_once() {
     sqs.delete(&url, &got[0]).await.ok();
     assert_eq!(send(&sqs, &url, "a", "same").await["MessageId"], first["MessageId"], "also when it is gone");
     assert_eq!(sqs.counts(&url).await, ["0", "0", "0"]);
-    let own = |group: &str| json!({"QueueUrl": url, "MessageBody": "same", "MessageGroupId": group, "MessageDeduplicationId": "own"});
-    sqs.call("SendMessage", own("a")).await.ok();
+    let own = json!({"QueueUrl": url, "MessageBody": "same", "MessageGroupId": "a", "MessageDeduplicationId": "own"});
+    sqs.call("SendMessage", own).await.ok();
     assert_eq!(sqs.counts(&url).await, ["1", "0", "0"]);
 
     let by_group = json!({"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"});

@@ -52,7 +52,8 @@ async fn attributes_come_back_as_far_as_they_are_asked_for() {
         "b": {"DataType": "Binary", "BinaryValue": "AP8="},
         "text": {"DataType": "Binary.a,b=c", "BinaryValue": "dGV4dA=="},
     });
-    let trace = json!({"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"}});
+    let trace = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1";
+    let trace = json!({"AWSTraceHeader": {"DataType": "String", "StringValue": trace}});
     let request = json!({"QueueUrl": url, "MessageBody": "x", "MessageAttributes": attributes,
         "MessageSystemAttributes": trace, "MessageGroupId": "tenant"});
     let sent = sqs.call("SendMessage", request).await.ok();
@@ -226,7 +227,8 @@ async fn what_is_held_comes_back_in_its_time() {
     assert_eq!(sqs.counts(&url).await, ["0", "1", "0"]);
     for wrong in [-1, 43_201] {
         let text = format!(
-            "Value {wrong} for parameter VisibilityTimeout is invalid. Reason: VisibilityTimeout must be an integer between 0 and 43200."
+            "Value {wrong} for parameter VisibilityTimeout is invalid. Reason: VisibilityTimeout must be an integer \
+             between 0 and 43200."
         );
         assert_eq!(change(&second, wrong).await.error(), (400, "InvalidParameterValue".into(), text));
     }

@@ -6,7 +6,8 @@ use super::client::{ARN, Sqs, each};
 use crate::server::{Server, until};
 
 fn policy(target: &str, receives: u32) -> Value {
-    json!({"RedrivePolicy": json!({"deadLetterTargetArn": format!("{ARN}{target}"), "maxReceiveCount": receives}).to_string()})
+    let policy = json!({"deadLetterTargetArn": format!("{ARN}{target}"), "maxReceiveCount": receives});
+    json!({"RedrivePolicy": policy.to_string()})
 }
 
 /// A queue with one message in its dead letters.
@@ -15,7 +16,8 @@ async fn with_dead_letter(sqs: &Sqs, body: &str) -> (String, String) {
     let mut attributes = policy("dead", 1);
     attributes["VisibilityTimeout"] = "0".into();
     let url = sqs.create("q", attributes).await;
-    let request = json!({"QueueUrl": url, "MessageBody": body, "MessageAttributes": {"n": {"DataType": "Number", "StringValue": "1"}}});
+    let attributes = json!({"n": {"DataType": "Number", "StringValue": "1"}});
+    let request = json!({"QueueUrl": url, "MessageBody": body, "MessageAttributes": attributes});
     sqs.call("SendMessage", request).await.ok();
     sqs.receive(&url, 1, 5).await;
     until("it is dead", async || {

@@ -15,8 +15,8 @@ fn element<'t>(xml: &'t str, name: &str) -> &'t str {
 async fn a_message_goes_in_by_one_protocol_and_out_by_the_other() {
     let server = Server::start();
     let sqs = Sqs::of(&server);
-    let form = "Action=CreateQueue&QueueName=q&Attribute.1.Name=VisibilityTimeout&Attribute.1.Value=0&Version=2012-11-05\
-                &Tag.1.Key=team&Tag.1.Value=a";
+    let form = "Action=CreateQueue&QueueName=q&Attribute.1.Name=VisibilityTimeout&Attribute.1.Value=0\
+                &Version=2012-11-05&Tag.1.Key=team&Tag.1.Value=a";
     let created = sqs.query("/", form).await;
     assert_eq!((created.status, created.header("content-type")), (200, "text/xml"));
     assert!(
@@ -27,8 +27,8 @@ async fn a_message_goes_in_by_one_protocol_and_out_by_the_other() {
     let url = element(&created.body, "QueueUrl").to_owned();
     assert_eq!(element(&created.body, "RequestId"), created.header("x-amzn-requestid"));
 
-    let form = "Action=SendMessage&MessageBody=%3Ca%3E%0D%0A&MessageAttribute.1.Name=b&MessageAttribute.1.Value.DataType=Binary\
-                &MessageAttribute.1.Value.BinaryValue=AP8%3D";
+    let form = "Action=SendMessage&MessageBody=%3Ca%3E%0D%0A&MessageAttribute.1.Name=b\
+                &MessageAttribute.1.Value.DataType=Binary&MessageAttribute.1.Value.BinaryValue=AP8%3D";
     let sent = sqs.query("/000000000000/q", form).await;
     let got = sqs.receive_with(&url, json!({"MessageAttributeNames": ["All"], "WaitTimeSeconds": 5})).await;
     assert_eq!(
@@ -41,7 +41,8 @@ async fn a_message_goes_in_by_one_protocol_and_out_by_the_other() {
     let xml = sqs.query("/", &form).await.body;
     assert_eq!(element(&xml, "Body"), "&lt;a&gt;&#xD;\n");
     assert!(xml.contains("<Attribute><Name>ApproximateReceiveCount</Name><Value>2</Value></Attribute>"), "{xml}");
-    let attribute = "<MessageAttribute><Name>b</Name><Value><BinaryValue>AP8=</BinaryValue><DataType>Binary</DataType></Value></MessageAttribute>";
+    let value = "<Value><BinaryValue>AP8=</BinaryValue><DataType>Binary</DataType></Value>";
+    let attribute = &format!("<MessageAttribute><Name>b</Name>{value}</MessageAttribute>");
     assert!(xml.contains(attribute), "{xml}");
     let receipt = element(&xml, "ReceiptHandle");
     let deleted = sqs.query("/000000000000/q", &format!("Action=DeleteMessage&ReceiptHandle={receipt}")).await.body;
@@ -57,7 +58,8 @@ async fn a_batch_by_forms() {
     let server = Server::start();
     let sqs = Sqs::of(&server);
     sqs.create("q", json!({})).await;
-    let form = "Action=SendMessageBatch&SendMessageBatchRequestEntry.1.Id=a&SendMessageBatchRequestEntry.1.MessageBody=x\
+    let form = "Action=SendMessageBatch&SendMessageBatchRequestEntry.1.Id=a\
+                &SendMessageBatchRequestEntry.1.MessageBody=x\
                 &SendMessageBatchRequestEntry.2.Id=b&SendMessageBatchRequestEntry.2.MessageBody=%01";
     let xml = sqs.query("/000000000000/q", form).await.body;
     let (good, bad) = (element(&xml, "SendMessageBatchResultEntry"), element(&xml, "BatchResultErrorEntry"));
