@@ -154,7 +154,19 @@ async fn a_directory_has_one_broker() {
     let data = tempfile::tempdir().expect("a folder");
     let _server = Server::launch(on(&data));
     let path = data.path().to_str().expect("a path");
-    let message =
-        thalweg(["serve", "--data", path, "--native", "127.0.0.1:0", "--http", "off", "--kafka", "off"]).failed(1);
+    let message = thalweg([
+        "serve",
+        "--data",
+        path,
+        "--native",
+        "127.0.0.1:0",
+        "--http",
+        "off",
+        "--kafka",
+        "off",
+        "--sqs",
+        "off",
+    ])
+    .failed(1);
     assert!(message.contains("in use by another process"), "{message}");
 }
