@@ -313,7 +313,7 @@ impl Broker {
             leases.enumerate().map(|(i, (receipt, c))| (i, receipt, c)).collect();
         leases.sort_by_key(|(_, receipt, _)| receipt.partition);
         let mut answers = vec![Err(LeaseError::Gone); leases.len()];
-        let mut saved = Vec::new();
+        let mut changed = Vec::new();
         for of_partition in leases.chunk_by(|(_, a, _), (_, b, _)| a.partition == b.partition) {
             // A receipt of a partition that is not there is of a topic that was deleted.
             let Ok(partition) = topic.partition(of_partition[0].1.partition) else {
@@ -324,11 +324,14 @@ impl Broker {
                     answers[*i] = change(view, receipt, *how);
                 }
             })?;
-            saved.extend(one);
-            self.drop_consumed(&topic, &partition);
+            let offsets: Vec<Offset> = of_partition.iter().map(|(_, receipt, _)| receipt.offset).collect();
+            changed.push((partition, one, offsets));
         }
-        for one in saved {
-            one.lasts().await?;
+        for (partition, saved, offsets) in changed {
+            if let Some(saved) = saved {
+                saved.lasts().await?;
+            }
+            self.drop_consumed(&topic, &partition, &offsets);
         }
         if cell.is_awaited() {
             cell.earlier.notify_one();
