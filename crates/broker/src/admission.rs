@@ -31,7 +31,10 @@ impl LogBudget {
 
     /// Bytes that a log no longer holds.
     pub fn release(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        // What threads share costs as much as an allocation, and most often there is nothing to give back.
+        if bytes > 0 {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 }
 

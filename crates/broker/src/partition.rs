@@ -193,11 +193,12 @@ impl PartitionCell {
                 };
                 make_room(log, MemoryLog::cost(len), context).map_err(Refused::Failed)?;
                 state.order.replay(&batch);
-                log.append(batch.clone(), context.now_ms);
-                context.budget.release(log.trim(context.retention_bytes, context.retention_ms, context.now_ms));
-                deliver(&mut state.fanout, &mut state.queues, &batch, context.now_ms, wakes);
-                self.appended.notify_waiters();
                 let base_offset = batch.base_offset();
+                // Nobody looks before the lock is free, and a batch that is not shared needs no count of its owners.
+                deliver(&mut state.fanout, &mut state.queues, &batch, context.now_ms, wakes);
+                log.append(batch, context.now_ms);
+                context.budget.release(log.trim(context.retention_bytes, context.retention_ms, context.now_ms));
+                self.appended.notify_waiters();
                 state.note_sent(context, base_offset);
                 Ok(Appended { base_offset, receivers, is_duplicate: false, commit: Commit::InMemory })
             }
@@ -531,22 +532,22 @@ impl PartitionCell {
     /// Lets go of what all queues are done with: of what is before all of them, and of these records, which lasts. What
     /// begins on disk elsewhere is an entry of the journal, so only the sweep says that. Returns the bytes of memory
     /// that became free.
-    pub(crate) fn drop_consumed(self: &Arc<Self>, done: &[Offset], is_sweep: bool) -> usize {
+    pub(crate) fn drop_consumed(self: &Arc<Self>, done: impl IntoIterator<Item = Offset>, is_sweep: bool) -> usize {
         let mut state = self.state.lock();
         let state = &mut *state;
         let end = state.log.extent().end;
-        let keeps = |view: &QueueView| view.cell.definition().settings.keeps_acked;
+        let keeps = |view: &QueueView| view.queue.settings().keeps_acked;
         if state.queues.iter().any(keeps) {
             return 0;
         }
         let held = state.holds.iter().map(|(_, floor)| *floor).min().unwrap_or(end);
         let floor = state.queues.iter_mut().map(|view| view.queue.floor()).min().unwrap_or(end).min(held);
-        let is_done = |offset: &&Offset| state.queues.iter().all(|view| view.queue.is_done(**offset));
-        let behind = done.iter().filter(|offset| (floor..held).contains(*offset)).filter(is_done);
+        let is_done = |offset: &Offset| state.queues.iter().all(|view| view.queue.is_done(*offset));
+        let behind = done.into_iter().filter(|offset| (floor..held).contains(offset)).filter(is_done);
         match &mut state.log {
-            Log::Memory(log) => log.set_start(floor) + behind.map(|offset| log.forget(*offset)).sum::<usize>(),
+            Log::Memory(log) => log.set_start(floor) + behind.map(|offset| log.forget(offset)).sum::<usize>(),
             Log::Disk(log) => {
-                behind.for_each(|offset| log.forget(*offset));
+                behind.for_each(|offset| log.forget(offset));
                 if is_sweep
                     && floor > log.extent().start
                     && let Err(error) = log.set_start(floor.min(end), self.clone())

@@ -173,7 +173,7 @@ impl Broker {
         topic.admit(&mut batch)?;
         let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
         let how = How { arrival_ms, dedup, ..How::of(topic, self.settings().ack_on_commit) };
-        self.attempt(cell.clone(), how, batch, None, wakes)
+        self.attempt(cell, how, batch, None, wakes)
     }
 
     /// Waits for what an attempt still waits for.
@@ -228,18 +228,18 @@ impl Broker {
         };
         let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
         let how = How { arrival_ms, ..How::of(&topic, awaits_commit) };
-        self.attempt(cell, how, batch, begin, wakes)
+        self.attempt(&cell, how, batch, begin, wakes)
     }
 
     fn attempt(
         &self,
-        cell: Arc<PartitionCell>,
+        cell: &Arc<PartitionCell>,
         how: How,
         batch: DraftBatch,
         begin: Option<Instant>,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
-        match self.append_to(&cell, &how, batch, wakes) {
+        match self.append_to(cell, &how, batch, wakes) {
             Ok((published, Commit::Awaited(committed))) => {
                 Ok(Attempt::Commits(CommittingPublish { published, committed, begin }))
             }
@@ -247,7 +247,7 @@ impl Broker {
             Err(Refused::Failed(error)) => Err(error),
             Err(Refused::Blocked(batch, blocking)) => {
                 self.metrics().publish_waits.add(1);
-                Ok(Attempt::Waits(WaitingPublish { cell, how, batch, blocking, begin }))
+                Ok(Attempt::Waits(WaitingPublish { cell: cell.clone(), how, batch, blocking, begin }))
             }
         }
     }

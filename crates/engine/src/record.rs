@@ -178,6 +178,8 @@ impl<'a> RecordView<'a> {
 #[derive(Debug)]
 pub struct BatchBuilder {
     buf: BytesMut,
+    /// Bytes that are reserved with the first record, at least.
+    room: usize,
     count: u32,
     base_timestamp: i64,
     max_timestamp: i64,
@@ -191,7 +193,13 @@ impl Default for BatchBuilder {
 
 impl BatchBuilder {
     pub fn new() -> Self {
-        Self { buf: BytesMut::new(), count: 0, base_timestamp: 0, max_timestamp: i64::MIN }
+        Self::with_room(0)
+    }
+
+    /// A builder for batches of about so many bytes beside their header.
+    pub fn with_room(bytes: usize) -> Self {
+        let room = BATCH_HEADER_BYTES + bytes.min(BATCH_BYTES_MAX);
+        Self { buf: BytesMut::new(), room, count: 0, base_timestamp: 0, max_timestamp: i64::MIN }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -254,23 +262,31 @@ impl BatchBuilder {
                 "a batch has at most {BATCH_BYTES_MAX} bytes; this record of {body} bytes does not fit"
             )));
         }
+        let bytes = varint_len(body as i64) + body;
         if self.buf.is_empty() {
-            self.buf.reserve(BATCH_HEADER_BYTES + body + 5);
+            // Exactly what is needed: a batch of one record has nothing beside its bytes then.
+            self.buf.reserve(self.room.max(BATCH_HEADER_BYTES + bytes));
             self.buf.put_bytes(0, BATCH_HEADER_BYTES);
             self.base_timestamp = timestamp_ms;
         }
-        self.buf.reserve(body + 5);
-        put_varint(&mut self.buf, body as i64);
-        self.buf.put_u8(0);
-        put_varint(&mut self.buf, timestamp_delta);
-        put_varint(&mut self.buf, offset_delta);
-        put_nullable(&mut self.buf, key);
-        put_nullable(&mut self.buf, value);
-        put_varint(&mut self.buf, headers.len() as i64);
+        self.buf.reserve(bytes);
+        let mut pending = Pending::new();
+        pending.varint(body as i64);
+        pending.varint(0);
+        pending.varint(timestamp_delta);
+        pending.varint(offset_delta);
+        pending.varint(key.map_or(-1, |key| key.len() as i64));
+        pending.put(&mut self.buf, key);
+        pending.varint(value.map_or(-1, |value| value.len() as i64));
+        pending.put(&mut self.buf, value);
+        pending.varint(headers.len() as i64);
         for (name, value) in headers {
-            put_nullable(&mut self.buf, Some(name));
-            put_nullable(&mut self.buf, *value);
+            pending.varint(name.len() as i64);
+            pending.put(&mut self.buf, Some(name));
+            pending.varint(value.map_or(-1, |value| value.len() as i64));
+            pending.put(&mut self.buf, *value);
         }
+        pending.put(&mut self.buf, Some(&[]));
         self.count += 1;
         self.max_timestamp = self.max_timestamp.max(timestamp_ms);
         Ok(())
@@ -294,8 +310,9 @@ impl BatchBuilder {
                 small
             }
             None => {
-                let capacity = self.buf.len();
-                std::mem::replace(&mut self.buf, BytesMut::with_capacity(capacity))
+                // The next one is likely to be as large.
+                self.room = self.buf.len();
+                std::mem::take(&mut self.buf)
             }
         };
         let length = (buf.len() - LENGTH_OVERHEAD) as i32;
@@ -588,30 +605,54 @@ fn varint_len(value: i64) -> usize {
     bits.div_ceil(7)
 }
 
-fn put_varint(buf: &mut BytesMut, value: i64) {
-    let mut rest = zigzag(value);
-    while rest >= 0x80 {
-        buf.put_u8(rest as u8 | 0x80);
-        rest >>= 7;
+/// Numbers of a record that were not written yet: they go together with the bytes that follow them.
+struct Pending {
+    /// Room for seven numbers, one of ten bytes and the others of five: no more come without bytes between them.
+    bytes: [u8; 40],
+    len: usize,
+}
+
+impl Pending {
+    fn new() -> Self {
+        Self { bytes: [0; 40], len: 0 }
     }
-    buf.put_u8(rest as u8);
+
+    fn varint(&mut self, value: i64) {
+        let mut rest = zigzag(value);
+        while rest >= 0x80 {
+            self.byte(rest as u8 | 0x80);
+            rest >>= 7;
+        }
+        self.byte(rest as u8);
+    }
+
+    fn byte(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    /// Writes them and what they announce, if that is anything.
+    fn put(&mut self, buf: &mut BytesMut, bytes: Option<&[u8]>) {
+        if let Some(bytes) = bytes {
+            buf.put_slice(&self.bytes[..self.len]);
+            buf.put_slice(bytes);
+            self.len = 0;
+        }
+    }
 }
 
 fn nullable_len(bytes: Option<&[u8]>) -> usize {
     bytes.map_or(1, |bytes| varint_len(bytes.len() as i64) + bytes.len())
 }
 
-fn put_nullable(buf: &mut BytesMut, bytes: Option<&[u8]>) {
-    match bytes {
-        None => put_varint(buf, -1),
-        Some(bytes) => {
-            put_varint(buf, bytes.len() as i64);
-            buf.put_slice(bytes);
-        }
-    }
-}
-
 fn read_varint(rest: &mut &[u8]) -> Result<i64> {
+    // Most have one byte.
+    if let Some((byte, behind)) = rest.split_first()
+        && byte & 0x80 == 0
+    {
+        *rest = behind;
+        return Ok(i64::from(byte >> 1) ^ -i64::from(byte & 1));
+    }
     let mut value = 0u64;
     for (i, byte) in rest.iter().enumerate().take(10) {
         value |= u64::from(byte & 0x7f) << (7 * i);

@@ -12,6 +12,12 @@ fn record(timestamp_ms: i64, key: Option<&'static [u8]>, value: Option<&'static 
     Record { offset: 0, timestamp_ms, key, value, headers: Vec::new() }
 }
 
+fn put_varint(buf: &mut BytesMut, value: i64) {
+    let mut number = Pending::new();
+    number.varint(value);
+    number.put(buf, Some(&[]));
+}
+
 fn builder_of(records: &[Record]) -> BatchBuilder {
     let mut builder = BatchBuilder::new();
     for record in records {

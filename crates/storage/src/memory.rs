@@ -145,6 +145,12 @@ impl MemoryLog {
         }
     }
 
+    /// The batch that holds an offset, if it is here.
+    pub fn find(&self, offset: Offset) -> Option<&RecordBatch> {
+        let at = self.entries.partition_point(|entry| entry.next <= offset);
+        self.entries.get(at)?.batch.as_ref().filter(|batch| batch.base_offset() <= offset && offset >= self.deleted)
+    }
+
     /// The batches from the one that holds `from`, up to `bytes_max`, at least one where there is one. A batch without
     /// records stands for offsets that were forgotten. Empty at the end of the log.
     pub fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {

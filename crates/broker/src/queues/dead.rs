@@ -115,7 +115,7 @@ impl Broker {
         if let Some(saved) = saved {
             saved.lasts().await?;
         }
-        self.drop_consumed(topic, partition, &[lease.offset]);
+        self.drop_consumed(topic, partition, [lease.offset]);
         Ok(())
     }
 

@@ -185,7 +185,7 @@ impl Broker {
                     continue;
                 };
                 saved.push(self.forget_view(cell.id, partition.id, &view)?);
-                self.drop_consumed(&topic, partition, &[]);
+                self.drop_consumed(&topic, partition, []);
             }
         }
         let gone = QueueRecord::Queue { name: definition.name.clone(), definition: None };
@@ -478,7 +478,12 @@ impl Broker {
     }
 
     /// Lets go of what all queues of a partition are done with, these records among it, where its topic is set so.
-    pub(super) fn drop_consumed(&self, topic: &Topic, partition: &Arc<PartitionCell>, done: &[Offset]) {
+    pub(super) fn drop_consumed(
+        &self,
+        topic: &Topic,
+        partition: &Arc<PartitionCell>,
+        done: impl IntoIterator<Item = Offset>,
+    ) {
         if topic.settings.drop_consumed {
             self.log_budget().release(partition.drop_consumed(done, false));
         }

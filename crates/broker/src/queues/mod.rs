@@ -151,9 +151,18 @@ fn no_such_queue(name: &str) -> Error {
 impl Broker {
     /// The queue of a name, with its topic.
     async fn queue_cell(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
-        self.restored_queues().await?;
-        let cell = self.queues_there().by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
-        let topic = self.topic(cell.definition().topic.as_str())?;
+        let (cell, _, topic) = self.defined_queue(name).await?;
         Ok((cell, topic))
+    }
+
+    /// The queue of a name, with what is said about it and its topic.
+    async fn defined_queue(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<QueueDefinition>, Arc<Topic>)> {
+        if !self.has_restored_queues() {
+            Box::pin(self.restored_queues()).await?;
+        }
+        let cell = self.queues_there().by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
+        let definition = cell.definition();
+        let topic = self.topic(definition.topic.as_str())?;
+        Ok((cell, definition, topic))
     }
 }

@@ -80,27 +80,34 @@ pub type Answers = Vec<std::result::Result<(), LeaseError>>;
 impl Broker {
     /// Leases messages. Where there are none it waits for the first, as long as it may.
     pub async fn receive(self: &Arc<Self>, queue: &str, receive: &Receive) -> Result<Vec<Received>> {
-        let (cell, topic) = self.queue_cell(queue).await?;
+        let (cell, definition, topic) = self.defined_queue(queue).await?;
+        if receive.wait.is_zero() {
+            cell.check_there()?;
+            let (found, _) = self.receive_now(&cell, &definition, &topic, receive).await?;
+            self.note_received(&cell, &found);
+            return Ok(found);
+        }
+        drop(definition);
+        Box::pin(self.receive_waiting(cell, topic, receive)).await
+    }
+
+    async fn receive_waiting(
+        self: &Arc<Self>,
+        cell: Arc<QueueCell>,
+        topic: Arc<Topic>,
+        receive: &Receive,
+    ) -> Result<Vec<Received>> {
         let deadline = Instant::now() + receive.wait.min(FETCH_WAIT_MAX);
         loop {
             let news = cell.news.notified();
             tokio::pin!(news);
-            if !receive.wait.is_zero() {
-                cell.waiting.fetch_add(1, Ordering::SeqCst);
-            }
-            let waiting = Waiting { cell: &cell, is_counted: !receive.wait.is_zero() };
-            if waiting.is_counted {
-                news.as_mut().enable();
-            }
+            let waiting = Waiting::of(&cell);
+            news.as_mut().enable();
             cell.check_there()?;
-            let (found, next_due_ms) = self.receive_now(&cell, &topic, receive).await?;
+            let (found, next_due_ms) = self.receive_now(&cell, &cell.definition(), &topic, receive).await?;
             if !found.is_empty() || Instant::now() >= deadline {
-                self.queues_there().counts.received.add(found.len() as u64);
                 drop(waiting);
-                // There may be more: whoever was not woken for this is, for that.
-                if !found.is_empty() {
-                    cell.wake();
-                }
+                self.note_received(&cell, &found);
                 return Ok(found);
             }
             wait(&cell, news, deadline, next_due_ms).await;
@@ -108,14 +115,22 @@ impl Broker {
         }
     }
 
+    fn note_received(&self, cell: &QueueCell, found: &[Received]) {
+        if !found.is_empty() {
+            self.queues_there().counts.received.add(found.len() as u64);
+            // There may be more: whoever was not woken for this is, for that.
+            cell.wake();
+        }
+    }
+
     /// What there is now, and when there may be more without an append.
     async fn receive_now(
         self: &Arc<Self>,
         cell: &Arc<QueueCell>,
+        definition: &QueueDefinition,
         topic: &Arc<Topic>,
         receive: &Receive,
     ) -> Result<(Vec<Received>, Option<u64>)> {
-        let definition = cell.definition();
         let lease_ms = receive.lease_ms.unwrap_or(definition.settings.lease_ms);
         let max = receive.max.clamp(1, RECEIVE_MAX);
         let partitions = topic.partitions();
@@ -140,13 +155,16 @@ impl Broker {
                     self.bury(cell, topic, partition, std::mem::take(&mut turn.dead));
                 }
                 if turn.is_full && answer.found.is_empty() && turn.given.is_empty() && partitions.len() == 1 {
-                    return Err(in_flight_full(&definition));
+                    return Err(in_flight_full(definition));
                 }
                 let (cold, is_empty) = (turn.cold, turn.given.is_empty() && turn.unread.is_empty());
-                let given = self.read_given(cell, partition, turn).await?;
-                self.fill(cell, topic, partition, given, &mut answer);
+                let given = match turn.unread.is_empty() {
+                    true => turn.given,
+                    false => Box::pin(self.read_given(cell, partition, turn)).await?,
+                };
+                self.fill(cell, definition, topic, partition, given, &mut answer);
                 match cold.filter(|_| answer.found.len() < max) {
-                    Some(offset) => self.read_ahead(cell.id, partition, offset).await?,
+                    Some(offset) => Box::pin(self.read_ahead(cell.id, partition, offset)).await?,
                     None if is_empty || answer.is_full(max) => break,
                     None => {}
                 }
@@ -183,16 +201,17 @@ impl Broker {
     fn fill(
         &self,
         cell: &QueueCell,
+        definition: &QueueDefinition,
         topic: &Topic,
         partition: &Arc<PartitionCell>,
         given: Vec<Given>,
         answer: &mut Answer,
     ) {
-        let definition = cell.definition();
         let oldest_ms = match definition.owns_topic {
             true => 0,
             false => now_ms().saturating_sub(definition.settings.retention_ms),
         };
+        answer.found.reserve(given.len());
         let (mut back, mut expired) = (Vec::new(), Vec::new());
         for Given { lease, record } in given {
             if (record.timestamp_ms.max(0) as u64) < oldest_ms {
@@ -313,31 +332,36 @@ impl Broker {
             leases.enumerate().map(|(i, (receipt, c))| (i, receipt, c)).collect();
         leases.sort_by_key(|(_, receipt, _)| receipt.partition);
         let mut answers = vec![Err(LeaseError::Gone); leases.len()];
-        let mut changed = Vec::new();
+        let mut saved = Vec::new();
         for of_partition in leases.chunk_by(|(_, a, _), (_, b, _)| a.partition == b.partition) {
             // A receipt of a partition that is not there is of a topic that was deleted.
-            let Ok(partition) = topic.partition(of_partition[0].1.partition) else {
+            let Some(partition) = topic.partitions().get(of_partition[0].1.partition as usize) else {
                 continue;
             };
-            let ((), one) = self.change_view(&partition, cell.id, |view, _| {
+            let ((), one) = self.change_view(partition, cell.id, |view, _| {
                 for (i, receipt, how) in of_partition {
                     answers[*i] = change(view, receipt, *how);
                 }
             })?;
-            let offsets: Vec<Offset> = of_partition.iter().map(|(_, receipt, _)| receipt.offset).collect();
-            changed.push((partition, one, offsets));
-        }
-        for (partition, saved, offsets) in changed {
-            if let Some(saved) = saved {
-                saved.lasts().await?;
+            match one {
+                Some(one) => saved.push((partition, of_partition, one)),
+                None => self.drop_done(&topic, partition, of_partition),
             }
-            self.drop_consumed(&topic, &partition, &offsets);
+        }
+        for (partition, of_partition, one) in saved {
+            one.lasts().await?;
+            self.drop_done(&topic, partition, of_partition);
         }
         if cell.is_awaited() {
             cell.earlier.notify_one();
             cell.wake();
         }
         Ok(answers)
+    }
+
+    /// Lets go of those of these messages that all queues are done with.
+    fn drop_done<C>(&self, topic: &Topic, partition: &Arc<PartitionCell>, changed: &[(usize, Receipt, C)]) {
+        self.drop_consumed(topic, partition, changed.iter().map(|(_, receipt, _)| receipt.offset));
     }
 
     /// The broker's own leases end: their messages are done with.
@@ -408,16 +432,18 @@ fn in_flight_full(definition: &QueueDefinition) -> Error {
 }
 
 /// One more who waits, until it is dropped.
-struct Waiting<'a> {
-    cell: &'a QueueCell,
-    is_counted: bool,
+struct Waiting<'a>(&'a QueueCell);
+
+impl<'a> Waiting<'a> {
+    fn of(cell: &'a QueueCell) -> Self {
+        cell.waiting.fetch_add(1, Ordering::SeqCst);
+        Self(cell)
+    }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.is_counted {
-            self.cell.waiting.fetch_sub(1, Ordering::SeqCst);
-        }
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -8,7 +8,7 @@ use engine::{Acks, BatchBuilder, DraftBatch, Error, Offset, PartitionId, Result,
 
 use super::QueueCell;
 use crate::broker::Broker;
-use crate::publish::{Published, Wakes};
+use crate::publish::{Attempt, Published, Wakes};
 use crate::timers::now_ms;
 use crate::topics::Topic;
 
@@ -16,6 +16,11 @@ use crate::topics::Topic;
 pub const SEND_MAX: usize = 1000;
 /// Headers of a message, those of the broker included, that need no allocation.
 const FEW_HEADERS: usize = 16;
+/// A batch takes no more messages once it has so many bytes.
+const PARCEL_BYTES: usize = BATCH_BYTES_MAX / 8;
+/// What a record needs beside its parts, and each of its headers: their lengths and some numbers.
+const RECORD_BYTES: usize = 12;
+const HEADER_BYTES: usize = 4;
 
 /// A message that somebody sends.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,9 +46,8 @@ pub struct Sent {
     pub is_duplicate: bool,
 }
 
-/// Messages that go together into one batch, and where they stand among those of the call.
+/// Messages that go together into one batch.
 struct Parcel {
-    at: Vec<usize>,
     partition: PartitionId,
     batch: DraftBatch,
     dedup: Option<Arc<[u8]>>,
@@ -52,35 +56,63 @@ struct Parcel {
 impl Broker {
     /// Sends messages to a queue. Each has an answer of its own; it lasts when this is over.
     pub async fn send(&self, queue: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Result<Sent>>> {
-        let (cell, topic) = self.queue_cell(queue).await?;
-        let definition = cell.definition();
+        let (cell, definition, topic) = self.defined_queue(queue).await?;
         check_count(messages.len())?;
         if messages.iter().any(|message| message.delay_ms.is_some_and(|delay_ms| delay_ms > 0)) {
-            self.expect_delays(&cell, &topic).await?;
+            Box::pin(self.expect_delays(&cell, &topic)).await?;
         }
-        let mut sent: Vec<Result<Sent>> = Vec::with_capacity(messages.len());
-        let parcels = parcels(&definition, &topic, messages)?;
-        sent.resize_with(messages.len(), || Err(Error::invalid("it was not sent")));
         let mut wakes = Wakes::default();
-        let under_way = parcels.into_iter().map(|parcel| {
-            let Parcel { at, partition, batch, dedup } = parcel;
-            let cell = topic.partition(partition);
-            let attempt = cell.and_then(|cell| self.try_send(&topic, &cell, batch, dedup, &mut wakes));
-            (at, attempt)
-        });
-        let under_way: Vec<_> = under_way.collect();
+        if let [message] = messages {
+            let parcel = parcel(&definition, message, partition_of(&topic, message), now_ms())?;
+            let published = match self.try_parcel(&topic, parcel, &mut wakes) {
+                // What does not wait needs no room for what does.
+                Ok(Attempt::Done(published)) => Ok(published),
+                Ok(attempt) => {
+                    wakes.flush();
+                    Box::pin(self.finish_attempt(attempt, &mut wakes)).await
+                }
+                Err(error) => Err(error),
+            };
+            self.count_sent(1, &published);
+            return Ok(vec![published.map(|published| sent_at(&topic, &published, 0))]);
+        }
+        Box::pin(self.send_many(&definition, &topic, messages, wakes)).await
+    }
+
+    async fn send_many(
+        &self,
+        definition: &QueueDefinition,
+        topic: &Topic,
+        messages: &[OutMessage<'_>],
+        mut wakes: Wakes,
+    ) -> Result<Vec<Result<Sent>>> {
+        let (parcels, places) = parcels(definition, topic, messages)?;
+        let mut under_way = Vec::with_capacity(parcels.len());
+        for parcel in parcels {
+            let count = parcel.batch.count();
+            under_way.push((count, self.try_parcel(topic, parcel, &mut wakes)));
+        }
         wakes.flush();
-        for (at, attempt) in under_way {
+        let mut outcomes = Vec::with_capacity(under_way.len());
+        for (count, attempt) in under_way {
             let published = match attempt {
                 Ok(attempt) => self.finish_attempt(attempt, &mut wakes).await,
                 Err(error) => Err(error),
             };
-            self.count_sent(at.len(), &published);
-            for (i, at) in at.into_iter().enumerate() {
-                sent[at] = published.clone().map(|published| sent_at(&topic, &published, i as u64));
-            }
+            self.count_sent(count as usize, &published);
+            outcomes.push(published);
         }
-        Ok(sent)
+        let sent = |(parcel, i): (usize, u64)| match &outcomes[parcel] {
+            Ok(published) => Ok(sent_at(topic, published, i)),
+            Err(error) => Err(error.clone()),
+        };
+        Ok(places.into_iter().map(sent).collect())
+    }
+
+    fn try_parcel(&self, topic: &Topic, parcel: Parcel, wakes: &mut Wakes) -> Result<Attempt> {
+        let Parcel { partition, batch, dedup } = parcel;
+        // It was chosen among those that there are.
+        self.try_send(topic, &topic.partitions()[partition as usize], batch, dedup, wakes)
     }
 
     /// Sends messages to a topic, for all its queues.
@@ -103,7 +135,7 @@ impl Broker {
             let mut builder = BatchBuilder::new();
             for (count, i) in at.iter().enumerate() {
                 push(&mut builder, &messages[*i], None, now)?;
-                if builder.len() >= BATCH_BYTES_MAX / 8 || count + 1 == at.len() {
+                if builder.len() >= PARCEL_BYTES || count + 1 == at.len() {
                     batches.extend(builder.finish());
                 }
             }
@@ -173,53 +205,92 @@ fn partition_of(topic: &Topic, message: &OutMessage<'_>) -> PartitionId {
     }
 }
 
-/// Messages that are told apart from ones sent before go one by one, the others together.
-fn parcels(definition: &QueueDefinition, topic: &Topic, messages: &[OutMessage<'_>]) -> Result<Vec<Parcel>> {
+/// Messages that are told apart from ones sent before go one by one, the others together. Says of each message in which
+/// parcel it is, and as which of its messages.
+fn parcels(
+    definition: &QueueDefinition,
+    topic: &Topic,
+    messages: &[OutMessage<'_>],
+) -> Result<(Vec<Parcel>, Vec<(usize, u64)>)> {
     let now = now_ms();
-    let mut parcels = Vec::new();
-    let mut open: Vec<(PartitionId, BatchBuilder, Vec<usize>)> = Vec::new();
-    let close = |(partition, mut builder, at): (PartitionId, BatchBuilder, Vec<usize>)| {
-        builder.finish().map(|batch| Parcel { at, partition, batch, dedup: None })
+    // What is reserved stays with the batch in the log, so nothing is where it is not known what comes.
+    let room = match topic.partitions().len() {
+        1 => messages.iter().map(bytes_of).sum::<usize>().min(PARCEL_BYTES),
+        _ => 0,
     };
-    for (i, message) in messages.iter().enumerate() {
+    let mut parcels: Vec<Option<Parcel>> = Vec::new();
+    let mut places = Vec::with_capacity(messages.len());
+    // Batches that take more, and the place of each among the parcels.
+    let mut open: Vec<(PartitionId, usize, BatchBuilder)> = Vec::new();
+    for message in messages {
         let partition = partition_of(topic, message);
-        let delay_ms = message.delay_ms.unwrap_or(definition.settings.delay_ms);
-        let due = (message.delay_ms.is_some() || delay_ms > 0).then(|| (now + delay_ms).to_string());
-        let scope = match definition.settings.dedup {
-            DedupRule::Off => None,
-            DedupRule::Queue => Some(&[][..]),
-            DedupRule::Group => Some(message.group.unwrap_or_default()),
-        };
-        if let (Some(scope), Some(id)) = (scope, message.dedup) {
-            let mut builder = BatchBuilder::new();
-            push(&mut builder, message, due.as_deref(), now)?;
-            let dedup = Some(Dedup::id(scope, id.as_bytes()));
-            parcels.extend(builder.finish().map(|batch| Parcel { at: vec![i], partition, batch, dedup }));
+        if definition.settings.dedup != DedupRule::Off && message.dedup.is_some() {
+            places.push((parcels.len(), 0));
+            parcels.push(Some(parcel(definition, message, partition, now)?));
             continue;
         }
-        if !open.iter().any(|(at, ..)| *at == partition) {
-            open.push((partition, BatchBuilder::new(), Vec::new()));
-        }
-        if let Some(at) = open.iter().position(|(at, ..)| *at == partition) {
-            let (_, builder, places) = &mut open[at];
-            push(builder, message, due.as_deref(), now)?;
-            places.push(i);
-            if builder.len() >= BATCH_BYTES_MAX / 8 {
-                parcels.extend(close(open.swap_remove(at)));
-            }
+        let at = open.iter().position(|(of, ..)| *of == partition).unwrap_or_else(|| {
+            open.push((partition, parcels.len(), BatchBuilder::with_room(room)));
+            parcels.push(None);
+            open.len() - 1
+        });
+        let (_, parcel, builder) = &mut open[at];
+        places.push((*parcel, builder.count().into()));
+        push(builder, message, due_of(definition, message, now).as_deref(), now)?;
+        if builder.len() >= PARCEL_BYTES {
+            let (partition, parcel, mut builder) = open.swap_remove(at);
+            parcels[parcel] = builder.finish().map(|batch| Parcel { partition, batch, dedup: None });
         }
     }
-    parcels.extend(open.into_iter().filter_map(close));
-    Ok(parcels)
+    for (partition, parcel, mut builder) in open {
+        parcels[parcel] = builder.finish().map(|batch| Parcel { partition, batch, dedup: None });
+    }
+    // None is left open, and none is without a message.
+    Ok((parcels.into_iter().flatten().collect(), places))
+}
+
+/// Bytes that a message takes in a batch, about.
+fn bytes_of(message: &OutMessage<'_>) -> usize {
+    let header = |(name, value): &(&str, &[u8])| name.len() + value.len() + HEADER_BYTES;
+    let headers: usize = message.headers.iter().map(header).sum();
+    message.body.len() + message.group.map_or(0, <[u8]>::len) + headers + RECORD_BYTES
+}
+
+/// A message alone.
+fn parcel(
+    definition: &QueueDefinition,
+    message: &OutMessage<'_>,
+    partition: PartitionId,
+    now_ms: u64,
+) -> Result<Parcel> {
+    let scope = match definition.settings.dedup {
+        DedupRule::Off => None,
+        DedupRule::Queue => Some(&[][..]),
+        DedupRule::Group => Some(message.group.unwrap_or_default()),
+    };
+    let dedup = scope.zip(message.dedup).map(|(scope, id)| Dedup::id(scope, id.as_bytes()));
+    let mut builder = BatchBuilder::new();
+    push(&mut builder, message, due_of(definition, message, now_ms).as_deref(), now_ms)?;
+    let batch = builder.finish().expect("invariant: it has a message");
+    Ok(Parcel { partition, batch, dedup })
+}
+
+/// Until when a message is for nobody, as its header says it.
+fn due_of(definition: &QueueDefinition, message: &OutMessage<'_>, now_ms: u64) -> Option<String> {
+    let delay_ms = message.delay_ms.unwrap_or(definition.settings.delay_ms);
+    (message.delay_ms.is_some() || delay_ms > 0).then(|| (now_ms + delay_ms).to_string())
 }
 
 fn push(builder: &mut BatchBuilder, message: &OutMessage<'_>, due: Option<&str>, now_ms: u64) -> Result<()> {
+    let (body, group) = (Some(message.body), message.group);
+    if message.headers.is_empty() && due.is_none() && message.dedup.is_none() {
+        return builder.push(now_ms as i64, group, body, &[]);
+    }
     let own = [(header::DUE, due), (header::DEDUP, message.dedup)];
     let own = own.into_iter().filter_map(|(name, value)| Some((name.as_bytes(), Some(value?.as_bytes()))));
     let given = message.headers.iter().map(|(name, value)| (name.as_bytes(), Some(*value)));
     let mut few: [(&[u8], Option<&[u8]>); FEW_HEADERS] = [(&[], None); FEW_HEADERS];
     let mut count = 0;
-    let (body, group) = (Some(message.body), message.group);
     if message.headers.len() + 2 <= FEW_HEADERS {
         for (slot, header) in few.iter_mut().zip(given.chain(own)) {
             *slot = header;

@@ -74,12 +74,11 @@ impl QueueView {
 
     /// Why a batch is not taken: there are too many messages, or too much of them.
     pub(crate) fn refuse(&self, messages: u64, bytes: u64, log_bytes: u64) -> Option<Error> {
-        let definition = self.cell.definition();
-        let QueueSettings { messages_max, bytes_max, overflow, .. } = definition.settings;
-        if overflow != QueueOverflow::Reject {
+        let QueueSettings { messages_max, bytes_max, overflow, .. } = *self.queue.settings();
+        if overflow != QueueOverflow::Reject || (messages_max == 0 && bytes_max == 0) {
             return None;
         }
-        let name = &definition.name;
+        let name = &self.cell.definition().name;
         if messages_max > 0 && self.queue.undone() + messages > messages_max {
             return Some(Error::busy(format!("queue {name} has {} of {messages_max} messages", self.queue.undone())));
         }
@@ -89,7 +88,7 @@ impl QueueView {
 
     /// Drops the oldest messages until there is room for so many more. Says whether any were.
     pub(crate) fn make_room(&mut self, messages: u64) -> bool {
-        let QueueSettings { messages_max, overflow, .. } = self.cell.definition().settings.clone();
+        let QueueSettings { messages_max, overflow, .. } = *self.queue.settings();
         let before = self.queue.undone();
         if overflow == QueueOverflow::DropOldest && messages_max > 0 {
             while self.queue.undone() > 0 && self.queue.undone() + messages > messages_max {
@@ -101,8 +100,7 @@ impl QueueView {
 
     /// A batch can be read from now on.
     pub(crate) fn arrive(&mut self, batch: &RecordBatch, now_ms: u64) {
-        let definition = self.cell.definition();
-        let settings = &definition.settings;
+        let settings = self.queue.settings();
         if self.has_delays || settings.delay_ms > 0 || settings.filter.is_some() {
             self.look_through(batch, now_ms);
         }
@@ -137,7 +135,8 @@ impl QueueView {
         let reader = &mut self.reader;
         reader.looked.clear();
         let taken = self.queue.take(now_ms, max, lease_ms, |offset| reader.look(log, offset));
-        let mut turn = Turn { dead: taken.dead, cold: taken.cold, is_full: taken.is_full, ..Turn::default() };
+        let given = Vec::with_capacity(taken.leases.len());
+        let mut turn = Turn { given, unread: Vec::new(), dead: taken.dead, cold: taken.cold, is_full: taken.is_full };
         for lease in taken.leases {
             match self.reader.find(log, lease.offset) {
                 Found::Record(record) => turn.given.push(Given { lease, record }),
@@ -216,8 +215,14 @@ impl Reader {
 
     /// The batch that holds an offset; `None` where it is in a file.
     fn batch(&self, log: &Log, offset: Offset) -> Result<Option<RecordBatch>> {
-        let at = self.window.partition_point(|batch| batch.next_offset() <= offset);
-        if let Some(batch) = self.window.get(at).filter(|batch| batch.base_offset() <= offset) {
+        let here = match log {
+            Log::Memory(log) => log.find(offset),
+            Log::Disk(_) => {
+                let at = self.window.partition_point(|batch| batch.next_offset() <= offset);
+                self.window.get(at).filter(|batch| batch.base_offset() <= offset)
+            }
+        };
+        if let Some(batch) = here {
             return Ok(Some(batch.clone()));
         }
         Ok(match log.read(offset, 1)? {

@@ -189,6 +189,10 @@ impl Queue {
         offset < self.floor || (offset < self.next && !self.entries.contains_key(&offset))
     }
 
+    pub fn settings(&self) -> &QueueSettings {
+        &self.settings
+    }
+
     pub fn entry(&self, offset: Offset) -> Option<&Entry> {
         self.entries.get(&offset)
     }
@@ -253,7 +257,8 @@ impl Queue {
     /// Gives out up to `max` messages until `lease_ms` from now. Where messages have groups, `look` says which.
     pub fn take(&mut self, now_ms: u64, max: usize, lease_ms: u64, mut look: impl FnMut(Offset) -> Look) -> Taken {
         self.expire(now_ms);
-        let mut taken = Taken::default();
+        let leases = Vec::with_capacity(self.undone().min(max as u64) as usize);
+        let mut taken = Taken { leases, ..Taken::default() };
         while taken.leases.len() < max && taken.dead.len() < DEAD_PER_LOOK_MAX {
             let out = self.counts.leased + (taken.leases.len() + taken.dead.len()) as u64;
             taken.is_full = out >= u64::from(self.settings.in_flight_max);
@@ -263,10 +268,7 @@ impl Queue {
             let Some((offset, group)) = self.pick(&mut look, &mut taken.cold) else {
                 break;
             };
-            let before = self.entries.get(&offset).map_or((0, 0), |entry| (entry.attempts, entry.first_ms));
-            if before.0 > 0 || self.entries.contains_key(&offset) {
-                self.drop_entry(offset);
-            }
+            let before = self.drop_entry(offset).map_or((0, 0), |entry| (entry.attempts, entry.first_ms));
             let is_dead = self.settings.is_last_attempt(before.0);
             self.last_lease = (self.last_lease + 1).max(now_ms << 16);
             let attempts = before.0 + u32::from(!is_dead);
@@ -283,10 +285,12 @@ impl Queue {
             self.note(offset);
             self.set_timer(offset, &entry);
         }
-        for lease in taken.leases.iter().chain(&taken.dead) {
-            let group = self.entries.get(&lease.offset).and_then(|entry| entry.group);
-            self.line.add(lease.offset, group, Stand::Leased);
-            self.counts.leased += 1;
+        self.counts.leased += (taken.leases.len() + taken.dead.len()) as u64;
+        if self.line.has_groups() {
+            for lease in taken.leases.iter().chain(&taken.dead) {
+                let group = self.entries.get(&lease.offset).and_then(|entry| entry.group);
+                self.line.add(lease.offset, group, Stand::Leased);
+            }
         }
         taken
     }
@@ -314,7 +318,7 @@ impl Queue {
                 Some(Look::Message(group)) => group,
                 None => None,
             };
-            if self.entries.contains_key(&offset) {
+            if self.ahead > 0 && self.entries.contains_key(&offset) {
                 self.pass(offset, group);
                 continue;
             }
@@ -348,12 +352,14 @@ impl Queue {
 
     /// A message is done with. Says whether it was there.
     pub fn ack(&mut self, offset: Offset, lease: u64, now_ms: u64) -> Result<bool, LeaseError> {
-        if self.is_done(offset) && !self.settings.is_strict {
-            return Ok(false);
+        match self.check(offset, lease, now_ms) {
+            Ok(_) => {
+                self.drop_entry(offset);
+                Ok(true)
+            }
+            Err(LeaseError::Gone) if !self.settings.is_strict && self.is_done(offset) => Ok(false),
+            Err(error) => Err(error),
         }
-        self.check(offset, lease, now_ms)?;
-        self.drop_entry(offset);
-        Ok(true)
     }
 
     /// A lease ends so long from now, in the place of when it would have.
@@ -463,7 +469,9 @@ impl Queue {
     /// Everything up to an offset is done with, everything from there on is as if nobody had been given it.
     pub fn seek(&mut self, to: Offset) {
         let offsets: Vec<Offset> = self.entries.keys().copied().collect();
-        offsets.into_iter().for_each(|offset| self.drop_entry(offset));
+        for offset in offsets {
+            self.drop_entry(offset);
+        }
         self.timers.clear();
         self.ahead = 0;
         (self.floor, self.next, self.end) = (to, to, self.end.max(to));
@@ -533,10 +541,8 @@ impl Queue {
         }
     }
 
-    fn drop_entry(&mut self, offset: Offset) {
-        let Some(entry) = self.entries.remove(&offset) else {
-            return;
-        };
+    fn drop_entry(&mut self, offset: Offset) -> Option<Entry> {
+        let entry = self.entries.remove(&offset)?;
         if let Some(stand) = entry.phase.stand() {
             self.line.remove(offset, entry.group, stand);
         }
@@ -544,6 +550,7 @@ impl Queue {
             *count -= 1;
         }
         self.note(offset);
+        Some(entry)
     }
 
     fn set_timer(&mut self, offset: Offset, entry: &Entry) {
@@ -573,7 +580,10 @@ impl Queue {
 
     /// Entries that changed since the last call, with what is known now; without an entry, nothing is.
     pub fn take_changes(&mut self) -> Vec<(Offset, Option<Entry>)> {
-        let mut offsets = self.changes.as_mut().map(std::mem::take).unwrap_or_default();
+        let Some(changes) = self.changes.as_mut().filter(|changes| !changes.is_empty()) else {
+            return Vec::new();
+        };
+        let mut offsets = std::mem::take(changes);
         offsets.sort_unstable();
         offsets.dedup();
         offsets.into_iter().map(|offset| (offset, self.entries.get(&offset).copied())).collect()

@@ -34,7 +34,7 @@ pub mod header {
 
 /// What tells a message from every other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MessageId(u128);
+pub struct MessageId([u8; 16]);
 
 /// Bits of an id that say what kind of UUID it is: version 8, whose other bits are anybody's own.
 const VERSION_BITS: u128 = 0xf << 76;
@@ -52,7 +52,7 @@ impl MessageId {
         // An odd factor and a difference lose nothing of the offset.
         let low = (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ scattered(high)) & LOW_BITS;
         let bits = u128::from(high) << 64 | u128::from(low);
-        Self(bits & !(VERSION_BITS | VARIANT_BITS) | VERSION | VARIANT)
+        Self((bits & !(VERSION_BITS | VARIANT_BITS) | VERSION | VARIANT).to_be_bytes())
     }
 }
 
@@ -66,7 +66,7 @@ fn scattered(number: u64) -> u64 {
 impl fmt::Display for MessageId {
     /// As UUIDs are written.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        TopicId::from_bytes(self.0.to_be_bytes()).fmt(f)
+        TopicId::from_bytes(self.0).fmt(f)
     }
 }
 
@@ -85,7 +85,7 @@ impl FromStr for MessageId {
         if digits.len() != 32 || text.len() != 36 {
             return Err(invalid());
         }
-        u128::from_str_radix(&digits, 16).map(Self).or(Err(invalid()))
+        u128::from_str_radix(&digits, 16).map(|bits| Self(bits.to_be_bytes())).or(Err(invalid()))
     }
 }
 
