@@ -56,6 +56,9 @@ impl Wakes {
     /// Lets every subscriber have what it was offered. Dropping does the same.
     pub fn flush(&mut self) {
         self.publishes = 0;
+        if self.queues.is_empty() && self.subscribers.is_empty() {
+            return;
+        }
         self.queues.drain(..).for_each(|queue| queue.wake());
         for subscriber in &self.subscribers {
             subscriber.wake();

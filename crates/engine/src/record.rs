@@ -265,7 +265,11 @@ impl BatchBuilder {
         let bytes = varint_len(body as i64) + body;
         if self.buf.is_empty() {
             // Exactly what is needed: a batch of one record has nothing beside its bytes then.
-            self.buf.reserve(self.room.max(BATCH_HEADER_BYTES + bytes));
+            let room = self.room.max(BATCH_HEADER_BYTES + bytes);
+            match self.buf.capacity() {
+                0 => self.buf = BytesMut::with_capacity(room),
+                _ => self.buf.reserve(room),
+            }
             self.buf.put_bytes(0, BATCH_HEADER_BYTES);
             self.base_timestamp = timestamp_ms;
         }

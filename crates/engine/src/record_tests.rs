@@ -465,3 +465,15 @@ proptest! {
         prop_assert!(!is_whole || read.len() == records.len());
     }
 }
+
+#[test]
+fn a_batch_of_one_record_takes_no_memory_beside_its_bytes() {
+    for bytes in [0, 1, 63, 64, 100, 8191, 8192, 100_000] {
+        let mut builder = BatchBuilder::new();
+        for _ in 0..2 {
+            builder.push(1, Some(b"key"), Some(&vec![7; bytes]), &[(b"name", None)]).expect("it fits");
+            let batch = builder.finish().expect("a record");
+            assert_eq!(batch.bytes.capacity(), batch.len(), "{bytes} bytes");
+        }
+    }
+}

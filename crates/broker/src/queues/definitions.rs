@@ -143,6 +143,12 @@ impl Broker {
         change(&mut definition)?;
         definition.settings.validate()?;
         check_notes(&definition.notes)?;
+        let fixed = |definition: &QueueDefinition| {
+            (definition.id, definition.name.clone(), definition.topic.clone(), definition.owns_topic)
+        };
+        if fixed(&definition) != fixed(&before) {
+            return Err(Error::invalid("the name of a queue and its topic are what it was created with"));
+        }
         if definition.settings.order != before.settings.order {
             return Err(Error::invalid("the order of a queue is what it was created with"));
         }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use engine::queue::{QueueDefinition, QueueId, QueueName};
-use engine::{Error, Result};
+use engine::{Error, Result, TopicName};
 use parking_lot::RwLock;
 use tokio::sync::{Notify, OnceCell};
 
@@ -74,6 +74,9 @@ pub(crate) struct QueueEvents {
 /// A queue, and who waits for its messages.
 pub(crate) struct QueueCell {
     pub(crate) id: QueueId,
+    /// The same for as long as the queue is there.
+    topic: TopicName,
+    owns_topic: bool,
     definition: RwLock<Arc<QueueDefinition>>,
     /// A message may be there.
     news: Notify,
@@ -91,6 +94,8 @@ impl QueueCell {
     fn new(definition: QueueDefinition) -> Arc<Self> {
         Arc::new(Self {
             id: definition.id,
+            topic: definition.topic.clone(),
+            owns_topic: definition.owns_topic,
             definition: RwLock::new(Arc::new(definition)),
             news: Notify::new(),
             waiting: AtomicUsize::new(0),
@@ -151,18 +156,11 @@ fn no_such_queue(name: &str) -> Error {
 impl Broker {
     /// The queue of a name, with its topic.
     async fn queue_cell(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
-        let (cell, _, topic) = self.defined_queue(name).await?;
-        Ok((cell, topic))
-    }
-
-    /// The queue of a name, with what is said about it and its topic.
-    async fn defined_queue(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<QueueDefinition>, Arc<Topic>)> {
         if !self.has_restored_queues() {
             Box::pin(self.restored_queues()).await?;
         }
         let cell = self.queues_there().by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
-        let definition = cell.definition();
-        let topic = self.topic(definition.topic.as_str())?;
-        Ok((cell, definition, topic))
+        let topic = self.topic(cell.topic.as_str())?;
+        Ok((cell, topic))
     }
 }

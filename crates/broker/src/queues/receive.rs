@@ -80,14 +80,13 @@ pub type Answers = Vec<std::result::Result<(), LeaseError>>;
 impl Broker {
     /// Leases messages. Where there are none it waits for the first, as long as it may.
     pub async fn receive(self: &Arc<Self>, queue: &str, receive: &Receive) -> Result<Vec<Received>> {
-        let (cell, definition, topic) = self.defined_queue(queue).await?;
+        let (cell, topic) = self.queue_cell(queue).await?;
         if receive.wait.is_zero() {
             cell.check_there()?;
-            let (found, _) = self.receive_now(&cell, &definition, &topic, receive).await?;
+            let (found, _) = self.receive_now(&cell, &topic, receive).await?;
             self.note_received(&cell, &found);
             return Ok(found);
         }
-        drop(definition);
         Box::pin(self.receive_waiting(cell, topic, receive)).await
     }
 
@@ -104,7 +103,7 @@ impl Broker {
             let waiting = Waiting::of(&cell);
             news.as_mut().enable();
             cell.check_there()?;
-            let (found, next_due_ms) = self.receive_now(&cell, &cell.definition(), &topic, receive).await?;
+            let (found, next_due_ms) = self.receive_now(&cell, &topic, receive).await?;
             if !found.is_empty() || Instant::now() >= deadline {
                 drop(waiting);
                 self.note_received(&cell, &found);
@@ -127,11 +126,9 @@ impl Broker {
     async fn receive_now(
         self: &Arc<Self>,
         cell: &Arc<QueueCell>,
-        definition: &QueueDefinition,
         topic: &Arc<Topic>,
         receive: &Receive,
     ) -> Result<(Vec<Received>, Option<u64>)> {
-        let lease_ms = receive.lease_ms.unwrap_or(definition.settings.lease_ms);
         let max = receive.max.clamp(1, RECEIVE_MAX);
         let partitions = topic.partitions();
         let first = cell.turn.fetch_add(1, Ordering::Relaxed) as usize;
@@ -144,7 +141,7 @@ impl Broker {
                 let left = max - answer.found.len();
                 let mut due = None;
                 let turn = self.change_view(partition, cell.id, |view, log| {
-                    let turn = view.take(log, now, left, lease_ms);
+                    let turn = view.take(log, now, left, receive.lease_ms);
                     due = view.queue.next_due_ms();
                     turn
                 })?;
@@ -155,14 +152,14 @@ impl Broker {
                     self.bury(cell, topic, partition, std::mem::take(&mut turn.dead));
                 }
                 if turn.is_full && answer.found.is_empty() && turn.given.is_empty() && partitions.len() == 1 {
-                    return Err(in_flight_full(definition));
+                    return Err(in_flight_full(&cell.definition()));
                 }
                 let (cold, is_empty) = (turn.cold, turn.given.is_empty() && turn.unread.is_empty());
                 let given = match turn.unread.is_empty() {
                     true => turn.given,
                     false => Box::pin(self.read_given(cell, partition, turn)).await?,
                 };
-                self.fill(cell, definition, topic, partition, given, &mut answer);
+                self.fill(cell, topic, partition, given, &mut answer);
                 match cold.filter(|_| answer.found.len() < max) {
                     Some(offset) => Box::pin(self.read_ahead(cell.id, partition, offset)).await?,
                     None if is_empty || answer.is_full(max) => break,
@@ -201,15 +198,14 @@ impl Broker {
     fn fill(
         &self,
         cell: &QueueCell,
-        definition: &QueueDefinition,
         topic: &Topic,
         partition: &Arc<PartitionCell>,
         given: Vec<Given>,
         answer: &mut Answer,
     ) {
-        let oldest_ms = match definition.owns_topic {
+        let oldest_ms = match cell.owns_topic {
             true => 0,
-            false => now_ms().saturating_sub(definition.settings.retention_ms),
+            false => now_ms().saturating_sub(cell.definition().settings.retention_ms),
         };
         answer.found.reserve(given.len());
         let (mut back, mut expired) = (Vec::new(), Vec::new());
@@ -238,7 +234,7 @@ impl Broker {
                 }
             });
             if let Err(error) = changed {
-                tracing::debug!(queue = %definition.name, %error, "what was not given out is gone");
+                tracing::debug!(queue = %cell.definition().name, %error, "what was not given out is gone");
             }
         }
     }

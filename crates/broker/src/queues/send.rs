@@ -56,7 +56,8 @@ struct Parcel {
 impl Broker {
     /// Sends messages to a queue. Each has an answer of its own; it lasts when this is over.
     pub async fn send(&self, queue: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Result<Sent>>> {
-        let (cell, definition, topic) = self.defined_queue(queue).await?;
+        let (cell, topic) = self.queue_cell(queue).await?;
+        let definition = cell.definition();
         check_count(messages.len())?;
         if messages.iter().any(|message| message.delay_ms.is_some_and(|delay_ms| delay_ms > 0)) {
             Box::pin(self.expect_delays(&cell, &topic)).await?;

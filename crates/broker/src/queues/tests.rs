@@ -349,3 +349,20 @@ async fn a_message_that_is_stuck_keeps_no_memory_of_those_after_it() {
     ack(&broker, "jobs", &stuck).await;
     assert_eq!(counts(&broker, "jobs").await, (0, 0, 0));
 }
+
+#[tokio::test]
+async fn a_queue_keeps_its_name_and_its_topic() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    broker.create_topic("other", TopicSettings::default()).await.expect("created");
+    let renamed = broker.alter_queue("jobs", |definition| {
+        definition.name = queue_name("tasks");
+        Ok(())
+    });
+    assert_eq!(renamed.await.map_err(|error| error.kind), Err(ErrorKind::Invalid));
+    let moved = broker.alter_queue("jobs", |definition| {
+        definition.topic = TopicName::parse("other")?;
+        Ok(())
+    });
+    assert_eq!(moved.await.map_err(|error| error.kind), Err(ErrorKind::Invalid));
+}

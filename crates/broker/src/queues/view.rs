@@ -131,7 +131,8 @@ impl QueueView {
     }
 
     /// Gives out messages, with what they say where that can be had at once.
-    pub(super) fn take(&mut self, log: &Log, now_ms: u64, max: usize, lease_ms: u64) -> Turn {
+    pub(super) fn take(&mut self, log: &Log, now_ms: u64, max: usize, lease_ms: Option<u64>) -> Turn {
+        let lease_ms = lease_ms.unwrap_or(self.queue.settings().lease_ms);
         let reader = &mut self.reader;
         reader.looked.clear();
         let taken = self.queue.take(now_ms, max, lease_ms, |offset| reader.look(log, offset));
