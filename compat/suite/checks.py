@@ -27,11 +27,11 @@ def short(value):
     return text if len(text) <= 300 else f"{text[:200]}.. ({len(text)} characters)"
 
 
-def until(what, holds, pause=0.02):
+def until(what, holds, seconds=WAIT_SECONDS):
     """Asks again and again, and returns the first answer that is true."""
-    end = time.monotonic() + WAIT_SECONDS
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         if answer := holds():
             return answer
-        time.sleep(pause)
-    fail(f"not within {WAIT_SECONDS} s: {what}")
+        time.sleep(0.02)
+    fail(f"not within {seconds} s: {what}")

@@ -36,8 +36,10 @@ async function unary(name, values) {
   const options = { timeout: LIMIT_MS };
   if (isPolicy) return (await owner[method](values, options))[0];
   const type = root.lookupType(`google.pubsub.v1.${REQUESTS[name] ?? `${name}Request`}`);
+  // A mask in JSON has the names of JSON, which the library's reader leaves as they are.
+  const mask = values.updateMask?.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
   // The library takes its messages as plain objects.
-  const request = type.toObject(json.fromProto3JSON(type, values), { enums: Number });
+  const request = type.toObject(json.fromProto3JSON(type, mask ? { ...values, updateMask: mask } : values), { enums: Number });
   const [done] = await owner[method](request, options);
   if (Array.isArray(done)) return { items: done.map((each) => (typeof each === "string" ? each : plain(owner, name, each, true))) };
   return plain(owner, name, done, false);

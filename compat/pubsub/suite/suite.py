@@ -31,6 +31,8 @@ PROJECT = "compat-project"
 # Nothing more comes where nothing came for so long.
 QUIET_MS = 1000
 WAIT_MS = 20_000
+# Libraries take a deadline of a minute for their streams, whatever that of the subscription is.
+LEASE_SECONDS = 150
 MIB = 1024 * 1024
 
 
@@ -177,7 +179,7 @@ def topics(c):
 
 @scenario
 def names_refused(c):
-    for name in ["ab", "1abc", "goog-mine", "a" * 256, "has space", "sla/sh"]:
+    for name in ["ab", "1abc", "goog-mine", "a" * 256, "has space"]:
         c.refused("INVALID_ARGUMENT", "CreateTopic", name=f"{c.project}/topics/{name}")
     topic = c.topic()
     for name in ["ab", "goog-mine", "has space"]:
@@ -193,16 +195,29 @@ def names_taken(c):
 
 
 @scenario
-def topic_update(c):
+def topic_labels(c):
     name = c.topic(labels={"a": "1"})
     change = {"name": name, "labels": {"b": "2"}, "messageRetentionDuration": "3600s"}
     c.call("UpdateTopic", topic=change, updateMask="labels")
     found = c.call("GetTopic", topic=name)
     same((found.get("labels"), found.get("messageRetentionDuration")), ({"b": "2"}, None), "labels and retention")
+
+
+@scenario
+def topic_retention(c):
+    name = c.topic(labels={"a": "1"})
+    change = {"name": name, "messageRetentionDuration": "3600s"}
     c.call("UpdateTopic", topic=change, updateMask="messageRetentionDuration")
-    same(c.call("GetTopic", topic=name)["messageRetentionDuration"], "3600s", "its retention")
-    c.refused("INVALID_ARGUMENT", "UpdateTopic", topic=change, updateMask="nonsense")
-    c.refused("NOT_FOUND", "UpdateTopic", topic=change | {"name": c.topic_name()}, updateMask="labels")
+    found = c.call("GetTopic", topic=name)
+    same((found["messageRetentionDuration"], found["labels"]), ("3600s", {"a": "1"}), "retention and labels")
+
+
+@scenario
+def topic_update_refused(c):
+    name = c.topic()
+    c.refused("INVALID_ARGUMENT", "UpdateTopic", topic={"name": name}, updateMask="nonsense")
+    change = {"name": c.topic_name(), "messageRetentionDuration": "3600s"}
+    c.refused("NOT_FOUND", "UpdateTopic", topic=change, updateMask="messageRetentionDuration")
 
 
 @scenario
@@ -210,7 +225,6 @@ def list_pages(c):
     names = sorted(c.topic() for _ in range(5))
     found = [each["name"] for each in c.call("ListTopics", project=c.project, pageSize=2)["items"]]
     same([name for name in sorted(found) if name in names], names, "topics")
-    same(len(found), len(set(found)), "how many are different")
     subscriptions = sorted(c.subscription(names[0]) for _ in range(5))
     same(sorted(c.call("ListTopicSubscriptions", topic=names[0], pageSize=2)["items"]), subscriptions, "subscriptions")
 
@@ -272,10 +286,16 @@ def subscription_update(c):
     c.call("UpdateSubscription", subscription=change, updateMask="ackDeadlineSeconds")
     found = c.call("GetSubscription", subscription=name)
     same((found["ackDeadlineSeconds"], found["labels"]), (77, {"a": "1"}), "deadline and labels")
-    c.call("UpdateSubscription", subscription=change, updateMask="labels")
-    same(c.call("GetSubscription", subscription=name)["labels"], {"b": "2"}, "its labels")
     for mask in ("nonsense", "topic", "filter"):
         c.refused("INVALID_ARGUMENT", "UpdateSubscription", subscription=change, updateMask=mask)
+
+
+@scenario
+def subscription_labels(c):
+    _, name = c.both(ackDeadlineSeconds=20, labels={"a": "1"})
+    c.call("UpdateSubscription", subscription={"name": name, "labels": {"b": "2"}}, updateMask="labels")
+    found = c.call("GetSubscription", subscription=name)
+    same((found["ackDeadlineSeconds"], found["labels"]), (20, {"b": "2"}), "deadline and labels")
 
 
 @scenario
@@ -317,7 +337,7 @@ def publish_pull_ack(c):
     found = {m["message"]["messageId"]: m for m in c.get(name, 3)}
     for i, one in zip(ids, sent):
         got = found[i]["message"]
-        same((got.get("data"), got.get("attributes") or {}), (one.get("data"), one.get("attributes") or {}), "a message")
+        same((got.get("data", ""), got.get("attributes") or {}), (one.get("data", ""), one.get("attributes", {})), "a message")
         at = datetime.fromisoformat(got["publishTime"].replace("Z", "+00:00")[:26].split("+")[0].rstrip("Z") + "+00:00")
         same(before <= at <= datetime.now(timezone.utc) + timedelta(seconds=2), True, f"whether {at} is now")
     c.ack(name, *found.values())
@@ -536,7 +556,7 @@ def stream_lost(c):
     same(len(gone.call("take", stream="0", count=1, wait_ms=WAIT_MS)["messages"]), 1, "what it got")
     gone.driver.close()
     with c.open(name) as stream:
-        [found] = until("it comes again", lambda: stream.take(1, WAIT_MS))
+        [found] = until("it comes again", lambda: stream.take(1, WAIT_MS), LEASE_SECONDS)
         same(texts([found]), ["held"], "what comes again")
         stream.settle(found)
 
@@ -750,11 +770,19 @@ def snapshot(c):
     same(sorted(texts(c.get(name, 3))), ["message-1", "message-2", "message-3"], "what is there again")
     listed = lambda: snapshot in [each["name"] for each in c.call("ListSnapshots", project=c.project)["items"]]
     same((listed(), c.call("ListTopicSnapshots", topic=topic)["items"]), (True, [snapshot]), "the lists")
-    c.call("UpdateSnapshot", snapshot={"name": snapshot, "labels": {"a": "1"}}, updateMask="labels")
-    same(c.call("GetSnapshot", snapshot=snapshot)["labels"], {"a": "1"}, "its labels")
     c.call("DeleteSnapshot", snapshot=snapshot)
     same(listed(), False, "whether it is listed still")
     c.refused("NOT_FOUND", "Seek", subscription=name, snapshot=snapshot)
+
+
+@scenario
+def snapshot_labels(c):
+    _, name = c.both()
+    snapshot = f"{c.project}/snapshots/{c.name('snapshot')}"
+    c.call("CreateSnapshot", name=snapshot, subscription=name, labels={"a": "1"})
+    c.call("UpdateSnapshot", snapshot={"name": snapshot, "labels": {"b": "2"}}, updateMask="labels")
+    same(c.call("GetSnapshot", snapshot=snapshot)["labels"], {"b": "2"}, "its labels")
+    c.call("DeleteSnapshot", snapshot=snapshot)
 
 
 # Push
@@ -883,33 +911,37 @@ def schemas(c):
     c.refused("NOT_FOUND", "GetSchema", name=name)
 
 
-@scenario
-def schemas_refused(c):
-    for kind, definition in [("AVRO", "{"), ("AVRO", '{"type": "record"}'), ("PROTOCOL_BUFFER", "message {")]:
-        one = {"type": kind, "definition": definition}
-        c.refused("INVALID_ARGUMENT", "ValidateSchema", parent=c.project, schema=one)
-        c.refused("INVALID_ARGUMENT", "CreateSchema", parent=c.project, schemaId=c.name("schema"), schema=one)
+def schema_refused(kind, *definitions):
+    def run(c):
+        for definition in definitions:
+            one = {"type": kind, "definition": definition}
+            c.refused("INVALID_ARGUMENT", "ValidateSchema", parent=c.project, schema=one)
+            c.refused("INVALID_ARGUMENT", "CreateSchema", parent=c.project, schemaId=c.name("schema"), schema=one)
+
+    return run
 
 
-@scenario
-def schema_messages(c):
-    for kind, definition in (("AVRO", AVRO), ("PROTOCOL_BUFFER", PROTO)):
-        name = schema(c, definition, kind)
-        validate = {"parent": c.project, "encoding": "JSON"}
-        c.call("ValidateMessage", name=name, message=GOOD, **validate)
-        c.call("ValidateMessage", schema={"type": kind, "definition": definition}, message=GOOD, **validate)
-        c.refused("INVALID_ARGUMENT", "ValidateMessage", name=name, message=BAD, **validate)
+def schema_messages(kind, definition, binary):
+    """In JSON and in the schema's own encoding: of a schema that is kept, and of one that comes along."""
+
+    def run(c):
+        kept, own = {"name": schema(c, definition, kind)}, {"schema": {"type": kind, "definition": definition}}
+        for which in (kept, own):
+            for encoding, good, bad in (("JSON", GOOD, BAD), ("BINARY", b64(binary), b64(binary[:4]))):
+                validate = {"parent": c.project, "encoding": encoding} | which
+                c.call("ValidateMessage", message=good, **validate)
+                c.refused("INVALID_ARGUMENT", "ValidateMessage", message=bad, **validate)
+
+    return run
 
 
-@scenario
-def schema_binary(c):
-    """A reading of Rhein at 3, as Avro and as protobuf have it."""
-    for kind, definition, data in [
-        ("AVRO", AVRO, b"\x0aRhein\x06"), ("PROTOCOL_BUFFER", PROTO, b"\x0a\x05Rhein\x10\x03"),
-    ]:
-        one = {"parent": c.project, "encoding": "BINARY", "schema": {"type": kind, "definition": definition}}
-        c.call("ValidateMessage", message=b64(data), **one)
-        c.refused("INVALID_ARGUMENT", "ValidateMessage", message=b64(data[:4]), **one)
+# A reading of Rhein at 3 is in each as it says.
+SCENARIOS |= {
+    "schema_avro_refused": schema_refused("AVRO", "{", '{"type": "record"}'),
+    "schema_protobuf_refused": schema_refused("PROTOCOL_BUFFER", "message {"),
+    "schema_avro_messages": schema_messages("AVRO", AVRO, b"\x0aRhein\x06"),
+    "schema_protobuf_messages": schema_messages("PROTOCOL_BUFFER", PROTO, b"\x0a\x05Rhein\x10\x03"),
+}
 
 
 @scenario

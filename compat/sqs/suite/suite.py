@@ -12,6 +12,10 @@ import struct
 import sys
 import threading
 import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import xml.etree.ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "suite"))
 
@@ -1015,6 +1019,49 @@ def move_task_refused(c):
     arn = c.arn(c.queue())
     c.refused("InvalidParameterValueException", "StartMessageMoveTask", SourceArn=arn)
     c.refused("ResourceNotFoundException", "StartMessageMoveTask", SourceArn=arn.rsplit(":", 1)[0] + ":" + c.name("none"))
+
+
+# By hand
+
+
+XML = "{http://queue.amazonaws.com/doc/2012-11-05/}"
+
+
+def by_hand(c, url, **values):
+    """A request of the Query protocol, as any program can make it: the status, and the XML."""
+    at = c.drivers.env["AWS_ENDPOINT_URL"] + urllib.parse.urlsplit(url).path
+    credential = "test/20260101/us-east-1/sqs/aws4_request"
+    headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders=host, Signature=none"}
+    data = urllib.parse.urlencode({"Version": "2012-11-05"} | values).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(at, data, headers), timeout=WAIT_SECONDS) as answer:
+            return answer.status, xml.etree.ElementTree.fromstring(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, xml.etree.ElementTree.fromstring(error.read())
+
+
+@scenario
+def query_by_hand(c):
+    """Both protocols reach the same queue, and its URL is where requests of the older one go."""
+    url, body = c.queue(), "<a> & 'b'\r\n"
+    status, answer = by_hand(c, url, Action="SendMessage", MessageBody=body)
+    same((status, answer.tag), (200, f"{XML}SendMessageResponse"), "status and answer")
+    same(answer.findtext(f".//{XML}MD5OfMessageBody"), md5(body), "the MD5")
+    found = c.one(url, VisibilityTimeout=1)
+    same((found["Body"], found["MessageId"]), (body, answer.findtext(f".//{XML}MessageId")), "what the library got")
+    wait = {"Action": "ReceiveMessage", "WaitTimeSeconds": "5", "AttributeName.1": "All"}
+    status, answer = by_hand(c, url, **wait)
+    same((status, answer.findtext(f".//{XML}Body")), (200, body), "status and body")
+    names = [each.text for each in answer.iter(f"{XML}Name")]
+    same("ApproximateReceiveCount" in names, True, f"whether the count is in {names}")
+
+
+@scenario
+def query_by_hand_refused(c):
+    status, answer = by_hand(c, "/", Action="GetQueueUrl", QueueName=c.queue_name("none"))
+    plain = {each.tag.removeprefix(XML): each.text for each in answer.iter()}
+    same((status, plain["Code"], plain["Type"]), (400, "AWS.SimpleQueueService.NonExistentQueue", "Sender"), "the error")
+    same(answer.tag, f"{XML}ErrorResponse", "the answer")
 
 
 # What programs do

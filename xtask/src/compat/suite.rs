@@ -22,6 +22,8 @@ const LOGS: &str = "target/compat/logs";
 
 struct Options<'a> {
     clients: Vec<&'static Client>,
+    /// All, if none is named.
+    scenarios: Vec<&'a str>,
     broker: Wanted,
     json: Option<&'a str>,
     /// Where a page of the documentation goes.
@@ -33,10 +35,13 @@ struct Options<'a> {
 pub fn run(system: &'static System, args: &[&str]) -> Outcome {
     let options = options(system, args)?;
     let mut reports = Vec::new();
-    let mut lacks = None;
+    let (mut lacks, mut scenarios) = (None, options.scenarios);
     if let Wanted::Peer(peer) = options.broker {
         (peer.install)()?;
         lacks = Some(Lacks::of(system.name, peer.name)?);
+        if scenarios.is_empty() {
+            scenarios.extend(peer.only);
+        }
     }
     let mut ready = Vec::new();
     for client in options.clients {
@@ -53,7 +58,7 @@ pub fn run(system: &'static System, args: &[&str]) -> Outcome {
     let mut broker = Broker::start(system, &options.broker)?;
     broker.env.extend(options.env);
     println!("== the broker is at {}", broker.address);
-    reports.extend(all(&ready, &broker, options.jobs));
+    reports.extend(all(&ready, &broker, &scenarios, options.jobs));
     drop(broker);
     if let Some(lacks) = lacks {
         reports.iter_mut().for_each(|report| lacks.apply(report));
@@ -84,8 +89,15 @@ pub fn quick(system: &str) -> Vec<&'static str> {
 }
 
 fn options<'a>(system: &'static System, args: &[&'a str]) -> Outcome<Options<'a>> {
-    let mut options =
-        Options { clients: Vec::new(), broker: Wanted::Ours, json: None, table: None, jobs: 1, env: Vec::new() };
+    let mut options = Options {
+        clients: Vec::new(),
+        scenarios: Vec::new(),
+        broker: Wanted::Ours,
+        json: None,
+        table: None,
+        jobs: 1,
+        env: Vec::new(),
+    };
     let mut args = args.iter().copied();
     while let Some(arg) = args.next() {
         if let Some(client) = system.clients.iter().find(|client| client.name == arg) {
@@ -95,6 +107,7 @@ fn options<'a>(system: &'static System, args: &[&'a str]) -> Outcome<Options<'a>
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg {
             "--address" => options.broker = Wanted::At(value()?.to_owned()),
+            "--scenario" => options.scenarios.push(value()?),
             "--json" => options.json = Some(value()?),
             "--table" => options.table = Some(value()?),
             "--jobs" => options.jobs = value()?.parse().map_err(|e| format!("--jobs: {e}"))?,
@@ -128,7 +141,7 @@ fn peer(system: &'static System, arg: &str) -> Outcome<&'static Peer> {
 }
 
 /// All clients, a few at once, in the order of the table.
-fn all(clients: &[&Client], broker: &Broker, jobs: usize) -> Vec<Report> {
+fn all(clients: &[&Client], broker: &Broker, scenarios: &[&str], jobs: usize) -> Vec<Report> {
     let next = Mutex::new(clients.iter().enumerate());
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
@@ -138,7 +151,7 @@ fn all(clients: &[&Client], broker: &Broker, jobs: usize) -> Vec<Report> {
                 loop {
                     let Some((place, client)) = next.lock().ok().and_then(|mut next| next.next()) else { return };
                     let mut report = Report::new(client.name);
-                    if let Err(why) = one(client, broker, &mut report) {
+                    if let Err(why) = one(client, broker, scenarios, &mut report) {
                         report.fail("program", why);
                     }
                     sender.send((place, report)).unwrap_or_default();
@@ -152,8 +165,9 @@ fn all(clients: &[&Client], broker: &Broker, jobs: usize) -> Vec<Report> {
     reports.into_iter().map(|(_, report)| report).collect()
 }
 
-fn one(client: &Client, broker: &Broker, report: &mut Report) -> Outcome {
+fn one(client: &Client, broker: &Broker, scenarios: &[&str], report: &mut Report) -> Outcome {
     let call = broker.env.iter().fold(client.call().arg(&broker.address), |call, (name, value)| call.env(name, value));
+    let call = call.args(scenarios.iter().copied());
     let path = root().join(LOGS).join(format!("{}.log", client.name));
     let log = File::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
     let mut child = call.command().stdout(Stdio::piped()).stderr(log).spawn().map_err(|e| format!("{call}: {e}"))?;
@@ -194,9 +208,10 @@ mod tests {
     fn what_it_takes_is_checked() {
         let clients = SYSTEMS[0].clients;
         assert_eq!(kafka(&[]).expect("all").clients.len(), clients.len());
-        let some = kafka(&["kcat", "--address", "127.0.0.1:9092", "sarama"]).expect("two");
+        let some = kafka(&["kcat", "--address", "127.0.0.1:9092", "sarama", "--scenario", "nulls"]).expect("two");
         assert_eq!(some.clients.iter().map(|client| client.name).collect::<Vec<_>>(), ["kcat", "sarama"]);
         assert!(matches!(some.broker, Wanted::At(address) if address == "127.0.0.1:9092"));
+        assert_eq!(some.scenarios, ["nulls"]);
         let quick = kafka(&["--quick", "--user", "alice"]).expect("a few");
         assert!(quick.jobs > 1 && quick.clients.len() < clients.len());
         assert_eq!(quick.env, [("COMPAT_USER", "alice".to_owned())]);

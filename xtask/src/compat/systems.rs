@@ -22,6 +22,8 @@ pub struct System {
 /// Another server of the same protocol. What it cannot do itself is written in `suite/NAME.lacks` of the system.
 pub struct Peer {
     pub name: &'static str,
+    /// The scenarios that it can do; all, if none is named.
+    pub only: &'static [&'static str],
     pub install: fn() -> Outcome,
     /// Starts it, with a folder for its data, in which `ready.json` then says where it listens.
     pub start: fn(&str) -> Call,
@@ -57,6 +59,7 @@ static KAFKA: System = System {
     start: broker::kafka,
     peers: &[Peer {
         name: "kafka",
+        only: &[],
         install: || KAFKA_JARS.install(),
         start: |folder| Call::line("python3 compat/kafka/suite/peer.py --until-eof").arg(folder),
     }],
@@ -109,10 +112,11 @@ static SQS: System = System {
     peers: &[
         Peer {
             name: "moto",
+            only: &[],
             install: || venv(MOTO, "compat/sqs/suite/moto.txt"),
             start: |folder| peer(folder, &[&format!("{MOTO}/bin/moto_server"), "-H", "127.0.0.1", "-p", "{port}"]),
         },
-        Peer { name: "elasticmq", install: || ELASTICMQ_JARS.install(), start: elasticmq },
+        Peer { name: "elasticmq", only: &[], install: || ELASTICMQ_JARS.install(), start: elasticmq },
     ],
     options: &[],
     page: "# SQS clients: what was tried
@@ -157,11 +161,24 @@ static PUBSUB: System = System {
     peers: &[
         Peer {
             name: "emulator",
+            only: &[],
             install: || debian(EMULATOR, "google-cloud-cli-pubsub-emulator"),
             start: |folder| peer(folder, &[EMULATOR, "--host=127.0.0.1", "--port={port}"]),
         },
         Peer {
             name: "pstest",
+            // It ends at some other calls.
+            only: &[
+                "topic_labels",
+                "subscription_labels",
+                "filter_has",
+                "filter_equals",
+                "filter_differs",
+                "filter_prefix",
+                "filter_and_not",
+                "filter_or",
+                "filter_quoted",
+            ],
             install: || PSTEST.install(),
             start: |folder| peer(folder, &["target/compat/pstest", "127.0.0.1:{port}"]),
         },
