@@ -333,6 +333,7 @@ impl SettingsIn {
             compact: self.compact.unwrap_or(defaults.compact),
             batch_bytes_max: self.batch_bytes_max.unwrap_or(defaults.batch_bytes_max),
             arrival_times: self.arrival_times.unwrap_or(defaults.arrival_times),
+            ..TopicSettings::default()
         })
     }
 }
