@@ -4,9 +4,11 @@ A call and its values have the names that the service gives them.
 """
 
 import base64
+import contextlib
 import hashlib
 import itertools
 import json
+import os
 import pathlib
 import struct
 import sys
@@ -1019,6 +1021,44 @@ def move_task_refused(c):
     arn = c.arn(c.queue())
     c.refused("InvalidParameterValueException", "StartMessageMoveTask", SourceArn=arn)
     c.refused("ResourceNotFoundException", "StartMessageMoveTask", SourceArn=arn.rsplit(":", 1)[0] + ":" + c.name("none"))
+
+
+# Who it is
+
+
+@contextlib.contextmanager
+def signed(c, key=None, secret=None):
+    """The same at a server that looks at signatures, with these keys or the right ones."""
+    address = os.environ.get("COMPAT_SIGNED") or skip("COMPAT_SIGNED is not set")
+    keys = {
+        "AWS_ACCESS_KEY_ID": key or os.environ["COMPAT_USER"], "AWS_SECRET_ACCESS_KEY": secret or os.environ["COMPAT_PASSWORD"],
+    }
+    own = drivers.Drivers(c.drivers.command, env(address) | keys)
+    try:
+        with own.one() as driver:
+            yield Session(own, driver, c.scenario)
+    finally:
+        own.close()
+
+
+@scenario
+def signature(c):
+    with signed(c) as known:
+        url = known.queue()
+        known.send(url, "wörld & <more>", MessageAttributes=ATTRIBUTES)
+        same(known.one(url)["Body"], "wörld & <more>", "what was received")
+
+
+@scenario
+def signature_refused(c):
+    for key, secret, code in [(None, "wrong", "SignatureDoesNotMatch"), ("nobody", None, "InvalidClientTokenId")]:
+        with signed(c, key, secret) as stranger:
+            try:
+                stranger.call("ListQueues")
+            except Refused as error:
+                same(any(name.endswith(code) for name in error.names), True, f"whether {error} is {code}")
+            else:
+                fail(f"it was not refused, though it should be {code}")
 
 
 # By hand

@@ -15,6 +15,8 @@ use crate::run::{Call, Outcome, root};
 /// A server on Java takes half of it on a busy machine.
 const READY: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Those that a broker opens if nothing is said: any port will do for them.
+const DOORS: [&str; 3] = ["native", "http", "kafka"];
 const USER: &str = "alice";
 const PASSWORD: &str = "alice-secret";
 
@@ -31,7 +33,7 @@ pub struct Broker {
     pub address: String,
     pub env: Vec<(&'static str, String)>,
     /// Ends them when this is dropped.
-    _running: Vec<Running>,
+    running: Vec<Running>,
 }
 
 struct Running {
@@ -42,7 +44,7 @@ struct Running {
 impl Broker {
     pub fn start(system: &System, wanted: &Wanted) -> Outcome<Self> {
         match wanted {
-            Wanted::At(address) => Ok(Self { address: address.clone(), env: Vec::new(), _running: Vec::new() }),
+            Wanted::At(address) => Ok(Self { address: address.clone(), env: Vec::new(), running: Vec::new() }),
             Wanted::Ours => (system.start)(),
             Wanted::Peer(wanted) => peer(wanted),
         }
@@ -53,12 +55,23 @@ impl Broker {
 pub fn one(door: &str, settings: &[String]) -> Outcome<Broker> {
     Call::line("cargo build --quiet -p thalweg").run()?;
     let (running, address) = serve(folder("thalweg")?, door, settings)?;
-    Ok(Broker { address, env: Vec::new(), _running: vec![running] })
+    Ok(Broker { address, env: Vec::new(), running: vec![running] })
+}
+
+/// Two of them: the second one asks for signatures.
+pub fn sqs() -> Outcome<Broker> {
+    let mut broker = one("sqs", &[])?;
+    let settings = ["sqs_auth=verify".to_owned(), format!("sqs_credentials={USER}:{PASSWORD}")];
+    let (signed, address) = serve(folder("thalweg-signed")?, "sqs", &settings)?;
+    broker.running.push(signed);
+    let variables = [("COMPAT_SIGNED", address.as_str()), ("COMPAT_USER", USER), ("COMPAT_PASSWORD", PASSWORD)];
+    broker.env = variables.map(|(name, value)| (name, value.to_owned())).to_vec();
+    Ok(broker)
 }
 
 /// Two of them: a broker asks all of its connections for a user, or none.
 pub fn kafka() -> Outcome<Broker> {
-    let Broker { address, _running: mut running, .. } = one("kafka", &[])?;
+    let Broker { address, mut running, .. } = one("kafka", &[])?;
     let folder = folder("thalweg-users")?;
     let [certificate, key] = certificate(&folder)?;
     let settings = [
@@ -76,14 +89,15 @@ pub fn kafka() -> Outcome<Broker> {
         ("COMPAT_USER", USER.to_owned()),
         ("COMPAT_PASSWORD", PASSWORD.to_owned()),
     ];
-    Ok(Broker { address, env, _running: running })
+    Ok(Broker { address, env, running })
 }
 
 /// A broker of this tree with its data in this folder, and where this door of it is.
 fn serve(folder: PathBuf, door: &str, settings: &[String]) -> Outcome<(Running, String)> {
     let (data, ready) = (folder.join("data"), folder.join("ready.json"));
-    let call = Call::line("target/debug/thalweg serve --native 127.0.0.1:0 --http 127.0.0.1:0")
-        .args([&format!("--{door}"), "127.0.0.1:0"])
+    let doors = DOORS.into_iter().chain((!DOORS.contains(&door)).then_some(door));
+    let call = Call::line("target/debug/thalweg serve")
+        .args(doors.flat_map(|door| [format!("--{door}"), "127.0.0.1:0".to_owned()]))
         .args(["--data".to_owned(), data.display().to_string()])
         .args(["--ready-file".to_owned(), ready.display().to_string()])
         .args(settings.iter().flat_map(|setting| ["--set", setting]));
@@ -116,7 +130,7 @@ fn peer(peer: &Peer) -> Outcome<Broker> {
     let variables = variables.zip(["COMPAT_SASL", "COMPAT_SASL_TLS", "COMPAT_CA", "COMPAT_USER", "COMPAT_PASSWORD"]);
     let env = variables.filter_map(|(key, variable)| Some((variable, said(key)?))).collect();
     let address = said("open").ok_or("the server does not say where it listens")?;
-    Ok(Broker { address, env, _running: vec![running] })
+    Ok(Broker { address, env, running: vec![running] })
 }
 
 fn folder(of: &str) -> Outcome<PathBuf> {

@@ -108,7 +108,7 @@ static SQS: System = System {
         driven("sqs", "aws-sdk-rust", Kind::Rust),
         client("sqs", "celery", Kind::Python),
     ],
-    start: || broker::one("sqs", &[]),
+    start: broker::sqs,
     peers: &[
         Peer {
             name: "moto",
@@ -118,7 +118,7 @@ static SQS: System = System {
         },
         Peer { name: "elasticmq", only: &[], install: || ELASTICMQ_JARS.install(), start: elasticmq },
     ],
-    options: &[],
+    options: &[("--signed-address", "COMPAT_SIGNED"), ("--user", "COMPAT_USER"), ("--password", "COMPAT_PASSWORD")],
     page: "# SQS clients: what was tried
 
 <!-- Written by `cargo xtask compat sqs --table FILE`: run the clients, do not change this file. -->
