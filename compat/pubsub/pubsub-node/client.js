@@ -14,7 +14,8 @@ const LIMIT_MS = 50_000;
 const REQUESTS = { CreateTopic: "Topic", CreateSubscription: "Subscription" };
 
 const pubsub = new PubSub();
-const where = { servicePath: "127.0.0.1", port: Number(process.env.PUBSUB_EMULATOR_HOST.split(":")[1]), sslCreds: grpc.credentials.createInsecure() };
+const [servicePath, port] = process.env.PUBSUB_EMULATOR_HOST.split(":");
+const where = { servicePath, port: Number(port), sslCreds: grpc.credentials.createInsecure() };
 const owners = [new v1.PublisherClient(where), new v1.SubscriberClient(where), new v1.SchemaServiceClient(where)];
 const root = protobuf.Root.fromJSON(
   require(path.join(path.dirname(require.resolve("@google-cloud/pubsub/package.json")), "build/protos/protos.json")),
@@ -39,10 +40,10 @@ async function unary(name, values) {
   // A mask in JSON has the names of JSON, which the library's reader leaves as they are.
   const mask = values.updateMask?.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
   // The library takes its messages as plain objects.
-  const request = type.toObject(json.fromProto3JSON(type, mask ? { ...values, updateMask: mask } : values), { enums: Number });
-  const [done] = await owner[method](request, options);
-  if (Array.isArray(done)) return { items: done.map((each) => (typeof each === "string" ? each : plain(owner, name, each, true))) };
-  return plain(owner, name, done, false);
+  const message = json.fromProto3JSON(type, mask ? { ...values, updateMask: mask } : values);
+  const [done] = await owner[method](type.toObject(message, { enums: Number }), options);
+  if (!Array.isArray(done)) return plain(name, done, false);
+  return { items: done.map((each) => (typeof each === "string" ? each : plain(name, each, true))) };
 }
 
 // The type of what a call answers with, or of each item of its list.
@@ -56,7 +57,7 @@ function answerType(name, isItem) {
   }
 }
 
-function plain(owner, name, message, isItem) {
+function plain(name, message, isItem) {
   const type = answerType(name, isItem);
   return type && type.name !== "Empty" ? json.toProto3JSON(type.fromObject(message)) : {};
 }

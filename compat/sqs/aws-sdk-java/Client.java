@@ -109,7 +109,8 @@ public final class Client {
             ObjectNode node = NODES.objectNode();
             for (SdkField<?> field : pojo.sdkFields()) {
                 Object member = field.getValueOrDefault(pojo);
-                boolean isEmpty = member instanceof List<?> list && list.isEmpty() || member instanceof Map<?, ?> map && map.isEmpty();
+                boolean isEmpty = member instanceof List<?> list && list.isEmpty()
+                        || member instanceof Map<?, ?> map && map.isEmpty();
                 if (member != null && !isEmpty) {
                     node.set(field.memberName(), plain(member));
                 }

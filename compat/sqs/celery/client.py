@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Celery with its SQS transport: a worker in a process of its own runs tasks from end to end. client.py HOST:PORT [SCENARIO..]"""
+"""Celery with its SQS transport, whose worker in a process of its own runs tasks: client.py HOST:PORT [SCENARIO..]"""
 
 import contextlib
 import os
@@ -31,7 +31,8 @@ def app(address, queue, results):
         task_default_queue=queue, broker_connection_retry_on_startup=True, worker_hijack_root_logger=False,
         task_acks_late=True, worker_prefetch_multiplier=1,
         broker_transport_options={
-            "region": "us-east-1", "is_secure": False, "visibility_timeout": 600, "wait_time_seconds": 1, "polling_interval": 0.1,
+            "region": "us-east-1", "is_secure": False, "visibility_timeout": 600, "wait_time_seconds": 1,
+            "polling_interval": 0.1,
         },
     )
 
@@ -66,7 +67,8 @@ class Running:
     def start(self):
         command = [sys.executable, "-m", "celery", "-A", "worker", "worker", "--concurrency=2", "--loglevel=INFO"]
         self.worker = subprocess.Popen(
-            command, cwd=HERE, env=os.environ | ENV | self.env, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr
+            command, cwd=HERE, env=os.environ | ENV | self.env, stdin=subprocess.DEVNULL, stdout=sys.stderr,
+            stderr=sys.stderr,
         )
 
     def send(self, task, *arguments, **options):
