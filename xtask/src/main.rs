@@ -9,6 +9,7 @@ mod kafka_apis;
 mod kafka_messages;
 mod run;
 mod soak;
+mod sqs_model;
 mod tidy;
 
 use std::process::ExitCode;
@@ -44,6 +45,11 @@ const COMMANDS: &[Command] = &[
         usage: "kafka-messages [jar]",
         about: "Write the messages of the Kafka door anew from the schemas in the jar of Kafka's client",
         run: kafka_messages::run,
+    },
+    Command {
+        usage: "sqs-model [version]",
+        about: "Write what botocore knows of the requests of SQS anew, for the test that walks it",
+        run: sqs_model::run,
     },
     Command {
         usage: "compat batches",

@@ -15,8 +15,8 @@ use crate::run::{Call, Outcome, root};
 /// A server on Java takes half of it on a busy machine.
 const READY: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Those that a broker opens if nothing is said: any port will do for them.
-const DOORS: [&str; 3] = ["native", "http", "kafka"];
+/// Those of other systems' clients that a broker opens if nothing is said.
+const DOORS: [&str; 2] = ["kafka", "sqs"];
 const USER: &str = "alice";
 const PASSWORD: &str = "alice-secret";
 
@@ -95,9 +95,10 @@ pub fn kafka() -> Outcome<Broker> {
 /// A broker of this tree with its data in this folder, and where this door of it is.
 fn serve(folder: PathBuf, door: &str, settings: &[String]) -> Outcome<(Running, String)> {
     let (data, ready) = (folder.join("data"), folder.join("ready.json"));
-    let doors = DOORS.into_iter().chain((!DOORS.contains(&door)).then_some(door));
+    let others = DOORS.into_iter().filter(|other| *other != door).map(|other| (other, "off"));
+    let doors = ["native", "http", door].map(|door| (door, "127.0.0.1:0")).into_iter().chain(others);
     let call = Call::line("target/debug/thalweg serve")
-        .args(doors.flat_map(|door| [format!("--{door}"), "127.0.0.1:0".to_owned()]))
+        .args(doors.flat_map(|(door, address)| [format!("--{door}"), address.to_owned()]))
         .args(["--data".to_owned(), data.display().to_string()])
         .args(["--ready-file".to_owned(), ready.display().to_string()])
         .args(settings.iter().flat_map(|setting| ["--set", setting]));
