@@ -57,7 +57,7 @@ const SQS_REQUESTS: [(&str, u8, &str); 8] = [
     (
         "send",
         0,
-        r#"{"QueueUrl":"q","MessageBody":"\u00e4","DelaySeconds":0,"MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"AP8="}}}"#,
+        r#"{"QueueUrl":"q","MessageBody":"\t","MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"AP8="}}}"#,
     ),
     ("send-fifo", 0, r#"{"QueueUrl":"q","MessageBody":"x","MessageGroupId":"g","MessageDeduplicationId":"d"}"#),
     ("send-batch", 1, r#"{"QueueUrl":"q","Entries":[{"Id":"a","MessageBody":"x"},{"Id":"b","MessageBody":"y"}]}"#),
@@ -66,7 +66,8 @@ const SQS_REQUESTS: [(&str, u8, &str); 8] = [
     (
         "send-form",
         0x80,
-        "MessageBody=a%20b+c&MessageAttribute.1.Name=a&MessageAttribute.1.Value.DataType=String&MessageAttribute.1.Value.StringValue=x",
+        "MessageBody=a%20b+c&MessageAttribute.1.Name=a&MessageAttribute.1.Value.DataType=String\
+         &MessageAttribute.1.Value.StringValue=x",
     ),
     (
         "send-batch-form",
