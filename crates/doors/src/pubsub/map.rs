@@ -1,20 +1,23 @@
 //! Every call of Google's API and the function that answers it, for gRPC and REST alike.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 
-use broker::Broker;
+use broker::{Broker, now_ms};
 use bytes::Bytes;
+use engine::queue::{QueueDefinition, QueueId};
 use net::Drain;
+use parking_lot::Mutex;
 use prost::Message;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use super::codec::Encoded;
 use super::errors::{Failure, Result};
 use super::names::Names;
-use super::{policies, topics};
+use super::stream::Streams;
+use super::{policies, pull, snapshots, subscriptions, topics};
 
 /// What all calls share.
 pub(super) struct Door {
@@ -22,6 +25,38 @@ pub(super) struct Door {
     pub names: Names,
     /// Bytes of requests that are on their way.
     pub bodies: Arc<Semaphore>,
+    pub streams: Streams,
+    /// A subscription came, went or is another.
+    pub changed: Notify,
+    /// When each queue was last asked for messages since the start, ms since 1970.
+    activity: Mutex<HashMap<QueueId, u64>>,
+}
+
+impl Door {
+    pub fn new(broker: Arc<Broker>, names: Names, bodies_bytes_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            broker,
+            names,
+            bodies: Arc::new(Semaphore::new(bodies_bytes_max)),
+            streams: Streams::default(),
+            changed: Notify::new(),
+            activity: Mutex::default(),
+        })
+    }
+
+    /// Somebody uses a queue, so that it does not expire.
+    pub fn is_active(&self, queue: &QueueDefinition) {
+        self.activity.lock().insert(queue.id, now_ms());
+    }
+
+    pub fn active_ms(&self, queue: &QueueDefinition) -> u64 {
+        self.activity.lock().get(&queue.id).copied().unwrap_or(0)
+    }
+
+    /// Keeps what is known of these queues only.
+    pub fn forget_others(&self, queues: &HashSet<QueueId>) {
+        self.activity.lock().retain(|id, _| queues.contains(id));
+    }
 }
 
 /// A call, with what it is part of.
@@ -56,9 +91,30 @@ pub(super) static RPCS: &[Rpc] = rpcs! {
     "google.pubsub.v1.Publisher" {
         "CreateTopic" => topics::create;
         "UpdateTopic" => topics::update;
+        "Publish" => topics::publish;
         "GetTopic" => topics::get;
         "ListTopics" => topics::list;
+        "ListTopicSubscriptions" => topics::list_subscriptions;
+        "ListTopicSnapshots" => topics::list_snapshots;
         "DeleteTopic" => topics::delete;
+        "DetachSubscription" => subscriptions::detach;
+    }
+    "google.pubsub.v1.Subscriber" {
+        "CreateSubscription" => subscriptions::create;
+        "GetSubscription" => subscriptions::get;
+        "UpdateSubscription" => subscriptions::update;
+        "ListSubscriptions" => subscriptions::list;
+        "DeleteSubscription" => subscriptions::delete;
+        "ModifyAckDeadline" => pull::modify_deadline;
+        "Acknowledge" => pull::acknowledge;
+        "Pull" => pull::pull;
+        "ModifyPushConfig" => subscriptions::modify_push;
+        "GetSnapshot" => snapshots::get;
+        "ListSnapshots" => snapshots::list;
+        "CreateSnapshot" => snapshots::create;
+        "UpdateSnapshot" => snapshots::update;
+        "DeleteSnapshot" => snapshots::delete;
+        "Seek" => snapshots::seek;
     }
     "google.iam.v1.IAMPolicy" {
         "SetIamPolicy" => policies::set;

@@ -4,9 +4,17 @@ mod codec;
 mod errors;
 mod map;
 mod names;
+mod pages;
 mod policies;
 mod proto;
+mod pull;
 mod rest;
+mod schemas;
+mod snapshots;
+mod stream;
+mod subscriptions;
+mod sweep;
+mod times;
 mod topics;
 
 use std::convert::Infallible;
@@ -25,7 +33,6 @@ use hyper::{Method, Request, Response, StatusCode};
 use net::http::{Caller, HttpServer, HttpSettings, HttpStats, Plaintext, Refusal, RequestBody, SecurityHeaders};
 use net::tls::Tls;
 use net::{Acceptor, Connections, Drain};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use codec::{Answer, Messages};
@@ -96,7 +103,7 @@ fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
 
 /// Every call that is served, as gRPC has its path.
 pub fn calls() -> impl Iterator<Item = &'static str> {
-    map::RPCS.iter().map(|rpc| rpc.path)
+    map::RPCS.iter().map(|rpc| rpc.path).chain([stream::PATH])
 }
 
 /// Opens the door. It serves until the drain begins. The address is the bound one.
@@ -108,28 +115,28 @@ pub async fn open(
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
-    let door = Arc::new(Door {
-        broker,
-        names: Names::new(settings.project.clone()),
-        bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
-    });
+    let door = Door::new(broker, Names::new(settings.project.clone()), BODIES_BYTES_MAX);
+    tokio::spawn(sweep::run(Arc::downgrade(&door), drain.clone()));
     let shown = door.clone();
     let service = service_fn(move |request: Request<RequestBody>| {
         let door = door.clone();
         async move { Ok::<_, Infallible>(serve(door, request).await) }
     });
     let server = HttpServer::new(settings.runtime(), settings.tls.as_deref(), limit, service)?;
-    register(&shown.broker, server.stats());
+    register(&shown, server.stats());
     tokio::spawn(server.serve(acceptor, drain));
     Ok(address)
 }
 
 /// Shows what the door does among the broker's metrics.
-fn register(broker: &Broker, stats: Arc<HttpStats>) {
-    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
+fn register(door: &Arc<Door>, stats: Arc<HttpStats>) {
+    let shown = Arc::downgrade(door);
+    door.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
         let requests: Vec<(String, u64)> =
             (1..).zip(stats.requests()).map(|(class, count)| (format!("{class}xx"), count)).collect();
         out.counters("thalweg_pubsub_requests", "Requests of Pub/Sub's clients that were answered", "status", &requests)?;
+        let streams = shown.upgrade().map_or(0, |door| door.streams.count());
+        out.gauge("thalweg_pubsub_streams", "Streams on which messages are pulled", streams as u64)?;
         let (read, written) = stats.bytes();
         out.counter("thalweg_pubsub_read_bytes", "Bytes that came from Pub/Sub's clients", read)?;
         out.counter("thalweg_pubsub_written_bytes", "Bytes that went to Pub/Sub's clients", written)
@@ -142,13 +149,13 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
     let asked = admit(&head).and_then(|caller| {
         let wait = codec::timeout(&head.headers).filter(|_| is_grpc);
         let deadline = wait.map(|wait| Instant::now() + wait);
-        Ok((Ask { door, drain: caller.connection.drain(), deadline }, caller.connection.is_listener_draining()))
+        Ok(Ask { door, drain: caller.connection.drain(), deadline })
     });
     match asked {
         Err(failure) if is_grpc => codec::unary(Err(failure)),
         Err(failure) => rest::refuse(&failure),
-        Ok((ask, _)) if is_grpc => serve_grpc(ask, &head, body).await,
-        Ok((ask, _)) => serve_rest(ask, &head, body).await,
+        Ok(ask) if is_grpc => serve_grpc(ask, &head, body).await,
+        Ok(ask) => serve_rest(ask, &head, body).await,
     }
 }
 
@@ -169,6 +176,13 @@ fn admit(head: &Parts) -> Result<Caller> {
 
 async fn serve_grpc(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answer> {
     let path = head.uri.path();
+    if path == stream::PATH {
+        let messages = Messages::new(&head.headers, body.into_dialogue(), ask.door.bodies.clone());
+        return codec::stream(match messages {
+            Ok(messages) => stream::open(ask, messages).await,
+            Err(failure) => Err(failure),
+        });
+    }
     let Some(rpc) = map::find(path) else {
         let message = format!("Method {} is unimplemented", path.trim_start_matches('/'));
         return codec::unary(Err(Failure::new(Code::Unimplemented, message)));

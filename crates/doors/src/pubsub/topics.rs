@@ -216,6 +216,10 @@ pub(super) async fn delete(ask: Ask, request: DeleteTopicRequest) -> Result<()> 
     let door = &ask.door;
     let name = Name::parse(Kind::Topic, &request.topic)?;
     let inner = door.names.inner(&name);
+    if !door.broker.has_topic(&inner) {
+        return Err(missing());
+    }
+    door.leave_topic(&inner).await?;
     match door.broker.delete_topic(&inner).await {
         Err(error) if error.kind == ErrorKind::NotFound => return Err(missing()),
         deleted => deleted?,

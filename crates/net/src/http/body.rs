@@ -104,8 +104,10 @@ impl RequestBody {
 
     /// The same for a body that is half of a dialogue: it is of any length, and its client may be silent. Whoever reads
     /// it bounds each of its parts.
-    pub fn into_dialogue(self) -> Self {
-        Self { left: u64::MAX, is_dialogue: true, ..self }
+    pub fn into_dialogue(mut self) -> Self {
+        self.left = u64::MAX;
+        self.is_dialogue = true;
+        self
     }
 
     fn end(&mut self, reason: Reason, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
