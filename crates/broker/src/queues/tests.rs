@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use engine::queue::{DedupRule, LeaseError, Order, QueueName, QueueSettings};
 use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
-use storage::{DiskSettings, Store};
+use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
@@ -17,7 +17,8 @@ fn in_memory() -> Arc<Broker> {
 }
 
 fn on_disk(dir: &TempDir) -> Arc<Broker> {
-    let opened = Store::open(dir.path(), DiskSettings::default()).expect("opens");
+    let settings = StoreSettings::default();
+    let opened = Store::open(Arc::new(RealDisk), dir.path(), settings, crate::now_ms, &mut |_| {}).expect("opens");
     Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("starts")
 }
 
@@ -66,6 +67,7 @@ async fn counts(broker: &Broker, queue: &str) -> (u64, u64, u64) {
 async fn a_message_is_given_to_one_receiver_until_it_is_returned_or_done_with() {
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings::default()).await;
+    let empty = broker.log_budget().used();
     let sent = send(&broker, "jobs", &["a", "b", "c"]).await;
     assert_eq!(counts(&broker, "jobs").await, (3, 0, 0));
     let first = receive(&broker, "jobs", 2).await;
@@ -79,11 +81,11 @@ async fn a_message_is_given_to_one_receiver_until_it_is_returned_or_done_with() 
     assert_eq!(again.iter().map(|message| message.attempts).collect::<Vec<_>>(), [2, 1]);
     ack(&broker, "jobs", &again).await;
     assert_eq!(counts(&broker, "jobs").await, (0, 0, 0));
-    assert_eq!(broker.log_budget().used(), 0, "what is done with takes no memory");
+    assert_eq!(broker.log_budget().used(), empty, "what is done with takes no memory");
     assert!(receive(&broker, "jobs", 1).await.is_empty());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn who_waits_is_woken_by_a_message_by_a_return_and_by_the_end_of_a_lease() {
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings::default()).await;
@@ -202,7 +204,16 @@ async fn a_queue_is_found_again_with_what_was_given_out() {
     drop(broker);
     let broker = on_disk(&dir);
     assert_eq!(broker.queue("jobs").await.map_err(|error| error.kind), Err(ErrorKind::NotFound));
-    assert_eq!(broker.list_topics("", 10).0.iter().map(|topic| topic.name.as_str()).filter(|name| !name.starts_with("_")).collect::<Vec<_>>(), ["other"]);
+    assert_eq!(
+        broker
+            .list_topics("", 10)
+            .0
+            .iter()
+            .map(|topic| topic.name.as_str())
+            .filter(|name| !name.starts_with("_"))
+            .collect::<Vec<_>>(),
+        ["other"]
+    );
 }
 
 #[tokio::test]
