@@ -20,7 +20,6 @@ use super::proto::{
     ExpirationPolicy, GetSubscriptionRequest, ListSubscriptionsRequest, ListSubscriptionsResponse,
     ModifyPushConfigRequest, PushConfig, RetryPolicy, Subscription, UpdateSubscriptionRequest,
 };
-use super::snapshots::is_snapshot;
 use super::times::{Bounds, DAY_MS, MINUTE_MS, SECOND_MS, duration, duration_ms, shown};
 use super::topics::{check_labels, check_transforms};
 use super::{policies, rest};
@@ -57,11 +56,6 @@ pub(super) enum Found {
     WithoutQueue(Box<Subscription>),
 }
 
-/// Whether a queue is shown as a subscription.
-pub(super) fn is_shown(queue: &QueueDefinition) -> bool {
-    !is_snapshot(queue)
-}
-
 /// Whether it was created here.
 pub(super) fn is_own(queue: &QueueDefinition) -> bool {
     queue.notes.contains_key(NOTE)
@@ -71,7 +65,7 @@ impl Door {
     pub(super) async fn find_subscription(&self, name: &Name) -> Result<Found> {
         let inner = self.names.inner(name);
         match self.broker.queue(&inner).await {
-            Ok(queue) if is_shown(&queue) => return Ok(Found::Queue(queue)),
+            Ok(queue) => return Ok(Found::Queue(queue)),
             Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
@@ -243,13 +237,8 @@ impl Door {
     /// The subscriptions of a topic that is about to go.
     pub(super) async fn leave_topic(&self, topic: &str) -> Result<()> {
         for queue in self.broker.queues_over(topic).await? {
-            if is_shown(&queue) {
-                let subscription = self.subscription_of(&queue)?;
-                let left = Subscription { topic: DELETED_TOPIC.into(), ..subscription };
-                self.leave_without_queue(&queue, left).await?;
-            } else {
-                self.broker.delete_queue(queue.name.as_str()).await?;
-            }
+            let subscription = self.subscription_of(&queue)?;
+            self.leave_without_queue(&queue, Subscription { topic: DELETED_TOPIC.into(), ..subscription }).await?;
         }
         Ok(())
     }
@@ -381,7 +370,7 @@ pub(super) async fn list(ask: Ask, request: ListSubscriptionsRequest) -> Result<
     let project = parse_project(&request.project)?;
     let prefix = door.names.prefix(project);
     let (queues, _) = door.broker.queues(&prefix, "", usize::MAX).await?;
-    let shown = queues.iter().filter(|queue| is_shown(queue)).map(|queue| queue.name.as_str().to_owned());
+    let shown = queues.iter().map(|queue| queue.name.as_str().to_owned());
     let without = door.broker.documents(WITHOUT_QUEUE, &prefix).await?;
     let inner = shown.chain(without.into_iter().map(|(name, _)| name));
     let names = inner.map(|inner| door.names.outer(Kind::Subscription, &inner));

@@ -193,8 +193,7 @@ pub(super) async fn list_subscriptions(
     let name = Name::parse(Kind::Topic, &request.topic)?;
     door.topic(&name).await?;
     let queues = door.broker.queues_over(&door.names.inner(&name)).await?;
-    let shown = queues.iter().filter(|queue| super::subscriptions::is_shown(queue));
-    let names = shown.map(|queue| door.names.outer(Kind::Subscription, queue.name.as_str()).to_string());
+    let names = queues.iter().map(|queue| door.names.outer(Kind::Subscription, queue.name.as_str()).to_string());
     let Page { items, next_page_token } = page(names, String::clone, request.page_size, &request.page_token)?;
     Ok(ListTopicSubscriptionsResponse { subscriptions: items, next_page_token })
 }
