@@ -34,6 +34,24 @@ const PATTERNS: [(&str, &str); 14] = [
     ("\u{e4}.*", "\u{e4}.x"),
 ];
 
+/// Filters that between them take every branch of the parser, with the attributes of a message.
+const QUEUE_FILTERS: [(&str, &str); 14] = [
+    ("attributes:a", "a=b"),
+    ("attributes.a = \"b\"", "a=b"),
+    ("attributes.a!='b'", ""),
+    ("hasPrefix(attributes.a, \"b\")", "a=bc"),
+    ("NOT attributes:a AND -attributes:b", "c=d"),
+    ("attributes:a OR attributes:b OR attributes:c", "b="),
+    ("attributes:a AND (attributes.b = \"c\" OR NOT (attributes:d))", "a=b\nb=c"),
+    ("attributes.\"iana.org/language_tag\" != \"en\"", "iana.org/language_tag=en"),
+    ("attributes:'\\a\\n\\\\\\'\\x41\\101\\u20ac\\U0001f600'", ""),
+    ("attributes:a AND attributes:b OR attributes:c", ""),
+    ("attributes:a.b", ""),
+    ("((((attributes:a))))", "a=b"),
+    ("hasPrefix(\"a\", \"b\")", ""),
+    ("attributes.a = \"\\ud800\"", ""),
+];
+
 /// What the service of its target is asked: what, a tag, a length and as many words, and so on.
 const SERVICE: [(&str, &[u8]); 8] = [
     ("now", b"\x00\x01\x02hi\x00\x02\x00"),
@@ -134,6 +152,9 @@ fn seeds() -> Outcome<Seeds> {
     }
     for (i, (pattern, topic)) in PATTERNS.iter().enumerate() {
         seeds.insert(("pattern", format!("{i:02}")), format!("{pattern}\n{topic}").into_bytes());
+    }
+    for (i, (filter, attributes)) in QUEUE_FILTERS.iter().enumerate() {
+        seeds.insert(("queue_filter", format!("{i:02}")), format!("{filter}\n{attributes}").into_bytes());
     }
     for (name, said) in SERVICE {
         for (cut, cuts) in [[0u8; 4], [1, 1, 1, 1], [2, 5, 0, 7]].iter().enumerate() {

@@ -2,8 +2,17 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 8] =
-    ["frames", "request", "response", "record_batch", "producers", "pattern", "service", "kafka_request"];
+pub const TARGETS: [&str; 9] = [
+    "frames",
+    "request",
+    "response",
+    "record_batch",
+    "producers",
+    "pattern",
+    "service",
+    "kafka_request",
+    "queue_filter",
+];
 const SECONDS: &str = "60";
 
 /// What keeps fuzzing from running here. With `install` it is first tried to mend that.

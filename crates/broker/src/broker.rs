@@ -20,6 +20,7 @@ use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
 use crate::producers::ProducerIds;
+use crate::queues::Queues;
 use crate::security::Security;
 use crate::settings::Settings;
 use crate::subscriber::Subscriber;
@@ -46,6 +47,7 @@ pub struct Broker {
     groups: Coordinator,
     transactions: transactions::Coordinator,
     security: Security,
+    queues: Queues,
     /// Who looks for a time in records; see [`SEARCHING_THREADS`].
     searches: Semaphore,
     subscriber_ids: AtomicU64,
@@ -100,6 +102,7 @@ impl Broker {
             groups: Coordinator::default(),
             transactions: transactions::Coordinator::default(),
             security,
+            queues: Queues::default(),
             searches: Semaphore::new(SEARCHING_THREADS),
             subscriber_ids: AtomicU64::new(1),
             producer_ids,
@@ -140,7 +143,12 @@ impl Broker {
 
     /// The id of one more topic in memory. None has it after the next start.
     pub(crate) fn next_volatile_id(&self) -> TopicId {
-        TopicId::new(self.instance, self.volatile_topics.fetch_add(1, Ordering::Relaxed))
+        TopicId::new(self.instance, self.next_volatile_number())
+    }
+
+    /// A number that nothing else has until the next start.
+    pub(crate) fn next_volatile_number(&self) -> u64 {
+        self.volatile_topics.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Where topics on disk are kept, and how.
@@ -171,6 +179,10 @@ impl Broker {
 
     pub(crate) fn security(&self) -> &Security {
         &self.security
+    }
+
+    pub(crate) fn queues_there(&self) -> &Queues {
+        &self.queues
     }
 
     pub(crate) fn searches(&self) -> &Semaphore {
@@ -208,6 +220,7 @@ impl Broker {
         self.expose_groups(out)?;
         self.expose_transactions(out)?;
         self.expose_security(out)?;
+        self.expose_queues(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {

@@ -13,6 +13,7 @@ pub mod metrics;
 mod partition;
 mod producers;
 mod publish;
+mod queues;
 mod security;
 mod settings;
 mod subscribe;
@@ -30,6 +31,10 @@ pub use lanes::{LanePolicy, Lanes};
 pub use metrics::Metrics;
 pub use producers::{ProducerIds, ReserveIds};
 pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish, Wakes};
+pub use queues::{
+    NewQueue, OutMessage, Peeked, QueueCounts, QueueStart, Receipt, Receive, Received, Redrive, RedriveId,
+    RedriveState, SeekTo, Sent,
+};
 pub use security::{ConfiguredUser, SecuritySettings, UserStatus};
 pub use settings::Settings;
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::producers::{Aborted, ProducerStatus};
+use engine::queue::{Dedup, QueueId};
 use engine::{
     DraftBatch, Error, ErrorKind, Fanout, Offset, Partition, PartitionId, Placed, RecordBatch, Result, Start, TopicName,
 };
@@ -18,7 +19,9 @@ use tokio::sync::{Notify, oneshot};
 use crate::admission::LogBudget;
 use crate::log::{Log, Read};
 use crate::publish::Wakes;
+use crate::queues::QueueView;
 use crate::subscriber::Subscriber;
+use crate::timers;
 use crate::topics::Lasts;
 
 pub(crate) struct PartitionCell {
@@ -38,6 +41,9 @@ struct State {
     order: Partition,
     log: Log,
     fanout: Fanout<Arc<Subscriber>>,
+    queues: Vec<QueueView>,
+    /// What was sent to queues lately.
+    dedup: Dedup,
     /// Who waits until all before an offset is committed, in the order of offsets.
     uncommitted: Uncommitted,
     is_deleted: bool,
@@ -108,6 +114,10 @@ pub(crate) struct AppendContext<'a> {
     pub yields: bool,
     pub retention_bytes: u64,
     pub retention_ms: u64,
+    /// Records go once queues are done with them, and for no want of memory.
+    pub drop_consumed: bool,
+    /// What the batch is known by, if it is sent again.
+    pub dedup: Option<&'a Arc<[u8]>>,
     pub now_ms: u64,
 }
 
@@ -117,7 +127,15 @@ impl PartitionCell {
             Log::Memory(_) => Partition::default(),
             Log::Disk(log) => Partition::resume(log.end(), log.producers()),
         };
-        let state = State { order, log, fanout: Fanout::default(), uncommitted: VecDeque::new(), is_deleted: false };
+        let state = State {
+            order,
+            log,
+            fanout: Fanout::default(),
+            queues: Vec::new(),
+            dedup: Dedup::default(),
+            uncommitted: VecDeque::new(),
+            is_deleted: false,
+        };
         Self { topic, id, state: Mutex::new(state), appended: Notify::new(), has_ended_member: AtomicBool::new(false) }
     }
 
@@ -143,6 +161,13 @@ impl PartitionCell {
         {
             return Err(Refused::Blocked(batch, Blocking::Subscriber(member.handle.clone())));
         }
+        if let Some(base_offset) = state.sent_before(context).map_err(Refused::Failed)? {
+            let commit = match &state.log {
+                Log::Memory(_) => Commit::InMemory,
+                Log::Disk(log) => await_commit(&mut state.uncommitted, base_offset + 1, log.extent().end),
+            };
+            return Ok(Appended { base_offset, receivers: 0, is_duplicate: true, commit });
+        }
         let receivers = state.fanout.receivers();
         match &mut state.log {
             Log::Memory(log) => {
@@ -161,9 +186,10 @@ impl PartitionCell {
                 state.order.replay(&batch);
                 log.append(batch.clone(), context.now_ms);
                 context.budget.release(log.trim(context.retention_bytes, context.retention_ms, context.now_ms));
-                deliver(&mut state.fanout, &batch, wakes);
+                deliver(&mut state.fanout, &mut state.queues, &batch, context.now_ms, wakes);
                 self.appended.notify_waiters();
                 let base_offset = batch.base_offset();
+                state.note_sent(context, base_offset);
                 Ok(Appended { base_offset, receivers, is_duplicate: false, commit: Commit::InMemory })
             }
             Log::Disk(log) => {
@@ -177,6 +203,9 @@ impl PartitionCell {
                     Placed::New(batch) => {
                         log.append(batch.clone(), self.clone()).map_err(Refused::Failed)?;
                         state.order.replay(&batch);
+                        if let Some(id) = context.dedup {
+                            state.dedup.insert(id.clone(), batch.base_offset(), context.now_ms);
+                        }
                         (batch.base_offset(), false)
                     }
                     Placed::Duplicate { base_offset } => (base_offset, true),
@@ -423,6 +452,7 @@ impl PartitionCell {
             Log::Disk(_) => 0,
         };
         state.log = Log::Memory(MemoryLog::default());
+        state.queues.clear();
         let (fanout, uncommitted) = (std::mem::take(&mut state.fanout), std::mem::take(&mut state.uncommitted));
         drop(state);
         for (_, committed) in uncommitted {
@@ -433,12 +463,80 @@ impl PartitionCell {
         (fanout.members().map(|member| (member.handle.clone(), member.source)).collect(), freed)
     }
 
+    /// Adds a queue, which knows of all that is there.
+    pub(crate) fn attach_view(&self, mut view: QueueView) {
+        let mut state = self.state.lock();
+        let extent = state.log.extent();
+        view.queue.append(extent.end);
+        state.queues.push(view);
+    }
+
+    pub(crate) fn detach_view(&self, id: QueueId) -> Option<QueueView> {
+        let mut state = self.state.lock();
+        let at = state.queues.iter().position(|view| view.cell.id == id)?;
+        Some(state.queues.swap_remove(at))
+    }
+
+    /// Does something to a queue's view, with the log at hand.
+    pub(crate) fn with_view<T>(&self, id: QueueId, work: impl FnOnce(&mut QueueView, &mut Log) -> T) -> Result<T> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let view = state.queues.iter_mut().find(|view| view.cell.id == id);
+        match view {
+            Some(view) => Ok(work(view, &mut state.log)),
+            None => Err(Error::not_found(format!("the queue has nothing over topic {} any more", self.topic))),
+        }
+    }
+
+    pub(crate) fn restore_dedup(&self, dedup: Dedup) {
+        self.state.lock().dedup = dedup;
+    }
+
+    /// Lets go of what all queues are done with. Of a log on disk only `on_disk`: that is an entry of the journal.
+    /// Returns the bytes of memory that became free.
+    pub(crate) fn drop_consumed(self: &Arc<Self>, on_disk: bool) -> usize {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let end = state.log.extent().end;
+        let keeps = |view: &QueueView| view.cell.definition().settings.keeps_acked;
+        if state.queues.iter().any(keeps) {
+            return 0;
+        }
+        let floor = state.queues.iter_mut().map(|view| view.queue.floor()).min().unwrap_or(end);
+        match &mut state.log {
+            Log::Memory(log) => log.set_start(floor),
+            Log::Disk(log) => {
+                if on_disk
+                    && floor > log.extent().start
+                    && let Err(error) = log.set_start(floor.min(end), self.clone())
+                {
+                    tracing::debug!(topic = %self.topic, partition = self.id, %error, "what is consumed has to wait");
+                }
+                0
+            }
+        }
+    }
+
     fn gone(&self) -> Error {
         Error::not_found(format!("topic {} was deleted", self.topic))
     }
 }
 
 impl State {
+    /// Where the batch is that was sent with the same deduplication id lately.
+    fn sent_before(&mut self, context: &AppendContext<'_>) -> Result<Option<Offset>> {
+        match context.dedup {
+            Some(id) => self.dedup.find(id, context.now_ms),
+            None => Ok(None),
+        }
+    }
+
+    fn note_sent(&mut self, context: &AppendContext<'_>, offset: Offset) {
+        if let Some(id) = context.dedup {
+            self.dedup.insert(id.clone(), offset, context.now_ms);
+        }
+    }
+
     fn extent(&self) -> Extent {
         let DiskExtent { start, end, bytes } = self.log.extent();
         let stable_end = match &self.log {
@@ -460,8 +558,9 @@ impl Owner for PartitionCell {
         let Log::Disk(log) = &state.log else {
             return;
         };
+        let now_ms = if state.queues.is_empty() { 0 } else { timers::now_ms() };
         for batch in log.commit(mark) {
-            deliver(&mut state.fanout, &batch, &mut wakes);
+            deliver(&mut state.fanout, &mut state.queues, &batch, now_ms, &mut wakes);
         }
         while let Some((_, committed)) = state.uncommitted.pop_front_if(|(end, _)| *end <= mark) {
             committed.send(Ok(())).unwrap_or_default();
@@ -476,7 +575,17 @@ impl Owner for PartitionCell {
     }
 }
 
-fn deliver(fanout: &mut Fanout<Arc<Subscriber>>, batch: &RecordBatch, wakes: &mut Wakes) {
+fn deliver(
+    fanout: &mut Fanout<Arc<Subscriber>>,
+    queues: &mut [QueueView],
+    batch: &RecordBatch,
+    now_ms: u64,
+    wakes: &mut Wakes,
+) {
+    for view in queues {
+        view.arrive(batch, now_ms);
+        wakes.add_queue(&view.cell);
+    }
     let len = batch.len();
     fanout.deliver(
         |member| member.handle.has_room(len),
@@ -504,6 +613,7 @@ fn await_commit(waiting: &mut Uncommitted, end: Offset, committed: Offset) -> Co
 fn make_room(log: &mut MemoryLog, cost: usize, context: &AppendContext<'_>) -> Result<()> {
     let permit = match context.budget.acquire(cost) {
         Some(permit) => permit,
+        None if context.drop_consumed => return Err(out_of_memory(context.budget)),
         None => {
             // All logs are full: this one gives up its own history before it is refused.
             let keep = log.bytes().saturating_sub(cost).max(1);

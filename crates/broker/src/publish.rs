@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use crate::broker::Broker;
 use crate::internal::Appended;
 use crate::partition::{AppendContext, Blocking, Commit, PartitionCell, Refused};
+use crate::queues::QueueCell;
 use crate::subscriber::Subscriber;
 use crate::timers::now_ms;
 use crate::topics::{Topic, refuse_internal};
@@ -24,6 +25,8 @@ pub struct Published {
     pub receivers: u32,
     /// It is on the disk, and not only in memory.
     pub is_committed: bool,
+    /// It was there before.
+    pub is_duplicate: bool,
     /// The time of its records, where its topic gives them that of their arrival. Of a batch that was there before it
     /// is not known any more.
     pub arrival_ms: Option<i64>,
@@ -34,6 +37,7 @@ pub struct Published {
 #[derive(Default)]
 pub struct Wakes {
     subscribers: Vec<Arc<Subscriber>>,
+    queues: Vec<Arc<QueueCell>>,
     publishes: usize,
 }
 
@@ -42,9 +46,17 @@ impl Wakes {
         self.subscribers.push(subscriber.clone());
     }
 
+    /// A queue that has something new.
+    pub(crate) fn add_queue(&mut self, queue: &Arc<QueueCell>) {
+        if queue.is_awaited() {
+            self.queues.push(queue.clone());
+        }
+    }
+
     /// Lets every subscriber have what it was offered. Dropping does the same.
     pub fn flush(&mut self) {
         self.publishes = 0;
+        self.queues.drain(..).for_each(|queue| queue.wake());
         for subscriber in &self.subscribers {
             subscriber.wake();
         }
@@ -86,7 +98,7 @@ pub struct WaitingPublish {
 }
 
 /// What one append is about beside its batch.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct How {
     partitions: u32,
     retention: (u64, u64),
@@ -94,13 +106,24 @@ struct How {
     /// It may have to wait for room in the journal.
     yields: bool,
     arrival_ms: Option<i64>,
+    drop_consumed: bool,
+    /// What the batch is known by, if it is sent again.
+    dedup: Option<Arc<[u8]>>,
 }
 
 impl How {
     fn of(topic: &Topic, awaits_commit: bool) -> Self {
         let settings = &topic.settings;
         let retention = (settings.retention_bytes, settings.retention_ms);
-        Self { partitions: settings.partitions, retention, awaits_commit, yields: true, arrival_ms: None }
+        Self {
+            partitions: settings.partitions,
+            retention,
+            awaits_commit,
+            yields: true,
+            arrival_ms: None,
+            drop_consumed: settings.drop_consumed,
+            dedup: None,
+        }
     }
 }
 
@@ -116,11 +139,8 @@ impl Broker {
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Published> {
-        match self.try_publish(topic, partition, acks, batch, wakes)? {
-            Attempt::Done(published) => Ok(published),
-            Attempt::Waits(waiting) => waiting.finish(self, wakes).await,
-            Attempt::Commits(committing) => committing.finish(self).await,
-        }
+        let attempt = self.try_publish(topic, partition, acks, batch, wakes)?;
+        self.finish_attempt(attempt, wakes).await
     }
 
     /// The same up to where it would wait.
@@ -141,6 +161,30 @@ impl Broker {
         attempt
     }
 
+    /// A batch of messages to a queue, told apart from one with the same id that was sent lately.
+    pub(crate) fn try_send(
+        &self,
+        topic: &Topic,
+        cell: &Arc<PartitionCell>,
+        mut batch: DraftBatch,
+        dedup: Option<Arc<[u8]>>,
+        wakes: &mut Wakes,
+    ) -> Result<Attempt> {
+        topic.admit(&mut batch)?;
+        let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
+        let how = How { arrival_ms, dedup, ..How::of(topic, self.settings().ack_on_commit) };
+        self.attempt(cell.clone(), how, batch, None, wakes)
+    }
+
+    /// Waits for what an attempt still waits for.
+    pub(crate) async fn finish_attempt(&self, attempt: Attempt, wakes: &mut Wakes) -> Result<Published> {
+        match attempt {
+            Attempt::Done(published) => Ok(published),
+            Attempt::Waits(waiting) => waiting.finish(self, wakes).await,
+            Attempt::Commits(committing) => committing.finish(self).await,
+        }
+    }
+
     /// A batch of the broker itself. Nobody makes it wait.
     pub(crate) fn publish_internal(
         &self,
@@ -150,7 +194,7 @@ impl Broker {
         wakes: &mut Wakes,
     ) -> Result<Appended> {
         let (cell, count) = (topic.partition(partition)?, u64::from(batch.count()));
-        let appended = self.append_to(&cell, How { yields: false, ..How::of(topic, true) }, batch, wakes);
+        let appended = self.append_to(&cell, &How { yields: false, ..How::of(topic, true) }, batch, wakes);
         appended.map(|(published, commit)| Appended::new(published, count, commit)).map_err(|refused| match refused {
             Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
             Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
@@ -184,7 +228,18 @@ impl Broker {
         };
         let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
         let how = How { arrival_ms, ..How::of(&topic, awaits_commit) };
-        match self.append_to(&cell, how, batch, wakes) {
+        self.attempt(cell, how, batch, begin, wakes)
+    }
+
+    fn attempt(
+        &self,
+        cell: Arc<PartitionCell>,
+        how: How,
+        batch: DraftBatch,
+        begin: Option<Instant>,
+        wakes: &mut Wakes,
+    ) -> Result<Attempt> {
+        match self.append_to(&cell, &how, batch, wakes) {
             Ok((published, Commit::Awaited(committed))) => {
                 Ok(Attempt::Commits(CommittingPublish { published, committed, begin }))
             }
@@ -200,7 +255,7 @@ impl Broker {
     fn append_to(
         &self,
         cell: &Arc<PartitionCell>,
-        how: How,
+        how: &How,
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> std::result::Result<(Published, Commit), Refused> {
@@ -212,6 +267,8 @@ impl Broker {
             yields: how.yields,
             retention_bytes: how.retention.0,
             retention_ms: how.retention.1,
+            drop_consumed: how.drop_consumed,
+            dedup: how.dedup.as_ref(),
             now_ms: now_ms(),
         };
         let appended = cell.append(batch, &context, wakes)?;
@@ -223,9 +280,10 @@ impl Broker {
             self.metrics().published_bytes.add(bytes);
         }
         let (base_offset, receivers) = (appended.base_offset, appended.receivers as u32);
-        let (partition, partitions) = (cell.id, how.partitions);
+        let (partition, partitions, is_duplicate) = (cell.id, how.partitions, appended.is_duplicate);
         let arrival_ms = how.arrival_ms.filter(|_| !appended.is_duplicate);
-        let published = Published { partition, base_offset, partitions, receivers, is_committed: false, arrival_ms };
+        let published =
+            Published { partition, base_offset, partitions, receivers, is_committed: false, is_duplicate, arrival_ms };
         Ok((published, appended.commit))
     }
 
@@ -274,7 +332,7 @@ impl WaitingPublish {
                 Blocking::Subscriber(subscriber) => wait_for_room(subscriber, &cell, batch.len(), deadline).await?,
                 Blocking::Journal(full) => broker.wait_for_journal(full, deadline).await?,
             }
-            (batch, blocking) = match broker.append_to(&cell, how, batch, wakes) {
+            (batch, blocking) = match broker.append_to(&cell, &how, batch, wakes) {
                 Ok((published, commit)) => return finish_commit(published, commit).await,
                 Err(Refused::Failed(error)) => return Err(error),
                 Err(Refused::Blocked(batch, blocking)) => (batch, blocking),

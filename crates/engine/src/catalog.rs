@@ -60,6 +60,8 @@ pub struct TopicSettings {
     pub batch_bytes_max: u32,
     /// Records carry the time at which they arrived, in place of the one that their publisher gave them.
     pub arrival_times: bool,
+    /// Records go once all queues over the topic are done with them, and at once where there is none.
+    pub drop_consumed: bool,
 }
 
 impl Default for TopicSettings {
@@ -72,6 +74,7 @@ impl Default for TopicSettings {
             compact: false,
             batch_bytes_max: BATCH_BYTES_MAX as u32,
             arrival_times: false,
+            drop_consumed: false,
         }
     }
 }

@@ -51,6 +51,16 @@ impl<'a> Fields<'a> {
         std::str::from_utf8(self.bytes()?).map_err(|e| Error::malformed(format!("a text is not UTF-8: {e}")))
     }
 
+    /// A number that stands for something.
+    pub(crate) fn code<T>(&mut self, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
+        let code = self.u8()?;
+        from_code(code).ok_or_else(|| Error::malformed(format!("code {code} is not known here")))
+    }
+
+    pub(crate) fn flag(&mut self) -> Result<bool> {
+        self.code(|code| [false, true].get(usize::from(code)).copied())
+    }
+
     /// The version that a value begins with: there is one so far.
     pub(crate) fn check_version(&mut self, what: &str, known: u16) -> Result<()> {
         match self.u16()? {

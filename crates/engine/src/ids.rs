@@ -121,8 +121,9 @@ pub fn is_internal(name: &str) -> bool {
     INTERNAL_TOPICS.contains(&name)
 }
 
-/// Where the broker keeps what it has to know after a restart: committed offsets, transactions, users and rules.
-pub const INTERNAL_TOPICS: [&str; 3] = ["_offsets", "_transactions", "_security"];
+/// Where the broker keeps what it has to know after a restart: committed offsets, transactions, users and rules,
+/// queues.
+pub const INTERNAL_TOPICS: [&str; 4] = ["_offsets", "_transactions", "_security", "_queues"];
 
 /// How the name of every inbox begins.
 pub const INBOX_PREFIX: &str = "_inbox.";

@@ -15,6 +15,7 @@ pub mod partition;
 pub mod partitioner;
 pub mod pattern;
 pub mod producers;
+pub mod queue;
 pub mod record;
 pub mod security;
 pub mod transactions;

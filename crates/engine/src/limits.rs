@@ -85,6 +85,10 @@ pub const USER_NAME_BYTES_MAX: usize = 255;
 /// Access control entries of one broker, and the name of a resource or a host in one.
 pub const ACLS_MAX: usize = 8192;
 pub const ACL_NAME_BYTES_MAX: usize = 255;
+/// The text of a filter of messages; Google Pub/Sub's limit.
+pub const FILTER_BYTES_MAX: usize = 256;
+/// Parentheses within parentheses in it.
+pub const FILTER_NESTING_MAX: usize = 32;
 /// Bytes of history that one read hands to a subscriber's queue.
 pub const BACKFILL_BYTES: usize = 1 << 20;
 

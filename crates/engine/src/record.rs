@@ -541,6 +541,23 @@ impl Records {
         next
     }
 
+    /// The record at an offset; `None` where there is none. Goes on from where it was, so ask in the order of offsets.
+    pub fn find(&mut self, offset: Offset) -> Option<Record> {
+        loop {
+            let mut iter = RecordIter { rest: &self.bytes[self.at..], left: self.left, ..self.iter() };
+            let view = iter.next()?.ok()?;
+            if view.offset > offset {
+                return None;
+            }
+            let found = (view.offset == offset).then(|| self.own(&view));
+            let (at, left) = (self.bytes.len() - iter.rest.len(), iter.left);
+            (self.at, self.left) = (at, left);
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+
     /// A record of these that shares their bytes.
     pub fn own(&self, view: &RecordView<'_>) -> Record {
         let share = |part: &[u8]| self.bytes.slice_ref(part);

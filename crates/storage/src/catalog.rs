@@ -16,7 +16,7 @@
 //! | Part | Bytes |
 //! |---|---|
 //! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1), flags (1), largest batch (4) |
-//! | | flags: 1 it is compacted, 2 it says its largest batch, which is there only then, 4 records have arrival times |
+//! | | flags: 1 it is compacted, 2 it says its largest batch, which is there only then, 4 records have arrival times, 8 records go once queues are done with them |
 //! | partition | its start (8), number of segments (4), the segments, its producers, compacted, salvages |
 //! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
 //! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8), |
@@ -302,6 +302,7 @@ fn get_name(input: &mut &[u8]) -> Result<TopicName, Failed> {
 const COMPACT: u8 = 1;
 const LARGEST: u8 = 2;
 const ARRIVAL: u8 = 4;
+const CONSUMED: u8 = 8;
 
 fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
     bytes.put_u32_le(settings.partitions);
@@ -310,7 +311,12 @@ fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
     bytes.put_u8(settings.storage as u8);
     let default = TopicSettings::default();
     let is_largest_said = settings.batch_bytes_max != default.batch_bytes_max;
-    let flags = [(settings.compact, COMPACT), (is_largest_said, LARGEST), (settings.arrival_times, ARRIVAL)];
+    let flags = [
+        (settings.compact, COMPACT),
+        (is_largest_said, LARGEST),
+        (settings.arrival_times, ARRIVAL),
+        (settings.drop_consumed, CONSUMED),
+    ];
     bytes.put_u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
     if is_largest_said {
         bytes.put_u32_le(settings.batch_bytes_max);
@@ -326,10 +332,11 @@ fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
         ..TopicSettings::default()
     };
     let flags = input.try_get_u8()?;
-    if flags & !(COMPACT | LARGEST | ARRIVAL) != 0 {
+    if flags & !(COMPACT | LARGEST | ARRIVAL | CONSUMED) != 0 {
         return Err(Failed(format!("settings with flags {flags:#04x}, which are not known here")));
     }
     (settings.compact, settings.arrival_times) = (flags & COMPACT != 0, flags & ARRIVAL != 0);
+    settings.drop_consumed = flags & CONSUMED != 0;
     if flags & LARGEST != 0 {
         settings.batch_bytes_max = input.try_get_u32_le()?;
     }

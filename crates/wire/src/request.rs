@@ -415,7 +415,16 @@ pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
         .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 2, not {storage}")))?;
     let [compact, is_largest_said, arrival_times] = get_flags(f)?;
     let batch_bytes_max = if is_largest_said { f.u32()? } else { TopicSettings::default().batch_bytes_max };
-    Ok(TopicSettings { partitions, retention_bytes, retention_ms, storage, compact, batch_bytes_max, arrival_times })
+    Ok(TopicSettings {
+        partitions,
+        retention_bytes,
+        retention_ms,
+        storage,
+        compact,
+        batch_bytes_max,
+        arrival_times,
+        drop_consumed: false,
+    })
 }
 
 /// A publish as the pieces that a vectored write takes: its head, and its batch uncopied.

@@ -17,7 +17,7 @@ use bytes::BufMut;
 
 use super::acl::{Acl, Operation, Pattern, Principal, ResourceKind};
 use super::{Acls, Credential, Mechanism, UserName, Users};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fields::{Fields, put_bytes, put_text, unknown_version};
 
 const KEY_CREDENTIAL: u16 = 1;
@@ -110,15 +110,6 @@ fn put_acl(out: &mut Vec<u8>, acl: &Acl) {
 }
 
 impl Fields<'_> {
-    fn code<T>(&mut self, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
-        let code = self.u8()?;
-        from_code(code).ok_or_else(|| Error::malformed(format!("code {code} is not known here")))
-    }
-
-    fn bool(&mut self) -> Result<bool> {
-        self.code(|code| [false, true].get(usize::from(code)).copied())
-    }
-
     fn credential(&mut self, mechanism: Mechanism) -> Result<Credential> {
         let iterations = self.u32()?;
         let mut part = || self.bytes().map(<[u8]>::to_vec);
@@ -127,13 +118,13 @@ impl Fields<'_> {
 
     fn acl(&mut self) -> Result<Acl> {
         let kind = self.code(ResourceKind::from_code)?;
-        let pattern = Pattern { kind, name: self.text()?.to_owned(), is_prefix: self.bool()? };
+        let pattern = Pattern { kind, name: self.text()?.to_owned(), is_prefix: self.flag()? };
         let acl = Acl {
             pattern,
             principal: Principal::parse(self.text()?)?,
             host: self.text()?.to_owned(),
             operation: self.code(Operation::from_code)?,
-            is_allowed: self.bool()?,
+            is_allowed: self.flag()?,
         };
         acl.validate()?;
         Ok(acl)

@@ -1,0 +1,259 @@
+//! Messages that nobody could handle: moved to the dead letters, and back again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use engine::queue::{Lease, Message, header};
+use engine::{Acks, BatchBuilder, Error, ErrorKind, Result};
+use parking_lot::Mutex;
+
+use super::{QueueCell, Receive, Received};
+use crate::broker::Broker;
+use crate::partition::PartitionCell;
+use crate::publish::Wakes;
+use crate::timers::now_ms;
+use crate::topics::Topic;
+
+/// How long a message waits that could not be moved.
+const AGAIN_MS: u64 = 5_000;
+/// How long what is being moved back is nobody else's.
+const MOVING_LEASE_MS: u64 = 60_000;
+/// Messages that are moved together.
+const MOVED_TOGETHER: usize = 10;
+/// Moves that are told of, and moves at a time.
+const REDRIVES_MAX: usize = 1024;
+const REDRIVES_RUNNING_MAX: usize = 64;
+/// Messages a second that a move makes at most where nobody says.
+pub const REDRIVE_RATE_MAX: u32 = 500;
+
+pub type RedriveId = u64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RedriveState {
+    Running,
+    Completed,
+    Cancelling,
+    Cancelled,
+    Failed,
+}
+
+/// Messages of one queue on their way to another.
+#[derive(Clone, Debug)]
+pub struct Redrive {
+    pub id: RedriveId,
+    pub from: String,
+    /// Each goes to where it came from, where this is not said.
+    pub to: Option<String>,
+    pub rate: Option<u32>,
+    pub started_ms: u64,
+    pub state: RedriveState,
+    pub moved: u64,
+    /// Messages that there were to move when it began.
+    pub to_move: u64,
+    pub failure: Option<String>,
+}
+
+#[derive(Default)]
+pub(super) struct Redrives {
+    /// The newest last.
+    all: Mutex<VecDeque<Arc<Running>>>,
+    ids: AtomicU64,
+}
+
+struct Running {
+    shown: Mutex<Redrive>,
+    is_cancelled: AtomicBool,
+}
+
+impl Broker {
+    /// Moves messages that have no attempt left to the dead letters of their queue.
+    pub(super) fn bury(
+        self: &Arc<Self>,
+        cell: &Arc<QueueCell>,
+        topic: &Arc<Topic>,
+        partition: &Arc<PartitionCell>,
+        dead: Vec<Lease>,
+    ) {
+        let (broker, cell, topic, partition) = (self.clone(), cell.clone(), topic.clone(), partition.clone());
+        // Whoever receives need not wait for it. They are leased to the broker until it is done.
+        tokio::spawn(async move {
+            for lease in dead {
+                if let Err(error) = broker.bury_one(&cell, &topic, &partition, &lease).await {
+                    let queue = cell.definition().name.clone();
+                    tracing::warn!(%queue, offset = lease.offset, %error, "a message could not be moved to the dead letters");
+                    let kept = broker.change_view(&partition, cell.id, |view, _| {
+                        view.queue.keep_dead(lease.offset, now_ms(), AGAIN_MS);
+                    });
+                    if let Err(error) = kept {
+                        tracing::debug!(%queue, %error, "its topic was deleted meanwhile");
+                    }
+                }
+            }
+        });
+    }
+
+    async fn bury_one(
+        &self,
+        cell: &QueueCell,
+        topic: &Topic,
+        partition: &Arc<PartitionCell>,
+        lease: &Lease,
+    ) -> Result<()> {
+        let definition = cell.definition();
+        let Some(to) = definition.settings.dead_letter.clone() else {
+            return Err(Error::not_found("the queue has no dead letters any more"));
+        };
+        if let Some(record) = self.read_record(cell.id, partition, lease.offset).await? {
+            let message = Message::from(record);
+            let source = definition.name.as_str();
+            self.move_message(topic, partition, &message, to.as_str(), Some((source, lease.attempts))).await?;
+            self.queues_there().counts.dead.add(1);
+        }
+        let saved = self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())?;
+        self.drop_consumed(topic, partition);
+        match saved {
+            Some(saved) => saved.lasts().await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Publishes a message to another topic as the same message, which has come from a queue where that is said.
+    async fn move_message(
+        &self,
+        topic: &Topic,
+        partition: &PartitionCell,
+        message: &Message,
+        to: &str,
+        source: Option<(&str, u32)>,
+    ) -> Result<()> {
+        // Only what was there can take it: a topic that appears by itself is nobody's.
+        self.topic(to)?;
+        let (id, sent) = (message.id(topic.id, partition.id).to_string(), message.sent_ms().to_string());
+        let attempts = source.map(|(_, attempts)| attempts.to_string());
+        let own = [header::DUE, header::ID, header::SENT, header::SOURCE, header::DELIVERIES];
+        let kept = message.record().headers.iter().filter(|(name, _)| !own.iter().any(|own| name == own.as_bytes()));
+        let mut headers: Vec<(&[u8], Option<&[u8]>)> =
+            kept.map(|(name, value)| (&name[..], value.as_deref())).collect();
+        headers.push((header::ID.as_bytes(), Some(id.as_bytes())));
+        headers.push((header::SENT.as_bytes(), Some(sent.as_bytes())));
+        if let (Some((source, _)), Some(attempts)) = (source, &attempts) {
+            headers.push((header::SOURCE.as_bytes(), Some(source.as_bytes())));
+            headers.push((header::DELIVERIES.as_bytes(), Some(attempts.as_bytes())));
+        }
+        let mut builder = BatchBuilder::new();
+        builder.push(now_ms() as i64, message.group().map(|group| &group[..]), Some(message.body()), &headers)?;
+        let batch = builder.finish().expect("invariant: it has a record");
+        self.publish(to, None, Acks::Committed, batch, &mut Wakes::default()).await.map(drop)
+    }
+
+    /// Begins to move the messages of a queue to another, or each to where it came from.
+    pub async fn start_redrive(self: &Arc<Self>, from: &str, to: Option<&str>, rate: Option<u32>) -> Result<RedriveId> {
+        let counts = self.queue_counts(from).await?;
+        if let Some(to) = to {
+            self.queue(to).await?;
+        }
+        let redrives = &self.queues_there().redrives;
+        let running = {
+            let mut all = redrives.all.lock();
+            let of = |running: &Arc<Running>| running.shown.lock().state == RedriveState::Running;
+            if all.iter().any(|running| running.shown.lock().from == from && of(running)) {
+                return Err(Error::new(
+                    ErrorKind::AlreadyExists,
+                    format!("messages of {from} are being moved already"),
+                ));
+            }
+            if all.iter().filter(|running| of(running)).count() >= REDRIVES_RUNNING_MAX {
+                return Err(Error::busy(format!(
+                    "{REDRIVES_RUNNING_MAX} queues are being moved: wait until one is done"
+                )));
+            }
+            while all.len() >= REDRIVES_MAX {
+                all.pop_front();
+            }
+            let shown = Redrive {
+                id: redrives.ids.fetch_add(1, Ordering::Relaxed) + (self.instance() & 0xffff_ffff_0000),
+                from: from.to_owned(),
+                to: to.map(str::to_owned),
+                rate,
+                started_ms: now_ms(),
+                state: RedriveState::Running,
+                moved: 0,
+                to_move: counts.visible,
+                failure: None,
+            };
+            let running = Arc::new(Running { shown: Mutex::new(shown), is_cancelled: AtomicBool::new(false) });
+            all.push_back(running.clone());
+            running
+        };
+        let id = running.shown.lock().id;
+        let broker = self.clone();
+        tokio::spawn(async move {
+            let outcome = broker.redrive(&running).await;
+            let mut shown = running.shown.lock();
+            shown.state = match &outcome {
+                Ok(()) if running.is_cancelled.load(Ordering::Relaxed) => RedriveState::Cancelled,
+                Ok(()) => RedriveState::Completed,
+                Err(_) => RedriveState::Failed,
+            };
+            shown.failure = outcome.err().map(|error| error.message);
+        });
+        Ok(id)
+    }
+
+    async fn redrive(self: &Arc<Self>, running: &Running) -> Result<()> {
+        let Redrive { from, to, rate, to_move, .. } = running.shown.lock().clone();
+        let rate = rate.unwrap_or(REDRIVE_RATE_MAX).clamp(1, REDRIVE_RATE_MAX);
+        let together = MOVED_TOGETHER.min(rate as usize);
+        let mut interval = tokio::time::interval(Duration::from_secs(1) * together as u32 / rate);
+        let mut left = to_move;
+        while left > 0 && !running.is_cancelled.load(Ordering::Relaxed) {
+            interval.tick().await;
+            let max = together.min(left as usize);
+            let receive = Receive { max, lease_ms: Some(MOVING_LEASE_MS), ..Receive::default() };
+            let messages = self.receive(&from, &receive).await?;
+            if messages.is_empty() {
+                return Ok(());
+            }
+            let (cell, topic) = self.queue_cell(&from).await?;
+            for message in &messages {
+                self.move_back(&topic, message, to.as_deref()).await?;
+                self.ack(cell.definition().name.as_str(), &[message.receipt]).await?;
+                running.shown.lock().moved += 1;
+            }
+            left = left.saturating_sub(messages.len() as u64);
+        }
+        Ok(())
+    }
+
+    async fn move_back(&self, topic: &Topic, message: &Received, to: Option<&str>) -> Result<()> {
+        let to = match to.or(message.source()) {
+            Some(to) => self.queue(to).await?.topic.clone(),
+            None => return Err(Error::invalid("a message does not say which queue it came from: name one")),
+        };
+        let partition = topic.partition(message.receipt.partition)?;
+        self.move_message(topic, &partition, &message.message, to.as_str(), None).await
+    }
+
+    /// What is being moved out of a queue, or was, the newest first.
+    pub fn redrives(&self, from: &str) -> Vec<Redrive> {
+        let all = self.queues_there().redrives.all.lock();
+        let of = all.iter().rev().map(|running| running.shown.lock().clone());
+        of.filter(|shown| shown.from == from).collect()
+    }
+
+    /// Stops moving. Returns what was moved so far.
+    pub fn cancel_redrive(&self, id: RedriveId) -> Result<Redrive> {
+        let all = self.queues_there().redrives.all.lock();
+        let found = all.iter().find(|running| running.shown.lock().id == id);
+        let running = found.ok_or_else(|| Error::not_found("there is no such move of messages"))?;
+        let mut shown = running.shown.lock();
+        if shown.state != RedriveState::Running {
+            return Err(Error::invalid("only a move of messages that is running can be cancelled"));
+        }
+        running.is_cancelled.store(true, Ordering::Relaxed);
+        shown.state = RedriveState::Cancelling;
+        Ok(shown.clone())
+    }
+}

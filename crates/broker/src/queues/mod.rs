@@ -1,0 +1,158 @@
+//! Queues at work: messages are sent to their topics, leased, acknowledged, returned.
+//!
+//! A queue over a partition is a view behind that partition's lock, as the subscribers are: what is appended is there
+//! for it in the same moment. Whoever waits for a message is woken by the append, or by the lease or delay that ends
+//! first, which one of those who wait keeps in mind for all.
+
+mod dead;
+mod definitions;
+mod receipt;
+mod receive;
+mod send;
+mod status;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use engine::queue::{QueueDefinition, QueueId, QueueName};
+use engine::{Error, Result};
+use parking_lot::RwLock;
+use tokio::sync::{Notify, OnceCell};
+
+use crate::broker::Broker;
+use crate::metrics::Counter;
+use crate::topics::Topic;
+
+pub use dead::{Redrive, RedriveId, RedriveState};
+pub use definitions::{NewQueue, QueueStart};
+pub use receive::{Receipt, Receive, Received};
+pub use send::{OutMessage, Sent};
+pub use status::{Peeked, QueueCounts, SeekTo};
+pub(crate) use view::QueueView;
+
+/// Queues of one broker.
+pub const QUEUES_MAX: usize = 65_536;
+/// Documents of all doors together, and the bytes of one.
+pub const DOCUMENTS_MAX: usize = 65_536;
+pub const DOCUMENT_BYTES_MAX: usize = 1 << 20;
+/// What doors keep with one queue.
+pub const NOTES_BYTES_MAX: usize = 64 << 10;
+
+/// All queues, and what doors define beside them.
+pub(crate) struct Queues {
+    by_name: RwLock<HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>>,
+    documents: RwLock<BTreeMap<(String, String), Bytes>>,
+    /// Set once all were read from their topic.
+    is_restored: OnceCell<()>,
+    /// Held by whoever creates, alters or deletes a queue or a document.
+    control: tokio::sync::Mutex<()>,
+    /// What receipts are sealed with; set with `is_restored`.
+    receipt_key: OnceCell<receipt::ReceiptKey>,
+    redrives: dead::Redrives,
+    pub(crate) counts: QueueEvents,
+}
+
+/// What happened to messages of all queues.
+#[derive(Default)]
+pub(crate) struct QueueEvents {
+    pub(crate) sent: Counter,
+    pub(crate) duplicates: Counter,
+    pub(crate) received: Counter,
+    pub(crate) acked: Counter,
+    pub(crate) returned: Counter,
+    pub(crate) dead: Counter,
+    pub(crate) refused: Counter,
+}
+
+/// A queue, and who waits for its messages.
+pub(crate) struct QueueCell {
+    pub(crate) id: QueueId,
+    definition: RwLock<Arc<QueueDefinition>>,
+    /// A message may be there.
+    news: Notify,
+    waiting: AtomicUsize,
+    /// One of those who wait wakes up when a lease or a delay ends.
+    has_timekeeper: AtomicBool,
+    /// That may be earlier than the one who keeps the time knows.
+    earlier: Notify,
+    /// The partition that is looked at first takes turns.
+    turn: AtomicU32,
+    is_deleted: AtomicBool,
+}
+
+impl QueueCell {
+    fn new(definition: QueueDefinition) -> Arc<Self> {
+        Arc::new(Self {
+            id: definition.id,
+            definition: RwLock::new(Arc::new(definition)),
+            news: Notify::new(),
+            waiting: AtomicUsize::new(0),
+            has_timekeeper: AtomicBool::new(false),
+            earlier: Notify::new(),
+            turn: AtomicU32::new(0),
+            is_deleted: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn definition(&self) -> Arc<QueueDefinition> {
+        self.definition.read().clone()
+    }
+
+    /// Whether anybody waits for a message.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// A message may be there for one of those who wait. Whoever takes the last but one wakes the next.
+    pub(crate) fn wake(&self) {
+        if self.is_awaited() {
+            self.news.notify_one();
+        }
+    }
+
+    fn wake_all(&self) {
+        self.news.notify_waiters();
+        self.earlier.notify_one();
+    }
+
+    fn check_there(&self) -> Result<()> {
+        match self.is_deleted.load(Ordering::Acquire) {
+            true => Err(no_such_queue(self.definition().name.as_str())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        Self {
+            by_name: RwLock::default(),
+            documents: RwLock::default(),
+            is_restored: OnceCell::new(),
+            control: tokio::sync::Mutex::default(),
+            receipt_key: OnceCell::new(),
+            redrives: dead::Redrives::default(),
+            counts: QueueEvents::default(),
+        }
+    }
+}
+
+fn no_such_queue(name: &str) -> Error {
+    Error::not_found(format!("there is no queue {name}; create it, or list the queues there are"))
+}
+
+impl Broker {
+    /// The queue of a name, with its topic.
+    async fn queue_cell(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
+        self.restored_queues().await?;
+        let cell = self.queues_there().by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
+        let topic = self.topic(cell.definition().topic.as_str())?;
+        Ok((cell, topic))
+    }
+}

@@ -1,0 +1,447 @@
+//! A message on its way to a receiver and back: received, acknowledged, held longer, returned.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use engine::limits::BATCH_BYTES_MAX;
+use engine::queue::{Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId, QueueRecord, header};
+use engine::{Error, ErrorKind, Offset, PartitionId, Record, Result};
+use tokio::time::Instant;
+
+use super::view::{Found, Given, Turn};
+use super::{QueueCell, QueueView};
+use crate::broker::Broker;
+use crate::fetch::FETCH_WAIT_MAX;
+use crate::internal::Appended;
+use crate::partition::PartitionCell;
+use crate::publish::Wakes;
+use crate::timers::now_ms;
+use crate::topics::Topic;
+
+/// Messages that one call receives at most.
+pub const RECEIVE_MAX: usize = 1000;
+/// Bytes that a turn reads ahead of a file.
+const READ_AHEAD_BYTES: usize = 1 << 20;
+
+/// How much a receiver wants, and how long it waits for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Receive {
+    pub max: usize,
+    /// Beyond the first message.
+    pub bytes_max: usize,
+    /// How long it has the messages; as the queue is set where it does not say.
+    pub lease_ms: Option<u64>,
+    pub wait: Duration,
+}
+
+impl Default for Receive {
+    fn default() -> Self {
+        Self { max: 1, bytes_max: usize::MAX, lease_ms: None, wait: Duration::ZERO }
+    }
+}
+
+/// What a receiver answers with: the message, and under which lease it had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Receipt {
+    pub partition: PartitionId,
+    pub offset: Offset,
+    pub lease: u64,
+}
+
+/// A message that a receiver has now.
+#[derive(Clone, Debug)]
+pub struct Received {
+    pub receipt: Receipt,
+    pub id: MessageId,
+    pub message: Message,
+    pub sent_ms: u64,
+    /// How often it was given out, this time included.
+    pub attempts: u32,
+    pub first_received_ms: u64,
+}
+
+/// An answer for each message that a call is about, in its order.
+pub type Answers = Vec<std::result::Result<(), LeaseError>>;
+
+impl Broker {
+    /// Leases messages. Where there are none it waits for the first, as long as it may.
+    pub async fn receive(self: &Arc<Self>, queue: &str, receive: &Receive) -> Result<Vec<Received>> {
+        let (cell, topic) = self.queue_cell(queue).await?;
+        let deadline = Instant::now() + receive.wait.min(FETCH_WAIT_MAX);
+        loop {
+            let news = cell.news.notified();
+            tokio::pin!(news);
+            if !receive.wait.is_zero() {
+                cell.waiting.fetch_add(1, Ordering::SeqCst);
+            }
+            let waiting = Waiting { cell: &cell, is_counted: !receive.wait.is_zero() };
+            if waiting.is_counted {
+                news.as_mut().enable();
+            }
+            cell.check_there()?;
+            let (found, next_due_ms) = self.receive_now(&cell, &topic, receive).await?;
+            if !found.is_empty() || Instant::now() >= deadline {
+                self.queues_there().counts.received.add(found.len() as u64);
+                drop(waiting);
+                // There may be more: whoever was not woken for this is, for that.
+                if !found.is_empty() {
+                    cell.wake();
+                }
+                return Ok(found);
+            }
+            wait(&cell, news, deadline, next_due_ms).await;
+            drop(waiting);
+        }
+    }
+
+    /// What there is now, and when there may be more without an append.
+    async fn receive_now(
+        self: &Arc<Self>,
+        cell: &Arc<QueueCell>,
+        topic: &Arc<Topic>,
+        receive: &Receive,
+    ) -> Result<(Vec<Received>, Option<u64>)> {
+        let definition = cell.definition();
+        let lease_ms = receive.lease_ms.unwrap_or(definition.settings.lease_ms);
+        let max = receive.max.clamp(1, RECEIVE_MAX);
+        let partitions = topic.partitions();
+        let first = cell.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        let (mut found, mut bytes, mut next_due_ms) = (Vec::new(), 0, None);
+        for i in 0..partitions.len() {
+            let partition = &partitions[(first + i) % partitions.len()];
+            loop {
+                let now = now_ms();
+                let left = max - found.len();
+                let mut due = None;
+                let turn = self.change_view(partition, cell.id, |view, log| {
+                    let turn = view.take(log, now, left, lease_ms);
+                    due = view.queue.next_due_ms();
+                    turn
+                })?;
+                let (mut turn, saved) = turn;
+                drop(saved);
+                next_due_ms = [next_due_ms, due].into_iter().flatten().min();
+                if !turn.dead.is_empty() {
+                    self.bury(cell, topic, partition, std::mem::take(&mut turn.dead));
+                }
+                if turn.is_full && found.is_empty() && turn.given.is_empty() && partitions.len() == 1 {
+                    return Err(in_flight_full(&definition));
+                }
+                let (cold, is_empty) = (turn.cold, turn.given.is_empty() && turn.unread.is_empty());
+                let given = self.read_given(cell, partition, turn).await?;
+                self.fill(cell, topic, partition, given, receive.bytes_max, &mut bytes, &mut found);
+                match cold.filter(|_| found.len() < max) {
+                    Some(offset) => self.read_ahead(cell.id, partition, offset).await?,
+                    None if is_empty || found.len() >= max || bytes >= receive.bytes_max => break,
+                    None => {}
+                }
+            }
+            if found.len() >= max || bytes >= receive.bytes_max {
+                break;
+            }
+        }
+        Ok((found, next_due_ms))
+    }
+
+    /// The records of what was given out, those of files too.
+    async fn read_given(&self, cell: &QueueCell, partition: &Arc<PartitionCell>, turn: Turn) -> Result<Vec<Given>> {
+        let Turn { mut given, unread, .. } = turn;
+        for (i, lease) in unread.iter().enumerate() {
+            let found = match self.read_record(cell.id, partition, lease.offset).await {
+                Ok(found) => found,
+                Err(error) => {
+                    // Others may have more luck with it.
+                    self.untake(cell, partition, given.iter().map(|given| &given.lease).chain(&unread[i..]))?;
+                    return Err(error);
+                }
+            };
+            match found {
+                Some(record) => given.push(Given { lease: *lease, record }),
+                None => drop(self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())?),
+            }
+        }
+        given.sort_unstable_by_key(|given| given.lease.offset);
+        Ok(given)
+    }
+
+    /// Adds messages to an answer, as many as it has room for. The others go back unseen.
+    fn fill(
+        &self,
+        cell: &QueueCell,
+        topic: &Topic,
+        partition: &Arc<PartitionCell>,
+        given: Vec<Given>,
+        bytes_max: usize,
+        bytes: &mut usize,
+        found: &mut Vec<Received>,
+    ) {
+        let definition = cell.definition();
+        let oldest_ms = match definition.owns_topic {
+            true => 0,
+            false => now_ms().saturating_sub(definition.settings.retention_ms),
+        };
+        let (mut back, mut expired) = (Vec::new(), Vec::new());
+        for Given { lease, record } in given {
+            if (record.timestamp_ms.max(0) as u64) < oldest_ms {
+                expired.push((lease.offset, lease.lease));
+                continue;
+            }
+            let len = record.value().len();
+            if !found.is_empty() && *bytes + len > bytes_max {
+                *bytes = bytes_max;
+                back.push(lease);
+                continue;
+            }
+            *bytes += len;
+            found.push(received(topic, partition.id, lease, record));
+        }
+        if !back.is_empty() || !expired.is_empty() {
+            let now = now_ms();
+            // Of a partition that is gone there is nothing to give back.
+            let changed = self.change_view(partition, cell.id, |view, _| {
+                back.iter().for_each(|lease| view.queue.untake(lease));
+                for (offset, lease) in expired {
+                    // Nobody else can end a lease that was given out just now.
+                    view.queue.ack(offset, lease, now).unwrap_or_default();
+                }
+            });
+            if let Err(error) = changed {
+                tracing::debug!(queue = %definition.name, %error, "what was not given out is gone");
+            }
+        }
+    }
+
+    fn untake<'a>(
+        &self,
+        cell: &QueueCell,
+        partition: &Arc<PartitionCell>,
+        leases: impl Iterator<Item = &'a Lease>,
+    ) -> Result<()> {
+        let back = |view: &mut QueueView, _: &mut crate::log::Log| leases.for_each(|lease| view.queue.untake(lease));
+        self.change_view(partition, cell.id, back).map(drop)
+    }
+
+    /// A message that was given out before, wherever it is.
+    pub(super) async fn read_record(
+        &self,
+        id: QueueId,
+        partition: &Arc<PartitionCell>,
+        offset: Offset,
+    ) -> Result<Option<Record>> {
+        let found = partition.with_view(id, |view, log| view.find(log, offset))?;
+        match found {
+            Found::Record(record) => Ok(Some(record)),
+            Found::Absent => Ok(None),
+            Found::Cold => {
+                let (_, batches) = match partition.read(offset, 1).await {
+                    Err(error) if error.kind == ErrorKind::OutOfRange => return Ok(None),
+                    read => read?,
+                };
+                let batch = batches.into_iter().find(|batch| batch.next_offset() > offset);
+                Ok(batch.map(|batch| batch.records_from(offset)).transpose()?.and_then(|mut r| r.find(offset)))
+            }
+        }
+    }
+
+    async fn read_ahead(&self, id: QueueId, partition: &Arc<PartitionCell>, offset: Offset) -> Result<()> {
+        let bytes = READ_AHEAD_BYTES.min(BATCH_BYTES_MAX);
+        match partition.read(offset, bytes).await {
+            Ok((_, batches)) => partition.with_view(id, |view, _| view.set_window(batches)),
+            // Retention took it meanwhile.
+            Err(error) if error.kind == ErrorKind::OutOfRange => {
+                partition.with_view(id, |view, log| view.queue.trim(log.extent().start))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Messages are done with. It lasts when this is over.
+    pub async fn ack(&self, queue: &str, receipts: &[Receipt]) -> Result<Answers> {
+        let now = now_ms();
+        let answers = self
+            .change_leases(queue, receipts.iter().map(|receipt| (*receipt, ())), |view, receipt, ()| {
+                view.queue.ack(receipt.offset, receipt.lease, now).map(drop)
+            })
+            .await?;
+        self.queues_there().counts.acked.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
+        Ok(answers)
+    }
+
+    /// Leases end so long from now; at once where that is 0.
+    pub async fn extend(&self, queue: &str, leases: &[(Receipt, u64)]) -> Result<Answers> {
+        let now = now_ms();
+        self.change_leases(queue, leases.iter().copied(), |view, receipt, lease_ms| {
+            view.queue.extend(receipt.offset, receipt.lease, now, lease_ms)
+        })
+        .await
+    }
+
+    /// Messages go back to the queue, for others after a delay: as the queue is set where none is named.
+    pub async fn nack(&self, queue: &str, leases: &[(Receipt, Option<u64>)]) -> Result<Answers> {
+        let now = now_ms();
+        let answers = self
+            .change_leases(queue, leases.iter().copied(), |view, receipt, delay_ms| {
+                view.queue.nack(receipt.offset, receipt.lease, now, delay_ms)
+            })
+            .await?;
+        self.queues_there().counts.returned.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
+        Ok(answers)
+    }
+
+    /// Does something to leases, those of one partition together, and waits until it lasts.
+    async fn change_leases<C: Copy>(
+        &self,
+        queue: &str,
+        leases: impl Iterator<Item = (Receipt, C)>,
+        mut change: impl FnMut(&mut QueueView, &Receipt, C) -> std::result::Result<(), LeaseError>,
+    ) -> Result<Answers> {
+        let (cell, topic) = self.queue_cell(queue).await?;
+        let mut leases: Vec<(usize, Receipt, C)> =
+            leases.enumerate().map(|(i, (receipt, c))| (i, receipt, c)).collect();
+        leases.sort_by_key(|(_, receipt, _)| receipt.partition);
+        let mut answers = vec![Err(LeaseError::Gone); leases.len()];
+        let mut saved = Vec::new();
+        for of_partition in leases.chunk_by(|(_, a, _), (_, b, _)| a.partition == b.partition) {
+            // A receipt of a partition that is not there is of a topic that was deleted.
+            let Ok(partition) = topic.partition(of_partition[0].1.partition) else {
+                continue;
+            };
+            let ((), one) = self.change_view(&partition, cell.id, |view, _| {
+                for (i, receipt, how) in of_partition {
+                    answers[*i] = change(view, receipt, *how);
+                }
+            })?;
+            saved.extend(one);
+            self.drop_consumed(&topic, &partition);
+        }
+        for one in saved {
+            one.lasts().await?;
+        }
+        if cell.is_awaited() {
+            cell.earlier.notify_one();
+            cell.wake();
+        }
+        Ok(answers)
+    }
+
+    /// The broker's own leases end: their messages are done with.
+    pub(super) fn end_leases(
+        &self,
+        cell: &QueueCell,
+        partition: &Arc<PartitionCell>,
+        leases: &[(Offset, u64)],
+        now_ms: u64,
+    ) -> Result<Option<Appended>> {
+        let ((), saved) = self.change_view(partition, cell.id, |view, _| {
+            for (offset, lease) in leases {
+                // A lease that was purged meanwhile has ended as well.
+                view.queue.ack(*offset, *lease, now_ms).unwrap_or_default();
+            }
+        })?;
+        Ok(saved)
+    }
+
+    /// Does something to a view, and writes down what it changed, before anybody else does something to it.
+    pub(super) fn change_view<T>(
+        &self,
+        partition: &Arc<PartitionCell>,
+        id: QueueId,
+        work: impl FnOnce(&mut QueueView, &mut crate::log::Log) -> T,
+    ) -> Result<(T, Option<Appended>)> {
+        partition.with_view(id, |view, log| {
+            let done = work(view, log);
+            let changes = view.queue.take_changes();
+            if changes.is_empty() {
+                return Ok((done, None));
+            }
+            let entry = |(offset, entry)| QueueRecord::Entry { queue: id, partition: partition.id, offset, entry };
+            let cursor = view.cursor_record(partition.id);
+            let records = changes.into_iter().map(entry).chain([cursor]);
+            // What waits for the topic of queues are only consumers of it, and those may be woken later.
+            let mut wakes = Wakes::default();
+            Ok((done, Some(self.append_queue_records(id, partition.id, records, &mut wakes)?)))
+        })?
+    }
+}
+
+fn received(topic: &Topic, partition: PartitionId, lease: Lease, record: Record) -> Received {
+    let receipt = Receipt { partition, offset: lease.offset, lease: lease.lease };
+    let message = Message::from(record);
+    Received {
+        receipt,
+        id: message.id(topic.id, partition),
+        sent_ms: message.sent_ms(),
+        message,
+        attempts: lease.attempts,
+        first_received_ms: lease.first_ms,
+    }
+}
+
+impl Received {
+    /// The queue whose dead letter it is.
+    pub fn source(&self) -> Option<&str> {
+        self.message.header(header::SOURCE)
+    }
+}
+
+fn in_flight_full(definition: &QueueDefinition) -> Error {
+    Error::busy(format!(
+        "queue {} has {} messages in flight, which is all it may: acknowledge some, or raise in_flight_max",
+        definition.name, definition.settings.in_flight_max
+    ))
+}
+
+/// One more who waits, until it is dropped.
+struct Waiting<'a> {
+    cell: &'a QueueCell,
+    is_counted: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.is_counted {
+            self.cell.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// The one who wakes up when a lease or a delay ends, for all who wait.
+struct Timekeeper<'a>(&'a QueueCell);
+
+impl<'a> Timekeeper<'a> {
+    fn become_one(cell: &'a QueueCell) -> Option<Self> {
+        cell.has_timekeeper
+            .compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+            .then(|| Self(cell))
+    }
+}
+
+impl Drop for Timekeeper<'_> {
+    fn drop(&mut self) {
+        self.0.has_timekeeper.store(false, Ordering::SeqCst);
+        // Another of those who wait takes over.
+        self.0.wake();
+    }
+}
+
+/// Returns when there may be a message, or at the deadline.
+async fn wait(
+    cell: &QueueCell,
+    news: std::pin::Pin<&mut tokio::sync::futures::Notified<'_>>,
+    deadline: Instant,
+    next_due_ms: Option<u64>,
+) {
+    let Some(_keeper) = Timekeeper::become_one(cell) else {
+        drop(tokio::time::timeout_at(deadline, news).await);
+        return;
+    };
+    let due = next_due_ms.map(|due_ms| Instant::now() + Duration::from_millis(due_ms.saturating_sub(now_ms())));
+    let until = due.map_or(deadline, |due| due.min(deadline));
+    tokio::select! {
+        () = news => {}
+        () = cell.earlier.notified() => {}
+        () = tokio::time::sleep_until(until) => {}
+    }
+}

@@ -1,0 +1,230 @@
+//! A message on its way into a queue: checked, made a record, published to the queue's topic.
+
+use std::sync::Arc;
+
+use engine::limits::BATCH_BYTES_MAX;
+use engine::queue::{Dedup, DedupRule, MessageId, QueueDefinition, header};
+use engine::{Acks, BatchBuilder, DraftBatch, Error, Offset, PartitionId, Result, partitioner};
+
+use super::QueueCell;
+use crate::broker::Broker;
+use crate::publish::{Published, Wakes};
+use crate::timers::now_ms;
+use crate::topics::Topic;
+
+/// Messages of one call.
+pub const SEND_MAX: usize = 1000;
+/// Headers of a message, those of the broker included, that need no allocation.
+const FEW_HEADERS: usize = 16;
+
+/// A message that somebody sends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OutMessage<'a> {
+    pub body: &'a [u8],
+    /// The key of its group, or of its order.
+    pub group: Option<&'a [u8]>,
+    /// What it is known by if it is sent again.
+    pub dedup: Option<&'a str>,
+    /// Headers of the sender, and those of [`header`] that a door sets.
+    pub headers: &'a [(&'a str, &'a [u8])],
+    /// How long it is for nobody; as the queue is set where that is not said.
+    pub delay_ms: Option<u64>,
+}
+
+/// A message that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub id: MessageId,
+    pub partition: PartitionId,
+    pub offset: Offset,
+    /// It was there already: it was sent with the same deduplication id lately.
+    pub is_duplicate: bool,
+}
+
+/// Messages that go together into one batch, and where they stand among those of the call.
+struct Parcel {
+    at: Vec<usize>,
+    partition: PartitionId,
+    batch: DraftBatch,
+    dedup: Option<Arc<[u8]>>,
+}
+
+impl Broker {
+    /// Sends messages to a queue. Each has an answer of its own; it lasts when this is over.
+    pub async fn send(&self, queue: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Result<Sent>>> {
+        let (cell, topic) = self.queue_cell(queue).await?;
+        let definition = cell.definition();
+        check_count(messages.len())?;
+        if messages.iter().any(|message| message.delay_ms.is_some_and(|delay_ms| delay_ms > 0)) {
+            self.expect_delays(&cell, &topic).await?;
+        }
+        let mut sent: Vec<Result<Sent>> = Vec::with_capacity(messages.len());
+        let parcels = parcels(&definition, &topic, messages)?;
+        sent.resize_with(messages.len(), || Err(Error::invalid("it was not sent")));
+        let mut wakes = Wakes::default();
+        let under_way = parcels.into_iter().map(|parcel| {
+            let Parcel { at, partition, batch, dedup } = parcel;
+            let cell = topic.partition(partition);
+            let attempt = cell.and_then(|cell| self.try_send(&topic, &cell, batch, dedup, &mut wakes));
+            (at, attempt)
+        });
+        let under_way: Vec<_> = under_way.collect();
+        wakes.flush();
+        for (at, attempt) in under_way {
+            let published = match attempt {
+                Ok(attempt) => self.finish_attempt(attempt, &mut wakes).await,
+                Err(error) => Err(error),
+            };
+            self.count_sent(at.len(), &published);
+            for (i, at) in at.into_iter().enumerate() {
+                sent[at] = published.clone().map(|published| sent_at(&topic, &published, i as u64));
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Sends messages to a topic, for all its queues.
+    pub async fn send_to_topic(&self, topic: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Sent>> {
+        check_count(messages.len())?;
+        let found = self.topic(topic)?;
+        let now = now_ms();
+        let mut by_partition: Vec<(PartitionId, Vec<usize>)> = Vec::new();
+        for (i, message) in messages.iter().enumerate() {
+            let partition = partition_of(&found, message);
+            match by_partition.iter_mut().find(|(at, _)| *at == partition) {
+                Some((_, at)) => at.push(i),
+                None => by_partition.push((partition, vec![i])),
+            }
+        }
+        let mut sent = vec![None; messages.len()];
+        let mut wakes = Wakes::default();
+        for (partition, at) in by_partition {
+            let mut batches = Vec::new();
+            let mut builder = BatchBuilder::new();
+            for (count, i) in at.iter().enumerate() {
+                push(&mut builder, &messages[*i], None, now)?;
+                if builder.len() >= BATCH_BYTES_MAX / 8 || count + 1 == at.len() {
+                    batches.extend(builder.finish());
+                }
+            }
+            let mut at = at.into_iter();
+            for batch in batches {
+                let count = u64::from(batch.count());
+                let published = self.publish(topic, Some(partition), Acks::Default, batch, &mut wakes).await?;
+                for i in 0..count {
+                    at.next().map(|at| sent[at] = Some(sent_at(&found, &published, i)));
+                }
+            }
+        }
+        Ok(sent.into_iter().flatten().collect())
+    }
+
+    /// From now on messages of this queue may be delayed, also after a restart.
+    async fn expect_delays(&self, cell: &Arc<QueueCell>, topic: &Topic) -> Result<()> {
+        let mut saved = Vec::new();
+        for partition in topic.partitions() {
+            let wants = partition.with_view(cell.id, |view, _| !std::mem::replace(&mut view.has_delays, true))?;
+            if wants {
+                let (cursor, is_saved) =
+                    partition.with_view(cell.id, |view, _| (view.cursor_record(partition.id), view.is_saved))?;
+                if is_saved {
+                    let mut wakes = Wakes::default();
+                    saved.push(self.append_queue_records(cell.id, partition.id, [cursor], &mut wakes)?);
+                }
+            }
+        }
+        for one in saved {
+            one.lasts().await?;
+        }
+        Ok(())
+    }
+
+    fn count_sent(&self, messages: usize, published: &Result<Published>) {
+        let counts = &self.queues_there().counts;
+        match published {
+            Ok(published) if published.is_duplicate => counts.duplicates.add(messages as u64),
+            Ok(_) => counts.sent.add(messages as u64),
+            Err(_) => counts.refused.add(messages as u64),
+        }
+    }
+}
+
+fn check_count(messages: usize) -> Result<()> {
+    match messages {
+        1..=SEND_MAX => Ok(()),
+        _ => Err(Error::invalid(format!("1 to {SEND_MAX} messages are sent at a time, not {messages}"))),
+    }
+}
+
+fn sent_at(topic: &Topic, published: &Published, i: u64) -> Sent {
+    let offset = published.base_offset + i;
+    let id = MessageId::at(topic.id, published.partition, offset);
+    Sent { id, partition: published.partition, offset, is_duplicate: published.is_duplicate }
+}
+
+/// Messages with a group are in the partition of their group; the others take turns.
+fn partition_of(topic: &Topic, message: &OutMessage<'_>) -> PartitionId {
+    match (topic.partitions().len() as u32, message.group) {
+        (1, _) => 0,
+        (partitions, Some(group)) => partitioner::for_key(group, partitions),
+        (_, None) => topic.next_partition().id,
+    }
+}
+
+/// Messages that are told apart from ones sent before go one by one, the others together.
+fn parcels(definition: &QueueDefinition, topic: &Topic, messages: &[OutMessage<'_>]) -> Result<Vec<Parcel>> {
+    let now = now_ms();
+    let mut parcels = Vec::new();
+    let mut open: Vec<(PartitionId, BatchBuilder, Vec<usize>)> = Vec::new();
+    let close = |(partition, mut builder, at): (PartitionId, BatchBuilder, Vec<usize>)| {
+        builder.finish().map(|batch| Parcel { at, partition, batch, dedup: None })
+    };
+    for (i, message) in messages.iter().enumerate() {
+        let partition = partition_of(topic, message);
+        let delay_ms = message.delay_ms.unwrap_or(definition.settings.delay_ms);
+        let due = (message.delay_ms.is_some() || delay_ms > 0).then(|| (now + delay_ms).to_string());
+        let scope = match definition.settings.dedup {
+            DedupRule::Off => None,
+            DedupRule::Queue => Some(&[][..]),
+            DedupRule::Group => Some(message.group.unwrap_or_default()),
+        };
+        if let (Some(scope), Some(id)) = (scope, message.dedup) {
+            let mut builder = BatchBuilder::new();
+            push(&mut builder, message, due.as_deref(), now)?;
+            let dedup = Some(Dedup::id(scope, id.as_bytes()));
+            parcels.extend(builder.finish().map(|batch| Parcel { at: vec![i], partition, batch, dedup }));
+            continue;
+        }
+        if !open.iter().any(|(at, ..)| *at == partition) {
+            open.push((partition, BatchBuilder::new(), Vec::new()));
+        }
+        if let Some(at) = open.iter().position(|(at, ..)| *at == partition) {
+            let (_, builder, places) = &mut open[at];
+            push(builder, message, due.as_deref(), now)?;
+            places.push(i);
+            if builder.len() >= BATCH_BYTES_MAX / 8 {
+                parcels.extend(close(open.swap_remove(at)));
+            }
+        }
+    }
+    parcels.extend(open.into_iter().filter_map(close));
+    Ok(parcels)
+}
+
+fn push(builder: &mut BatchBuilder, message: &OutMessage<'_>, due: Option<&str>, now_ms: u64) -> Result<()> {
+    let own = [(header::DUE, due), (header::DEDUP, message.dedup)];
+    let own = own.into_iter().filter_map(|(name, value)| Some((name.as_bytes(), Some(value?.as_bytes()))));
+    let given = message.headers.iter().map(|(name, value)| (name.as_bytes(), Some(*value)));
+    let mut few: [(&[u8], Option<&[u8]>); FEW_HEADERS] = [(&[], None); FEW_HEADERS];
+    let mut count = 0;
+    let (body, group) = (Some(message.body), message.group);
+    if message.headers.len() + 2 <= FEW_HEADERS {
+        for (slot, header) in few.iter_mut().zip(given.chain(own)) {
+            *slot = header;
+            count += 1;
+        }
+        return builder.push(now_ms as i64, group, body, &few[..count]);
+    }
+    let many: Vec<_> = given.chain(own).collect();
+    builder.push(now_ms as i64, group, body, &many)
+}

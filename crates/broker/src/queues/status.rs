@@ -1,0 +1,202 @@
+//! What is in a queue: counts, a look at messages without taking them, and going elsewhere in the log.
+
+use std::sync::Arc;
+
+use engine::queue::{Counts, Message, MessageId, Phase, QueueDefinition};
+use engine::{Error, ErrorKind, Offset, PartitionId, Result};
+
+use super::view::Found;
+use crate::broker::Broker;
+use crate::metrics::Exposition;
+use crate::partition::PartitionCell;
+use crate::timers::now_ms;
+
+/// Messages that one peek shows at most.
+pub const PEEK_MAX: usize = 1000;
+
+/// How many messages a queue has of each kind, exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    pub visible: u64,
+    pub in_flight: u64,
+    pub delayed: u64,
+    /// What the log has from the oldest message that is not done with.
+    pub bytes: u64,
+    /// When that was sent; unknown where it has to be read from a file.
+    pub oldest_ms: Option<u64>,
+    pub noisy_groups: u64,
+}
+
+/// A message as it is in a queue.
+#[derive(Clone, Debug)]
+pub struct Peeked {
+    pub partition: PartitionId,
+    pub id: MessageId,
+    pub message: Message,
+    /// [`Phase::Waiting`] for one that nobody was given yet, too.
+    pub phase: Phase,
+    pub attempts: u32,
+    /// When its lease or its delay ends.
+    pub due_ms: Option<u64>,
+}
+
+/// Where a queue goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    /// The oldest message that the topic still has.
+    Earliest,
+    /// The next message that is sent: all that is there is done with.
+    End,
+    /// The first message sent at or after this time, ms since 1970.
+    Time(i64),
+}
+
+impl Broker {
+    pub async fn queue_counts(&self, queue: &str) -> Result<QueueCounts> {
+        let (cell, topic) = self.queue_cell(queue).await?;
+        let now = now_ms();
+        let mut sum = QueueCounts::default();
+        for partition in topic.partitions() {
+            let ((counts, noisy, bytes, oldest_ms), _) = self.change_view(partition, cell.id, |view, log| {
+                let Counts { visible, leased, delayed } = view.queue.counts(now);
+                let floor = view.queue.floor();
+                let oldest = match visible + leased + delayed {
+                    0 => None,
+                    _ => match view.find(log, floor.max(log.extent().start)) {
+                        Found::Record(record) => Some(record.timestamp_ms.max(0) as u64),
+                        Found::Absent | Found::Cold => None,
+                    },
+                };
+                ((visible, leased, delayed), view.queue.noisy_groups(), log.extent().bytes, oldest)
+            })?;
+            sum.visible += counts.0;
+            sum.in_flight += counts.1;
+            sum.delayed += counts.2;
+            sum.bytes += bytes;
+            sum.noisy_groups += noisy as u64;
+            sum.oldest_ms = [sum.oldest_ms, oldest_ms].into_iter().flatten().min();
+        }
+        Ok(sum)
+    }
+
+    /// Messages that are not done with, from one on, as they are; nobody has them for it.
+    pub async fn peek(&self, queue: &str, after: Option<(PartitionId, Offset)>, max: usize) -> Result<Vec<Peeked>> {
+        let (cell, topic) = self.queue_cell(queue).await?;
+        let max = max.clamp(1, PEEK_MAX);
+        let mut found = Vec::new();
+        for partition in topic.partitions().iter().filter(|cell| after.is_none_or(|(at, _)| cell.id >= at)) {
+            let (floor, start) = partition.with_view(cell.id, |view, log| (view.queue.floor(), log.extent().start))?;
+            let mut at = floor.max(start);
+            if let Some((_, offset)) = after.filter(|(id, _)| *id == partition.id) {
+                at = at.max(offset + 1);
+            }
+            while found.len() < max {
+                let read = partition.read(at, 1 << 20).await;
+                let batches = match read {
+                    Err(error) if error.kind == ErrorKind::OutOfRange => break,
+                    read => read?.1,
+                };
+                let Some(last) = batches.last() else {
+                    break;
+                };
+                let end = last.next_offset();
+                for batch in &batches {
+                    let records = batch.records_from(at)?;
+                    for view in &records {
+                        let view = view?;
+                        let shown = partition.with_view(cell.id, |queue, _| {
+                            let entry = queue.queue.entry(view.offset).copied();
+                            (!queue.queue.is_done(view.offset)).then_some(entry)
+                        })?;
+                        let Some(entry) = shown.filter(|entry| entry.is_none_or(|entry| entry.phase != Phase::Left))
+                        else {
+                            continue;
+                        };
+                        let message = Message::from(records.own(&view));
+                        found.push(Peeked {
+                            partition: partition.id,
+                            id: message.id(topic.id, partition.id),
+                            message,
+                            phase: entry.map_or(Phase::Waiting, |entry| entry.phase),
+                            attempts: entry.map_or(0, |entry| entry.attempts),
+                            due_ms: entry.filter(|entry| entry.phase != Phase::Waiting).map(|entry| entry.due_ms),
+                        });
+                        if found.len() == max {
+                            return Ok(found);
+                        }
+                    }
+                }
+                at = end;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Everything in a queue is done with, what is leased too. Returns how many messages there were. It lasts when
+    /// this is over.
+    pub async fn purge_queue(&self, queue: &str) -> Result<u64> {
+        let counts = self.queue_counts(queue).await?;
+        self.seek_queue(queue, SeekTo::End).await?;
+        Ok(counts.visible + counts.in_flight + counts.delayed)
+    }
+
+    /// The queue goes on elsewhere: what is before is done with, what is after is as if nobody had been given it.
+    pub async fn seek_queue(&self, queue: &str, to: SeekTo) -> Result<()> {
+        let (cell, topic) = self.queue_cell(queue).await?;
+        let mut saved = Vec::new();
+        for partition in topic.partitions() {
+            let at_time = match to {
+                SeekTo::Time(at_ms) => Some(self.offset_at(partition, at_ms).await?),
+                SeekTo::Earliest | SeekTo::End => None,
+            };
+            let ((), one) = self.change_view(partition, cell.id, |view, log| {
+                let extent = log.extent();
+                let to = match to {
+                    SeekTo::Earliest => extent.start,
+                    SeekTo::End => extent.end,
+                    SeekTo::Time(_) => at_time.unwrap_or(extent.end).clamp(extent.start, extent.end),
+                };
+                view.seek(to);
+            })?;
+            saved.extend(one);
+            if view_needs_look(&cell.definition()) {
+                self.look_through(&cell, partition).await?;
+            }
+            self.drop_consumed(&topic, partition);
+        }
+        for one in saved {
+            one.lasts().await?;
+        }
+        cell.wake();
+        Ok(())
+    }
+
+    async fn offset_at(&self, partition: &Arc<PartitionCell>, at_ms: i64) -> Result<Offset> {
+        let partition = partition.clone();
+        tokio::task::spawn_blocking(move || partition.offset_for_time(at_ms)).await.unwrap_or_else(|error| {
+            Err(Error::new(ErrorKind::Internal, format!("a time could not be looked for: {error}")))
+        })
+    }
+
+    pub(crate) fn expose_queues(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let queues = self.queues_there();
+        let counts = &queues.counts;
+        out.gauge("thalweg_queues", "Queues", queues.by_name.read().len() as u64)?;
+        out.counter("thalweg_queue_sent", "Messages sent to queues", counts.sent.get())?;
+        out.counter(
+            "thalweg_queue_duplicates",
+            "Messages that were sent before and not taken again",
+            counts.duplicates.get(),
+        )?;
+        out.counter("thalweg_queue_refused", "Messages that queues did not take", counts.refused.get())?;
+        out.counter("thalweg_queue_received", "Messages given to receivers", counts.received.get())?;
+        out.counter("thalweg_queue_acknowledged", "Messages that receivers are done with", counts.acked.get())?;
+        out.counter("thalweg_queue_returned", "Messages that receivers gave back", counts.returned.get())?;
+        out.counter("thalweg_queue_dead", "Messages moved to dead letters", counts.dead.get())
+    }
+}
+
+/// Whether messages after the cursor may be for nobody.
+pub(super) fn view_needs_look(definition: &QueueDefinition) -> bool {
+    definition.settings.filter.is_some() || definition.settings.delay_ms > 0
+}

@@ -1,0 +1,258 @@
+//! Queues end to end inside the broker: sent, received, acknowledged, returned, and found again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::queue::{DedupRule, LeaseError, Order, QueueName, QueueSettings};
+use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
+use storage::{RealDisk, Store, StoreSettings};
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::{Settings, Wakes};
+
+fn in_memory() -> Arc<Broker> {
+    Broker::start(Settings::default(), &[Handle::current()]).expect("starts")
+}
+
+fn on_disk(dir: &TempDir) -> Arc<Broker> {
+    let settings = StoreSettings::default();
+    let opened = Store::open(Arc::new(RealDisk), dir.path(), settings, crate::now_ms, &mut |_| {}).expect("opens");
+    Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("starts")
+}
+
+fn queue_name(name: &str) -> QueueName {
+    QueueName::parse(name).expect("a name")
+}
+
+async fn create(broker: &Broker, name: &str, settings: QueueSettings) {
+    let new = NewQueue { settings, ..NewQueue::new(queue_name(name)) };
+    broker.create_queue(new).await.expect("created");
+}
+
+async fn send(broker: &Broker, queue: &str, bodies: &[&str]) -> Vec<Sent> {
+    let messages: Vec<_> =
+        bodies.iter().map(|body| OutMessage { body: body.as_bytes(), ..OutMessage::default() }).collect();
+    let sent = broker.send(queue, &messages).await.expect("sent");
+    sent.into_iter().map(|sent| sent.expect("taken")).collect()
+}
+
+async fn send_grouped(broker: &Broker, queue: &str, group: &str, body: &str, dedup: Option<&str>) -> Sent {
+    let message = OutMessage { body: body.as_bytes(), group: Some(group.as_bytes()), dedup, ..OutMessage::default() };
+    broker.send(queue, &[message]).await.expect("sent").remove(0).expect("taken")
+}
+
+async fn receive(broker: &Arc<Broker>, queue: &str, max: usize) -> Vec<Received> {
+    broker.receive(queue, &Receive { max, ..Receive::default() }).await.expect("received")
+}
+
+fn bodies(messages: &[Received]) -> Vec<String> {
+    messages.iter().map(|message| String::from_utf8_lossy(message.message.body()).into_owned()).collect()
+}
+
+async fn ack(broker: &Broker, queue: &str, messages: &[Received]) {
+    let receipts: Vec<Receipt> = messages.iter().map(|message| message.receipt).collect();
+    for answer in broker.ack(queue, &receipts).await.expect("answered") {
+        answer.expect("acknowledged");
+    }
+}
+
+async fn counts(broker: &Broker, queue: &str) -> (u64, u64, u64) {
+    let QueueCounts { visible, in_flight, delayed, .. } = broker.queue_counts(queue).await.expect("counted");
+    (visible, in_flight, delayed)
+}
+
+#[tokio::test]
+async fn a_message_is_given_to_one_receiver_until_it_is_returned_or_done_with() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let empty = broker.log_budget().used();
+    let sent = send(&broker, "jobs", &["a", "b", "c"]).await;
+    assert_eq!(counts(&broker, "jobs").await, (3, 0, 0));
+    let first = receive(&broker, "jobs", 2).await;
+    assert_eq!(bodies(&first), ["a", "b"]);
+    assert_eq!(first[0].id, sent[0].id);
+    assert_eq!(counts(&broker, "jobs").await, (1, 2, 0));
+    ack(&broker, "jobs", &first[..1]).await;
+    broker.nack("jobs", &[(first[1].receipt, None)]).await.expect("answered")[0].expect("returned");
+    let again = receive(&broker, "jobs", 10).await;
+    assert_eq!(bodies(&again), ["b", "c"]);
+    assert_eq!(again.iter().map(|message| message.attempts).collect::<Vec<_>>(), [2, 1]);
+    ack(&broker, "jobs", &again).await;
+    assert_eq!(counts(&broker, "jobs").await, (0, 0, 0));
+    assert_eq!(broker.log_budget().used(), empty, "what is done with takes no memory");
+    assert!(receive(&broker, "jobs", 1).await.is_empty());
+}
+
+#[tokio::test]
+async fn who_waits_is_woken_by_a_message_by_a_return_and_by_the_end_of_a_lease() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let wait = |broker: &Arc<Broker>| {
+        let broker = broker.clone();
+        tokio::spawn(async move {
+            let wanted = Receive { wait: Duration::from_secs(20), lease_ms: Some(40), ..Receive::default() };
+            broker.receive("jobs", &wanted).await.expect("received")
+        })
+    };
+    let waiting = wait(&broker);
+    tokio::task::yield_now().await;
+    send(&broker, "jobs", &["a"]).await;
+    let first = waiting.await.expect("woken");
+    assert_eq!(bodies(&first), ["a"]);
+    let waiting = wait(&broker);
+    let by_time = waiting.await.expect("woken");
+    assert_eq!((bodies(&by_time), by_time[0].attempts), (vec!["a".to_owned()], 2));
+    let waiting = wait(&broker);
+    tokio::task::yield_now().await;
+    broker.extend("jobs", &[(by_time[0].receipt, 0)]).await.expect("answered")[0].expect("returned");
+    assert_eq!(waiting.await.expect("woken")[0].attempts, 3);
+    let none = broker.receive("jobs", &Receive { wait: Duration::from_millis(1), ..Receive::default() }).await;
+    assert!(none.expect("answered").is_empty());
+}
+
+#[tokio::test]
+async fn groups_keep_their_order_and_a_deduplication_id_counts_once() {
+    let broker = in_memory();
+    let settings =
+        QueueSettings { order: Order::Groups, dedup: DedupRule::Queue, is_strict: true, ..QueueSettings::default() };
+    create(&broker, "jobs.fifo", settings).await;
+    let first = send_grouped(&broker, "jobs.fifo", "x", "x1", Some("1")).await;
+    let again = send_grouped(&broker, "jobs.fifo", "x", "other", Some("1")).await;
+    assert_eq!((again.id, again.is_duplicate), (first.id, true));
+    for (group, body) in [("x", "x2"), ("y", "y1"), ("x", "x3"), ("y", "y2")] {
+        send_grouped(&broker, "jobs.fifo", group, body, Some(body)).await;
+    }
+    let a = receive(&broker, "jobs.fifo", 1).await;
+    assert_eq!(bodies(&a), ["x1"]);
+    let b = receive(&broker, "jobs.fifo", 10).await;
+    assert_eq!(bodies(&b), ["y1", "y2"], "the other group");
+    ack(&broker, "jobs.fifo", &a).await;
+    let c = receive(&broker, "jobs.fifo", 1).await;
+    assert_eq!(bodies(&c), ["x2"]);
+    broker.nack("jobs.fifo", &[(c[0].receipt, None)]).await.expect("answered")[0].expect("returned");
+    let answers = broker.ack("jobs.fifo", &[c[0].receipt]).await.expect("answered");
+    assert_eq!(answers, [Err(LeaseError::Expired)], "the lease is over");
+    assert_eq!(bodies(&receive(&broker, "jobs.fifo", 10).await), ["x2", "x3"]);
+    ack(&broker, "jobs.fifo", &b).await;
+    let answers = broker.ack("jobs.fifo", &[b[0].receipt]).await.expect("answered");
+    assert_eq!(answers, [Err(LeaseError::Gone)]);
+}
+
+#[tokio::test]
+async fn what_nobody_can_handle_goes_to_the_dead_letters_and_back() {
+    let broker = in_memory();
+    create(&broker, "dead", QueueSettings::default()).await;
+    let dead_letter = Some(TopicName::parse("dead").expect("a name"));
+    create(&broker, "jobs", QueueSettings { attempts_max: 2, dead_letter, ..QueueSettings::default() }).await;
+    let sent = send(&broker, "jobs", &["bad"]).await;
+    for _ in 0..2 {
+        let got = receive(&broker, "jobs", 1).await;
+        broker.nack("jobs", &[(got[0].receipt, None)]).await.expect("answered")[0].expect("returned");
+    }
+    assert!(receive(&broker, "jobs", 1).await.is_empty());
+    let wanted = Receive { wait: Duration::from_secs(20), ..Receive::default() };
+    let dead = broker.receive("dead", &wanted).await.expect("received");
+    assert_eq!((dead[0].id, dead[0].source(), dead[0].attempts), (sent[0].id, Some("jobs"), 1));
+    broker.nack("dead", &[(dead[0].receipt, None)]).await.expect("answered")[0].expect("returned");
+    let id = broker.start_redrive("dead", None, None).await.expect("started");
+    let back = broker.receive("jobs", &wanted).await.expect("received");
+    assert_eq!((bodies(&back), back[0].id), (vec!["bad".to_owned()], sent[0].id));
+    while broker.redrives("dead").iter().any(|shown| shown.id == id && shown.state == RedriveState::Running) {
+        tokio::task::yield_now().await;
+    }
+    let shown = broker.redrives("dead").remove(0);
+    assert_eq!((shown.state, shown.moved), (RedriveState::Completed, 1));
+    assert_eq!(broker.start_redrive("nowhere", None, None).await.map_err(|e| e.kind), Err(ErrorKind::NotFound));
+}
+
+#[tokio::test]
+async fn a_queue_is_found_again_with_what_was_given_out() {
+    let dir = TempDir::new().expect("a folder");
+    let (receipt, ids) = {
+        let broker = on_disk(&dir);
+        create(&broker, "jobs", QueueSettings::default()).await;
+        let sent = send(&broker, "jobs", &["a", "b", "c", "d"]).await;
+        let later = OutMessage { body: b"later", delay_ms: Some(600_000), ..OutMessage::default() };
+        broker.send("jobs", &[later]).await.expect("sent").remove(0).expect("taken");
+        let got = receive(&broker, "jobs", 3).await;
+        ack(&broker, "jobs", &got[1..2]).await;
+        broker.put_document("kind", "name", Some("value".into())).await.expect("kept");
+        assert_eq!(counts(&broker, "jobs").await, (1, 2, 1));
+        broker.stop().expect("stops");
+        let definition = broker.queue("jobs").await.expect("there");
+        (broker.seal(&definition, &got[0].receipt).expect("sealed"), sent)
+    };
+    let broker = on_disk(&dir);
+    assert_eq!(counts(&broker, "jobs").await, (1, 2, 1));
+    assert_eq!(broker.document("kind", "name").await.expect("read"), Some("value".into()));
+    let definition = broker.queue("jobs").await.expect("there");
+    let receipt = broker.unseal(&definition, &receipt).expect("a receipt");
+    assert_eq!(broker.ack("jobs", &[receipt]).await.expect("answered"), [Ok(())]);
+    let rest = receive(&broker, "jobs", 10).await;
+    assert_eq!((bodies(&rest), rest[0].id), (vec!["d".to_owned()], ids[3].id));
+    let definition_of_other = {
+        create(&broker, "other", QueueSettings::default()).await;
+        broker.queue("other").await.expect("there")
+    };
+    let sealed = broker.seal(&definition, &receipt).expect("sealed");
+    broker.unseal(&definition_of_other, &sealed).expect_err("a receipt of another queue");
+    broker.unseal(&definition, &sealed.replace('A', "B")).expect_err("a forged receipt");
+    broker.delete_queue("jobs").await.expect("deleted");
+    broker.stop().expect("stops");
+    drop(broker);
+    let broker = on_disk(&dir);
+    assert_eq!(broker.queue("jobs").await.map_err(|error| error.kind), Err(ErrorKind::NotFound));
+    assert_eq!(
+        broker
+            .list_topics("", 10)
+            .0
+            .iter()
+            .map(|topic| topic.name.as_str())
+            .filter(|name| !name.starts_with("_"))
+            .collect::<Vec<_>>(),
+        ["other"]
+    );
+}
+
+#[tokio::test]
+async fn each_queue_over_a_topic_gets_all_of_it() {
+    let broker = in_memory();
+    let settings = TopicSettings { partitions: 3, storage: Storage::Memory, ..TopicSettings::default() };
+    broker.create_topic("news", settings).await.expect("created");
+    for name in ["one", "two"] {
+        let topic = Some(TopicName::parse("news").expect("a name"));
+        broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name(name)) }).await.expect("created");
+    }
+    for value in ["a", "b", "c", "d"] {
+        let mut builder = BatchBuilder::new();
+        builder.push(crate::now_ms() as i64, Some(value.as_bytes()), Some(value.as_bytes()), &[]).expect("small");
+        let batch = builder.finish().expect("a record");
+        broker.publish("news", None, Acks::Committed, batch, &mut Wakes::default()).await.expect("published");
+    }
+    for name in ["one", "two"] {
+        let mut got = bodies(&receive(&broker, name, 10).await);
+        got.sort_unstable();
+        assert_eq!(got, ["a", "b", "c", "d"], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn purged_and_sought() {
+    let broker = in_memory();
+    let settings = TopicSettings { storage: Storage::Memory, ..TopicSettings::default() };
+    broker.create_topic("log", settings).await.expect("created");
+    let topic = Some(TopicName::parse("log").expect("a name"));
+    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
+    let messages = ["a", "b", "c"].map(|body| OutMessage { body: body.as_bytes(), ..OutMessage::default() });
+    broker.send_to_topic("log", &messages).await.expect("sent");
+    let got = receive(&broker, "view", 2).await;
+    let peeked = broker.peek("view", None, 10).await.expect("seen");
+    assert_eq!(peeked.iter().map(|peeked| peeked.attempts).collect::<Vec<_>>(), [1, 1, 0]);
+    assert_eq!(broker.purge_queue("view").await.expect("purged"), 3);
+    assert_eq!(counts(&broker, "view").await, (0, 0, 0));
+    assert_eq!(broker.ack("view", &[got[0].receipt]).await.expect("answered"), [Ok(())], "it is done with");
+    broker.seek_queue("view", SeekTo::Earliest).await.expect("sought");
+    assert_eq!(bodies(&receive(&broker, "view", 10).await), ["a", "b", "c"]);
+}

@@ -1,0 +1,194 @@
+//! A queue's view of one partition: its leases, and where it reads. It lives behind the partition's lock.
+
+use std::sync::Arc;
+
+use engine::queue::{Cursor, Lease, Look, Queue, QueueRecord, group_of, header, header_of};
+use engine::{Offset, PartitionId, Record, RecordBatch, Records, Result};
+
+use super::QueueCell;
+use crate::log::{Log, Read};
+
+/// Records that one look may keep, so that they are not read twice.
+const LOOKED_MAX: usize = 1024;
+
+pub(crate) struct QueueView {
+    pub(crate) cell: Arc<QueueCell>,
+    pub(crate) queue: Queue,
+    /// Messages say themselves until when they are delayed: each has to be looked at when it comes.
+    pub(crate) has_delays: bool,
+    /// What happens to messages is written down.
+    pub(crate) is_saved: bool,
+    reader: Reader,
+}
+
+/// What is at an offset.
+pub(super) enum Found {
+    Record(Record),
+    /// No message.
+    Absent,
+    /// In a file, that has to be read first.
+    Cold,
+}
+
+/// Reads one record after the other without beginning each batch anew.
+#[derive(Default)]
+struct Reader {
+    /// Batches that were read from a file for this queue.
+    window: Vec<RecordBatch>,
+    open: Option<OpenBatch>,
+    /// What was looked at in this turn.
+    looked: Vec<Record>,
+}
+
+/// A batch that is being read. Records before `next` were passed.
+struct OpenBatch {
+    end: Offset,
+    next: Offset,
+    records: Records,
+}
+
+/// A message that was given out, with what it says.
+pub(super) struct Given {
+    pub(super) lease: Lease,
+    pub(super) record: Record,
+}
+
+/// What one turn at a partition brought.
+#[derive(Default)]
+pub(super) struct Turn {
+    pub(super) given: Vec<Given>,
+    /// Leased, and still to be read from a file.
+    pub(super) unread: Vec<Lease>,
+    pub(super) dead: Vec<Lease>,
+    /// Where it could not go on without reading a file.
+    pub(super) cold: Option<Offset>,
+    pub(super) is_full: bool,
+}
+
+impl QueueView {
+    pub(crate) fn new(cell: Arc<QueueCell>, queue: Queue, is_saved: bool) -> Self {
+        Self { cell, queue, has_delays: false, is_saved, reader: Reader::default() }
+    }
+
+    /// A batch can be read from now on.
+    pub(crate) fn arrive(&mut self, batch: &RecordBatch, now_ms: u64) {
+        let definition = self.cell.definition();
+        let settings = &definition.settings;
+        if self.has_delays || settings.delay_ms > 0 || settings.filter.is_some() {
+            self.look_through(batch, now_ms);
+        }
+        self.queue.append(batch.next_offset());
+    }
+
+    /// Finds messages that are delayed, or that are for nobody.
+    pub(crate) fn look_through(&mut self, batch: &RecordBatch, now_ms: u64) {
+        let definition = self.cell.definition();
+        let settings = &definition.settings;
+        let from = self.queue.next();
+        let records = match batch.records_from(from) {
+            Ok(records) => records,
+            Err(error) => return tracing::warn!(queue = %definition.name, %error, "a batch holds no readable messages"),
+        };
+        for view in records.iter().map_while(Result::ok) {
+            let attribute = |name: &str| header_of(&view, name);
+            if settings.filter.as_ref().is_some_and(|filter| !filter.matches(attribute)) {
+                self.queue.leave_out(view.offset);
+                continue;
+            }
+            let said = header_of(&view, header::DUE).and_then(|due| due.parse().ok());
+            let due_ms = said.unwrap_or_else(|| (view.timestamp_ms.max(0) as u64).saturating_add(settings.delay_ms));
+            if due_ms > now_ms {
+                self.queue.delay(view.offset, due_ms);
+            }
+        }
+    }
+
+    /// Gives out messages, with what they say where that can be had at once.
+    pub(super) fn take(&mut self, log: &Log, now_ms: u64, max: usize, lease_ms: u64) -> Turn {
+        let reader = &mut self.reader;
+        reader.looked.clear();
+        let taken = self.queue.take(now_ms, max, lease_ms, |offset| reader.look(log, offset));
+        let mut turn = Turn { dead: taken.dead, cold: taken.cold, is_full: taken.is_full, ..Turn::default() };
+        for lease in taken.leases {
+            match self.reader.find(log, lease.offset) {
+                Found::Record(record) => turn.given.push(Given { lease, record }),
+                Found::Cold => turn.unread.push(lease),
+                // Nobody misses it, and nobody else has it.
+                Found::Absent => {
+                    self.queue.ack(lease.offset, lease.lease, now_ms).unwrap_or_default();
+                }
+            }
+        }
+        turn
+    }
+
+    pub(super) fn find(&mut self, log: &Log, offset: Offset) -> Found {
+        self.reader.find(log, offset)
+    }
+
+    /// How far the queue has come, to be written down.
+    pub(super) fn cursor_record(&self, partition: PartitionId) -> QueueRecord {
+        let cursor = Cursor { next: self.queue.next(), has_delays: self.has_delays };
+        QueueRecord::Cursor { queue: self.cell.id, partition, cursor: Some(cursor) }
+    }
+
+    pub(super) fn seek(&mut self, to: Offset) {
+        self.queue.seek(to);
+        self.reader = Reader::default();
+    }
+
+    /// Batches of a file for the next turn, in place of those before.
+    pub(super) fn set_window(&mut self, batches: Vec<RecordBatch>) {
+        self.reader = Reader { window: batches, ..Reader::default() };
+    }
+}
+
+impl Reader {
+    fn look(&mut self, log: &Log, offset: Offset) -> Look {
+        match self.find(log, offset) {
+            Found::Cold => Look::Cold,
+            Found::Absent => Look::Absent,
+            Found::Record(record) => {
+                let group = record.key.as_deref().map(group_of);
+                if self.looked.len() < LOOKED_MAX {
+                    self.looked.push(record);
+                }
+                Look::Message(group)
+            }
+        }
+    }
+
+    fn find(&mut self, log: &Log, offset: Offset) -> Found {
+        if let Ok(at) = self.looked.binary_search_by_key(&offset, |record| record.offset) {
+            return Found::Record(self.looked[at].clone());
+        }
+        if self.open.as_ref().is_none_or(|open| !(open.next..open.end).contains(&offset)) {
+            self.open = match self.batch(log, offset) {
+                Ok(Some(batch)) => batch.records_from(offset).ok().map(|records| OpenBatch {
+                    end: batch.next_offset(),
+                    next: offset,
+                    records,
+                }),
+                Ok(None) => return Found::Cold,
+                Err(_) => None,
+            };
+        }
+        let Some(open) = &mut self.open else {
+            return Found::Absent;
+        };
+        open.next = offset + 1;
+        open.records.find(offset).map_or(Found::Absent, Found::Record)
+    }
+
+    /// The batch that holds an offset; `None` where it is in a file.
+    fn batch(&self, log: &Log, offset: Offset) -> Result<Option<RecordBatch>> {
+        let at = self.window.partition_point(|batch| batch.next_offset() <= offset);
+        if let Some(batch) = self.window.get(at).filter(|batch| batch.base_offset() <= offset) {
+            return Ok(Some(batch.clone()));
+        }
+        Ok(match log.read(offset, 1)? {
+            Read::Batches(batches) => batches.into_iter().next(),
+            Read::Cold(_) => None,
+        })
+    }
+}

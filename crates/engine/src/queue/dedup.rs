@@ -1,0 +1,76 @@
+//! What was sent within the last minutes, so that nothing is taken twice.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ids::Offset;
+
+/// How long a message is known by its deduplication id.
+pub const DEDUP_WINDOW_MS: u64 = 300_000;
+/// Ids that one partition knows at a time. Beyond that nothing with an id is taken.
+const IDS_MAX: usize = 1 << 20;
+
+/// The ids of one partition.
+///
+/// Invariant: both have the same ids, `by_age` in the order in which they were sent.
+#[derive(Debug, Default)]
+pub struct Dedup {
+    seen: HashMap<Arc<[u8]>, Offset, foldhash::fast::RandomState>,
+    by_age: VecDeque<(u64, Arc<[u8]>)>,
+}
+
+impl Dedup {
+    /// An id among those of its scope: of a key, or of the whole queue.
+    pub fn id(scope: &[u8], id: &[u8]) -> Arc<[u8]> {
+        let length = (scope.len() as u32).to_be_bytes();
+        [&length[..], scope, id].concat().into()
+    }
+
+    /// Where the message is that was sent with this id, if it was lately. Fails where there is no room for one more.
+    pub fn find(&mut self, id: &[u8], now_ms: u64) -> Result<Option<Offset>> {
+        while let Some((_, old)) = self.by_age.pop_front_if(|(at_ms, _)| *at_ms + DEDUP_WINDOW_MS <= now_ms) {
+            self.seen.remove(&old);
+        }
+        match self.seen.get(id) {
+            None if self.seen.len() >= IDS_MAX => Err(Error::busy(format!(
+                "{IDS_MAX} messages with a deduplication id were sent within {} s; send fewer, or to more queues",
+                DEDUP_WINDOW_MS / 1000
+            ))),
+            found => Ok(found.copied()),
+        }
+    }
+
+    /// A message was sent with this id, which [`Dedup::find`] did not know.
+    pub fn insert(&mut self, id: Arc<[u8]>, offset: Offset, now_ms: u64) {
+        if self.seen.insert(id.clone(), offset).is_none() {
+            self.by_age.push_back((now_ms, id));
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.seen.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_known_for_its_window_and_among_its_scope() {
+        let mut dedup = Dedup::default();
+        let id = Dedup::id(b"a", b"1");
+        assert_eq!(dedup.find(&id, 0), Ok(None));
+        dedup.insert(id.clone(), 7, 0);
+        assert_eq!(dedup.find(&id, DEDUP_WINDOW_MS - 1), Ok(Some(7)));
+        assert_eq!(dedup.find(&Dedup::id(b"b", b"1"), 1), Ok(None));
+        assert_eq!(dedup.find(&Dedup::id(b"", b"a1"), 1), Ok(None));
+        assert_eq!(dedup.find(&id, DEDUP_WINDOW_MS), Ok(None));
+        assert!(dedup.is_empty());
+    }
+}

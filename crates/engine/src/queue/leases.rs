@@ -1,0 +1,593 @@
+//! The state machine of a queue over one partition: who holds which message until when, and what is next.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::line::{GroupId, Line, Stand};
+use super::{LEASE_TOTAL_MS_MAX, QueueSettings, WAITING_MAX};
+use crate::ids::Offset;
+
+/// What is written of a lease that the broker itself holds, while it moves the message elsewhere: no time ends it.
+const NEVER: u64 = u64::MAX;
+/// Messages that one look hands over to be moved to the dead letters.
+const DEAD_PER_LOOK_MAX: usize = 64;
+/// Timers that may be out of date before they are sorted out.
+const STALE_TIMERS_MIN: usize = 1024;
+
+/// Where a message is, that is not done with and not simply next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// Somebody has it until it is due.
+    Leased = 1,
+    /// It can be given out.
+    Waiting = 2,
+    /// It can be given out once it is due.
+    Delayed = 3,
+    /// Nobody shall have it; the cursor did not come by yet.
+    Left = 4,
+}
+
+impl Phase {
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::Leased, Self::Waiting, Self::Delayed, Self::Left].into_iter().find(|phase| *phase as u8 == code)
+    }
+
+    fn stand(self) -> Option<Stand> {
+        match self {
+            Self::Leased => Some(Stand::Leased),
+            Self::Waiting => Some(Stand::Waiting),
+            Self::Delayed => Some(Stand::Delayed),
+            Self::Left => None,
+        }
+    }
+}
+
+/// What is known of a message beside its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub phase: Phase,
+    /// When the lease or the delay ends, ms since 1970.
+    pub due_ms: u64,
+    /// The newest lease; 0 where there was none.
+    pub lease: u64,
+    /// How often it was given out.
+    pub attempts: u32,
+    /// When it was given out first.
+    pub first_ms: u64,
+    pub group: Option<GroupId>,
+}
+
+/// A message that was given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub offset: Offset,
+    pub lease: u64,
+    pub attempts: u32,
+    pub first_ms: u64,
+}
+
+/// What is seen of a message where its group has to be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    Message(Option<GroupId>),
+    /// There is none at this offset: compaction took it, or it is no message.
+    Absent,
+    /// It has to be read from a file first.
+    Cold,
+}
+
+/// What one look at the queue gives out.
+#[derive(Debug, Default)]
+pub struct Taken {
+    pub leases: Vec<Lease>,
+    /// Messages with no attempt left: leased to the broker, to be moved to the dead letters.
+    pub dead: Vec<Lease>,
+    /// The message at which it had to stop, because it has to be read first.
+    pub cold: Option<Offset>,
+    /// As many are leased as may be.
+    pub is_full: bool,
+}
+
+/// Why a receipt does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseError {
+    /// There is no such message any more.
+    Gone,
+    /// The lease is over, or another has the message.
+    Expired,
+    /// Nobody has the message.
+    NotLeased,
+    /// The message would be held longer than anybody may.
+    TooLong,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Can be given out.
+    pub visible: u64,
+    pub leased: u64,
+    pub delayed: u64,
+}
+
+/// Leases over the messages of one partition.
+///
+/// Invariants: what is before `floor` is done with. From `floor` to `next` an offset has an entry or is done with. From
+/// `next` on an offset without an entry was given to nobody yet; one with an entry is [`Phase::Delayed`] or
+/// [`Phase::Left`], and `ahead` counts those.
+#[derive(Debug)]
+pub struct Queue {
+    settings: QueueSettings,
+    floor: Offset,
+    next: Offset,
+    end: Offset,
+    entries: HashMap<Offset, Entry, foldhash::fast::RandomState>,
+    line: Line,
+    /// When leases and delays end, with the lease. Some are out of date: the entry decides.
+    timers: BinaryHeap<Reverse<(u64, Offset, u64)>>,
+    counts: PhaseCounts,
+    ahead: u64,
+    last_lease: u64,
+    /// Offsets whose entries changed since they were saved, where they are saved.
+    changes: Option<Vec<Offset>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PhaseCounts {
+    leased: u64,
+    waiting: u64,
+    delayed: u64,
+}
+
+impl PhaseCounts {
+    fn of(&mut self, phase: Phase) -> Option<&mut u64> {
+        match phase {
+            Phase::Leased => Some(&mut self.leased),
+            Phase::Waiting => Some(&mut self.waiting),
+            Phase::Delayed => Some(&mut self.delayed),
+            Phase::Left => None,
+        }
+    }
+}
+
+impl Queue {
+    /// A queue that begins at an offset of a log that ends at `end`. One that is saved says what changes.
+    pub fn new(settings: QueueSettings, start: Offset, end: Offset, is_saved: bool) -> Self {
+        Self {
+            line: Line::new(settings.order),
+            settings,
+            floor: start,
+            next: start,
+            end: end.max(start),
+            entries: HashMap::default(),
+            timers: BinaryHeap::new(),
+            counts: PhaseCounts::default(),
+            ahead: 0,
+            last_lease: 0,
+            changes: is_saved.then(Vec::new),
+        }
+    }
+
+    /// Everything before it is done with.
+    pub fn floor(&mut self) -> Offset {
+        while self.floor < self.next && !self.entries.contains_key(&self.floor) {
+            self.floor += 1;
+        }
+        self.floor
+    }
+
+    /// The first message that nobody was ever given.
+    pub fn next(&self) -> Offset {
+        self.next
+    }
+
+    pub fn end(&self) -> Offset {
+        self.end
+    }
+
+    pub fn is_done(&self, offset: Offset) -> bool {
+        offset < self.floor || (offset < self.next && !self.entries.contains_key(&offset))
+    }
+
+    pub fn entry(&self, offset: Offset) -> Option<&Entry> {
+        self.entries.get(&offset)
+    }
+
+    pub fn noisy_groups(&self) -> usize {
+        self.line.noisy_groups()
+    }
+
+    /// How many there are of each kind at this time.
+    pub fn counts(&mut self, now_ms: u64) -> Counts {
+        self.expire(now_ms);
+        let PhaseCounts { leased, waiting, delayed } = self.counts;
+        Counts { visible: self.end - self.next - self.ahead + waiting, leased, delayed }
+    }
+
+    /// When something changes by itself the next time, at the earliest.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        self.timers.peek().map(|Reverse((due_ms, ..))| *due_ms)
+    }
+
+    /// The log has grown to this offset.
+    pub fn append(&mut self, end: Offset) {
+        self.end = self.end.max(end);
+    }
+
+    /// A message at or after the cursor is for nobody before this time.
+    pub fn delay(&mut self, offset: Offset, due_ms: u64) {
+        if offset >= self.next && !self.entries.contains_key(&offset) {
+            self.ahead += 1;
+            self.put(offset, Entry { phase: Phase::Delayed, due_ms, lease: 0, attempts: 0, first_ms: 0, group: None });
+        }
+    }
+
+    /// A message at or after the cursor is for nobody.
+    pub fn leave_out(&mut self, offset: Offset) {
+        if offset >= self.next && !self.entries.contains_key(&offset) {
+            self.ahead += 1;
+            self.put(offset, Entry { phase: Phase::Left, due_ms: 0, lease: 0, attempts: 0, first_ms: 0, group: None });
+        }
+    }
+
+    /// Gives out up to `max` messages until `lease_ms` from now. Where messages have groups, `look` says which.
+    pub fn take(&mut self, now_ms: u64, max: usize, lease_ms: u64, mut look: impl FnMut(Offset) -> Look) -> Taken {
+        self.expire(now_ms);
+        let mut taken = Taken::default();
+        while taken.leases.len() < max && taken.dead.len() < DEAD_PER_LOOK_MAX {
+            let out = self.counts.leased + (taken.leases.len() + taken.dead.len()) as u64;
+            taken.is_full = out >= u64::from(self.settings.in_flight_max);
+            if taken.is_full {
+                break;
+            }
+            let Some((offset, group)) = self.pick(&mut look, &mut taken.cold) else {
+                break;
+            };
+            let before = self.entries.get(&offset).map_or((0, 0), |entry| (entry.attempts, entry.first_ms));
+            if before.0 > 0 || self.entries.contains_key(&offset) {
+                self.drop_entry(offset);
+            }
+            let is_dead = self.settings.is_last_attempt(before.0);
+            self.last_lease = (self.last_lease + 1).max(now_ms << 16);
+            let attempts = before.0 + u32::from(!is_dead);
+            let first_ms = if before.0 == 0 { now_ms } else { before.1 };
+            let lease = Lease { offset, lease: self.last_lease, attempts, first_ms };
+            match is_dead {
+                true => taken.dead.push(lease),
+                false => taken.leases.push(lease),
+            }
+            // A group is locked for the next look, not for this one: it may give more of its messages in their order.
+            let due_ms = if is_dead { NEVER } else { now_ms.saturating_add(lease_ms) };
+            let entry = Entry { phase: Phase::Leased, due_ms, lease: lease.lease, attempts, first_ms, group };
+            self.entries.insert(offset, entry);
+            self.note(offset);
+            self.set_timer(offset, &entry);
+        }
+        for lease in taken.leases.iter().chain(&taken.dead) {
+            let group = self.entries.get(&lease.offset).and_then(|entry| entry.group);
+            self.line.add(lease.offset, group, Stand::Leased);
+            self.counts.leased += 1;
+        }
+        taken
+    }
+
+    /// The message that is next; it waits in no line any more.
+    fn pick(
+        &mut self,
+        look: &mut impl FnMut(Offset) -> Look,
+        cold: &mut Option<Offset>,
+    ) -> Option<(Offset, Option<GroupId>)> {
+        if let Some(first) = self.line.first(false) {
+            return Some(first);
+        }
+        while self.next < self.end {
+            let offset = self.next;
+            let group = match self.line.has_groups().then(|| look(offset)) {
+                Some(Look::Cold) => {
+                    *cold = Some(offset);
+                    break;
+                }
+                Some(Look::Absent) => {
+                    self.pass(offset, None);
+                    continue;
+                }
+                Some(Look::Message(group)) => group,
+                None => None,
+            };
+            if self.entries.contains_key(&offset) {
+                self.pass(offset, group);
+                continue;
+            }
+            if self.line.admits(group) {
+                self.next += 1;
+                return Some((offset, group));
+            }
+            if self.counts.waiting >= WAITING_MAX {
+                break;
+            }
+            // Others of its group go first: it waits where it is found without looking again.
+            self.next += 1;
+            let entry = Entry { phase: Phase::Waiting, due_ms: 0, lease: 0, attempts: 0, first_ms: 0, group };
+            self.put(offset, entry);
+        }
+        self.line.first(true)
+    }
+
+    /// The cursor goes by a message that is not to be given out now.
+    fn pass(&mut self, offset: Offset, group: Option<GroupId>) {
+        self.next += 1;
+        let Some(entry) = self.entries.get(&offset).copied() else {
+            return;
+        };
+        self.ahead -= 1;
+        self.drop_entry(offset);
+        if entry.phase == Phase::Delayed {
+            self.put(offset, Entry { group, ..entry });
+        }
+    }
+
+    /// A message is done with. Says whether it was there.
+    pub fn ack(&mut self, offset: Offset, lease: u64, now_ms: u64) -> Result<bool, LeaseError> {
+        if self.is_done(offset) && !self.settings.is_strict {
+            return Ok(false);
+        }
+        self.check(offset, lease, now_ms)?;
+        self.drop_entry(offset);
+        Ok(true)
+    }
+
+    /// A lease ends so long from now, in the place of when it would have.
+    pub fn extend(&mut self, offset: Offset, lease: u64, now_ms: u64, lease_ms: u64) -> Result<(), LeaseError> {
+        let entry = self.check_leased(offset, lease, now_ms)?;
+        if lease_ms == 0 {
+            self.give_back(offset, entry, now_ms, 0);
+            return Ok(());
+        }
+        let due_ms = now_ms.saturating_add(lease_ms);
+        if due_ms > entry.first_ms.saturating_add(LEASE_TOTAL_MS_MAX) {
+            return Err(LeaseError::TooLong);
+        }
+        let entry = Entry { due_ms, ..entry };
+        self.entries.insert(offset, entry);
+        self.note(offset);
+        self.set_timer(offset, &entry);
+        Ok(())
+    }
+
+    /// A message goes back, for others after a delay: that of the queue where none is named.
+    pub fn nack(&mut self, offset: Offset, lease: u64, now_ms: u64, delay_ms: Option<u64>) -> Result<(), LeaseError> {
+        let entry = self.check_leased(offset, lease, now_ms)?;
+        let delay_ms = delay_ms.unwrap_or_else(|| self.settings.backoff_after(entry.attempts));
+        self.give_back(offset, entry, now_ms, delay_ms);
+        Ok(())
+    }
+
+    /// A message that was given out just now goes back as if it had not been: its receiver never saw it.
+    pub fn untake(&mut self, lease: &Lease) {
+        let Some(entry) = self.entries.get(&lease.offset).copied().filter(|entry| entry.lease == lease.lease) else {
+            return;
+        };
+        self.drop_entry(lease.offset);
+        let attempts = entry.attempts.saturating_sub(1);
+        let first_ms = if attempts == 0 { 0 } else { entry.first_ms };
+        self.put(lease.offset, Entry { phase: Phase::Waiting, due_ms: 0, attempts, first_ms, ..entry });
+    }
+
+    /// What the broker was to move could not be moved: it may try again after a while.
+    pub fn keep_dead(&mut self, offset: Offset, now_ms: u64, delay_ms: u64) {
+        if let Some(entry) = self.entries.get(&offset).copied().filter(|entry| entry.due_ms == NEVER) {
+            self.give_back(offset, entry, now_ms, delay_ms);
+        }
+    }
+
+    fn check(&self, offset: Offset, lease: u64, now_ms: u64) -> Result<Entry, LeaseError> {
+        let entry = self.entries.get(&offset).copied().filter(|entry| entry.lease > 0).ok_or(LeaseError::Gone)?;
+        let is_newest = entry.lease == lease;
+        let runs = entry.phase == Phase::Leased && entry.due_ms > now_ms;
+        let counts = if self.settings.is_strict { is_newest && runs } else { lease <= entry.lease && lease > 0 };
+        if counts { Ok(entry) } else { Err(LeaseError::Expired) }
+    }
+
+    fn check_leased(&mut self, offset: Offset, lease: u64, now_ms: u64) -> Result<Entry, LeaseError> {
+        self.expire(now_ms);
+        let entry = self.check(offset, lease, now_ms)?;
+        if entry.phase == Phase::Leased { Ok(entry) } else { Err(LeaseError::NotLeased) }
+    }
+
+    /// A leased message, and where order asks for it those of its group after it, go back.
+    fn give_back(&mut self, offset: Offset, entry: Entry, now_ms: u64, delay_ms: u64) {
+        let mut back = vec![(offset, entry)];
+        if self.settings.returns_following {
+            let after = self.line.leased_after(offset, entry.group).into_iter();
+            back.extend(after.filter_map(|offset| Some((offset, *self.entries.get(&offset)?))));
+        }
+        for (offset, entry) in back {
+            let due_ms = now_ms.saturating_add(delay_ms);
+            let phase = if delay_ms == 0 { Phase::Waiting } else { Phase::Delayed };
+            self.drop_entry(offset);
+            self.put(offset, Entry { phase, due_ms, ..entry });
+        }
+    }
+
+    /// Ends the leases and delays whose time has come.
+    pub fn expire(&mut self, now_ms: u64) {
+        while let Some(Reverse((due_ms, offset, lease))) = self.timers.peek().copied()
+            && due_ms <= now_ms
+        {
+            self.timers.pop();
+            let Some(entry) = self.entries.get(&offset).copied() else {
+                continue;
+            };
+            if entry.due_ms != due_ms || entry.lease != lease {
+                continue;
+            }
+            match entry.phase {
+                Phase::Leased => {
+                    let delay_ms = self.settings.backoff_after(entry.attempts);
+                    self.give_back(offset, entry, now_ms, delay_ms);
+                }
+                // It is a message like any other that nobody was given yet.
+                Phase::Delayed if offset >= self.next => {
+                    self.ahead -= 1;
+                    self.drop_entry(offset);
+                }
+                Phase::Delayed => {
+                    self.drop_entry(offset);
+                    self.put(offset, Entry { phase: Phase::Waiting, ..entry });
+                }
+                Phase::Waiting | Phase::Left => {}
+            }
+        }
+    }
+
+    /// Everything up to an offset is done with, everything from there on is as if nobody had been given it.
+    pub fn seek(&mut self, to: Offset) {
+        let offsets: Vec<Offset> = self.entries.keys().copied().collect();
+        offsets.into_iter().for_each(|offset| self.drop_entry(offset));
+        self.timers.clear();
+        self.ahead = 0;
+        (self.floor, self.next, self.end) = (to, to, self.end.max(to));
+    }
+
+    /// Messages that are not done with, before the cursor, wait again; the others are done with.
+    pub fn restore_pending(&mut self, pending: impl IntoIterator<Item = Offset>, next: Offset) {
+        self.seek(next);
+        for offset in pending.into_iter().filter(|offset| *offset < next) {
+            self.floor = self.floor.min(offset);
+            self.put(
+                offset,
+                Entry { phase: Phase::Waiting, due_ms: 0, lease: 0, attempts: 0, first_ms: 0, group: None },
+            );
+        }
+    }
+
+    /// Offsets that something is known of.
+    pub fn offsets(&self) -> impl Iterator<Item = Offset> {
+        self.entries.keys().copied()
+    }
+
+    /// Offsets before the cursor that are not done with, in their order.
+    pub fn pending(&self) -> Vec<Offset> {
+        let mut pending: Vec<Offset> = self.entries.keys().copied().filter(|offset| *offset < self.next).collect();
+        pending.sort_unstable();
+        pending
+    }
+
+    /// The log has nothing before this offset any more.
+    pub fn trim(&mut self, start: Offset) {
+        if start <= self.floor() {
+            return;
+        }
+        let gone: Vec<Offset> = self.entries.keys().copied().filter(|offset| *offset < start).collect();
+        for offset in gone {
+            self.ahead -= u64::from(offset >= self.next);
+            self.drop_entry(offset);
+        }
+        self.floor = start;
+        self.next = self.next.max(start);
+        self.end = self.end.max(start);
+    }
+
+    /// Other settings count from now on. The order stays.
+    pub fn alter(&mut self, settings: QueueSettings) {
+        let order = self.settings.order;
+        self.settings = QueueSettings { order, ..settings };
+    }
+
+    fn put(&mut self, offset: Offset, entry: Entry) {
+        self.entries.insert(offset, entry);
+        self.count_in(offset, &entry);
+        self.set_timer(offset, &entry);
+        self.note(offset);
+    }
+
+    fn count_in(&mut self, offset: Offset, entry: &Entry) {
+        if let Some(stand) = entry.phase.stand() {
+            // What the cursor did not come by yet is in no line: its group is not known.
+            if offset < self.next {
+                self.line.add(offset, entry.group, stand);
+            }
+        }
+        if let Some(count) = self.counts.of(entry.phase) {
+            *count += 1;
+        }
+    }
+
+    fn drop_entry(&mut self, offset: Offset) {
+        let Some(entry) = self.entries.remove(&offset) else {
+            return;
+        };
+        if let Some(stand) = entry.phase.stand() {
+            self.line.remove(offset, entry.group, stand);
+        }
+        if let Some(count) = self.counts.of(entry.phase) {
+            *count -= 1;
+        }
+        self.note(offset);
+    }
+
+    fn set_timer(&mut self, offset: Offset, entry: &Entry) {
+        if !matches!(entry.phase, Phase::Leased | Phase::Delayed) || entry.due_ms == NEVER {
+            return;
+        }
+        self.timers.push(Reverse((entry.due_ms, offset, entry.lease)));
+        let timed = (self.counts.leased + self.counts.delayed) as usize;
+        if self.timers.len() > 2 * timed + STALE_TIMERS_MIN {
+            let entries = &self.entries;
+            self.timers.retain(|Reverse((due_ms, offset, lease))| {
+                entries.get(offset).is_some_and(|entry| entry.due_ms == *due_ms && entry.lease == *lease)
+            });
+        }
+    }
+
+    fn note(&mut self, offset: Offset) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(offset);
+        }
+    }
+
+    /// Entries that changed since the last call, with what is known now; without an entry, nothing is.
+    pub fn take_changes(&mut self) -> Vec<(Offset, Option<Entry>)> {
+        let mut offsets = self.changes.as_mut().map(std::mem::take).unwrap_or_default();
+        offsets.sort_unstable();
+        offsets.dedup();
+        offsets.into_iter().map(|offset| (offset, self.entries.get(&offset).copied())).collect()
+    }
+
+    /// An entry as it was saved. [`Queue::resume`] comes after the last.
+    pub fn restore(&mut self, offset: Offset, entry: Option<Entry>) {
+        match entry {
+            Some(entry) => self.entries.insert(offset, entry),
+            None => self.entries.remove(&offset),
+        };
+    }
+
+    /// Where the cursor was when it was saved last.
+    pub fn restore_next(&mut self, next: Offset) {
+        self.next = self.next.max(next);
+    }
+
+    /// Goes on with what was restored, over a log that has this.
+    pub fn resume(&mut self, start: Offset, end: Offset) {
+        let given = self.entries.iter().filter(|(_, entry)| entry.phase != Phase::Left && entry.lease > 0);
+        let after = given.map(|(offset, _)| offset + 1).max().unwrap_or(start);
+        // A log that lost its end has lost what was known of it.
+        self.entries.retain(|offset, _| (start..end).contains(offset));
+        self.next = self.next.max(after).max(start).min(end.max(start));
+        self.end = end.max(start);
+        self.floor = start;
+        let entries: Vec<(Offset, Entry)> = self.entries.iter().map(|(offset, entry)| (*offset, *entry)).collect();
+        for (offset, mut entry) in entries {
+            if entry.due_ms == NEVER {
+                // Whoever moved it is gone.
+                entry = Entry { phase: Phase::Waiting, due_ms: 0, ..entry };
+                self.entries.insert(offset, entry);
+            }
+            self.ahead += u64::from(offset >= self.next);
+            self.last_lease = self.last_lease.max(entry.lease);
+            self.count_in(offset, &entry);
+            self.set_timer(offset, &entry);
+        }
+        self.changes.iter_mut().for_each(Vec::clear);
+    }
+}

@@ -1,0 +1,334 @@
+//! What the topic of queues keeps: definitions of queues, what was given out of them, and what doors define.
+//!
+//! Each record is about one thing, which is its key; the newest record of a key counts, and one without a value says
+//! that there is nothing (any more). All integers are big-endian, a text is its length (2 bytes) and UTF-8.
+//!
+//! | Key | version | fields |
+//! |---|---|---|
+//! | a queue | 1 | name (text) |
+//! | a message that is not simply next | 2 | queue (u64), partition (u32), offset (u64) |
+//! | a cursor | 3 | queue (u64), partition (u32) |
+//! | a document of a door | 4 | kind (text), name (text) |
+//!
+//! | Value | version | fields |
+//! |---|---|---|
+//! | a queue | 1 | its id (u64), topic (text), whether it owns it (1), created and altered at, ms since 1970 (u64 each), settings, notes: how many (u16), and of each name and value (texts) |
+//! | settings | | lease, delay, retention, ms (u64 each), order (1), attempts (u32), dead letters (text, empty for none), backoff, ms (u64, u64), flags (1: 1 strict, 2 returns following, 4 keeps acknowledged), in flight (u32), messages, bytes (u64 each), overflow (1), filter (text, empty for none), dedup (1) |
+//! | a message | 1 | phase (1), due, ms since 1970 (u64), lease (u64), attempts (u32), first given out, ms since 1970 (u64), whether it has a group (1), group (u64) |
+//! | a cursor | 1 | the next offset (u64), whether messages after it may be delayed (1) |
+//! | a document | 1 | its bytes, to the end |
+
+use std::collections::BTreeMap;
+
+use bytes::BufMut;
+
+use super::{DedupRule, Entry, Filter, Order, Phase, QueueName, QueueOverflow, QueueSettings};
+use crate::error::Result;
+use crate::fields::{Fields, put_text, unknown_version};
+use crate::ids::{Offset, PartitionId, TopicName};
+
+const KEY_QUEUE: u16 = 1;
+const KEY_ENTRY: u16 = 2;
+const KEY_CURSOR: u16 = 3;
+const KEY_DOCUMENT: u16 = 4;
+const VALUE_VERSION: u16 = 1;
+
+const STRICT: u8 = 1;
+const RETURNS_FOLLOWING: u8 = 2;
+const KEEPS_ACKED: u8 = 4;
+
+/// What tells a queue from every other that there ever was, also of the same name.
+pub type QueueId = u64;
+
+/// A queue as it was defined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueDefinition {
+    pub id: QueueId,
+    pub name: QueueName,
+    pub topic: TopicName,
+    /// The topic came with the queue, and goes with it.
+    pub owns_topic: bool,
+    pub created_ms: u64,
+    pub altered_ms: u64,
+    pub settings: QueueSettings,
+    /// What doors keep with it, under names of their own.
+    pub notes: BTreeMap<String, String>,
+}
+
+/// How far a queue has come in one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// The first message that nobody was ever given.
+    pub next: Offset,
+    /// Among the messages from there on some may be delayed: they say so themselves.
+    pub has_delays: bool,
+}
+
+/// One record of the topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QueueRecord {
+    Queue { name: QueueName, definition: Option<Box<QueueDefinition>> },
+    Entry { queue: QueueId, partition: PartitionId, offset: Offset, entry: Option<Entry> },
+    Cursor { queue: QueueId, partition: PartitionId, cursor: Option<Cursor> },
+    Document { kind: String, name: String, value: Option<Vec<u8>> },
+}
+
+impl QueueRecord {
+    pub fn key(&self) -> Vec<u8> {
+        let mut key = Vec::with_capacity(32);
+        match self {
+            Self::Queue { name, .. } => {
+                key.put_u16(KEY_QUEUE);
+                put_text(&mut key, name.as_str());
+            }
+            Self::Entry { queue, partition, offset, .. } => {
+                key.put_u16(KEY_ENTRY);
+                key.put_u64(*queue);
+                key.put_u32(*partition);
+                key.put_u64(*offset);
+            }
+            Self::Cursor { queue, partition, .. } => {
+                key.put_u16(KEY_CURSOR);
+                key.put_u64(*queue);
+                key.put_u32(*partition);
+            }
+            Self::Document { kind, name, .. } => {
+                key.put_u16(KEY_DOCUMENT);
+                put_text(&mut key, kind);
+                put_text(&mut key, name);
+            }
+        }
+        key
+    }
+
+    /// `None` where there is nothing any more.
+    pub fn value(&self) -> Option<Vec<u8>> {
+        let mut value = Vec::with_capacity(64);
+        value.put_u16(VALUE_VERSION);
+        match self {
+            Self::Queue { definition, .. } => put_definition(&mut value, definition.as_ref()?),
+            Self::Entry { entry, .. } => put_entry(&mut value, entry.as_ref()?),
+            Self::Cursor { cursor, .. } => {
+                let cursor = (*cursor)?;
+                value.put_u64(cursor.next);
+                value.put_u8(u8::from(cursor.has_delays));
+            }
+            Self::Document { value: document, .. } => value.put_slice(document.as_ref()?),
+        }
+        Some(value)
+    }
+
+    pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Self> {
+        let (mut key, mut value) = (Fields(key), value.map(Fields));
+        let kind = key.u16()?;
+        if let Some(value) = &mut value {
+            value.check_version("value", VALUE_VERSION)?;
+        }
+        let record = match kind {
+            KEY_QUEUE => {
+                let name = QueueName::parse(key.text()?)?;
+                let definition = value.as_mut().map(|value| value.definition(name.clone())).transpose()?;
+                Self::Queue { name, definition: definition.map(Box::new) }
+            }
+            KEY_ENTRY => Self::Entry {
+                queue: key.u64()?,
+                partition: key.u32()?,
+                offset: key.u64()?,
+                entry: value.as_mut().map(Fields::entry).transpose()?,
+            },
+            KEY_CURSOR => Self::Cursor {
+                queue: key.u64()?,
+                partition: key.u32()?,
+                cursor: value.as_mut().map(Fields::cursor).transpose()?,
+            },
+            KEY_DOCUMENT => Self::Document {
+                kind: key.text()?.into(),
+                name: key.text()?.into(),
+                value: value.as_mut().map(|value| std::mem::take(&mut value.0).to_vec()),
+            },
+            other => return Err(unknown_version("key", other)),
+        };
+        key.end()?;
+        value.map_or(Ok(()), Fields::end)?;
+        Ok(record)
+    }
+}
+
+fn put_definition(out: &mut Vec<u8>, definition: &QueueDefinition) {
+    out.put_u64(definition.id);
+    put_text(out, definition.topic.as_str());
+    out.put_u8(u8::from(definition.owns_topic));
+    out.put_u64(definition.created_ms);
+    out.put_u64(definition.altered_ms);
+    let settings = &definition.settings;
+    out.put_u64(settings.lease_ms);
+    out.put_u64(settings.delay_ms);
+    out.put_u64(settings.retention_ms);
+    out.put_u8(settings.order as u8);
+    out.put_u32(settings.attempts_max);
+    put_text(out, settings.dead_letter.as_ref().map_or("", TopicName::as_str));
+    out.put_u64(settings.backoff_ms.0);
+    out.put_u64(settings.backoff_ms.1);
+    let flags = [
+        (settings.is_strict, STRICT),
+        (settings.returns_following, RETURNS_FOLLOWING),
+        (settings.keeps_acked, KEEPS_ACKED),
+    ];
+    out.put_u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
+    out.put_u32(settings.in_flight_max);
+    out.put_u64(settings.messages_max);
+    out.put_u64(settings.bytes_max);
+    out.put_u8(settings.overflow as u8);
+    put_text(out, &settings.filter.as_ref().map_or(String::new(), Filter::to_string));
+    out.put_u8(settings.dedup as u8);
+    out.put_u16(definition.notes.len() as u16);
+    for (name, value) in &definition.notes {
+        put_text(out, name);
+        put_text(out, value);
+    }
+}
+
+fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
+    out.put_u8(entry.phase as u8);
+    out.put_u64(entry.due_ms);
+    out.put_u64(entry.lease);
+    out.put_u32(entry.attempts);
+    out.put_u64(entry.first_ms);
+    out.put_u8(u8::from(entry.group.is_some()));
+    out.put_u64(entry.group.unwrap_or(0));
+}
+
+impl Fields<'_> {
+    fn cursor(&mut self) -> Result<Cursor> {
+        Ok(Cursor { next: self.u64()?, has_delays: self.flag()? })
+    }
+
+    fn entry(&mut self) -> Result<Entry> {
+        let (phase, due_ms, lease) = (self.code(Phase::from_code)?, self.u64()?, self.u64()?);
+        let (attempts, first_ms) = (self.u32()?, self.u64()?);
+        let (has_group, group) = (self.flag()?, self.u64()?);
+        Ok(Entry { phase, due_ms, lease, attempts, first_ms, group: has_group.then_some(group) })
+    }
+
+    fn definition(&mut self, name: QueueName) -> Result<QueueDefinition> {
+        let (id, topic, owns_topic) = (self.u64()?, TopicName::parse(self.text()?)?, self.flag()?);
+        let (created_ms, altered_ms, settings) = (self.u64()?, self.u64()?, self.queue_settings()?);
+        let notes = (0..self.u16()?).map(|_| Ok((self.text()?.into(), self.text()?.into())));
+        Ok(QueueDefinition {
+            notes: notes.collect::<Result<_>>()?,
+            id,
+            name,
+            topic,
+            owns_topic,
+            created_ms,
+            altered_ms,
+            settings,
+        })
+    }
+
+    fn queue_settings(&mut self) -> Result<QueueSettings> {
+        let (lease_ms, delay_ms, retention_ms) = (self.u64()?, self.u64()?, self.u64()?);
+        let (order, attempts_max) = (self.code(Order::from_code)?, self.u32()?);
+        let dead_letter = Some(self.text()?).filter(|topic| !topic.is_empty()).map(TopicName::parse).transpose()?;
+        let backoff_ms = (self.u64()?, self.u64()?);
+        let flags = self.code(|flags| (flags & !(STRICT | RETURNS_FOLLOWING | KEEPS_ACKED) == 0).then_some(flags))?;
+        let (in_flight_max, messages_max, bytes_max) = (self.u32()?, self.u64()?, self.u64()?);
+        let overflow = self.code(QueueOverflow::from_code)?;
+        let filter = Some(self.text()?).filter(|filter| !filter.is_empty()).map(Filter::parse).transpose()?;
+        let settings = QueueSettings {
+            lease_ms,
+            delay_ms,
+            retention_ms,
+            order,
+            attempts_max,
+            dead_letter,
+            backoff_ms,
+            is_strict: flags & STRICT != 0,
+            returns_following: flags & RETURNS_FOLLOWING != 0,
+            in_flight_max,
+            messages_max,
+            bytes_max,
+            overflow,
+            filter,
+            keeps_acked: flags & KEEPS_ACKED != 0,
+            dedup: self.code(DedupRule::from_code)?,
+        };
+        settings.validate()?;
+        Ok(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn records() -> Vec<QueueRecord> {
+        let name = QueueName::parse("orders.fifo").expect("a name");
+        let settings = QueueSettings {
+            order: Order::Groups,
+            attempts_max: 5,
+            dead_letter: Some(TopicName::parse("dead").expect("a name")),
+            backoff_ms: (10_000, 600_000),
+            is_strict: true,
+            filter: Some(Filter::parse("attributes:colour").expect("a filter")),
+            keeps_acked: true,
+            dedup: DedupRule::Group,
+            ..QueueSettings::default()
+        };
+        let definition = QueueDefinition {
+            id: 7,
+            name: name.clone(),
+            topic: TopicName::parse("orders.fifo").expect("a name"),
+            owns_topic: true,
+            created_ms: 1,
+            altered_ms: 2,
+            settings,
+            notes: [("sqs.tag.a".into(), "b".into())].into(),
+        };
+        let entry = Entry {
+            phase: Phase::Leased,
+            due_ms: 30,
+            lease: 9 << 16,
+            attempts: 2,
+            first_ms: 10,
+            group: Some(u64::MAX),
+        };
+        vec![
+            QueueRecord::Queue { name: name.clone(), definition: Some(Box::new(definition)) },
+            QueueRecord::Queue { name, definition: None },
+            QueueRecord::Entry { queue: 7, partition: 1, offset: 1 << 40, entry: Some(entry) },
+            QueueRecord::Entry { queue: 7, partition: 1, offset: 3, entry: None },
+            QueueRecord::Cursor { queue: 7, partition: 0, cursor: Some(Cursor { next: 12, has_delays: true }) },
+            QueueRecord::Cursor { queue: 7, partition: 0, cursor: None },
+            QueueRecord::Document { kind: "pubsub.schema".into(), name: "s".into(), value: Some(vec![1, 2]) },
+            QueueRecord::Document { kind: "pubsub.schema".into(), name: "s".into(), value: None },
+        ]
+    }
+
+    #[test]
+    fn records_come_back() {
+        for record in records() {
+            let (key, value) = (record.key(), record.value());
+            assert_eq!(QueueRecord::decode(&key, value.as_deref()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_short_or_of_another_version_is_refused() {
+        for record in records() {
+            let (key, value) = (record.key(), record.value());
+            for end in 0..key.len() {
+                QueueRecord::decode(&key[..end], value.as_deref()).expect_err("a key that is cut short");
+            }
+            let Some(mut value) = value else { continue };
+            let is_document = matches!(record, QueueRecord::Document { .. });
+            for end in 0..if is_document { 2 } else { value.len() } {
+                QueueRecord::decode(&key, Some(&value[..end])).expect_err("a value that is cut short");
+            }
+            value[1] += 1;
+            let kind = QueueRecord::decode(&key, Some(&value)).map_err(|error| error.kind);
+            assert_eq!(kind, Err(ErrorKind::Unsupported));
+        }
+    }
+}
