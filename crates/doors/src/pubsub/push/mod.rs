@@ -12,7 +12,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,7 @@ pub struct Message {
 }
 
 /// How a subscription pushes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// `projects/P/subscriptions/S`
     pub subscription: String,
@@ -117,7 +117,8 @@ impl Outcome {
 /// What all push subscriptions share.
 pub struct Pusher {
     http: Http,
-    key: SigningKey,
+    /// Set before the first subscription that has tokens.
+    key: OnceLock<SigningKey>,
     requests: Semaphore,
     kib: Semaphore,
     stats: Stats,
@@ -159,18 +160,23 @@ impl Drop for Counted<'_> {
 
 impl Pusher {
     /// Whose certificates endpoints show: `None` is whom the system trusts.
-    pub fn new(allow: Allow, key: SigningKey, roots: Option<RootCertStore>) -> Arc<Self> {
+    pub fn new(allow: Allow, roots: Option<RootCertStore>) -> Arc<Self> {
         Arc::new(Self {
             http: Http::new(allow, roots),
-            key,
+            key: OnceLock::new(),
             requests: Semaphore::new(REQUESTS_MAX),
             kib: Semaphore::new(REQUESTS_KIB_MAX as usize),
             stats: Stats::default(),
         })
     }
 
-    pub fn key(&self) -> &SigningKey {
-        &self.key
+    pub fn key(&self) -> Option<&SigningKey> {
+        self.key.get()
+    }
+
+    /// The key that signs from now on, if there is none yet.
+    pub fn set_key(&self, key: SigningKey) -> &SigningKey {
+        self.key.get_or_init(|| key)
     }
 
     pub fn start<S: Source>(self: &Arc<Self>, target: Target, source: S) -> PushTask {
@@ -265,10 +271,13 @@ impl<S: Source> Task<S> {
                 tracing::debug!(%status, endpoint = %self.target.endpoint.url, "a push endpoint refused a message");
                 Outcome::Refused
             }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                tracing::warn!(%error, endpoint = %self.target.endpoint.url, "a push is not allowed");
+                Outcome::Denied
+            }
             Ok(Err(error)) => {
                 tracing::debug!(%error, endpoint = %self.target.endpoint.url, "a push failed");
-                let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
-                if is_denied { Outcome::Denied } else { Outcome::Failed }
+                Outcome::Failed
             }
         };
         let took = began.elapsed();
@@ -307,7 +316,8 @@ impl<S: Source> Task<S> {
             Some((token, ends_s)) if now_s + TOKEN_RESERVE_S < *ends_s => Ok(Some(token.clone())),
             _ => {
                 let audience = audience.as_ref().unwrap_or(&self.target.endpoint.url);
-                let token = self.pusher.key.sign(service_account_email, audience, now_s)?;
+                let key = self.pusher.key.get().ok_or_else(|| io::Error::other("there is no key to sign with"))?;
+                let token = key.sign(service_account_email, audience, now_s)?;
                 *newest = Some((token.clone(), now_s + token::LIFETIME_S));
                 Ok(Some(token))
             }

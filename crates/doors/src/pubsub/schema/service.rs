@@ -20,7 +20,7 @@ pub trait Documents: Send + Sync + 'static {
     /// `None` removes it.
     fn put(&self, name: &str, value: Option<Bytes>) -> impl Future<Output = engine::Result<()>> + Send;
     /// Those whose names begin so, in the order of their names.
-    fn list(&self, prefix: &str) -> Vec<(String, Bytes)>;
+    fn list(&self, prefix: &str) -> impl Future<Output = engine::Result<Vec<(String, Bytes)>>> + Send;
 }
 
 /// The revisions that a topic lets messages follow: from `first` to `last`, both ends open where they are empty.
@@ -42,6 +42,8 @@ pub struct Schemas<D> {
 struct Cache {
     schemas: HashMap<String, Arc<Vec<Entry>>>,
     bytes: usize,
+    /// Counts writes: what was read before one is not kept after it.
+    writes: u64,
 }
 
 /// A revision, deleted ones as well, with its definition once that was asked for.
@@ -75,12 +77,12 @@ impl<D: Documents> Schemas<D> {
         expect_name(name)?;
         Definition::parse(kind, text)?;
         let _writing = self.writing.lock().await;
-        let all = self.all(name)?;
+        let all = self.all(name).await?;
         if live(&all).next().is_some() {
             return Err(Refusal::new(Code::AlreadyExists, "Schema already exists"));
         }
         let project = name.rsplit_once('/').map_or(name, |(project, _)| project);
-        if self.names(&format!("{project}/")).len() >= SCHEMAS_MAX {
+        if self.names(&format!("{project}/")).await?.len() >= SCHEMAS_MAX {
             return Err(Refusal::new(Code::ResourceExhausted, "Already at maximum number of schemas"));
         }
         self.append(name, kind, text, &all, now_ms).await
@@ -90,7 +92,7 @@ impl<D: Documents> Schemas<D> {
     pub async fn commit(&self, name: &str, kind: Kind, text: &str, now_ms: u64) -> Result<Revision, Refusal> {
         let new = Definition::parse(kind, text)?;
         let _writing = self.writing.lock().await;
-        let all = self.all(name)?;
+        let all = self.all(name).await?;
         let newest = live(&all).next_back().ok_or_else(|| Refusal::not_found("Schema not found"))?;
         if newest.text() == Some(text) && newest.revision.kind == kind {
             return Err(Refusal::new(Code::AlreadyExists, "Schema revision already exists"));
@@ -109,7 +111,7 @@ impl<D: Documents> Schemas<D> {
             return Err(Refusal::new(Code::InvalidArgument, "Missing revision ID"));
         }
         let _writing = self.writing.lock().await;
-        let all = self.all(name)?;
+        let all = self.all(name).await?;
         let old = find(&all, id)?;
         expect_room(&all)?;
         self.append(name, old.revision.kind, old.text().unwrap_or_default(), &all, now_ms).await
@@ -121,7 +123,7 @@ impl<D: Documents> Schemas<D> {
             return Err(Refusal::new(Code::InvalidArgument, "Missing revision ID"));
         }
         let _writing = self.writing.lock().await;
-        let all = self.all(name)?;
+        let all = self.all(name).await?;
         let old = find(&all, id)?;
         let Some(newest) = live(&all).rfind(|entry| entry.revision.id != id) else {
             let message = "Cannot delete last revision. Please use DeleteSchema.";
@@ -138,7 +140,7 @@ impl<D: Documents> Schemas<D> {
 
     pub async fn delete(&self, name: &str) -> Result<(), Refusal> {
         let _writing = self.writing.lock().await;
-        let all = self.all(name)?;
+        let all = self.all(name).await?;
         live(&all).next().ok_or_else(|| Refusal::not_found("Schema not found"))?;
         for entry in all.iter() {
             self.put(&entry.revision, None).await?;
@@ -147,31 +149,53 @@ impl<D: Documents> Schemas<D> {
     }
 
     /// The newest revision of a schema, or the one that its name ends with: `projects/P/schemas/S@ID`.
-    pub fn get(&self, name: &str) -> Result<Revision, Refusal> {
-        let all = self.all(split(name).0)?;
+    pub async fn get(&self, name: &str) -> Result<Revision, Refusal> {
+        let all = self.all(split(name).0).await?;
         Ok(named(&all, name)?.revision.clone())
     }
 
     /// All revisions of a schema, the newest first.
-    pub fn revisions(&self, name: &str) -> Result<Vec<Revision>, Refusal> {
-        let all = self.all(name)?;
+    pub async fn revisions(&self, name: &str) -> Result<Vec<Revision>, Refusal> {
+        let all = self.all(name).await?;
         named(&all, name)?;
         Ok(live(&all).rev().map(|entry| entry.revision.clone()).collect())
     }
 
-    /// Names of the schemas of a project (`projects/P`) behind this one, and whether they are all that there are.
-    pub fn list(&self, project: &str, after: &str, max: usize) -> (Vec<String>, bool) {
-        let mut names = self.names(&format!("{project}/schemas/"));
-        names.retain(|name| name.as_str() > after);
-        let is_last = names.len() <= max;
-        names.truncate(max);
-        (names, is_last)
+    /// The names of the schemas of a project (`projects/P`), in their order.
+    pub async fn list(&self, project: &str) -> Result<Vec<String>, Refusal> {
+        self.names(&format!("{project}/schemas/")).await
+    }
+
+    /// Whether a topic may have this schema.
+    pub async fn check_range(&self, name: &str, range: Range<'_>) -> Result<(), Refusal> {
+        let all = self.all(name).await?;
+        live(&all).next().ok_or_else(|| Refusal::not_found("Schema could not be found"))?;
+        let place = |id: &str, missing: &str| match id {
+            "" => Ok(None),
+            id => all.iter().find(|entry| entry.revision.id == id).map_or_else(
+                || Err(Refusal::not_found(missing)),
+                |entry| Ok(Some(entry.revision.number)),
+            ),
+        };
+        let first = place(range.first, "First revision could not be found")?;
+        let last = place(range.last, "Last revision could not be found")?;
+        if first.zip(last).is_some_and(|(first, last)| first > last) {
+            let message = "First revision creation time is after last revision creation time";
+            return Err(Refusal::new(Code::InvalidArgument, message));
+        }
+        Ok(())
     }
 
     /// Whether a message may be published to a topic with this schema. Says which revision it follows: of those in the
     /// range the newest.
-    pub fn check(&self, name: &str, range: Range<'_>, encoding: Encoding, message: &[u8]) -> Result<String, Refusal> {
-        let all = self.all(name)?;
+    pub async fn check(
+        &self,
+        name: &str,
+        range: Range<'_>,
+        encoding: Encoding,
+        message: &[u8],
+    ) -> Result<String, Refusal> {
+        let all = self.all(name).await?;
         let revisions = all.iter().map(|entry| &entry.revision);
         let place = |id: &str| revisions.clone().find(|revision| revision.id == id).map(|found| found.number);
         let (first, last) = (place(range.first).unwrap_or(0), place(range.last).unwrap_or(u64::MAX));
@@ -195,34 +219,39 @@ impl<D: Documents> Schemas<D> {
     }
 
     /// Whether a message follows the newest revision of a schema, or the one that is named with it.
-    pub fn check_against(&self, name: &str, encoding: Encoding, message: &[u8]) -> Result<(), Refusal> {
-        let all = self.all(split(name).0)?;
+    pub async fn check_against(&self, name: &str, encoding: Encoding, message: &[u8]) -> Result<(), Refusal> {
+        let all = self.all(split(name).0).await?;
         let entry = named(&all, name)?;
         let checked = entry.definition()?.check(encoding, message);
         checked.map_err(|why| invalid_message(entry.revision.kind, encoding, why))
     }
 
     /// The revisions of a schema in their order, deleted ones as well.
-    fn all(&self, name: &str) -> Result<Arc<Vec<Entry>>, Refusal> {
+    async fn all(&self, name: &str) -> Result<Arc<Vec<Entry>>, Refusal> {
         expect_name(name)?;
-        let mut cache = self.cache.lock();
-        if let Some(known) = cache.schemas.get(name) {
-            return Ok(known.clone());
-        }
+        let writes = {
+            let cache = self.cache.lock();
+            if let Some(known) = cache.schemas.get(name) {
+                return Ok(known.clone());
+            }
+            cache.writes
+        };
         let mut all = Vec::new();
-        for (document, value) in self.documents.list(&format!("{name}@")) {
+        for (document, value) in self.documents.list(&format!("{name}@")).await? {
             all.push(Entry { revision: Revision::decode(&document, &value)?, definition: OnceLock::new() });
         }
         all.sort_by_key(|entry| entry.revision.number);
         let all = Arc::new(all);
-        let bytes: usize = all.iter().filter_map(Entry::text).map(str::len).sum();
-        if cache.bytes + bytes > CACHE_BYTES_MAX {
-            *cache = Cache::default();
-        }
+        let bytes = text_bytes(&all);
+        let mut cache = self.cache.lock();
         // A name that is no schema is not worth a place.
-        if !all.is_empty() {
-            cache.bytes += bytes;
-            cache.schemas.insert(name.to_owned(), all.clone());
+        if cache.writes == writes && !all.is_empty() {
+            if cache.bytes + bytes > CACHE_BYTES_MAX {
+                *cache = Cache { writes, ..Cache::default() };
+            }
+            if cache.schemas.insert(name.to_owned(), all.clone()).is_none() {
+                cache.bytes += bytes;
+            }
         }
         Ok(all)
     }
@@ -232,19 +261,20 @@ impl<D: Documents> Schemas<D> {
         let written = self.documents.put(&revision.document_name(), value).await;
         // Also after an error, which may come from a write that was carried out.
         let mut cache = self.cache.lock();
+        cache.writes += 1;
         if let Some(forgotten) = cache.schemas.remove(&revision.schema) {
-            cache.bytes -= forgotten.iter().filter_map(Entry::text).map(str::len).sum::<usize>();
+            cache.bytes -= text_bytes(&forgotten);
         }
         Ok(written?)
     }
 
-    fn names(&self, prefix: &str) -> Vec<String> {
-        let documents = self.documents.list(prefix).into_iter();
+    async fn names(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+        let documents = self.documents.list(prefix).await?.into_iter();
         let mut names: Vec<String> =
             documents.filter_map(|(name, _)| name.rsplit_once('@').map(|(name, _)| name.to_owned())).collect();
         names.sort_unstable();
         names.dedup();
-        names
+        Ok(names)
     }
 
     async fn append(
@@ -267,6 +297,10 @@ impl<D: Documents> Schemas<D> {
         self.put(&revision, Some(revision.encode())).await?;
         Ok(revision)
     }
+}
+
+fn text_bytes(all: &[Entry]) -> usize {
+    all.iter().filter_map(Entry::text).map(str::len).sum()
 }
 
 fn live(all: &[Entry]) -> impl DoubleEndedIterator<Item = &Entry> {
@@ -298,7 +332,7 @@ fn expect_room(all: &[Entry]) -> Result<(), Refusal> {
     Err(Refusal::new(Code::ResourceExhausted, "Already at maximum number of schema revisions"))
 }
 
-fn invalid_message(kind: Kind, encoding: Encoding, why: String) -> Refusal {
+pub(crate) fn invalid_message(kind: Kind, encoding: Encoding, why: String) -> Refusal {
     let reason = match (kind, encoding) {
         (Kind::Avro, Encoding::Json) => "INVALID_JSON_AVRO_MESSAGE",
         (Kind::Avro, Encoding::Binary) => "INVALID_BINARY_AVRO_MESSAGE",

@@ -20,10 +20,10 @@ impl Documents for InMemory {
         Ok(())
     }
 
-    fn list(&self, prefix: &str) -> Vec<(String, Bytes)> {
+    async fn list(&self, prefix: &str) -> engine::Result<Vec<(String, Bytes)>> {
         let documents = self.0.lock();
         let found = documents.iter().filter(|(name, _)| name.starts_with(prefix));
-        found.map(|(name, value)| (name.clone(), value.clone())).collect()
+        Ok(found.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 }
 
@@ -48,7 +48,7 @@ async fn a_schema_is_created_revised_rolled_back_and_deleted() {
     let schemas = Schemas::new(InMemory::default());
     let first = schemas.create(NAME, Kind::Avro, &record(&["a"]), 5).await.expect("created");
     assert!(first.id.len() == 8 && first.id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{}", first.id);
-    assert_eq!((first.created_ms, schemas.get(NAME)), (5, Ok(first.clone())));
+    assert_eq!((first.created_ms, schemas.get(NAME).await), (5, Ok(first.clone())));
     let again = schemas.create(NAME, Kind::Avro, "\"int\"", 6).await;
     assert_eq!(code(again), refused(Code::AlreadyExists, "Schema already exists"));
     let second = schemas.commit(NAME, Kind::Avro, &record(&["a", "b"]), 4).await.expect("committed");
@@ -56,24 +56,24 @@ async fn a_schema_is_created_revised_rolled_back_and_deleted() {
     assert_eq!(code(same), refused(Code::AlreadyExists, "Schema revision already exists"));
     // The clock stepped back, and the order is that of the commits.
     let ids = |all: Vec<Revision>| all.into_iter().map(|revision| revision.id).collect::<Vec<_>>();
-    assert_eq!(schemas.revisions(NAME).map(ids), Ok(vec![second.id.clone(), first.id.clone()]));
+    assert_eq!(schemas.revisions(NAME).await.map(ids), Ok(vec![second.id.clone(), first.id.clone()]));
     let incompatible = code(schemas.commit(NAME, Kind::Avro, "\"int\"", 7).await).expect("refused");
     assert!(incompatible.0 == Code::InvalidArgument && incompatible.1.contains(&second.id), "{incompatible:?}");
     let other = schemas.commit(NAME, Kind::ProtocolBuffer, "syntax = \"proto3\"; message R {}", 7).await;
     assert_eq!(code(other).map(|(code, _)| code), Some(Code::InvalidArgument));
     let third = schemas.roll_back(NAME, &first.id, 8).await.expect("rolled back");
-    assert_eq!((&third.definition, schemas.get(NAME)), (&first.definition, Ok(third.clone())));
-    assert_eq!(schemas.get(&format!("{NAME}@{}", second.id)), Ok(second.clone()));
+    assert_eq!((&third.definition, schemas.get(NAME).await), (&first.definition, Ok(third.clone())));
+    assert_eq!(schemas.get(&format!("{NAME}@{}", second.id)).await, Ok(second.clone()));
     assert_eq!(schemas.delete_revision(NAME, &third.id).await, Ok(second.clone()));
-    let gone = schemas.get(&format!("{NAME}@{}", third.id));
+    let gone = schemas.get(&format!("{NAME}@{}", third.id)).await;
     assert_eq!(code(gone), refused(Code::NotFound, "Schema revision not found"));
     schemas.delete_revision(NAME, &first.id).await.expect("deleted");
     let last = schemas.delete_revision(NAME, &second.id).await;
     assert_eq!(code(last), refused(Code::InvalidArgument, "Cannot delete last revision. Please use DeleteSchema."));
-    assert_eq!(schemas.list("projects/p", "", 10), (vec![NAME.to_owned()], true));
+    assert_eq!(schemas.list("projects/p").await, Ok(vec![NAME.to_owned()]));
     schemas.delete(NAME).await.expect("deleted");
     assert!(schemas.documents().0.lock().is_empty(), "nothing is left behind");
-    for refusal in [code(schemas.get(NAME)), code(schemas.revisions(NAME)), code(schemas.delete(NAME).await)] {
+    for refusal in [code(schemas.get(NAME).await), code(schemas.revisions(NAME).await), code(schemas.delete(NAME).await)] {
         assert_eq!(refusal, refused(Code::NotFound, "Schema not found"));
     }
     schemas.create(NAME, Kind::Avro, "\"int\"", 9).await.expect("created anew");
@@ -110,7 +110,7 @@ async fn limits_and_names_are_those_of_the_service() {
     }
     let full = refused(Code::ResourceExhausted, "Already at maximum number of schema revisions");
     assert_eq!(code(schemas.commit(NAME, Kind::Avro, &record(&["c"]), 0).await), full);
-    let newest = schemas.get(NAME).expect("there");
+    let newest = schemas.get(NAME).await.expect("there");
     assert_eq!(code(schemas.roll_back(NAME, &newest.id, 0).await), full);
     schemas.delete_revision(NAME, &newest.id).await.expect("deleted");
     schemas.commit(NAME, Kind::Avro, &record(&["c"]), 0).await.expect("there is room");
@@ -129,16 +129,15 @@ async fn deleted_revisions_are_forgotten_at_last() {
 }
 
 #[tokio::test]
-async fn projects_are_listed_page_by_page_and_apart() {
+async fn projects_are_listed_apart() {
     let schemas = Schemas::new(InMemory::default());
     for name in ["projects/p/schemas/ccc", "projects/p/schemas/aaa", "projects/p/schemas/bbb", "projects/q/schemas/aaa"]
     {
         schemas.create(name, Kind::Avro, "\"int\"", 0).await.expect("created");
     }
-    let names = |names: &[&str]| names.iter().map(|name| format!("projects/p/schemas/{name}")).collect::<Vec<_>>();
-    assert_eq!(schemas.list("projects/p", "", 2), (names(&["aaa", "bbb"]), false));
-    assert_eq!(schemas.list("projects/p", "projects/p/schemas/bbb", 2), (names(&["ccc"]), true));
-    assert_eq!(schemas.list("projects/r", "", 2), (vec![], true));
+    let names = ["aaa", "bbb", "ccc"].map(|name| format!("projects/p/schemas/{name}"));
+    assert_eq!(schemas.list("projects/p").await, Ok(names.to_vec()));
+    assert_eq!(schemas.list("projects/r").await, Ok(vec![]));
 }
 
 #[tokio::test]
@@ -147,15 +146,15 @@ async fn messages_follow_the_newest_revision_of_the_range_that_takes_them() {
     let a = schemas.create(NAME, Kind::Avro, &record(&["a"]), 0).await.expect("created").id;
     let b = schemas.commit(NAME, Kind::Avro, &record(&["a", "b"]), 0).await.expect("committed").id;
     let c = schemas.commit(NAME, Kind::Avro, &record(&["a", "b", "c"]), 0).await.expect("committed").id;
-    let check = |first: &str, last: &str, text: &str| {
-        schemas.check(NAME, Range { first, last }, Encoding::Json, text.as_bytes())
+    let check = async |first: &str, last: &str, text: &str| {
+        schemas.check(NAME, Range { first, last }, Encoding::Json, text.as_bytes()).await
     };
     let (one, two, three) = (r#"{"a": 1}"#, r#"{"a": 1, "b": 2}"#, r#"{"a": 1, "b": 2, "c": 3}"#);
-    assert_eq!(check("", "", one).as_ref(), Ok(&a));
-    assert_eq!(check("", "", three).as_ref(), Ok(&c));
-    assert_eq!(check("", &b, two).as_ref(), Ok(&b));
-    assert!(check("", &b, three).is_err() && check(&b, "", one).is_err());
-    let refusal = check(&b, &c, r#"{"a": "x"}"#).expect_err("no revision takes it");
+    assert_eq!(check("", "", one).await.as_ref(), Ok(&a));
+    assert_eq!(check("", "", three).await.as_ref(), Ok(&c));
+    assert_eq!(check("", &b, two).await.as_ref(), Ok(&b));
+    assert!(check("", &b, three).await.is_err() && check(&b, "", one).await.is_err());
+    let refusal = check(&b, &c, r#"{"a": "x"}"#).await.expect_err("no revision takes it");
     assert_eq!(
         (refusal.code, refusal.message.as_str()),
         (Code::InvalidArgument, "Invalid data in message: Message failed schema validation.")
@@ -168,20 +167,33 @@ async fn messages_follow_the_newest_revision_of_the_range_that_takes_them() {
          number_integer at line 1 column 9"
     );
     assert_eq!(info.metadata[1], ("revisionInfo", tried));
+    for (first, last, refusal) in [
+        (a.as_str(), c.as_str(), None),
+        ("", "", None),
+        ("x", "", refused(Code::NotFound, "First revision could not be found")),
+        ("", "x", refused(Code::NotFound, "Last revision could not be found")),
+        (
+            &c,
+            &a,
+            refused(Code::InvalidArgument, "First revision creation time is after last revision creation time"),
+        ),
+    ] {
+        assert_eq!(code(schemas.check_range(NAME, Range { first, last }).await), refusal);
+    }
     // A range keeps its place where the revision that began or ended it is deleted.
     schemas.delete_revision(NAME, &b).await.expect("deleted");
-    assert_eq!(check("", &b, one).as_ref(), Ok(&a));
-    assert!(check("", &b, three).is_err() && check("", &b, two).is_err());
-    assert_eq!(check(&b, "", three).as_ref(), Ok(&c));
-    let newest = schemas.check_against(NAME, Encoding::Json, three.as_bytes());
-    assert!(newest.is_ok() && schemas.check_against(NAME, Encoding::Json, one.as_bytes()).is_err());
-    schemas.check_against(&format!("{NAME}@{a}"), Encoding::Json, one.as_bytes()).expect("the first takes it");
+    assert_eq!(check("", &b, one).await.as_ref(), Ok(&a));
+    assert!(check("", &b, three).await.is_err() && check("", &b, two).await.is_err());
+    assert_eq!(check(&b, "", three).await.as_ref(), Ok(&c));
+    let newest = schemas.check_against(NAME, Encoding::Json, three.as_bytes()).await;
+    assert!(newest.is_ok() && schemas.check_against(NAME, Encoding::Json, one.as_bytes()).await.is_err());
+    schemas.check_against(&format!("{NAME}@{a}"), Encoding::Json, one.as_bytes()).await.expect("the first takes it");
     assert_eq!(
-        code(schemas.check_against("projects/p/schemas/none", Encoding::Json, b"{}")),
+        code(schemas.check_against("projects/p/schemas/none", Encoding::Json, b"{}").await),
         refused(Code::NotFound, "Schema not found")
     );
     schemas.delete(NAME).await.expect("deleted");
-    assert_eq!(code(check("", "", one)), refused(Code::NotFound, "Schema associated with topic deleted."));
+    assert_eq!(code(check("", "", one).await), refused(Code::NotFound, "Schema associated with topic deleted."));
 }
 
 #[tokio::test]
@@ -191,8 +203,8 @@ async fn what_is_kept_in_memory_has_a_bound_and_is_read_again() {
         let text = format!("\"int\"{}", " ".repeat(DEFINITION_BYTES_MAX - 10));
         let name = format!("projects/p/schemas/s{i:02}");
         schemas.create(&name, Kind::Avro, &text, 0).await.expect("created");
-        schemas.check(&name, Range::default(), Encoding::Json, b"1").expect("a message");
+        schemas.check(&name, Range::default(), Encoding::Json, b"1").await.expect("a message");
     }
     assert!(schemas.cached_bytes() <= 8 << 20, "{}", schemas.cached_bytes());
-    schemas.check("projects/p/schemas/s00", Range::default(), Encoding::Json, b"1").expect("read again");
+    schemas.check("projects/p/schemas/s00", Range::default(), Encoding::Json, b"1").await.expect("read again");
 }
