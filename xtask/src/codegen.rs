@@ -53,7 +53,9 @@ pub fn run(args: &[&str]) -> Outcome {
         let head = format!("//! Written by `cargo xtask codegen`: the messages of `{package}`.\n\n");
         write(&folder, &format!("{}.rs", package.replace('.', "/")), head + text)?;
     }
-    Call::line("rustfmt --edition 2024").args(WANTED.map(|package| format!("{FOLDER}/{}.rs", package.replace('.', "/")))).run()
+    Call::line("rustfmt --edition 2024")
+        .args(WANTED.map(|package| format!("{FOLDER}/{}.rs", package.replace('.', "/"))))
+        .run()
 }
 
 fn write(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) -> Outcome {

@@ -52,6 +52,8 @@ pub struct ServerSettings {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Where Kafka's clients are told to connect, if not where they did.
     pub kafka_advertised: Option<(String, u16)>,
+    /// Whose Pub/Sub topics have the names of topics.
+    pub pubsub_project: String,
     /// Whether other machines may come without TLS.
     pub allow_plain: bool,
     /// Whether clients have to log in, where their protocol can.
@@ -65,6 +67,7 @@ pub struct Server {
     pub native: Option<SocketAddr>,
     pub http: Option<SocketAddr>,
     pub kafka: Option<SocketAddr>,
+    pub pubsub: Option<SocketAddr>,
     tls: Arc<Tls>,
     shutdown: Shutdown,
     shutdown_timeout: Duration,
@@ -81,12 +84,14 @@ impl Server {
         let native = config.address("native").map_err(io::Error::other)?;
         let http = config.address("http").map_err(io::Error::other)?;
         let kafka = config.address("kafka").map_err(io::Error::other)?;
-        let tls = tls(&settings, native.into_iter().chain(http).chain(kafka))?;
+        let pubsub = config.address("pubsub").map_err(io::Error::other)?;
+        let tls = tls(&settings, native.into_iter().chain(http).chain(kafka).chain(pubsub))?;
         let mut server = Self {
             broker,
             native: None,
             http: None,
             kafka: None,
+            pubsub: None,
             tls,
             shutdown: Shutdown::default(),
             shutdown_timeout: settings.shutdown_timeout,
@@ -106,6 +111,9 @@ impl Server {
         }
         if let Some(address) = kafka {
             server.open_kafka(address, &settings).map_err(|e| at("kafka", address, &e))?;
+        }
+        if let Some(address) = pubsub {
+            server.open_pubsub(address, &settings).await.map_err(|e| at("pubsub", address, &e))?;
         }
         Ok(server)
     }
@@ -180,6 +188,19 @@ impl Server {
             doors::kafka::open(&door, self.broker.clone(), &self.shards, connections, &self.shutdown, &self.tls)?;
         self.kafka = Some(address);
         self.show("kafka", telemetry);
+        Ok(())
+    }
+
+    async fn open_pubsub(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
+        let door = doors::pubsub::Settings {
+            address,
+            header_timeout: settings.hello_timeout,
+            allow_plain: settings.allow_plain,
+            tls: Some(self.tls.clone()),
+            project: settings.pubsub_project.clone(),
+        };
+        let connections = self.connections("pubsub", settings);
+        self.pubsub = Some(doors::pubsub::open(&door, self.broker.clone(), connections, self.drain()).await?);
         Ok(())
     }
 

@@ -333,6 +333,7 @@ impl SettingsIn {
             compact: self.compact.unwrap_or(defaults.compact),
             batch_bytes_max: self.batch_bytes_max.unwrap_or(defaults.batch_bytes_max),
             arrival_times: self.arrival_times.unwrap_or(defaults.arrival_times),
+            ..TopicSettings::default()
         })
     }
 }
@@ -354,7 +355,7 @@ impl AlterIn {
     /// What is to be different beside the number of partitions.
     pub fn settings(&self) -> SettingsChange {
         let Self { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } = *self;
-        SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times }
+        SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, drop_consumed: None }
     }
 }
 

@@ -348,7 +348,8 @@ mod tests {
     fn what_is_compressed_is_bounded_when_it_is_whole() {
         let gzip = |bytes: &[u8]| {
             let mut out = Vec::new();
-            std::io::copy(&mut flate2::read::GzEncoder::new(bytes, flate2::Compression::fast()), &mut out).expect("gzip");
+            std::io::copy(&mut flate2::read::GzEncoder::new(bytes, flate2::Compression::fast()), &mut out)
+                .expect("gzip");
             out
         };
         assert_eq!(inflate(&gzip(b"hello")), Ok(Bytes::from_static(b"hello")));

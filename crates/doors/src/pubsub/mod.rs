@@ -6,7 +6,7 @@ mod map;
 mod names;
 mod pages;
 mod policies;
-mod proto;
+pub mod proto;
 mod pull;
 mod rest;
 mod schemas;
@@ -37,6 +37,8 @@ use tokio::time::Instant;
 
 use codec::{Answer, Messages};
 use errors::{Code, Failure, Result};
+pub use names::is_project;
+
 use map::{Ask, Door, Rpc};
 use names::Names;
 
@@ -134,7 +136,12 @@ fn register(door: &Arc<Door>, stats: Arc<HttpStats>) {
     door.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
         let requests: Vec<(String, u64)> =
             (1..).zip(stats.requests()).map(|(class, count)| (format!("{class}xx"), count)).collect();
-        out.counters("thalweg_pubsub_requests", "Requests of Pub/Sub's clients that were answered", "status", &requests)?;
+        out.counters(
+            "thalweg_pubsub_requests",
+            "Requests of Pub/Sub's clients that were answered",
+            "status",
+            &requests,
+        )?;
         let streams = shown.upgrade().map_or(0, |door| door.streams.count());
         out.gauge("thalweg_pubsub_streams", "Streams on which messages are pulled", streams as u64)?;
         let (read, written) = stats.bytes();

@@ -79,7 +79,7 @@ pub(super) fn parse_project(text: &str) -> Result<&str> {
 }
 
 /// Ids of projects, those with a domain before them too.
-fn is_project(text: &str) -> bool {
+pub fn is_project(text: &str) -> bool {
     let is_char = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     !text.is_empty() && text.len() <= 100 && text.chars().all(is_char)
 }
@@ -178,7 +178,9 @@ mod tests {
         let names = Names::new("thalweg".into());
         let mut seen = std::collections::HashSet::new();
         for project in ["thalweg", "a", "a.b", "example.com:shop", "_x2E", "project"] {
-            for id in ["abc", "a.b", "a.b.c", "a..b", "ab.", "a...", "a~+%z", "a_x7E", "a_xyz", "a_x5F_x2E", "a_", "A-9"] {
+            for id in
+                ["abc", "a.b", "a.b.c", "a..b", "ab.", "a...", "a~+%z", "a_x7E", "a_xyz", "a_x5F_x2E", "a_", "A-9"]
+            {
                 let text = format!("projects/{project}/topics/{id}");
                 let name = Name::parse(Kind::Topic, &text).expect(&text);
                 let inner = names.inner(&name);
@@ -188,7 +190,10 @@ mod tests {
                 assert!(seen.insert(inner), "{text}");
             }
         }
-        assert_eq!(names.inner(&Name::parse(Kind::Topic, "projects/thalweg/topics/orders.eu").expect("valid")), "orders.eu");
+        assert_eq!(
+            names.inner(&Name::parse(Kind::Topic, "projects/thalweg/topics/orders.eu").expect("valid")),
+            "orders.eu"
+        );
     }
 
     #[test]
@@ -199,7 +204,14 @@ mod tests {
             let failure = Name::parse(Kind::Topic, &text).expect_err(&text);
             assert_eq!(failure, Failure::invalid(format!("Invalid [topics] name: (name={text})")));
         }
-        for text in ["", "abc", "projects/p/subscriptions/abc", "projects//topics/abc", "projects/p/topics/abc/", "x/p/topics/abc"] {
+        for text in [
+            "",
+            "abc",
+            "projects/p/subscriptions/abc",
+            "projects//topics/abc",
+            "projects/p/topics/abc/",
+            "x/p/topics/abc",
+        ] {
             assert!(Name::parse(Kind::Topic, text).is_err(), "{text}");
         }
     }

@@ -27,7 +27,8 @@ pub(super) fn page<T>(
     if !token.is_empty() && !token.starts_with("projects/") {
         return Err(Failure::invalid("Invalid page token"));
     }
-    let mut named: Vec<(String, T)> = items.map(|item| (name(&item), item)).filter(|(name, _)| name.as_str() >= token).collect();
+    let mut named: Vec<(String, T)> =
+        items.map(|item| (name(&item), item)).filter(|(name, _)| name.as_str() >= token).collect();
     named.sort_by(|a, b| a.0.cmp(&b.0));
     let next_page_token = named.get(size).map(|(name, _)| name.clone()).unwrap_or_default();
     named.truncate(size);

@@ -36,9 +36,9 @@ async fn read(door: &Door, name: &Name) -> Result<Policy> {
 
 /// Differs where the policy does (FNV-1a).
 fn etag(document: &[u8]) -> bytes::Bytes {
-    let hash = document.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = document
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
     bytes::Bytes::copy_from_slice(&hash.to_be_bytes())
 }
 
@@ -57,7 +57,8 @@ pub(super) async fn set(ask: Ask, request: SetIamPolicyRequest) -> Result<Policy
         return Err(Failure::invalid("Role name must not be empty."));
     }
     if !policy.etag.is_empty() && policy.etag != read(&ask.door, &name).await?.etag {
-        let message = "There were concurrent policy changes. Please retry the whole read-modify-write with exponential backoff.";
+        let message =
+            "There were concurrent policy changes. Please retry the whole read-modify-write with exponential backoff.";
         return Err(Failure::new(Code::Aborted, message));
     }
     let document = Policy { etag: bytes::Bytes::new(), ..policy }.encode_to_vec();
@@ -66,7 +67,7 @@ pub(super) async fn set(ask: Ask, request: SetIamPolicyRequest) -> Result<Policy
 }
 
 /// Whoever reaches this door may do what it offers.
-pub(super) async fn test(ask: Ask, request: TestIamPermissionsRequest) -> Result<TestIamPermissionsResponse> {
+pub(super) async fn test(_: Ask, request: TestIamPermissionsRequest) -> Result<TestIamPermissionsResponse> {
     let name = Name::parse_any(&request.resource)?;
     if request.permissions.len() > PERMISSIONS_MAX {
         return Err(Failure::invalid(format!("At most {PERMISSIONS_MAX} permissions are tested at a time.")));

@@ -46,6 +46,7 @@ pub(super) struct Outcome {
     pub forged: Option<String>,
 }
 
+#[expect(deprecated, reason = "clients still ask for it")]
 pub(super) async fn pull(ask: Ask, request: PullRequest) -> Result<PullResponse> {
     let name = Name::parse(Kind::Subscription, &request.subscription)?;
     let max = usize::try_from(request.max_messages).ok().filter(|max| *max > 0);

@@ -91,7 +91,8 @@ fn routes() -> Vec<Route> {
         let options = method.options();
         let rule = options.get_extension(&http);
         let rule = rule.as_message().expect("invariant: the annotation is a message");
-        let text = |name: &str| rule.get_field_by_name(name).and_then(|f| f.as_str().map(str::to_owned)).unwrap_or_default();
+        let text =
+            |name: &str| rule.get_field_by_name(name).and_then(|f| f.as_str().map(str::to_owned)).unwrap_or_default();
         let mut add = |method_name: Method, template: &str, body: Filling| {
             let (input, output) = (method.input(), method.output());
             routes.push(Route { method: method_name, template: Template::parse(template), body, rpc, input, output });
@@ -273,13 +274,16 @@ fn add_query(uri: &Uri, input: &MessageDescriptor, json: &mut Map<String, Value>
             continue;
         }
         let unknown = || {
-            let why = format!("Unknown name \"{path}\": Cannot bind query parameter. Field '{path}' could not be found in request message.");
+            let why = format!(
+                "Unknown name \"{path}\": Cannot bind query parameter. Field '{path}' could not be found in request message."
+            );
             invalid_payload(&why)
         };
         let (mut message, mut field) = (Some(input.clone()), None);
         for part in path.split('.') {
             let owner = message.take().ok_or_else(unknown)?;
-            let found = owner.get_field_by_json_name(part).or_else(|| owner.get_field_by_name(part)).ok_or_else(unknown)?;
+            let found =
+                owner.get_field_by_json_name(part).or_else(|| owner.get_field_by_name(part)).ok_or_else(unknown)?;
             message = found.kind().as_message().cloned();
             field = Some(found);
         }

@@ -143,7 +143,8 @@ async fn oldest(door: &Door, queue: &QueueDefinition) -> Result<Option<u64>> {
         oldest = Some(oldest.map_or(sent_ms, |oldest: u64| oldest.min(sent_ms)));
         // On with the next partition.
         after = Some((first.partition + 1, 0));
-        if door.broker.find_topic(queue.topic.as_str()).is_none_or(|(_, partitions)| first.partition + 1 >= partitions) {
+        if door.broker.find_topic(queue.topic.as_str()).is_none_or(|(_, partitions)| first.partition + 1 >= partitions)
+        {
             return Ok(oldest);
         }
     }

@@ -64,10 +64,8 @@ struct Held {
 }
 
 impl Held {
-    fn remove(&mut self, receipt: &Receipt) -> bool {
-        let removed = self.messages.remove(receipt);
-        self.bytes -= removed.map_or(0, |(bytes, _)| bytes);
-        removed.is_some()
+    fn forget(&mut self, receipt: &Receipt) {
+        self.bytes -= self.messages.remove(receipt).map_or(0, |(bytes, _)| bytes);
     }
 }
 
@@ -102,9 +100,9 @@ impl Streams {
     pub fn forget(&self, queue: &str, receipts: &[Receipt]) {
         for stream in self.of(queue) {
             let mut held = stream.held.lock();
-            let forgotten = receipts.iter().filter(|receipt| held.remove(receipt)).count();
-            drop(held);
-            if forgotten > 0 {
+            let before = held.messages.len();
+            receipts.iter().for_each(|receipt| held.forget(receipt));
+            if held.messages.len() < before {
                 stream.freed.notify_one();
             }
         }
@@ -134,7 +132,8 @@ impl Streams {
 
 impl Stream {
     fn open(request: &StreamingPullRequest) -> Result<Arc<Self>> {
-        let limit = |given: i64, most: usize| usize::try_from(given).ok().filter(|n| *n > 0).map_or(most, |n| n.min(most));
+        let limit =
+            |given: i64, most: usize| usize::try_from(given).ok().filter(|n| *n > 0).map_or(most, |n| n.min(most));
         Ok(Arc::new(Self {
             messages_max: limit(request.max_outstanding_messages, HELD_MAX),
             bytes_max: limit(request.max_outstanding_bytes, HELD_BYTES_MAX),
@@ -154,7 +153,7 @@ impl Stream {
                     let now = Instant::now();
                     let over: Vec<Receipt> =
                         held.messages.iter().filter(|(_, (_, until))| *until <= now).map(|(r, _)| *r).collect();
-                    over.iter().for_each(|receipt| drop(held.remove(receipt)));
+                    over.iter().for_each(|receipt| held.forget(receipt));
                 }
                 let room = self.messages_max.saturating_sub(held.messages.len());
                 let bytes = self.bytes_max.saturating_sub(held.bytes);

@@ -197,9 +197,8 @@ impl Door {
     fn settings_of(&self, subscription: &Subscription) -> Result<QueueSettings> {
         let ms = |duration: Option<&prost_types::Duration>| duration.and_then(duration_ms).unwrap_or(0);
         let retry = subscription.retry_policy.as_ref();
-        let backoff_ms = retry.map_or((0, 0), |policy| {
-            (ms(policy.minimum_backoff.as_ref()), ms(policy.maximum_backoff.as_ref()))
-        });
+        let backoff_ms =
+            retry.map_or((0, 0), |policy| (ms(policy.minimum_backoff.as_ref()), ms(policy.maximum_backoff.as_ref())));
         let dead = subscription.dead_letter_policy.as_ref();
         let dead_letter = dead
             .map(|policy| {
@@ -267,8 +266,9 @@ impl Door {
 }
 
 fn read(document: Bytes) -> Result<Subscription> {
-    Subscription::decode(document)
-        .map_err(|error| Failure::new(Code::DataLoss, format!("what is kept of a subscription cannot be read: {error}")))
+    Subscription::decode(document).map_err(|error| {
+        Failure::new(Code::DataLoss, format!("what is kept of a subscription cannot be read: {error}"))
+    })
 }
 
 /// What the queue cannot say itself.
@@ -446,11 +446,7 @@ pub(super) async fn update(ask: Ask, request: UpdateSubscriptionRequest) -> Resu
 }
 
 /// Changes a subscription, and its queue with it.
-async fn change(
-    door: &Door,
-    name: &Name,
-    work: impl FnOnce(&mut Subscription) -> Result<()>,
-) -> Result<Subscription> {
+async fn change(door: &Door, name: &Name, work: impl FnOnce(&mut Subscription) -> Result<()>) -> Result<Subscription> {
     let Found::Queue(queue) = door.find_subscription(name).await? else {
         return Err(Failure::precondition("Subscription is detached."));
     };
@@ -472,7 +468,13 @@ async fn change(
 fn apply(to: &mut Subscription, given: &Subscription, path: &str) -> Result<()> {
     let is_fixed = matches!(
         path,
-        "name" | "topic" | "enable_message_ordering" | "filter" | "detached" | "state" | "topic_message_retention_duration"
+        "name"
+            | "topic"
+            | "enable_message_ordering"
+            | "filter"
+            | "detached"
+            | "state"
+            | "topic_message_retention_duration"
     );
     if is_fixed {
         return Err(Failure::invalid(format!(

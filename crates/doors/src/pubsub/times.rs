@@ -43,6 +43,7 @@ pub(super) fn timestamp(ms: u64) -> Timestamp {
 
 /// Milliseconds since 1970, if that is a moment which can be written.
 pub(super) fn timestamp_ms(timestamp: &Timestamp) -> Option<i64> {
-    let is_valid = (-62_135_596_800..=253_402_300_799).contains(&timestamp.seconds) && (0..1_000_000_000).contains(&timestamp.nanos);
+    let is_valid = (-62_135_596_800..=253_402_300_799).contains(&timestamp.seconds)
+        && (0..1_000_000_000).contains(&timestamp.nanos);
     is_valid.then(|| timestamp.seconds * 1000 + i64::from(timestamp.nanos) / 1_000_000)
 }

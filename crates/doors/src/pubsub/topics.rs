@@ -63,7 +63,7 @@ impl Door {
     }
 
     /// Checks what a topic is to be, and fills in what is left open.
-    async fn checked(&self, mut topic: Topic) -> Result<Topic> {
+    async fn checked_topic(&self, mut topic: Topic) -> Result<Topic> {
         check_labels(&topic.labels)?;
         if let Some(duration) = &topic.message_retention_duration {
             let kept_ms = duration_ms(duration);
@@ -95,7 +95,7 @@ pub(super) async fn create(ask: Ask, topic: Topic) -> Result<Topic> {
     let door = &ask.door;
     let name = Name::parse(Kind::Topic, &topic.name)?;
     let inner = door.names.inner(&name);
-    let topic = door.checked(topic).await?;
+    let topic = door.checked_topic(topic).await?;
     if door.broker.has_topic(&inner) {
         return Err(Failure::exists("Topic already exists"));
     }
@@ -146,7 +146,7 @@ pub(super) async fn update(ask: Ask, request: UpdateTopicRequest) -> Result<Topi
             },
         }
     }
-    let topic = ask.door.checked(topic).await?;
+    let topic = ask.door.checked_topic(topic).await?;
     let inner = ask.door.names.inner(&name);
     if paths.iter().any(|path| path == "message_retention_duration") {
         let (retention_ms, drop_consumed) = kept(&topic);
@@ -199,10 +199,7 @@ pub(super) async fn list_subscriptions(
     Ok(ListTopicSubscriptionsResponse { subscriptions: items, next_page_token })
 }
 
-pub(super) async fn list_snapshots(
-    ask: Ask,
-    request: ListTopicSnapshotsRequest,
-) -> Result<ListTopicSnapshotsResponse> {
+pub(super) async fn list_snapshots(ask: Ask, request: ListTopicSnapshotsRequest) -> Result<ListTopicSnapshotsResponse> {
     let name = Name::parse(Kind::Topic, &request.topic)?;
     ask.door.topic(&name).await?;
     let snapshots = snapshots::over(&ask.door, &name).await?;
@@ -306,7 +303,9 @@ pub(super) fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
     if labels.len() > LABELS_MAX {
         return Err(too_large("label_count", labels.len(), LABELS_MAX));
     }
-    let is_char = |c: char| c.is_lowercase() || c.is_numeric() || c == '_' || c == '-' || (c.is_alphabetic() && !c.is_uppercase());
+    let is_char = |c: char| {
+        c.is_lowercase() || c.is_numeric() || c == '_' || c == '-' || (c.is_alphabetic() && !c.is_uppercase())
+    };
     let is_part = |text: &str| text.chars().count() <= LABEL_CHARS_MAX && text.chars().all(is_char);
     for (key, value) in labels {
         if key.is_empty() || !is_part(key) || !key.starts_with(|c: char| c.is_alphabetic()) {

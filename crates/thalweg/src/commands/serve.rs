@@ -24,6 +24,7 @@ pub fn run(global: &Global, args: &Serve) -> Result {
     flags.extend(named("native", &args.native));
     flags.extend(named("http", &args.http));
     flags.extend(named("kafka", &args.kafka));
+    flags.extend(named("pubsub", &args.pubsub));
     flags.extend(args.data.as_ref().map(|data| ("data", data.to_string_lossy().into_owned())));
     if args.insecure {
         flags.push(("insecure", "true".to_owned()));
@@ -98,6 +99,9 @@ fn banner(config: &Config, server: &Server) {
     if let Some(address) = server.kafka {
         line(&format!("  kafka   {address}  TCP"));
     }
+    if let Some(address) = server.pubsub {
+        line(&format!("  pubsub  {address}  gRPC and REST"));
+    }
     match config.data() {
         Some(data) => line(&format!("  data    {}", data.display())),
         None => line("  data    in memory only: a restart begins empty"),
@@ -112,6 +116,7 @@ fn write_ready(path: &Path, server: &Server) -> Result {
         "native": server.native.map(|address| address.to_string()),
         "http": server.http.map(|address| address.to_string()),
         "kafka": server.kafka.map(|address| address.to_string()),
+        "pubsub": server.pubsub.map(|address| address.to_string()),
     });
     let partial = path.with_extension("partial");
     let wrap = |e: io::Error| Failure::new(FAILED, format!("cannot write the ready file {}: {e}", path.display()));

@@ -152,7 +152,7 @@ impl Config {
                 "event_stream_recv_window is larger than event_conn_recv_window, which bounds it".into(),
             ));
         }
-        for door in ["native", "http", "kafka"] {
+        for door in ["native", "http", "kafka", "pubsub"] {
             let Some(address) = self.address(door)? else {
                 continue;
             };
@@ -166,6 +166,12 @@ impl Config {
         }
         if let Some(wrong) = self.list("http_hosts").find(|host| host.contains('/') || host.contains(' ')) {
             return Err(ConfigError(format!("http_hosts: '{wrong}' is no host; write name, *.domain or name:port")));
+        }
+        if !doors::pubsub::is_project(self.text("pubsub_project")) {
+            return Err(ConfigError(format!(
+                "pubsub_project: '{}' is no id of a project",
+                self.text("pubsub_project")
+            )));
         }
         self.trusted_proxies()?;
         self.kafka_advertised()?;
@@ -205,7 +211,7 @@ impl Config {
                 false => Ok(()),
             };
         }
-        for door in ["native", "http"] {
+        for door in ["native", "http", "pubsub"] {
             if let Some(address) = self.address(door)?
                 && !address.ip().is_loopback()
                 && !self.bool("insecure")
@@ -379,6 +385,7 @@ impl Config {
             kafka_advertised: self
                 .kafka_advertised()
                 .unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
+            pubsub_project: self.text("pubsub_project").to_owned(),
             allow_plain: self.bool("insecure"),
             is_login_required: self.is_login_required(),
         }
