@@ -99,6 +99,11 @@ impl Definition {
         checked.map_err(|why| shortened(&why).to_owned())
     }
 
+    /// The same, refused as the service does.
+    pub fn expect(&self, encoding: Encoding, message: &[u8]) -> Result<(), Refusal> {
+        self.check(encoding, message).map_err(|why| service::invalid_message(self.kind(), encoding, why))
+    }
+
     /// Whether both may be revisions of one schema; if not, why.
     pub fn expect_compatible(&self, other: &Self) -> Result<(), String> {
         let compared = match (&self.0, &other.0) {

@@ -172,10 +172,10 @@ impl<D: Documents> Schemas<D> {
         live(&all).next().ok_or_else(|| Refusal::not_found("Schema could not be found"))?;
         let place = |id: &str, missing: &str| match id {
             "" => Ok(None),
-            id => all.iter().find(|entry| entry.revision.id == id).map_or_else(
-                || Err(Refusal::not_found(missing)),
-                |entry| Ok(Some(entry.revision.number)),
-            ),
+            id => all
+                .iter()
+                .find(|entry| entry.revision.id == id)
+                .map_or_else(|| Err(Refusal::not_found(missing)), |entry| Ok(Some(entry.revision.number))),
         };
         let first = place(range.first, "First revision could not be found")?;
         let last = place(range.last, "Last revision could not be found")?;
@@ -222,8 +222,7 @@ impl<D: Documents> Schemas<D> {
     pub async fn check_against(&self, name: &str, encoding: Encoding, message: &[u8]) -> Result<(), Refusal> {
         let all = self.all(split(name).0).await?;
         let entry = named(&all, name)?;
-        let checked = entry.definition()?.check(encoding, message);
-        checked.map_err(|why| invalid_message(entry.revision.kind, encoding, why))
+        entry.definition()?.expect(encoding, message)
     }
 
     /// The revisions of a schema in their order, deleted ones as well.
@@ -332,7 +331,7 @@ fn expect_room(all: &[Entry]) -> Result<(), Refusal> {
     Err(Refusal::new(Code::ResourceExhausted, "Already at maximum number of schema revisions"))
 }
 
-pub(crate) fn invalid_message(kind: Kind, encoding: Encoding, why: String) -> Refusal {
+pub(super) fn invalid_message(kind: Kind, encoding: Encoding, why: String) -> Refusal {
     let reason = match (kind, encoding) {
         (Kind::Avro, Encoding::Json) => "INVALID_JSON_AVRO_MESSAGE",
         (Kind::Avro, Encoding::Binary) => "INVALID_BINARY_AVRO_MESSAGE",

@@ -73,7 +73,9 @@ async fn a_schema_is_created_revised_rolled_back_and_deleted() {
     assert_eq!(schemas.list("projects/p").await, Ok(vec![NAME.to_owned()]));
     schemas.delete(NAME).await.expect("deleted");
     assert!(schemas.documents().0.lock().is_empty(), "nothing is left behind");
-    for refusal in [code(schemas.get(NAME).await), code(schemas.revisions(NAME).await), code(schemas.delete(NAME).await)] {
+    for refusal in
+        [code(schemas.get(NAME).await), code(schemas.revisions(NAME).await), code(schemas.delete(NAME).await)]
+    {
         assert_eq!(refusal, refused(Code::NotFound, "Schema not found"));
     }
     schemas.create(NAME, Kind::Avro, "\"int\"", 9).await.expect("created anew");
@@ -172,11 +174,7 @@ async fn messages_follow_the_newest_revision_of_the_range_that_takes_them() {
         ("", "", None),
         ("x", "", refused(Code::NotFound, "First revision could not be found")),
         ("", "x", refused(Code::NotFound, "Last revision could not be found")),
-        (
-            &c,
-            &a,
-            refused(Code::InvalidArgument, "First revision creation time is after last revision creation time"),
-        ),
+        (&c, &a, refused(Code::InvalidArgument, "First revision creation time is after last revision creation time")),
     ] {
         assert_eq!(code(schemas.check_range(NAME, Range { first, last }).await), refusal);
     }
