@@ -54,6 +54,8 @@ pub struct ServerSettings {
     pub kafka_advertised: Option<(String, u16)>,
     /// Whose Pub/Sub topics have the names of topics.
     pub pubsub_project: String,
+    /// Where messages may be pushed to.
+    pub pubsub_push_allow: doors::pubsub::push::Allow,
     /// Whether other machines may come without TLS.
     pub allow_plain: bool,
     /// Whether clients have to log in, where their protocol can.
@@ -203,6 +205,7 @@ impl Server {
             allow_plain: settings.allow_plain,
             tls: Some(self.tls.clone()),
             project: settings.pubsub_project.clone(),
+            push_allow: settings.pubsub_push_allow.clone(),
         };
         let connections = self.connections("pubsub", settings);
         self.pubsub = Some(doors::pubsub::open(&door, self.broker.clone(), connections, self.drain()).await?);

@@ -72,6 +72,8 @@ pub(super) struct Failure {
     pub message: String,
     /// What clients act on: of each acknowledgement id that failed, why.
     pub reasons: BTreeMap<String, String>,
+    /// What all of that is called, where it is not the first of them.
+    pub reason: Option<&'static str>,
 }
 
 /// Who says the reasons.
@@ -80,7 +82,7 @@ const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
 
 impl Failure {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), reasons: BTreeMap::new() }
+        Self { code, message: message.into(), reasons: BTreeMap::new(), reason: None }
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
@@ -100,7 +102,8 @@ impl Failure {
     }
 
     fn info(&self) -> Option<rpc::ErrorInfo> {
-        let reason = self.reasons.values().next()?.clone();
+        let first = self.reasons.values().next()?;
+        let reason = self.reason.unwrap_or(first).to_owned();
         Some(rpc::ErrorInfo { reason, domain: DOMAIN.into(), metadata: self.reasons.clone() })
     }
 

@@ -16,8 +16,11 @@ use tokio::time::Instant;
 use super::codec::Encoded;
 use super::errors::{Failure, Result};
 use super::names::Names;
+use super::push::{Allow, Pusher};
+use super::schema::Schemas;
+use super::schemas::Kept;
 use super::stream::Streams;
-use super::{policies, pull, snapshots, subscriptions, topics};
+use super::{policies, pull, schemas, snapshots, subscriptions, topics};
 
 /// What all calls share.
 pub(super) struct Door {
@@ -30,17 +33,24 @@ pub(super) struct Door {
     pub changed: Notify,
     /// When each queue was last asked for messages since the start, ms since 1970.
     activity: Mutex<HashMap<QueueId, u64>>,
+    pub schemas: Schemas<Kept>,
+    pub pusher: Arc<Pusher>,
+    /// Held while the key of tokens is made.
+    pub making_key: tokio::sync::Mutex<()>,
 }
 
 impl Door {
-    pub fn new(broker: Arc<Broker>, names: Names, bodies_bytes_max: usize) -> Arc<Self> {
+    pub fn new(broker: Arc<Broker>, names: Names, bodies_bytes_max: usize, push_allow: Allow) -> Arc<Self> {
         Arc::new(Self {
-            broker,
             names,
             bodies: Arc::new(Semaphore::new(bodies_bytes_max)),
             streams: Streams::default(),
             changed: Notify::new(),
             activity: Mutex::default(),
+            schemas: Schemas::new(Kept(broker.clone())),
+            pusher: Pusher::new(push_allow, None),
+            making_key: tokio::sync::Mutex::default(),
+            broker,
         })
     }
 
@@ -115,6 +125,18 @@ pub(super) static RPCS: &[Rpc] = rpcs! {
         "UpdateSnapshot" => snapshots::update;
         "DeleteSnapshot" => snapshots::delete;
         "Seek" => snapshots::seek;
+    }
+    "google.pubsub.v1.SchemaService" {
+        "CreateSchema" => schemas::create;
+        "GetSchema" => schemas::get;
+        "ListSchemas" => schemas::list;
+        "ListSchemaRevisions" => schemas::list_revisions;
+        "CommitSchema" => schemas::commit;
+        "RollbackSchema" => schemas::roll_back;
+        "DeleteSchemaRevision" => schemas::delete_revision;
+        "DeleteSchema" => schemas::delete;
+        "ValidateSchema" => schemas::validate;
+        "ValidateMessage" => schemas::validate_message;
     }
     "google.iam.v1.IAMPolicy" {
         "SetIamPolicy" => policies::set;

@@ -8,7 +8,10 @@ mod pages;
 mod policies;
 pub mod proto;
 mod pull;
+pub mod push;
+mod pushes;
 mod rest;
+pub mod schema;
 mod schemas;
 mod snapshots;
 mod stream;
@@ -55,6 +58,9 @@ const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Calls of one connection side by side. Clients open one connection for many.
 const STREAMS_MAX: u32 = 256;
 
+/// The public key of the tokens that pushes carry.
+const CERTS: &str = "/oauth2/v3/certs";
+
 /// How the door is set up.
 pub struct Settings {
     pub address: SocketAddr,
@@ -66,6 +72,8 @@ pub struct Settings {
     pub tls: Option<Arc<Tls>>,
     /// Whose topics have the names that other doors know them by.
     pub project: String,
+    /// Where messages may be pushed to.
+    pub push_allow: push::Allow,
 }
 
 impl Default for Settings {
@@ -76,6 +84,7 @@ impl Default for Settings {
             allow_plain: false,
             tls: None,
             project: "thalweg".into(),
+            push_allow: push::Allow::default(),
         }
     }
 }
@@ -117,8 +126,9 @@ pub async fn open(
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
-    let door = Door::new(broker, Names::new(settings.project.clone()), BODIES_BYTES_MAX);
+    let door = Door::new(broker, Names::new(settings.project.clone()), BODIES_BYTES_MAX, settings.push_allow.clone());
     tokio::spawn(sweep::run(Arc::downgrade(&door), drain.clone()));
+    tokio::spawn(pushes::run(Arc::downgrade(&door), drain.clone()));
     let shown = door.clone();
     let service = service_fn(move |request: Request<RequestBody>| {
         let door = door.clone();
@@ -146,7 +156,8 @@ fn register(door: &Arc<Door>, stats: Arc<HttpStats>) {
         out.gauge("thalweg_pubsub_streams", "Streams on which messages are pulled", streams as u64)?;
         let (read, written) = stats.bytes();
         out.counter("thalweg_pubsub_read_bytes", "Bytes that came from Pub/Sub's clients", read)?;
-        out.counter("thalweg_pubsub_written_bytes", "Bytes that went to Pub/Sub's clients", written)
+        out.counter("thalweg_pubsub_written_bytes", "Bytes that went to Pub/Sub's clients", written)?;
+        shown.upgrade().map_or(Ok(()), |door| door.pusher.expose(out))
     })));
 }
 
@@ -215,6 +226,12 @@ async fn call(rpc: &Rpc, ask: Ask, message: Bytes) -> Result<codec::Encoded> {
 async fn serve_rest(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answer> {
     if head.uri.path() == "/" && head.method == Method::GET {
         return rest::respond(StatusCode::OK, b"Ok\n".to_vec());
+    }
+    if head.uri.path() == CERTS && head.method == Method::GET {
+        return match pushes::key(&ask.door).await {
+            Ok(key) => rest::respond(StatusCode::OK, key.jwks().to_string().into_bytes()),
+            Err(failure) => rest::refuse(&failure),
+        };
     }
     let Some(found) = rest::find(head) else {
         let message = format!("Method not found: {} {}", head.method, head.uri.path());

@@ -84,13 +84,18 @@ pub(super) fn is_pushed(door: &Door, queue: &QueueDefinition) -> Result<bool> {
 
 /// A message as its receiver gets it.
 pub(super) fn given(door: &Door, queue: &QueueDefinition, received: &Received) -> Result<ReceivedMessage> {
-    let mut message = topics::received(received);
-    add_source(door, received, &mut message);
     Ok(ReceivedMessage {
         ack_id: door.broker.seal(queue, &received.receipt)?,
-        message: Some(message),
+        message: Some(message(door, received)),
         delivery_attempt: if queue.settings.dead_letter.is_some() { received.attempts as i32 } else { 0 },
     })
+}
+
+/// The message itself.
+pub(super) fn message(door: &Door, received: &Received) -> PubsubMessage {
+    let mut message = topics::received(received);
+    add_source(door, received, &mut message);
+    message
 }
 
 /// Where a dead letter comes from.

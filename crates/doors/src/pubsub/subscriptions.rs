@@ -20,6 +20,7 @@ use super::proto::{
     ExpirationPolicy, GetSubscriptionRequest, ListSubscriptionsRequest, ListSubscriptionsResponse,
     ModifyPushConfigRequest, PushConfig, RetryPolicy, Subscription, UpdateSubscriptionRequest,
 };
+use super::push::Endpoint;
 use super::times::{Bounds, DAY_MS, MINUTE_MS, SECOND_MS, duration, duration_ms, shown};
 use super::topics::{check_labels, check_transforms};
 use super::{policies, rest};
@@ -330,9 +331,8 @@ fn check_push(push: &PushConfig) -> Result<()> {
     if !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {
         return Err(Failure::invalid("Unsupported push_endpoint"));
     }
-    let uri = endpoint.parse::<hyper::Uri>().ok().filter(|uri| uri.host().is_some());
-    match uri {
-        Some(_) if endpoint.len() <= ENDPOINT_BYTES_MAX => Ok(()),
+    match endpoint.parse::<Endpoint>() {
+        Ok(_) if endpoint.len() <= ENDPOINT_BYTES_MAX => Ok(()),
         _ => Err(Failure::invalid("Invalid push_endpoint")),
     }
 }

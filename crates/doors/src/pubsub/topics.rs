@@ -224,7 +224,7 @@ pub(super) async fn delete(ask: Ask, request: DeleteTopicRequest) -> Result<()> 
     super::policies::forget(door, &name).await
 }
 
-pub(super) async fn publish(ask: Ask, request: PublishRequest) -> Result<PublishResponse> {
+pub(super) async fn publish(ask: Ask, mut request: PublishRequest) -> Result<PublishResponse> {
     let door = &ask.door;
     let name = Name::parse(Kind::Topic, &request.topic)?;
     check_messages(&request.messages)?;
@@ -232,7 +232,7 @@ pub(super) async fn publish(ask: Ask, request: PublishRequest) -> Result<Publish
     if !door.broker.has_topic(&inner) {
         return Err(missing());
     }
-    schemas::check_messages(door, &inner, &request.messages).await?;
+    schemas::check_messages(door, &name, &mut request.messages).await?;
     let headers: Vec<Vec<(&str, &[u8])>> = request
         .messages
         .iter()

@@ -92,6 +92,7 @@ pub const KEYS: &[Key] = &[
     key("kafka_advertised", Broker, Kind::Text, "", "Where Kafka's clients are told to connect, host:port; none is the address that they came to"),
     key("pubsub", Broker, Kind::Address, "127.0.0.1:8085", "Google Pub/Sub's clients and tools: gRPC and REST"),
     key("pubsub_project", Broker, Kind::Text, "thalweg", "The Google project whose topics and subscriptions have the names that other doors know them by"),
+    key("pubsub_push_allow", Broker, Kind::Text, "127.0.0.0/8,::1", "Where messages may be pushed to: networks, addresses, and names as *.example.com that lead to public addresses, with commas"),
     key("tls_cert", Broker, Kind::Text, "", "Certificate chain, PEM; made on the spot where none is named"),
     key("tls_key", Broker, Kind::Text, "", "The key of tls_cert, PEM"),
     key("insecure", Broker, Kind::Bool, "false", "Allow other machines without TLS or with a certificate made on the spot"),

@@ -177,6 +177,7 @@ impl Config {
             )));
         }
         self.trusted_proxies()?;
+        self.push_allow()?;
         self.kafka_advertised()?;
         self.check_security()?;
         self.sqs_auth()?;
@@ -264,6 +265,11 @@ impl Config {
         let name = "http_trusted_proxies";
         let networks = self.list(name).map(str::parse::<IpNetwork>);
         networks.collect::<std::result::Result<_, _>>().map_err(|e| ConfigError(format!("{name}: {e}")))
+    }
+
+    fn push_allow(&self) -> Result<doors::pubsub::push::Allow> {
+        let name = "pubsub_push_allow";
+        self.text(name).parse().map_err(|e: doors::pubsub::push::NoAllow| ConfigError(format!("{name}: {e}")))
     }
 
     fn text(&self, name: &str) -> &str {
@@ -403,6 +409,7 @@ impl Config {
                 .kafka_advertised()
                 .unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
             pubsub_project: self.text("pubsub_project").to_owned(),
+            pubsub_push_allow: self.push_allow().unwrap_or_else(|e| unreachable!("invariant: checked: {e}")),
             allow_plain: self.bool("insecure"),
             is_login_required: self.is_login_required(),
         }
