@@ -157,8 +157,8 @@ pub(super) async fn update(ask: Ask, request: UpdateSnapshotRequest) -> Result<S
             }
             other => {
                 return Err(Failure::invalid(format!(
-                    "Invalid update_mask provided in the UpdateSnapshotRequest: {other} is not a known Snapshot field, or \
-                     not mutable."
+                    "Invalid update_mask provided in the UpdateSnapshotRequest: {other} is not a known Snapshot field, \
+                     or not mutable."
                 )));
             }
         }
@@ -226,8 +226,8 @@ pub(super) async fn seek(ask: Ask, request: SeekRequest) -> Result<SeekResponse>
             let (kept, _) = find_kept(door, &name).await?;
             if kept.topic != queue.topic {
                 return Err(Failure::precondition(format!(
-                    "The subscription's topic {} is different from that of the snapshot {}; they must match in order for \
-                     Seek work.",
+                    "The subscription's topic {} is different from that of the snapshot {}; they must match in order \
+                     for Seek work.",
                     queue.topic, kept.topic
                 )));
             }

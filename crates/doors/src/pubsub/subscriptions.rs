@@ -1,4 +1,4 @@
-//! Subscriptions: queues over topics. What the broker has no word for is a note of the queue, in the JSON that REST shows.
+//! Subscriptions: queues over topics. What the broker has no word for is a note of the queue, as JSON.
 //!
 //! A subscription whose topic was deleted, or that was detached, has no queue any more: it is a document, until it is
 //! deleted too.
@@ -467,8 +467,8 @@ fn apply(to: &mut Subscription, given: &Subscription, path: &str) -> Result<()> 
     );
     if is_fixed {
         return Err(Failure::invalid(format!(
-            "Invalid update_mask provided in the UpdateSubscriptionRequest: the {path} field in the Subscription is not \
-             mutable."
+            "Invalid update_mask provided in the UpdateSubscriptionRequest: the {path} field in the Subscription is \
+             not mutable."
         )));
     }
     let given = given.clone();
@@ -522,8 +522,8 @@ fn apply_part(to: &mut Subscription, given: Subscription, path: &str) -> Result<
         }
         _ => {
             return Err(Failure::invalid(format!(
-                "Invalid update_mask provided in the UpdateSubscriptionRequest: {path} is not a known Subscription field. \
-                 Note that field paths must be of the form 'push_config' rather than 'pushConfig'."
+                "Invalid update_mask provided in the UpdateSubscriptionRequest: {path} is not a known Subscription \
+                 field. Note that field paths must be of the form 'push_config' rather than 'pushConfig'."
             )));
         }
     }

@@ -1,4 +1,4 @@
-//! Topics: created, changed, found, listed, deleted, published to. What the broker has no word for is kept as a document.
+//! Topics: created, changed, found, listed, deleted, published to. What the broker has no word for is a document.
 
 use std::collections::BTreeMap;
 
@@ -163,8 +163,8 @@ pub(super) async fn update(ask: Ask, request: UpdateTopicRequest) -> Result<Topi
 
 fn unknown_path(path: &str) -> Failure {
     Failure::invalid(format!(
-        "Invalid update_mask provided in the UpdateTopicRequest: {path} is not a known Topic field. Note that field paths \
-         must be of the form 'schema_settings' rather than 'schemaSettings'."
+        "Invalid update_mask provided in the UpdateTopicRequest: {path} is not a known Topic field. Note that field \
+         paths must be of the form 'schema_settings' rather than 'schemaSettings'."
     ))
 }
 
