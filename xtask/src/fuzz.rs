@@ -13,6 +13,7 @@ pub const TARGETS: [&str; 10] = [
     "kafka_request",
     "queue_filter",
     "pubsub_schema",
+    "sqs_request",
 ];
 const SECONDS: &str = "60";
 

@@ -10,6 +10,7 @@ mod kafka_apis;
 mod kafka_messages;
 mod run;
 mod soak;
+mod sqs_model;
 mod tidy;
 
 use std::process::ExitCode;
@@ -50,6 +51,11 @@ const COMMANDS: &[Command] = &[
         usage: "codegen [folder..]",
         about: "Write the messages of the Pub/Sub door anew from the definitions that Google ships on npm",
         run: codegen::run,
+    },
+    Command {
+        usage: "sqs-model [version]",
+        about: "Write what botocore knows of the requests of SQS anew, for the test that walks it",
+        run: sqs_model::run,
     },
     Command {
         usage: "compat batches",

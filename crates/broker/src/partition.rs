@@ -13,7 +13,7 @@ use engine::{
     DraftBatch, Error, ErrorKind, Fanout, Offset, Partition, PartitionId, Placed, RecordBatch, Result, Start, TopicName,
 };
 use parking_lot::Mutex;
-use storage::{DiskExtent, MemoryLog, Owner, Store};
+use storage::{DiskExtent, MemoryLog, Owner};
 use tokio::sync::{Notify, oneshot};
 
 use crate::admission::LogBudget;
@@ -107,8 +107,6 @@ pub struct Extent {
 /// What an append needs to know beside the batch.
 pub(crate) struct AppendContext<'a> {
     pub budget: &'a LogBudget,
-    /// Where topics on disk are kept.
-    pub store: Option<&'a Store>,
     /// Whether the append is over only when it is on the disk, if that is where its topic is.
     pub awaits_commit: bool,
     /// Whether it comes back where the journal has much waiting, or a subscriber who blocks. The broker's own batches
@@ -205,7 +203,7 @@ impl PartitionCell {
             }
             Log::Disk(log) => {
                 if context.yields
-                    && let Some(Err(full)) = context.store.map(Store::admit)
+                    && let Err(full) = log.admit()
                 {
                     return Err(Refused::Blocked(batch, Blocking::Journal(full)));
                 }
@@ -222,7 +220,7 @@ impl PartitionCell {
                 };
                 if is_duplicate
                     && base_offset + count > log.extent().end
-                    && let Some(broken) = context.store.and_then(Store::broken)
+                    && let Some(broken) = log.broken()
                 {
                     // It was taken, and nobody will hear any more that it is on the disk.
                     return Err(Refused::Failed(broken));
@@ -240,6 +238,15 @@ impl PartitionCell {
     pub(crate) fn extent(&self) -> Extent {
         let state = self.state.lock();
         Extent { subscribers: state.fanout.members().count(), ..state.extent() }
+    }
+
+    /// Refuses where so much waits for the disk that one more append would have to.
+    pub(crate) fn admit(&self) -> Result<()> {
+        let log = match &self.state.lock().log {
+            Log::Memory(_) => return Ok(()),
+            Log::Disk(log) => log.clone(),
+        };
+        log.admit()
     }
 
     /// Removes what retention no longer covers. Returns the bytes of memory that became free.
@@ -349,27 +356,31 @@ impl PartitionCell {
 
     /// Reads history for a source that is behind, or makes it live where the log ends.
     pub(crate) async fn backfill(&self, subscriber: &Subscriber, source: engine::SourceId, from: Offset) {
-        let read = {
-            let state = self.state.lock();
-            let log = state.log.extent();
-            match state.log.read(from.max(log.start), engine::limits::BACKFILL_BYTES) {
-                // Only a deleted partition has an end before an offset that it gave, and nothing to read.
-                Err(error) if error.kind == ErrorKind::OutOfRange => Read::Batches(Vec::new()),
-                Err(error) => return subscriber.end(error),
-                Ok(read) => read,
-            }
-        };
-        match read.batches().await {
-            Ok(batches) if batches.is_empty() => {
-                // Nothing can come between this look at the end and the source being live.
+        loop {
+            let (start, read) = {
                 let state = self.state.lock();
                 let log = state.log.extent();
-                if from.max(log.start) >= log.end {
-                    subscriber.catch_up(source, log.end);
+                match state.log.read(from.max(log.start), engine::limits::BACKFILL_BYTES) {
+                    // Only a deleted partition has an end before an offset that it gave, and nothing to read.
+                    Err(error) if error.kind == ErrorKind::OutOfRange => (log.start, Read::Batches(Vec::new())),
+                    Err(error) => return subscriber.end(error),
+                    Ok(read) => (log.start, read),
                 }
-            }
-            Ok(batches) => subscriber.backfill(source, batches),
-            Err(error) => subscriber.end(error),
+            };
+            return match read.batches().await {
+                Ok(batches) if batches.is_empty() => {
+                    // Nothing can come between this look at the end and the source being live.
+                    let state = self.state.lock();
+                    let log = state.log.extent();
+                    if from.max(log.start) >= log.end {
+                        subscriber.catch_up(source, log.end);
+                    }
+                }
+                Ok(batches) => subscriber.backfill(source, batches),
+                // Retention removed it while it was read: what is behind that comes with word of the gap.
+                Err(error) if error.kind == ErrorKind::OutOfRange && self.extent().start > start.max(from) => continue,
+                Err(error) => subscriber.end(error),
+            };
         }
     }
 
@@ -422,6 +433,12 @@ impl PartitionCell {
             return Err(self.gone());
         }
         state.log.check_served()?;
+        if let Log::Disk(log) = &state.log
+            && !log.takes_transactions()
+        {
+            let message = format!("topic {} is kept in SQLite, which has no part in transactions", self.topic);
+            return Err(Error::new(ErrorKind::Unsupported, format!("{message}; use storage disk")));
+        }
         state.order.begin(id, epoch)
     }
 

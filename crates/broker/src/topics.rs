@@ -215,7 +215,7 @@ impl Broker {
         let storage = match (settings.storage, self.store()) {
             (Storage::Auto, None) => Storage::Memory,
             (Storage::Auto, Some(_)) => Storage::Disk,
-            (Storage::Disk, None) => {
+            (Storage::Disk | Storage::Sqlite, None) => {
                 return Err(Error::invalid("this broker keeps all topics in memory; start it with --data DIR"));
             }
             (storage, _) => storage,
@@ -228,7 +228,7 @@ impl Broker {
     /// What a topic gets that is kept there, where nothing else is said.
     pub fn topic_defaults(&self, storage: Storage) -> &TopicSettings {
         match storage {
-            Storage::Disk => &self.settings().disk_topic_defaults,
+            Storage::Disk | Storage::Sqlite => &self.settings().disk_topic_defaults,
             Storage::Memory | Storage::Auto => &self.settings().topic_defaults,
         }
     }
@@ -367,7 +367,7 @@ impl Broker {
             room_for(&topics, 1, settings.partitions)?;
         }
         let (topic, lasts) = match (settings.storage, self.store()) {
-            (Storage::Disk, Some(store)) => {
+            (Storage::Disk | Storage::Sqlite, Some(store)) => {
                 let (said, lasts) = Lasts::when_committed();
                 (Topic::stored(store.directory(), store.create_topic(name.clone(), settings, said)?), lasts)
             }

@@ -299,6 +299,17 @@ fn get_name(input: &mut &[u8]) -> Result<TopicName, Failed> {
     TopicName::parse(name).map_err(|error| Failed(error.message))
 }
 
+/// Settings alone, for whoever keeps them elsewhere.
+pub(crate) fn encode_settings(settings: &TopicSettings) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_settings(&mut bytes, settings);
+    bytes
+}
+
+pub(crate) fn decode_settings(mut bytes: &[u8]) -> Result<TopicSettings> {
+    Ok(get_settings(&mut bytes)?)
+}
+
 /// The flags of settings.
 const COMPACT: u8 = 1;
 const LARGEST: u8 = 2;

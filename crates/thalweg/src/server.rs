@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use broker::Broker;
 use broker::metrics::{Collect, Exposition};
 use doors::native::Native;
+use doors::sqs::sigv4::Auth;
 use net::http::IpNetwork;
 use net::quic::Windows;
 use net::telemetry::Telemetry;
@@ -56,10 +57,22 @@ pub struct ServerSettings {
     pub pubsub_project: String,
     /// Where messages may be pushed to.
     pub pubsub_push_allow: doors::pubsub::push::Allow,
+    pub sqs: SqsSettings,
     /// Whether other machines may come without TLS.
     pub allow_plain: bool,
     /// Whether clients have to log in, where their protocol can.
     pub is_login_required: bool,
+}
+
+/// What the SQS door is set to, beside who may come.
+#[derive(Clone, Debug)]
+pub struct SqsSettings {
+    pub account: String,
+    pub region: String,
+    /// How the URLs of queues begin, if not with where the request came to.
+    pub url: Option<String>,
+    /// How long a deleted queue's name is taken, and a queue cannot be purged again.
+    pub cooldown: Duration,
 }
 
 /// A running server.
@@ -70,6 +83,7 @@ pub struct Server {
     pub http: Option<SocketAddr>,
     pub kafka: Option<SocketAddr>,
     pub pubsub: Option<SocketAddr>,
+    pub sqs: Option<SocketAddr>,
     tls: Arc<Tls>,
     shutdown: Shutdown,
     shutdown_timeout: Duration,
@@ -84,9 +98,10 @@ impl Server {
         let http = config.address("http").map_err(io::Error::other)?;
         let kafka = config.address("kafka").map_err(io::Error::other)?;
         let pubsub = config.address("pubsub").map_err(io::Error::other)?;
+        let sqs = config.address("sqs").map_err(io::Error::other)?;
         // The first key of a process takes tens of milliseconds, as opening a directory does: both at once.
         let tls = tokio::task::spawn_blocking({
-            let (settings, doors) = (settings.clone(), [native, http, kafka, pubsub]);
+            let (settings, doors) = (settings.clone(), [native, http, kafka, pubsub, sqs]);
             move || tls(&settings, doors.into_iter().flatten())
         });
         let shards = Arc::new(Shards::start(settings.shards)?);
@@ -99,6 +114,7 @@ impl Server {
             http: None,
             kafka: None,
             pubsub: None,
+            sqs: None,
             tls,
             shutdown: Shutdown::default(),
             shutdown_timeout: settings.shutdown_timeout,
@@ -121,6 +137,10 @@ impl Server {
         }
         if let Some(address) = pubsub {
             server.open_pubsub(address, &settings).await.map_err(|e| at("pubsub", address, &e))?;
+        }
+        if let Some(address) = sqs {
+            let auth = config.sqs_auth().map_err(io::Error::other)?;
+            server.open_sqs(address, auth, &settings).await.map_err(|e| at("sqs", address, &e))?;
         }
         Ok(server)
     }
@@ -209,6 +229,26 @@ impl Server {
         };
         let connections = self.connections("pubsub", settings);
         self.pubsub = Some(doors::pubsub::open(&door, self.broker.clone(), connections, self.drain()).await?);
+        Ok(())
+    }
+
+    async fn open_sqs(&mut self, address: SocketAddr, auth: Auth, settings: &ServerSettings) -> io::Result<()> {
+        let SqsSettings { account, region, url, cooldown } = settings.sqs.clone();
+        let door = doors::sqs::Settings {
+            address,
+            account,
+            region,
+            url,
+            cooldown,
+            auth,
+            header_timeout: settings.hello_timeout,
+            allow_plain: settings.allow_plain,
+            tls: Some(self.tls.clone()),
+            trusted_proxies: settings.http_trusted_proxies.clone(),
+            access_log: settings.http_access_log,
+        };
+        let connections = self.connections("sqs", settings);
+        self.sqs = Some(doors::sqs::open(door, self.broker.clone(), connections, self.drain()).await?);
         Ok(())
     }
 

@@ -73,10 +73,11 @@ fn ours() -> Outcome<Broker> {
 /// A broker of this tree with its data in this folder, and where its door for Kafka's clients is.
 fn serve(folder: PathBuf, settings: &[String]) -> Outcome<(Running, String)> {
     let (data, ready) = (folder.join("data"), folder.join("ready.json"));
-    let call = Call::line("target/debug/thalweg serve --native 127.0.0.1:0 --http 127.0.0.1:0 --kafka 127.0.0.1:0")
-        .args(["--data".to_owned(), data.display().to_string()])
-        .args(["--ready-file".to_owned(), ready.display().to_string()])
-        .args(settings.iter().flat_map(|setting| ["--set", setting]));
+    let call =
+        Call::line("target/debug/thalweg serve --native 127.0.0.1:0 --http 127.0.0.1:0 --kafka 127.0.0.1:0 --sqs off")
+            .args(["--data".to_owned(), data.display().to_string()])
+            .args(["--ready-file".to_owned(), ready.display().to_string()])
+            .args(settings.iter().flat_map(|setting| ["--set", setting]));
     let (running, ready) = Running::start(&call, folder, ready)?;
     let address = ready["kafka"].as_str().ok_or("the broker has no door for Kafka's clients")?.to_owned();
     Ok((running, address))

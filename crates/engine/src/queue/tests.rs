@@ -151,7 +151,9 @@ fn run(order: Order, ops: Vec<Op>) {
                 let offset = model.messages.len() as Offset;
                 let is = delay_ms.map_or(Is::There, |delay_ms| Is::Delayed { until: model.now + delay_ms });
                 model.messages.push(Modelled { is, attempts: 0, lease: 0, group });
-                delay_ms.map(|delay_ms| queue.delay(offset, model.now + delay_ms));
+                if let Some(delay_ms) = delay_ms {
+                    queue.delay(offset, model.now + delay_ms);
+                }
                 queue.append(offset + 1);
             }
             Op::Take { max, lease_ms } => {

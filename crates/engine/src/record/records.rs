@@ -63,6 +63,11 @@ impl Records {
         }
     }
 
+    /// The bytes that the records are in: what is behind the head of the batch, decompressed.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
     /// The record after the one that the last call returned, for who cannot borrow the batch in between.
     pub fn advance(&mut self) -> Option<Result<RecordView<'_>>> {
         let mut iter = RecordIter { rest: &self.bytes[self.at..], left: self.left, ..self.iter() };

@@ -254,7 +254,7 @@ fn go_on(
     let work = Work::new(opened, model, incarnation, heard.say());
     for writer in work.writers() {
         for _ in 0..1 + random.below(4) {
-            match (writer.log.refused(), writer.append(&work.store)) {
+            match (writer.log.refused(), writer.append()) {
                 (None, appended) => assert!(writer.wait(appended.expect("it is served")), "it is acknowledged"),
                 (Some(refused), appended) => assert_eq!(appended.map_err(|error| error.message), Err(refused.message)),
             }

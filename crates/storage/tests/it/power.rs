@@ -110,7 +110,7 @@ fn files_that_a_killed_broker_made_outlive_a_power_cut_once_they_are_used() {
         let work = Work::new(open(&disk, dir, small(1)).expect("it opens"), &model, 1, heard.say());
         let writers = work.create(1).expect("a topic");
         for _ in 0..20 {
-            let end = writers[0].append(&work.store).expect("it is taken");
+            let end = writers[0].append().expect("it is taken");
             assert!(writers[0].wait(end), "it is acknowledged");
         }
         let after = disk.cut(operations);
@@ -143,9 +143,9 @@ pub fn without_checkpoints() -> StoreSettings {
 }
 
 /// Appends until the journal has so many files with something in them.
-pub fn fill_files(work: &Arc<Work>, disk: &SimDisk, writer: &Arc<Writer>, files: usize) {
+pub fn fill_files(disk: &SimDisk, writer: &Arc<Writer>, files: usize) {
     while heads(disk).len() < files {
-        let end = writer.append(&work.store).expect("it is taken");
+        let end = writer.append().expect("it is taken");
         assert!(writer.wait(end), "it is acknowledged");
     }
 }
@@ -157,7 +157,7 @@ fn a_journal_begins_with_a_small_file_goes_on_in_larger_ones_and_is_read_back_th
     let work = Work::new(open(&disk, dir, settings).expect("a new directory"), &model, 1, heard.say());
     let writer = work.create(1).expect("a topic")[0].clone();
     wait_until("two files are made ahead", || work.store.stats().journal.files_spare == 2);
-    fill_files(&work, &disk, &writer, 3);
+    fill_files(&disk, &writer, 3);
     let before = heads(&disk);
     // The first of the two was only allocated, so that there was one at once: it comes last.
     let second = FileHead::decode(&disk.contents(&dir.join("journal/000002.journal")));

@@ -129,7 +129,7 @@ fn repair_after(harm: Harm, site: &Site, path: &Path, kind: Kind) {
     let (mut model, heard) = (Model::of(&topics, site.model.topics_ever), Heard::default());
     let work = Work::new((store, topics), &model, 9, heard.say());
     for writer in work.writers() {
-        let end = writer.append(&work.store).expect("it is served");
+        let end = writer.append().expect("it is served");
         assert!(writer.wait(end), "it is acknowledged");
     }
     work.end().expect("it stops");
@@ -199,7 +199,7 @@ fn a_new_journal_begins_behind_all_of_the_one_that_was_given_up() {
     let opened = open(&disk, Path::new(DIR), settings).expect("a new directory");
     let work = Work::new(opened, &Model::default(), 1, Heard::default().say());
     let writer = work.create(1).expect("a topic")[0].clone();
-    fill_files(&work, &disk, &writer, 3);
+    fill_files(&disk, &writer, 3);
     let (killed, given_up) = (disk.kill(), heads(&disk));
     work.end().expect("it stops");
     // Nobody knows any more where the larger files were.

@@ -26,8 +26,20 @@ impl Spawned {
         let ready_file = ready_file()?;
         let program = std::env::current_exe()?;
         let child = Command::new(program)
-            .args(["serve", "--native", "127.0.0.1:0", "--http", "off", "--kafka", "off", "--pubsub", "off"])
-            .arg("--ready-file")
+            .args([
+                "serve",
+                "--native",
+                "127.0.0.1:0",
+                "--http",
+                "off",
+                "--kafka",
+                "off",
+                "--pubsub",
+                "off",
+                "--sqs",
+                "off",
+                "--ready-file",
+            ])
             .arg(&ready_file)
             // That it comes and goes is no news here.
             .args(["--set", "log=warn"])

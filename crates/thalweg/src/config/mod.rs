@@ -14,6 +14,7 @@ use std::time::Duration;
 use broker::{ConfiguredUser, LanePolicy};
 use client::ClientSettings;
 use doors::sqs::sigv4::{Auth, Credentials};
+use doors::sqs::{is_account, is_region};
 use engine::security::UserName;
 use engine::{FeedLimits, TopicSettings};
 use net::http::IpNetwork;
@@ -25,8 +26,6 @@ use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
 const ENV_PREFIX: &str = "THALWEG_";
 /// In the place of what is not shown.
 const HIDDEN: &str = "(hidden)";
-/// The account of SQS clients who name none.
-const SQS_ACCOUNT: &str = "000000000000";
 /// Variables of that prefix that are no keys.
 const ENV_OTHERS: [&str; 2] = ["THALWEG_CONFIG", "THALWEG_JSON"];
 
@@ -155,7 +154,7 @@ impl Config {
                 "event_stream_recv_window is larger than event_conn_recv_window, which bounds it".into(),
             ));
         }
-        for door in ["native", "http", "kafka", "pubsub"] {
+        for door in ["native", "http", "kafka", "pubsub", "sqs"] {
             let Some(address) = self.address(door)? else {
                 continue;
             };
@@ -180,7 +179,7 @@ impl Config {
         self.push_allow()?;
         self.kafka_advertised()?;
         self.check_security()?;
-        self.sqs_auth()?;
+        self.check_sqs()?;
         Ok(())
     }
 
@@ -230,9 +229,24 @@ impl Config {
         Ok(())
     }
 
+    fn check_sqs(&self) -> Result<()> {
+        let (account, region, url) = (self.text("sqs_account"), self.text("sqs_region"), self.text("sqs_url"));
+        if !is_account(account) {
+            return Err(ConfigError(format!("sqs_account: '{account}' is no account; write 12 digits")));
+        }
+        if !is_region(region) {
+            return Err(ConfigError(format!("sqs_region: '{region}' is no region; write it like us-east-1")));
+        }
+        let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        if !url.is_empty() && host.is_none_or(|host| host.is_empty() || host.contains(['/', ' ', '?'])) {
+            return Err(ConfigError(format!("sqs_url: '{url}' is no URL; write http://host:port")));
+        }
+        self.sqs_auth().map(drop)
+    }
+
     /// Whether SQS requests have to be signed, and with what.
     pub fn sqs_auth(&self) -> Result<Auth> {
-        let credentials = Credentials::parse(self.list("sqs_credentials"), SQS_ACCOUNT)
+        let credentials = Credentials::parse(self.list("sqs_credentials"), self.text("sqs_account"))
             .map_err(|e| ConfigError(format!("sqs_credentials: {}", e.message)))?;
         match self.text("sqs_auth") {
             "verify" if credentials.is_empty() => {
@@ -410,6 +424,12 @@ impl Config {
                 .unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
             pubsub_project: self.text("pubsub_project").to_owned(),
             pubsub_push_allow: self.push_allow().unwrap_or_else(|e| unreachable!("invariant: checked: {e}")),
+            sqs: crate::server::SqsSettings {
+                account: self.text("sqs_account").to_owned(),
+                region: self.text("sqs_region").to_owned(),
+                url: Some(self.text("sqs_url").to_owned()).filter(|url| !url.is_empty()),
+                cooldown: Duration::from_secs(self.count("sqs_cooldown_s")),
+            },
             allow_plain: self.bool("insecure"),
             is_login_required: self.is_login_required(),
         }

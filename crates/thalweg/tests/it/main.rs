@@ -27,6 +27,7 @@ mod requests;
 mod resilience;
 mod rpc;
 mod serve;
+mod sqs;
 mod stream_bench;
 mod subscribing;
 mod telemetry;

@@ -64,6 +64,7 @@ pub struct Server {
     child: Child,
     pub address: SocketAddr,
     pub kafka: SocketAddr,
+    pub sqs: SocketAddr,
     launch: Launch,
     folder: TempDir,
 }
@@ -81,8 +82,8 @@ impl Server {
     pub fn launch(launch: Launch) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let any = "127.0.0.1:0".parse().expect("an address");
-        let (child, [address, kafka]) = spawn(&launch, folder.path(), [any, any]);
-        Self { child, address, kafka, launch, folder }
+        let (child, [address, kafka, sqs]) = spawn(&launch, folder.path(), [any; 3]);
+        Self { child, address, kafka, sqs, launch, folder }
     }
 
     /// Ends the process as a power cut would, and starts another on the same port.
@@ -93,7 +94,7 @@ impl Server {
 
     /// Starts another process on the ports of the one that has ended.
     pub fn start_again(&mut self) {
-        let before = [self.address, self.kafka];
+        let before = [self.address, self.kafka, self.sqs];
         let (child, addresses) = spawn(&self.launch, self.folder.path(), before);
         self.child = child;
         assert_eq!(before, addresses);
@@ -192,8 +193,8 @@ pub async fn metric(client: &Client, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no metric {name} in\n{text}")).parse().expect("a whole number")
 }
 
-/// A broker whose native door and Kafka door are there.
-fn spawn(launch: &Launch, folder: &Path, [native, kafka]: [SocketAddr; 2]) -> (Child, [SocketAddr; 2]) {
+/// A broker whose native door, Kafka door and SQS door are there.
+fn spawn(launch: &Launch, folder: &Path, addresses: [SocketAddr; 3]) -> (Child, [SocketAddr; 3]) {
     let ready_file = folder.join("ready.json");
     if ready_file.exists() {
         std::fs::remove_file(&ready_file).expect("removed");
@@ -206,8 +207,8 @@ fn spawn(launch: &Launch, folder: &Path, [native, kafka]: [SocketAddr; 2]) -> (C
             shell
         }
     };
-    let (native, kafka) = (native.to_string(), kafka.to_string());
-    command.args(["serve", "--native", &native, "--http", "off", "--kafka", &kafka]);
+    let [native, kafka, sqs] = addresses.map(|address| address.to_string());
+    command.args(["serve", "--native", &native, "--http", "off", "--kafka", &kafka, "--sqs", &sqs]);
     command.arg("--ready-file").arg(&ready_file);
     for pair in &launch.set {
         command.args(["--set", pair]);
@@ -224,7 +225,7 @@ fn spawn(launch: &Launch, folder: &Path, [native, kafka]: [SocketAddr; 2]) -> (C
     wait_until_ready(child, &ready_file, folder)
 }
 
-fn wait_until_ready(mut child: Child, ready_file: &Path, folder: &Path) -> (Child, [SocketAddr; 2]) {
+fn wait_until_ready(mut child: Child, ready_file: &Path, folder: &Path) -> (Child, [SocketAddr; 3]) {
     let begin = Instant::now();
     let text = loop {
         if let Ok(text) = std::fs::read_to_string(ready_file) {
@@ -240,6 +241,6 @@ fn wait_until_ready(mut child: Child, ready_file: &Path, folder: &Path) -> (Chil
     };
     let ready: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let address = |door: &str| ready[door].as_str().expect("an address").parse().expect("an address");
-    let addresses = ["native", "kafka"].map(address);
+    let addresses = ["native", "kafka", "sqs"].map(address);
     (child, addresses)
 }
