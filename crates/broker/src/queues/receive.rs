@@ -421,8 +421,10 @@ impl<'a> Timekeeper<'a> {
 impl Drop for Timekeeper<'_> {
     fn drop(&mut self) {
         self.0.has_timekeeper.store(false, Ordering::SeqCst);
-        // Another of those who wait takes over.
-        self.0.wake();
+        // Another of those who wait takes over. One who is alone would only wake itself, again and again.
+        if self.0.waiting.load(Ordering::SeqCst) > 1 {
+            self.0.wake();
+        }
     }
 }
 
