@@ -44,6 +44,8 @@ struct State {
     queues: Vec<QueueView>,
     /// What was sent to queues lately.
     dedup: Dedup,
+    /// Snapshots of queues, and what each of them may still be asked for.
+    holds: Vec<(Box<str>, Offset)>,
     /// Who waits until all before an offset is committed, in the order of offsets.
     uncommitted: Uncommitted,
     is_deleted: bool,
@@ -133,6 +135,7 @@ impl PartitionCell {
             fanout: Fanout::default(),
             queues: Vec::new(),
             dedup: Dedup::default(),
+            holds: Vec::new(),
             uncommitted: VecDeque::new(),
             is_deleted: false,
         };
@@ -168,6 +171,14 @@ impl PartitionCell {
             };
             return Ok(Appended { base_offset, receivers: 0, is_duplicate: true, commit });
         }
+        let (count, log_bytes) = (u64::from(batch.count()), state.log.extent().bytes);
+        let refusal = state.queues.iter().find_map(|view| view.refuse(count, len as u64, log_bytes));
+        if let Some(full) = refusal {
+            return Err(Refused::Failed(full));
+        }
+        state.queues.iter_mut().for_each(|view| {
+            view.make_room(count);
+        });
         let receivers = state.fanout.receivers();
         match &mut state.log {
             Log::Memory(log) => {
@@ -198,7 +209,6 @@ impl PartitionCell {
                 {
                     return Err(Refused::Blocked(batch, Blocking::Journal(full)));
                 }
-                let count = u64::from(batch.count());
                 let (base_offset, is_duplicate) = match state.order.place(batch).map_err(Refused::Failed)? {
                     Placed::New(batch) => {
                         log.append(batch.clone(), self.clone()).map_err(Refused::Failed)?;
@@ -488,6 +498,15 @@ impl PartitionCell {
         }
     }
 
+    /// Nothing from an offset on goes because queues are done with it, for a snapshot of this name.
+    pub(crate) fn hold(&self, name: &str, floor: Offset) {
+        self.state.lock().holds.push((name.into(), floor));
+    }
+
+    pub(crate) fn let_go(&self, name: &str) {
+        self.state.lock().holds.retain(|(held, _)| &**held != name);
+    }
+
     pub(crate) fn restore_dedup(&self, dedup: Dedup) {
         self.state.lock().dedup = dedup;
     }
@@ -502,7 +521,8 @@ impl PartitionCell {
         if state.queues.iter().any(keeps) {
             return 0;
         }
-        let floor = state.queues.iter_mut().map(|view| view.queue.floor()).min().unwrap_or(end);
+        let held = state.holds.iter().map(|(_, floor)| *floor);
+        let floor = state.queues.iter_mut().map(|view| view.queue.floor()).chain(held).min().unwrap_or(end);
         match &mut state.log {
             Log::Memory(log) => log.set_start(floor),
             Log::Disk(log) => {

@@ -26,7 +26,12 @@ pub async fn sweep_retention(broker: Weak<Broker>) {
     loop {
         interval.tick().await;
         match broker.upgrade() {
-            Some(broker) => broker.trim_logs(now_ms()),
+            Some(broker) => {
+                broker.trim_logs(now_ms());
+                if let Err(error) = broker.expire_snapshots(now_ms()).await {
+                    tracing::warn!(%error, "snapshots of queues could not be looked through");
+                }
+            }
             None => return,
         }
     }

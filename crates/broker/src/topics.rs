@@ -294,6 +294,10 @@ impl Broker {
     /// Removes a topic with all it holds. Its subscriptions end. That it is gone lasts when this is over.
     pub async fn delete_topic(&self, name: &str) -> Result<()> {
         refuse_internal(name)?;
+        // The queue that a topic came with goes with it.
+        if let Some(queue) = self.queues_over(name).await?.into_iter().find(|queue| queue.owns_topic) {
+            return Box::pin(self.delete_queue(queue.name.as_str())).await;
+        }
         let lasts = self.remove(name)?;
         self.forget_topic_of_transactions(&TopicName::parse(name)?);
         lasts.wait().await

@@ -7,3 +7,5 @@ pub mod kafka;
 pub mod native;
 #[cfg(feature = "pubsub")]
 pub mod pubsub;
+#[cfg(feature = "sqs")]
+pub mod sqs;

@@ -50,6 +50,9 @@ pub struct StoreSettings {
     pub segment_bytes: u64,
     /// Bytes of newest batches that stay in memory, all partitions together.
     pub tail_bytes_max: u64,
+    /// For so long a batch stays there if there is room, and at most twice as long once it is in a segment: whoever
+    /// follows a topic has read it by then, and for all others the system may have it cached.
+    pub tail_time: Duration,
     /// Committed bytes in no segment: with more, they are written at once; with four times as many, the journal waits
     /// until they are fewer, and so do all who publish.
     pub unflushed_bytes_max: u64,
@@ -66,6 +69,7 @@ impl Default for StoreSettings {
             journal: JournalSettings::default(),
             segment_bytes: 128 << 20,
             tail_bytes_max: 48 << 20,
+            tail_time: Duration::from_secs(5),
             unflushed_bytes_max: 16 << 20,
             checkpoint_bytes: 256 << 20,
             checkpoint_interval: Duration::from_secs(60),
@@ -104,6 +108,8 @@ pub struct Store {
     state: Mutex<State>,
     /// Held while one is taken.
     checkpoint: Mutex<LastCheckpoint>,
+    /// When tails were last told that time passes.
+    aged: Mutex<Instant>,
     /// Held while partitions are compacted: two turns would take the same names for their files. When those that could
     /// not be are tried again.
     compaction: Mutex<HashMap<u64, Instant>>,
@@ -240,6 +246,7 @@ impl Store {
             shared: state.shared.clone(),
             state: Mutex::new(state),
             checkpoint: Mutex::new(LastCheckpoint { at: Instant::now(), is_failed: false }),
+            aged: Mutex::new(Instant::now()),
             compaction: Mutex::default(),
             counts: Counts::default(),
             clock,
@@ -397,6 +404,9 @@ impl Store {
         // Waiting does not help those that cannot be written: they take nothing more, and the others go on.
         self.shared.gate.set_shut(is_behind() && !is_failing);
         self.trim_tails();
+        if self.aged.lock().elapsed() >= self.settings.tail_time {
+            self.age_tails();
+        }
         LOOK_EVERY
     }
 
@@ -520,6 +530,17 @@ impl Store {
                     return;
                 }
             }
+        }
+    }
+
+    /// Frees memory of batches that are in segments and were in memory already when this was called last. Returns how
+    /// many bytes.
+    pub fn age_tails(&self) -> u64 {
+        let mut aged = self.aged.lock();
+        *aged = Instant::now();
+        match self.shared.tails.held.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.all_partitions().iter().map(|(_, partition)| partition.age_tail()).sum(),
         }
     }
 

@@ -80,14 +80,19 @@ impl Server {
     /// Starts everything. Returns once every door accepts.
     pub async fn start(config: &Config) -> io::Result<Self> {
         let settings = config.server();
-        let shards = Arc::new(Shards::start(settings.shards)?);
-        let broker = start_broker(config, &shards)?;
-        broker.open_security().await.map_err(io::Error::other)?;
         let native = config.address("native").map_err(io::Error::other)?;
         let http = config.address("http").map_err(io::Error::other)?;
         let kafka = config.address("kafka").map_err(io::Error::other)?;
         let pubsub = config.address("pubsub").map_err(io::Error::other)?;
-        let tls = tls(&settings, native.into_iter().chain(http).chain(kafka).chain(pubsub))?;
+        // The first key of a process takes tens of milliseconds, as opening a directory does: both at once.
+        let tls = tokio::task::spawn_blocking({
+            let (settings, doors) = (settings.clone(), [native, http, kafka, pubsub]);
+            move || tls(&settings, doors.into_iter().flatten())
+        });
+        let shards = Arc::new(Shards::start(settings.shards)?);
+        let broker = start_broker(config, &shards)?;
+        broker.open_security().await.map_err(io::Error::other)?;
+        let tls = tls.await.map_err(io::Error::other)??;
         let mut server = Self {
             broker,
             native: None,

@@ -82,7 +82,7 @@ impl Broker {
             for lease in dead {
                 if let Err(error) = broker.bury_one(&cell, &topic, &partition, &lease).await {
                     let queue = cell.definition().name.clone();
-                    tracing::warn!(%queue, offset = lease.offset, %error, "a message could not be moved to the dead letters");
+                    tracing::warn!(%queue, offset = lease.offset, %error, "it could not be moved to the dead letters");
                     let kept = broker.change_view(&partition, cell.id, |view, _| {
                         view.queue.keep_dead(lease.offset, now_ms(), AGAIN_MS);
                     });

@@ -421,9 +421,9 @@ impl<'a> Timekeeper<'a> {
 impl Drop for Timekeeper<'_> {
     fn drop(&mut self) {
         self.0.has_timekeeper.store(false, Ordering::SeqCst);
-        // Another of those who wait takes over. One who is alone would only wake itself, again and again.
+        // Another of those who wait takes over. This one counts as well: alone it would only wake itself, for ever.
         if self.0.waiting.load(Ordering::SeqCst) > 1 {
-            self.0.wake();
+            self.0.news.notify_one();
         }
     }
 }

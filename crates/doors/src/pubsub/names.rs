@@ -1,8 +1,8 @@
 //! Names of resources, `projects/PROJECT/topics/ID`, and how the broker calls what they name.
 //!
 //! In the default project both have the same name, so that every door sees the same topics and queues. What is of
-//! another project is `_project.PROJECT.ID` to the broker: no id of Google's begins with `_`. Characters that the broker's
-//! names do not have are written `_xHH`, in hexadecimal.
+//! another project is `_project.PROJECT.ID` to the broker: no id of Google's begins with `_`. Characters that the
+//! broker's names do not have are written `_xHH`, in hexadecimal.
 
 use std::fmt;
 
@@ -110,7 +110,8 @@ impl Names {
         inner
     }
 
-    /// How the names of everything in a project begin. Of the default project only those that [`Names::outer`] says so of.
+    /// How the names of everything in a project begin; those of the default project like any other: [`Names::outer`]
+    /// tells them apart.
     pub fn prefix(&self, project: &str) -> String {
         let mut prefix = String::new();
         if project != self.default_project {

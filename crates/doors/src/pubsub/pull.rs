@@ -1,4 +1,4 @@
-//! Messages on their way to subscribers and back: pulled, acknowledged, held longer. Streams of them are in `stream.rs`.
+//! Messages on their way to subscribers and back: pulled, acknowledged, held longer. Streams are in `stream.rs`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -275,7 +275,8 @@ fn add_query(uri: &Uri, input: &MessageDescriptor, json: &mut Map<String, Value>
         }
         let unknown = || {
             let why = format!(
-                "Unknown name \"{path}\": Cannot bind query parameter. Field '{path}' could not be found in request message."
+                "Unknown name \"{path}\": Cannot bind query parameter. Field '{path}' could not be found in request \
+                 message."
             );
             invalid_payload(&why)
         };
@@ -351,4 +352,87 @@ pub(super) fn from_text<M: Message + Default>(name: &str, text: &str) -> Result<
 fn described(name: &str) -> MessageDescriptor {
     let pool = ROUTES[0].input.parent_pool().clone();
     pool.get_message_by_name(name).expect("invariant: what is kept is described")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_of_every_service_is_served() {
+        let mut served: Vec<&str> = super::super::calls().collect();
+        let mut described: Vec<String> = pool()
+            .services()
+            .flat_map(|service| {
+                service.methods().map(|m| format!("/{}/{}", service.full_name(), m.name())).collect::<Vec<_>>()
+            })
+            .collect();
+        served.sort_unstable();
+        described.sort_unstable();
+        assert_eq!(served, described);
+    }
+
+    #[test]
+    fn a_path_leads_to_its_call_and_to_the_value_of_its_field() {
+        let found = |method: Method, path: &str| {
+            let (head, ()) =
+                hyper::Request::builder().method(method).uri(path).body(()).expect("a request").into_parts();
+            find(&head).map(|(at, value)| (ROUTES[at].rpc.path.rsplit('/').next().unwrap_or_default(), value))
+        };
+        let topic = || "projects/p/topics/abc".to_owned();
+        assert_eq!(found(Method::PUT, "/v1/projects/p/topics/abc"), Some(("CreateTopic", topic())));
+        assert_eq!(found(Method::PATCH, "/v1/projects/p/topics/abc"), Some(("UpdateTopic", topic())));
+        assert_eq!(found(Method::POST, "/v1/projects/p/topics/abc:publish"), Some(("Publish", topic())));
+        assert_eq!(found(Method::GET, "/v1/projects/p/topics/abc/snapshots"), Some(("ListTopicSnapshots", topic())));
+        assert_eq!(found(Method::GET, "/v1/projects/p/topics"), Some(("ListTopics", "projects/p".to_owned())));
+        assert_eq!(found(Method::GET, "/v1/projects/p/topics/abc:getIamPolicy"), Some(("GetIamPolicy", topic())));
+        assert_eq!(found(Method::POST, "/v1/projects/p/topics/abc:setIamPolicy"), Some(("SetIamPolicy", topic())));
+        assert_eq!(
+            found(Method::GET, "/v1/projects/p/topics/a%7Ebc"),
+            Some(("GetTopic", "projects/p/topics/a~bc".into()))
+        );
+        for bad in [
+            "/",
+            "/v1",
+            "/v2/projects/p/topics",
+            "/v1/projects/p/topics/abc:nothing",
+            "/v1/projects//topics/abc",
+            "/v1/projects/p/topics/a%zz",
+        ] {
+            assert_eq!(found(Method::GET, bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_read_from_path_query_and_body() {
+        let read = |method: Method, uri: &'static str, body: &str| {
+            let (head, ()) =
+                hyper::Request::builder().method(method).uri(uri).body(()).expect("a request").into_parts();
+            let asked = read(find(&head).expect("a call"), &head.uri, body.as_bytes())?;
+            let input =
+                ROUTES.iter().find(|route| std::ptr::eq(route.rpc, asked.rpc)).expect("its route").input.clone();
+            to_json(&input, &asked.message).map(|json| String::from_utf8_lossy(&json).into_owned())
+        };
+        let listed = read(Method::GET, "/v1/projects/p/schemas?view=FULL&page_size=3&alt=json&$prettyPrint=false", "");
+        assert_eq!(listed.as_deref(), Ok(r#"{"parent":"projects/p","view":"FULL","pageSize":3}"#));
+        let body = r#"{"topic":{"name":"x","labels":{"a":"b"}},"update_mask":"labels,message_retention_duration"}"#;
+        let updated = read(Method::PATCH, "/v1/projects/p/topics/abc", body);
+        let (topic, mask) =
+            (r#"{"name":"projects/p/topics/abc","labels":{"a":"b"}}"#, "labels,messageRetentionDuration");
+        assert_eq!(updated, Ok(format!(r#"{{"topic":{topic},"updateMask":"{mask}"}}"#)));
+        let made = read(Method::POST, "/v1/projects/p/schemas?schemaId=s", r#"{"type":"AVRO","definition":"d"}"#);
+        let expected = r#"{"parent":"projects/p","schema":{"type":"AVRO","definition":"d"},"schemaId":"s"}"#;
+        assert_eq!(made.as_deref(), Ok(expected));
+        for (method, uri, body) in [
+            (Method::GET, "/v1/projects/p/topics?foo=1", ""),
+            (Method::GET, "/v1/projects/p/topics?pageSize=x", ""),
+            (Method::GET, "/v1/projects/p/topics", "{}"),
+            (Method::PUT, "/v1/projects/p/topics/abc", "[]"),
+            (Method::PUT, "/v1/projects/p/topics/abc", r#"{"labels":{"a":1}}"#),
+            (Method::PATCH, "/v1/projects/p/topics/abc", r#"{"topic":1}"#),
+        ] {
+            let failure = read(method, uri, body).expect_err(uri);
+            assert_eq!(failure.code, super::super::errors::Code::InvalidArgument, "{uri} {body}");
+        }
+    }
 }

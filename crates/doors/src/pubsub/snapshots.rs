@@ -1,16 +1,17 @@
-//! Snapshots, and going back to them. A snapshot is a queue of its own over the topic, which nobody receives from: so the
-//! log keeps what it needs until it is deleted or expires.
+//! Snapshots, and going back to them. The broker keeps what a snapshot needs; labels and an earlier end are documents.
 
 use std::collections::BTreeMap;
 
-use broker::{NewQueue, QueueStart, SeekTo, now_ms};
+use broker::{SeekTo, now_ms};
 use engine::ErrorKind;
-use engine::queue::{QueueDefinition, QueueName, QueueSettings};
+use engine::queue::Snapshot as Kept;
+use prost::Message;
 
-use super::errors::{Failure, Result};
+use super::errors::{Code, Failure, Result};
 use super::map::{Ask, Door};
 use super::names::{DELETED_TOPIC, Kind, Name, is_id, parse_project};
 use super::pages::{Page, page};
+use super::policies;
 use super::proto::seek_request::Target;
 use super::proto::{
     CreateSnapshotRequest, DeleteSnapshotRequest, GetSnapshotRequest, ListSnapshotsRequest, ListSnapshotsResponse,
@@ -19,77 +20,69 @@ use super::proto::{
 use super::subscriptions::Found;
 use super::times::{DAY_MS, timestamp, timestamp_ms};
 use super::topics::check_labels;
-use super::{policies, rest};
 
-/// How the names of the queues begin; no subscription's does.
-const PREFIX: &str = "_snapshot.";
-const NOTE: &str = "pubsub.snapshot";
-const EXPIRES: &str = "pubsub.expires_ms";
-/// Where a subscription goes back to, ms since 1970.
-const OLDEST: &str = "pubsub.oldest_ms";
-const MESSAGE: &str = "google.pubsub.v1.Snapshot";
+const DOCUMENT: &str = "pubsub.snapshot";
 /// How long a snapshot lives, less the age of its oldest message.
 const LIFE_MS_MAX: u64 = 7 * DAY_MS;
 /// One that would expire sooner is refused.
 const LIFE_MS_MIN: u64 = 3_600_000;
 
-pub(super) fn is_snapshot(queue: &QueueDefinition) -> bool {
-    queue.name.as_str().starts_with(PREFIX)
-}
-
 fn missing() -> Failure {
     Failure::not_found("Snapshot does not exist")
 }
 
-fn inner(door: &Door, name: &Name) -> String {
-    format!("{PREFIX}{}", door.names.inner(name))
+/// What was said of a snapshot: its labels, and when it ends if that is before the broker's own time.
+async fn noted(door: &Door, inner: &str) -> Result<Snapshot> {
+    let document = door.broker.document(DOCUMENT, inner).await?.unwrap_or_default();
+    Snapshot::decode(document)
+        .map_err(|error| Failure::new(Code::DataLoss, format!("what is kept of a snapshot cannot be read: {error}")))
 }
 
-fn number(queue: &QueueDefinition, note: &str) -> u64 {
-    queue.notes.get(note).and_then(|text| text.parse().ok()).unwrap_or(0)
+async fn note(door: &Door, inner: &str, labels: BTreeMap<String, String>, ends_ms: Option<u64>) -> Result<()> {
+    let note = Snapshot { labels, expire_time: ends_ms.map(timestamp), ..Snapshot::default() };
+    Ok(door.broker.put_document(DOCUMENT, inner, Some(note.encode_to_vec().into())).await?)
 }
 
-pub(super) fn has_expired(queue: &QueueDefinition) -> bool {
-    is_snapshot(queue) && number(queue, EXPIRES) <= now_ms()
-}
-
-fn snapshot_of(door: &Door, queue: &QueueDefinition) -> Result<Snapshot> {
-    let noted = queue.notes.get(NOTE).map(|note| rest::from_text(MESSAGE, note)).transpose()?;
-    let noted: Snapshot = noted.unwrap_or_default();
-    let name = queue.name.as_str().strip_prefix(PREFIX).unwrap_or_default();
-    let topic = match door.broker.has_topic(queue.topic.as_str()) {
-        true => door.names.outer(Kind::Topic, queue.topic.as_str()).to_string(),
+/// A snapshot as it is shown; `None` once its time has come.
+async fn shown(door: &Door, inner: &str, kept: &Kept) -> Result<Option<Snapshot>> {
+    let noted = noted(door, inner).await?;
+    let ends_ms = noted.expire_time.as_ref().and_then(timestamp_ms).map_or(kept.expires_ms, |ms| ms.max(0) as u64);
+    let topic = match door.broker.has_topic(kept.topic.as_str()) {
+        true => door.names.outer(Kind::Topic, kept.topic.as_str()).to_string(),
         false => DELETED_TOPIC.to_owned(),
     };
-    Ok(Snapshot {
-        name: door.names.outer(Kind::Snapshot, name).to_string(),
+    Ok((ends_ms > now_ms()).then(|| Snapshot {
+        name: door.names.outer(Kind::Snapshot, inner).to_string(),
         topic,
-        expire_time: Some(timestamp(number(queue, EXPIRES))),
+        expire_time: Some(timestamp(ends_ms)),
         labels: noted.labels,
-    })
+    }))
 }
 
-async fn find_queue(door: &Door, name: &Name) -> Result<std::sync::Arc<QueueDefinition>> {
-    match door.broker.queue(&inner(door, name)).await {
-        Ok(queue) if !has_expired(&queue) => Ok(queue),
-        Err(error) if error.kind != ErrorKind::NotFound => Err(error.into()),
-        _ => Err(missing()),
-    }
+async fn find_kept(door: &Door, name: &Name) -> Result<(Kept, Snapshot)> {
+    let inner = door.names.inner(name);
+    let kept = match door.broker.snapshot(&inner).await {
+        Err(error) if error.kind == ErrorKind::NotFound => return Err(missing()),
+        kept => kept?,
+    };
+    let snapshot = shown(door, &inner, &kept).await?.ok_or_else(missing)?;
+    Ok((kept, snapshot))
 }
 
 pub(super) async fn find(door: &Door, name: &Name) -> Result<Snapshot> {
-    snapshot_of(door, &*find_queue(door, name).await?)
+    Ok(find_kept(door, name).await?.1)
 }
 
 /// The snapshots of a topic.
 pub(super) async fn over(door: &Door, topic: &Name) -> Result<Vec<Snapshot>> {
-    let queues = door.broker.queues_over(&door.names.inner(topic)).await?;
-    let snapshots = queues.iter().filter(|queue| is_snapshot(queue) && !has_expired(queue));
-    snapshots.map(|queue| snapshot_of(door, queue)).collect()
-}
-
-fn notes(labels: BTreeMap<String, String>) -> Result<String> {
-    rest::text_of(MESSAGE, &Snapshot { labels, ..Snapshot::default() })
+    let topic = door.names.inner(topic);
+    let mut snapshots = Vec::new();
+    for (inner, kept) in door.broker.snapshots("").await? {
+        if kept.topic.as_str() == topic {
+            snapshots.extend(shown(door, &inner, &kept).await?);
+        }
+    }
+    Ok(snapshots)
 }
 
 pub(super) async fn create(ask: Ask, request: CreateSnapshotRequest) -> Result<Snapshot> {
@@ -102,52 +95,26 @@ pub(super) async fn create(ask: Ask, request: CreateSnapshotRequest) -> Result<S
         Found::WithoutQueue(left) if left.detached => return Err(Failure::precondition("Subscription is detached.")),
         Found::WithoutQueue(_) => return Err(Failure::precondition("Topic does not exist.")),
     };
-    match find_queue(door, &name).await {
+    match find(door, &name).await {
         Ok(_) => return Err(Failure::exists("Snapshot already exists")),
         Err(failure) if failure == missing() => {}
         Err(failure) => return Err(failure),
     }
-    // One that expired makes room.
+    // One whose time has come makes room.
     remove(door, &name).await?;
-    let now = now_ms();
-    let oldest_ms = oldest(door, &queue).await?.unwrap_or(now);
+    let (now, inner) = (now_ms(), door.names.inner(&name));
+    let oldest_ms = door.broker.queue_counts(queue.name.as_str()).await?.oldest_ms.unwrap_or(now);
     let expires_ms = oldest_ms.saturating_add(LIFE_MS_MAX);
     if expires_ms < now + LIFE_MS_MIN {
         return Err(Failure::precondition(
             "The operation could not be completed because the requested source subscription's backlog is too old.",
         ));
     }
-    let notes = [(NOTE, notes(request.labels)?), (EXPIRES, expires_ms.to_string()), (OLDEST, oldest_ms.to_string())];
-    let new = NewQueue {
-        topic: Some(queue.topic.clone()),
-        start: QueueStart::Earliest,
-        settings: QueueSettings { retention_ms: LIFE_MS_MAX, ..QueueSettings::default() },
-        notes: notes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        ..NewQueue::new(QueueName::parse(&inner(door, &name))?)
-    };
-    let made = door.broker.create_queue(new).await?;
-    door.broker.seek_queue(made.name.as_str(), SeekTo::Time(oldest_ms as i64)).await?;
-    snapshot_of(door, &made)
-}
-
-/// When the oldest message was published that a queue is not done with, ms since 1970.
-async fn oldest(door: &Door, queue: &QueueDefinition) -> Result<Option<u64>> {
-    let mut oldest = None;
-    let mut after = None;
-    loop {
-        let found = door.broker.peek(queue.name.as_str(), after, 1).await?;
-        let Some(first) = found.first() else {
-            return Ok(oldest);
-        };
-        let sent_ms = first.message.record().timestamp_ms.max(0) as u64;
-        oldest = Some(oldest.map_or(sent_ms, |oldest: u64| oldest.min(sent_ms)));
-        // On with the next partition.
-        after = Some((first.partition + 1, 0));
-        if door.broker.find_topic(queue.topic.as_str()).is_none_or(|(_, partitions)| first.partition + 1 >= partitions)
-        {
-            return Ok(oldest);
-        }
+    door.broker.create_snapshot(&inner, queue.name.as_str(), expires_ms).await?;
+    if !request.labels.is_empty() {
+        note(door, &inner, request.labels, None).await?;
     }
+    find(door, &name).await
 }
 
 pub(super) async fn get(ask: Ask, request: GetSnapshotRequest) -> Result<Snapshot> {
@@ -157,9 +124,10 @@ pub(super) async fn get(ask: Ask, request: GetSnapshotRequest) -> Result<Snapsho
 pub(super) async fn list(ask: Ask, request: ListSnapshotsRequest) -> Result<ListSnapshotsResponse> {
     let door = &ask.door;
     let project = parse_project(&request.project)?;
-    let (queues, _) = door.broker.queues(&format!("{PREFIX}{}", door.names.prefix(project)), "", usize::MAX).await?;
-    let there = queues.iter().filter(|queue| !has_expired(queue));
-    let snapshots: Vec<Snapshot> = there.map(|queue| snapshot_of(door, queue)).collect::<Result<_>>()?;
+    let mut snapshots = Vec::new();
+    for (inner, kept) in door.broker.snapshots(&door.names.prefix(project)).await? {
+        snapshots.extend(shown(door, &inner, &kept).await?);
+    }
     let of_project = snapshots.into_iter().filter(|snapshot| {
         Name::parse(Kind::Snapshot, &snapshot.name).is_ok_and(|name| name.project == project && is_id(&name.id))
     });
@@ -177,50 +145,66 @@ pub(super) async fn update(ask: Ask, request: UpdateSnapshotRequest) -> Result<S
             "The update_mask in the UpdateSnapshotRequest must be set, and must contain a non-empty paths list.",
         ));
     }
-    let queue = find_queue(&ask.door, &name).await?;
-    let mut expires_ms = number(&queue, EXPIRES);
-    let mut labels = snapshot_of(&ask.door, &queue)?.labels;
+    let (kept, snapshot) = find_kept(&ask.door, &name).await?;
+    let (mut labels, mut ends_ms) = (snapshot.labels, None);
     for path in &paths {
         match path.as_str() {
             "labels" => labels = given.labels.clone(),
             "expire_time" => {
                 let given_ms = given.expire_time.as_ref().and_then(timestamp_ms).and_then(|ms| u64::try_from(ms).ok());
-                let latest_ms = number(&queue, OLDEST).saturating_add(LIFE_MS_MAX);
-                expires_ms = given_ms
-                    .filter(|ms| (now_ms()..=latest_ms).contains(ms))
-                    .ok_or_else(|| Failure::invalid("expire_time out of bounds"))?;
+                let ends = given_ms.filter(|ms| (now_ms()..=kept.expires_ms).contains(ms));
+                ends_ms = Some(ends.ok_or_else(|| Failure::invalid("expire_time out of bounds"))?);
             }
             other => {
                 return Err(Failure::invalid(format!(
-                    "Invalid update_mask provided in the UpdateSnapshotRequest: {other} is not a known Snapshot field, or \
-                     not mutable."
+                    "Invalid update_mask provided in the UpdateSnapshotRequest: {other} is not a known Snapshot field, \
+                     or not mutable."
                 )));
             }
         }
     }
     check_labels(&labels)?;
-    let note = notes(labels)?;
-    let alter = |definition: &mut QueueDefinition| {
-        definition.notes.insert(NOTE.to_owned(), note);
-        definition.notes.insert(EXPIRES.to_owned(), expires_ms.to_string());
-        Ok(())
-    };
-    let queue = ask.door.broker.alter_queue(queue.name.as_str(), alter).await?;
-    snapshot_of(&ask.door, &queue)
+    if ends_ms.is_none() {
+        ends_ms = noted(&ask.door, &ask.door.names.inner(&name))
+            .await?
+            .expire_time
+            .as_ref()
+            .and_then(timestamp_ms)
+            .map(|ms| ms.max(0) as u64);
+    }
+    note(&ask.door, &ask.door.names.inner(&name), labels, ends_ms).await?;
+    find(&ask.door, &name).await
 }
 
 pub(super) async fn delete(ask: Ask, request: DeleteSnapshotRequest) -> Result<()> {
     let name = Name::parse(Kind::Snapshot, &request.snapshot)?;
-    find_queue(&ask.door, &name).await?;
+    find(&ask.door, &name).await?;
     remove(&ask.door, &name).await?;
     policies::forget(&ask.door, &name).await
 }
 
-async fn remove(door: &Door, name: &Name) -> Result<()> {
-    match door.broker.delete_queue(&inner(door, name)).await {
-        Err(error) if error.kind != ErrorKind::NotFound => Err(error.into()),
-        _ => Ok(()),
+pub(super) async fn remove(door: &Door, name: &Name) -> Result<()> {
+    let inner = door.names.inner(name);
+    match door.broker.delete_snapshot(&inner).await {
+        Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
     }
+    match door.broker.document(DOCUMENT, &inner).await? {
+        Some(_) => Ok(door.broker.put_document(DOCUMENT, &inner, None).await?),
+        None => Ok(()),
+    }
+}
+
+/// Deletes those whose time has come.
+pub(super) async fn sweep(door: &Door) -> Result<()> {
+    for (inner, _) in door.broker.documents(DOCUMENT, "").await? {
+        let name = door.names.outer(Kind::Snapshot, &inner);
+        match find(door, &name).await {
+            Err(failure) if failure == missing() => remove(door, &name).await?,
+            found => drop(found?),
+        }
+    }
+    Ok(())
 }
 
 pub(super) async fn seek(ask: Ask, request: SeekRequest) -> Result<SeekResponse> {
@@ -238,15 +222,17 @@ pub(super) async fn seek(ask: Ask, request: SeekRequest) -> Result<SeekResponse>
             Failure::invalid("An invalid time was specified in the SeekRequest. See definition of Timestamp.")
         })?),
         Some(Target::Snapshot(snapshot)) => {
-            let snapshot = find_queue(door, &Name::parse(Kind::Snapshot, &snapshot)?).await?;
-            if snapshot.topic != queue.topic {
+            let name = Name::parse(Kind::Snapshot, &snapshot)?;
+            let (kept, _) = find_kept(door, &name).await?;
+            if kept.topic != queue.topic {
                 return Err(Failure::precondition(format!(
-                    "The subscription's topic {} is different from that of the snapshot {}; they must match in order for \
-                     Seek work.",
-                    queue.topic, snapshot.topic
+                    "The subscription's topic {} is different from that of the snapshot {}; they must match in order \
+                     for Seek work.",
+                    queue.topic, kept.topic
                 )));
             }
-            SeekTo::Time(number(&snapshot, OLDEST) as i64)
+            door.broker.seek_to_snapshot(queue.name.as_str(), &door.names.inner(&name)).await?;
+            return Ok(SeekResponse {});
         }
     };
     door.broker.seek_queue(queue.name.as_str(), to).await?;

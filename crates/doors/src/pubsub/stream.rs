@@ -1,6 +1,6 @@
 //! Streaming pull: messages as they come, for as long as the client has room for more, and what it says of them.
 //!
-//! A client acknowledges on its stream or by a call of its own, so that streams are found by their queue: see [`Streams`].
+//! A client acknowledges on its stream or by a call of its own, so streams are found by their queue: see [`Streams`].
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Subscriptions: queues over topics. What the broker has no word for is a note of the queue, in the JSON that REST shows.
+//! Subscriptions: queues over topics. What the broker has no word for is a note of the queue, as JSON.
 //!
 //! A subscription whose topic was deleted, or that was detached, has no queue any more: it is a document, until it is
 //! deleted too.
@@ -21,7 +21,6 @@ use super::proto::{
     ModifyPushConfigRequest, PushConfig, RetryPolicy, Subscription, UpdateSubscriptionRequest,
 };
 use super::push::Endpoint;
-use super::snapshots::is_snapshot;
 use super::times::{Bounds, DAY_MS, MINUTE_MS, SECOND_MS, duration, duration_ms, shown};
 use super::topics::{check_labels, check_transforms};
 use super::{policies, rest};
@@ -58,11 +57,6 @@ pub(super) enum Found {
     WithoutQueue(Box<Subscription>),
 }
 
-/// Whether a queue is shown as a subscription.
-pub(super) fn is_shown(queue: &QueueDefinition) -> bool {
-    !is_snapshot(queue)
-}
-
 /// Whether it was created here.
 pub(super) fn is_own(queue: &QueueDefinition) -> bool {
     queue.notes.contains_key(NOTE)
@@ -72,7 +66,7 @@ impl Door {
     pub(super) async fn find_subscription(&self, name: &Name) -> Result<Found> {
         let inner = self.names.inner(name);
         match self.broker.queue(&inner).await {
-            Ok(queue) if is_shown(&queue) => return Ok(Found::Queue(queue)),
+            Ok(queue) => return Ok(Found::Queue(queue)),
             Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
@@ -244,13 +238,8 @@ impl Door {
     /// The subscriptions of a topic that is about to go.
     pub(super) async fn leave_topic(&self, topic: &str) -> Result<()> {
         for queue in self.broker.queues_over(topic).await? {
-            if is_shown(&queue) {
-                let subscription = self.subscription_of(&queue)?;
-                let left = Subscription { topic: DELETED_TOPIC.into(), ..subscription };
-                self.leave_without_queue(&queue, left).await?;
-            } else {
-                self.broker.delete_queue(queue.name.as_str()).await?;
-            }
+            let subscription = self.subscription_of(&queue)?;
+            self.leave_without_queue(&queue, Subscription { topic: DELETED_TOPIC.into(), ..subscription }).await?;
         }
         Ok(())
     }
@@ -381,7 +370,7 @@ pub(super) async fn list(ask: Ask, request: ListSubscriptionsRequest) -> Result<
     let project = parse_project(&request.project)?;
     let prefix = door.names.prefix(project);
     let (queues, _) = door.broker.queues(&prefix, "", usize::MAX).await?;
-    let shown = queues.iter().filter(|queue| is_shown(queue)).map(|queue| queue.name.as_str().to_owned());
+    let shown = queues.iter().map(|queue| queue.name.as_str().to_owned());
     let without = door.broker.documents(WITHOUT_QUEUE, &prefix).await?;
     let inner = shown.chain(without.into_iter().map(|(name, _)| name));
     let names = inner.map(|inner| door.names.outer(Kind::Subscription, &inner));
@@ -478,8 +467,8 @@ fn apply(to: &mut Subscription, given: &Subscription, path: &str) -> Result<()> 
     );
     if is_fixed {
         return Err(Failure::invalid(format!(
-            "Invalid update_mask provided in the UpdateSubscriptionRequest: the {path} field in the Subscription is not \
-             mutable."
+            "Invalid update_mask provided in the UpdateSubscriptionRequest: the {path} field in the Subscription is \
+             not mutable."
         )));
     }
     let given = given.clone();
@@ -533,8 +522,8 @@ fn apply_part(to: &mut Subscription, given: Subscription, path: &str) -> Result<
         }
         _ => {
             return Err(Failure::invalid(format!(
-                "Invalid update_mask provided in the UpdateSubscriptionRequest: {path} is not a known Subscription field. \
-                 Note that field paths must be of the form 'push_config' rather than 'pushConfig'."
+                "Invalid update_mask provided in the UpdateSubscriptionRequest: {path} is not a known Subscription \
+                 field. Note that field paths must be of the form 'push_config' rather than 'pushConfig'."
             )));
         }
     }

@@ -9,7 +9,7 @@ use net::Drain;
 use super::errors::Result;
 use super::map::Door;
 use super::names::Kind;
-use super::snapshots::has_expired;
+use super::snapshots;
 use super::subscriptions::is_own;
 use super::times::duration_ms;
 
@@ -29,13 +29,10 @@ pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
 }
 
 async fn sweep(door: &Door, started_ms: u64) -> Result<()> {
+    snapshots::sweep(door).await?;
     let (queues, _) = door.broker.queues("", "", usize::MAX).await?;
     door.forget_others(&queues.iter().map(|queue| queue.id).collect());
     for queue in queues {
-        if has_expired(&queue) {
-            door.broker.delete_queue(queue.name.as_str()).await?;
-            continue;
-        }
         // Of a queue that another door made nobody said when it expires.
         if !is_own(&queue) || door.streams.is_open(queue.name.as_str()) {
             continue;

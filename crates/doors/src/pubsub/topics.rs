@@ -1,4 +1,4 @@
-//! Topics: created, changed, found, listed, deleted, published to. What the broker has no word for is kept as a document.
+//! Topics: created, changed, found, listed, deleted, published to. What the broker has no word for is a document.
 
 use std::collections::BTreeMap;
 
@@ -163,8 +163,8 @@ pub(super) async fn update(ask: Ask, request: UpdateTopicRequest) -> Result<Topi
 
 fn unknown_path(path: &str) -> Failure {
     Failure::invalid(format!(
-        "Invalid update_mask provided in the UpdateTopicRequest: {path} is not a known Topic field. Note that field paths \
-         must be of the form 'schema_settings' rather than 'schemaSettings'."
+        "Invalid update_mask provided in the UpdateTopicRequest: {path} is not a known Topic field. Note that field \
+         paths must be of the form 'schema_settings' rather than 'schemaSettings'."
     ))
 }
 
@@ -193,8 +193,7 @@ pub(super) async fn list_subscriptions(
     let name = Name::parse(Kind::Topic, &request.topic)?;
     door.topic(&name).await?;
     let queues = door.broker.queues_over(&door.names.inner(&name)).await?;
-    let shown = queues.iter().filter(|queue| super::subscriptions::is_shown(queue));
-    let names = shown.map(|queue| door.names.outer(Kind::Subscription, queue.name.as_str()).to_string());
+    let names = queues.iter().map(|queue| door.names.outer(Kind::Subscription, queue.name.as_str()).to_string());
     let Page { items, next_page_token } = page(names, String::clone, request.page_size, &request.page_token)?;
     Ok(ListTopicSubscriptionsResponse { subscriptions: items, next_page_token })
 }

@@ -37,6 +37,8 @@ pub(crate) const NOT_SERVED: &str = "this partition is not served: ";
 pub(crate) const FLUSH_BYTES: usize = 4 << 20;
 /// What a batch in a tail costs beside its bytes.
 const ENTRY_BYTES: usize = 96;
+/// What leaves a tail before somebody else may append or read there.
+const LET_GO_BATCHES: usize = 256;
 /// What is read from the system's cache on the thread that asks: a fraction of a millisecond.
 const CACHED_BYTES_MAX: usize = 1 << 20;
 
@@ -66,6 +68,8 @@ struct State {
     committed: Offset,
     end: Offset,
     tail: VecDeque<TailBatch>,
+    /// Where the tail ended when [`DiskPartition::age_tail`] was called last.
+    aged: Offset,
     /// What follows from all committed batches about who wrote them.
     producers: Producers,
     producers_end: Offset,
@@ -474,20 +478,47 @@ impl DiskPartition {
 
     /// Lets go of what is in segments, oldest first, until so many bytes are free. Returns how many are.
     pub(crate) fn trim_tail(&self, bytes: u64) -> u64 {
-        let mut state = self.state.lock();
+        self.let_go(bytes, Offset::MAX)
+    }
+
+    /// Lets go of what is in segments and was in the tail already when this was called last. Returns how many bytes.
+    pub(crate) fn age_tail(&self) -> u64 {
+        let before = {
+            let mut state = self.state.lock();
+            let end = state.end;
+            std::mem::replace(&mut state.aged, end)
+        };
+        self.let_go(u64::MAX, before)
+    }
+
+    fn let_go(&self, bytes: u64, before: Offset) -> u64 {
         let mut freed = 0;
-        while freed < bytes
-            && state.tail.front().is_some_and(|held| held.batch.next_offset() <= state.flushed)
-            && let Some(held) = state.tail.pop_front()
-        {
-            freed += cost(&held.batch);
+        let mut goes = Vec::new();
+        loop {
+            {
+                let mut state = self.state.lock();
+                let before = before.min(state.flushed);
+                while freed < bytes
+                    && goes.len() < LET_GO_BATCHES
+                    && state.tail.front().is_some_and(|held| held.batch.next_offset() <= before)
+                    && let Some(held) = state.tail.pop_front()
+                {
+                    freed += cost(&held.batch);
+                    goes.push(held);
+                }
+                if state.tail.capacity() > 1024 && state.tail.len() < state.tail.capacity() / 4 {
+                    let len = state.tail.len();
+                    state.tail.shrink_to(len * 2);
+                }
+                self.shared.tails.held.fetch_sub(goes.iter().map(|held| cost(&held.batch)).sum(), Ordering::Relaxed);
+            }
+            let is_last = goes.len() < LET_GO_BATCHES;
+            // Without the lock: giving memory back takes longer than all of the above.
+            goes.clear();
+            if is_last {
+                return freed;
+            }
         }
-        if state.tail.capacity() > 1024 && state.tail.len() < state.tail.capacity() / 4 {
-            let len = state.tail.len();
-            state.tail.shrink_to(len * 2);
-        }
-        self.shared.tails.held.fetch_sub(freed, Ordering::Relaxed);
-        freed
     }
 
     /// Syncs the segments, and says what a checkpoint may rely on then; `None` where nothing has changed. All that was

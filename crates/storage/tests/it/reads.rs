@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch};
-use storage::{DiskPartition, Store};
+use storage::{DiskPartition, Store, StoreSettings};
 
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
@@ -210,4 +211,32 @@ fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
     assert!(kept <= latest[1], "of what came in the wrong hour nobody knows that it is old: {kept}");
     assert_eq!(start_at(BEGIN_MS + HOUR_MS + retention_ms), latest[2], "it ends with that hour");
     store.stop().expect("it stops");
+}
+
+#[test]
+fn what_was_in_memory_for_a_while_is_read_from_its_segment() {
+    let hour = Duration::from_secs(3600);
+    let settings = StoreSettings { tail_time: hour, tail_bytes_max: 1 << 20, unflushed_bytes_max: 1 << 20, ..small(1) };
+    let opened = open(&SimDisk::new(), Path::new("/data"), settings).expect("a new directory");
+    let work = Work::new(opened, &Model::default(), 1, Heard::default().say());
+    let writer = work.create(1).expect("a topic")[0].clone();
+    let (store, tail_bytes) = (&work.store, || work.store.stats().tail_bytes);
+    let append = || {
+        let end = (0..10).fold(0, |_, _| writer.append(store).expect("it is taken"));
+        assert!(writer.wait(end), "it is acknowledged");
+    };
+    append();
+    store.checkpoint().expect("a checkpoint");
+    let first = tail_bytes();
+    assert_eq!((store.age_tails(), tail_bytes()), (0, first), "it was not there the last time");
+    append();
+    let both = tail_bytes();
+    assert_eq!((store.age_tails(), tail_bytes()), (first, both - first), "the first ones have to go");
+    assert_eq!((store.age_tails(), tail_bytes()), (0, store.stats().unflushed_bytes), "these are in no segment");
+    let end = writer.log.extent().end;
+    let found = read_all(&writer.log, 0, end, 10_000).expect("it is all read");
+    assert!(found.iter().all(|batch| writer.has_written(batch)), "it is what was appended");
+    store.checkpoint().expect("a checkpoint");
+    assert_eq!((store.age_tails(), tail_bytes()), (both - first, 0), "nothing came meanwhile");
+    work.end().expect("it stops");
 }

@@ -24,9 +24,16 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 /// Journal files, segments and checkpoints so small that all of them change all the time.
 pub fn small(syncs_in_flight: usize) -> StoreSettings {
     StoreSettings {
-        journal: JournalSettings { file_bytes: 256 << 10, files_max: 6, queue_bytes_max: 256 << 10, syncs_in_flight },
+        journal: JournalSettings {
+            file_bytes: 256 << 10,
+            first_file_bytes: 64 << 10,
+            files_max: 6,
+            queue_bytes_max: 256 << 10,
+            syncs_in_flight,
+        },
         segment_bytes: 48 << 10,
         tail_bytes_max: 64 << 10,
+        tail_time: Duration::from_millis(20),
         unflushed_bytes_max: 32 << 10,
         checkpoint_bytes: 192 << 10,
         checkpoint_interval: Duration::from_secs(3600),

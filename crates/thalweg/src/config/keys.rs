@@ -50,6 +50,7 @@ pub const PROFILES: [&str; 3] = ["balanced", "latency", "throughput"];
 pub const SIZES: [&str; 4] = ["none", "small", "medium", "large"];
 pub const LANE_POLICIES: [&str; 4] = ["auto", "subscriber_id_hash", "connection_id_hash", "round_robin_pin"];
 pub const AUTH: [&str; 2] = ["off", "required"];
+pub const SQS_AUTH: [&str; 2] = ["off", "verify"];
 pub const LOG_FORMATS: [&str; 2] = ["text", "json"];
 
 const fn key(name: &'static str, scope: Scope, kind: Kind, default: &'static str, help: &'static str) -> Key {
@@ -99,6 +100,8 @@ pub const KEYS: &[Key] = &[
     key("users", Broker, Kind::Secret, "", "Users that are there from the start: name:password, with commas; thalweg user adds others"),
     key("super_users", Broker, Kind::Text, "", "Users who may do everything, with commas"),
     key("authorization", Broker, Kind::Bool, "false", "Whether other users may do only what thalweg acl allows"),
+    key("sqs_auth", Broker, Kind::Choice(&SQS_AUTH), "off", "Whether SQS requests have to be signed with one of sqs_credentials (AWS Signature Version 4)"),
+    key("sqs_credentials", Broker, Kind::Secret, "", "Access keys of SQS clients: key:secret or key:secret:account, with commas"),
     key("connections_max", Broker, count(1, 1_000_000), "65536", "Open connections of each door"),
     key("connections_per_peer_max", Broker, count(0, 1_000_000), "0", "Open connections of one address at each door; 0 is as many as connections_max"),
     key("hello_timeout_ms", Broker, MILLIS, "5000", "How long a connection may take for its handshake, and its login where it needs one"),

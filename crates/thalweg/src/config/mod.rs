@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use broker::{ConfiguredUser, LanePolicy};
 use client::ClientSettings;
+use doors::sqs::sigv4::{Auth, Credentials};
 use engine::security::UserName;
 use engine::{FeedLimits, TopicSettings};
 use net::http::IpNetwork;
@@ -24,6 +25,8 @@ use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
 const ENV_PREFIX: &str = "THALWEG_";
 /// In the place of what is not shown.
 const HIDDEN: &str = "(hidden)";
+/// The account of SQS clients who name none.
+const SQS_ACCOUNT: &str = "000000000000";
 /// Variables of that prefix that are no keys.
 const ENV_OTHERS: [&str; 2] = ["THALWEG_CONFIG", "THALWEG_JSON"];
 
@@ -177,6 +180,7 @@ impl Config {
         self.push_allow()?;
         self.kafka_advertised()?;
         self.check_security()?;
+        self.sqs_auth()?;
         Ok(())
     }
 
@@ -224,6 +228,19 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Whether SQS requests have to be signed, and with what.
+    pub fn sqs_auth(&self) -> Result<Auth> {
+        let credentials = Credentials::parse(self.list("sqs_credentials"), SQS_ACCOUNT)
+            .map_err(|e| ConfigError(format!("sqs_credentials: {}", e.message)))?;
+        match self.text("sqs_auth") {
+            "verify" if credentials.is_empty() => {
+                Err(ConfigError("sqs_auth = verify, but nobody has an access key: name sqs_credentials, too".into()))
+            }
+            "verify" => Ok(Auth::Verify(credentials)),
+            _ => Ok(Auth::Off),
+        }
     }
 
     /// Where Kafka's clients are told to connect, if not where they did.

@@ -21,6 +21,7 @@ mod limits;
 mod overflow;
 mod producers;
 mod publishing;
+mod pubsub;
 mod pubsub_push;
 mod requests;
 mod resilience;

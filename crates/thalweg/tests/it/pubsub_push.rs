@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::server::{Server, metric, until, within};
 
 /// Calls the broker and returns the status and the JSON of its answer.
-async fn call(address: SocketAddr, method: &str, path: &str, body: &Value) -> (u16, Value) {
+pub async fn call(address: SocketAddr, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let mut socket = within("a connection", TcpStream::connect(address)).await.expect("connected");
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let length = body.len();
@@ -39,7 +39,7 @@ fn dechunked(mut body: &str) -> String {
     whole
 }
 
-async fn done(address: SocketAddr, method: &str, path: &str, body: Value) -> Value {
+pub async fn done(address: SocketAddr, method: &str, path: &str, body: Value) -> Value {
     let (status, answer) = call(address, method, path, &body).await;
     assert_eq!(status, 200, "{method} {path}: {answer}");
     answer
