@@ -24,7 +24,7 @@ use futures_util::stream::FuturesUnordered;
 use hyper::StatusCode;
 use parking_lot::Mutex;
 use rustls::RootCertStore;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 pub use endpoint::{Allow, Endpoint, NoAllow, NoEndpoint};
@@ -134,10 +134,12 @@ struct Stats {
 }
 
 /// A running push subscription. It ends when this is dropped; leases that it has run out.
-pub struct PushTask {
-    _stop: oneshot::Sender<()>,
-    #[cfg(test)]
-    ended: JoinHandle<()>,
+pub struct PushTask(JoinHandle<()>);
+
+impl Drop for PushTask {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// One more of what a gauge shows, until it is dropped.
@@ -179,19 +181,7 @@ impl Pusher {
 
     pub fn start<S: Source>(self: &Arc<Self>, target: Target, source: S) -> PushTask {
         let task = Task { pusher: self.clone(), target, source: Arc::new(source), token: Mutex::default() };
-        let (stop, stopped) = oneshot::channel::<()>();
-        let _ended: JoinHandle<()> = tokio::spawn(async move {
-            tokio::select! {
-                () = Arc::new(task).run() => {}
-                // Nobody sends: the other end is dropped.
-                _ = stopped => {}
-            }
-        });
-        PushTask {
-            _stop: stop,
-            #[cfg(test)]
-            ended: _ended,
-        }
+        PushTask(tokio::spawn(Arc::new(task).run()))
     }
 
     pub fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {

@@ -423,7 +423,7 @@ async fn the_task_of_a_queue_that_is_gone_ends() {
     let (settled, _) = mpsc::unbounded_channel();
     let queue = Arc::new(Queue { is_gone: true, ..Queue::default() });
     let mut task = pusher.start(target, Handle { queue, settled });
-    soon(&mut task.ended).await.expect("ended");
+    soon(&mut task.0).await.expect("ended");
     assert_eq!(pusher.stats.subscriptions.load(Ordering::Relaxed), 0);
 }
 
