@@ -103,9 +103,11 @@ const SCHEMAS: [(&str, u8, &str, &[u8]); 6] = [
         b"\x0b\x0c",
     ),
 ];
-const AVRO: &str = r#"{"type":"record","name":"n.R","fields":[{"name":"a","type":"int"},{"name":"b","type":["null","string"]},
+const AVRO: &str = r#"{"type":"record","name":"n.R","fields":[{"name":"a","type":"int"},
+    {"name":"b","type":["null","string"]},
     {"name":"c","type":{"type":"map","values":{"type":"array","items":"double"}}},
-    {"name":"d","type":{"type":"enum","name":"E","symbols":["X","Y"]}},{"name":"e","type":{"type":"fixed","name":"F","size":2}}]}"#;
+    {"name":"d","type":{"type":"enum","name":"E","symbols":["X","Y"]}},
+    {"name":"e","type":{"type":"fixed","name":"F","size":2}}]}"#;
 const PROTO: &str = "syntax = \"proto3\"; message M { int64 a = 1; repeated bool b = 2; map<int32, N> c = 3; \
     oneof o { bytes d = 4; string f = 5; } message N { E e = 1; enum E { X = 0; Y = 1; } M m = 2; } }";
 
