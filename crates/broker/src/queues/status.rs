@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::queue::{Counts, Message, MessageId, Phase, QueueDefinition};
+use engine::queue::{Counts, Message, MessageId, Phase};
 use engine::{Error, ErrorKind, Offset, PartitionId, Result};
 
 use super::view::Found;
@@ -159,15 +159,14 @@ impl Broker {
                 view.seek(to);
             })?;
             saved.extend(one);
-            if view_needs_look(&cell.definition()) {
-                self.look_through(&cell, partition).await?;
-            }
+            cell.wake_for_change();
+            self.look_through(&cell, partition).await?;
             self.drop_consumed(&topic, partition);
         }
         for one in saved {
             one.lasts().await?;
         }
-        cell.wake();
+        cell.wake_for_change();
         Ok(())
     }
 
@@ -194,9 +193,4 @@ impl Broker {
         out.counter("thalweg_queue_returned", "Messages that receivers gave back", counts.returned.get())?;
         out.counter("thalweg_queue_dead", "Messages moved to dead letters", counts.dead.get())
     }
-}
-
-/// Whether messages after the cursor may be for nobody.
-pub(super) fn view_needs_look(definition: &QueueDefinition) -> bool {
-    definition.settings.filter.is_some() || definition.settings.delay_ms > 0
 }
