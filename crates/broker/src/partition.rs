@@ -532,9 +532,10 @@ impl PartitionCell {
         self.state.lock().dedup = dedup;
     }
 
-    /// Lets go of what all queues are done with. Of a log on disk only `on_disk`: that is an entry of the journal.
-    /// Returns the bytes of memory that became free.
-    pub(crate) fn drop_consumed(self: &Arc<Self>, on_disk: bool) -> usize {
+    /// Lets go of what all queues are done with: of what is before all of them, and of these records, which lasts. What
+    /// begins on disk elsewhere is an entry of the journal, so only the sweep says that. Returns the bytes of memory
+    /// that became free.
+    pub(crate) fn drop_consumed(self: &Arc<Self>, done: &[Offset], is_sweep: bool) -> usize {
         let mut state = self.state.lock();
         let state = &mut *state;
         let end = state.log.extent().end;
@@ -543,13 +544,16 @@ impl PartitionCell {
             return 0;
         }
         // After a restart what was sent lately is found in the log.
-        let known = state.dedup.oldest(timers::now_ms()).filter(|_| on_disk && matches!(state.log, Log::Disk(_)));
-        let held = state.holds.iter().map(|(_, floor)| *floor).chain(known);
-        let floor = state.queues.iter_mut().map(|view| view.queue.floor()).chain(held).min().unwrap_or(end);
+        let known = state.dedup.oldest(timers::now_ms()).filter(|_| matches!(state.log, Log::Disk(_)));
+        let held = state.holds.iter().map(|(_, floor)| *floor).chain(known).min().unwrap_or(end);
+        let floor = state.queues.iter_mut().map(|view| view.queue.floor()).min().unwrap_or(end).min(held);
+        let is_done = |offset: &&Offset| state.queues.iter().all(|view| view.queue.is_done(**offset));
+        let behind = done.iter().filter(|offset| (floor..held).contains(*offset)).filter(is_done);
         match &mut state.log {
-            Log::Memory(log) => log.set_start(floor),
+            Log::Memory(log) => log.set_start(floor) + behind.map(|offset| log.forget(*offset)).sum::<usize>(),
             Log::Disk(log) => {
-                if on_disk
+                behind.for_each(|offset| log.forget(*offset));
+                if is_sweep
                     && floor > log.extent().start
                     && let Err(error) = log.set_start(floor.min(end), self.clone())
                 {

@@ -187,7 +187,7 @@ impl Broker {
                     continue;
                 };
                 saved.push(self.forget_view(cell.id, partition.id, &view)?);
-                self.drop_consumed(&topic, partition);
+                self.drop_consumed(&topic, partition, &[]);
             }
         }
         let gone = QueueRecord::Queue { name: definition.name.clone(), definition: None };
@@ -547,10 +547,10 @@ impl Broker {
         Ok(())
     }
 
-    /// Lets go of what all queues of a partition are done with, where its topic is set so.
-    pub(super) fn drop_consumed(&self, topic: &Topic, partition: &Arc<PartitionCell>) {
+    /// Lets go of what all queues of a partition are done with, these records among it, where its topic is set so.
+    pub(super) fn drop_consumed(&self, topic: &Topic, partition: &Arc<PartitionCell>, done: &[Offset]) {
         if topic.settings.drop_consumed {
-            self.log_budget().release(partition.drop_consumed(false));
+            self.log_budget().release(partition.drop_consumed(done, false));
         }
     }
 }

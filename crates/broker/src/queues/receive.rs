@@ -361,7 +361,7 @@ impl Broker {
             leases.enumerate().map(|(i, (receipt, c))| (i, receipt, c)).collect();
         leases.sort_by_key(|(_, receipt, _)| receipt.partition);
         let mut answers = vec![Err(LeaseError::Gone); leases.len()];
-        let mut saved = Vec::new();
+        let mut changed = Vec::new();
         for of_partition in leases.chunk_by(|(_, a, _), (_, b, _)| a.partition == b.partition) {
             // A receipt of a partition that is not there is of a topic that was deleted.
             let Ok(partition) = topic.partition(of_partition[0].1.partition) else {
@@ -373,16 +373,20 @@ impl Broker {
                 }
             })?;
             // What is so already may have become so just now.
-            saved.extend(match one {
+            let saved = match one {
                 None if is_saved(&topic) => Some(self.settled_queue_records(cell.id, partition.id)?),
                 one => one,
-            });
-            self.drop_consumed(&topic, &partition);
+            };
+            let offsets: Vec<Offset> = of_partition.iter().map(|(_, receipt, _)| receipt.offset).collect();
+            changed.push((partition, saved, offsets));
         }
         // Before it is waited for: whoever does not wait for the answer changes nothing about it.
         cell.wake_for_change();
-        for one in saved {
-            one.lasts().await?;
+        for (partition, saved, offsets) in changed {
+            if let Some(saved) = saved {
+                saved.lasts().await?;
+            }
+            self.drop_consumed(&topic, &partition, &offsets);
         }
         Ok(answers)
     }

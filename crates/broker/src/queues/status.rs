@@ -161,7 +161,7 @@ impl Broker {
             saved.extend(one);
             cell.wake_for_change();
             self.look_through(&cell, partition).await?;
-            self.drop_consumed(&topic, partition);
+            self.drop_consumed(&topic, partition, &[]);
         }
         for one in saved {
             one.lasts().await?;

@@ -331,3 +331,21 @@ async fn queues_follow_a_topic_that_grows_and_go_with_their_own() {
     create(&broker, "jobs", QueueSettings::default()).await;
     assert_eq!(counts(&broker, "jobs").await, (0, 0, 0), "another one");
 }
+
+#[tokio::test]
+async fn a_message_that_is_stuck_keeps_no_memory_of_those_after_it() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    send(&broker, "jobs", &["stuck"]).await;
+    let with_one = broker.log_budget().used();
+    let stuck = receive(&broker, "jobs", 1).await;
+    for i in 0..100 {
+        send(&broker, "jobs", &[&format!("{i}")]).await;
+        let got = receive(&broker, "jobs", 1).await;
+        ack(&broker, "jobs", &got).await;
+    }
+    let one = broker.log_budget().used();
+    assert!(one < with_one + 300, "{one} bytes for one message, {with_one} before");
+    ack(&broker, "jobs", &stuck).await;
+    assert_eq!(counts(&broker, "jobs").await, (0, 0, 0));
+}
