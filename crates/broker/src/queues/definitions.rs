@@ -10,7 +10,9 @@ use engine::queue::{
     Cursor, DEDUP_WINDOW_MS, Dedup, DedupRule, Entry, QUEUES_TOPIC, Queue, QueueDefinition, QueueId, QueueName,
     QueueRecord, QueueSettings, header, header_of,
 };
-use engine::{Error, ErrorKind, Offset, PartitionId, Result, Storage, TopicName, TopicSettings, partitioner};
+use engine::{
+    Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, Storage, TopicName, TopicSettings, partitioner,
+};
 
 use super::receipt::{KEY_BYTES, ReceiptKey};
 use super::{DOCUMENT_BYTES_MAX, DOCUMENTS_MAX, NOTES_BYTES_MAX, QUEUES_MAX, QueueCell, QueueView, no_such_queue};
@@ -470,16 +472,13 @@ impl Broker {
     /// Finds what is delayed, or for nobody, among the messages that nobody was given yet.
     pub(super) async fn look_through(&self, cell: &QueueCell, partition: &Arc<PartitionCell>) -> Result<()> {
         while let Some(at) = partition.with_view(cell.id, |view, log| view.unseen(log))? {
-            let batches = match partition.read(at, LOOK_BYTES).await {
+            let (extent, batches) = match partition.read(at, LOOK_BYTES).await {
                 // Retention took it meanwhile.
                 Err(error) if error.kind == ErrorKind::OutOfRange => continue,
-                read => read?.1,
+                read => read?,
             };
-            if batches.is_empty() {
-                return Ok(());
-            }
-            let now = now_ms();
-            partition.with_view(cell.id, |view, _| view.see(&batches, now))?;
+            let (now, until) = (now_ms(), batches.last().map_or(extent.end, RecordBatch::next_offset));
+            partition.with_view(cell.id, |view, _| view.see(at, &batches, until, now))?;
         }
         Ok(())
     }

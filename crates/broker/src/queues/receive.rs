@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use engine::limits::BATCH_BYTES_MAX;
 use engine::queue::{Entry, Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId, QueueRecord, header};
-use engine::{Error, ErrorKind, Offset, PartitionId, Record, Result};
+use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Result};
 use tokio::time::Instant;
 
 use super::definitions::is_saved;
@@ -307,7 +307,10 @@ impl Broker {
     async fn read_ahead(&self, id: QueueId, partition: &Arc<PartitionCell>, offset: Offset) -> Result<()> {
         let bytes = READ_AHEAD_BYTES.min(BATCH_BYTES_MAX);
         match partition.read(offset, bytes).await {
-            Ok((_, batches)) => partition.with_view(id, |view, _| view.set_window(batches)),
+            Ok((extent, batches)) => {
+                let until = batches.last().map_or(extent.end, RecordBatch::next_offset);
+                partition.with_view(id, |view, _| view.set_window(offset, batches, until))
+            }
             // Retention took it meanwhile.
             Err(error) if error.kind == ErrorKind::OutOfRange => {
                 partition.with_view(id, |view, log| view.queue.trim(log.extent().start))

@@ -1,5 +1,6 @@
 //! A queue's view of one partition: its leases, and where it reads. It lives behind the partition's lock.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use engine::queue::{
@@ -40,6 +41,8 @@ pub(super) enum Found {
 struct Reader {
     /// Batches that were read from a file for this queue.
     window: Vec<RecordBatch>,
+    /// They are all that there was then between these offsets.
+    window_range: Range<Offset>,
     open: Option<OpenBatch>,
     /// What was looked at in this turn.
     looked: Vec<Record>,
@@ -104,13 +107,12 @@ impl QueueView {
         (self.queue.end() < extent.end).then(|| self.queue.end())
     }
 
-    /// Messages that have to be looked at, in their order.
-    pub(super) fn see(&mut self, batches: &[RecordBatch], now_ms: u64) {
-        for batch in batches {
-            if batch.base_offset() <= self.queue.end() && batch.next_offset() > self.queue.end() {
-                self.look_through(batch, now_ms);
-                self.queue.append(batch.next_offset());
-            }
+    /// Messages that have to be looked at: all that the log has from `from` up to `until`.
+    pub(super) fn see(&mut self, from: Offset, batches: &[RecordBatch], until: Offset, now_ms: u64) {
+        // The queue may have gone elsewhere meanwhile.
+        if from <= self.queue.end() {
+            batches.iter().for_each(|batch| self.look_through(batch, now_ms));
+            self.queue.append(until);
         }
     }
 
@@ -144,7 +146,7 @@ impl QueueView {
     pub(crate) fn arrive(&mut self, batch: &RecordBatch, now_ms: u64) {
         match self.needs_look() {
             // One that comes behind others that nobody has looked at waits for that.
-            true => self.see(std::slice::from_ref(batch), now_ms),
+            true => self.see(batch.base_offset(), std::slice::from_ref(batch), batch.next_offset(), now_ms),
             false => self.queue.append(batch.next_offset()),
         }
     }
@@ -199,6 +201,13 @@ impl QueueView {
         self.reader.find(log, offset)
     }
 
+    /// When the batch came that has the oldest message which is not done with; unknown where that is in a file.
+    pub(super) fn oldest_ms(&mut self, log: &Log) -> Option<u64> {
+        let oldest = self.queue.floor().max(log.extent().start);
+        let batch = self.reader.batch(log, oldest).ok()??;
+        Some(batch.arrival_ms().unwrap_or_else(|| batch.base_timestamp_ms()).max(0) as u64)
+    }
+
     /// How far the queue has come, to be written down.
     pub(super) fn cursor_record(&self, partition: PartitionId) -> QueueRecord {
         let cursor = Cursor { next: self.queue.next(), has_delays: self.has_delays };
@@ -218,8 +227,8 @@ impl QueueView {
     }
 
     /// Batches of a file for the next turn, in place of those before.
-    pub(super) fn set_window(&mut self, batches: Vec<RecordBatch>) {
-        self.reader = Reader { window: batches, ..Reader::default() };
+    pub(super) fn set_window(&mut self, from: Offset, batches: Vec<RecordBatch>, until: Offset) {
+        self.reader = Reader { window: batches, window_range: from..until, ..Reader::default() };
     }
 }
 
@@ -227,8 +236,8 @@ impl Reader {
     /// Nothing is kept that the next turn will not ask for.
     fn end_turn(&mut self, next: Offset, end: Offset) {
         self.looked = Vec::new();
-        if self.window.last().is_some_and(|batch| batch.next_offset() <= next) {
-            self.window = Vec::new();
+        if self.window_range.end <= next {
+            (self.window, self.window_range) = (Vec::new(), 0..0);
         }
         if next == end {
             self.open = None;
@@ -278,6 +287,9 @@ impl Reader {
         let at = self.window.partition_point(|batch| batch.next_offset() <= offset);
         if let Some(batch) = self.window.get(at).filter(|batch| batch.base_offset() <= offset) {
             return Ok(Some(batch.clone()));
+        }
+        if self.window_range.contains(&offset) {
+            return Err(Error::new(ErrorKind::OutOfRange, "nothing is left at this offset"));
         }
         Ok(match log.read(offset, 1)? {
             Read::Batches(batches) => batches.into_iter().next(),
