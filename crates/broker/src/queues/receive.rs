@@ -9,7 +9,7 @@ use engine::queue::{Lease, LeaseError, Message, MessageId, QueueDefinition, Queu
 use engine::{Error, ErrorKind, Offset, PartitionId, Record, Result};
 use tokio::time::Instant;
 
-use super::view::{Found, Given, Turn};
+use super::view::{Found, Given, Turn, carried_attempts};
 use super::{QueueCell, QueueView};
 use crate::broker::Broker;
 use crate::fetch::FETCH_WAIT_MAX;
@@ -108,6 +108,7 @@ impl Broker {
         let partitions = topic.partitions();
         let first = cell.turn.fetch_add(1, Ordering::Relaxed) as usize;
         let (mut found, mut bytes, mut next_due_ms) = (Vec::new(), 0, None);
+        let mut under_way = UnderWay { broker: self, cell, topic, leases: Vec::new() };
         for i in 0..partitions.len() {
             let partition = &partitions[(first + i) % partitions.len()];
             loop {
@@ -128,6 +129,8 @@ impl Broker {
                 if turn.is_full && found.is_empty() && turn.given.is_empty() && partitions.len() == 1 {
                     return Err(in_flight_full(&definition));
                 }
+                let leases = turn.given.iter().map(|given| given.lease).chain(turn.unread.iter().copied());
+                under_way.leases.extend(leases.map(|lease| (partition.id, lease)));
                 let (cold, is_empty) = (turn.cold, turn.given.is_empty() && turn.unread.is_empty());
                 let given = self.read_given(cell, partition, turn).await?;
                 self.fill(cell, topic, partition, given, receive.bytes_max, &mut bytes, &mut found);
@@ -141,6 +144,7 @@ impl Broker {
                 break;
             }
         }
+        under_way.leases.clear();
         Ok((found, next_due_ms))
     }
 
@@ -157,7 +161,13 @@ impl Broker {
                 }
             };
             match found {
-                Some(record) => given.push(Given { lease: *lease, record }),
+                Some(record) => {
+                    let mut lease = *lease;
+                    if carried_attempts(&record).is_some() {
+                        drop(self.change_view(partition, cell.id, |view, _| view.carry(&mut lease, &record))?);
+                    }
+                    given.push(Given { lease, record });
+                }
                 None => drop(self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())?),
             }
         }
@@ -187,14 +197,15 @@ impl Broker {
                 expired.push((lease.offset, lease.lease));
                 continue;
             }
-            let len = record.value().len();
+            let message = Message::from(record);
+            let len = message.bytes();
             if !found.is_empty() && *bytes + len > bytes_max {
                 *bytes = bytes_max;
                 back.push(lease);
                 continue;
             }
             *bytes += len;
-            found.push(received(topic, partition.id, lease, record));
+            found.push(received(topic, partition.id, lease, message));
         }
         if !back.is_empty() || !expired.is_empty() {
             let now = now_ms();
@@ -289,6 +300,20 @@ impl Broker {
         Ok(answers)
     }
 
+    /// Whoever had these messages is gone: what nobody else has meanwhile goes back at once. Returns how many did.
+    pub async fn release(&self, queue: &str, receipts: &[Receipt]) -> Result<usize> {
+        let now = now_ms();
+        let released = |is_released| if is_released { Ok(()) } else { Err(LeaseError::NotLeased) };
+        let answers = self
+            .change_leases(queue, receipts.iter().map(|receipt| (*receipt, ())), |view, receipt, ()| {
+                released(view.queue.release(receipt.offset, receipt.lease, now))
+            })
+            .await?;
+        let count = answers.iter().filter(|answer| answer.is_ok()).count();
+        self.queues_there().counts.returned.add(count as u64);
+        Ok(count)
+    }
+
     /// Does something to leases, those of one partition together, and waits until it lasts.
     async fn change_leases<C: Copy>(
         &self,
@@ -365,9 +390,8 @@ impl Broker {
     }
 }
 
-fn received(topic: &Topic, partition: PartitionId, lease: Lease, record: Record) -> Received {
+fn received(topic: &Topic, partition: PartitionId, lease: Lease, message: Message) -> Received {
     let receipt = Receipt { partition, offset: lease.offset, lease: lease.lease };
-    let message = Message::from(record);
     Received {
         receipt,
         id: message.id(topic.id, partition),
@@ -390,6 +414,31 @@ fn in_flight_full(definition: &QueueDefinition) -> Error {
         "queue {} has {} messages in flight, which is all it may: acknowledge some, or raise in_flight_max",
         definition.name, definition.settings.in_flight_max
     ))
+}
+
+/// Messages on their way to whoever asked for them. Those that do not arrive go back as if nobody had been given them.
+struct UnderWay<'a> {
+    broker: &'a Broker,
+    cell: &'a QueueCell,
+    topic: &'a Topic,
+    leases: Vec<(PartitionId, Lease)>,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        for of_partition in self.leases.chunk_by(|(a, _), (b, _)| a == b) {
+            let leases = of_partition.iter().map(|(_, lease)| lease);
+            let partition = self.topic.partition(of_partition[0].0);
+            let back = partition.and_then(|partition| self.broker.untake(self.cell, &partition, leases));
+            if let Err(error) = back {
+                let queue = self.cell.definition().name.clone();
+                tracing::debug!(%queue, %error, "what nobody was given cannot go back");
+            }
+        }
+        if !self.leases.is_empty() {
+            self.cell.wake();
+        }
+    }
 }
 
 /// One more who waits, until it is dropped.

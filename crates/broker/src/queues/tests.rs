@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::queue::{DedupRule, LeaseError, Order, QueueName, QueueSettings};
+use engine::queue::{DedupRule, LeaseError, Order, QueueName, QueueSettings, header};
 use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
 use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
@@ -255,4 +255,34 @@ async fn purged_and_sought() {
     assert_eq!(broker.ack("view", &[got[0].receipt]).await.expect("answered"), [Ok(())], "it is done with");
     broker.seek_queue("view", SeekTo::Earliest).await.expect("sought");
     assert_eq!(bodies(&receive(&broker, "view", 10).await), ["a", "b", "c"]);
+}
+
+#[tokio::test]
+async fn what_was_leased_to_somebody_who_is_gone_goes_back_and_nobody_elses() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    send(&broker, "jobs", &["a", "b"]).await;
+    let gone = receive(&broker, "jobs", 2).await;
+    let receipts: Vec<Receipt> = gone.iter().map(|message| message.receipt).collect();
+    broker.nack("jobs", &[(receipts[0], Some(0))]).await.expect("answered")[0].expect("returned");
+    let other = receive(&broker, "jobs", 1).await;
+    assert_eq!(bodies(&other), ["a"]);
+    assert_eq!(broker.release("jobs", &receipts).await, Ok(1));
+    assert_eq!(counts(&broker, "jobs").await, (1, 1, 0), "what another has now stays with them");
+    let again = receive(&broker, "jobs", 2).await;
+    assert_eq!((bodies(&again), again[0].attempts), (vec!["b".to_owned()], 2));
+}
+
+#[tokio::test]
+async fn a_message_that_was_moved_as_it_was_keeps_its_attempts() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let headers: [(&str, &[u8]); 2] = [(header::ATTEMPTS, b"3"), ("a", b"b")];
+    let message = OutMessage { body: b"moved", headers: &headers, ..OutMessage::default() };
+    broker.send("jobs", &[message]).await.expect("sent").remove(0).expect("taken");
+    for attempts in 4..7 {
+        let received = receive(&broker, "jobs", 1).await;
+        assert_eq!(received[0].attempts, attempts);
+        broker.nack("jobs", &[(received[0].receipt, Some(0))]).await.expect("answered")[0].expect("returned");
+    }
 }

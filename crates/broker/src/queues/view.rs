@@ -109,9 +109,12 @@ impl QueueView {
         reader.looked.clear();
         let taken = self.queue.take(now_ms, max, lease_ms, |offset| reader.look(log, offset));
         let mut turn = Turn { dead: taken.dead, cold: taken.cold, is_full: taken.is_full, ..Turn::default() };
-        for lease in taken.leases {
+        for mut lease in taken.leases {
             match self.reader.find(log, lease.offset) {
-                Found::Record(record) => turn.given.push(Given { lease, record }),
+                Found::Record(record) => {
+                    self.carry(&mut lease, &record);
+                    turn.given.push(Given { lease, record });
+                }
                 Found::Cold => turn.unread.push(lease),
                 // Nobody misses it, and nobody else has it.
                 Found::Absent => {
@@ -120,6 +123,15 @@ impl QueueView {
             }
         }
         turn
+    }
+
+    /// A message that was moved here as it was has been given out before.
+    pub(super) fn carry(&mut self, lease: &mut Lease, record: &Record) {
+        if lease.attempts == 1
+            && let Some(attempts) = carried_attempts(record)
+        {
+            self.queue.carry(lease, attempts);
+        }
     }
 
     pub(super) fn find(&mut self, log: &Log, offset: Offset) -> Found {
@@ -141,6 +153,11 @@ impl QueueView {
     pub(super) fn set_window(&mut self, batches: Vec<RecordBatch>) {
         self.reader = Reader { window: batches, ..Reader::default() };
     }
+}
+
+/// How often a message was given out where it was before.
+pub(super) fn carried_attempts(record: &Record) -> Option<u32> {
+    std::str::from_utf8(record.header(header::ATTEMPTS)?).ok()?.parse().ok()
 }
 
 impl Reader {
