@@ -22,6 +22,8 @@ use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
 
 /// How the name of an environment variable begins.
 const ENV_PREFIX: &str = "THALWEG_";
+/// How the names of those begin that `thalweg queue work` sets for its commands, which may call this program again.
+pub const ENV_MESSAGE_PREFIX: &str = "THALWEG_MESSAGE_";
 /// In the place of what is not shown.
 const HIDDEN: &str = "(hidden)";
 /// Variables of that prefix that are no keys.
@@ -83,7 +85,8 @@ impl Sources {
     pub fn with_env(mut self) -> Self {
         self.env = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .filter(|(name, _)| name.starts_with(ENV_PREFIX) && !ENV_OTHERS.contains(&name.as_str()))
+            .filter(|(name, _)| name.starts_with(ENV_PREFIX) && !name.starts_with(ENV_MESSAGE_PREFIX))
+            .filter(|(name, _)| !ENV_OTHERS.contains(&name.as_str()))
             .collect();
         self
     }
