@@ -78,6 +78,7 @@ impl Server {
         let shards = Arc::new(Shards::start(settings.shards)?);
         let broker = start_broker(config, &shards)?;
         broker.open_security().await.map_err(io::Error::other)?;
+        config.definitions().create(&broker).await.map_err(io::Error::other)?;
         let native = config.address("native").map_err(io::Error::other)?;
         let http = config.address("http").map_err(io::Error::other)?;
         let kafka = config.address("kafka").map_err(io::Error::other)?;

@@ -5,10 +5,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::limits::BATCH_BYTES_MAX;
-use engine::queue::{Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId, QueueRecord, header};
+use engine::queue::{
+    LEASE_TOTAL_MS_MAX, Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId, QueueRecord, header,
+};
 use engine::{Error, ErrorKind, Offset, PartitionId, Record, Result};
 use tokio::time::Instant;
 
+use super::send::check_delay;
 use super::view::{Found, Given, Turn, carried_attempts};
 use super::{QueueCell, QueueView};
 use crate::broker::Broker;
@@ -67,6 +70,10 @@ pub type Answers = Vec<std::result::Result<(), LeaseError>>;
 impl Broker {
     /// Leases messages. Where there are none it waits for the first, as long as it may.
     pub async fn receive(self: &Arc<Self>, queue: &str, receive: &Receive) -> Result<Vec<Received>> {
+        if let Some(lease_ms) = receive.lease_ms.filter(|lease_ms| *lease_ms > LEASE_TOTAL_MS_MAX) {
+            let message = format!("lease_ms is at most {LEASE_TOTAL_MS_MAX}, not {lease_ms}");
+            return Err(Error::invalid(message));
+        }
         let (cell, topic) = self.queue_cell(queue).await?;
         let deadline = Instant::now() + receive.wait.min(FETCH_WAIT_MAX);
         loop {
@@ -290,6 +297,7 @@ impl Broker {
 
     /// Messages go back to the queue, for others after a delay: as the queue is set where none is named.
     pub async fn nack(&self, queue: &str, leases: &[(Receipt, Option<u64>)]) -> Result<Answers> {
+        leases.iter().try_for_each(|(_, delay_ms)| check_delay(*delay_ms))?;
         let now = now_ms();
         let answers = self
             .change_leases(queue, leases.iter().copied(), |view, receipt, delay_ms| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::limits::BATCH_BYTES_MAX;
-use engine::queue::{Dedup, DedupRule, MessageId, QueueDefinition, header};
+use engine::queue::{DELAY_MS_MAX, Dedup, DedupRule, MessageId, QueueDefinition, header};
 use engine::{Acks, BatchBuilder, DraftBatch, Error, Offset, PartitionId, Result, partitioner};
 
 use super::QueueCell;
@@ -55,6 +55,7 @@ impl Broker {
         let (cell, topic) = self.queue_cell(queue).await?;
         let definition = cell.definition();
         check_count(messages.len())?;
+        messages.iter().try_for_each(|message| check_delay(message.delay_ms))?;
         if messages.iter().any(|message| message.delay_ms.is_some_and(|delay_ms| delay_ms > 0)) {
             self.expect_delays(&cell, &topic).await?;
         }
@@ -153,6 +154,13 @@ fn check_count(messages: usize) -> Result<()> {
     match messages {
         1..=SEND_MAX => Ok(()),
         _ => Err(Error::invalid(format!("1 to {SEND_MAX} messages are sent at a time, not {messages}"))),
+    }
+}
+
+pub(super) fn check_delay(delay_ms: Option<u64>) -> Result<()> {
+    match delay_ms.filter(|delay_ms| *delay_ms > DELAY_MS_MAX) {
+        Some(delay_ms) => Err(Error::invalid(format!("delay_ms is at most {DELAY_MS_MAX}, not {delay_ms}"))),
+        None => Ok(()),
     }
 }
 

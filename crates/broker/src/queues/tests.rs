@@ -286,3 +286,22 @@ async fn a_message_that_was_moved_as_it_was_keeps_its_attempts() {
         broker.nack("jobs", &[(received[0].receipt, Some(0))]).await.expect("answered")[0].expect("returned");
     }
 }
+
+#[tokio::test]
+async fn times_that_nobody_can_mean_are_refused() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let late = OutMessage { body: b"late", delay_ms: Some(u64::MAX), ..OutMessage::default() };
+    let kind = |error: Error| error.kind;
+    assert_eq!(broker.send("jobs", &[late]).await.map(drop).map_err(kind), Err(ErrorKind::Invalid));
+    send(&broker, "jobs", &["a"]).await;
+    let long = Receive { lease_ms: Some(u64::MAX), ..Receive::default() };
+    assert_eq!(broker.receive("jobs", &long).await.map(drop).map_err(kind), Err(ErrorKind::Invalid));
+    let received = receive(&broker, "jobs", 1).await;
+    let receipt = received[0].receipt;
+    assert_eq!(
+        broker.nack("jobs", &[(receipt, Some(u64::MAX))]).await.map(drop).map_err(kind),
+        Err(ErrorKind::Invalid)
+    );
+    assert_eq!(broker.extend("jobs", &[(receipt, u64::MAX)]).await, Ok(vec![Err(LeaseError::TooLong)]));
+}
