@@ -52,6 +52,30 @@ const QUEUE_FILTERS: [(&str, &str); 14] = [
     ("attributes.a = \"\\ud800\"", ""),
 ];
 
+/// Requests of SQS: what is asked for by its place among the actions of the door, with the highest bit for Query.
+const SQS_REQUESTS: [(&str, u8, &str); 8] = [
+    (
+        "send",
+        0,
+        r#"{"QueueUrl":"q","MessageBody":"\u00e4","DelaySeconds":0,"MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"AP8="}}}"#,
+    ),
+    ("send-fifo", 0, r#"{"QueueUrl":"q","MessageBody":"x","MessageGroupId":"g","MessageDeduplicationId":"d"}"#),
+    ("send-batch", 1, r#"{"QueueUrl":"q","Entries":[{"Id":"a","MessageBody":"x"},{"Id":"b","MessageBody":"y"}]}"#),
+    ("receive", 2, r#"{"QueueUrl":"http://h/0/q","AttributeNames":["All"],"MaxNumberOfMessages":10.0}"#),
+    ("create", 7, r#"{"QueueName":"q","Attributes":{"RedrivePolicy":"{\"maxReceiveCount\":1}"},"tags":{"a":"b"}}"#),
+    (
+        "send-form",
+        0x80,
+        "MessageBody=a%20b+c&MessageAttribute.1.Name=a&MessageAttribute.1.Value.DataType=String&MessageAttribute.1.Value.StringValue=x",
+    ),
+    (
+        "send-batch-form",
+        0x81,
+        "SendMessageBatchRequestEntry.2.Id=b&Entries.entry.10.Id=c&Entries.entry.2.MessageBody=x",
+    ),
+    ("create-form", 0x87, "QueueName=q&Attribute.Name=DelaySeconds&Attribute.Value=5&Tag.1.Key=a&Tag.1.Value=b"),
+];
+
 /// What the service of its target is asked: what, a tag, a length and as many words, and so on.
 const SERVICE: [(&str, &[u8]); 8] = [
     ("now", b"\x00\x01\x02hi\x00\x02\x00"),
@@ -160,6 +184,9 @@ fn seeds() -> Outcome<Seeds> {
         for (cut, cuts) in [[0u8; 4], [1, 1, 1, 1], [2, 5, 0, 7]].iter().enumerate() {
             seeds.insert(("service", format!("{name}-{cut}")), [&cuts[..], said].concat());
         }
+    }
+    for (name, asked, body) in SQS_REQUESTS {
+        seeds.insert(("sqs_request", name.to_owned()), [&[asked], body.as_bytes()].concat());
     }
     let by_hand = KAFKA_BY_HAND.iter().map(|(name, request)| ((*name).to_owned(), request.to_vec()));
     for (name, request) in vectors(KAFKA_REQUESTS)?.into_iter().chain(by_hand) {

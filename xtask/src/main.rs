@@ -9,6 +9,7 @@ mod kafka_apis;
 mod kafka_messages;
 mod run;
 mod soak;
+mod sqs_model;
 mod tidy;
 
 use std::process::ExitCode;
@@ -46,6 +47,11 @@ const COMMANDS: &[Command] = &[
         run: kafka_messages::run,
     },
     Command {
+        usage: "sqs-model [version]",
+        about: "Write what botocore knows of the requests of SQS anew, for the test that walks it",
+        run: sqs_model::run,
+    },
+    Command {
         usage: "compat batches",
         about: "Have kafka-python read the record batches that this project writes",
         run: compat::run,
@@ -53,6 +59,16 @@ const COMMANDS: &[Command] = &[
     Command {
         usage: "compat kafka [client..]",
         about: "Have clients and tools of Kafka go through what people do with them (--quick: a few of them)",
+        run: compat::run,
+    },
+    Command {
+        usage: "compat sqs [client..]",
+        about: "The same with SDKs of SQS (--peer: against moto, --peer=elasticmq: against ElasticMQ)",
+        run: compat::run,
+    },
+    Command {
+        usage: "compat pubsub [client..]",
+        about: "The same with clients of Google Pub/Sub (--peer: against Google's emulator)",
         run: compat::run,
     },
     Command {

@@ -78,7 +78,7 @@ impl Broker {
         let producer_ids = ProducerIds::default();
         if let Some(store) = &store {
             let room = journal_room.clone();
-            store.on_room(Box::new(move || room.notify_waiters()));
+            store.on_room(Arc::new(move || room.notify_waiters()));
             let store = store.clone();
             producer_ids.reserve_from(Box::new(move |count| store.reserve_producers(count)));
         }

@@ -54,6 +54,7 @@ impl Broker {
                 cell.join(&subscriber, &Start::Live, cell, subscriber.scope.group.as_deref())?;
             }
         }
+        self.grow_queues(&grown, has as usize);
         self.topics.write().insert(grown.clone());
         self.groups().topics_changed();
         Ok((grown.status(), lasts))

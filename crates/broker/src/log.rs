@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use engine::{Offset, RecordBatch, Result};
-use storage::{ColdRead, DiskExtent, DiskPartition, MemoryLog};
+use storage::{ColdRead, DiskExtent, DurableLog, MemoryLog};
 
 pub(crate) enum Log {
     Memory(MemoryLog),
-    Disk(Arc<DiskPartition>),
+    /// In segments behind the journal, or in SQLite.
+    Disk(Arc<dyn DurableLog>),
 }
 
 /// What a read found.
@@ -37,7 +38,7 @@ impl Log {
     pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Result<Read> {
         match self {
             Self::Memory(log) => Ok(Read::Batches(log.read(from, bytes_max)?)),
-            Self::Disk(log) => Ok(match log.read(from, bytes_max)? {
+            Self::Disk(log) => Ok(match log.clone().read(from, bytes_max)? {
                 storage::Read::Batches(batches) => Read::Batches(batches),
                 storage::Read::Cold(cold) => Read::Cold(cold),
             }),

@@ -259,7 +259,24 @@ pub(crate) fn expose_store(out: &mut Exposition<'_>, stats: &storage::StoreStats
     out.counter("thalweg_compaction_errors", "Compactions that failed", stats.compaction_errors)?;
     out.counter("thalweg_compaction_bytes_read", "Bytes read to compact", compaction.read_bytes)?;
     out.counter("thalweg_compaction_bytes_written", "Bytes that compaction left", compaction.written_bytes)?;
-    out.counter("thalweg_compaction_records_removed", "Records that compaction removed", compaction.records_removed)
+    out.counter("thalweg_compaction_records_removed", "Records that compaction removed", compaction.records_removed)?;
+    stats.sqlite.map_or(Ok(()), |sqlite| expose_sqlite(out, &sqlite))
+}
+
+/// What the database of topics in SQLite does, where there is one.
+fn expose_sqlite(out: &mut Exposition<'_>, stats: &storage::SqliteStats) -> fmt::Result {
+    out.counter("thalweg_sqlite_operations", "Batches and changes written to the database", stats.operations)?;
+    out.counter("thalweg_sqlite_commits", "Transactions that made them last", stats.commits)?;
+    out.counter("thalweg_sqlite_commit_nanoseconds", "Time spent in transactions", stats.commit_nanos)?;
+    out.gauge("thalweg_sqlite_queued_bytes", "Bytes that wait for the database", stats.queued_bytes)?;
+    out.gauge("thalweg_sqlite_recent_bytes", "Bytes of newest batches in memory", stats.recent_bytes)?;
+    out.counter("thalweg_sqlite_forgotten_records", "Records removed once done with", stats.forgotten_records)?;
+    let is_held_up = u64::from(stats.is_held_up);
+    out.gauge(
+        "thalweg_sqlite_is_held_up",
+        "Whether another process locks the database, or the disk is full",
+        is_held_up,
+    )
 }
 
 #[cfg(test)]

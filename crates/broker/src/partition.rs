@@ -13,7 +13,7 @@ use engine::{
     DraftBatch, Error, ErrorKind, Fanout, Offset, Partition, PartitionId, Placed, RecordBatch, Result, Start, TopicName,
 };
 use parking_lot::Mutex;
-use storage::{DiskExtent, MemoryLog, Owner, Store};
+use storage::{DiskExtent, MemoryLog, Owner};
 use tokio::sync::{Notify, oneshot};
 
 use crate::admission::LogBudget;
@@ -44,6 +44,8 @@ struct State {
     queues: Vec<QueueView>,
     /// What was sent to queues lately.
     dedup: Dedup,
+    /// Snapshots of queues, and what each of them may still be asked for.
+    holds: Vec<(Box<str>, Offset)>,
     /// Who waits until all before an offset is committed, in the order of offsets.
     uncommitted: Uncommitted,
     is_deleted: bool,
@@ -105,8 +107,6 @@ pub struct Extent {
 /// What an append needs to know beside the batch.
 pub(crate) struct AppendContext<'a> {
     pub budget: &'a LogBudget,
-    /// Where topics on disk are kept.
-    pub store: Option<&'a Store>,
     /// Whether the append is over only when it is on the disk, if that is where its topic is.
     pub awaits_commit: bool,
     /// Whether it comes back where the journal has much waiting, or a subscriber who blocks. The broker's own batches
@@ -133,6 +133,7 @@ impl PartitionCell {
             fanout: Fanout::default(),
             queues: Vec::new(),
             dedup: Dedup::default(),
+            holds: Vec::new(),
             uncommitted: VecDeque::new(),
             is_deleted: false,
         };
@@ -168,6 +169,14 @@ impl PartitionCell {
             };
             return Ok(Appended { base_offset, receivers: 0, is_duplicate: true, commit });
         }
+        let (count, log_bytes) = (u64::from(batch.count()), state.log.extent().bytes);
+        let refusal = state.queues.iter().find_map(|view| view.refuse(count, len as u64, log_bytes));
+        if let Some(full) = refusal {
+            return Err(Refused::Failed(full));
+        }
+        state.queues.iter_mut().for_each(|view| {
+            view.make_room(count);
+        });
         let receivers = state.fanout.receivers();
         match &mut state.log {
             Log::Memory(log) => {
@@ -194,11 +203,10 @@ impl PartitionCell {
             }
             Log::Disk(log) => {
                 if context.yields
-                    && let Some(Err(full)) = context.store.map(Store::admit)
+                    && let Err(full) = log.admit()
                 {
                     return Err(Refused::Blocked(batch, Blocking::Journal(full)));
                 }
-                let count = u64::from(batch.count());
                 let (base_offset, is_duplicate) = match state.order.place(batch).map_err(Refused::Failed)? {
                     Placed::New(batch) => {
                         log.append(batch.clone(), self.clone()).map_err(Refused::Failed)?;
@@ -212,7 +220,7 @@ impl PartitionCell {
                 };
                 if is_duplicate
                     && base_offset + count > log.extent().end
-                    && let Some(broken) = context.store.and_then(Store::broken)
+                    && let Some(broken) = log.broken()
                 {
                     // It was taken, and nobody will hear any more that it is on the disk.
                     return Err(Refused::Failed(broken));
@@ -230,6 +238,15 @@ impl PartitionCell {
     pub(crate) fn extent(&self) -> Extent {
         let state = self.state.lock();
         Extent { subscribers: state.fanout.members().count(), ..state.extent() }
+    }
+
+    /// Refuses where so much waits for the disk that one more append would have to.
+    pub(crate) fn admit(&self) -> Result<()> {
+        let log = match &self.state.lock().log {
+            Log::Memory(_) => return Ok(()),
+            Log::Disk(log) => log.clone(),
+        };
+        log.admit()
     }
 
     /// Removes what retention no longer covers. Returns the bytes of memory that became free.
@@ -339,27 +356,31 @@ impl PartitionCell {
 
     /// Reads history for a source that is behind, or makes it live where the log ends.
     pub(crate) async fn backfill(&self, subscriber: &Subscriber, source: engine::SourceId, from: Offset) {
-        let read = {
-            let state = self.state.lock();
-            let log = state.log.extent();
-            match state.log.read(from.max(log.start), engine::limits::BACKFILL_BYTES) {
-                // Only a deleted partition has an end before an offset that it gave, and nothing to read.
-                Err(error) if error.kind == ErrorKind::OutOfRange => Read::Batches(Vec::new()),
-                Err(error) => return subscriber.end(error),
-                Ok(read) => read,
-            }
-        };
-        match read.batches().await {
-            Ok(batches) if batches.is_empty() => {
-                // Nothing can come between this look at the end and the source being live.
+        loop {
+            let (start, read) = {
                 let state = self.state.lock();
                 let log = state.log.extent();
-                if from.max(log.start) >= log.end {
-                    subscriber.catch_up(source, log.end);
+                match state.log.read(from.max(log.start), engine::limits::BACKFILL_BYTES) {
+                    // Only a deleted partition has an end before an offset that it gave, and nothing to read.
+                    Err(error) if error.kind == ErrorKind::OutOfRange => (log.start, Read::Batches(Vec::new())),
+                    Err(error) => return subscriber.end(error),
+                    Ok(read) => (log.start, read),
                 }
-            }
-            Ok(batches) => subscriber.backfill(source, batches),
-            Err(error) => subscriber.end(error),
+            };
+            return match read.batches().await {
+                Ok(batches) if batches.is_empty() => {
+                    // Nothing can come between this look at the end and the source being live.
+                    let state = self.state.lock();
+                    let log = state.log.extent();
+                    if from.max(log.start) >= log.end {
+                        subscriber.catch_up(source, log.end);
+                    }
+                }
+                Ok(batches) => subscriber.backfill(source, batches),
+                // Retention removed it while it was read: what is behind that comes with word of the gap.
+                Err(error) if error.kind == ErrorKind::OutOfRange && self.extent().start > start.max(from) => continue,
+                Err(error) => subscriber.end(error),
+            };
         }
     }
 
@@ -412,6 +433,12 @@ impl PartitionCell {
             return Err(self.gone());
         }
         state.log.check_served()?;
+        if let Log::Disk(log) = &state.log
+            && !log.takes_transactions()
+        {
+            let message = format!("topic {} is kept in SQLite, which has no part in transactions", self.topic);
+            return Err(Error::new(ErrorKind::Unsupported, format!("{message}; use storage disk")));
+        }
         state.order.begin(id, epoch)
     }
 
@@ -488,13 +515,23 @@ impl PartitionCell {
         }
     }
 
+    /// Nothing from an offset on goes because queues are done with it, for a snapshot of this name.
+    pub(crate) fn hold(&self, name: &str, floor: Offset) {
+        self.state.lock().holds.push((name.into(), floor));
+    }
+
+    pub(crate) fn let_go(&self, name: &str) {
+        self.state.lock().holds.retain(|(held, _)| &**held != name);
+    }
+
     pub(crate) fn restore_dedup(&self, dedup: Dedup) {
         self.state.lock().dedup = dedup;
     }
 
-    /// Lets go of what all queues are done with. Of a log on disk only `on_disk`: that is an entry of the journal.
-    /// Returns the bytes of memory that became free.
-    pub(crate) fn drop_consumed(self: &Arc<Self>, on_disk: bool) -> usize {
+    /// Lets go of what all queues are done with: of what is before all of them, and of these records, which lasts. What
+    /// begins on disk elsewhere is an entry of the journal, so only the sweep says that. Returns the bytes of memory
+    /// that became free.
+    pub(crate) fn drop_consumed(self: &Arc<Self>, done: &[Offset], is_sweep: bool) -> usize {
         let mut state = self.state.lock();
         let state = &mut *state;
         let end = state.log.extent().end;
@@ -502,11 +539,15 @@ impl PartitionCell {
         if state.queues.iter().any(keeps) {
             return 0;
         }
-        let floor = state.queues.iter_mut().map(|view| view.queue.floor()).min().unwrap_or(end);
+        let held = state.holds.iter().map(|(_, floor)| *floor).min().unwrap_or(end);
+        let floor = state.queues.iter_mut().map(|view| view.queue.floor()).min().unwrap_or(end).min(held);
+        let is_done = |offset: &&Offset| state.queues.iter().all(|view| view.queue.is_done(**offset));
+        let behind = done.iter().filter(|offset| (floor..held).contains(*offset)).filter(is_done);
         match &mut state.log {
-            Log::Memory(log) => log.set_start(floor),
+            Log::Memory(log) => log.set_start(floor) + behind.map(|offset| log.forget(*offset)).sum::<usize>(),
             Log::Disk(log) => {
-                if on_disk
+                behind.for_each(|offset| log.forget(*offset));
+                if is_sweep
                     && floor > log.extent().start
                     && let Err(error) = log.set_start(floor.min(end), self.clone())
                 {

@@ -262,7 +262,6 @@ impl Broker {
         let (records, bytes) = (u64::from(batch.count()), batch.len() as u64);
         let context = AppendContext {
             budget: self.log_budget(),
-            store: self.store(),
             awaits_commit: how.awaits_commit,
             yields: how.yields,
             retention_bytes: how.retention.0,
@@ -288,12 +287,12 @@ impl Broker {
     }
 
     /// Waits until half of the journal's queue is free.
-    async fn wait_for_journal(&self, full: &Error, deadline: tokio::time::Instant) -> Result<()> {
+    async fn wait_for_journal(&self, cell: &PartitionCell, full: &Error, deadline: tokio::time::Instant) -> Result<()> {
         let room = self.journal_room().notified();
         tokio::pin!(room);
         room.as_mut().enable();
         // It may have had room since it refused.
-        if self.store().is_none_or(|store| store.admit().is_ok()) {
+        if cell.admit().is_ok() {
             return Ok(());
         }
         tokio::time::timeout_at(deadline, room)
@@ -330,7 +329,7 @@ impl WaitingPublish {
             wakes.flush();
             match &blocking {
                 Blocking::Subscriber(subscriber) => wait_for_room(subscriber, &cell, batch.len(), deadline).await?,
-                Blocking::Journal(full) => broker.wait_for_journal(full, deadline).await?,
+                Blocking::Journal(full) => broker.wait_for_journal(&cell, full, deadline).await?,
             }
             (batch, blocking) = match broker.append_to(&cell, &how, batch, wakes) {
                 Ok((published, commit)) => return finish_commit(published, commit).await,

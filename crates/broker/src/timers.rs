@@ -26,7 +26,16 @@ pub async fn sweep_retention(broker: Weak<Broker>) {
     loop {
         interval.tick().await;
         match broker.upgrade() {
-            Some(broker) => broker.trim_logs(now_ms()),
+            Some(broker) => {
+                let trimmed = broker.clone();
+                // Topics in a database are looked up in its file.
+                if let Err(error) = tokio::task::spawn_blocking(move || trimmed.trim_logs(now_ms())).await {
+                    tracing::error!(%error, "retention could not be applied");
+                }
+                if let Err(error) = broker.expire_snapshots(now_ms()).await {
+                    tracing::warn!(%error, "snapshots of queues could not be looked through");
+                }
+            }
             None => return,
         }
     }

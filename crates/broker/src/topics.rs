@@ -215,7 +215,7 @@ impl Broker {
         let storage = match (settings.storage, self.store()) {
             (Storage::Auto, None) => Storage::Memory,
             (Storage::Auto, Some(_)) => Storage::Disk,
-            (Storage::Disk, None) => {
+            (Storage::Disk | Storage::Sqlite, None) => {
                 return Err(Error::invalid("this broker keeps all topics in memory; start it with --data DIR"));
             }
             (storage, _) => storage,
@@ -228,7 +228,7 @@ impl Broker {
     /// What a topic gets that is kept there, where nothing else is said.
     pub fn topic_defaults(&self, storage: Storage) -> &TopicSettings {
         match storage {
-            Storage::Disk => &self.settings().disk_topic_defaults,
+            Storage::Disk | Storage::Sqlite => &self.settings().disk_topic_defaults,
             Storage::Memory | Storage::Auto => &self.settings().topic_defaults,
         }
     }
@@ -294,6 +294,10 @@ impl Broker {
     /// Removes a topic with all it holds. Its subscriptions end. That it is gone lasts when this is over.
     pub async fn delete_topic(&self, name: &str) -> Result<()> {
         refuse_internal(name)?;
+        // The queue that a topic came with goes with it.
+        if let Some(queue) = self.queues_over(name).await?.into_iter().find(|queue| queue.owns_topic) {
+            return Box::pin(self.delete_queue(queue.name.as_str())).await;
+        }
         let lasts = self.remove(name)?;
         self.forget_topic_of_transactions(&TopicName::parse(name)?);
         lasts.wait().await
@@ -363,7 +367,7 @@ impl Broker {
             room_for(&topics, 1, settings.partitions)?;
         }
         let (topic, lasts) = match (settings.storage, self.store()) {
-            (Storage::Disk, Some(store)) => {
+            (Storage::Disk | Storage::Sqlite, Some(store)) => {
                 let (said, lasts) = Lasts::when_committed();
                 (Topic::stored(store.directory(), store.create_topic(name.clone(), settings, said)?), lasts)
             }
@@ -407,7 +411,7 @@ impl Broker {
                 let settings = &topic.settings;
                 self.log_budget().release(cell.trim(settings.retention_bytes, settings.retention_ms, now_ms));
                 if settings.drop_consumed && self.has_restored_queues() {
-                    self.log_budget().release(cell.drop_consumed(true));
+                    self.log_budget().release(cell.drop_consumed(&[], true));
                 }
             }
         }

@@ -5,3 +5,5 @@
 pub mod http;
 pub mod kafka;
 pub mod native;
+#[cfg(feature = "sqs")]
+pub mod sqs;

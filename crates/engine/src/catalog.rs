@@ -14,10 +14,12 @@ pub enum Storage {
     Memory = 1,
     /// Kept, and committed only when it is on the disk.
     Disk = 2,
+    /// The same, in one database file that users may open with SQLite's own tools while the broker runs.
+    Sqlite = 3,
 }
 
 impl Storage {
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Memory, Self::Disk];
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Memory, Self::Disk, Self::Sqlite];
 
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|storage| *storage as u8 == code)
@@ -28,6 +30,7 @@ impl Storage {
             Self::Auto => "auto",
             Self::Memory => "memory",
             Self::Disk => "disk",
+            Self::Sqlite => "sqlite",
         }
     }
 }
@@ -37,7 +40,7 @@ impl std::str::FromStr for Storage {
 
     fn from_str(text: &str) -> Result<Self> {
         let known = Self::ALL.into_iter().find(|storage| storage.name() == text);
-        known.ok_or_else(|| Error::invalid(format!("storage is auto, memory or disk, not '{text}'")))
+        known.ok_or_else(|| Error::invalid(format!("storage is auto, memory, disk or sqlite, not '{text}'")))
     }
 }
 
@@ -130,10 +133,12 @@ impl TopicSettings {
                 self.batch_bytes_max
             )));
         }
-        if self.compact && self.storage == Storage::Memory {
-            return Err(Error::invalid(
-                "a topic in memory is not compacted: use storage disk, with a broker that was started with --data DIR",
-            ));
+        if self.compact && matches!(self.storage, Storage::Memory | Storage::Sqlite) {
+            return Err(Error::invalid(format!(
+                "a topic with storage {} is not compacted: use storage disk, with a broker that was started with \
+                 --data DIR",
+                self.storage.name()
+            )));
         }
         Ok(())
     }
@@ -176,6 +181,16 @@ mod tests {
         assert!(TopicSettings::default().validate().is_ok());
         for partitions in [0, PARTITIONS_MAX + 1] {
             assert!(TopicSettings { partitions, ..TopicSettings::default() }.validate().is_err());
+        }
+    }
+
+    #[test]
+    fn only_what_is_on_disk_is_compacted() {
+        for storage in Storage::ALL {
+            let settings = TopicSettings { storage, compact: true, ..TopicSettings::default() };
+            assert_eq!(settings.validate().is_ok(), matches!(storage, Storage::Auto | Storage::Disk), "{storage:?}");
+            assert_eq!(storage.name().parse(), Ok(storage));
+            assert_eq!(Storage::from_code(storage as u8), Some(storage));
         }
     }
 

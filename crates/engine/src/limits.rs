@@ -85,6 +85,14 @@ pub const USER_NAME_BYTES_MAX: usize = 255;
 /// Access control entries of one broker, and the name of a resource or a host in one.
 pub const ACLS_MAX: usize = 8192;
 pub const ACL_NAME_BYTES_MAX: usize = 255;
+/// What waits for the database of topics in SQLite, and what of their newest batches stays in memory.
+pub const SQLITE_QUEUE_BYTES_MAX: usize = 16 << 20;
+pub const SQLITE_RECENT_BYTES_MAX: u64 = 16 << 20;
+/// What the connection that writes it keeps of it in memory.
+pub const SQLITE_WRITER_CACHE_BYTES: usize = 8 << 20;
+/// Connections that read it at once, and what each of them keeps of it in memory.
+pub const SQLITE_READERS_MAX: usize = 4;
+pub const SQLITE_READER_CACHE_BYTES: usize = 2 << 20;
 /// The text of a filter of messages; Google Pub/Sub's limit.
 pub const FILTER_BYTES_MAX: usize = 256;
 /// Parentheses within parentheses in it.
@@ -93,6 +101,15 @@ pub const FILTER_NESTING_MAX: usize = 32;
 pub const BACKFILL_BYTES: usize = 1 << 20;
 
 const _: () = assert!(BACKFILL_BYTES <= BATCH_BYTES_MAX, "a backfill step is at most one large batch");
+const _: () = assert!(BATCH_BYTES_MAX < SQLITE_QUEUE_BYTES_MAX, "the largest batch waits for the database");
+const _: () = assert!(
+    SQLITE_QUEUE_BYTES_MAX
+        + SQLITE_RECENT_BYTES_MAX as usize
+        + SQLITE_WRITER_CACHE_BYTES
+        + SQLITE_READERS_MAX * SQLITE_READER_CACHE_BYTES
+        <= 64 << 20,
+    "topics in SQLite have no more memory than this, beside what their readers are given"
+);
 const _: () = assert!(PARTITIONS_MAX as usize <= PARTITIONS_TOTAL_MAX);
 const _: () = assert!(GROUP_METADATA_BYTES_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX, "offsets in one frame");
 const _: () = assert!(

@@ -16,7 +16,8 @@
 //! | Part | Bytes |
 //! |---|---|
 //! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1), flags (1), largest batch (4) |
-//! | | flags: 1 it is compacted, 2 it says its largest batch, which is there only then, 4 records have arrival times, 8 records go once queues are done with them |
+//! | | flags: 1 it is compacted, 2 it says its largest batch, which is there only then, 4 records have arrival times, |
+//! | | 8 records go once queues are done with them |
 //! | partition | its start (8), number of segments (4), the segments, its producers, compacted, salvages |
 //! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
 //! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8), |
@@ -296,6 +297,17 @@ fn get_name(input: &mut &[u8]) -> Result<TopicName, Failed> {
     *input = rest;
     let name = std::str::from_utf8(name).map_err(|error| Failed(error.to_string()))?;
     TopicName::parse(name).map_err(|error| Failed(error.message))
+}
+
+/// Settings alone, for whoever keeps them elsewhere.
+pub(crate) fn encode_settings(settings: &TopicSettings) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_settings(&mut bytes, settings);
+    bytes
+}
+
+pub(crate) fn decode_settings(mut bytes: &[u8]) -> Result<TopicSettings> {
+    Ok(get_settings(&mut bytes)?)
 }
 
 /// The flags of settings.

@@ -3,15 +3,20 @@
 mod background;
 pub mod catalog;
 pub mod disk;
+mod durable;
+mod holes;
 pub mod inspect;
 pub mod journal;
 mod memory;
 pub mod partition;
+pub mod sqlite;
 mod state;
 pub mod store;
 
 pub use disk::{Disk, DiskFile, RealDisk};
+pub use durable::{ColdRead, DiskExtent, DurableLog, Read};
 pub use journal::Owner;
 pub use memory::MemoryLog;
-pub use partition::{ColdRead, CompactionSettings, CompactionStats, DiskExtent, DiskPartition, Read};
+pub use partition::{CompactionSettings, CompactionStats, DiskPartition};
+pub use sqlite::{SqlitePartition, SqliteSettings, SqliteStats, SqliteStore};
 pub use store::{Store, StoreSettings, StoreStats, StoredTopic};

@@ -1,22 +1,34 @@
-//! A partition's log in memory: its newest batches, as many as retention lets stay.
+//! A partition's log in memory: its newest batches, as many as retention lets stay, without those that nobody needs.
 
 use std::collections::VecDeque;
 
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 
+use crate::holes::{Forgotten, Gathered};
+
 /// What a kept batch costs beside its bytes: its entry here and its allocation.
 const ENTRY_BYTES: usize = 96;
+/// The entries of batches that are gone are removed when there are so many, and more than there are batches.
+const GONE_MIN: usize = 64;
 
 #[derive(Debug)]
 struct Entry {
-    batch: RecordBatch,
+    /// The offset after its last record.
+    next: Offset,
     appended_ms: u64,
+    /// `None` where all of its records were forgotten.
+    batch: Option<RecordBatch>,
+    /// Records that were forgotten, where they are not all.
+    forgotten: Option<Box<Forgotten>>,
 }
 
-/// Invariant: the batches are contiguous, the last one ends at `end`.
+/// Invariant: entries are in the order of their offsets, the last batch ended at `end` when it was appended, and the
+/// first entry has a batch. What is between two batches was forgotten.
 #[derive(Debug, Default)]
 pub struct MemoryLog {
     entries: VecDeque<Entry>,
+    /// Entries without a batch.
+    gone: usize,
     /// Records before it were deleted, also those of a batch that is still here.
     deleted: Offset,
     end: Offset,
@@ -26,7 +38,8 @@ pub struct MemoryLog {
 impl MemoryLog {
     /// The offset of the oldest record that is still here; the end where there is none.
     pub fn start(&self) -> Offset {
-        self.entries.front().map_or(self.end, |entry| entry.batch.base_offset().max(self.deleted))
+        let first = self.entries.front().and_then(|entry| entry.batch.as_ref());
+        first.map_or(self.end, |batch| batch.base_offset().max(self.deleted))
     }
 
     /// The offset after the newest record.
@@ -39,7 +52,7 @@ impl MemoryLog {
     }
 
     pub fn batches(&self) -> usize {
-        self.entries.len()
+        self.entries.len() - self.gone
     }
 
     /// What a batch of this many bytes costs once it is in the log.
@@ -51,7 +64,7 @@ impl MemoryLog {
         debug_assert_eq!(batch.base_offset(), self.end, "invariant: appends are contiguous");
         self.end = batch.next_offset();
         self.bytes += Self::cost(batch.len());
-        self.entries.push_back(Entry { batch, appended_ms: now_ms });
+        self.entries.push_back(Entry { next: self.end, appended_ms: now_ms, batch: Some(batch), forgotten: None });
     }
 
     /// Removes what retention no longer covers and returns the bytes that became free. 0 is no limit.
@@ -59,7 +72,7 @@ impl MemoryLog {
     /// its time has passed.
     pub fn trim(&mut self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> usize {
         let before = self.bytes;
-        while retention_bytes > 0 && self.bytes as u64 > retention_bytes && self.entries.len() > 1 {
+        while retention_bytes > 0 && self.bytes as u64 > retention_bytes && self.batches() > 1 {
             self.pop_oldest();
         }
         while retention_ms > 0
@@ -74,15 +87,57 @@ impl MemoryLog {
     pub fn set_start(&mut self, start: Offset) -> usize {
         let before = self.bytes;
         self.deleted = self.deleted.max(start.min(self.end));
-        while self.entries.front().is_some_and(|entry| entry.batch.next_offset() <= self.deleted) {
+        while self.entries.front().is_some_and(|entry| entry.next <= self.deleted) {
             self.pop_oldest();
         }
         before - self.bytes
     }
 
+    /// Nobody needs a record any more. Returns the bytes that became free: a batch goes with its last record, and is
+    /// written anew without them when half of its records are forgotten.
+    pub fn forget(&mut self, offset: Offset) -> usize {
+        let before = self.bytes;
+        let at = self.entries.partition_point(|entry| entry.next <= offset);
+        let Some(entry) = self.entries.get_mut(at) else {
+            return 0;
+        };
+        let Some(batch) = entry.batch.as_ref().filter(|batch| batch.base_offset() <= offset) else {
+            return 0;
+        };
+        let left = match Forgotten::note(&mut entry.forgotten, batch, offset, self.deleted) {
+            None => return 0,
+            Some(left) => left,
+        };
+        self.bytes -= Self::cost(batch.len());
+        match left {
+            Some(left) => {
+                self.bytes += Self::cost(left.len());
+                entry.batch = Some(left);
+            }
+            None => {
+                (entry.batch, entry.forgotten) = (None, None);
+                self.gone += 1;
+                self.drop_gone();
+            }
+        }
+        before - self.bytes
+    }
+
     fn pop_oldest(&mut self) {
-        if let Some(entry) = self.entries.pop_front() {
-            self.bytes -= Self::cost(entry.batch.len());
+        if let Some(batch) = self.entries.pop_front().and_then(|entry| entry.batch) {
+            self.bytes -= Self::cost(batch.len());
+        }
+        self.drop_gone();
+    }
+
+    /// Entries without a batch go where they are first, and when they are the most.
+    fn drop_gone(&mut self) {
+        while self.entries.pop_front_if(|entry| entry.batch.is_none()).is_some() {
+            self.gone -= 1;
+        }
+        if self.gone > GONE_MIN.max(self.batches()) {
+            self.entries.retain(|entry| entry.batch.is_some());
+            self.gone = 0;
         }
         // A burst leaves a large ring behind; give it back once it is mostly empty.
         if self.entries.capacity() > 1024 && self.entries.len() < self.entries.capacity() / 4 {
@@ -90,8 +145,8 @@ impl MemoryLog {
         }
     }
 
-    /// The batches from the one that holds `from`, up to `bytes_max`, at least one where there is one.
-    /// Empty at the end of the log.
+    /// The batches from the one that holds `from`, up to `bytes_max`, at least one where there is one. A batch without
+    /// records stands for offsets that were forgotten. Empty at the end of the log.
     pub fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
         if from < self.start() || from > self.end {
             return Err(Error::new(
@@ -99,21 +154,23 @@ impl MemoryLog {
                 format!("offset {from} is not in the log, which has {} to {}", self.start(), self.end),
             ));
         }
-        let first = self.entries.partition_point(|entry| entry.batch.next_offset() <= from);
-        let mut bytes = 0;
-        let fits = |entry: &&Entry| {
-            bytes += entry.batch.len();
-            bytes <= bytes_max || bytes == entry.batch.len()
-        };
-        Ok(self.entries.iter().skip(first).take_while(fits).map(|entry| entry.batch.clone()).collect())
+        let first = self.entries.partition_point(|entry| entry.next <= from);
+        let mut gathered = Gathered::new(from, bytes_max);
+        for batch in self.entries.iter().skip(first).filter_map(|entry| entry.batch.as_ref()) {
+            if !gathered.push(batch.clone()) {
+                return Ok(gathered.batches());
+            }
+        }
+        Ok(gathered.reach(self.end))
     }
 
     /// The offset of the first batch with a record at or after this time; the end where there is none.
     pub fn offset_for_time(&self, timestamp_ms: i64) -> Offset {
         self.entries
             .iter()
-            .find(|entry| entry.batch.max_timestamp_ms() >= timestamp_ms)
-            .map_or(self.end, |entry| entry.batch.base_offset().max(self.deleted))
+            .filter_map(|entry| entry.batch.as_ref())
+            .find(|batch| batch.max_timestamp_ms() >= timestamp_ms)
+            .map_or(self.end, |batch| batch.base_offset().max(self.deleted))
     }
 }
 
@@ -176,5 +233,71 @@ mod tests {
     fn time_finds_the_first_batch_that_reaches_it() {
         let log = log_of(&[(1, 10, 0), (1, 30, 0), (1, 20, 0)]);
         assert_eq!([0, 10, 11, 30, 31].map(|t| log.offset_for_time(t)), [0, 0, 1, 1, 3]);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_free_and_readers_go_on_behind_it() {
+        let mut log = log_of(&[(1, 0, 0), (1, 0, 0), (1, 0, 0), (1, 0, 0)]);
+        let (all, one) = (log.bytes(), log.bytes() / 4);
+        let offsets = |log: &MemoryLog, from| -> Vec<(u64, u64, u32)> {
+            let batches = log.read(from, usize::MAX).expect("in range");
+            batches.iter().map(|batch| (batch.base_offset(), batch.next_offset(), batch.count())).collect()
+        };
+        assert_eq!((log.forget(1), log.forget(1), log.bytes()), (one, 0, all - one));
+        assert_eq!(offsets(&log, 0), [(0, 1, 1), (1, 2, 0), (2, 3, 1), (3, 4, 1)]);
+        assert_eq!(offsets(&log, 1), [(1, 2, 0), (2, 3, 1), (3, 4, 1)]);
+        assert_eq!(log.forget(3), one);
+        assert_eq!((offsets(&log, 2), offsets(&log, 3)), (vec![(2, 3, 1), (3, 4, 0)], vec![(3, 4, 0)]));
+        assert_eq!((log.forget(0), log.start(), log.end(), log.batches()), (one, 2, 4, 1));
+        assert_eq!(log.read(1, 1).map_err(|e| e.kind), Err(ErrorKind::OutOfRange));
+        assert_eq!((log.forget(2), log.start(), log.end(), log.bytes()), (one, 4, 4, 0));
+        assert_eq!((log.forget(2), log.forget(9)), (0, 0));
+    }
+
+    #[test]
+    fn a_batch_is_written_anew_when_half_of_it_is_forgotten_and_goes_with_its_last_record() {
+        let mut log = log_of(&[(1, 0, 0), (8, 0, 0), (1, 0, 0)]);
+        let before = log.bytes();
+        assert_eq!([8, 1, 4].map(|offset| log.forget(offset)), [0, 0, 0]);
+        let freed = log.forget(3);
+        assert!(freed > 400 && freed < 500 && log.bytes() == before - freed, "{freed}");
+        let batch = &log.read(1, 1).expect("in range")[0];
+        let records = batch.records().expect("records");
+        let left: Vec<u64> = records.iter().map(|record| record.expect("a record").offset).collect();
+        assert_eq!((left, batch.base_offset(), batch.next_offset()), (vec![2, 5, 6, 7], 1, 9));
+        assert_eq!([4, 2].map(|offset| log.forget(offset)), [0, 0], "one of them was forgotten before");
+        assert!([5, 6, 7].map(|offset| log.forget(offset)).iter().all(|freed| *freed > 0));
+        assert_eq!((log.batches(), log.start(), log.end()), (2, 0, 10));
+    }
+
+    #[test]
+    fn a_batch_that_begins_before_the_start_goes_with_its_last_record_behind_it() {
+        let mut log = log_of(&[(8, 0, 0), (1, 0, 0)]);
+        log.set_start(5);
+        for offset in 5..8 {
+            log.forget(offset);
+        }
+        assert_eq!((log.start(), log.batches()), (8, 1));
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_batches_whatever_is_forgotten() {
+        let mut random = 1u64;
+        let mut log = log_of(&(0..400).map(|i| (1 + i % 5, 0, 0)).collect::<Vec<_>>());
+        let mut freed = 0;
+        let all = log.bytes();
+        for step in 0..3000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            freed += match step % 500 {
+                499 => log.set_start(log.start() + 10),
+                _ => log.forget((random >> 33) % log.end()),
+            };
+            let kept: usize = log.entries.iter().flat_map(|entry| &entry.batch).map(|b| MemoryLog::cost(b.len())).sum();
+            assert_eq!((kept, freed), (log.bytes(), all - kept));
+            assert!(log.gone <= GONE_MIN.max(log.batches()) && log.entries.len() - log.gone == log.batches());
+        }
+        let batches = log.read(log.start(), usize::MAX).expect("in range");
+        assert!(batches.windows(2).all(|pair| pair[0].next_offset() == pair[1].base_offset()), "a hole");
+        assert_eq!(batches.last().map(RecordBatch::next_offset), Some(log.end()));
     }
 }

@@ -16,6 +16,7 @@ use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicNa
 
 use crate::catalog::{Catalog, Change};
 use crate::disk::{Disk, failed, make_dir};
+use crate::durable::DurableLog;
 use crate::journal::EntryKind;
 use crate::journal::recover::{End, Found, Origin, Progress, Recovery};
 use crate::journal::salvage::{self, Salvage};
@@ -96,13 +97,21 @@ impl State {
     }
 
     pub(crate) fn topic(&self, id: u32, name: TopicName, settings: TopicSettings) -> StoredTopic {
-        let partitions = (0..settings.partitions).filter_map(|i| self.partitions.get(&stream(id, i)).cloned());
-        StoredTopic { id, name, settings, partitions: partitions.collect() }
+        let partition =
+            |i| self.partitions.get(&stream(id, i)).map(|partition| partition.clone() as Arc<dyn DurableLog>);
+        StoredTopic { id, name, settings, partitions: (0..settings.partitions).filter_map(partition).collect() }
     }
 
     pub(crate) fn topics(&self) -> Vec<StoredTopic> {
         let topics = self.catalog.topics.iter();
         topics.map(|(id, entry)| self.topic(*id, entry.name.clone(), entry.settings)).collect()
+    }
+
+    /// Partitions of topics that are compacted.
+    pub(crate) fn compacted(&self) -> Vec<Arc<DiskPartition>> {
+        let topics = self.catalog.topics.iter().filter(|(_, entry)| entry.settings.compact);
+        let streams = topics.flat_map(|(id, entry)| (0..entry.settings.partitions).map(|i| stream(*id, i)));
+        streams.filter_map(|stream| self.partitions.get(&stream).cloned()).collect()
     }
 
     pub(crate) fn forget(&mut self, id: u32) {

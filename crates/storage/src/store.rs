@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! thalweg.lock            held by the broker that uses the directory
+//! queues.sqlite           topics in SQLite, where there are any
 //! checkpoint              topics, segments, and where the journal has to be read from
 //! journal/000000.journal  ...
 //! topics/<id>/<partition>/<base offset>.log, .index
@@ -19,15 +20,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use engine::{Error, ErrorKind, Result, TopicName, TopicSettings};
+use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::{Condvar, Mutex};
 
 use crate::background::Background;
 use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
 use crate::disk::{Disk, damaged, failed, make_dir, other_version, read_whole, replace};
+use crate::durable::DurableLog;
 use crate::journal::recover::{self, Progress, Recovery, Tail};
 use crate::journal::{Entry, EntryKind, Gate, Journal, JournalSettings, JournalStats, Owner};
 use crate::partition::{CompactionSettings, CompactionStats, DiskPartition, FLUSH_BYTES, TailBytes};
+use crate::sqlite::{self, SqliteSettings, SqliteStats, SqliteStore};
 use crate::state::State;
 
 /// How often the background threads look whether there is something to do.
@@ -50,6 +53,9 @@ pub struct StoreSettings {
     pub segment_bytes: u64,
     /// Bytes of newest batches that stay in memory, all partitions together.
     pub tail_bytes_max: u64,
+    /// For so long a batch stays there if there is room, and at most twice as long once it is in a segment: whoever
+    /// follows a topic has read it by then, and for all others the system may have it cached.
+    pub tail_time: Duration,
     /// Committed bytes in no segment: with more, they are written at once; with four times as many, the journal waits
     /// until they are fewer, and so do all who publish.
     pub unflushed_bytes_max: u64,
@@ -58,6 +64,7 @@ pub struct StoreSettings {
     /// The longest time between two checkpoints.
     pub checkpoint_interval: Duration,
     pub compaction: CompactionSettings,
+    pub sqlite: SqliteSettings,
 }
 
 impl Default for StoreSettings {
@@ -66,10 +73,12 @@ impl Default for StoreSettings {
             journal: JournalSettings::default(),
             segment_bytes: 128 << 20,
             tail_bytes_max: 48 << 20,
+            tail_time: Duration::from_secs(5),
             unflushed_bytes_max: 16 << 20,
             checkpoint_bytes: 256 << 20,
             checkpoint_interval: Duration::from_secs(60),
             compaction: CompactionSettings::default(),
+            sqlite: SqliteSettings::default(),
         }
     }
 }
@@ -80,7 +89,7 @@ pub struct StoredTopic {
     pub id: u32,
     pub name: TopicName,
     pub settings: TopicSettings,
-    pub partitions: Vec<Arc<DiskPartition>>,
+    pub partitions: Vec<Arc<dyn DurableLog>>,
 }
 
 /// Figures for metrics.
@@ -95,6 +104,8 @@ pub struct StoreStats {
     pub checkpoint_errors: u64,
     pub compaction: CompactionStats,
     pub compaction_errors: u64,
+    /// Where there are topics in SQLite.
+    pub sqlite: Option<SqliteStats>,
 }
 
 pub struct Store {
@@ -104,9 +115,15 @@ pub struct Store {
     state: Mutex<State>,
     /// Held while one is taken.
     checkpoint: Mutex<LastCheckpoint>,
+    /// When tails were last told that time passes.
+    aged: Mutex<Instant>,
     /// Held while partitions are compacted: two turns would take the same names for their files. When those that could
     /// not be are tried again.
     compaction: Mutex<HashMap<u64, Instant>>,
+    /// Topics in SQLite. Opened when there is, or was, the first of them, by whoever holds `opening`.
+    sqlite: OnceLock<Arc<SqliteStore>>,
+    opening: Mutex<()>,
+    on_room: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     counts: Counts,
     clock: fn() -> u64,
     _lock: Box<dyn Send + Sync>,
@@ -233,14 +250,18 @@ impl Store {
         let journal =
             Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, state.shared.gate.clone())?;
         state.shared.journal.get_or_init(|| journal);
-        let topics = state.topics();
+        let mut topics = state.topics();
         let store = Arc::new(Self {
             directory,
             settings,
             shared: state.shared.clone(),
             state: Mutex::new(state),
             checkpoint: Mutex::new(LastCheckpoint { at: Instant::now(), is_failed: false }),
+            aged: Mutex::new(Instant::now()),
             compaction: Mutex::default(),
+            sqlite: OnceLock::new(),
+            opening: Mutex::default(),
+            on_room: OnceLock::new(),
             counts: Counts::default(),
             clock,
             _lock: lock,
@@ -248,6 +269,7 @@ impl Store {
         // From here on there is a directory to come back to. What was read back may have come from the system's memory
         // only, after a sync that failed: now it is on the disk without the journal that it came from.
         store.checkpoint()?;
+        store.open_sqlite(&mut topics)?;
         let background = &store.shared.background;
         background.spawn("segments", Arc::downgrade(&store), true, Self::look_what_to_flush)?;
         background.spawn("checkpoints", Arc::downgrade(&store), false, Self::look_whether_to_checkpoint)?;
@@ -269,8 +291,54 @@ impl Store {
         self.directory
     }
 
+    /// Adds the topics in SQLite, where there are any.
+    fn open_sqlite(&self, topics: &mut Vec<StoredTopic>) -> Result<()> {
+        let (disk, dir) = (&self.shared.disk, &self.shared.dir);
+        let names = disk.list(dir).map_err(failed("list", dir))?;
+        if !names.iter().any(|name| name == sqlite::FILE_NAME) {
+            return Ok(());
+        }
+        let (sqlite, found) = SqliteStore::open(&dir.join(sqlite::FILE_NAME), self.settings.sqlite, self.clock)?;
+        self.sqlite.get_or_init(|| sqlite);
+        // A name is not given in the journal before its deletion from the database lasts. So this one was deleted here,
+        // and made there, and then the power went.
+        for topic in &found {
+            while let Some(at) = topics.iter().position(|other| other.name == topic.name) {
+                self.delete_topic(topics.remove(at).id, Arc::new(Waits::default()))?;
+            }
+        }
+        topics.extend(found);
+        Ok(())
+    }
+
+    /// The database of topics in SQLite, which is made for the first of them.
+    fn sqlite(&self) -> Result<&Arc<SqliteStore>> {
+        let _opening = self.opening.lock();
+        if let Some(sqlite) = self.sqlite.get() {
+            return Ok(sqlite);
+        }
+        let dir = &self.shared.dir;
+        let (sqlite, _) = SqliteStore::open(&dir.join(sqlite::FILE_NAME), self.settings.sqlite, self.clock)?;
+        self.shared.disk.sync_dir(dir).map_err(failed("sync", dir))?;
+        if let Some(tell) = self.on_room.get().cloned() {
+            sqlite.on_room(Box::new(move || tell()));
+        }
+        Ok(self.sqlite.get_or_init(|| sqlite))
+    }
+
+    /// The database, if a topic is in it.
+    fn sqlite_of(&self, id: u32) -> Option<&Arc<SqliteStore>> {
+        self.sqlite.get().filter(|_| id & sqlite::ID_BIT != 0)
+    }
+
     /// Makes a topic. It lasts when `owner` hears so; its records never last before it.
     pub fn create_topic(&self, name: TopicName, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<StoredTopic> {
+        if settings.storage == Storage::Sqlite {
+            return self.sqlite()?.create_topic(name, settings, owner);
+        }
+        if let Some(sqlite) = self.sqlite.get() {
+            sqlite.check_free(&name)?;
+        }
         let mut state = self.state.lock();
         let id = state.catalog.next_id;
         let change = Change::Create { id, name: name.clone(), settings };
@@ -281,16 +349,23 @@ impl Store {
     }
 
     /// Gives a topic so many partitions in all, and returns the new ones. They last when `owner` hears so.
-    pub fn grow_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<Vec<Arc<DiskPartition>>> {
+    pub fn grow_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<Vec<Arc<dyn DurableLog>>> {
+        if let Some(sqlite) = self.sqlite_of(id) {
+            let added = sqlite.grow_topic(id, partitions, owner)?;
+            return Ok(added.into_iter().map(|partition| partition as Arc<dyn DurableLog>).collect());
+        }
         let change = Change::Grow { id, partitions };
         let mut state = self.state.lock();
         self.append_change(&change, owner)?;
         state.catalog.apply(&change);
-        Ok(state.open_partitions(id))
+        Ok(state.open_partitions(id).into_iter().map(|partition| partition as Arc<dyn DurableLog>).collect())
     }
 
     /// Gives a topic other settings; its partitions and its storage stay. They last when `owner` hears so.
     pub fn alter_topic(&self, id: u32, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<()> {
+        if let Some(sqlite) = self.sqlite_of(id) {
+            return sqlite.alter_topic(id, settings, owner);
+        }
         let change = Change::Alter { id, settings };
         let mut state = self.state.lock();
         self.append_change(&change, owner)?;
@@ -300,11 +375,17 @@ impl Store {
 
     /// Changes nothing of a topic. What it is lasts when `owner` hears so.
     pub fn confirm_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<()> {
+        if let Some(sqlite) = self.sqlite_of(id) {
+            return sqlite.confirm_topic(owner);
+        }
         self.append_change(&Change::Grow { id, partitions }, owner)
     }
 
     /// Removes a topic with all its files. That lasts when `owner` hears so.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
+        if let Some(sqlite) = self.sqlite_of(id) {
+            return sqlite.delete_topic(id, owner);
+        }
         let change = Change::Delete { id };
         let mut state = self.state.lock();
         self.append_change(&change, owner)?;
@@ -338,11 +419,20 @@ impl Store {
         self.shared.journal.get().map_or(Ok(()), Journal::admit)
     }
 
-    /// `tell` is called when there is room again after [`Store::admit`] refused somebody.
-    pub fn on_room(&self, tell: Box<dyn Fn() + Send + Sync>) {
+    /// `tell` is called when there is room again after a partition refused somebody.
+    pub fn on_room(&self, tell: Arc<dyn Fn() + Send + Sync>) {
+        let _opening = self.opening.lock();
+        let boxed = || -> Box<dyn Fn() + Send + Sync> {
+            let tell = tell.clone();
+            Box::new(move || tell())
+        };
         if let Some(journal) = self.shared.journal.get() {
-            journal.on_room(tell);
+            journal.on_room(boxed());
         }
+        if let Some(sqlite) = self.sqlite.get() {
+            sqlite.on_room(boxed());
+        }
+        self.on_room.get_or_init(|| tell);
     }
 
     pub fn broken(&self) -> Option<Error> {
@@ -361,11 +451,17 @@ impl Store {
             checkpoint_errors: get(&self.counts.checkpoint_errors),
             compaction: *self.counts.compaction.lock(),
             compaction_errors: get(&self.counts.compaction_errors),
+            sqlite: self.sqlite.get().map(|sqlite| sqlite.stats()),
         }
     }
 
     /// Writes what waits, takes a checkpoint and ends the threads. Nothing may be appended any more.
     pub fn stop(&self) -> Result<()> {
+        let stopped = self.sqlite.get().map_or(Ok(()), |sqlite| sqlite.stop());
+        self.stop_journal().and(stopped)
+    }
+
+    fn stop_journal(&self) -> Result<()> {
         self.shared.background.stop();
         self.shared.background.join();
         if let Some(journal) = self.shared.journal.get() {
@@ -397,6 +493,9 @@ impl Store {
         // Waiting does not help those that cannot be written: they take nothing more, and the others go on.
         self.shared.gate.set_shut(is_behind() && !is_failing);
         self.trim_tails();
+        if self.aged.lock().elapsed() >= self.settings.tail_time {
+            self.age_tails();
+        }
         LOOK_EVERY
     }
 
@@ -470,8 +569,7 @@ impl Store {
 
     fn compacted_partitions(&self) -> Vec<Arc<DiskPartition>> {
         let state = self.state.lock();
-        let topics = state.topics().into_iter().filter(|topic| topic.settings.compact);
-        topics.flat_map(|topic| topic.partitions).collect()
+        state.compacted()
     }
 
     fn journal_bytes_since_checkpoint(&self) -> u64 {
@@ -520,6 +618,17 @@ impl Store {
                     return;
                 }
             }
+        }
+    }
+
+    /// Frees memory of batches that are in segments and were in memory already when this was called last. Returns how
+    /// many bytes.
+    pub fn age_tails(&self) -> u64 {
+        let mut aged = self.aged.lock();
+        *aged = Instant::now();
+        match self.shared.tails.held.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.all_partitions().iter().map(|(_, partition)| partition.age_tail()).sum(),
         }
     }
 

@@ -126,6 +126,9 @@ pub struct Serve {
     /// The Kafka door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub kafka: Option<String>,
+    /// The SQS door: host:port, or off
+    #[arg(long, value_name = "ADDR")]
+    pub sqs: Option<String>,
     /// Allow other machines without TLS
     #[arg(long)]
     pub insecure: bool,
@@ -301,7 +304,7 @@ pub enum Topic {
         partitions: Option<u32>,
         #[command(flatten)]
         options: TopicOptions,
-        /// Where its records are kept: memory, disk, or auto for what the broker can
+        /// Where its records are kept: memory, disk, sqlite, or auto for what the broker can
         #[arg(long, default_value = "auto")]
         storage: client::Storage,
         /// Keep only the newest record of each key; one without a value removes its key. On disk only
@@ -522,7 +525,7 @@ pub struct BenchStream {
     /// When the consumer reads
     #[arg(long, value_enum, default_value = "together")]
     pub consumer: StreamConsumer,
-    /// Where the topic is kept: memory, disk, or auto for what the broker can
+    /// Where the topic is kept: memory, disk, sqlite, or auto for what the broker can
     #[arg(long, default_value = "auto")]
     pub storage: client::Storage,
     /// Give the broker that is started a data directory below this one; it is removed afterwards

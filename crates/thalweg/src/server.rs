@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use broker::Broker;
 use broker::metrics::{Collect, Exposition};
 use doors::native::Native;
+use doors::sqs::sigv4::Auth;
 use net::http::IpNetwork;
 use net::quic::Windows;
 use net::telemetry::Telemetry;
@@ -52,10 +53,22 @@ pub struct ServerSettings {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Where Kafka's clients are told to connect, if not where they did.
     pub kafka_advertised: Option<(String, u16)>,
+    pub sqs: SqsSettings,
     /// Whether other machines may come without TLS.
     pub allow_plain: bool,
     /// Whether clients have to log in, where their protocol can.
     pub is_login_required: bool,
+}
+
+/// What the SQS door is set to, beside who may come.
+#[derive(Clone, Debug)]
+pub struct SqsSettings {
+    pub account: String,
+    pub region: String,
+    /// How the URLs of queues begin, if not with where the request came to.
+    pub url: Option<String>,
+    /// How long a deleted queue's name is taken, and a queue cannot be purged again.
+    pub cooldown: Duration,
 }
 
 /// A running server.
@@ -65,6 +78,7 @@ pub struct Server {
     pub native: Option<SocketAddr>,
     pub http: Option<SocketAddr>,
     pub kafka: Option<SocketAddr>,
+    pub sqs: Option<SocketAddr>,
     tls: Arc<Tls>,
     shutdown: Shutdown,
     shutdown_timeout: Duration,
@@ -75,19 +89,26 @@ impl Server {
     /// Starts everything. Returns once every door accepts.
     pub async fn start(config: &Config) -> io::Result<Self> {
         let settings = config.server();
+        let native = config.address("native").map_err(io::Error::other)?;
+        let http = config.address("http").map_err(io::Error::other)?;
+        let kafka = config.address("kafka").map_err(io::Error::other)?;
+        let sqs = config.address("sqs").map_err(io::Error::other)?;
+        // The first key of a process takes tens of milliseconds, as opening a directory does: both at once.
+        let tls = tokio::task::spawn_blocking({
+            let (settings, doors) = (settings.clone(), [native, http, kafka, sqs]);
+            move || tls(&settings, doors.into_iter().flatten())
+        });
         let shards = Arc::new(Shards::start(settings.shards)?);
         let broker = start_broker(config, &shards)?;
         broker.open_security().await.map_err(io::Error::other)?;
         config.definitions().create(&broker).await.map_err(io::Error::other)?;
-        let native = config.address("native").map_err(io::Error::other)?;
-        let http = config.address("http").map_err(io::Error::other)?;
-        let kafka = config.address("kafka").map_err(io::Error::other)?;
-        let tls = tls(&settings, native.into_iter().chain(http).chain(kafka))?;
+        let tls = tls.await.map_err(io::Error::other)??;
         let mut server = Self {
             broker,
             native: None,
             http: None,
             kafka: None,
+            sqs: None,
             tls,
             shutdown: Shutdown::default(),
             shutdown_timeout: settings.shutdown_timeout,
@@ -107,6 +128,10 @@ impl Server {
         }
         if let Some(address) = kafka {
             server.open_kafka(address, &settings).map_err(|e| at("kafka", address, &e))?;
+        }
+        if let Some(address) = sqs {
+            let auth = config.sqs_auth().map_err(io::Error::other)?;
+            server.open_sqs(address, auth, &settings).await.map_err(|e| at("sqs", address, &e))?;
         }
         Ok(server)
     }
@@ -181,6 +206,26 @@ impl Server {
             doors::kafka::open(&door, self.broker.clone(), &self.shards, connections, &self.shutdown, &self.tls)?;
         self.kafka = Some(address);
         self.show("kafka", telemetry);
+        Ok(())
+    }
+
+    async fn open_sqs(&mut self, address: SocketAddr, auth: Auth, settings: &ServerSettings) -> io::Result<()> {
+        let SqsSettings { account, region, url, cooldown } = settings.sqs.clone();
+        let door = doors::sqs::Settings {
+            address,
+            account,
+            region,
+            url,
+            cooldown,
+            auth,
+            header_timeout: settings.hello_timeout,
+            allow_plain: settings.allow_plain,
+            tls: Some(self.tls.clone()),
+            trusted_proxies: settings.http_trusted_proxies.clone(),
+            access_log: settings.http_access_log,
+        };
+        let connections = self.connections("sqs", settings);
+        self.sqs = Some(doors::sqs::open(door, self.broker.clone(), connections, self.drain()).await?);
         Ok(())
     }
 

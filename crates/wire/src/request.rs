@@ -433,7 +433,7 @@ fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<SettingsChange> {
 pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
     let (partitions, retention_bytes, retention_ms, storage) = (f.u32()?, f.u64()?, f.u64()?, f.u8()?);
     let storage = Storage::from_code(storage)
-        .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 2, not {storage}")))?;
+        .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 3, not {storage}")))?;
     let [compact, is_largest_said, arrival_times] = get_flags(f)?;
     let batch_bytes_max = if is_largest_said { f.u32()? } else { TopicSettings::default().batch_bytes_max };
     Ok(TopicSettings {

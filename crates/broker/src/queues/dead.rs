@@ -82,7 +82,7 @@ impl Broker {
             for lease in dead {
                 if let Err(error) = broker.bury_one(&cell, &topic, &partition, &lease).await {
                     let queue = cell.definition().name.clone();
-                    tracing::warn!(%queue, offset = lease.offset, %error, "a message could not be moved to the dead letters");
+                    tracing::warn!(%queue, offset = lease.offset, %error, "it could not be moved to the dead letters");
                     let kept = broker.change_view(&partition, cell.id, |view, _| {
                         view.queue.keep_dead(lease.offset, now_ms(), AGAIN_MS);
                     });
@@ -112,11 +112,11 @@ impl Broker {
             self.queues_there().counts.dead.add(1);
         }
         let saved = self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())?;
-        self.drop_consumed(topic, partition);
-        match saved {
-            Some(saved) => saved.lasts().await.map(drop),
-            None => Ok(()),
+        if let Some(saved) = saved {
+            saved.lasts().await?;
         }
+        self.drop_consumed(topic, partition, &[lease.offset]);
+        Ok(())
     }
 
     /// Publishes a message to another topic as the same message, which has come from a queue where that is said.

@@ -185,7 +185,7 @@ impl Broker {
                     continue;
                 };
                 saved.push(self.forget_view(cell.id, partition.id, &view)?);
-                self.drop_consumed(&topic, partition);
+                self.drop_consumed(&topic, partition, &[]);
             }
         }
         let gone = QueueRecord::Queue { name: definition.name.clone(), definition: None };
@@ -201,6 +201,17 @@ impl Broker {
             }
         }
         Ok(())
+    }
+
+    /// Queues over a topic read its new partitions, too, from the first record on.
+    pub(crate) fn grow_queues(&self, topic: &Topic, had: usize) {
+        let over = |cell: &&Arc<QueueCell>| cell.definition().topic == topic.name;
+        for cell in self.queues_there().by_name.read().values().filter(over) {
+            for partition in &topic.partitions()[had..] {
+                let queue = Queue::new(cell.definition().settings.clone(), 0, 0, is_saved(topic));
+                partition.attach_view(QueueView::new(cell.clone(), queue, is_saved(topic)));
+            }
+        }
     }
 
     fn forget_view(&self, queue: QueueId, partition: PartitionId, view: &QueueView) -> Result<Appended> {
@@ -244,7 +255,7 @@ impl Broker {
         self.write_document(kind, name, value).await
     }
 
-    async fn write_document(&self, kind: &str, name: &str, value: Option<Bytes>) -> Result<()> {
+    pub(super) async fn write_document(&self, kind: &str, name: &str, value: Option<Bytes>) -> Result<()> {
         let documents = &self.queues_there().documents;
         let key = (kind.to_owned(), name.to_owned());
         if let Some(value) = &value {
@@ -269,16 +280,24 @@ impl Broker {
 
     pub async fn document(&self, kind: &str, name: &str) -> Result<Option<Bytes>> {
         self.restored_queues().await?;
-        Ok(self.queues_there().documents.read().get(&(kind.to_owned(), name.to_owned())).cloned())
+        Ok(self.read_document(kind, name))
+    }
+
+    pub(super) fn read_document(&self, kind: &str, name: &str) -> Option<Bytes> {
+        self.queues_there().documents.read().get(&(kind.to_owned(), name.to_owned())).cloned()
     }
 
     /// Documents of a kind whose names begin so, in the order of their names.
     pub async fn documents(&self, kind: &str, prefix: &str) -> Result<Vec<(String, Bytes)>> {
         self.restored_queues().await?;
+        Ok(self.read_documents(kind, prefix))
+    }
+
+    pub(super) fn read_documents(&self, kind: &str, prefix: &str) -> Vec<(String, Bytes)> {
         let documents = self.queues_there().documents.read();
         let from = documents.range((kind.to_owned(), prefix.to_owned())..);
         let of = from.take_while(|((of, name), _)| of == kind && name.starts_with(prefix));
-        Ok(of.map(|((_, name), value)| (name.clone(), value.clone())).collect())
+        of.map(|((_, name), value)| (name.clone(), value.clone())).collect()
     }
 
     fn save_definition(&self, definition: &QueueDefinition) -> Result<Appended> {
@@ -336,6 +355,7 @@ impl Broker {
         let queues = self.queues_there();
         *queues.documents.write() = saved.documents;
         self.set_receipt_key().await?;
+        self.hold_snapshots()?;
         for definition in saved.definitions.into_values() {
             let entries = saved.entries.remove(&definition.id).unwrap_or_default();
             let cell = QueueCell::new(definition);
@@ -437,8 +457,7 @@ impl Broker {
     async fn set_receipt_key(&self) -> Result<()> {
         let queues = self.queues_there();
         let (kind, name) = RECEIPT_KEY;
-        let there = queues.documents.read().get(&(kind.to_owned(), name.to_owned())).cloned();
-        let bytes = match there {
+        let bytes = match self.read_document(kind, name) {
             Some(bytes) => bytes,
             None => {
                 let mut fresh = vec![0; KEY_BYTES];
@@ -458,10 +477,10 @@ impl Broker {
         Ok(())
     }
 
-    /// Lets go of what all queues of a partition are done with, where its topic is set so.
-    pub(super) fn drop_consumed(&self, topic: &Topic, partition: &Arc<PartitionCell>) {
+    /// Lets go of what all queues of a partition are done with, these records among it, where its topic is set so.
+    pub(super) fn drop_consumed(&self, topic: &Topic, partition: &Arc<PartitionCell>, done: &[Offset]) {
         if topic.settings.drop_consumed {
-            self.log_budget().release(partition.drop_consumed(false));
+            self.log_budget().release(partition.drop_consumed(done, false));
         }
     }
 }

@@ -9,6 +9,7 @@ mod definitions;
 mod receipt;
 mod receive;
 mod send;
+mod snapshots;
 mod status;
 mod view;
 

@@ -64,6 +64,19 @@ pub struct Received {
     pub first_received_ms: u64,
 }
 
+/// What a receiver gets, so far.
+struct Answer {
+    found: Vec<Received>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Answer {
+    fn is_full(&self, max: usize) -> bool {
+        self.found.len() >= max || self.bytes >= self.bytes_max
+    }
+}
+
 /// An answer for each message that a call is about, in its order.
 pub type Answers = Vec<std::result::Result<(), LeaseError>>;
 
@@ -114,13 +127,14 @@ impl Broker {
         let max = receive.max.clamp(1, RECEIVE_MAX);
         let partitions = topic.partitions();
         let first = cell.turn.fetch_add(1, Ordering::Relaxed) as usize;
-        let (mut found, mut bytes, mut next_due_ms) = (Vec::new(), 0, None);
+        let mut answer = Answer { found: Vec::new(), bytes: 0, bytes_max: receive.bytes_max };
+        let mut next_due_ms = None;
         let mut under_way = UnderWay { broker: self, cell, topic, leases: Vec::new() };
         for i in 0..partitions.len() {
             let partition = &partitions[(first + i) % partitions.len()];
             loop {
                 let now = now_ms();
-                let left = max - found.len();
+                let left = max - answer.found.len();
                 let mut due = None;
                 let turn = self.change_view(partition, cell.id, |view, log| {
                     let turn = view.take(log, now, left, lease_ms);
@@ -133,26 +147,26 @@ impl Broker {
                 if !turn.dead.is_empty() {
                     self.bury(cell, topic, partition, std::mem::take(&mut turn.dead));
                 }
-                if turn.is_full && found.is_empty() && turn.given.is_empty() && partitions.len() == 1 {
+                if turn.is_full && answer.found.is_empty() && turn.given.is_empty() && partitions.len() == 1 {
                     return Err(in_flight_full(&definition));
                 }
                 let leases = turn.given.iter().map(|given| given.lease).chain(turn.unread.iter().copied());
                 under_way.leases.extend(leases.map(|lease| (partition.id, lease)));
                 let (cold, is_empty) = (turn.cold, turn.given.is_empty() && turn.unread.is_empty());
                 let given = self.read_given(cell, partition, turn).await?;
-                self.fill(cell, topic, partition, given, receive.bytes_max, &mut bytes, &mut found);
-                match cold.filter(|_| found.len() < max) {
+                self.fill(cell, topic, partition, given, &mut answer);
+                match cold.filter(|_| answer.found.len() < max) {
                     Some(offset) => self.read_ahead(cell.id, partition, offset).await?,
-                    None if is_empty || found.len() >= max || bytes >= receive.bytes_max => break,
+                    None if is_empty || answer.is_full(max) => break,
                     None => {}
                 }
             }
-            if found.len() >= max || bytes >= receive.bytes_max {
+            if answer.is_full(max) {
                 break;
             }
         }
         under_way.leases.clear();
-        Ok((found, next_due_ms))
+        Ok((answer.found, next_due_ms))
     }
 
     /// The records of what was given out, those of files too.
@@ -189,9 +203,7 @@ impl Broker {
         topic: &Topic,
         partition: &Arc<PartitionCell>,
         given: Vec<Given>,
-        bytes_max: usize,
-        bytes: &mut usize,
-        found: &mut Vec<Received>,
+        answer: &mut Answer,
     ) {
         let definition = cell.definition();
         let oldest_ms = match definition.owns_topic {
@@ -206,13 +218,13 @@ impl Broker {
             }
             let message = Message::from(record);
             let len = message.bytes();
-            if !found.is_empty() && *bytes + len > bytes_max {
-                *bytes = bytes_max;
+            if !answer.found.is_empty() && answer.bytes + len > answer.bytes_max {
+                answer.bytes = answer.bytes_max;
                 back.push(lease);
                 continue;
             }
-            *bytes += len;
-            found.push(received(topic, partition.id, lease, message));
+            answer.bytes += len;
+            answer.found.push(received(topic, partition.id, lease, message));
         }
         if !back.is_empty() || !expired.is_empty() {
             let now = now_ms();
@@ -334,7 +346,7 @@ impl Broker {
             leases.enumerate().map(|(i, (receipt, c))| (i, receipt, c)).collect();
         leases.sort_by_key(|(_, receipt, _)| receipt.partition);
         let mut answers = vec![Err(LeaseError::Gone); leases.len()];
-        let mut saved = Vec::new();
+        let mut changed = Vec::new();
         for of_partition in leases.chunk_by(|(_, a, _), (_, b, _)| a.partition == b.partition) {
             // A receipt of a partition that is not there is of a topic that was deleted.
             let Ok(partition) = topic.partition(of_partition[0].1.partition) else {
@@ -345,11 +357,14 @@ impl Broker {
                     answers[*i] = change(view, receipt, *how);
                 }
             })?;
-            saved.extend(one);
-            self.drop_consumed(&topic, &partition);
+            let offsets: Vec<Offset> = of_partition.iter().map(|(_, receipt, _)| receipt.offset).collect();
+            changed.push((partition, one, offsets));
         }
-        for one in saved {
-            one.lasts().await?;
+        for (partition, saved, offsets) in changed {
+            if let Some(saved) = saved {
+                saved.lasts().await?;
+            }
+            self.drop_consumed(&topic, &partition, &offsets);
         }
         if cell.is_awaited() {
             cell.earlier.notify_one();

@@ -113,7 +113,9 @@ impl Broker {
                 let count = u64::from(batch.count());
                 let published = self.publish(topic, Some(partition), Acks::Default, batch, &mut wakes).await?;
                 for i in 0..count {
-                    at.next().map(|at| sent[at] = Some(sent_at(&found, &published, i)));
+                    if let Some(at) = at.next() {
+                        sent[at] = Some(sent_at(&found, &published, i));
+                    }
                 }
             }
         }

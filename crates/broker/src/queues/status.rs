@@ -162,7 +162,7 @@ impl Broker {
             if view_needs_look(&cell.definition()) {
                 self.look_through(&cell, partition).await?;
             }
-            self.drop_consumed(&topic, partition);
+            self.drop_consumed(&topic, partition, &[]);
         }
         for one in saved {
             one.lasts().await?;

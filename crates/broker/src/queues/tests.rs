@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::queue::{DedupRule, LeaseError, Order, QueueName, QueueSettings, header};
+use engine::queue::{DedupRule, LeaseError, Order, QueueName, QueueOverflow, QueueSettings, header};
 use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
 use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
@@ -304,4 +304,97 @@ async fn times_that_nobody_can_mean_are_refused() {
         Err(ErrorKind::Invalid)
     );
     assert_eq!(broker.extend("jobs", &[(receipt, u64::MAX)]).await, Ok(vec![Err(LeaseError::TooLong)]));
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_or_drops_its_oldest() {
+    let broker = in_memory();
+    create(&broker, "strict", QueueSettings { messages_max: 2, ..QueueSettings::default() }).await;
+    let overflow = QueueOverflow::DropOldest;
+    create(&broker, "loose", QueueSettings { messages_max: 2, overflow, ..QueueSettings::default() }).await;
+    for queue in ["strict", "loose"] {
+        send(&broker, queue, &["a"]).await;
+        send(&broker, queue, &["b"]).await;
+    }
+    let third = OutMessage { body: b"c", ..OutMessage::default() };
+    let refused = broker.send("strict", &[third]).await.expect("answered").remove(0);
+    assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::Busy));
+    broker.send("loose", &[third]).await.expect("answered").remove(0).expect("taken");
+    assert_eq!(bodies(&receive(&broker, "loose", 10).await), ["b", "c"]);
+    let got = receive(&broker, "strict", 10).await;
+    assert_eq!(bodies(&got), ["a", "b"]);
+    ack(&broker, "strict", &got[..1]).await;
+    broker.send("strict", &[third]).await.expect("answered").remove(0).expect("there is room again");
+}
+
+#[tokio::test]
+async fn a_snapshot_keeps_what_was_not_done_with() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(&dir);
+    let settings = TopicSettings { drop_consumed: true, storage: Storage::Disk, ..TopicSettings::on_disk() };
+    broker.create_topic("log", settings).await.expect("created");
+    let topic = Some(TopicName::parse("log").expect("a name"));
+    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
+    let messages = ["a", "b", "c"].map(|body| OutMessage { body: body.as_bytes(), ..OutMessage::default() });
+    broker.send_to_topic("log", &messages).await.expect("sent");
+    let got = receive(&broker, "view", 2).await;
+    ack(&broker, "view", &got[..1]).await;
+    broker.create_snapshot("kept", "view", u64::MAX).await.expect("created");
+    let again = broker.create_snapshot("kept", "view", u64::MAX).await;
+    assert_eq!(again.map_err(|error| error.kind), Err(ErrorKind::AlreadyExists));
+    broker.purge_queue("view").await.expect("purged");
+    broker.trim_logs(crate::now_ms());
+    broker.stop().expect("stops");
+    drop(broker);
+    let broker = on_disk(&dir);
+    assert_eq!(counts(&broker, "view").await, (0, 0, 0));
+    broker.trim_logs(crate::now_ms());
+    broker.seek_to_snapshot("view", "kept").await.expect("sought");
+    assert_eq!(bodies(&receive(&broker, "view", 10).await), ["b", "c"]);
+    broker.delete_snapshot("kept").await.expect("deleted");
+    let gone = broker.seek_to_snapshot("view", "kept").await;
+    assert_eq!(gone.map_err(|error| error.kind), Err(ErrorKind::NotFound));
+}
+
+#[tokio::test]
+async fn queues_follow_a_topic_that_grows_and_go_with_their_own() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    broker.grow_topic("jobs", 4).await.expect("grown");
+    let sent = send(&broker, "jobs", &["a", "b", "c", "d", "e"]).await;
+    assert!(sent.iter().any(|sent| sent.partition > 0));
+    let mut got = bodies(&receive(&broker, "jobs", 10).await);
+    got.sort_unstable();
+    assert_eq!(got, ["a", "b", "c", "d", "e"]);
+    let waiting = {
+        let broker = broker.clone();
+        let wanted = Receive { wait: Duration::from_secs(20), ..Receive::default() };
+        tokio::spawn(async move { broker.receive("jobs", &wanted).await.map(|got| got.len()) })
+    };
+    while !broker.queue_cell("jobs").await.expect("there").0.is_awaited() {
+        tokio::task::yield_now().await;
+    }
+    broker.delete_topic("jobs").await.expect("deleted");
+    assert_eq!(waiting.await.expect("ends").map_err(|error| error.kind), Err(ErrorKind::NotFound));
+    assert_eq!(broker.queue("jobs").await.map_err(|error| error.kind), Err(ErrorKind::NotFound));
+    create(&broker, "jobs", QueueSettings::default()).await;
+    assert_eq!(counts(&broker, "jobs").await, (0, 0, 0), "another one");
+}
+
+#[tokio::test]
+async fn a_message_that_is_stuck_keeps_no_memory_of_those_after_it() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    send(&broker, "jobs", &["stuck"]).await;
+    let with_one = broker.log_budget().used();
+    let stuck = receive(&broker, "jobs", 1).await;
+    for i in 0..100 {
+        send(&broker, "jobs", &[&format!("{i}")]).await;
+        let got = receive(&broker, "jobs", 1).await;
+        ack(&broker, "jobs", &got).await;
+    }
+    let one = broker.log_budget().used();
+    assert!(one < with_one + 300, "{one} bytes for one message, {with_one} before");
+    ack(&broker, "jobs", &stuck).await;
+    assert_eq!(counts(&broker, "jobs").await, (0, 0, 0));
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use engine::queue::{Cursor, Lease, Look, Queue, QueueRecord, group_of, header, header_of};
-use engine::{Offset, PartitionId, Record, RecordBatch, Records, Result};
+use engine::queue::{
+    Cursor, Lease, Look, Queue, QueueOverflow, QueueRecord, QueueSettings, group_of, header, header_of,
+};
+use engine::{Error, Offset, PartitionId, Record, RecordBatch, Records, Result};
 
 use super::QueueCell;
 use crate::log::{Log, Read};
@@ -68,6 +70,33 @@ pub(super) struct Turn {
 impl QueueView {
     pub(crate) fn new(cell: Arc<QueueCell>, queue: Queue, is_saved: bool) -> Self {
         Self { cell, queue, has_delays: false, is_saved, reader: Reader::default() }
+    }
+
+    /// Why a batch is not taken: there are too many messages, or too much of them.
+    pub(crate) fn refuse(&self, messages: u64, bytes: u64, log_bytes: u64) -> Option<Error> {
+        let definition = self.cell.definition();
+        let QueueSettings { messages_max, bytes_max, overflow, .. } = definition.settings;
+        if overflow != QueueOverflow::Reject {
+            return None;
+        }
+        let name = &definition.name;
+        if messages_max > 0 && self.queue.undone() + messages > messages_max {
+            return Some(Error::busy(format!("queue {name} has {} of {messages_max} messages", self.queue.undone())));
+        }
+        (bytes_max > 0 && log_bytes + bytes > bytes_max)
+            .then(|| Error::busy(format!("queue {name} has {log_bytes} of {bytes_max} bytes")))
+    }
+
+    /// Drops the oldest messages until there is room for so many more. Says whether any were.
+    pub(crate) fn make_room(&mut self, messages: u64) -> bool {
+        let QueueSettings { messages_max, overflow, .. } = self.cell.definition().settings.clone();
+        let before = self.queue.undone();
+        if overflow == QueueOverflow::DropOldest && messages_max > 0 {
+            while self.queue.undone() > 0 && self.queue.undone() + messages > messages_max {
+                self.queue.drop_oldest();
+            }
+        }
+        self.queue.undone() < before
     }
 
     /// A batch can be read from now on.
@@ -146,6 +175,11 @@ impl QueueView {
 
     pub(super) fn seek(&mut self, to: Offset) {
         self.queue.seek(to);
+        self.reader = Reader::default();
+    }
+
+    pub(super) fn seek_to(&mut self, pending: impl IntoIterator<Item = Offset>, next: Offset) {
+        self.queue.restore_pending(pending, next);
         self.reader = Reader::default();
     }
 

@@ -406,7 +406,7 @@ pub(super) fn describe_log_dirs(
             ..Default::default()
         });
         let topic = DescribeLogDirsTopic { name: name.to_string(), partitions: partitions.collect() };
-        by_storage.entry(settings.storage == Storage::Disk).or_default().push(topic);
+        by_storage.entry(settings.storage != Storage::Memory).or_default().push(topic);
     }
     let dir = broker.store().map_or(String::new(), |store| store.dir().display().to_string());
     let results = by_storage.into_iter().map(|(is_on_disk, topics)| DescribeLogDirsResult {

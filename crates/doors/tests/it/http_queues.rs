@@ -42,10 +42,14 @@ fn refused(answer: &Answer) -> Value {
 #[tokio::test]
 async fn a_message_is_sent_received_returned_and_acknowledged() {
     let server = with_queue(json!({ "lease_ms": 60_000 })).await;
-    let sent = post(&server, "/messages", json!({ "messages": [
+    let sent = post(
+        &server,
+        "/messages",
+        json!({ "messages": [
         { "body": "one", "group": "g", "headers": { "a": "b" } },
         { "body": "AP8=", "encoding": "base64" },
-    ] }));
+    ] }),
+    );
     let sent = sent.await.json();
     assert_eq!((&sent["messages"][0]["offset"], &sent["messages"][1]["is_duplicate"]), (&json!(0), &json!(false)));
     let messages = receive(&server, "?max=10").await;
@@ -108,14 +112,18 @@ async fn a_queue_is_over_a_topic_or_has_its_own() {
     server.publish("orders", &["before"]).await;
     let live = json!({ "topic": "orders", "start": "live", "order": "groups" });
     let created = server.send("PUT", QUEUE, &[JSON], live.to_string()).await.json();
-    assert_eq!(json!([created["topic"], created["owns_topic"], created["settings"]["order"]]), json!(["orders", false, "groups"]));
+    assert_eq!(
+        json!([created["topic"], created["owns_topic"], created["settings"]["order"]]),
+        json!(["orders", false, "groups"])
+    );
     server.publish("orders", &["after"]).await;
     assert_eq!(receive(&server, "?max=10").await[0]["body"], "after");
     assert_eq!(server.send("PUT", QUEUE, &[JSON], live.to_string()).await.status, 200);
     let other = server.send("PUT", QUEUE, &[JSON], json!({ "lease_ms": 1 }).to_string()).await;
     assert_eq!(refused(&other), json!([409, "already_exists", "queue jobs is there already, with other settings"]));
 
-    let altered = server.send("PATCH", QUEUE, &[JSON], json!({ "dead_letter": "orders", "attempts_max": 3 }).to_string());
+    let altered =
+        server.send("PATCH", QUEUE, &[JSON], json!({ "dead_letter": "orders", "attempts_max": 3 }).to_string());
     assert_eq!(altered.await.json()["settings"]["dead_letter"], "orders");
     let back = server.send("PATCH", QUEUE, &[JSON], json!({ "dead_letter": null }).to_string()).await;
     assert_eq!(back.json()["settings"]["dead_letter"], Value::Null);
@@ -164,7 +172,12 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
         ("PATCH", "", json!({ "order": "fair" }), (400, "the order of a queue is what it was created with")),
         ("POST", "/messages", json!({ "messages": [] }), (400, "1 to 1000 messages are sent at a time, not 0")),
         ("POST", "/messages", json!({ "messages": [{}] }), (400, "the JSON: missing field `body`")),
-        ("POST", "/messages", json!({ "messages": [{ "body": "*", "encoding": "base64" }] }), (400, "message 0: the body is")),
+        (
+            "POST",
+            "/messages",
+            json!({ "messages": [{ "body": "*", "encoding": "base64" }] }),
+            (400, "message 0: the body is"),
+        ),
         (
             "POST",
             "/messages",

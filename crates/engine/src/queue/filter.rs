@@ -132,18 +132,18 @@ impl<'a> Parser<'a> {
         }
         self.nesting += 1;
         let part = self.expression()?;
-        self.expect(")")?;
+        self.must_take(")")?;
         self.nesting -= 1;
         Ok(part)
     }
 
     fn test(&mut self) -> Result<Expression> {
         if self.take_word("hasPrefix") {
-            self.expect("(")?;
+            self.must_take("(")?;
             let key = self.attribute()?;
-            self.expect(",")?;
+            self.must_take(",")?;
             let prefix = self.string("a prefix")?;
-            self.expect(")")?;
+            self.must_take(")")?;
             return Ok(Expression::HasPrefix(key, prefix));
         }
         if !self.take_word("attributes") {
@@ -152,7 +152,7 @@ impl<'a> Parser<'a> {
         if self.take(":") {
             return self.key().map(Expression::Has);
         }
-        self.expect(".")?;
+        self.must_take(".")?;
         let key = self.key()?;
         let is_negated = self.take("!=");
         if !is_negated && !self.take("=") {
@@ -166,7 +166,7 @@ impl<'a> Parser<'a> {
         if !self.take_word("attributes") {
             return Err(self.wrong("attributes.KEY should come here"));
         }
-        self.expect(".")?;
+        self.must_take(".")?;
         self.key()
     }
 
@@ -284,7 +284,7 @@ impl<'a> Parser<'a> {
         is_next
     }
 
-    fn expect(&mut self, sign: &str) -> Result<()> {
+    fn must_take(&mut self, sign: &str) -> Result<()> {
         if self.take(sign) { Ok(()) } else { Err(self.wrong(format!("'{sign}' should come here"))) }
     }
 

@@ -204,6 +204,26 @@ impl Queue {
         Counts { visible: self.end - self.next - self.ahead + waiting, leased, delayed }
     }
 
+    /// How many messages are not done with.
+    pub fn undone(&self) -> u64 {
+        let PhaseCounts { leased, waiting, delayed } = self.counts;
+        self.end - self.next - self.ahead + waiting + leased + delayed
+    }
+
+    /// The oldest message that is not done with is dropped, whoever has it.
+    pub fn drop_oldest(&mut self) {
+        let oldest = self.floor();
+        if oldest >= self.end {
+            return;
+        }
+        if oldest == self.next {
+            self.next += 1;
+            self.ahead -= u64::from(self.entries.contains_key(&oldest));
+        }
+        self.drop_entry(oldest);
+        self.floor = oldest + 1;
+    }
+
     /// When something changes by itself the next time, at the earliest.
     pub fn next_due_ms(&self) -> Option<u64> {
         self.timers.peek().map(|Reverse((due_ms, ..))| *due_ms)
@@ -559,6 +579,11 @@ impl Queue {
                 entries.get(offset).is_some_and(|entry| entry.due_ms == *due_ms && entry.lease == *lease)
             });
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn timers_kept(&self) -> usize {
+        self.timers.len()
     }
 
     fn note(&mut self, offset: Offset) {

@@ -11,6 +11,7 @@ mod line;
 mod message;
 mod named;
 mod record;
+mod snapshot;
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ pub use line::{GroupId, group_of};
 pub use message::{Message, MessageId, header, header_of};
 pub use named::SettingValue;
 pub use record::{Cursor, QueueDefinition, QueueId, QueueRecord};
+pub use snapshot::{Snapshot, SnapshotPartition};
 
 /// The topic that the definitions of queues and what was given out are kept in.
 pub const QUEUES_TOPIC: &str = "_queues";
@@ -197,7 +199,7 @@ pub struct QueueSettings {
     pub returns_following: bool,
     /// Leases at a time, in each partition.
     pub in_flight_max: u32,
-    /// Messages that are not done with, and their bytes, in all partitions; 0 is no limit of its own.
+    /// Messages that are not done with, and bytes of the log, in each partition; 0 is no limit of its own.
     pub messages_max: u64,
     pub bytes_max: u64,
     pub overflow: QueueOverflow,

@@ -12,11 +12,16 @@
 //!
 //! | Value | version | fields |
 //! |---|---|---|
-//! | a queue | 1 | its id (u64), topic (text), whether it owns it (1), created and altered at, ms since 1970 (u64 each), settings, notes: how many (u16), and of each name and value (texts) |
-//! | settings | | lease, delay, retention, ms (u64 each), order (1), attempts (u32), dead letters (text, empty for none), backoff, ms (u64, u64), flags (1: 1 strict, 2 returns following, 4 keeps acknowledged), in flight (u32), messages, bytes (u64 each), overflow (1), filter (text, empty for none), dedup (1) |
-//! | a message | 1 | phase (1), due, ms since 1970 (u64), lease (u64), attempts (u32), first given out, ms since 1970 (u64), whether it has a group (1), group (u64) |
+//! | a queue | 1 | id (u64), topic (text), owns it (1), created and altered at (u64 each), settings, notes |
+//! | a message | 1 | phase (1), due, lease (u64 each), attempts (u32), first given (u64), has a group (1), it (u64) |
 //! | a cursor | 1 | the next offset (u64), whether messages after it may be delayed (1) |
 //! | a document | 1 | its bytes, to the end |
+//!
+//! Times are ms, since 1970 where they are not lengths. Notes are how many (u16), and of each its name and its value
+//! (texts). Settings are: lease, delay and retention (u64 each), order (1), attempts (u32), the topic of dead letters
+//! (text, empty for none), shortest and longest backoff (u64 each), flags (1: 1 strict, 2 returns what follows, 4 keeps
+//! what is acknowledged), in flight (u32), messages and bytes (u64 each), overflow (1), filter (text, empty for none),
+//! dedup (1).
 
 use std::collections::BTreeMap;
 

@@ -1,1 +1,324 @@
+//! The queue against a naive model of itself, with restarts anywhere, and what each kind of order means.
 
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ids::Offset;
+
+const ATTEMPTS: u32 = 3;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Append { delay_ms: Option<u64>, group: Option<u64> },
+    Take { max: usize, lease_ms: u64 },
+    Ack { which: usize },
+    Extend { which: usize, lease_ms: u64 },
+    Nack { which: usize, delay_ms: u64 },
+    Untake { which: usize },
+    Pass { ms: u64 },
+    Trim { records: u64 },
+    Restart,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let delay = prop_oneof![3 => Just(None), 1 => (1u64..50).prop_map(Some)];
+    let group = prop_oneof![1 => Just(None), 4 => (0u64..3).prop_map(Some)];
+    prop_oneof![
+        6 => (delay, group).prop_map(|(delay_ms, group)| Op::Append { delay_ms, group }),
+        4 => (1usize..4, 1u64..40).prop_map(|(max, lease_ms)| Op::Take { max, lease_ms }),
+        3 => any::<usize>().prop_map(|which| Op::Ack { which }),
+        1 => (any::<usize>(), 0u64..40).prop_map(|(which, lease_ms)| Op::Extend { which, lease_ms }),
+        2 => (any::<usize>(), 0u64..30).prop_map(|(which, delay_ms)| Op::Nack { which, delay_ms }),
+        1 => any::<usize>().prop_map(|which| Op::Untake { which }),
+        3 => (1u64..30).prop_map(|ms| Op::Pass { ms }),
+        1 => (0u64..4).prop_map(|records| Op::Trim { records }),
+        1 => Just(Op::Restart),
+    ]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Is {
+    There,
+    Leased { until: u64 },
+    Delayed { until: u64 },
+    Done,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Modelled {
+    is: Is,
+    attempts: u32,
+    /// The lease that was given out last.
+    lease: u64,
+    group: Option<u64>,
+}
+
+/// Every message there ever was, looked through from the first each time.
+#[derive(Debug, Default)]
+struct Model {
+    messages: Vec<Modelled>,
+    now: u64,
+}
+
+impl Model {
+    fn tick(&mut self) {
+        for message in &mut self.messages {
+            match message.is {
+                Is::Leased { until } | Is::Delayed { until } if until <= self.now => message.is = Is::There,
+                _ => {}
+            }
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        let count = |is: fn(&Is) -> bool| self.messages.iter().filter(|message| is(&message.is)).count() as u64;
+        Counts {
+            visible: count(|is| *is == Is::There),
+            leased: count(|is| matches!(is, Is::Leased { .. })),
+            delayed: count(|is| matches!(is, Is::Delayed { .. })),
+        }
+    }
+
+    /// The messages that a look gives out.
+    fn next(&self, max: usize, order: Order) -> Vec<Offset> {
+        let mut found: Vec<Offset> = Vec::new();
+        for (offset, message) in self.messages.iter().enumerate() {
+            let is_before = |(i, other): &(usize, &Modelled)| {
+                let of_group = other.group.is_some() && other.group == message.group;
+                of_group
+                    && match other.is {
+                        Is::Leased { .. } => true,
+                        Is::Delayed { .. } => *i < offset,
+                        Is::There | Is::Done => false,
+                    }
+            };
+            let is_held = order == Order::Groups && self.messages.iter().enumerate().any(|pair| is_before(&pair));
+            if message.is == Is::There && !is_held && found.len() < max {
+                found.push(offset as Offset);
+            }
+        }
+        found
+    }
+}
+
+fn settings(order: Order) -> QueueSettings {
+    let dead_letter = Some(TopicName::parse("dead").expect("a name"));
+    QueueSettings { order, attempts_max: ATTEMPTS, dead_letter, is_strict: true, ..QueueSettings::default() }
+}
+
+/// What a broker would find after a restart.
+#[derive(Default)]
+struct Kept {
+    entries: BTreeMap<Offset, Entry>,
+    next: Offset,
+}
+
+impl Kept {
+    fn save(&mut self, queue: &mut Queue) {
+        for (offset, entry) in queue.take_changes() {
+            match entry {
+                Some(entry) => self.entries.insert(offset, entry),
+                None => self.entries.remove(&offset),
+            };
+        }
+        self.next = queue.next();
+    }
+
+    fn restored(&self, order: Order, start: Offset, end: Offset) -> Queue {
+        let mut queue = Queue::new(settings(order), start, end, true);
+        self.entries.iter().for_each(|(offset, entry)| queue.restore(*offset, Some(*entry)));
+        queue.restore_next(self.next);
+        queue.resume(start, end);
+        queue
+    }
+}
+
+fn run(order: Order, ops: Vec<Op>) {
+    let (mut queue, mut model, mut kept) = (Queue::new(settings(order), 0, 0, true), Model::default(), Kept::default());
+    let (mut leases, mut start): (Vec<Lease>, Offset) = (Vec::new(), 0);
+    model.now = 1;
+    for op in ops {
+        model.tick();
+        let pick = |which: usize| leases.get(which % leases.len().max(1)).copied();
+        let runs = |model: &Model, lease: &Lease| {
+            let message = &model.messages[lease.offset as usize];
+            matches!(message.is, Is::Leased { .. }) && message.lease == lease.lease
+        };
+        match op {
+            Op::Append { delay_ms, group } => {
+                let offset = model.messages.len() as Offset;
+                let is = delay_ms.map_or(Is::There, |delay_ms| Is::Delayed { until: model.now + delay_ms });
+                model.messages.push(Modelled { is, attempts: 0, lease: 0, group });
+                if let Some(delay_ms) = delay_ms {
+                    queue.delay(offset, model.now + delay_ms);
+                }
+                queue.append(offset + 1);
+            }
+            Op::Take { max, lease_ms } => {
+                let groups: Vec<Option<u64>> = model.messages.iter().map(|message| message.group).collect();
+                let taken = queue.take(model.now, max, lease_ms, |offset| Look::Message(groups[offset as usize]));
+                let expected = model.next(max + taken.dead.len(), order);
+                let mut given: Vec<Offset> = taken.leases.iter().chain(&taken.dead).map(|lease| lease.offset).collect();
+                given.sort_unstable();
+                // A dead one that comes last was looked at for nothing else.
+                assert!(expected.starts_with(&given), "{given:?} of {expected:?}: {model:?}");
+                assert!(taken.leases.len() == max || given.len() == model.next(usize::MAX, order).len());
+                for lease in &taken.leases {
+                    let message = &mut model.messages[lease.offset as usize];
+                    message.attempts += 1;
+                    (message.is, message.lease) = (Is::Leased { until: model.now + lease_ms }, lease.lease);
+                    assert_eq!(lease.attempts, message.attempts);
+                }
+                for lease in &taken.dead {
+                    assert_eq!(model.messages[lease.offset as usize].attempts, ATTEMPTS);
+                    model.messages[lease.offset as usize].is = Is::Done;
+                    assert_eq!(queue.ack(lease.offset, lease.lease, model.now), Ok(true), "the broker has moved it");
+                }
+                leases.extend(taken.leases);
+            }
+            Op::Ack { which } => {
+                if let Some(lease) = pick(which) {
+                    let runs = runs(&model, &lease);
+                    assert_eq!(queue.ack(lease.offset, lease.lease, model.now).is_ok(), runs, "{lease:?} {model:?}");
+                    if runs {
+                        model.messages[lease.offset as usize].is = Is::Done;
+                    }
+                }
+            }
+            Op::Extend { which, lease_ms } => {
+                if let Some(lease) = pick(which) {
+                    let runs = runs(&model, &lease);
+                    assert_eq!(queue.extend(lease.offset, lease.lease, model.now, lease_ms).is_ok(), runs);
+                    if runs {
+                        let is = if lease_ms == 0 { Is::There } else { Is::Leased { until: model.now + lease_ms } };
+                        model.messages[lease.offset as usize].is = is;
+                    }
+                }
+            }
+            Op::Nack { which, delay_ms } => {
+                if let Some(lease) = pick(which) {
+                    let runs = runs(&model, &lease);
+                    assert_eq!(queue.nack(lease.offset, lease.lease, model.now, Some(delay_ms)).is_ok(), runs);
+                    if runs {
+                        let is = if delay_ms == 0 { Is::There } else { Is::Delayed { until: model.now + delay_ms } };
+                        model.messages[lease.offset as usize].is = is;
+                    }
+                }
+            }
+            Op::Untake { which } => {
+                if let Some(lease) = pick(which).filter(|lease| runs(&model, lease)) {
+                    queue.untake(&lease);
+                    let message = &mut model.messages[lease.offset as usize];
+                    (message.is, message.attempts) = (Is::There, message.attempts - 1);
+                }
+            }
+            Op::Pass { ms } => {
+                model.now += ms;
+                model.tick();
+            }
+            Op::Trim { records } => {
+                start = (start + records).min(model.messages.len() as Offset);
+                model.messages.iter_mut().take(start as usize).for_each(|message| message.is = Is::Done);
+                queue.trim(start);
+            }
+            Op::Restart => {
+                kept.save(&mut queue);
+                queue = kept.restored(order, start, model.messages.len() as Offset);
+            }
+        }
+        kept.save(&mut queue);
+        assert_eq!(queue.counts(model.now), model.counts(), "{model:?}");
+        let is_done = |offset: &usize| model.messages[*offset].is == Is::Done;
+        let floor = (0..model.messages.len()).take_while(is_done).count() as Offset;
+        assert!(queue.floor() <= floor.max(start));
+        for offset in 0..model.messages.len() {
+            assert!(!queue.is_done(offset as Offset) || is_done(&offset));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_queue_does_what_its_model_does(ops in prop::collection::vec(op(), 1..120)) {
+        run(Order::Any, ops);
+    }
+
+    #[test]
+    fn a_queue_of_groups_does_what_its_model_does(ops in prop::collection::vec(op(), 1..120)) {
+        run(Order::Groups, ops);
+    }
+}
+
+/// A queue of messages of these groups, all of them appended.
+fn queue_of(order: Order, groups: &[Option<u64>]) -> Queue {
+    let mut queue = Queue::new(QueueSettings { order, ..QueueSettings::default() }, 0, 0, false);
+    queue.append(groups.len() as Offset);
+    queue
+}
+
+fn take(queue: &mut Queue, groups: &[Option<u64>], max: usize) -> Vec<Offset> {
+    let taken = queue.take(1, max, 1000, |offset| Look::Message(groups[offset as usize]));
+    taken.leases.iter().map(|lease| lease.offset).collect()
+}
+
+#[test]
+fn a_noisy_group_steps_back_behind_the_others() {
+    let mut groups = vec![Some(1); 200];
+    groups.extend([Some(2), None, Some(3)]);
+    let mut queue = queue_of(Order::Fair, &groups);
+    assert_eq!(take(&mut queue, &groups, 100), (0..100).collect::<Vec<_>>(), "nobody else is there to be seen yet");
+    assert_eq!(queue.noisy_groups(), 1);
+    assert_eq!(take(&mut queue, &groups, 5), [200, 201, 202, 100, 101], "the quiet ones first, then it goes on");
+    assert_eq!(queue.counts(1), Counts { visible: 98, leased: 105, delayed: 0 });
+}
+
+#[test]
+fn what_is_cold_is_waited_for_and_what_is_absent_is_passed() {
+    let groups = [Some(1), None, Some(2)];
+    let mut queue = queue_of(Order::Groups, &groups);
+    let taken = queue.take(1, 10, 1000, |offset| match offset {
+        0 => Look::Absent,
+        1 => Look::Message(None),
+        _ => Look::Cold,
+    });
+    assert_eq!((taken.leases.len(), taken.leases[0].offset, taken.cold), (1, 1, Some(2)));
+    assert_eq!(take(&mut queue, &groups, 10), [2]);
+}
+
+#[test]
+fn no_more_is_leased_than_may_be() {
+    let settings = QueueSettings { in_flight_max: 2, ..QueueSettings::default() };
+    let mut queue = Queue::new(settings, 0, 5, false);
+    let taken = queue.take(1, 10, 1000, |_| Look::Message(None));
+    assert_eq!((taken.leases.len(), taken.is_full), (2, true));
+    assert_eq!(queue.ack(0, taken.leases[0].lease, 1), Ok(true));
+    assert_eq!(queue.take(1, 10, 1000, |_| Look::Message(None)).leases.len(), 1);
+}
+
+#[test]
+fn nobody_holds_a_message_for_ever_and_timers_do_not_pile_up() {
+    let mut queue = Queue::new(QueueSettings::default(), 0, 1, false);
+    let lease = queue.take(0, 1, 1000, |_| Look::Message(None)).leases[0];
+    for now in 0..100_000 {
+        assert_eq!(queue.extend(0, lease.lease, now, 1000), Ok(()));
+    }
+    assert!(queue.timers_kept() < 5000);
+    assert_eq!(queue.extend(0, lease.lease, 100_000, LEASE_TOTAL_MS_MAX), Err(LeaseError::TooLong));
+}
+
+#[test]
+fn what_came_after_a_message_of_its_group_comes_back_with_it() {
+    let groups = [Some(1); 3];
+    let settings = QueueSettings { order: Order::Groups, returns_following: true, ..QueueSettings::default() };
+    let mut queue = Queue::new(settings, 0, 3, false);
+    let taken = queue.take(1, 3, 1000, |_| Look::Message(Some(1)));
+    assert_eq!(queue.nack(1, taken.leases[1].lease, 1, Some(0)), Ok(()));
+    assert_eq!(queue.counts(1), Counts { visible: 2, leased: 1, delayed: 0 });
+    assert_eq!(take(&mut queue, &groups, 3), Vec::<Offset>::new(), "the first is still out");
+    assert_eq!(queue.ack(0, taken.leases[0].lease, 1), Ok(true));
+    assert_eq!(take(&mut queue, &groups, 3), [1, 2]);
+}

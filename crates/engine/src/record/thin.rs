@@ -4,8 +4,8 @@
 use bytes::{BufMut, BytesMut};
 
 use super::{
-    AT_ATTRIBUTES, AT_LAST_OFFSET_DELTA, AT_LENGTH, AT_MAX_TIMESTAMP, AT_RECORD_COUNT, BATCH_HEADER_BYTES, CODEC_BITS,
-    LENGTH_OVERHEAD, RecordBatch, RecordView, put_at, read_record, seal,
+    AT_ATTRIBUTES, AT_LAST_OFFSET_DELTA, AT_LENGTH, AT_MAX_TIMESTAMP, AT_RECORD_COUNT, BATCH_HEADER_BYTES,
+    BatchBuilder, CODEC_BITS, LENGTH_OVERHEAD, RecordBatch, RecordView, put_at, read_record, seal,
 };
 use crate::error::{Error, Result};
 use crate::ids::Offset;
@@ -63,6 +63,16 @@ impl RecordBatch {
         put_at(&mut bytes, AT_RECORD_COUNT, &0u32.to_be_bytes());
         seal(&mut bytes);
         Self { bytes: bytes.into() }
+    }
+
+    /// A batch without records in the place of offsets of which no record is left: the first of them, or all up to
+    /// another one where a batch can reach so far.
+    pub fn hole(from: Offset, to: Offset) -> Self {
+        let mut builder = BatchBuilder::new();
+        builder.push(0, None, None, &[]).expect("invariant: nothing is small");
+        let batch = builder.finish().expect("invariant: it has a record").stamp(from).emptied();
+        let to = to.clamp(from + 1, from + 1 + i32::MAX as u64);
+        batch.reaching(to).expect("invariant: so far a batch can reach")
     }
 
     /// Whether the batch can stand in the place of itself and of the offsets behind it up to this one.
@@ -131,6 +141,15 @@ mod tests {
         let none = RecordBatch::parse(none.bytes().clone()).expect("a batch");
         assert_eq!((none.base_offset(), none.next_offset(), none.count()), (40, 140, 0));
         assert_eq!(offsets(&none), Vec::<Offset>::new());
+    }
+
+    #[test]
+    fn a_hole_is_a_batch_that_reaches_as_far_as_one_can() {
+        for (from, to, next) in [(0, 1, 1), (7, 19, 19), (5, 1 << 40, 5 + (1 << 31))] {
+            let hole = RecordBatch::parse(RecordBatch::hole(from, to).bytes().clone()).expect("a batch");
+            assert_eq!((hole.base_offset(), hole.next_offset(), hole.count()), (from, next, 0));
+            assert_eq!(offsets(&hole), []);
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use engine::{Error, ErrorKind, Offset, Result, TopicName, TopicSettings};
 
 use crate::catalog::{Catalog, Change, Checkpoint};
 use crate::disk::{Disk, damaged, failed};
+use crate::durable::DurableLog;
 use crate::journal::block::EntryKind;
 use crate::journal::recover::{self, JournalFile, Origin, Progress, Recovery};
 use crate::journal::salvage;

@@ -325,7 +325,9 @@ impl Inspection {
         let bytes = heads().map(|head| head.bytes).max().unwrap_or(JournalSettings::default().file_bytes);
         let number = heads().map(|head| head.number).fold(number, u64::max) + old.len() as u64 + 1;
         let position = heads().map(|head| head.position).fold(position, u64::max);
-        let position = (position + bytes * (old.len() as u64 + 1)).next_multiple_of(bytes);
+        // Any of those that do not say so may come behind the last one that does, and be larger than it.
+        let largest = old.iter().map(|file| file.bytes).fold(bytes, u64::max);
+        let position = (position + largest * (old.len() as u64 + 1)).next_multiple_of(bytes);
         let slots = old.iter().filter_map(|file| file.path.file_stem()?.to_str()?.parse().ok());
         let slot = slots.fold(slot, u32::max) + 1;
         let path = self.journal_dir().join(format!("{slot:06}.journal"));

@@ -1,7 +1,7 @@
 //! The journal's bytes: what one write of it looks like, and how it is told from what lay there before.
 //!
-//! A journal is a sequence of files of one size. Positions count the bytes of all files since the data directory
-//! was made, so a position is never given twice. All integers are little-endian.
+//! A journal is a sequence of files of one size, but for its first one, which is smaller. Positions count the bytes of
+//! all files since the data directory was made, so a position is never given twice. All integers are little-endian.
 //!
 //! A file begins with a page of its own:
 //!
@@ -89,6 +89,11 @@ impl FileHead {
         }
         let field = |at| u64_at(page, at);
         Ok(Self { directory: field(16), number: field(24), position: field(32), bytes: field(40) })
+    }
+
+    /// The position behind the file, where the next one begins.
+    pub fn end(&self) -> u64 {
+        self.position + self.bytes
     }
 }
 

@@ -23,6 +23,7 @@ const ZEROS_BYTES: usize = 256 << 10;
 pub(crate) struct JournalFile {
     pub(crate) slot: u32,
     pub(crate) path: PathBuf,
+    bytes: u64,
     /// One for each thread that syncs. The system says once to each handle that bytes could not be written: of two
     /// threads with one handle, one would not hear that its own were lost.
     handles: Vec<Box<dyn DiskFile>>,
@@ -46,6 +47,7 @@ pub(crate) struct Files {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     file_bytes: u64,
+    first_file_bytes: u64,
     files_max: usize,
     handles: usize,
     state: Mutex<State>,
@@ -56,6 +58,7 @@ pub(crate) struct Files {
 struct State {
     /// From the oldest entry that is needed to the newest.
     in_use: VecDeque<InUse>,
+    /// Those that were written to their end stand in front: the first use of one that is only allocated is slower.
     spare: VecDeque<Arc<JournalFile>>,
     slots: u32,
     number: u64,
@@ -69,7 +72,7 @@ struct State {
 impl JournalFile {
     fn open(disk: &dyn Disk, slot: &Slot, handles: usize) -> io::Result<Self> {
         let handles = (0..handles).map(|_| disk.open(&slot.path)).collect::<io::Result<_>>()?;
-        Ok(Self { slot: slot.slot, path: slot.path.clone(), handles })
+        Ok(Self { slot: slot.slot, path: slot.path.clone(), bytes: slot.len, handles })
     }
 
     pub(crate) fn write(&self, slices: &mut [IoSlice<'_>], at: u64) -> Result<()> {
@@ -88,6 +91,7 @@ impl Files {
             disk,
             dir: dir.to_path_buf(),
             file_bytes: settings.file_bytes,
+            first_file_bytes: settings.first_file_bytes.min(settings.file_bytes),
             files_max: settings.files_max,
             handles: settings.threads(),
             state: Mutex::default(),
@@ -130,21 +134,29 @@ impl Files {
             let is_wanted = state.spare.len() < SPARE && state.in_use.len() + state.spare.len() < self.files_max;
             (is_wanted, state.spare.is_empty())
         };
-        if is_wanted { self.prepare(is_urgent).map(|()| true) } else { Ok(false) }
+        if is_wanted { self.prepare(self.file_bytes, is_urgent).map(|()| true) } else { Ok(false) }
     }
 
-    /// The same where there has to be one. An urgent one is not written before it is used: its first use takes longer
-    /// at each sync, and all together less than zeros would.
-    pub(crate) fn prepare(&self, is_urgent: bool) -> Result<()> {
+    /// Makes a small file where there is none to begin with: whoever starts the journal waits for its zeros.
+    pub(crate) fn prepare_first(&self) -> Result<()> {
+        if self.counts().1 == 0 { self.prepare(self.first_file_bytes, false) } else { Ok(()) }
+    }
+
+    /// An urgent one is not written before it is used: its first use takes longer at each sync, and all together less
+    /// than zeros would.
+    fn prepare(&self, bytes: u64, is_urgent: bool) -> Result<()> {
         let slot = self.state.lock().slots;
-        let made = self.make(slot, is_urgent);
+        let made = self.make(slot, bytes, is_urgent);
         let mut state = self.state.lock();
         self.changed.notify_all();
         match made {
             Ok(file) => {
                 state.slots = slot + 1;
-                state.spare.push_back(Arc::new(file));
                 state.trouble = None;
+                match is_urgent {
+                    true => state.spare.push_back(Arc::new(file)),
+                    false => state.spare.push_front(Arc::new(file)),
+                }
                 Ok(())
             }
             Err(error) => {
@@ -154,8 +166,8 @@ impl Files {
         }
     }
 
-    fn make(&self, slot: u32, is_urgent: bool) -> Result<JournalFile> {
-        let slot = Slot { slot, path: Self::path(&self.dir, slot), len: self.file_bytes };
+    fn make(&self, slot: u32, bytes: u64, is_urgent: bool) -> Result<JournalFile> {
+        let slot = Slot { slot, path: Self::path(&self.dir, slot), len: bytes };
         let make = || -> io::Result<JournalFile> {
             // What a crash left half made has no place in the journal.
             match self.disk.remove(&slot.path) {
@@ -164,9 +176,9 @@ impl Files {
             }
             let file = self.disk.create(&slot.path)?;
             if is_urgent {
-                file.allocate(self.file_bytes)?;
+                file.allocate(bytes)?;
             } else {
-                self.write_zeros(&*file)?;
+                write_zeros(&*file, bytes)?;
             }
             file.sync()?;
             self.disk.sync_dir(&self.dir)?;
@@ -174,19 +186,6 @@ impl Files {
         };
         let file = make().inspect_err(|_| self.disk.remove(&slot.path).unwrap_or_default());
         file.map_err(failed("make", &slot.path))
-    }
-
-    fn write_zeros(&self, file: &dyn DiskFile) -> io::Result<()> {
-        let zeros = vec![0; ZEROS_BYTES.min(self.file_bytes as usize)];
-        let mut at = 0;
-        while at < self.file_bytes {
-            let bytes = (self.file_bytes - at).min(zeros.len() as u64);
-            file.write_at(&mut [IoSlice::new(&zeros[..bytes as usize])], at)?;
-            at += bytes;
-            // Little by little: whoever syncs the journal meanwhile waits for all that the disk was given before.
-            file.sync()?;
-        }
-        Ok(())
     }
 
     /// A ready file under the next number, from this position on. Waits until there is one; `None` where there will
@@ -197,7 +196,7 @@ impl Files {
         loop {
             if let Some(file) = state.spare.pop_front() {
                 state.number += 1;
-                let head = FileHead { directory, number: state.number, position, bytes: self.file_bytes };
+                let head = FileHead { directory, number: state.number, position, bytes: file.bytes };
                 state.in_use.push_back(InUse { file: file.clone(), head });
                 self.changed.notify_all();
                 return Some((file, head));
@@ -217,7 +216,7 @@ impl Files {
             && let Some(used) = state.in_use.pop_front()
         {
             if used.head.bytes == self.file_bytes {
-                state.spare.push_back(used.file);
+                state.spare.push_front(used.file);
             } else if let Err(error) = self.disk.remove(&used.file.path) {
                 let path = used.file.path.display();
                 tracing::warn!(%path, %error, "cannot remove a journal file of another size");
@@ -260,4 +259,17 @@ impl Files {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();
     }
+}
+
+fn write_zeros(file: &dyn DiskFile, len: u64) -> io::Result<()> {
+    let zeros = vec![0; ZEROS_BYTES.min(len as usize)];
+    let mut at = 0;
+    while at < len {
+        let bytes = (len - at).min(zeros.len() as u64);
+        file.write_at(&mut [IoSlice::new(&zeros[..bytes as usize])], at)?;
+        at += bytes;
+        // Little by little: whoever syncs the journal meanwhile waits for all that the disk was given before.
+        file.sync()?;
+    }
+    Ok(())
 }

@@ -38,6 +38,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(200);
 pub struct JournalSettings {
     /// A multiple of [`block::PAGE_BYTES`]; the largest entry takes less than a file.
     pub file_bytes: u64,
+    /// The same of the first file of a new journal, which whoever opens the directory waits for; at most `file_bytes`.
+    pub first_file_bytes: u64,
     /// Files at once. When all hold what is needed, appends wait for a checkpoint.
     pub files_max: usize,
     /// Bytes that wait to be written. With more, an append is refused.
@@ -48,7 +50,13 @@ pub struct JournalSettings {
 
 impl Default for JournalSettings {
     fn default() -> Self {
-        Self { file_bytes: 64 << 20, files_max: 16, queue_bytes_max: 64 << 20, syncs_in_flight: 2 }
+        Self {
+            file_bytes: 64 << 20,
+            first_file_bytes: 8 << 20,
+            files_max: 16,
+            queue_bytes_max: 64 << 20,
+            syncs_in_flight: 2,
+        }
     }
 }
 
@@ -58,13 +66,13 @@ impl JournalSettings {
     }
 
     fn check(&self) -> Result<()> {
-        if !self.file_bytes.is_multiple_of(PAGE_BYTES) || self.file_bytes < FILE_BYTES_MIN {
-            return Err(Error::invalid(format!(
-                "a file of the journal has a multiple of {PAGE_BYTES} bytes, at least {FILE_BYTES_MIN}, not {}",
-                self.file_bytes
-            )));
+        let is_wrong = |bytes: &u64| !bytes.is_multiple_of(PAGE_BYTES) || *bytes < FILE_BYTES_MIN;
+        match [self.file_bytes, self.first_file_bytes].into_iter().find(is_wrong) {
+            None => Ok(()),
+            Some(bytes) => Err(Error::invalid(format!(
+                "a file of the journal has a multiple of {PAGE_BYTES} bytes, at least {FILE_BYTES_MIN}, not {bytes}"
+            ))),
         }
-        Ok(())
     }
 }
 
@@ -142,6 +150,7 @@ pub struct Journal {
 
 struct Shared {
     directory: u64,
+    /// Of every file but the first one.
     file_bytes: u64,
     queue_bytes_max: usize,
     gate: Arc<Gate>,
@@ -224,10 +233,8 @@ impl Journal {
         let files = Files::new(disk, dir, &settings);
         files.adopt(&tail.in_use, &tail.others, tail.number)?;
         // The first file is made here, later ones ahead of their use.
-        if files.counts().1 == 0 {
-            files.prepare(false)?;
-        }
-        let start = tail.end.next_multiple_of(settings.file_bytes);
+        files.prepare_first()?;
+        let start = tail.in_use.last().map_or(0, |(_, head)| head.end());
         let (file, head) = files.take(directory, start).ok_or_else(stopped)?;
         file.write(&mut [IoSlice::new(&head.encode())], 0)?;
         file.sync(0)?;
@@ -472,7 +479,7 @@ impl Shared {
             BlockHead { file: 0, position: 0, previous_end: 0, synced: self.synced(), rows: rows.collect() };
         // A page stays free for a seal, and one for the block that leads to the next file.
         let free = if entries.is_empty() { PAGE_BYTES } else { 2 * PAGE_BYTES };
-        if writer.at + block.block_bytes() + free > self.file_bytes {
+        if writer.at + block.block_bytes() + free > writer.head.bytes {
             self.next_file(writer, thread)?;
             // The last file was synced to its end.
             block.synced = writer.previous_end;
@@ -507,7 +514,7 @@ impl Shared {
 
     /// Ends the file with the way to the next one. Both are synced before anything in the next one counts.
     fn next_file(&self, writer: &mut Writer, thread: usize) -> Result<()> {
-        let position = writer.head.position + self.file_bytes;
+        let position = writer.head.end();
         let (file, head) = self.files.take(self.directory, position).ok_or_else(no_file)?;
         file.write(&mut [IoSlice::new(&head.encode())], 0)?;
         file.sync(thread)?;

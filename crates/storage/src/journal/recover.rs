@@ -23,20 +23,19 @@ pub struct Origin {
     pub slot: u32,
 }
 
-/// Where the journal ends, and its files.
+/// The files of a journal as reading leaves them.
 pub(crate) struct Tail {
-    /// From the one that reading began in to the one that `end` is in.
+    /// From the one that reading began in to the one that it ended in.
     pub(crate) in_use: Vec<(Slot, FileHead)>,
     /// Nothing in them is needed.
     pub(crate) others: Vec<Slot>,
     /// The highest number that any file ever had.
     pub(crate) number: u64,
-    pub(crate) end: u64,
 }
 
 impl Tail {
     pub(crate) fn of_new() -> Self {
-        Self { in_use: Vec::new(), others: Vec::new(), number: 0, end: 0 }
+        Self { in_use: Vec::new(), others: Vec::new(), number: 0 }
     }
 }
 
@@ -100,9 +99,8 @@ impl Used {
     }
 }
 
-/// Where reading ended: the position, and the numbers of the files on the way to it.
+/// The numbers of the files on the way to where reading ended.
 pub(crate) struct End {
-    position: u64,
     chain: Vec<u64>,
 }
 
@@ -167,7 +165,7 @@ impl Recovery {
         loop {
             let way = scan.file(used, each, &mut |bytes| progress(Progress { bytes, bytes_max }))?;
             let Some((number, slot)) = way else {
-                return Ok(End { position: scan.at, chain });
+                return Ok(End { chain });
             };
             // Its head was synced before the way to it was written.
             used = self.files.get(&number).ok_or_else(|| missing(&Files::path(&self.dir, slot)))?;
@@ -181,7 +179,7 @@ impl Recovery {
         let in_use = used.map(|used| (used.slot, used.head)).collect();
         let mut others = self.blank;
         others.extend(self.files.into_values().map(|used| used.slot));
-        Tail { in_use, others, number: self.number, end: end.position }
+        Tail { in_use, others, number: self.number }
     }
 }
 
@@ -299,7 +297,7 @@ impl Scan<'_> {
         block.file == used.head.number
             && block.position == self.at
             && self.previous_end.is_none_or(|end| block.previous_end == end)
-            && block.end() <= used.head.position + used.head.bytes
+            && block.end() <= used.head.end()
     }
 
     /// Whether a later block says that what is here was synced.

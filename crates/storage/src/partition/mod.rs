@@ -24,7 +24,8 @@ use engine::producers::{Aborted, AbortedIndex, Producers};
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
-use crate::journal::{Entry, EntryKind, Owner};
+use crate::durable::{ColdRead, DiskExtent, DurableLog, Read};
+use crate::journal::{Entry, EntryKind, Journal, Owner};
 use crate::store::Shared;
 pub use compact::{Compacted, CompactionSettings, CompactionStats};
 use compact::{Outcome, Pace, Turn};
@@ -37,6 +38,8 @@ pub(crate) const NOT_SERVED: &str = "this partition is not served: ";
 pub(crate) const FLUSH_BYTES: usize = 4 << 20;
 /// What a batch in a tail costs beside its bytes.
 const ENTRY_BYTES: usize = 96;
+/// What leaves a tail before somebody else may append or read there.
+const LET_GO_BATCHES: usize = 256;
 /// What is read from the system's cache on the thread that asks: a fraction of a millisecond.
 const CACHED_BYTES_MAX: usize = 1 << 20;
 
@@ -66,6 +69,8 @@ struct State {
     committed: Offset,
     end: Offset,
     tail: VecDeque<TailBatch>,
+    /// Where the tail ended when [`DiskPartition::age_tail`] was called last.
+    aged: Offset,
     /// What follows from all committed batches about who wrote them.
     producers: Producers,
     producers_end: Offset,
@@ -122,26 +127,11 @@ pub(crate) struct Taken {
     changes: u64,
 }
 
-/// What a read found.
-pub enum Read {
-    Batches(Vec<RecordBatch>),
-    /// It is in a file: [`ColdRead::run`] fetches it, and may block.
-    Cold(ColdRead),
-}
-
-pub struct ColdRead {
+/// A read of batches that are in segments.
+pub struct SegmentRead {
     partition: Arc<DiskPartition>,
     from: Offset,
     bytes_max: usize,
-}
-
-/// The bounds of a partition at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskExtent {
-    pub start: Offset,
-    /// The offset after the last committed record.
-    pub end: Offset,
-    pub bytes: u64,
 }
 
 impl DiskPartition {
@@ -216,64 +206,6 @@ impl DiskPartition {
         self.segments.lock().settle()
     }
 
-    /// The offset that the next record gets.
-    pub fn end(&self) -> Offset {
-        self.state.lock().end
-    }
-
-    /// What is known of those who wrote the committed batches.
-    pub fn producers(&self) -> Producers {
-        self.state.lock().producers.clone()
-    }
-
-    /// What is before this offset was committed or aborted for good, and that lasts: a crash may still undo an end of a
-    /// transaction that is not on the disk yet.
-    pub fn stable_end(&self) -> Offset {
-        let state = self.state.lock();
-        state.producers.first_open().unwrap_or(state.committed)
-    }
-
-    /// Transactions whose abort lasts and that may have records from an offset up to another.
-    pub fn aborted(&self, from: Offset, to: Offset) -> Vec<Aborted> {
-        self.state.lock().producers.aborted(from, to)
-    }
-
-    /// Forgets aborted transactions of which neither a segment nor the tail has a record. Returns the offset before
-    /// which all of them are forgotten.
-    pub fn forget_aborted(&self) -> Offset {
-        let mut state = self.state.lock();
-        let in_tail = state.tail.front().map_or(state.end, |held| held.batch.base_offset());
-        let before = state.start.max(state.compacted.to.min(in_tail));
-        state.producers.forget_aborted(before);
-        before
-    }
-
-    /// Why it is not served, if it is not.
-    pub fn refused(&self) -> Option<Error> {
-        self.state.lock().refused.clone()
-    }
-
-    pub fn extent(&self) -> DiskExtent {
-        let state = self.state.lock();
-        let bytes = state.segment_bytes + state.unflushed_bytes;
-        DiskExtent { start: state.start, end: state.committed, bytes }
-    }
-
-    /// Puts a batch behind all others. Its owner hears when it is committed; the mark is the offset after it.
-    pub fn append(&self, batch: RecordBatch, owner: Arc<dyn Owner>) -> Result<()> {
-        let mut state = self.state.lock();
-        self.check(&state)?;
-        if let Some(trouble) = &state.trouble {
-            return Err(Error::busy(format!("the partition takes nothing more for now: {}", trouble.message)));
-        }
-        debug_assert_eq!(batch.base_offset(), state.end, "invariant: appends are contiguous");
-        let mark = batch.next_offset();
-        let (kind, stream, body) = (EntryKind::Batch, self.stream, batch.bytes().clone());
-        self.shared.append(Entry { kind, stream, body, owner, mark })?;
-        self.hold(&mut state, batch);
-        Ok(())
-    }
-
     fn hold(&self, state: &mut State, batch: RecordBatch) {
         self.shared.tails.held.fetch_add(cost(&batch), Ordering::Relaxed);
         state.end = batch.next_offset();
@@ -296,56 +228,6 @@ impl DiskPartition {
             state.committed = state.end;
             state.changes += 1;
         }
-    }
-
-    /// All before this offset lasts. Returns what has become visible by that.
-    pub fn commit(&self, mark: Offset) -> Vec<RecordBatch> {
-        let mut state = self.state.lock();
-        if mark <= state.committed || state.is_deleted {
-            return Vec::new();
-        }
-        let before = std::mem::replace(&mut state.committed, mark);
-        let first = state.tail.partition_point(|held| held.batch.base_offset() < before);
-        let visible = state.tail.iter().skip(first).take_while(|held| held.batch.base_offset() < mark);
-        let batches: Vec<RecordBatch> = visible.map(|held| held.batch.clone()).collect();
-        batches.iter().for_each(|batch| state.note(batch));
-        state.unflushed_bytes += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
-        state.changes += 1;
-        // Before somebody can flush them.
-        self.shared.committed(batches.iter().map(cost).sum());
-        batches
-    }
-
-    /// Committed batches from the one that holds `from`, up to `bytes_max`, at least one where there is one. Empty
-    /// at the end.
-    pub fn read(self: &Arc<Self>, from: Offset, bytes_max: usize) -> Result<Read> {
-        let state = self.state.lock();
-        self.check(&state)?;
-        if from < state.start || from > state.committed {
-            let (start, end) = (state.start, state.committed);
-            let message = format!("offset {from} is not in the log, which has {start} to {end}");
-            return Err(Error::new(ErrorKind::OutOfRange, message));
-        }
-        if from == state.committed {
-            return Ok(Read::Batches(Vec::new()));
-        }
-        if state.tail.front().is_none_or(|held| held.batch.base_offset() > from) {
-            return Ok(Read::Cold(ColdRead { partition: self.clone(), from, bytes_max }));
-        }
-        let first = state.tail.partition_point(|held| held.batch.next_offset() <= from);
-        let mut bytes = 0;
-        let fits = |batch: &&RecordBatch| {
-            bytes += batch.len();
-            batch.base_offset() < state.committed && (bytes <= bytes_max || bytes == batch.len())
-        };
-        let batches = state.tail.iter().skip(first).map(|held| &held.batch);
-        Ok(Read::Batches(batches.take_while(fits).cloned().collect()))
-    }
-
-    /// The offset of the first committed batch with a record of this time or later; the end where there is none.
-    /// May block on a file.
-    pub fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
-        self.find_time(timestamp_ms).map_err(|error| self.explain(error))
     }
 
     fn find_time(&self, timestamp_ms: i64) -> Result<Offset> {
@@ -381,26 +263,6 @@ impl DiskPartition {
         error
     }
 
-    /// Records before this offset are gone, as soon as the journal has it.
-    pub fn set_start(&self, start: Offset, owner: Arc<dyn Owner>) -> Result<()> {
-        let mut state = self.state.lock();
-        self.check(&state)?;
-        if start > state.committed {
-            let message = format!("records up to {} may be deleted, not up to {start}", state.committed);
-            return Err(Error::new(ErrorKind::OutOfRange, message));
-        }
-        // One that is there may not last yet, and whoever asks again waits for that, too.
-        if start >= state.start {
-            let body = Bytes::copy_from_slice(&start.to_le_bytes());
-            // Its owner may be the same as that of batches, which all come before it.
-            let mark = state.end;
-            self.shared.append(Entry { kind: EntryKind::Start, stream: self.stream, body, owner, mark })?;
-            state.start = start;
-            state.changes += 1;
-        }
-        Ok(())
-    }
-
     pub(crate) fn replay_start(&self, start: Offset) {
         let mut state = self.state.lock();
         state.start = state.start.max(start.min(state.end));
@@ -415,24 +277,6 @@ impl DiskPartition {
             return Err(deleted());
         }
         Ok(())
-    }
-
-    /// Where retention lets the partition begin. 0 is no limit. Whole segments go; the one that grows goes by time
-    /// only, when nothing more came for so long.
-    pub fn retain(&self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> Option<Offset> {
-        // Whoever writes there now is not held up: the next look is soon.
-        let segments = self.segments.try_lock()?;
-        let (start, flushed, end) = {
-            let state = self.state.lock();
-            (state.start, state.flushed, state.end)
-        };
-        let planned = segments.plan_removal(|oldest, bytes| {
-            let is_growing = oldest.end == flushed;
-            let is_over_bytes = retention_bytes > 0 && bytes - oldest.bytes >= retention_bytes;
-            let is_over_time = retention_ms > 0 && oldest.appended_ms.saturating_add(retention_ms) <= now_ms;
-            (is_over_bytes && !is_growing) || (is_over_time && (!is_growing || flushed == end))
-        });
-        planned.filter(|planned| *planned > start)
     }
 
     /// Writes what is committed and in no segment yet. Returns its bytes.
@@ -474,20 +318,47 @@ impl DiskPartition {
 
     /// Lets go of what is in segments, oldest first, until so many bytes are free. Returns how many are.
     pub(crate) fn trim_tail(&self, bytes: u64) -> u64 {
-        let mut state = self.state.lock();
+        self.let_go(bytes, Offset::MAX)
+    }
+
+    /// Lets go of what is in segments and was in the tail already when this was called last. Returns how many bytes.
+    pub(crate) fn age_tail(&self) -> u64 {
+        let before = {
+            let mut state = self.state.lock();
+            let end = state.end;
+            std::mem::replace(&mut state.aged, end)
+        };
+        self.let_go(u64::MAX, before)
+    }
+
+    fn let_go(&self, bytes: u64, before: Offset) -> u64 {
         let mut freed = 0;
-        while freed < bytes
-            && state.tail.front().is_some_and(|held| held.batch.next_offset() <= state.flushed)
-            && let Some(held) = state.tail.pop_front()
-        {
-            freed += cost(&held.batch);
+        let mut goes = Vec::new();
+        loop {
+            {
+                let mut state = self.state.lock();
+                let before = before.min(state.flushed);
+                while freed < bytes
+                    && goes.len() < LET_GO_BATCHES
+                    && state.tail.front().is_some_and(|held| held.batch.next_offset() <= before)
+                    && let Some(held) = state.tail.pop_front()
+                {
+                    freed += cost(&held.batch);
+                    goes.push(held);
+                }
+                if state.tail.capacity() > 1024 && state.tail.len() < state.tail.capacity() / 4 {
+                    let len = state.tail.len();
+                    state.tail.shrink_to(len * 2);
+                }
+                self.shared.tails.held.fetch_sub(goes.iter().map(|held| cost(&held.batch)).sum(), Ordering::Relaxed);
+            }
+            let is_last = goes.len() < LET_GO_BATCHES;
+            // Without the lock: giving memory back takes longer than all of the above.
+            goes.clear();
+            if is_last {
+                return freed;
+            }
         }
-        if state.tail.capacity() > 1024 && state.tail.len() < state.tail.capacity() / 4 {
-            let len = state.tail.len();
-            state.tail.shrink_to(len * 2);
-        }
-        self.shared.tails.held.fetch_sub(freed, Ordering::Relaxed);
-        freed
     }
 
     /// Syncs the segments, and says what a checkpoint may rely on then; `None` where nothing has changed. All that was
@@ -640,6 +511,152 @@ impl DiskPartition {
     }
 }
 
+impl DurableLog for DiskPartition {
+    fn end(&self) -> Offset {
+        self.state.lock().end
+    }
+
+    fn producers(&self) -> Producers {
+        self.state.lock().producers.clone()
+    }
+
+    fn stable_end(&self) -> Offset {
+        let state = self.state.lock();
+        state.producers.first_open().unwrap_or(state.committed)
+    }
+
+    fn aborted(&self, from: Offset, to: Offset) -> Vec<Aborted> {
+        self.state.lock().producers.aborted(from, to)
+    }
+
+    fn forget_aborted(&self) -> Offset {
+        let mut state = self.state.lock();
+        let in_tail = state.tail.front().map_or(state.end, |held| held.batch.base_offset());
+        let before = state.start.max(state.compacted.to.min(in_tail));
+        state.producers.forget_aborted(before);
+        before
+    }
+
+    fn refused(&self) -> Option<Error> {
+        self.state.lock().refused.clone()
+    }
+
+    fn extent(&self) -> DiskExtent {
+        let state = self.state.lock();
+        let bytes = state.segment_bytes + state.unflushed_bytes;
+        DiskExtent { start: state.start, end: state.committed, bytes }
+    }
+
+    fn append(&self, batch: RecordBatch, owner: Arc<dyn Owner>) -> Result<()> {
+        let mut state = self.state.lock();
+        self.check(&state)?;
+        if let Some(trouble) = &state.trouble {
+            return Err(Error::busy(format!("the partition takes nothing more for now: {}", trouble.message)));
+        }
+        debug_assert_eq!(batch.base_offset(), state.end, "invariant: appends are contiguous");
+        let mark = batch.next_offset();
+        let (kind, stream, body) = (EntryKind::Batch, self.stream, batch.bytes().clone());
+        self.shared.append(Entry { kind, stream, body, owner, mark })?;
+        self.hold(&mut state, batch);
+        Ok(())
+    }
+
+    fn commit(&self, mark: Offset) -> Vec<RecordBatch> {
+        let mut state = self.state.lock();
+        if mark <= state.committed || state.is_deleted {
+            return Vec::new();
+        }
+        let before = std::mem::replace(&mut state.committed, mark);
+        let first = state.tail.partition_point(|held| held.batch.base_offset() < before);
+        let visible = state.tail.iter().skip(first).take_while(|held| held.batch.base_offset() < mark);
+        let batches: Vec<RecordBatch> = visible.map(|held| held.batch.clone()).collect();
+        batches.iter().for_each(|batch| state.note(batch));
+        state.unflushed_bytes += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
+        state.changes += 1;
+        // Before somebody can flush them.
+        self.shared.committed(batches.iter().map(cost).sum());
+        batches
+    }
+
+    fn read(self: Arc<Self>, from: Offset, bytes_max: usize) -> Result<Read> {
+        let state = self.state.lock();
+        self.check(&state)?;
+        if from < state.start || from > state.committed {
+            let (start, end) = (state.start, state.committed);
+            let message = format!("offset {from} is not in the log, which has {start} to {end}");
+            return Err(Error::new(ErrorKind::OutOfRange, message));
+        }
+        if from == state.committed {
+            return Ok(Read::Batches(Vec::new()));
+        }
+        if state.tail.front().is_none_or(|held| held.batch.base_offset() > from) {
+            return Ok(Read::Cold(ColdRead::Segments(SegmentRead { partition: self.clone(), from, bytes_max })));
+        }
+        let first = state.tail.partition_point(|held| held.batch.next_offset() <= from);
+        let mut bytes = 0;
+        let fits = |batch: &&RecordBatch| {
+            bytes += batch.len();
+            batch.base_offset() < state.committed && (bytes <= bytes_max || bytes == batch.len())
+        };
+        let batches = state.tail.iter().skip(first).map(|held| &held.batch);
+        Ok(Read::Batches(batches.take_while(fits).cloned().collect()))
+    }
+
+    fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
+        self.find_time(timestamp_ms).map_err(|error| self.explain(error))
+    }
+
+    fn set_start(&self, start: Offset, owner: Arc<dyn Owner>) -> Result<()> {
+        let mut state = self.state.lock();
+        self.check(&state)?;
+        if start > state.committed {
+            let message = format!("records up to {} may be deleted, not up to {start}", state.committed);
+            return Err(Error::new(ErrorKind::OutOfRange, message));
+        }
+        // One that is there may not last yet, and whoever asks again waits for that, too.
+        if start >= state.start {
+            let body = Bytes::copy_from_slice(&start.to_le_bytes());
+            // Its owner may be the same as that of batches, which all come before it.
+            let mark = state.end;
+            self.shared.append(Entry { kind: EntryKind::Start, stream: self.stream, body, owner, mark })?;
+            state.start = start;
+            state.changes += 1;
+        }
+        Ok(())
+    }
+
+    fn retain(&self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> Option<Offset> {
+        // Whoever writes there now is not held up: the next look is soon.
+        let segments = self.segments.try_lock()?;
+        let (start, flushed, end) = {
+            let state = self.state.lock();
+            (state.start, state.flushed, state.end)
+        };
+        let planned = segments.plan_removal(|oldest, bytes| {
+            let is_growing = oldest.end == flushed;
+            let is_over_bytes = retention_bytes > 0 && bytes - oldest.bytes >= retention_bytes;
+            let is_over_time = retention_ms > 0 && oldest.appended_ms.saturating_add(retention_ms) <= now_ms;
+            (is_over_bytes && !is_growing) || (is_over_time && (!is_growing || flushed == end))
+        });
+        planned.filter(|planned| *planned > start)
+    }
+
+    /// What is needed is in segments with what is not: compaction and retention decide what goes.
+    fn forget(&self, _: Offset) {}
+
+    fn admit(&self) -> Result<()> {
+        self.shared.journal.get().map_or(Ok(()), Journal::admit)
+    }
+
+    fn broken(&self) -> Option<Error> {
+        self.shared.journal.get().and_then(Journal::broken)
+    }
+
+    fn takes_transactions(&self) -> bool {
+        true
+    }
+}
+
 impl State {
     /// Another batch is committed, unless it was before.
     fn note(&mut self, batch: &RecordBatch) {
@@ -664,7 +681,7 @@ impl State {
     }
 }
 
-impl ColdRead {
+impl SegmentRead {
     /// The same at once, if none of it has to be waited for and it is not much work.
     pub fn run_if_cached(&self) -> Option<Result<Vec<RecordBatch>>> {
         if self.bytes_max > CACHED_BYTES_MAX {
@@ -688,10 +705,10 @@ impl ColdRead {
                 part?.read(self.from, self.bytes_max)
             }
             // It has moved on meanwhile.
-            _ => match self.partition.read(self.from, self.bytes_max)? {
+            _ => match self.partition.clone().read(self.from, self.bytes_max)? {
                 Read::Batches(batches) => Ok(batches),
-                Read::Cold(cold) => {
-                    let (from, end) = (cold.from, cold.partition.state.lock().flushed);
+                Read::Cold(_) => {
+                    let (from, end) = (self.from, self.partition.state.lock().flushed);
                     Err(Error::new(ErrorKind::Corrupt, format!("no file has records {from} to {end}")))
                 }
             },

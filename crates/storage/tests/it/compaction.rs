@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::codec::Codec;
 use engine::{BatchBuilder, Error, Offset, Record, TopicSettings};
-use storage::{CompactionSettings, DiskPartition, Owner, Store, StoreSettings};
+use storage::{CompactionSettings, DurableLog, Owner, Store, StoreSettings};
 
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
@@ -30,7 +30,7 @@ fn settings() -> StoreSettings {
 #[derive(Default)]
 struct Committed(AtomicU64);
 
-struct Owning(Arc<DiskPartition>, Arc<Committed>);
+struct Owning(Arc<dyn DurableLog>, Arc<Committed>);
 
 impl Owner for Owning {
     fn committed(&self, mark: Offset) {
@@ -46,7 +46,7 @@ struct Site {
     disk: SimDisk,
     settings: StoreSettings,
     store: Arc<Store>,
-    log: Arc<DiskPartition>,
+    log: Arc<dyn DurableLog>,
     committed: Arc<Committed>,
     history: BTreeMap<Offset, Record>,
 }

@@ -243,7 +243,9 @@ fn a_segment_that_cannot_be_read_for_a_while_is_said_to_be_and_read_later() {
     for _ in 0..400 {
         append_until_committed(&site, &writer);
     }
-    wait_until("the first batches are in files only", || matches!(writer.log.read(0, 1), Ok(storage::Read::Cold(_))));
+    wait_until("the first batches are in files only", || {
+        matches!(writer.log.clone().read(0, 1), Ok(storage::Read::Cold(_)))
+    });
     site.disk.add_fault(fault(Doing::Read, "00000000000000000000.log", 0, 1, Io::Other));
     let failed = crate::workload::read_at(&writer.log, 0, 1000).expect_err("it cannot be read");
     assert!(failed.message.contains("cannot read /data/topics/0/0/00000000000000000000.log"), "{failed}");

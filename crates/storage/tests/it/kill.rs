@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-use engine::ErrorKind;
+use engine::{ErrorKind, Storage};
 use storage::RealDisk;
 
 use crate::power::{first_seed, times};
 use crate::sim::Random;
 use crate::workload::{Event, Model, Work, open, small};
 
-/// Its incarnation, the number of topics that there ever were, and its directory.
+/// Its incarnation, the number of topics that there ever were, where they are kept, and its directory.
 const CHILD: &str = "STORAGE_CHILD";
 
 /// The process that is killed. What it was told it writes to its output, a line each.
@@ -22,12 +22,13 @@ const CHILD: &str = "STORAGE_CHILD";
 fn child() {
     let Ok(told) = std::env::var(CHILD) else { return };
     let words: Vec<&str> = told.split(' ').collect();
-    let [incarnation, topics_ever, dir] = words[..] else { panic!("{told}") };
+    let [incarnation, topics_ever, storage, dir] = words[..] else { panic!("{told}") };
     let (incarnation, topics_ever) = (incarnation.parse().expect("a number"), topics_ever.parse().expect("a number"));
     let opened = open(&RealDisk, Path::new(dir), small(2)).expect("it opens");
     let model = Model::of(&opened.1, topics_ever);
     say("");
-    let work = Work::new(opened, &model, incarnation, Arc::new(|event| say(&event.to_string())));
+    let storage = storage.parse().expect("a storage");
+    let work = Work::kept_in(storage, opened, &model, incarnation, Arc::new(|event| say(&event.to_string())));
     work.run(incarnation, 3, u64::MAX);
     panic!("it is killed before it ends");
 }
@@ -44,8 +45,8 @@ struct Victim {
 }
 
 impl Victim {
-    fn start(dir: &Path, incarnation: u64, model: &Model) -> Self {
-        let told = format!("{incarnation} {} {}", model.topics_ever, dir.display());
+    fn start(dir: &Path, storage: Storage, incarnation: u64, model: &Model) -> Self {
+        let told = format!("{incarnation} {} {} {}", model.topics_ever, storage.name(), dir.display());
         let mut process = Command::new(std::env::current_exe().expect("a program"))
             .args(["--ignored", "--exact", "--nocapture", "kill::child"])
             .env(CHILD, told)
@@ -92,11 +93,22 @@ fn check(dir: &Path, model: &mut Model, incarnation: u64) {
 
 #[test]
 fn what_was_acknowledged_outlives_kills() {
+    kill_again_and_again(|_| Storage::Disk);
+}
+
+#[test]
+fn what_was_acknowledged_outlives_kills_in_a_database_and_beside_one() {
+    kill_again_and_again(|_| Storage::Sqlite);
+    kill_again_and_again(|random| if random.is_one_in(2) { Storage::Sqlite } else { Storage::Disk });
+}
+
+/// `storage` is where the next process keeps the topics that it makes.
+fn kill_again_and_again(storage: impl Fn(&mut Random) -> Storage) {
     let (temp, first) = (tempfile::tempdir().expect("a directory"), first_seed());
     let (dir, mut model, mut random) = (temp.path().join("data"), Model::default(), Random::new(first));
     let mut acknowledged = 0;
     for incarnation in first..first + times(12) {
-        let mut victim = Victim::start(&dir, incarnation, &model);
+        let mut victim = Victim::start(&dir, storage(&mut random), incarnation, &model);
         // At times before it has done anything.
         for _ in 0..random.below(2) * random.below(1500) {
             model.hear(victim.hear().expect("it goes on until it is killed"));
@@ -115,7 +127,7 @@ fn what_was_acknowledged_outlives_kills() {
 fn of_two_processes_on_one_directory_the_second_is_refused() {
     let temp = tempfile::tempdir().expect("a directory");
     let (dir, mut model) = (temp.path().join("data"), Model::default());
-    let mut victim = Victim::start(&dir, 1, &model);
+    let mut victim = Victim::start(&dir, Storage::Disk, 1, &model);
     model.hear(victim.hear().expect("it works"));
     let refused = open(&RealDisk, &dir, small(1)).map(drop).expect_err("somebody has it");
     assert_eq!(refused.kind, ErrorKind::Denied);

@@ -1,10 +1,14 @@
 //! The power goes at any moment, again and again: what was acknowledged is there, and nothing that was never appended.
 
 use std::panic::RefUnwindSafe;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use storage::StoreSettings;
+use storage::journal::block::FileHead;
 
 use crate::sim::{Random, SimDisk};
-use crate::workload::{Heard, Model, Work, open, small};
+use crate::workload::{Heard, Model, Work, Writer, open, small, wait_until};
 
 /// `STORAGE_SEED` and `STORAGE_CYCLES` ask for other seeds, or for more of them.
 pub fn first_seed() -> u64 {
@@ -106,7 +110,7 @@ fn files_that_a_killed_broker_made_outlive_a_power_cut_once_they_are_used() {
         let work = Work::new(open(&disk, dir, small(1)).expect("it opens"), &model, 1, heard.say());
         let writers = work.create(1).expect("a topic");
         for _ in 0..20 {
-            let end = writers[0].append(&work.store).expect("it is taken");
+            let end = writers[0].append().expect("it is taken");
             assert!(writers[0].wait(end), "it is acknowledged");
         }
         let after = disk.cut(operations);
@@ -118,4 +122,78 @@ fn files_that_a_killed_broker_made_outlive_a_power_cut_once_they_are_used() {
         model.check(&topics, 1).unwrap_or_else(|error| panic!("killed after {operations}: {error}"));
         store.stop().expect("it stops");
     }
+}
+
+/// The journal's files and their lengths.
+pub fn journals(disk: &SimDisk) -> Vec<(PathBuf, u64)> {
+    disk.files().into_iter().filter(|(path, _)| path.extension().is_some_and(|name| name == "journal")).collect()
+}
+
+/// What those of them say that are in use or were, in the order of their numbers.
+pub fn heads(disk: &SimDisk) -> Vec<FileHead> {
+    let journals = journals(disk).into_iter();
+    let mut heads: Vec<_> = journals.filter_map(|(path, _)| FileHead::decode(&disk.contents(&path)).ok()).collect();
+    heads.sort_by_key(|head| head.number);
+    heads
+}
+
+/// Nothing is taken out of the journal before the end, so all of its files are there.
+pub fn without_checkpoints() -> StoreSettings {
+    StoreSettings { checkpoint_bytes: u64::MAX, ..small(1) }
+}
+
+/// Appends until the journal has so many files with something in them.
+pub fn fill_files(disk: &SimDisk, writer: &Arc<Writer>, files: usize) {
+    while heads(disk).len() < files {
+        let end = writer.append().expect("it is taken");
+        assert!(writer.wait(end), "it is acknowledged");
+    }
+}
+
+#[test]
+fn a_journal_begins_with_a_small_file_goes_on_in_larger_ones_and_is_read_back_through_all_of_them() {
+    let (dir, settings) = (Path::new("/srv/data"), without_checkpoints());
+    let (disk, mut model, heard) = (SimDisk::new(), Model::default(), Heard::default());
+    let work = Work::new(open(&disk, dir, settings).expect("a new directory"), &model, 1, heard.say());
+    let writer = work.create(1).expect("a topic")[0].clone();
+    wait_until("two files are made ahead", || work.store.stats().journal.files_spare == 2);
+    fill_files(&disk, &writer, 3);
+    let before = heads(&disk);
+    // The first of the two was only allocated, so that there was one at once: it comes last.
+    let second = FileHead::decode(&disk.contents(&dir.join("journal/000002.journal")));
+    assert_eq!(second, Ok(before[1]));
+    let (first, later) = (settings.journal.first_file_bytes, settings.journal.file_bytes);
+    assert_eq!(before.iter().map(|head| head.bytes).collect::<Vec<_>>(), [first, later, later]);
+    assert_eq!(before.iter().map(|head| head.position).collect::<Vec<_>>(), [0, first, first + later]);
+    for (path, len) in journals(&disk) {
+        assert!(len == first || len == later, "{} has grown to {len} bytes", path.display());
+    }
+    let after = disk.cut(1);
+    disk.power_off_after(0);
+    work.end().unwrap_or_default();
+    heard.tell(&mut model);
+    let (store, topics) = open(&after, dir, settings).expect("it opens");
+    model.check(&topics, 1).expect("it is all there");
+    // No position is given twice: the next file begins behind the end of the last one.
+    let next = *heads(&after).last().expect("a file");
+    let last = before.last().expect("a file");
+    assert_eq!((next.number > last.number, next.position), (true, last.end()));
+    // Once nothing in it is needed, the small file is gone.
+    store.checkpoint().expect("a checkpoint");
+    assert!(journals(&after).iter().all(|(_, len)| *len == later), "{:?}", journals(&after));
+    store.stop().expect("it stops");
+}
+
+#[test]
+fn a_journal_that_ended_in_its_small_file_goes_on_behind_it() {
+    let (dir, settings) = (Path::new("/srv/data"), without_checkpoints());
+    let disk = SimDisk::new();
+    let (store, _) = open(&disk, dir, settings).expect("a new directory");
+    wait_until("two files are made ahead", || store.stats().journal.files_spare == 2);
+    let killed = disk.kill();
+    store.stop().expect("it stops");
+    let (store, _) = open(&killed, dir, settings).expect("it opens");
+    let positions: Vec<u64> = heads(&killed).iter().map(|head| head.position).collect();
+    assert_eq!(positions.last(), Some(&settings.journal.first_file_bytes));
+    store.stop().expect("it stops");
 }

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch};
-use storage::{DiskPartition, Store};
+use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Storage};
+use storage::{DurableLog, RealDisk, Store, StoreSettings};
 
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
@@ -45,7 +46,7 @@ fn look_up(writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
     let found = writer.log.offset_for_time(timestamp_ms)?;
     let after = writer.log.extent();
     let first = |start: Offset| writer.first_at(timestamp_ms, start).unwrap_or(u64::MAX);
-    let earliest = first(before.start).min(after.end);
+    let earliest = first(before.start).min(before.end);
     let latest = Some(first(after.start)).filter(|first| *first < before.end).unwrap_or(after.end);
     assert!(earliest <= found && found <= latest, "time {timestamp_ms} at {found}, not in {earliest} to {latest}");
     Ok(())
@@ -66,27 +67,46 @@ fn read_until(work: &Arc<Work>, seed: u64, is_over: &AtomicBool) -> u64 {
     reads
 }
 
+/// Programs at work, and readers beside them. Returns what was acknowledged.
+fn read_while_everything_changes(opened: Opened, storage: Storage, seed: u64) -> Model {
+    let (mut model, heard) = (Model::default(), Heard::default());
+    let work = Work::kept_in(storage, opened, &model, 1, heard.say());
+    work.create(2).expect("a topic");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..3)
+        .map(|reader| {
+            let (work, is_over) = (work.clone(), is_over.clone());
+            std::thread::spawn(move || read_until(&work, seed * 8 + reader, &is_over))
+        })
+        .collect();
+    work.run(seed, 2, 250);
+    is_over.store(true, Ordering::Relaxed);
+    let reads: u64 = readers.into_iter().map(|reader| reader.join().expect("every read was right")).sum();
+    assert!(reads > 0, "nothing was read");
+    work.end().expect("it stops");
+    heard.tell(&mut model);
+    model
+}
+
 #[test]
 fn readers_get_what_is_right_while_everything_changes() {
     repeatable(12, |seed| {
-        let (disk, mut model, heard) = (SimDisk::new(), Model::default(), Heard::default());
-        let opened = open(&disk, Path::new("/data"), small(2)).expect("a new directory");
-        let work = Work::new(opened, &model, 1, heard.say());
-        work.create(2).expect("a topic");
-        let is_over = Arc::new(AtomicBool::new(false));
-        let readers: Vec<_> = (0..3)
-            .map(|reader| {
-                let (work, is_over) = (work.clone(), is_over.clone());
-                std::thread::spawn(move || read_until(&work, seed * 8 + reader, &is_over))
-            })
-            .collect();
-        work.run(seed, 2, 250);
-        is_over.store(true, Ordering::Relaxed);
-        let reads: u64 = readers.into_iter().map(|reader| reader.join().expect("every read was right")).sum();
-        assert!(reads > 0, "nothing was read");
-        work.end().expect("it stops");
-        heard.tell(&mut model);
-        let (store, topics) = open(&disk.kill(), Path::new("/data"), small(2)).expect("it opens");
+        let (disk, dir) = (SimDisk::new(), Path::new("/data"));
+        let opened = open(&disk, dir, small(2)).expect("a new directory");
+        let mut model = read_while_everything_changes(opened, Storage::Disk, seed);
+        let (store, topics) = open(&disk.kill(), dir, small(2)).expect("it opens");
+        model.check(&topics, 1).expect("it is all there");
+        store.stop().expect("it stops");
+    });
+}
+
+#[test]
+fn readers_of_a_database_get_what_is_right_while_everything_changes() {
+    repeatable(4, |seed| {
+        let temp = tempfile::tempdir().expect("a directory");
+        let opened = open(&RealDisk, temp.path(), small(2)).expect("a new directory");
+        let mut model = read_while_everything_changes(opened, Storage::Sqlite, seed);
+        let (store, topics) = open(&RealDisk, temp.path(), small(2)).expect("it opens");
         model.check(&topics, 1).expect("it is all there");
         store.stop().expect("it stops");
     });
@@ -116,14 +136,14 @@ fn batch_near(base: Offset, timestamp_ms: i64, random: &mut Random) -> RecordBat
 }
 
 /// Appends and commits: nothing else hears of it.
-fn append(store: &Store, log: &Arc<DiskPartition>, batch: RecordBatch) {
+fn append(store: &Store, log: &Arc<dyn DurableLog>, batch: RecordBatch) {
     wait_until("there is room", || store.admit().is_ok());
     let end = batch.next_offset();
     log.append(batch, Arc::new(Commits(log.clone()))).expect("it is taken");
     wait_until("it is committed", || log.extent().end >= end);
 }
 
-struct Commits(Arc<DiskPartition>);
+struct Commits(Arc<dyn DurableLog>);
 
 impl storage::Owner for Commits {
     fn committed(&self, mark: u64) {
@@ -210,4 +230,32 @@ fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
     assert!(kept <= latest[1], "of what came in the wrong hour nobody knows that it is old: {kept}");
     assert_eq!(start_at(BEGIN_MS + HOUR_MS + retention_ms), latest[2], "it ends with that hour");
     store.stop().expect("it stops");
+}
+
+#[test]
+fn what_was_in_memory_for_a_while_is_read_from_its_segment() {
+    let hour = Duration::from_secs(3600);
+    let settings = StoreSettings { tail_time: hour, tail_bytes_max: 1 << 20, unflushed_bytes_max: 1 << 20, ..small(1) };
+    let opened = open(&SimDisk::new(), Path::new("/data"), settings).expect("a new directory");
+    let work = Work::new(opened, &Model::default(), 1, Heard::default().say());
+    let writer = work.create(1).expect("a topic")[0].clone();
+    let (store, tail_bytes) = (&work.store, || work.store.stats().tail_bytes);
+    let append = || {
+        let end = (0..10).fold(0, |_, _| writer.append().expect("it is taken"));
+        assert!(writer.wait(end), "it is acknowledged");
+    };
+    append();
+    store.checkpoint().expect("a checkpoint");
+    let first = tail_bytes();
+    assert_eq!((store.age_tails(), tail_bytes()), (0, first), "it was not there the last time");
+    append();
+    let both = tail_bytes();
+    assert_eq!((store.age_tails(), tail_bytes()), (first, both - first), "the first ones have to go");
+    assert_eq!((store.age_tails(), tail_bytes()), (0, store.stats().unflushed_bytes), "these are in no segment");
+    let end = writer.log.extent().end;
+    let found = read_all(&writer.log, 0, end, 10_000).expect("it is all read");
+    assert!(found.iter().all(|batch| writer.has_written(batch)), "it is what was appended");
+    store.checkpoint().expect("a checkpoint");
+    assert_eq!((store.age_tails(), tail_bytes()), (both - first, 0), "nothing came meanwhile");
+    work.end().expect("it stops");
 }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use engine::{ErrorKind, Offset, RecordBatch};
 use storage::inspect::repair::Plan;
 use storage::inspect::{Inspection, Report};
+use storage::journal::block::FileHead;
 use storage::{Disk, StoredTopic};
 
 use crate::damage::{DIR, Harm, Kind, Site};
-use crate::power::repeatable;
+use crate::power::{fill_files, heads, journals, repeatable, without_checkpoints};
 use crate::sim::{Random, SimDisk};
 use crate::workload::{Heard, Model, Work, clock, open, read_all, small};
 
@@ -128,7 +129,7 @@ fn repair_after(harm: Harm, site: &Site, path: &Path, kind: Kind) {
     let (mut model, heard) = (Model::of(&topics, site.model.topics_ever), Heard::default());
     let work = Work::new((store, topics), &model, 9, heard.say());
     for writer in work.writers() {
-        let end = writer.append(&work.store).expect("it is served");
+        let end = writer.append().expect("it is served");
         assert!(writer.wait(end), "it is acknowledged");
     }
     work.end().expect("it stops");
@@ -190,4 +191,26 @@ fn a_directory_in_use_is_not_inspected() {
     disk.remove(Path::new("/data/checkpoint")).expect("it was there");
     let refused = Inspection::open(Arc::new(disk.clone()), Path::new(DIR)).map(drop).expect_err("it is lost");
     assert!(matches!(refused.kind, ErrorKind::NotFound | ErrorKind::Corrupt), "{refused}");
+}
+
+#[test]
+fn a_new_journal_begins_behind_all_of_the_one_that_was_given_up() {
+    let (disk, settings) = (SimDisk::new(), without_checkpoints());
+    let opened = open(&disk, Path::new(DIR), settings).expect("a new directory");
+    let work = Work::new(opened, &Model::default(), 1, Heard::default().say());
+    let writer = work.create(1).expect("a topic")[0].clone();
+    fill_files(&disk, &writer, 3);
+    let (killed, given_up) = (disk.kill(), heads(&disk));
+    work.end().expect("it stops");
+    // Nobody knows any more where the larger files were.
+    for (path, _) in journals(&killed) {
+        if FileHead::decode(&killed.contents(&path)).is_ok_and(|head| head.number > 1) {
+            killed.edit(&path, |bytes| bytes[40] ^= 1);
+        }
+    }
+    let repaired = inspect(&killed).repair(true, settings, clock).expect("it is repaired");
+    assert_eq!(verify(&repaired).damages, []);
+    let end = given_up.last().expect("a file").end();
+    let positions: Vec<u64> = heads(&killed).iter().map(|head| head.position).collect();
+    assert!(positions.iter().all(|position| *position >= end), "{positions:?} are given twice, {end} was the end");
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::producers::AbortedIndex;
 use engine::{BatchBuilder, Codec, Decision, Error, Marker, Offset, Producer, RecordBatch, TopicSettings};
-use storage::{CompactionSettings, DiskPartition, Owner, Store, StoreSettings};
+use storage::{CompactionSettings, DurableLog, Owner, Store, StoreSettings};
 
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
@@ -29,7 +29,7 @@ fn settings() -> StoreSettings {
     StoreSettings { segment_bytes: 8 << 10, compaction, ..small(2) }
 }
 
-struct Owning(Arc<DiskPartition>, Arc<AtomicU64>);
+struct Owning(Arc<dyn DurableLog>, Arc<AtomicU64>);
 
 impl Owner for Owning {
     fn committed(&self, mark: Offset) {
@@ -50,7 +50,7 @@ struct Sent {
 struct Site {
     disk: SimDisk,
     store: Arc<Store>,
-    log: Arc<DiskPartition>,
+    log: Arc<dyn DurableLog>,
     committed: Arc<AtomicU64>,
     /// All that was appended, by its base offset.
     sent: BTreeMap<Offset, Sent>,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Storage, TopicName, TopicSettings};
 use parking_lot::{Condvar, Mutex, RwLock};
 use storage::journal::JournalSettings;
-use storage::{Disk, DiskPartition, Owner, Read, Store, StoreSettings, StoredTopic};
+use storage::{Disk, DurableLog, Owner, Read, SqliteSettings, Store, StoreSettings, StoredTopic};
 
 use crate::sim::Random;
 
@@ -24,12 +24,20 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 /// Journal files, segments and checkpoints so small that all of them change all the time.
 pub fn small(syncs_in_flight: usize) -> StoreSettings {
     StoreSettings {
-        journal: JournalSettings { file_bytes: 256 << 10, files_max: 6, queue_bytes_max: 256 << 10, syncs_in_flight },
+        journal: JournalSettings {
+            file_bytes: 256 << 10,
+            first_file_bytes: 64 << 10,
+            files_max: 6,
+            queue_bytes_max: 256 << 10,
+            syncs_in_flight,
+        },
         segment_bytes: 48 << 10,
         tail_bytes_max: 64 << 10,
+        tail_time: Duration::from_millis(20),
         unflushed_bytes_max: 32 << 10,
         checkpoint_bytes: 192 << 10,
         checkpoint_interval: Duration::from_secs(3600),
+        sqlite: SqliteSettings { queue_bytes_max: 64 << 10, recent_bytes_max: 32 << 10, ..SqliteSettings::default() },
         ..StoreSettings::default()
     }
 }
@@ -48,7 +56,11 @@ pub fn open(disk: &(impl Disk + Clone), dir: &Path, settings: StoreSettings) -> 
 }
 
 pub fn on_disk(partitions: u32) -> TopicSettings {
-    TopicSettings { partitions, storage: Storage::Disk, ..TopicSettings::default() }
+    kept_in(Storage::Disk, partitions)
+}
+
+pub fn kept_in(storage: Storage, partitions: u32) -> TopicSettings {
+    TopicSettings { partitions, storage, ..TopicSettings::default() }
 }
 
 pub fn topic_name(name: &str) -> TopicName {
@@ -237,7 +249,7 @@ impl Model {
 impl PartitionModel {
     fn check(
         &mut self,
-        log: &Arc<DiskPartition>,
+        log: &Arc<dyn DurableLog>,
         topic: &str,
         partition: usize,
         incarnation: u64,
@@ -275,7 +287,7 @@ impl PartitionModel {
         Ok(())
     }
 
-    fn check_times(&self, log: &Arc<DiskPartition>, place: &str, found: &[RecordBatch]) -> Result<(), Error> {
+    fn check_times(&self, log: &Arc<dyn DurableLog>, place: &str, found: &[RecordBatch]) -> Result<(), Error> {
         let (start, end) = (log.extent().start, log.extent().end);
         for timestamp_ms in (0..=10).map(|tenth| ((start + (end - start) * tenth / 10) * 10) as i64) {
             let first = found.iter().find(|batch| batch.max_timestamp_ms() >= timestamp_ms);
@@ -287,15 +299,15 @@ impl PartitionModel {
 }
 
 /// Reads as a subscriber does, from memory and from files.
-pub fn read_at(log: &Arc<DiskPartition>, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>, Error> {
-    match log.read(from, bytes_max)? {
+pub fn read_at(log: &Arc<dyn DurableLog>, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>, Error> {
+    match log.clone().read(from, bytes_max)? {
         Read::Batches(batches) => Ok(batches),
         Read::Cold(cold) => cold.run(),
     }
 }
 
 pub fn read_all(
-    log: &Arc<DiskPartition>,
+    log: &Arc<dyn DurableLog>,
     start: Offset,
     end: Offset,
     bytes_max: usize,
@@ -317,7 +329,7 @@ pub struct Writer {
     topic: String,
     partition: usize,
     incarnation: u64,
-    pub log: Arc<DiskPartition>,
+    pub log: Arc<dyn DurableLog>,
     say: Say,
     state: Mutex<WriterState>,
     changed: Condvar,
@@ -354,10 +366,10 @@ impl Owner for Writer {
 
 impl Writer {
     /// The next batch of the partition. `Busy` is waited for.
-    pub fn append(self: &Arc<Self>, store: &Store) -> Result<Offset, Error> {
+    pub fn append(self: &Arc<Self>) -> Result<Offset, Error> {
         let begin = std::time::Instant::now();
-        while let Err(error) = store.admit() {
-            if error.kind != ErrorKind::Busy || store.broken().is_some() || begin.elapsed() > PATIENCE {
+        while let Err(error) = self.log.admit() {
+            if error.kind != ErrorKind::Busy || self.log.broken().is_some() || begin.elapsed() > PATIENCE {
                 return Err(error);
             }
             std::thread::yield_now();
@@ -503,6 +515,8 @@ impl Heard {
 /// Several programs at work on one store.
 pub struct Work {
     pub store: Arc<Store>,
+    /// Where the topics that it makes are kept.
+    storage: Storage,
     incarnation: u64,
     say: Say,
     topics: RwLock<Vec<(StoredTopic, Vec<Arc<Writer>>)>>,
@@ -512,9 +526,14 @@ pub struct Work {
 
 impl Work {
     pub fn new(opened: Opened, model: &Model, incarnation: u64, say: Say) -> Arc<Self> {
+        Self::kept_in(Storage::Disk, opened, model, incarnation, say)
+    }
+
+    pub fn kept_in(storage: Storage, opened: Opened, model: &Model, incarnation: u64, say: Say) -> Arc<Self> {
         let (store, topics) = opened;
         let work = Self {
             store,
+            storage,
             incarnation,
             say,
             topics: RwLock::default(),
@@ -528,7 +547,7 @@ impl Work {
     }
 
     fn adopt(&self, topic: StoredTopic, model: &Model) -> Vec<Arc<Writer>> {
-        let writer = |(partition, log): (usize, &Arc<DiskPartition>)| {
+        let writer = |(partition, log): (usize, &Arc<dyn DurableLog>)| {
             let name = topic.name.as_str();
             let (_, written, committed) = model.known(name, partition);
             let state = Mutex::new(WriterState { written, committed, ..WriterState::default() });
@@ -558,7 +577,7 @@ impl Work {
         *ever += 1;
         (self.say)(Event::Creating(name.clone()));
         let told = Told::new(Event::Created(name.clone()), &self.say);
-        let topic = self.store.create_topic(topic_name(&name), on_disk(partitions), told.clone())?;
+        let topic = self.store.create_topic(topic_name(&name), kept_in(self.storage, partitions), told.clone())?;
         Ok((self.adopt(topic, &Model::default()), told))
     }
 
@@ -626,7 +645,7 @@ impl Work {
                 writer.wait(writer.log.end());
                 Ok(())
             }
-            _ => (0..=random.below(3)).try_for_each(|_| writer.append(&self.store).map(drop)),
+            _ => (0..=random.below(3)).try_for_each(|_| writer.append().map(drop)),
         };
         match result {
             // Another program deleted the topic meanwhile.

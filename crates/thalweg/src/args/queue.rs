@@ -91,7 +91,7 @@ pub enum Queue {
         /// Under another name
         #[arg(long, value_name = "QUEUE")]
         name: Option<String>,
-        /// Where its topic is kept: memory, disk, or auto for what the broker can
+        /// Where its topic is kept: memory, disk, sqlite, or auto for what the broker can
         #[arg(long, default_value = "auto")]
         storage: client::Storage,
         /// Read from a file instead of the standard input
@@ -109,7 +109,7 @@ pub struct QueueCreate {
     /// Begin with what is published from now on
     #[arg(long, requires = "topic")]
     pub live: bool,
-    /// Where its own topic is kept: memory, disk, or auto for what the broker can
+    /// Where its own topic is kept: memory, disk, sqlite, or auto for what the broker can
     #[arg(long, default_value = "auto", conflicts_with = "topic")]
     pub storage: client::Storage,
     #[command(flatten)]

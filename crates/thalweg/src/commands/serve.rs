@@ -1,6 +1,7 @@
 //! `thalweg serve`: a broker until it is told to stop.
 
 use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,6 +25,7 @@ pub fn run(global: &Global, args: &Serve) -> Result {
     flags.extend(named("native", &args.native));
     flags.extend(named("http", &args.http));
     flags.extend(named("kafka", &args.kafka));
+    flags.extend(named("sqs", &args.sqs));
     flags.extend(args.data.as_ref().map(|data| ("data", data.to_string_lossy().into_owned())));
     if args.insecure {
         flags.push(("insecure", "true".to_owned()));
@@ -86,17 +88,20 @@ async fn stop(terminate: &mut Signal, interrupt: &mut Signal) {
 fn banner(config: &Config, server: &Server) {
     let mut out = io::stdout();
     let mut line = |text: &str| writeln!(out, "{text}").unwrap_or_default();
+    let is_plain_allowed = config.server().allow_plain;
+    let scheme = |address: SocketAddr| if address.ip().is_loopback() || is_plain_allowed { "http" } else { "https" };
     line(&format!("thalweg {} ({} profile)", env!("CARGO_PKG_VERSION"), config.profile()));
     if let Some(address) = server.native {
         line(&format!("  native  {address}  QUIC and TCP"));
     }
     if let Some(address) = server.http {
-        let is_plain_allowed = address.ip().is_loopback() || config.server().allow_plain;
-        let scheme = if is_plain_allowed { "http" } else { "https" };
-        line(&format!("  http    {scheme}://{address}/"));
+        line(&format!("  http    {}://{address}/", scheme(address)));
     }
     if let Some(address) = server.kafka {
         line(&format!("  kafka   {address}  TCP"));
+    }
+    if let Some(address) = server.sqs {
+        line(&format!("  sqs     {}://{address}/", scheme(address)));
     }
     match config.data() {
         Some(data) => line(&format!("  data    {}", data.display())),
@@ -112,6 +117,7 @@ fn write_ready(path: &Path, server: &Server) -> Result {
         "native": server.native.map(|address| address.to_string()),
         "http": server.http.map(|address| address.to_string()),
         "kafka": server.kafka.map(|address| address.to_string()),
+        "sqs": server.sqs.map(|address| address.to_string()),
     });
     let partial = path.with_extension("partial");
     let wrap = |e: io::Error| Failure::new(FAILED, format!("cannot write the ready file {}: {e}", path.display()));

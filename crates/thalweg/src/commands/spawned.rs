@@ -26,7 +26,18 @@ impl Spawned {
         let ready_file = ready_file()?;
         let program = std::env::current_exe()?;
         let child = Command::new(program)
-            .args(["serve", "--native", "127.0.0.1:0", "--http", "off", "--kafka", "off", "--ready-file"])
+            .args([
+                "serve",
+                "--native",
+                "127.0.0.1:0",
+                "--http",
+                "off",
+                "--kafka",
+                "off",
+                "--sqs",
+                "off",
+                "--ready-file",
+            ])
             .arg(&ready_file)
             // That it comes and goes is no news here.
             .args(["--set", "log=warn"])

@@ -220,6 +220,7 @@ fn to_json(info: &TopicInfo) -> Value {
 fn place(storage: Storage) -> &'static str {
     match storage {
         Storage::Disk => "on disk",
+        Storage::Sqlite => "in SQLite",
         Storage::Memory => "in memory",
         Storage::Auto => "on disk where the broker has one",
     }

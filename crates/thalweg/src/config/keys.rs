@@ -50,6 +50,7 @@ pub const PROFILES: [&str; 3] = ["balanced", "latency", "throughput"];
 pub const SIZES: [&str; 4] = ["none", "small", "medium", "large"];
 pub const LANE_POLICIES: [&str; 4] = ["auto", "subscriber_id_hash", "connection_id_hash", "round_robin_pin"];
 pub const AUTH: [&str; 2] = ["off", "required"];
+pub const SQS_AUTH: [&str; 2] = ["off", "verify"];
 pub const LOG_FORMATS: [&str; 2] = ["text", "json"];
 
 const fn key(name: &'static str, scope: Scope, kind: Kind, default: &'static str, help: &'static str) -> Key {
@@ -96,6 +97,13 @@ pub const KEYS: &[Key] = &[
     key("users", Broker, Kind::Secret, "", "Users that are there from the start: name:password, with commas; thalweg user adds others"),
     key("super_users", Broker, Kind::Text, "", "Users who may do everything, with commas"),
     key("authorization", Broker, Kind::Bool, "false", "Whether other users may do only what thalweg acl allows"),
+    key("sqs", Broker, Kind::Address, "127.0.0.1:9324", "Amazon SQS's SDKs and tools, over HTTP and TLS"),
+    key("sqs_account", Broker, Kind::Text, "000000000000", "The account of SQS requests whose access key is none, 12 digits; its queues have the same names at every door"),
+    key("sqs_region", Broker, Kind::Text, "us-east-1", "The region of SQS requests that name none; its queues have the same names at every door"),
+    key("sqs_url", Broker, Kind::Text, "", "How the URLs of SQS queues begin, http://host:port; none is the address that the request came to"),
+    key("sqs_cooldown_s", Broker, count(0, 60), "0", "How long the name of a deleted SQS queue is taken, and a queue cannot be purged again; AWS has 60"),
+    key("sqs_auth", Broker, Kind::Choice(&SQS_AUTH), "off", "Whether SQS requests have to be signed with one of sqs_credentials (AWS Signature Version 4)"),
+    key("sqs_credentials", Broker, Kind::Secret, "", "Access keys of SQS clients: key:secret or key:secret:account, with commas"),
     key("connections_max", Broker, count(1, 1_000_000), "65536", "Open connections of each door"),
     key("connections_per_peer_max", Broker, count(0, 1_000_000), "0", "Open connections of one address at each door; 0 is as many as connections_max"),
     key("hello_timeout_ms", Broker, MILLIS, "5000", "How long a connection may take for its handshake, and its login where it needs one"),

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use broker::{ConfiguredUser, LanePolicy};
 use client::ClientSettings;
+use doors::sqs::sigv4::{Auth, Credentials};
+use doors::sqs::{is_account, is_region};
 use engine::security::UserName;
 use engine::{FeedLimits, TopicSettings};
 use net::http::IpNetwork;
@@ -165,7 +167,7 @@ impl Config {
                 "event_stream_recv_window is larger than event_conn_recv_window, which bounds it".into(),
             ));
         }
-        for door in ["native", "http", "kafka"] {
+        for door in ["native", "http", "kafka", "sqs"] {
             let Some(address) = self.address(door)? else {
                 continue;
             };
@@ -183,6 +185,7 @@ impl Config {
         self.trusted_proxies()?;
         self.kafka_advertised()?;
         self.check_security()?;
+        self.check_sqs()?;
         Ok(())
     }
 
@@ -230,6 +233,34 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    fn check_sqs(&self) -> Result<()> {
+        let (account, region, url) = (self.text("sqs_account"), self.text("sqs_region"), self.text("sqs_url"));
+        if !is_account(account) {
+            return Err(ConfigError(format!("sqs_account: '{account}' is no account; write 12 digits")));
+        }
+        if !is_region(region) {
+            return Err(ConfigError(format!("sqs_region: '{region}' is no region; write it like us-east-1")));
+        }
+        let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        if !url.is_empty() && host.is_none_or(|host| host.is_empty() || host.contains(['/', ' ', '?'])) {
+            return Err(ConfigError(format!("sqs_url: '{url}' is no URL; write http://host:port")));
+        }
+        self.sqs_auth().map(drop)
+    }
+
+    /// Whether SQS requests have to be signed, and with what.
+    pub fn sqs_auth(&self) -> Result<Auth> {
+        let credentials = Credentials::parse(self.list("sqs_credentials"), self.text("sqs_account"))
+            .map_err(|e| ConfigError(format!("sqs_credentials: {}", e.message)))?;
+        match self.text("sqs_auth") {
+            "verify" if credentials.is_empty() => {
+                Err(ConfigError("sqs_auth = verify, but nobody has an access key: name sqs_credentials, too".into()))
+            }
+            "verify" => Ok(Auth::Verify(credentials)),
+            _ => Ok(Auth::Off),
+        }
     }
 
     /// Where Kafka's clients are told to connect, if not where they did.
@@ -392,6 +423,12 @@ impl Config {
             kafka_advertised: self
                 .kafka_advertised()
                 .unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
+            sqs: crate::server::SqsSettings {
+                account: self.text("sqs_account").to_owned(),
+                region: self.text("sqs_region").to_owned(),
+                url: Some(self.text("sqs_url").to_owned()).filter(|url| !url.is_empty()),
+                cooldown: Duration::from_secs(self.count("sqs_cooldown_s")),
+            },
             allow_plain: self.bool("insecure"),
             is_login_required: self.is_login_required(),
         }

@@ -138,3 +138,15 @@ fn topics_and_queues_are_defined_key_by_key() {
         assert!(told.contains(why), "{told}");
     }
 }
+
+#[test]
+fn sqs_requests_are_checked_where_there_are_credentials() {
+    let auth = |file: &str| load(file, &[], &[]).and_then(|config| config.sqs_auth());
+    assert!(matches!(auth(""), Ok(Auth::Off)));
+    let both = "sqs_auth = \"verify\"\nsqs_credentials = \"AKIDEXAMPLE:geheim, 111122223333:test\"";
+    let Ok(Auth::Verify(known)) = auth(both) else { panic!("it is valid") };
+    assert!(!known.is_empty() && !format!("{known:?}").contains("geheim"));
+    assert!(message(load("sqs_auth = \"verify\"", &[], &[])).contains("name sqs_credentials"));
+    let wrong = message(load("sqs_credentials = \"AKIDEXAMPLE\"", &[], &[]));
+    assert!(wrong.starts_with("sqs_credentials: write key:secret"), "{wrong}");
+}

@@ -124,7 +124,18 @@ async fn http_speaks_tls_on_its_port() {
     let set = |key: &str, value: &str| ["--set".to_owned(), format!("{key}={value}")];
     let mut command = program();
     command
-        .args(["serve", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--kafka", "off", "--ready-file"])
+        .args([
+            "serve",
+            "--native",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+            "--kafka",
+            "off",
+            "--sqs",
+            "off",
+            "--ready-file",
+        ])
         .arg(&ready_file);
     command.args(set("tls_cert", &identity.file("cert.pem").display().to_string()));
     command.args(set("tls_key", &identity.file("key.pem").display().to_string()));

@@ -74,6 +74,11 @@ async fn subscribers_get_what_is_on_the_disk() {
 /// Deleted topics stay away, those in memory come back empty, and a name may be used again.
 #[tokio::test]
 async fn topics_come_back_as_they_were() {
+    come_back(Storage::Disk).await;
+    come_back(Storage::Sqlite).await;
+}
+
+async fn come_back(storage: Storage) {
     let data = tempfile::tempdir().expect("a folder");
     let mut server = Server::launch(on(&data));
     let client = server.client("tcp").await;
@@ -81,7 +86,7 @@ async fn topics_come_back_as_they_were() {
         partitions: 3,
         retention_bytes: 1 << 30,
         retention_ms: 5_000_000,
-        storage: Storage::Disk,
+        storage,
         ..TopicSettings::default()
     };
     for topic in ["a", "b", "c"] {
@@ -105,14 +110,42 @@ async fn topics_come_back_as_they_were() {
     }
 }
 
+/// A live subscriber and one that reads from the start get the same, and a broker that is killed has all of it.
+#[tokio::test]
+async fn what_is_acknowledged_in_a_database_is_there_after_a_kill() {
+    let data = tempfile::tempdir().expect("a folder");
+    let mut server = Server::launch(on(&data));
+    let client = server.client("tcp").await;
+    let settings = TopicSettings { storage: Storage::Sqlite, ..TopicSettings::of_broker() };
+    within("create", client.create_topic("t", settings)).await.expect("created");
+    let mut live = within("subscribe", client.subscribe("t").open()).await.expect("a subscription");
+    publish(&client, "t", 0..100).await;
+    for value in 0..100 {
+        let message = within("a record", live.next()).await.expect("a record");
+        assert_eq!((message.record.offset, message.record.value()), (value, value.to_string().as_bytes()));
+    }
+    assert!(data.path().join("queues.sqlite").exists());
+    server.crash();
+    let server = Server::launch(on(&data));
+    let client = server.client("tcp").await;
+    assert_eq!(read(&client, "t", Start::Earliest, 100).await, numbers(0..100));
+    publish(&client, "t", 100..110).await;
+    assert_eq!(read(&client, "t", Start::Offset(95), 15).await, numbers(95..110));
+    let metrics = within("metrics", client.stats()).await.expect("metrics");
+    assert!(metrics.contains("thalweg_sqlite_commits_total"), "{metrics}");
+    assert!(metrics.contains("thalweg_sqlite_is_held_up 0"), "{metrics}");
+}
+
 /// A topic on disk needs a disk.
 #[tokio::test]
 async fn a_broker_without_a_directory_says_what_it_needs() {
     let server = Server::start();
     let client = server.client("tcp").await;
-    let settings = TopicSettings { storage: Storage::Disk, ..TopicSettings::default() };
-    let refused = within("create", client.create_topic("t", settings)).await.expect_err("refused");
-    assert!(refused.kind == ErrorKind::Invalid && refused.message.contains("--data"), "{refused}");
+    for storage in [Storage::Disk, Storage::Sqlite] {
+        let settings = TopicSettings { storage, ..TopicSettings::default() };
+        let refused = within("create", client.create_topic("t", settings)).await.expect_err("refused");
+        assert!(refused.kind == ErrorKind::Invalid && refused.message.contains("--data"), "{refused}");
+    }
 }
 
 /// Two brokers would write over each other: the second one does not start.
@@ -121,7 +154,19 @@ async fn a_directory_has_one_broker() {
     let data = tempfile::tempdir().expect("a folder");
     let _server = Server::launch(on(&data));
     let path = data.path().to_str().expect("a path");
-    let message =
-        thalweg(["serve", "--data", path, "--native", "127.0.0.1:0", "--http", "off", "--kafka", "off"]).failed(1);
+    let message = thalweg([
+        "serve",
+        "--data",
+        path,
+        "--native",
+        "127.0.0.1:0",
+        "--http",
+        "off",
+        "--kafka",
+        "off",
+        "--sqs",
+        "off",
+    ])
+    .failed(1);
     assert!(message.contains("in use by another process"), "{message}");
 }

@@ -121,7 +121,8 @@ async fn a_journal_that_cannot_be_read_is_given_up_only_when_asked() {
     // The head of the block, which stands before its only entry.
     flip(Path::new(&journal), batches[7]["at"].as_u64().expect("a place") as usize - 20);
     let refused =
-        thalweg(["serve", "--data", dir, "--native", "127.0.0.1:0", "--http", "off", "--kafka", "off"]).failed(1);
+        thalweg(["serve", "--data", dir, "--native", "127.0.0.1:0", "--http", "off", "--kafka", "off", "--sqs", "off"])
+            .failed(1);
     assert!(refused.contains(&format!("{journal} is damaged at byte")), "{refused}");
     let planned = inspect(&["repair", dir, "--yes"]);
     assert!(planned.code == Some(6) && planned.err.contains("--drop-journal"), "{planned:?}");

@@ -22,11 +22,12 @@ fn a_port_that_is_taken_is_named() {
     let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
     for address in [tcp.local_addr().expect("bound"), udp.local_addr().expect("bound")] {
         let text = address.to_string();
-        let message = thalweg(["serve", "--native", &text, "--http", "off", "--kafka", "off"]).failed(1);
+        let message =
+            thalweg(["serve", "--native", &text, "--http", "off", "--kafka", "off", "--sqs", "off"]).failed(1);
         assert!(message.contains(&text) && message.contains("--native"), "{message}");
     }
     let text = tcp.local_addr().expect("bound").to_string();
-    let message = thalweg(["serve", "--native", "off", "--http", &text, "--kafka", "off"]).failed(1);
+    let message = thalweg(["serve", "--native", "off", "--http", &text, "--kafka", "off", "--sqs", "off"]).failed(1);
     assert!(message.contains(&text) && message.contains("--http"), "{message}");
 }
 
@@ -61,9 +62,18 @@ fn a_wrong_configuration_is_refused() {
 #[test]
 fn a_missing_certificate_is_named() {
     let set = ["--set", "tls_cert=/nowhere/cert.pem", "--set", "tls_key=/nowhere/key.pem"];
-    let message =
-        thalweg(set.into_iter().chain(["serve", "--native", "127.0.0.1:0", "--http", "off", "--kafka", "off"]))
-            .failed(1);
+    let message = thalweg(set.into_iter().chain([
+        "serve",
+        "--native",
+        "127.0.0.1:0",
+        "--http",
+        "off",
+        "--kafka",
+        "off",
+        "--sqs",
+        "off",
+    ]))
+    .failed(1);
     assert!(message.contains("/nowhere/cert.pem"), "{message}");
 }
 
@@ -232,7 +242,18 @@ async fn the_ready_file_tells_the_truth() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let ready_file = folder.path().join("ready.json");
     let mut child = program()
-        .args(["serve", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--kafka", "off", "--ready-file"])
+        .args([
+            "serve",
+            "--native",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+            "--kafka",
+            "off",
+            "--sqs",
+            "off",
+            "--ready-file",
+        ])
         .arg(&ready_file)
         .stdout(Stdio::piped())
         .spawn()

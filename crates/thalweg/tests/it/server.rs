@@ -53,6 +53,8 @@ pub struct Launch {
     pub set: Vec<String>,
     /// What a shell does before it becomes the broker.
     pub shell: Option<&'static str>,
+    /// A configuration file with this text.
+    pub file: Option<String>,
     /// Where the standard output and error go instead of the log.
     pub output: Option<PathBuf>,
 }
@@ -62,6 +64,7 @@ pub struct Server {
     child: Child,
     pub address: SocketAddr,
     pub kafka: SocketAddr,
+    pub sqs: SocketAddr,
     launch: Launch,
     folder: TempDir,
 }
@@ -76,11 +79,17 @@ impl Server {
         Self::launch(Launch { set: set.iter().map(|pair| (*pair).to_owned()).collect(), ..Launch::default() })
     }
 
+    /// A broker with this configuration file, and these keys beside it.
+    pub fn with_file(text: &str, set: &[&str]) -> Self {
+        let set = set.iter().map(|pair| (*pair).to_owned()).collect();
+        Self::launch(Launch { set, file: Some(text.to_owned()), ..Launch::default() })
+    }
+
     pub fn launch(launch: Launch) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let any = "127.0.0.1:0".parse().expect("an address");
-        let (child, [address, kafka]) = spawn(&launch, folder.path(), [any, any]);
-        Self { child, address, kafka, launch, folder }
+        let (child, [address, kafka, sqs]) = spawn(&launch, folder.path(), [any; 3]);
+        Self { child, address, kafka, sqs, launch, folder }
     }
 
     /// Ends the process as a power cut would, and starts another on the same port.
@@ -91,7 +100,7 @@ impl Server {
 
     /// Starts another process on the ports of the one that has ended.
     pub fn start_again(&mut self) {
-        let before = [self.address, self.kafka];
+        let before = [self.address, self.kafka, self.sqs];
         let (child, addresses) = spawn(&self.launch, self.folder.path(), before);
         self.child = child;
         assert_eq!(before, addresses);
@@ -183,8 +192,8 @@ pub async fn metric(client: &Client, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no metric {name} in\n{text}")).parse().expect("a whole number")
 }
 
-/// A broker whose native door and Kafka door are there.
-fn spawn(launch: &Launch, folder: &Path, [native, kafka]: [SocketAddr; 2]) -> (Child, [SocketAddr; 2]) {
+/// A broker whose native door, Kafka door and SQS door are there.
+fn spawn(launch: &Launch, folder: &Path, addresses: [SocketAddr; 3]) -> (Child, [SocketAddr; 3]) {
     let ready_file = folder.join("ready.json");
     if ready_file.exists() {
         std::fs::remove_file(&ready_file).expect("removed");
@@ -197,9 +206,14 @@ fn spawn(launch: &Launch, folder: &Path, [native, kafka]: [SocketAddr; 2]) -> (C
             shell
         }
     };
-    let (native, kafka) = (native.to_string(), kafka.to_string());
-    command.args(["serve", "--native", &native, "--http", "off", "--kafka", &kafka]);
+    let [native, kafka, sqs] = addresses.map(|address| address.to_string());
+    command.args(["serve", "--native", &native, "--http", "off", "--kafka", &kafka, "--sqs", &sqs]);
     command.arg("--ready-file").arg(&ready_file);
+    if let Some(text) = &launch.file {
+        let file = folder.join("config.toml");
+        std::fs::write(&file, text).expect("written");
+        command.arg("--config").arg(file);
+    }
     for pair in &launch.set {
         command.args(["--set", pair]);
     }
@@ -215,7 +229,7 @@ fn spawn(launch: &Launch, folder: &Path, [native, kafka]: [SocketAddr; 2]) -> (C
     wait_until_ready(child, &ready_file, folder)
 }
 
-fn wait_until_ready(mut child: Child, ready_file: &Path, folder: &Path) -> (Child, [SocketAddr; 2]) {
+fn wait_until_ready(mut child: Child, ready_file: &Path, folder: &Path) -> (Child, [SocketAddr; 3]) {
     let begin = Instant::now();
     let text = loop {
         if let Ok(text) = std::fs::read_to_string(ready_file) {
@@ -231,6 +245,6 @@ fn wait_until_ready(mut child: Child, ready_file: &Path, folder: &Path) -> (Chil
     };
     let ready: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let address = |door: &str| ready[door].as_str().expect("an address").parse().expect("an address");
-    let addresses = ["native", "kafka"].map(address);
+    let addresses = ["native", "kafka", "sqs"].map(address);
     (child, addresses)
 }

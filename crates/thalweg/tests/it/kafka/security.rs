@@ -311,7 +311,7 @@ async fn users_and_lists_are_changed_from_the_command_line() {
 async fn a_configuration_that_only_seems_safe_is_refused() {
     let serve = |set: &[&str]| {
         let set = set.iter().flat_map(|set| ["--set", set]);
-        command::thalweg(["serve", "--http", "off", "--kafka", "127.0.0.1:0"].into_iter().chain(set))
+        command::thalweg(["serve", "--http", "off", "--kafka", "127.0.0.1:0", "--sqs", "off"].into_iter().chain(set))
     };
     let said = serve(&["native=0.0.0.0:0", "auth=required", "tls_cert=/none", "tls_key=/none"]).failed(2);
     assert!(said.contains("native = 0.0.0.0:0") && said.contains("--insecure"), "{said}");

@@ -1,0 +1,3 @@
+module thalweg/bench/peers/elasticmq
+
+go 1.26.0

@@ -1,0 +1,131 @@
+//! Snapshots of queues: what was not done with at one moment is kept, and a queue can go back to it.
+
+use engine::queue::{QUEUES_TOPIC, Snapshot, SnapshotPartition};
+use engine::{Error, ErrorKind, Result};
+
+use crate::broker::Broker;
+use crate::timers::now_ms;
+use crate::topics::Topic;
+
+/// The kind of documents that snapshots are.
+const SNAPSHOT: &str = "snapshot";
+/// How long a snapshot is kept at most: a week.
+pub const SNAPSHOT_MS_MAX: u64 = 7 * 24 * 3_600_000;
+/// Snapshots of all queues.
+pub const SNAPSHOTS_MAX: usize = 5000;
+
+impl Broker {
+    /// Keeps what a queue is not done with now, until a time. It lasts when this is over.
+    pub async fn create_snapshot(&self, name: &str, queue: &str, expires_ms: u64) -> Result<Snapshot> {
+        let (cell, topic) = self.queue_cell(queue).await?;
+        let _control = self.queues_there().control.lock().await;
+        if self.read_document(SNAPSHOT, name).is_some() {
+            return Err(Error::new(ErrorKind::AlreadyExists, format!("snapshot {name} is there already")));
+        }
+        if self.read_documents(SNAPSHOT, "").len() >= SNAPSHOTS_MAX {
+            return Err(Error::busy(format!("there are {SNAPSHOTS_MAX} snapshots, which is all there may be")));
+        }
+        let now = now_ms();
+        let mut partitions = Vec::new();
+        for partition in topic.partitions() {
+            let one = partition
+                .with_view(cell.id, |view, _| SnapshotPartition::of(view.queue.next(), view.queue.pending()))?;
+            partitions.push(one?);
+        }
+        let expires_ms = expires_ms.min(now + SNAPSHOT_MS_MAX);
+        let snapshot = Snapshot { topic: topic.name.clone(), created_ms: now, expires_ms, partitions };
+        // Held before it is written down: nothing of it may go meanwhile.
+        hold(&topic, name, &snapshot);
+        self.write_document(SNAPSHOT, name, Some(snapshot.encode().into())).await?;
+        Ok(snapshot)
+    }
+
+    pub async fn snapshot(&self, name: &str) -> Result<Snapshot> {
+        self.restored_queues().await?;
+        let there = self.read_document(SNAPSHOT, name);
+        Snapshot::decode(&there.ok_or_else(|| Error::not_found(format!("there is no snapshot {name}")))?)
+    }
+
+    /// Snapshots whose names begin so, in the order of their names.
+    pub async fn snapshots(&self, prefix: &str) -> Result<Vec<(String, Snapshot)>> {
+        self.restored_queues().await?;
+        let there = self.read_documents(SNAPSHOT, prefix).into_iter();
+        there.map(|(name, bytes)| Ok((name, Snapshot::decode(&bytes)?))).collect()
+    }
+
+    pub async fn delete_snapshot(&self, name: &str) -> Result<()> {
+        let snapshot = self.snapshot(name).await?;
+        let _control = self.queues_there().control.lock().await;
+        self.write_document(SNAPSHOT, name, None).await?;
+        if let Ok(topic) = self.topic(snapshot.topic.as_str()) {
+            topic.partitions().iter().for_each(|partition| partition.let_go(name));
+        }
+        Ok(())
+    }
+
+    /// A queue goes back to a snapshot of a queue over the same topic: what that was not done with is there again, with
+    /// all that came later. It lasts when this is over.
+    pub async fn seek_to_snapshot(&self, queue: &str, name: &str) -> Result<()> {
+        let snapshot = self.snapshot(name).await?;
+        let (cell, topic) = self.queue_cell(queue).await?;
+        if snapshot.topic != topic.name {
+            return Err(Error::invalid(format!(
+                "snapshot {name} is of topic {}, and queue {queue} is over topic {}",
+                snapshot.topic, topic.name
+            )));
+        }
+        let mut saved = Vec::new();
+        // Partitions that came later are all new.
+        let of = snapshot.partitions.iter().map(Some).chain(std::iter::repeat(None));
+        for (partition, of) in topic.partitions().iter().zip(of) {
+            let ((), one) = self.change_view(partition, cell.id, |view, log| {
+                let start = log.extent().start;
+                match of {
+                    Some(of) => {
+                        let there = of.offsets().filter(|offset| *offset >= start);
+                        view.seek_to(there, of.next.max(start));
+                    }
+                    None => view.seek(start),
+                }
+            })?;
+            saved.extend(one);
+            self.look_through(&cell, partition).await?;
+        }
+        for one in saved {
+            one.lasts().await?;
+        }
+        cell.wake();
+        Ok(())
+    }
+
+    /// What snapshots keep is held again after a restart.
+    pub(super) fn hold_snapshots(&self) -> Result<()> {
+        for (name, bytes) in self.read_documents(SNAPSHOT, "") {
+            let snapshot = Snapshot::decode(&bytes)?;
+            if let Ok(topic) = self.topic(snapshot.topic.as_str()) {
+                hold(&topic, &name, &snapshot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes snapshots whose time has come.
+    pub(crate) async fn expire_snapshots(&self, now_ms: u64) -> Result<()> {
+        // Who has no queues is not given a topic for them.
+        if !self.has_topic(QUEUES_TOPIC) {
+            return Ok(());
+        }
+        for (name, snapshot) in self.snapshots("").await? {
+            if snapshot.expires_ms <= now_ms {
+                self.delete_snapshot(&name).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn hold(topic: &Topic, name: &str, snapshot: &Snapshot) {
+    for (partition, of) in topic.partitions().iter().zip(&snapshot.partitions) {
+        partition.hold(name, of.floor());
+    }
+}

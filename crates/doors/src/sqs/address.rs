@@ -1,0 +1,223 @@
+//! Where a queue is to clients of SQS: its account, region and name, as a URL, as an ARN, and as the name by which all
+//! other doors know it.
+
+use super::errors::{Failure, INVALID_ADDRESS, Result};
+
+/// Characters of the name of a queue.
+const NAME_CHARS_MAX: usize = 80;
+const ACCOUNT_DIGITS: usize = 12;
+const REGION_CHARS_MAX: usize = 32;
+const FIFO: &str = ".fifo";
+
+/// An account in a region: queues of two of them have nothing to do with each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Home {
+    pub account: String,
+    pub region: String,
+}
+
+/// A queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub home: Home,
+    pub name: String,
+}
+
+/// Whether a text is an account.
+pub fn is_account(text: &str) -> bool {
+    text.len() == ACCOUNT_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether a text may be a region.
+pub fn is_region(text: &str) -> bool {
+    let is_char = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=REGION_CHARS_MAX).contains(&text.len()) && text.bytes().all(is_char)
+}
+
+/// Whether a text looks like a region of AWS, and like nothing else that stands in the name of a host.
+fn is_known_region(text: &str) -> bool {
+    is_region(text) && text.matches('-').count() >= 2 && text.ends_with(|c: char| c.is_ascii_digit())
+}
+
+pub(super) fn is_name(text: &str) -> bool {
+    let is_char = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let stem = text.strip_suffix(FIFO).unwrap_or(text);
+    !stem.is_empty() && text.len() <= NAME_CHARS_MAX && stem.bytes().all(is_char)
+}
+
+impl Home {
+    /// The part of an ARN that tells AWS from its other worlds.
+    fn partition(&self) -> &'static str {
+        match &self.region {
+            region if region.starts_with("cn-") => "aws-cn",
+            region if region.starts_with("us-gov-") => "aws-us-gov",
+            _ => "aws",
+        }
+    }
+
+    /// The ARN of an account as somebody who is allowed something.
+    pub fn principal(&self, account: &str) -> String {
+        format!("arn:{}:iam::{account}:root", self.partition())
+    }
+
+    /// How the names of its queues begin for other doors.
+    pub fn prefix(&self, default: &Self) -> String {
+        match self == default {
+            true => String::new(),
+            false => format!("{}.{}.", self.account, self.region),
+        }
+    }
+}
+
+impl Place {
+    pub fn new(home: &Home, name: &str) -> Self {
+        Self { home: home.clone(), name: name.to_owned() }
+    }
+
+    /// The queue that a URL means, or a path of one, or its name alone. What it does not say is that of the request.
+    pub fn parse(url: &str, home: &Home) -> Result<Self> {
+        Self::parse_url(url, home)
+            .ok_or_else(|| Failure::new(&INVALID_ADDRESS, format!("The address {url} is not valid for this endpoint.")))
+    }
+
+    fn parse_url(url: &str, home: &Home) -> Option<Self> {
+        let (host, path) = match url.split_once("://") {
+            Some((_, rest)) => rest.split_once('/')?,
+            None => ("", url),
+        };
+        let region_of_host = || {
+            let mut labels = host.split([':', '.']);
+            match (labels.next(), labels.next()) {
+                (Some("sqs"), Some(region)) | (Some(region), Some("queue")) => Some(region),
+                _ => None,
+            }
+        };
+        let path = path.trim_matches('/');
+        let segments: Vec<&str> = path.split('/').collect();
+        let (region, account, name) = match segments[..] {
+            [name] | ["queue", name] => (None, None, name),
+            [account, name] => (None, Some(account), name),
+            ["queue", region, account, name] => (Some(region), Some(account), name),
+            _ => return None,
+        };
+        let region = region.or_else(|| region_of_host().filter(|region| is_known_region(region)));
+        let (region, account) = (region.unwrap_or(&home.region), account.unwrap_or(&home.account));
+        if !is_account(account) || !is_region(region) || !is_name(name) {
+            return None;
+        }
+        Some(Self::new(&Home { account: account.to_owned(), region: region.to_owned() }, name))
+    }
+
+    /// The queue that the path of a request names, if it names one.
+    pub fn of_path(path: &str, host: &str, home: &Home) -> Option<Self> {
+        if path == "/" || path == "/queue" {
+            return None;
+        }
+        Self::parse_url(&format!("http://{host}{path}"), home)
+    }
+
+    pub fn of_arn(arn: &str) -> Option<Self> {
+        let parts: Vec<&str> = arn.split(':').collect();
+        match parts[..] {
+            ["arn", _, "sqs", region, account, name] if is_account(account) && is_region(region) && is_name(name) => {
+                Some(Self::new(&Home { account: account.to_owned(), region: region.to_owned() }, name))
+            }
+            _ => None,
+        }
+    }
+
+    pub fn arn(&self) -> String {
+        let Home { account, region } = &self.home;
+        format!("arn:{}:sqs:{region}:{account}:{}", self.home.partition(), self.name)
+    }
+
+    /// The path that means it whatever the host and the request are.
+    pub fn path(&self) -> String {
+        format!("/queue/{}/{}/{}", self.home.region, self.home.account, self.name)
+    }
+
+    /// Its URL at this base. The region is left out where requests mean it anyway.
+    pub fn url(&self, base: &str, default: &Home) -> String {
+        match self.home.region == default.region {
+            true => format!("{base}/{}/{}", self.home.account, self.name),
+            false => format!("{base}{}", self.path()),
+        }
+    }
+
+    /// Its name for other doors.
+    pub fn known_as(&self, default: &Home) -> String {
+        format!("{}{}", self.home.prefix(default), self.name)
+    }
+
+    /// The queue that other doors know by this name; `None` for one that SQS cannot name.
+    pub fn of_known(name: &str, default: &Home) -> Option<Self> {
+        if is_name(name) {
+            return Some(Self::new(default, name));
+        }
+        let mut parts = name.splitn(3, '.');
+        let (account, region, name) = (parts.next()?, parts.next()?, parts.next()?);
+        let home = Home { account: account.to_owned(), region: region.to_owned() };
+        (is_account(account) && is_region(region) && is_name(name) && home != *default).then(|| Self::new(&home, name))
+    }
+
+    pub fn is_fifo(&self) -> bool {
+        self.name.ends_with(FIFO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home(account: &str, region: &str) -> Home {
+        Home { account: account.into(), region: region.into() }
+    }
+
+    #[test]
+    fn a_url_of_any_emulator_means_its_queue() {
+        let here = home("000000000000", "us-east-1");
+        let place = |account, region| Some(Place::new(&home(account, region), "q-1.fifo"));
+        let same = [
+            "q-1.fifo",
+            "/000000000000/q-1.fifo",
+            "http://localhost:9324/000000000000/q-1.fifo",
+            "http://localhost:9324/000000000000/q-1.fifo/",
+            "http://localhost:9324/queue/q-1.fifo",
+            "https://queue.amazonaws.com/000000000000/q-1.fifo",
+            "http://sqs.local:9324/000000000000/q-1.fifo",
+            "http://[::1]:9324/000000000000/q-1.fifo",
+        ];
+        for url in same {
+            assert_eq!(Place::parse_url(url, &here), place("000000000000", "us-east-1"), "{url}");
+        }
+        let elsewhere = [
+            "https://sqs.eu-west-1.amazonaws.com/123456789012/q-1.fifo",
+            "https://eu-west-1.queue.amazonaws.com/123456789012/q-1.fifo",
+            "http://sqs.eu-west-1.localhost.localstack.cloud:4566/123456789012/q-1.fifo",
+            "http://localhost:4566/queue/eu-west-1/123456789012/q-1.fifo",
+            "/queue/eu-west-1/123456789012/q-1.fifo",
+        ];
+        for url in elsewhere {
+            assert_eq!(Place::parse_url(url, &here), place("123456789012", "eu-west-1"), "{url}");
+        }
+        for wrong in ["", "/", "http://x", "http://x/", "a b", "http://x/1/q", "http://x/a/b/c", "x/y/q", "a.b"] {
+            assert_eq!(Place::parse_url(wrong, &here), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn urls_arns_and_names_lead_back() {
+        let here = home("000000000000", "us-east-1");
+        for home in [here.clone(), home("000000000000", "eu-west-1"), home("123456789012", "us-east-1")] {
+            let place = Place::new(&home, "q_1");
+            assert_eq!(Place::parse_url(&place.url("http://h:1", &here), &here), Some(place.clone()));
+            assert_eq!(Place::of_arn(&place.arn()), Some(place.clone()));
+            assert_eq!(Place::of_known(&place.known_as(&here), &here), Some(place));
+        }
+        assert_eq!(Place::new(&here, "q").known_as(&here), "q");
+        assert_eq!(Place::new(&here, "q").arn(), "arn:aws:sqs:us-east-1:000000000000:q");
+        for other in ["a.b", "_inbox.x", "000000000000.us-east-1.q", "1.us-east-1.q", "123456789012.us-east-1.a.b"] {
+            assert_eq!(Place::of_known(other, &here), None, "{other}");
+        }
+    }
+}

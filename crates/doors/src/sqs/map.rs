@@ -1,0 +1,247 @@
+//! Requests as calls of the broker: which function answers which, and what all of them need.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use broker::{Broker, Received};
+use engine::queue::{QueueDefinition, QueueId};
+use net::Drain;
+use parking_lot::Mutex;
+
+use super::address::{Home, Place};
+use super::attributes;
+use super::check::{self, Rules};
+use super::codec::Answer;
+use super::errors::Result;
+use super::model::{List, Request, SendEntry, Text, required_text};
+
+/// Names that the door keeps in mind of queues that were deleted or purged lately.
+const LATELY_MAX: usize = 65_536;
+/// Attempts to receive that can be asked for again, and for how long.
+const ATTEMPTS_MAX: usize = 4096;
+const ATTEMPT_KEPT: Duration = Duration::from_secs(300);
+
+/// The door.
+pub(super) struct Sqs {
+    pub broker: Arc<Broker>,
+    /// Whose requests are that do not say so.
+    pub default: Home,
+    /// Where the URLs of queues lead, if not to where the request came to.
+    pub url: Option<String>,
+    /// How long a deleted queue's name is taken, and a queue cannot be purged again.
+    pub cooldown: Duration,
+    pub deleted: Mutex<Lately<String, ()>>,
+    pub purged: Mutex<Lately<String, ()>>,
+    /// What was given out under an id that the receiver may come back with.
+    pub attempts: Mutex<Attempts>,
+}
+
+/// What was given out, by the queue and the id of the attempt to receive.
+pub(super) type Attempts = Lately<(QueueId, String), Arc<Vec<Received>>>;
+
+/// What happened within some time, the oldest first. Whatever is too much is forgotten before its time.
+pub(super) struct Lately<K, V> {
+    found: HashMap<K, (Instant, V)>,
+    by_age: VecDeque<(Instant, K)>,
+    kept: Duration,
+    max: usize,
+}
+
+impl<K: Hash + Eq + Clone, V: Clone> Lately<K, V> {
+    fn new(kept: Duration, max: usize) -> Self {
+        Self { found: HashMap::new(), by_age: VecDeque::new(), kept, max }
+    }
+
+    pub fn get(&mut self, key: &K, now: Instant) -> Option<V> {
+        self.forget(now);
+        self.found.get(key).map(|(_, value)| value.clone())
+    }
+
+    pub fn insert(&mut self, key: K, value: V, now: Instant) {
+        self.forget(now);
+        self.found.insert(key.clone(), (now, value));
+        self.by_age.push_back((now, key));
+        if self.by_age.len() > self.max {
+            self.forget_oldest();
+        }
+    }
+
+    pub fn remove(&mut self, key: &K) {
+        self.found.remove(key);
+    }
+
+    fn forget(&mut self, now: Instant) {
+        while self.by_age.front().is_some_and(|(at, _)| *at + self.kept <= now) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        // A key that came again since then stays.
+        if let Some((at, key)) = self.by_age.pop_front()
+            && self.found.get(&key).is_some_and(|(newest, _)| *newest == at)
+        {
+            self.found.remove(&key);
+        }
+    }
+}
+
+/// Who asks, and how.
+pub(super) struct Asker<'t> {
+    /// Whose queues are meant where a name alone is given.
+    pub home: Home,
+    /// How the URLs of queues begin that lead back here.
+    pub base: String,
+    /// The trace that the request belongs to.
+    pub trace: Option<&'t str>,
+    pub drain: Drain,
+}
+
+/// A queue that a request is about.
+pub(super) struct Found {
+    pub place: Place,
+    pub definition: Arc<QueueDefinition>,
+}
+
+impl Found {
+    pub fn name(&self) -> &str {
+        self.definition.name.as_str()
+    }
+
+    /// What it asks of messages.
+    pub fn rules(&self, is_in_batch: bool) -> Rules {
+        let notes = &self.definition.notes;
+        Rules {
+            is_fifo: self.place.is_fifo(),
+            dedups_by_content: attributes::dedups_by_content(notes),
+            bytes_max: attributes::message_bytes_max(notes),
+            is_in_batch,
+        }
+    }
+}
+
+impl Sqs {
+    pub fn new(broker: Arc<Broker>, default: Home, url: Option<String>, cooldown: Duration) -> Self {
+        Self {
+            broker,
+            default,
+            url,
+            cooldown,
+            deleted: Mutex::new(Lately::new(cooldown, LATELY_MAX)),
+            purged: Mutex::new(Lately::new(cooldown, LATELY_MAX)),
+            attempts: Mutex::new(Lately::new(ATTEMPT_KEPT, ATTEMPTS_MAX)),
+        }
+    }
+
+    /// The queue that a request names.
+    pub async fn find(&self, asker: &Asker<'_>, queue_url: &Option<Text<'_>>) -> Result<Found> {
+        let url = required_text("QueueUrl", queue_url)?;
+        self.find_place(Place::parse(url, &asker.home)?).await
+    }
+
+    pub async fn find_place(&self, place: Place) -> Result<Found> {
+        let definition = self.broker.queue(&place.known_as(&self.default)).await?;
+        Ok(Found { place, definition })
+    }
+
+    pub async fn answer(&self, asker: &Asker<'_>, request: Request<'_>) -> Result<Answer> {
+        match request {
+            Request::SendMessage(request) => self.send(asker, request).await,
+            Request::SendMessageBatch(request) => self.send_batch(asker, request).await,
+            // The future of a long poll is what a connection costs that waits: what is in it is not in all others.
+            Request::ReceiveMessage(request) => Box::pin(self.receive(asker, request)).await,
+            Request::DeleteMessage(request) => self.delete(asker, request).await,
+            Request::DeleteMessageBatch(request) => self.delete_batch(asker, request).await,
+            Request::ChangeMessageVisibility(request) => self.change_visibility(asker, request).await,
+            Request::ChangeMessageVisibilityBatch(request) => self.change_visibility_batch(asker, request).await,
+            other => Box::pin(self.answer_control(asker, other)).await,
+        }
+    }
+
+    /// What is not about messages.
+    async fn answer_control(&self, asker: &Asker<'_>, request: Request<'_>) -> Result<Answer> {
+        match request {
+            Request::CreateQueue(request) => self.create_queue(asker, request).await,
+            Request::DeleteQueue(request) => self.delete_queue(asker, request).await,
+            Request::GetQueueUrl(request) => self.queue_url(asker, request).await,
+            Request::ListQueues(request) => self.list_queues(asker, request).await,
+            Request::ListDeadLetterSourceQueues(request) => self.list_sources(asker, request).await,
+            Request::GetQueueAttributes(request) => self.queue_attributes(asker, request).await,
+            Request::SetQueueAttributes(request) => self.set_queue_attributes(asker, request).await,
+            Request::PurgeQueue(request) => self.purge_queue(asker, request).await,
+            Request::TagQueue(request) => self.tag_queue(asker, request).await,
+            Request::UntagQueue(request) => self.untag_queue(asker, request).await,
+            Request::ListQueueTags(request) => self.list_tags(asker, request).await,
+            Request::AddPermission(request) => self.add_permission(asker, request).await,
+            Request::RemovePermission(request) => self.remove_permission(asker, request).await,
+            Request::StartMessageMoveTask(request) => self.start_move(asker, request).await,
+            Request::CancelMessageMoveTask(request) => self.cancel_move(request).await,
+            Request::ListMessageMoveTasks(request) => self.list_moves(request).await,
+            Request::SendMessage(_)
+            | Request::SendMessageBatch(_)
+            | Request::ReceiveMessage(_)
+            | Request::DeleteMessage(_)
+            | Request::DeleteMessageBatch(_)
+            | Request::ChangeMessageVisibility(_)
+            | Request::ChangeMessageVisibilityBatch(_) => {
+                unreachable!("invariant: requests about messages are answered elsewhere")
+            }
+        }
+    }
+}
+
+/// What of a request can be checked without a broker: its messages, and the attributes of a queue to be.
+pub(super) fn check(request: Request<'_>) -> Result<()> {
+    let home = Home { account: "000000000000".to_owned(), region: "us-east-1".to_owned() };
+    let rules = |is_fifo| Rules {
+        is_fifo,
+        dedups_by_content: false,
+        bytes_max: attributes::MESSAGE_BYTES_MAX,
+        is_in_batch: false,
+    };
+    match request {
+        Request::SendMessage(request) => {
+            Place::parse(required_text("QueueUrl", &request.queue_url)?, &home)?;
+            let entry = SendEntry::from(request);
+            check::check(&entry, rules(false)).map(drop).or(check::check(&entry, rules(true)).map(drop))
+        }
+        Request::SendMessageBatch(request) => {
+            let List(entries) = request.entries.unwrap_or_default();
+            check::check_batch("Entry", &entries, |entry| entry.id.as_ref().map(Text::as_str))?;
+            check::check_send_batch(&entries, rules(true))
+        }
+        Request::CreateQueue(request) => {
+            let place = Place::new(&home, required_text("QueueName", &request.queue_name)?);
+            let given = request.attributes.unwrap_or_default();
+            let given = given.iter().map(|(name, value)| (name, value.as_str()));
+            attributes::Attributes::new(place.is_fifo()).apply(&place, &home, given)
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lately_is_forgotten_in_time_and_for_want_of_room() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut lately = Lately::new(Duration::from_secs(10), 2);
+        lately.insert("a", 1, at(0));
+        lately.insert("a", 2, at(5));
+        assert_eq!((lately.get(&"a", at(10)), lately.get(&"a", at(15))), (Some(2), None));
+        for (i, key) in ["x", "y", "z"].into_iter().enumerate() {
+            lately.insert(key, i, at(20));
+        }
+        assert_eq!(
+            (lately.get(&"x", at(20)), lately.get(&"y", at(20)), lately.get(&"z", at(20))),
+            (None, Some(1), Some(2))
+        );
+        lately.remove(&"z");
+        assert_eq!(lately.get(&"z", at(20)), None);
+    }
+}

@@ -1,0 +1,420 @@
+//! Messages sent, received and deleted.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use broker::{OutMessage, Receipt, Receive, Received};
+use bytes::Bytes;
+use engine::ErrorKind;
+use engine::queue::{LeaseError, Message, MessageId, header};
+
+use super::address::Place;
+use super::attributes::{self, VISIBILITY_S_MAX, WAIT_S_MAX};
+use super::check::{self, Outgoing, TRACE, check_batch, check_send_batch, fifo_id};
+use super::codec::{Answer, Sent, Shown, ShownAttribute, sequence_number};
+use super::digest;
+use super::errors::{Failure, INVALID_ATTRIBUTE_NAME, INVALID_RECEIPT, OVER_LIMIT, Result};
+use super::map::{Asker, Found, Sqs};
+use super::model::{
+    Action, DeleteMessage, DeleteMessageBatch, Int, List, ReceiptEntry, ReceiveMessage, SendEntry, SendMessage,
+    SendMessageBatch, Text, required, required_text,
+};
+
+/// Messages of one answer.
+const RECEIVE_MAX: i64 = 10;
+/// Bodies of one answer, beyond the first.
+const RECEIVE_BYTES_MAX: usize = 11 << 20;
+
+/// What a receiver may ask to be told of a message.
+const SYSTEM: [&str; 9] = [
+    "SenderId",
+    "SentTimestamp",
+    "ApproximateReceiveCount",
+    "ApproximateFirstReceiveTimestamp",
+    "SequenceNumber",
+    "MessageDeduplicationId",
+    "MessageGroupId",
+    TRACE,
+    "DeadLetterQueueSourceArn",
+];
+
+/// What of a message is shown.
+pub(super) struct View<'t> {
+    pub system: Vec<&'t str>,
+    pub attributes: Vec<&'t str>,
+}
+
+impl View<'_> {
+    /// Everything.
+    pub fn all() -> Self {
+        Self { system: vec!["All"], attributes: vec!["All"] }
+    }
+
+    fn has_system(&self, name: &str) -> bool {
+        self.system.iter().any(|wanted| *wanted == "All" || *wanted == name)
+    }
+
+    /// Attributes are asked for by name, or by how it begins.
+    fn has_attribute(&self, name: &str) -> bool {
+        self.attributes.iter().any(|wanted| match wanted.strip_suffix(".*") {
+            Some(prefix) => name.starts_with(prefix),
+            None => *wanted == "All" || *wanted == name,
+        })
+    }
+}
+
+/// What is known of a message beside what its sender gave it.
+pub(super) struct Known {
+    pub id: MessageId,
+    pub attempts: u32,
+    pub first_received_ms: Option<u64>,
+}
+
+impl Sqs {
+    pub async fn send(&self, asker: &Asker<'_>, mut request: SendMessage<'_>) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url.take()).await?;
+        let entry = SendEntry::from(request);
+        let outgoing = check::check(&entry, found.rules(false))?;
+        let mut sent = self.send_checked(asker, &found, &[outgoing]).await?;
+        sent.pop().expect("invariant: each message has an answer").map(Answer::Sent)
+    }
+
+    pub async fn send_batch(&self, asker: &Asker<'_>, request: SendMessageBatch<'_>) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url).await?;
+        let List(entries) = request.entries.unwrap_or_default();
+        check_batch("SendMessageBatchRequestEntry", &entries, |entry| entry.id.as_ref().map(Text::as_str))?;
+        let rules = found.rules(true);
+        check_send_batch(&entries, rules)?;
+        let checked: Vec<_> = entries.iter().map(|entry| check::check(entry, rules)).collect();
+        let mut good = Vec::with_capacity(checked.len());
+        let outcomes: Vec<Result<()>> =
+            checked.into_iter().map(|one| one.map(|outgoing| good.push(outgoing))).collect();
+        let sent = match good.is_empty() {
+            true => Vec::new(),
+            false => self.send_checked(asker, &found, &good).await?,
+        };
+        let mut sent = sent.into_iter();
+        let results = entries.iter().zip(outcomes).map(|(entry, outcome)| {
+            let id = entry.id.as_ref().map_or("", Text::as_str).to_owned();
+            let sent = outcome.and_then(|()| sent.next().expect("invariant: each message has an answer"));
+            (id, sent)
+        });
+        Ok(Answer::SentBatch(results.collect()))
+    }
+
+    async fn send_checked(
+        &self,
+        asker: &Asker<'_>,
+        found: &Found,
+        messages: &[Outgoing<'_>],
+    ) -> Result<Vec<Result<Sent>>> {
+        let types: Vec<String> = messages.iter().map(types_of).collect();
+        let headers: Vec<Vec<(&str, &[u8])>> =
+            messages.iter().zip(&types).map(|(message, types)| headers_of(asker, message, types)).collect();
+        let out: Vec<OutMessage<'_>> = messages
+            .iter()
+            .zip(&headers)
+            .map(|(message, headers)| OutMessage {
+                body: message.body.as_bytes(),
+                group: message.group.map(str::as_bytes),
+                dedup: message.dedup.as_deref(),
+                headers,
+                delay_ms: message.delay_ms,
+            })
+            .collect();
+        let sent = self.broker.send(found.name(), &out).await?;
+        let answers = sent.into_iter().zip(messages).map(|(sent, message)| {
+            let sent = sent?;
+            let mut attributes = message.attributes.clone();
+            Ok(Sent {
+                id: sent.id.to_string(),
+                body_md5: digest::of_body(message.body.as_bytes()),
+                attributes_md5: digest::of_attributes(&mut attributes),
+                system_attributes_md5: message.system_attributes_md5,
+                sequence: found.place.is_fifo().then_some(sent.offset),
+            })
+        });
+        Ok(answers.collect())
+    }
+
+    pub async fn receive(&self, asker: &Asker<'_>, request: ReceiveMessage<'_>) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url).await?;
+        let view = view_of(&request)?;
+        let max = match request.max_number_of_messages {
+            None => 1,
+            Some(Int(max)) if (1..=RECEIVE_MAX).contains(&max) => max as usize,
+            Some(Int(max)) => {
+                return Err(Failure::value("MaxNumberOfMessages", max, "Must be between 1 and 10, if provided."));
+            }
+        };
+        let within = |name: &str, given: &Option<Int>, most: u64, reason: &str| {
+            let check = |Int(value): Int| match u64::try_from(value) {
+                Ok(value) if value <= most => Ok(value),
+                _ => Err(Failure::value(name, value, reason)),
+            };
+            given.map(check).transpose()
+        };
+        let reason = "Must be >= 0 and <= 20, if provided.";
+        let wait_s = within("WaitTimeSeconds", &request.wait_time_seconds, WAIT_S_MAX, reason)?;
+        let reason = "Must be >= 0 and <= 43200, if provided.";
+        let lease_s = within("VisibilityTimeout", &request.visibility_timeout, VISIBILITY_S_MAX, reason)?;
+        let attempt = fifo_id("ReceiveRequestAttemptId", &request.receive_request_attempt_id)?;
+        if let (Some(id), false) = (attempt, found.place.is_fifo()) {
+            let reason = "The request includes a parameter that is not valid for this queue type.";
+            return Err(Failure::value("ReceiveRequestAttemptId", id, reason));
+        }
+        let receive = Receive {
+            max,
+            bytes_max: RECEIVE_BYTES_MAX,
+            lease_ms: lease_s.map(|seconds| seconds * 1000),
+            wait: Duration::from_secs(wait_s.unwrap_or_else(|| attributes::wait_s(&found.definition.notes))),
+        };
+        let messages = match attempt {
+            None => Arc::new(self.take(asker, &found, &receive).await?),
+            Some(id) => self.take_again(asker, &found, &receive, id).await?,
+        };
+        let shown = messages.iter().map(|received| {
+            let receipt = self.broker.seal(&found.definition, &received.receipt)?;
+            let known = Known {
+                id: received.id,
+                attempts: received.attempts,
+                first_received_ms: Some(received.first_received_ms),
+            };
+            Ok(self.show(&found.place, &view, &received.message, &known, receipt))
+        });
+        Ok(Answer::Messages(shown.collect::<Result<_>>()?))
+    }
+
+    /// Waits for messages as long as the client asks, but not past the begin of the drain.
+    async fn take(&self, asker: &Asker<'_>, found: &Found, receive: &Receive) -> Result<Vec<Received>> {
+        let mut drain = asker.drain.clone();
+        let taken = tokio::select! {
+            biased;
+            taken = self.broker.receive(found.name(), receive) => taken,
+            () = drain.begun(), if !receive.wait.is_zero() => return Ok(Vec::new()),
+        };
+        match taken {
+            Err(error) if error.kind == ErrorKind::Busy => match found.place.is_fifo() {
+                // Nothing is said of the limit of a FIFO queue.
+                true => Ok(Vec::new()),
+                false => Err(Failure::new(&OVER_LIMIT, error.message)),
+            },
+            taken => Ok(taken?),
+        }
+    }
+
+    /// The same messages as the last time under this id, if all of them are still with that receiver.
+    async fn take_again(
+        &self,
+        asker: &Asker<'_>,
+        found: &Found,
+        receive: &Receive,
+        id: &str,
+    ) -> Result<Arc<Vec<Received>>> {
+        let key = (found.definition.id, id.to_owned());
+        let before = self.attempts.lock().get(&key, Instant::now());
+        if let Some(before) = before {
+            let lease_ms = receive.lease_ms.unwrap_or(found.definition.settings.lease_ms);
+            let leases: Vec<(Receipt, u64)> = before.iter().map(|received| (received.receipt, lease_ms)).collect();
+            let extended = self.broker.extend(found.name(), &leases).await?;
+            if extended.iter().all(Result::is_ok) {
+                return Ok(before);
+            }
+            self.attempts.lock().remove(&key);
+        }
+        let taken = Arc::new(self.take(asker, found, receive).await?);
+        if !taken.is_empty() {
+            self.attempts.lock().insert(key, taken.clone(), Instant::now());
+        }
+        Ok(taken)
+    }
+
+    /// A message as a client sees it.
+    pub fn show(&self, place: &Place, view: &View<'_>, message: &Message, known: &Known, receipt: String) -> Shown {
+        let mut system = Vec::new();
+        let mut add = |name: &'static str, value: &mut dyn FnMut() -> Option<String>| {
+            if view.has_system(name) {
+                system.extend(value().map(|value| (name, value)));
+            }
+        };
+        let of_header = |name: &str| message.header(name).map(str::to_owned);
+        let is_fifo = place.is_fifo();
+        add("SenderId", &mut || Some(of_header(header::SENDER).unwrap_or_else(|| place.home.account.clone())));
+        add("SentTimestamp", &mut || Some(message.sent_ms().to_string()));
+        add("ApproximateReceiveCount", &mut || Some(known.attempts.to_string()));
+        add("ApproximateFirstReceiveTimestamp", &mut || known.first_received_ms.map(|ms| ms.to_string()));
+        add("SequenceNumber", &mut || is_fifo.then(|| sequence_number(message.offset())));
+        add("MessageDeduplicationId", &mut || of_header(header::DEDUP));
+        add("MessageGroupId", &mut || message.group().map(|group| String::from_utf8_lossy(group).into_owned()));
+        add(TRACE, &mut || of_header(header::TRACE));
+        add("DeadLetterQueueSourceArn", &mut || {
+            Some(Place::of_known(message.header(header::SOURCE)?, &self.default)?.arn())
+        });
+        let types = if view.attributes.is_empty() { None } else { message.header(header::TYPES) };
+        let types = types.unwrap_or_default();
+        let attributes = message.headers().filter_map(|(name, value)| {
+            let text = std::str::from_utf8(name).ok().filter(|name| view.has_attribute(name))?;
+            let data_type = match type_in(types, text) {
+                Some(data_type) => data_type.into_owned(),
+                None if std::str::from_utf8(value).is_ok() => "String".to_owned(),
+                None => "Binary".to_owned(),
+            };
+            Some(ShownAttribute { name: name.clone(), data_type, value: value.clone() })
+        });
+        // Of headers with the same name, which other doors know, the first is shown.
+        let mut shown: Vec<ShownAttribute> = Vec::new();
+        for attribute in attributes.take(if view.attributes.is_empty() { 0 } else { usize::MAX }) {
+            if !shown.iter().any(|other| other.name == attribute.name) {
+                shown.push(attribute);
+            }
+        }
+        let body: Bytes = message.body().clone();
+        Shown { id: known.id.to_string(), receipt, body, system, attributes: shown }
+    }
+
+    pub async fn delete(&self, asker: &Asker<'_>, request: DeleteMessage<'_>) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url).await?;
+        let handle = required_text("ReceiptHandle", &request.receipt_handle)?;
+        let receipt = self.receipt(&found, handle)?;
+        let answers = self.broker.ack(found.name(), &[receipt]).await?;
+        for answer in answers {
+            deleted(answer, handle)?;
+        }
+        Ok(Answer::Nothing)
+    }
+
+    pub async fn delete_batch(&self, asker: &Asker<'_>, request: DeleteMessageBatch<'_>) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url).await?;
+        let List(entries) = request.entries.unwrap_or_default();
+        let handles = handles("DeleteMessageBatchRequestEntry", &entries)?;
+        let receipts: Vec<Result<Receipt>> = handles.iter().map(|handle| self.receipt(&found, handle)).collect();
+        let good: Vec<Receipt> = receipts.iter().filter_map(|receipt| receipt.as_ref().ok().copied()).collect();
+        let mut answers = self.broker.ack(found.name(), &good).await?.into_iter();
+        let results = entries.iter().zip(handles).zip(receipts).map(|((entry, handle), receipt)| {
+            let id = entry.id.as_ref().map_or("", Text::as_str).to_owned();
+            let result =
+                receipt.and_then(|_| deleted(answers.next().expect("invariant: each receipt has an answer"), handle));
+            (id, result)
+        });
+        Ok(Answer::DoneBatch(Action::DeleteMessageBatch, results.collect()))
+    }
+
+    /// What a receipt handle stands for.
+    pub fn receipt(&self, found: &Found, handle: &str) -> Result<Receipt> {
+        self.broker.unseal(&found.definition, handle).map_err(|error| match error.kind {
+            ErrorKind::Invalid => {
+                let message = format!("The input receipt handle \"{handle}\" is not a valid receipt handle.");
+                Failure::new(&INVALID_RECEIPT, message)
+            }
+            _ => error.into(),
+        })
+    }
+}
+
+/// A message that is gone already was deleted well.
+fn deleted(answer: Result<(), LeaseError>, handle: &str) -> Result<()> {
+    match answer {
+        Ok(()) | Err(LeaseError::Gone) => Ok(()),
+        Err(LeaseError::Expired | LeaseError::NotLeased | LeaseError::TooLong) => {
+            Err(Failure::value("ReceiptHandle", handle, "The receipt handle has expired."))
+        }
+    }
+}
+
+/// The handles of a batch whose entries are as they should be.
+pub(super) fn handles<'t>(name: &str, entries: &'t [ReceiptEntry<'_>]) -> Result<Vec<&'t str>> {
+    check_batch(name, entries, |entry| entry.id.as_ref().map(Text::as_str))?;
+    let handle = |(i, entry): (usize, &'t ReceiptEntry<'_>)| {
+        required(&format!("{name}.{}.ReceiptHandle", i + 1), &entry.receipt_handle).map(Text::as_str)
+    };
+    entries.iter().enumerate().map(handle).collect()
+}
+
+/// What a receiver wants to be told.
+fn view_of<'t>(request: &'t ReceiveMessage<'_>) -> Result<View<'t>> {
+    let names = |list: &'t Option<List<Text<'_>>>| -> Vec<&'t str> {
+        list.iter().flat_map(|List(names)| names.iter().map(Text::as_str)).collect()
+    };
+    let (system, old) = (names(&request.message_system_attribute_names), names(&request.attribute_names));
+    let is_known = |name: &str| name == "All" || SYSTEM.contains(&name) || attributes::NAMES.contains(&name);
+    if let Some(unknown) = system.iter().chain(&old).find(|name| !is_known(name)) {
+        return Err(Failure::new(&INVALID_ATTRIBUTE_NAME, format!("Unknown Attribute {unknown}.")));
+    }
+    let system = if system.is_empty() { old } else { system };
+    Ok(View { system, attributes: names(&request.message_attribute_names) })
+}
+
+/// The headers of a message: its attributes, and what else is known of it.
+fn headers_of<'t>(asker: &'t Asker<'_>, message: &Outgoing<'t>, types: &'t str) -> Vec<(&'t str, &'t [u8])> {
+    let mut headers: Vec<(&str, &[u8])> = Vec::with_capacity(message.attributes.len() + 3);
+    headers.extend(message.attributes.iter().map(|attribute| (attribute.name, attribute.value)));
+    if !types.is_empty() {
+        headers.push((header::TYPES, types.as_bytes()));
+    }
+    headers.push((header::SENDER, asker.home.account.as_bytes()));
+    if let Some(trace) = message.trace.or(asker.trace) {
+        headers.push((header::TRACE, trace.as_bytes()));
+    }
+    headers
+}
+
+/// The types of attributes that cannot be told by their values.
+fn types_of(message: &Outgoing<'_>) -> String {
+    let mut types = String::new();
+    for attribute in &message.attributes {
+        let is_text = std::str::from_utf8(attribute.value).is_ok();
+        if attribute.data_type != if is_text { "String" } else { "Binary" } {
+            let separator = if types.is_empty() { "" } else { "," };
+            types.extend([separator, &escaped(attribute.name), "=", &escaped(attribute.data_type)]);
+        }
+    }
+    types
+}
+
+/// The type of an attribute, where it is written down.
+fn type_in<'t>(types: &'t str, name: &str) -> Option<Cow<'t, str>> {
+    let mut pairs = types.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(other, _)| unescaped(other) == name).map(|(_, data_type)| unescaped(data_type))
+}
+
+fn escaped(text: &str) -> Cow<'_, str> {
+    match text.contains([',', '=', '%']) {
+        true => text.replace('%', "%25").replace(',', "%2C").replace('=', "%3D").into(),
+        false => text.into(),
+    }
+}
+
+fn unescaped(text: &str) -> Cow<'_, str> {
+    match text.contains('%') {
+        true => text.replace("%2C", ",").replace("%3D", "=").replace("%25", "%").into(),
+        false => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_lead_back_whatever_is_in_them() {
+        for (name, data_type) in [("a", "Number"), ("a", "String.a,b=c%2C"), ("ä", "Binary.gif%")] {
+            let types = format!("x=Number,{}={}", escaped(name), escaped(data_type));
+            assert_eq!(type_in(&types, name).as_deref(), Some(data_type));
+        }
+        assert_eq!((type_in("", "a"), type_in("a", "a"), type_in("b=Number", "a")), (None, None, None));
+    }
+
+    #[test]
+    fn attributes_are_asked_for_by_name_or_by_how_it_begins() {
+        let asked = |wanted: &[&'static str]| {
+            let view = View { system: Vec::new(), attributes: wanted.to_vec() };
+            ["Foo", "Foo.Bar", "foo", "Help.Me"].map(|name| view.has_attribute(name))
+        };
+        assert_eq!(asked(&[]), [false; 4]);
+        assert_eq!((asked(&["All"]), asked(&[".*"])), ([true; 4], [true; 4]));
+        assert_eq!(asked(&["Foo.*"]), [true, true, false, false]);
+        assert_eq!(asked(&["foo", "Help.*"]), [false, false, true, true]);
+        assert_eq!(asked(&["Fo"]), [false; 4]);
+    }
+}

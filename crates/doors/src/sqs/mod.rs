@@ -1,0 +1,414 @@
+//! The SQS door: what Amazon's SDKs and tools speak to queues, AWS JSON 1.0 and the older Query protocol on one port.
+
+mod address;
+mod attributes;
+mod check;
+mod codec;
+mod digest;
+mod errors;
+mod json;
+mod map;
+mod messages;
+mod model;
+mod moves;
+mod peek;
+mod permissions;
+mod query;
+mod queues;
+pub mod sigv4;
+mod visibility;
+mod xml;
+
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use broker::Broker;
+use broker::metrics::{Collect, Exposition};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, ORIGIN};
+use hyper::http::request::Parts;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response};
+use net::http::{
+    Caller, HttpServer, HttpSettings, HttpStats, IpNetwork, Plaintext, Reason, Refusal, RequestBody, SecurityHeaders,
+};
+use net::tls::Tls;
+use net::{Acceptor, Connections, Drain};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use address::{Home, Place};
+pub use address::{is_account, is_region};
+use codec::{Answer, Call, Protocol};
+use errors::{ACCESS_DENIED, Failure, INVALID_ADDRESS, Result, SERIALIZATION, UNAVAILABLE};
+use map::{Asker, Sqs};
+use model::Action;
+use query::Form;
+use sigv4::Auth;
+
+/// A message of a MiB takes three times as much where each of its bytes is escaped.
+const BODY_BYTES_MAX: usize = 4 << 20;
+/// Bytes of request bodies that all connections together may have on their way.
+const BODIES_BYTES_MAX: usize = 256 << 20;
+/// Bytes of a path with its query, which may be a whole request, and of all headers.
+const URI_BYTES_MAX: usize = 64 << 10;
+const HEADER_BYTES_MAX: usize = 64 << 10;
+/// How long a connection may wait for its next request: clients keep theirs for about a minute.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a client may take to read on in its answer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a connection may take to end once the drain has begun.
+const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
+const TRACE: &str = "x-amzn-trace-id";
+
+/// How the door is set up.
+pub struct Settings {
+    pub address: SocketAddr,
+    /// Whose requests are that do not say so, and where.
+    pub account: String,
+    pub region: String,
+    /// How the URLs of queues begin, if not with where the request came to.
+    pub url: Option<String>,
+    /// How long a deleted queue's name is taken, and a queue cannot be purged again.
+    pub cooldown: Duration,
+    pub auth: Auth,
+    /// How long a connection may take for the headers of a request.
+    pub header_timeout: Duration,
+    /// Whether a client that is not on this machine may speak without TLS.
+    pub allow_plain: bool,
+    /// With it, clients may also speak TLS, on the same port.
+    pub tls: Option<Arc<Tls>>,
+    /// Who is believed when it says for whom it forwards a request.
+    pub trusted_proxies: Vec<IpNetwork>,
+    /// Whether each request is logged.
+    pub access_log: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            account: "000000000000".to_owned(),
+            region: "us-east-1".to_owned(),
+            url: None,
+            cooldown: Duration::ZERO,
+            auth: Auth::Off,
+            header_timeout: Duration::from_secs(5),
+            allow_plain: false,
+            tls: None,
+            trusted_proxies: Vec::new(),
+            access_log: false,
+        }
+    }
+}
+
+impl Settings {
+    fn runtime(&self) -> HttpSettings {
+        HttpSettings {
+            header_timeout: self.header_timeout,
+            idle_timeout: IDLE_TIMEOUT,
+            write_timeout: WRITE_TIMEOUT,
+            drain_timeout: CLOSE_WAIT_MAX,
+            answers_while_draining: true,
+            uri_bytes_max: URI_BYTES_MAX,
+            header_bytes_max: HEADER_BYTES_MAX,
+            body_bytes_max: BODY_BYTES_MAX as u64,
+            trusted_proxies: self.trusted_proxies.clone(),
+            security_headers: SecurityHeaders::None,
+            access_log: self.access_log,
+            plaintext: if self.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback },
+            refusal_body,
+            ..HttpSettings::default()
+        }
+    }
+}
+
+/// What all requests of the door share.
+struct Door {
+    sqs: Sqs,
+    auth: Auth,
+    bodies: Arc<Semaphore>,
+    ids: RequestIds,
+    calls: [AtomicU64; Action::ALL.len()],
+}
+
+/// Ids of requests: of one run, all differ, and no two runs have the same.
+struct RequestIds {
+    origin: u64,
+    count: AtomicU64,
+}
+
+impl RequestIds {
+    fn new() -> Self {
+        Self { origin: RandomState::new().hash_one(SystemTime::now()), count: AtomicU64::new(0) }
+    }
+
+    fn next(&self) -> String {
+        let (a, b) = (self.origin, self.count.fetch_add(1, Ordering::Relaxed));
+        let part = |bits: u64, from: u32, count: u32| bits >> from & ((1 << count) - 1);
+        let (first, second, third) = (part(a, 32, 32), part(a, 16, 16), part(a, 0, 12));
+        format!("{first:08x}-{second:04x}-4{third:03x}-8{:03x}-{:012x}", part(b, 48, 12), part(b, 0, 48))
+    }
+}
+
+/// What a request is an answer to, once it is known.
+struct Answered {
+    protocol: Protocol,
+    action: Option<Action>,
+    answer: Result<Answer>,
+}
+
+impl Door {
+    async fn serve(&self, request: Request<RequestBody>) -> Response<Full<Bytes>> {
+        let (head, body) = request.into_parts();
+        let id = self.ids.next();
+        let answered = match self.read(&head, body).await {
+            Ok((body, _permit)) => self.answer(&head, &body).await,
+            Err(failure) => Answered { protocol: spoken_by(&head.headers), action: None, answer: Err(failure) },
+        };
+        let Answered { protocol, action, answer } = answered;
+        codec::respond(protocol, action, &answer, &id).map(Full::new)
+    }
+
+    /// The whole body, and the right to its bytes.
+    async fn read(&self, head: &Parts, mut body: RequestBody) -> Result<(Bytes, Option<OwnedSemaphorePermit>)> {
+        expect_same_origin(head)?;
+        let mut permit: Option<OwnedSemaphorePermit> = None;
+        // A body in one piece is not copied.
+        let (mut first, mut gathered) = (Bytes::new(), BytesMut::new());
+        while let Some(frame) = body.frame().await {
+            let frame =
+                frame.map_err(|error| Failure::new(&SERIALIZATION, format!("the body cannot be read: {error}")))?;
+            let Ok(data) = frame.into_data() else {
+                // Trailers say nothing here.
+                continue;
+            };
+            let right = u32::try_from(data.len()).ok().and_then(|n| self.bodies.clone().try_acquire_many_owned(n).ok());
+            let right = right.ok_or_else(|| {
+                Failure::new(&UNAVAILABLE, "Too many bytes of requests are on their way already; slow down.")
+            })?;
+            match &mut permit {
+                Some(permit) => permit.merge(right),
+                None => permit = Some(right),
+            }
+            if first.is_empty() && gathered.is_empty() {
+                first = data;
+            } else {
+                gathered.extend_from_slice(&std::mem::take(&mut first));
+                gathered.extend_from_slice(&data);
+            }
+        }
+        Ok((if gathered.is_empty() { first } else { gathered.freeze() }, permit))
+    }
+
+    async fn answer(&self, head: &Parts, body: &[u8]) -> Answered {
+        let failed = |failure| Answered { protocol: spoken_by(&head.headers), action: None, answer: Err(failure) };
+        let asker = match self.asker(head, body) {
+            Ok(asker) => asker,
+            Err(failure) => return failed(failure),
+        };
+        if let Some(rest) = head.uri.path().strip_prefix(peek::PATH) {
+            return self.peek(head, body, &asker, rest).await;
+        }
+        let host = host_of(head).unwrap_or_default();
+        let of_queue = Place::of_path(head.uri.path(), host, &asker.home);
+        let call = match Call::new(head, body, of_queue.as_ref()) {
+            Ok(call) => call,
+            Err(failure) => return failed(failure),
+        };
+        let action = call.action.as_ref().ok().copied();
+        let answer = match call.protocol == Protocol::Query && of_queue.is_none() && !is_root(head.uri.path()) {
+            true => {
+                let message = format!("The address {} is not valid for this endpoint.", head.uri.path());
+                Err(Failure::new(&INVALID_ADDRESS, message))
+            }
+            false => match call.request(body) {
+                Ok(request) => self.sqs.answer(&asker, request).await,
+                Err(failure) => Err(failure),
+            },
+        };
+        if let Some(action) = action {
+            self.calls[action as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        Answered { protocol: call.protocol, action, answer }
+    }
+
+    async fn peek(&self, head: &Parts, body: &[u8], asker: &Asker<'_>, rest: &str) -> Answered {
+        let wants_json = |name| header(&head.headers, name).is_some_and(|value| value.contains("json"));
+        let protocol = if wants_json(ACCEPT) || wants_json(CONTENT_TYPE) { Protocol::Json } else { Protocol::Query };
+        let query = head.uri.query().unwrap_or_default().as_bytes();
+        let answer = match Form::parse(&[query, body]) {
+            Ok(form) => Box::pin(self.sqs.peek(asker, rest, &form)).await,
+            Err(failure) => Err(failure),
+        };
+        Answered { protocol, action: Some(Action::ReceiveMessage), answer }
+    }
+
+    /// Who makes a request, as far as that is so.
+    fn asker<'t>(&self, head: &'t Parts, body: &'t [u8]) -> Result<Asker<'t>> {
+        let Some(caller) = head.extensions.get::<Caller>() else {
+            return Err(Failure::new(&errors::INTERNAL, "a request came without its connection"));
+        };
+        if caller.connection.is_listener_draining() {
+            return Err(Failure::new(&UNAVAILABLE, "The broker is shutting down."));
+        }
+        let signed = sigv4::Request {
+            method: head.method.as_str(),
+            path: head.uri.path(),
+            query: head.uri.query().unwrap_or_default(),
+            authority: head.uri.authority().map(|authority| authority.as_str()),
+            headers: &head.headers,
+            body,
+        };
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let identity = self.auth.identify(&signed, now_s)?;
+        let default = &self.sqs.default;
+        let home = Home {
+            account: identity.account.unwrap_or(&default.account).to_owned(),
+            region: identity.region.filter(|region| is_region(region)).unwrap_or(&default.region).to_owned(),
+        };
+        let base = match (&self.sqs.url, host_of(head)) {
+            (Some(url), _) => url.clone(),
+            (None, host) => {
+                let scheme = if caller.is_secure { "https" } else { "http" };
+                format!("{scheme}://{}", host.unwrap_or("localhost"))
+            }
+        };
+        Ok(Asker { home, base, trace: header(&head.headers, TRACE), drain: caller.connection.drain() })
+    }
+
+    /// Shows what the door does among the broker's metrics.
+    fn register(self: &Arc<Self>, stats: Arc<HttpStats>) {
+        let door = self.clone();
+        self.sqs.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| door.expose(&stats, out))));
+    }
+
+    fn expose(&self, stats: &HttpStats, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let calls = Action::ALL.iter().zip(&self.calls);
+        let calls: Vec<_> =
+            calls.map(|(action, count)| (action.name().to_owned(), count.load(Ordering::Relaxed))).collect();
+        out.counters("thalweg_sqs_calls", "Requests of SQS clients by what they asked for", "action", &calls)?;
+        let requests: Vec<(String, u64)> =
+            (1..).zip(stats.requests()).map(|(class, count)| (format!("{class}xx"), count)).collect();
+        out.counters("thalweg_sqs_requests", "Requests of SQS clients answered", "status", &requests)?;
+        let refused: Vec<(String, u64)> =
+            Reason::ALL.iter().map(|reason| (reason.name().to_owned(), stats.refused(*reason))).collect();
+        out.counters("thalweg_sqs_refused", "Requests and connections refused by the SQS door", "reason", &refused)?;
+        let cut = [("stalled".to_owned(), stats.stalled()), ("overdue".to_owned(), stats.overdue())];
+        out.counters("thalweg_sqs_cut", "Connections of SQS clients that were cut", "reason", &cut)?;
+        let (read, written) = stats.bytes();
+        out.counter("thalweg_sqs_read_bytes", "Bytes that came from SQS clients", read)?;
+        out.counter("thalweg_sqs_written_bytes", "Bytes that went to SQS clients", written)
+    }
+}
+
+fn header(headers: &HeaderMap, name: impl hyper::header::AsHeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// The host that a request is for, with its port.
+fn host_of(head: &Parts) -> Option<&str> {
+    header(&head.headers, HOST).or_else(|| head.uri.authority().map(|authority| authority.as_str()))
+}
+
+fn is_root(path: &str) -> bool {
+    matches!(path, "" | "/" | "/queue" | "/queue/")
+}
+
+/// What a client understands that sent something else than a request.
+fn spoken_by(headers: &HeaderMap) -> Protocol {
+    match headers.contains_key(codec::TARGET)
+        || header(headers, CONTENT_TYPE).is_some_and(|value| value.contains("json"))
+    {
+        true => Protocol::Json,
+        false => Protocol::Query,
+    }
+}
+
+/// Refuses what a page of another site makes a browser send.
+fn expect_same_origin(head: &Parts) -> Result<()> {
+    let Some(origin) = head.headers.get(ORIGIN) else {
+        return Ok(());
+    };
+    let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site);
+    match (site, host_of(head)) {
+        (Some(site), Some(host)) if site.eq_ignore_ascii_case(host) => Ok(()),
+        _ => Err(Failure::new(&ACCESS_DENIED, "A page of another origin may not use this broker.")),
+    }
+}
+
+/// What the runtime refuses, worded as any other error of this door. Nobody knows what the client speaks; every SDK
+/// acts upon the status.
+fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
+    let code = match refusal.reason {
+        Reason::Malformed | Reason::Method | Reason::UriSize | Reason::HeaderSize | Reason::BodySize => &SERIALIZATION,
+        Reason::Plaintext | Reason::Host => &ACCESS_DENIED,
+        Reason::HeaderTimeout | Reason::BodyTimeout | Reason::Rate | Reason::Connections => &UNAVAILABLE,
+        Reason::Service => &errors::INTERNAL,
+    };
+    let failure = Failure::new(code, refusal.message.clone());
+    (HeaderValue::from_static(codec::JSON), codec::json_error(&failure).into())
+}
+
+/// Reads a request as the door does, and checks its queue and its messages, for whoever tries it with any bytes.
+/// Whether it may be one; `action` counts those that there are, round and round.
+pub fn check_request(action: usize, is_query: bool, body: &[u8]) -> bool {
+    let action = Action::ALL[action % Action::ALL.len()];
+    if !is_query {
+        return json::decode(action, body).and_then(map::check).is_ok();
+    }
+    let Ok(mut form) = Form::parse(&[body]) else {
+        return false;
+    };
+    form.sort();
+    model::Request::deserialize(action, form.tree()).is_ok_and(|request| map::check(request).is_ok())
+}
+
+/// Opens the door. It serves until the drain begins. The address is the bound one.
+pub async fn open(
+    settings: Settings,
+    broker: Arc<Broker>,
+    limit: Arc<Connections>,
+    drain: Drain,
+) -> io::Result<SocketAddr> {
+    let acceptor = Acceptor::bind(settings.address)?;
+    let address = acceptor.local_addr()?;
+    let runtime = settings.runtime();
+    let Settings { account, region, url, cooldown, auth, tls, .. } = settings;
+    let door = Arc::new(Door {
+        sqs: Sqs::new(broker, Home { account, region }, url, cooldown),
+        auth,
+        bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
+        ids: RequestIds::new(),
+        calls: std::array::from_fn(|_| AtomicU64::new(0)),
+    });
+    let served = door.clone();
+    let service = service_fn(move |request: Request<RequestBody>| {
+        let door = served.clone();
+        async move { Ok::<_, Infallible>(door.serve(request).await) }
+    });
+    let server = HttpServer::new(runtime, tls.as_deref(), limit, service)?;
+    door.register(server.stats());
+    tokio::spawn(server.serve(acceptor, drain));
+    Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_requests_are_uuids_of_their_own() {
+        let ids = RequestIds::new();
+        let (first, second) = (ids.next(), ids.next());
+        assert_ne!(first, second);
+        let parts: Vec<usize> = first.split('-').map(str::len).collect();
+        assert_eq!(parts, [8, 4, 4, 4, 12], "{first}");
+        assert!(first.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-'));
+    }
+}

@@ -1,0 +1,146 @@
+//! Message move tasks: what is in a dead-letter queue goes back to where it came from, or elsewhere.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use broker::{Redrive, RedriveId, RedriveState};
+use engine::ErrorKind;
+use serde::{Deserialize, Serialize};
+
+use super::address::Place;
+use super::codec::{Answer, MoveTask};
+use super::errors::{Failure, RESOURCE_NOT_FOUND, Result};
+use super::map::{Asker, Found, Sqs};
+use super::model::{CancelMessageMoveTask, Int, ListMessageMoveTasks, StartMessageMoveTask, Text, required_text};
+
+const TASKS_MAX: i64 = 10;
+const PER_SECOND_MAX: i64 = 500;
+/// Queues that are looked at together.
+const PAGE_MAX: usize = 1000;
+
+/// What a task's handle says, in base64.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Handle {
+    task_id: String,
+    source_arn: String,
+}
+
+impl Sqs {
+    pub async fn start_move(&self, _: &Asker<'_>, request: StartMessageMoveTask<'_>) -> Result<Answer> {
+        let source = self.by_arn("SourceArn", required_text("SourceArn", &request.source_arn)?).await?;
+        let rate = match request.max_number_of_messages_per_second {
+            None => None,
+            Some(Int(rate)) if (1..=PER_SECOND_MAX).contains(&rate) => Some(rate as u32),
+            Some(Int(rate)) => {
+                let reason = "You must enter a value between 1 and 500.";
+                return Err(Failure::value("MaxNumberOfMessagesPerSecond", rate, reason));
+            }
+        };
+        if !self.has_sources(&source).await? {
+            return Err(Failure::parameter("Source queue must be configured as a Dead Letter Queue."));
+        }
+        let destination = match request.destination_arn.as_ref().map(Text::as_str).filter(|arn| !arn.is_empty()) {
+            None => None,
+            Some(arn) => Some(self.by_arn("DestinationArn", arn).await?),
+        };
+        if destination.as_ref().is_some_and(|destination| destination.place.is_fifo() != source.place.is_fifo()) {
+            return Err(Failure::parameter("Source and destination queues must be of the same type."));
+        }
+        let to = destination.as_ref().map(Found::name);
+        let id = match self.broker.start_redrive(source.name(), to, rate).await {
+            Err(error) if error.kind == ErrorKind::AlreadyExists => {
+                let message = "There is already a task running. Only one active task is allowed for a source queue \
+                               arn at a given time.";
+                return Err(Failure::parameter(message));
+            }
+            started => started?,
+        };
+        Ok(Answer::TaskHandle(handle(id, &source.place)))
+    }
+
+    pub async fn cancel_move(&self, request: CancelMessageMoveTask<'_>) -> Result<Answer> {
+        let text = required_text("TaskHandle", &request.task_handle)?;
+        let handle = BASE64.decode(text).ok().and_then(|json| serde_json::from_slice::<Handle>(&json).ok());
+        let handle = handle.ok_or_else(|| Failure::parameter("Value for parameter TaskHandle is invalid."))?;
+        let source = self.by_arn("SourceArn", &handle.source_arn).await?;
+        let id: Option<RedriveId> = handle.task_id.parse().ok();
+        let id = id.filter(|id| self.broker.redrives(source.name()).iter().any(|task| task.id == *id));
+        let id = id.ok_or_else(|| Failure::new(&RESOURCE_NOT_FOUND, "Task does not exist."))?;
+        match self.broker.cancel_redrive(id) {
+            Err(error) if error.kind == ErrorKind::Invalid => {
+                Err(Failure::parameter("Only active tasks can be cancelled."))
+            }
+            cancelled => Ok(Answer::MovedCount(cancelled?.moved)),
+        }
+    }
+
+    pub async fn list_moves(&self, request: ListMessageMoveTasks<'_>) -> Result<Answer> {
+        let source = self.by_arn("SourceArn", required_text("SourceArn", &request.source_arn)?).await?;
+        let max = match request.max_results {
+            None => 1,
+            Some(Int(max)) if (1..=TASKS_MAX).contains(&max) => max as usize,
+            Some(Int(max)) => return Err(Failure::value("MaxResults", max, "Must be between 1 and 10, if provided.")),
+        };
+        let tasks = self.broker.redrives(source.name());
+        Ok(Answer::Tasks(tasks.iter().take(max).map(|task| self.task(task, &source.place)).collect()))
+    }
+
+    fn task(&self, task: &Redrive, source: &Place) -> MoveTask {
+        let status = match task.state {
+            RedriveState::Running => "RUNNING",
+            RedriveState::Completed => "COMPLETED",
+            RedriveState::Cancelling => "CANCELLING",
+            RedriveState::Cancelled => "CANCELLED",
+            RedriveState::Failed => "FAILED",
+        };
+        let destination = task.to.as_ref().and_then(|to| Place::of_known(to, &self.default));
+        MoveTask {
+            handle: (task.state == RedriveState::Running).then(|| handle(task.id, source)),
+            status,
+            source_arn: source.arn(),
+            destination_arn: destination.map(|place| place.arn()),
+            per_second: task.rate.map(u64::from),
+            moved: task.moved,
+            to_move: Some(task.to_move),
+            failure: task.failure.clone(),
+            started_ms: task.started_ms,
+        }
+    }
+
+    async fn by_arn(&self, parameter: &str, arn: &str) -> Result<Found> {
+        let place = Place::of_arn(arn).ok_or_else(|| {
+            Failure::parameter(format!(
+                "You must use this format to specify the {parameter}: \
+                 arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
+            ))
+        })?;
+        self.find_place(place).await.map_err(|failure| match failure == Failure::no_queue() {
+            true => Failure::new(
+                &RESOURCE_NOT_FOUND,
+                format!("The resource that you specified for the {parameter} parameter doesn't exist."),
+            ),
+            false => failure,
+        })
+    }
+
+    /// Whether any queue has this one for its dead letters.
+    async fn has_sources(&self, found: &Found) -> Result<bool> {
+        let topic = &found.definition.topic;
+        let mut after = String::new();
+        loop {
+            let (queues, is_last) = self.broker.queues("", &after, PAGE_MAX).await?;
+            if queues.iter().any(|queue| queue.settings.dead_letter.as_ref() == Some(topic)) {
+                return Ok(true);
+            }
+            match queues.last() {
+                Some(last) if !is_last => last.name.as_str().clone_into(&mut after),
+                _ => return Ok(false),
+            }
+        }
+    }
+}
+
+fn handle(id: RedriveId, source: &Place) -> String {
+    let handle = Handle { task_id: id.to_string(), source_arn: source.arn() };
+    BASE64.encode(serde_json::to_vec(&handle).expect("invariant: texts have a JSON form"))
+}

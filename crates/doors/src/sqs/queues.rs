@@ -1,0 +1,279 @@
+//! Queues created, found, described, changed, emptied and deleted.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use broker::NewQueue;
+use engine::queue::{QueueDefinition, QueueName};
+use engine::{Error, ErrorKind};
+
+use super::address::{Place, is_account, is_name};
+use super::attributes::{self, Attributes, RedriveAllow};
+use super::codec::Answer;
+use super::errors::{Failure, PURGE_IN_PROGRESS, QUEUE_DELETED_RECENTLY, QUEUE_NAME_EXISTS, Result};
+use super::map::{Asker, Found, Sqs};
+use super::model::{
+    CreateQueue, DeleteQueue, GetQueueAttributes, GetQueueUrl, Int, List, ListDeadLetterSourceQueues, ListQueues, Map,
+    PurgeQueue, SetQueueAttributes, Text, required, required_text,
+};
+use super::permissions::add_tags;
+
+/// Queues of one page.
+const PAGE_MAX: usize = 1000;
+const NAME_REASON: &str = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length";
+const FIFO_NAME_REASON: &str = "The name of a FIFO queue can only include alphanumeric characters, hyphens, or \
+                                underscores, must end with .fifo suffix and be 1 to 80 in length.";
+
+impl Sqs {
+    pub async fn create_queue(&self, asker: &Asker<'_>, request: CreateQueue<'_>) -> Result<Answer> {
+        let name = required_text("QueueName", &request.queue_name)?;
+        let given = request.attributes.unwrap_or_default();
+        let wants_fifo = given.iter().any(|(name, value)| name == "FifoQueue" && value.as_str() == "true");
+        let place = Place::new(&asker.home, name);
+        if wants_fifo && !place.is_fifo() {
+            return Err(Failure::parameter(FIFO_NAME_REASON));
+        }
+        if !is_name(name) || place.is_fifo() != wants_fifo {
+            return Err(Failure::parameter(NAME_REASON));
+        }
+        let url = place.url(&asker.base, &self.default);
+        if let Ok(there) = self.find_place(place.clone()).await {
+            self.expect_same(&there, &given)?;
+            return Ok(Answer::QueueUrl(url));
+        }
+        let known_as = place.known_as(&self.default);
+        if !self.cooldown.is_zero() && self.deleted.lock().get(&known_as, Instant::now()).is_some() {
+            let message = "You must wait 60 seconds after deleting a queue before you can create another with the \
+                           same name.";
+            return Err(Failure::new(&QUEUE_DELETED_RECENTLY, message));
+        }
+        let mut attributes = Attributes::new(place.is_fifo());
+        attributes.apply(&place, &self.default, given.iter().map(|(name, value)| (name, value.as_str())))?;
+        self.check_redrive(&place, &attributes, &given).await?;
+        add_tags(&mut attributes, &place, &request.tags.unwrap_or_default())?;
+        let mut new = NewQueue::new(QueueName::parse(&known_as)?);
+        new.settings = attributes.settings;
+        new.notes = attributes.notes;
+        match self.broker.create_queue(new).await {
+            // Somebody else was faster.
+            Err(error) if error.kind == ErrorKind::AlreadyExists => {
+                self.expect_same(&self.find_place(place).await?, &given)?;
+            }
+            created => drop(created?),
+        }
+        Ok(Answer::QueueUrl(url))
+    }
+
+    /// A queue that is there is as good as a new one, if it has what is asked for.
+    fn expect_same(&self, there: &Found, given: &Map<'_, Text<'_>>) -> Result<()> {
+        let is_now = Attributes::of(&there.definition);
+        let mut wanted = is_now.clone();
+        wanted.apply(&there.place, &self.default, given.iter().map(|(name, value)| (name, value.as_str())))?;
+        let get = |attributes: &Attributes, name: &str| attributes.get(name, &there.place, &self.default);
+        match given.iter().find(|(name, _)| get(&wanted, name) != get(&is_now, name)) {
+            None => Ok(()),
+            Some((name, _)) => {
+                let message =
+                    format!("A queue already exists with the same name and a different value for attribute {name}");
+                Err(Failure::new(&QUEUE_NAME_EXISTS, message))
+            }
+        }
+    }
+
+    /// Whether the dead-letter queue that is given is there and takes messages of this one.
+    async fn check_redrive(&self, place: &Place, set: &Attributes, given: &Map<'_, Text<'_>>) -> Result<()> {
+        let policy = given.iter().find(|(name, _)| *name == "RedrivePolicy").map(|(_, value)| value.as_str());
+        let (Some(policy), Some(target)) = (policy, &set.settings.dead_letter) else {
+            return Ok(());
+        };
+        let refused = |reason: &str| Failure::value("RedrivePolicy", policy, reason);
+        let target = match self.broker.queue(target.as_str()).await {
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                return Err(refused("Dead letter target does not exist."));
+            }
+            target => target?,
+        };
+        let is_allowed = match attributes::redrive_allow(&target.notes) {
+            RedriveAllow::All => true,
+            RedriveAllow::Nobody => false,
+            RedriveAllow::Some(arns) => arns.contains(&place.arn()),
+        };
+        match is_allowed {
+            true => Ok(()),
+            false => Err(refused("The dead-letter queue does not allow this queue by its RedriveAllowPolicy.")),
+        }
+    }
+
+    pub async fn delete_queue(&self, asker: &Asker<'_>, request: DeleteQueue<'_>) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url).await?;
+        self.broker.delete_queue(found.name()).await?;
+        if !self.cooldown.is_zero() {
+            self.deleted.lock().insert(found.name().to_owned(), (), Instant::now());
+        }
+        Ok(Answer::Nothing)
+    }
+
+    pub async fn queue_url(&self, asker: &Asker<'_>, request: GetQueueUrl<'_>) -> Result<Answer> {
+        let name = required_text("QueueName", &request.queue_name)?;
+        let mut home = asker.home.clone();
+        if let Some(owner) = &request.queue_owner {
+            home.account = owner.as_str().to_owned();
+        }
+        if !is_name(name) || !is_account(&home.account) {
+            return Err(Failure::no_queue());
+        }
+        let found = self.find_place(Place::new(&home, name)).await?;
+        Ok(Answer::QueueUrl(found.place.url(&asker.base, &self.default)))
+    }
+
+    pub async fn list_queues(&self, asker: &Asker<'_>, request: ListQueues<'_>) -> Result<Answer> {
+        let prefix = request.queue_name_prefix.as_ref().map_or("", Text::as_str);
+        let page = Page::of(&request.next_token, request.max_results)?;
+        self.list(asker, page, prefix, |_| true, false).await
+    }
+
+    pub async fn list_sources(&self, asker: &Asker<'_>, request: ListDeadLetterSourceQueues<'_>) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url).await?;
+        let page = Page::of(&request.next_token, request.max_results)?;
+        let topic = &found.definition.topic;
+        self.list(asker, page, "", |queue| queue.settings.dead_letter.as_ref() == Some(topic), true).await
+    }
+
+    async fn list(
+        &self,
+        asker: &Asker<'_>,
+        page: Page,
+        prefix: &str,
+        is_meant: impl Fn(&QueueDefinition) -> bool,
+        are_sources: bool,
+    ) -> Result<Answer> {
+        let prefix = format!("{}{prefix}", asker.home.prefix(&self.default));
+        let (mut urls, mut after, mut next_token) = (Vec::new(), page.after, None);
+        'pages: loop {
+            let (queues, is_last) = self.broker.queues(&prefix, &after, PAGE_MAX).await?;
+            for queue in &queues {
+                let place = Place::of_known(queue.name.as_str(), &self.default);
+                let Some(place) = place.filter(|place| place.home == asker.home && is_meant(queue)) else {
+                    continue;
+                };
+                if urls.len() == page.max {
+                    next_token = page.is_asked_for.then(|| BASE64.encode(&after));
+                    break 'pages;
+                }
+                urls.push(place.url(&asker.base, &self.default));
+                after = queue.name.as_str().to_owned();
+            }
+            match queues.last() {
+                Some(last) if !is_last => last.name.as_str().clone_into(&mut after),
+                _ => break,
+            }
+        }
+        Ok(Answer::QueueUrls { urls, next_token, are_sources })
+    }
+
+    pub async fn queue_attributes(&self, asker: &Asker<'_>, request: GetQueueAttributes<'_>) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url).await?;
+        let List(wanted) = request.attribute_names.unwrap_or_default();
+        let is_known = |name: &str| name == "All" || attributes::NAMES.contains(&name);
+        if let Some(unknown) = wanted.iter().find(|name| !is_known(name.as_str())) {
+            return Err(Failure::unknown_attribute(unknown.as_str()));
+        }
+        let is_wanted = |name: &str| wanted.iter().any(|wanted| wanted.as_str() == "All" || wanted.as_str() == name);
+        let names = attributes::NAMES.into_iter().filter(|name| is_wanted(name));
+        let counts = match attributes::NAMES.iter().any(|name| name.starts_with("Approximate") && is_wanted(name)) {
+            true => self.broker.queue_counts(found.name()).await?,
+            false => broker::QueueCounts::default(),
+        };
+        let (definition, attributes) = (&found.definition, Attributes::of(&found.definition));
+        let value = |name: &'static str| {
+            let value = match name {
+                "ApproximateNumberOfMessages" => counts.visible.to_string(),
+                "ApproximateNumberOfMessagesNotVisible" => counts.in_flight.to_string(),
+                "ApproximateNumberOfMessagesDelayed" => counts.delayed.to_string(),
+                "CreatedTimestamp" => (definition.created_ms / 1000).to_string(),
+                "LastModifiedTimestamp" => (definition.altered_ms / 1000).to_string(),
+                _ => attributes.get(name, &found.place, &self.default)?,
+            };
+            Some((name, value))
+        };
+        Ok(Answer::Attributes(names.filter_map(value).collect()))
+    }
+
+    pub async fn set_queue_attributes(&self, asker: &Asker<'_>, request: SetQueueAttributes<'_>) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url).await?;
+        let given = required("Attributes", &request.attributes)?;
+        let pairs = || given.iter().map(|(name, value)| (name, value.as_str()));
+        let mut preview = Attributes::of(&found.definition);
+        preview.apply(&found.place, &self.default, pairs())?;
+        self.check_redrive(&found.place, &preview, given).await?;
+        self.alter(&found, |attributes| attributes.apply(&found.place, &self.default, pairs())).await
+    }
+
+    /// Changes what a queue is set to, if that is right.
+    pub async fn alter(&self, found: &Found, change: impl FnOnce(&mut Attributes) -> Result<()>) -> Result<Answer> {
+        let mut refused = None;
+        let altered = self.broker.alter_queue(found.name(), |definition| {
+            let mut attributes = Attributes::of(definition);
+            if let Err(failure) = change(&mut attributes) {
+                refused = Some(failure);
+                return Err(Error::invalid("the change was refused"));
+            }
+            definition.settings = attributes.settings;
+            definition.notes = attributes.notes;
+            Ok(())
+        });
+        match (altered.await, refused) {
+            (_, Some(failure)) => Err(failure),
+            (altered, None) => {
+                let _: Arc<QueueDefinition> = altered?;
+                Ok(Answer::Nothing)
+            }
+        }
+    }
+
+    pub async fn purge_queue(&self, asker: &Asker<'_>, request: PurgeQueue<'_>) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url).await?;
+        if !self.cooldown.is_zero() {
+            let (name, now) = (found.name().to_owned(), Instant::now());
+            let mut purged = self.purged.lock();
+            if purged.get(&name, now).is_some() {
+                let place = &found.place.name;
+                let message = format!("Only one PurgeQueue operation on {place} is allowed every 60 seconds.");
+                return Err(Failure::new(&PURGE_IN_PROGRESS, message));
+            }
+            purged.insert(name, (), now);
+        }
+        self.broker.purge_queue(found.name()).await?;
+        Ok(Answer::Nothing)
+    }
+}
+
+/// A part of a list.
+struct Page {
+    after: String,
+    max: usize,
+    /// Whether there may be a next one.
+    is_asked_for: bool,
+}
+
+impl Page {
+    fn of(token: &Option<Text<'_>>, max: Option<Int>) -> Result<Self> {
+        let max = match max {
+            None => None,
+            Some(Int(max)) if (1..=PAGE_MAX as i64).contains(&max) => Some(max as usize),
+            Some(Int(max)) => {
+                return Err(Failure::value("MaxResults", max, "Must be between 1 and 1000, if provided."));
+            }
+        };
+        let after = match token.as_ref().map(Text::as_str).filter(|token| !token.is_empty()) {
+            None => String::new(),
+            Some(token) => {
+                let name = BASE64.decode(token).ok().and_then(|name| String::from_utf8(name).ok());
+                name.ok_or_else(|| Failure::value("NextToken", token, "It is not the token of a page."))?
+            }
+        };
+        Ok(Self { after, max: max.unwrap_or(PAGE_MAX), is_asked_for: max.is_some() })
+    }
+}

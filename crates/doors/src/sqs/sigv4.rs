@@ -1,0 +1,677 @@
+//! AWS Signature Version 4: who has signed a request, in a header or in its query, and whether that is so.
+//!
+//! Pure: what there is of credentials comes in, and so does the time. Of a request it looks at what was sent, byte for
+//! byte, so it has to be asked before anything is decoded. Whatever was signed the signature covers the method, the
+//! path, the query, the body, and those headers that it names, the host at least.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+
+use aws_lc_rs::{constant_time, digest, hmac};
+use engine::{Error, Result};
+use hyper::HeaderMap;
+
+const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+const TERMINATOR: &str = "aws4_request";
+/// The service that credentials are scoped to.
+const SERVICE: &str = "sqs";
+/// How far the clock of a signer may be from this one.
+const SKEW_S: u64 = 15 * 60;
+/// How long a signed query may be good for.
+const EXPIRES_S_MAX: u64 = 7 * 24 * 3600;
+/// In place of a hash, in a header that is signed: the body may be anything.
+const UNSIGNED_PAYLOAD: &[u8] = b"UNSIGNED-PAYLOAD";
+const CONTENT_HASH: &str = "x-amz-content-sha256";
+/// What a request asks for: nobody may put another one into what was signed.
+const TARGET: &str = "x-amz-target";
+
+/// Credentials of one broker.
+const CREDENTIALS_MAX: usize = 4096;
+const ACCESS_KEY_BYTES_MAX: usize = 128;
+const REGION_BYTES_MAX: usize = 64;
+const ACCOUNT_DIGITS: usize = 12;
+
+/// A request as it was sent: path and query with their escapes.
+pub struct Request<'a> {
+    pub method: &'a str,
+    pub path: &'a str,
+    /// Without the question mark.
+    pub query: &'a str,
+    /// Where there is no header `host`, as over HTTP/2.
+    pub authority: Option<&'a str>,
+    pub headers: &'a HeaderMap,
+    pub body: &'a [u8],
+}
+
+/// Who a request says has signed it, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope<'a> {
+    pub access_key: &'a str,
+    /// A day, `YYYYMMDD`.
+    pub date: &'a str,
+    pub region: &'a str,
+    pub service: &'a str,
+}
+
+impl<'a> Scope<'a> {
+    /// As the request says it; nothing is checked.
+    pub fn parse(request: &Request<'a>) -> Option<Self> {
+        let credential = match authorization(request.headers) {
+            Some(header) => parameter(header.strip_prefix(ALGORITHM)?, "Credential"),
+            None => query_value(request.query, "X-Amz-Credential"),
+        };
+        credential.and_then(split_credential).map(|(scope, _)| scope)
+    }
+
+    /// The account that an access key of twelve digits is.
+    pub fn account(&self) -> Option<&'a str> {
+        Some(self.access_key).filter(|key| is_account(key))
+    }
+}
+
+/// Whose request it is. What is `None` nobody said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity<'a> {
+    pub access_key: Option<&'a str>,
+    pub account: Option<&'a str>,
+    pub region: Option<&'a str>,
+}
+
+/// How requests are taken.
+#[derive(Debug)]
+pub enum Auth {
+    /// They are whose they say.
+    Off,
+    /// They have to be signed with one of these.
+    Verify(Credentials),
+}
+
+impl Auth {
+    /// Whose a request is at a time in seconds since 1970.
+    pub fn identify<'a>(&'a self, request: &Request<'a>, now_s: u64) -> Result<Identity<'a>, AuthError> {
+        match self {
+            Self::Off => Ok(Scope::parse(request).map_or_else(Identity::default, |scope| Identity {
+                access_key: Some(scope.access_key),
+                account: scope.account(),
+                region: Some(scope.region).filter(|region| is_region(region)),
+            })),
+            Self::Verify(credentials) => verify(request, credentials, SERVICE, now_s),
+        }
+    }
+}
+
+/// Access keys with their secrets, and the accounts that they are of.
+pub struct Credentials(HashMap<Box<str>, Credential>);
+
+struct Credential {
+    secret: Box<str>,
+    account: Box<str>,
+}
+
+impl fmt::Debug for Credentials {
+    /// Secrets are for nobody's log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Credentials {
+    /// Of `key:secret` and `key:secret:account`. Without an account it is the key, if that has twelve digits, else
+    /// `default_account`.
+    pub fn parse<'a>(written: impl Iterator<Item = &'a str>, default_account: &str) -> Result<Self> {
+        let mut found = HashMap::new();
+        for one in written {
+            let mut parts = one.split(':');
+            let (Some(key), Some(secret), account, None) = (parts.next(), parts.next(), parts.next(), parts.next())
+            else {
+                return Err(Error::invalid("write key:secret or key:secret:account"));
+            };
+            let is_key = (1..=ACCESS_KEY_BYTES_MAX).contains(&key.len())
+                && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            if !is_key {
+                return Err(Error::invalid(format!(
+                    "an access key has 1 to {ACCESS_KEY_BYTES_MAX} letters, digits and underscores"
+                )));
+            }
+            if secret.is_empty() || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(Error::invalid(format!("the secret of access key {key} is no text without spaces")));
+            }
+            let account = account.unwrap_or(if is_account(key) { key } else { default_account });
+            if !is_account(account) {
+                return Err(Error::invalid(format!("the account of access key {key} has to have 12 digits")));
+            }
+            if found.len() == CREDENTIALS_MAX {
+                return Err(Error::invalid(format!("there are at most {CREDENTIALS_MAX} access keys")));
+            }
+            if found.insert(key.into(), Credential { secret: secret.into(), account: account.into() }).is_some() {
+                return Err(Error::invalid(format!("access key {key} is there twice")));
+            }
+        }
+        Ok(Self(found))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Why a request is refused, as AWS says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthError {
+    pub kind: AuthErrorKind,
+    pub message: Cow<'static, str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthErrorKind {
+    IncompleteSignature,
+    InvalidClientTokenId,
+    MissingAuthenticationToken,
+    RequestExpired,
+    SignatureDoesNotMatch,
+}
+
+impl AuthErrorKind {
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::IncompleteSignature => "IncompleteSignature",
+            Self::InvalidClientTokenId => "InvalidClientTokenId",
+            Self::MissingAuthenticationToken => "MissingAuthenticationToken",
+            Self::RequestExpired => "RequestExpired",
+            Self::SignatureDoesNotMatch => "SignatureDoesNotMatch",
+        }
+    }
+
+    /// Of HTTP.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::IncompleteSignature => 400,
+            Self::InvalidClientTokenId
+            | Self::MissingAuthenticationToken
+            | Self::RequestExpired
+            | Self::SignatureDoesNotMatch => 403,
+        }
+    }
+}
+
+impl fmt::Display for AuthError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.kind.code())
+    }
+}
+
+impl std::error::Error for AuthError {}
+
+fn incomplete(message: impl Into<Cow<'static, str>>) -> AuthError {
+    AuthError { kind: AuthErrorKind::IncompleteSignature, message: message.into() }
+}
+
+fn no_match(message: impl Into<Cow<'static, str>>) -> AuthError {
+    AuthError { kind: AuthErrorKind::SignatureDoesNotMatch, message: message.into() }
+}
+
+/// Who has signed a request for a service, checked.
+pub fn verify<'a>(
+    request: &Request<'a>,
+    credentials: &'a Credentials,
+    service: &str,
+    now_s: u64,
+) -> Result<Identity<'a>, AuthError> {
+    let signed = Signed::parse(request)?;
+    let scope = signed.scope;
+    signed.check_scope(service)?;
+    let Some(credential) = credentials.0.get(scope.access_key) else {
+        let message = "The security token included in the request is invalid.".into();
+        return Err(AuthError { kind: AuthErrorKind::InvalidClientTokenId, message });
+    };
+    signed.check_time(now_s)?;
+    signed.check_headers(request.headers)?;
+    let expected = signed.signature_of(request, &credential.secret);
+    if constant_time::verify_slices_are_equal(&expected, signed.signature.as_bytes()).is_err() {
+        return Err(no_match(
+            "The request signature we calculated does not match the signature you provided. Check your AWS Secret \
+             Access Key and signing method. Consult the service documentation for details.",
+        ));
+    }
+    Ok(Identity { access_key: Some(scope.access_key), account: Some(&credential.account), region: Some(scope.region) })
+}
+
+/// What a signature says of itself.
+struct Signed<'a> {
+    scope: Scope<'a>,
+    terminator: &'a str,
+    /// In lower case, with semicolons.
+    headers: Cow<'a, str>,
+    /// In hex.
+    signature: &'a str,
+    time: Time,
+    /// How long it is good for, where it is in the query.
+    expires_s: Option<u64>,
+}
+
+impl<'a> Signed<'a> {
+    fn parse(request: &Request<'a>) -> Result<Self, AuthError> {
+        match authorization(request.headers) {
+            Some(header) => Self::parse_header(header, request.headers),
+            None if request.query.contains("X-Amz-") => Self::parse_query(request.query),
+            None => Err(AuthError {
+                kind: AuthErrorKind::MissingAuthenticationToken,
+                message: "Request is missing Authentication Token".into(),
+            }),
+        }
+    }
+
+    fn parse_header(header: &'a str, headers: &'a HeaderMap) -> Result<Self, AuthError> {
+        let (algorithm, parameters) = header.split_once(' ').unwrap_or((header, ""));
+        if algorithm != ALGORITHM {
+            return Err(incomplete(format!("Unsupported AWS 'algorithm': '{}'.", algorithm.escape_default())));
+        }
+        let [credential, signature, signed_headers] =
+            ["Credential", "Signature", "SignedHeaders"].map(|name| parameter(parameters, name));
+        let date = ["x-amz-date", "date"].into_iter().find_map(|name| headers.get(name));
+        let date = date.map(|value| value.to_str().unwrap_or_default());
+        let (Some(credential), Some(signature), Some(signed_headers), Some(date)) =
+            (credential, signature, signed_headers, date)
+        else {
+            let missing = [("Credential", credential), ("Signature", signature), ("SignedHeaders", signed_headers)];
+            let mut message = String::new();
+            for (name, _) in missing.iter().filter(|(_, value)| value.is_none()) {
+                message += &format!("Authorization header requires '{name}' parameter. ");
+            }
+            if date.is_none() {
+                message += "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header. ";
+            }
+            return Err(incomplete(message.trim_end().to_owned()));
+        };
+        let (scope, terminator) = split_credential(credential).ok_or_else(|| unscoped(credential))?;
+        let time = Time::parse(date).or_else(|| Time::parse_http(date)).ok_or_else(|| undated(date))?;
+        Ok(Self { scope, terminator, headers: signed_headers.into(), signature, time, expires_s: None })
+    }
+
+    fn parse_query(query: &'a str) -> Result<Self, AuthError> {
+        let value = |name: &'static str| {
+            query_value(query, name).ok_or_else(|| {
+                incomplete(format!(
+                    "AWS query-string parameters must include '{name}'. Re-examine the query-string parameters."
+                ))
+            })
+        };
+        let algorithm = value("X-Amz-Algorithm")?;
+        if algorithm != ALGORITHM {
+            return Err(incomplete(format!("Unsupported AWS 'algorithm': '{}'.", algorithm.escape_default())));
+        }
+        let (credential, signature) = (value("X-Amz-Credential")?, value("X-Amz-Signature")?);
+        let (date, headers) = (value("X-Amz-Date")?, value("X-Amz-SignedHeaders")?);
+        let (scope, terminator) = split_credential(credential).ok_or_else(|| unscoped(credential))?;
+        let expires_s = match query_value(query, "X-Amz-Expires") {
+            None => SKEW_S,
+            Some(written) => written.parse().ok().filter(|s| (1..=EXPIRES_S_MAX).contains(s)).ok_or_else(|| {
+                incomplete(format!("X-Amz-Expires must be a number from 1 to {EXPIRES_S_MAX}, in seconds."))
+            })?,
+        };
+        let decoded = String::from_utf8(decode(headers.as_bytes()).collect());
+        let headers = Cow::Owned(decoded.map_err(|e| incomplete(format!("X-Amz-SignedHeaders: {e}")))?);
+        let time = Time::parse(date).ok_or_else(|| undated(date))?;
+        Ok(Self { scope, terminator, headers, signature, time, expires_s: Some(expires_s) })
+    }
+
+    fn check_scope(&self, service: &str) -> Result<(), AuthError> {
+        let Scope { date, region, service: scoped, .. } = self.scope;
+        if self.terminator != TERMINATOR {
+            return Err(no_match(format!(
+                "Credential should be scoped with a valid terminator: '{TERMINATOR}', not '{}'.",
+                self.terminator.escape_default()
+            )));
+        }
+        if scoped != service {
+            return Err(no_match(format!("Credential should be scoped to correct service: '{service}'.")));
+        }
+        if !is_region(region) {
+            return Err(no_match("Credential should be scoped to a valid region."));
+        }
+        if date != &self.time.text[..8] {
+            return Err(no_match(format!(
+                "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: '{}' != \
+                 '{}', from '{}'.",
+                date.escape_default(),
+                &self.time.text[..8],
+                self.time.text
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_time(&self, now_s: u64) -> Result<(), AuthError> {
+        let signed = &self.time;
+        if signed.unix_s > now_s + SKEW_S {
+            let (latest, now) = (Time::of(now_s + SKEW_S), Time::of(now_s));
+            return Err(no_match(format!(
+                "Signature not yet current: {} is still later than {} ({} + 15 min.)",
+                signed.text, latest.text, now.text
+            )));
+        }
+        match self.expires_s {
+            Some(expires_s) if signed.unix_s + expires_s < now_s => Err(AuthError {
+                kind: AuthErrorKind::RequestExpired,
+                message: format!(
+                    "Request has expired: {} is now earlier than {}.",
+                    Time::of(signed.unix_s + expires_s).text,
+                    Time::of(now_s).text
+                )
+                .into(),
+            }),
+            None if signed.unix_s + SKEW_S < now_s => {
+                let (earliest, now) = (Time::of(now_s - SKEW_S), Time::of(now_s));
+                Err(no_match(format!(
+                    "Signature expired: {} is now earlier than {} ({} - 15 min.)",
+                    signed.text, earliest.text, now.text
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Each name is there once and in order: what is hashed is then never more than was sent.
+    fn check_headers(&self, headers: &HeaderMap) -> Result<(), AuthError> {
+        let names = || self.headers.split(';');
+        if !names().is_sorted_by(|a, b| a < b) {
+            return Err(no_match("The names in 'SignedHeaders' must be sorted, and each be there once."));
+        }
+        if !names().any(|name| name == "host") {
+            return Err(no_match("'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization."));
+        }
+        if headers.contains_key(TARGET) && !names().any(|name| name == TARGET) {
+            return Err(no_match("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization."));
+        }
+        Ok(())
+    }
+
+    /// What the holder of the secret would have written, in hex.
+    fn signature_of(&self, request: &Request<'_>, secret: &str) -> [u8; 64] {
+        let Scope { date, region, service, .. } = self.scope;
+        let to_sign = format!(
+            "{ALGORITHM}\n{}\n{date}/{region}/{service}/{TERMINATOR}\n{}",
+            self.time.text,
+            Text(&hex(self.canonical_hash(request).as_ref()))
+        );
+        let first = hmac::sign(&hmac_key(format!("AWS4{secret}").as_bytes()), date.as_bytes());
+        let key = [region, service, TERMINATOR]
+            .into_iter()
+            .fold(first, |key, part| hmac::sign(&hmac_key(key.as_ref()), part.as_bytes()));
+        hex(hmac::sign(&hmac_key(key.as_ref()), to_sign.as_bytes()).as_ref())
+    }
+
+    /// The hash of the request in the one form that both sides write it in.
+    fn canonical_hash(&self, request: &Request<'_>) -> digest::Digest {
+        let mut hash = digest::Context::new(&digest::SHA256);
+        hash.update(request.method.as_bytes());
+        hash.update(b"\n");
+        hash.update(canonical_path(request.path).as_bytes());
+        hash.update(b"\n");
+        hash.update(canonical_query(request.query).as_bytes());
+        hash.update(b"\n");
+        for name in self.headers.split(';') {
+            hash.update(name.as_bytes());
+            hash.update(b":");
+            let authority = request.authority.filter(|_| name == "host" && !request.headers.contains_key("host"));
+            let values = request.headers.get_all(name).iter().map(|value| value.as_bytes());
+            for (i, value) in authority.map(str::as_bytes).into_iter().chain(values).enumerate() {
+                hash.update(if i > 0 { b"," } else { b"" });
+                let words = value.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+                for (j, word) in words.enumerate() {
+                    hash.update(if j > 0 { b" " } else { b"" });
+                    hash.update(word);
+                }
+            }
+            hash.update(b"\n");
+        }
+        hash.update(b"\n");
+        hash.update(self.headers.as_bytes());
+        hash.update(b"\n");
+        let says_unsigned = request.headers.get(CONTENT_HASH).is_some_and(|value| value == UNSIGNED_PAYLOAD);
+        if says_unsigned && self.headers.split(';').any(|name| name == CONTENT_HASH) {
+            hash.update(UNSIGNED_PAYLOAD);
+        } else {
+            hash.update(&hex(digest::digest(&digest::SHA256, request.body).as_ref()));
+        }
+        hash.finish()
+    }
+}
+
+fn unscoped(credential: &str) -> AuthError {
+    incomplete(format!(
+        "Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term, got '{}'",
+        credential.escape_default()
+    ))
+}
+
+fn undated(date: &str) -> AuthError {
+    incomplete(format!("Date must be in ISO-8601 'basic format'. Got '{}'.", date.escape_default()))
+}
+
+/// The header that says who signed.
+fn authorization(headers: &HeaderMap) -> Option<&str> {
+    headers.get(hyper::header::AUTHORIZATION).map(|value| value.to_str().unwrap_or_default())
+}
+
+/// `name=value` among others, with commas.
+fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
+    let mut found = parameters.split(',').filter_map(|part| part.trim().split_once('='));
+    found.find(|(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value)
+}
+
+/// With its escapes.
+fn query_value<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    let mut found = query.split('&').filter_map(|pair| pair.split_once('='));
+    found.find(|(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value)
+}
+
+/// Its parts, and what it ends with. In a query the slashes are escaped; nothing else in it has to be.
+fn split_credential(credential: &str) -> Option<(Scope<'_>, &str)> {
+    let mut parts = credential.split('/').flat_map(|part| part.split("%2F")).flat_map(|part| part.split("%2f"));
+    let mut next = || parts.next().filter(|part| !part.is_empty());
+    let scope = Scope { access_key: next()?, date: next()?, region: next()?, service: next()? };
+    let terminator = next()?;
+    parts.next().is_none().then_some((scope, terminator))
+}
+
+fn is_account(text: &str) -> bool {
+    text.len() == ACCOUNT_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_region(text: &str) -> bool {
+    (1..=REGION_BYTES_MAX).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+/// Without empty parts, `.` and `..`, and escaped once more.
+fn canonical_path(path: &str) -> Cow<'_, str> {
+    if path == "/" || path.is_empty() {
+        return "/".into();
+    }
+    let mut kept = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(kept.pop()),
+            part => kept.push(part),
+        }
+    }
+    let mut canonical = String::with_capacity(path.len());
+    for part in &kept {
+        canonical.push('/');
+        encode(part.bytes(), &mut canonical);
+    }
+    if kept.is_empty() || path.ends_with('/') {
+        canonical.push('/');
+    }
+    canonical.into()
+}
+
+/// Sorted, with the least escapes, and without the signature itself.
+fn canonical_query(query: &str) -> String {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let mut pairs: Vec<(String, String)> = pairs
+        .filter(|(name, _)| *name != "X-Amz-Signature")
+        .map(|(name, value)| {
+            let (mut canonical_name, mut canonical_value) = (String::new(), String::new());
+            encode(decode(name.as_bytes()), &mut canonical_name);
+            encode(decode(value.as_bytes()), &mut canonical_value);
+            (canonical_name, canonical_value)
+        })
+        .collect();
+    pairs.sort_unstable();
+    let mut canonical = String::with_capacity(query.len());
+    for (name, value) in &pairs {
+        let separator = if canonical.is_empty() { "" } else { "&" };
+        canonical.extend([separator, name, "=", value]);
+    }
+    canonical
+}
+
+/// Escapes what is not unreserved (RFC 3986).
+fn encode(bytes: impl Iterator<Item = u8>, out: &mut String) {
+    for byte in bytes {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            _ => {
+                let [high, low] = hex_byte(byte);
+                out.push('%');
+                out.extend([high, low].map(|digit| char::from(digit.to_ascii_uppercase())));
+            }
+        }
+    }
+}
+
+/// Without its escapes. What is no escape stays as it is.
+fn decode(escaped: &[u8]) -> impl Iterator<Item = u8> + '_ {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let mut rest = escaped;
+    std::iter::from_fn(move || {
+        let (byte, behind) = rest.split_first()?;
+        rest = behind;
+        if *byte == b'%'
+            && let [high, low, behind @ ..] = rest
+            && let (Some(high), Some(low)) = (digit(high), digit(low))
+        {
+            rest = behind;
+            return Some((high * 16 + low) as u8);
+        }
+        Some(*byte)
+    })
+}
+
+fn hmac_key(bytes: &[u8]) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, bytes)
+}
+
+fn hex_byte(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
+}
+
+/// Of a hash.
+fn hex(bytes: &[u8]) -> [u8; 64] {
+    let mut out = [0; 64];
+    for (pair, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+        *pair = hex_byte(*byte);
+    }
+    out
+}
+
+/// ASCII, shown as such.
+struct Text<'a>(&'a [u8]);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| fmt::Write::write_char(f, char::from(*byte)))
+    }
+}
+
+/// A second, and how signatures write it: `20150830T123600Z`.
+struct Time {
+    unix_s: u64,
+    text: String,
+}
+
+impl Time {
+    fn of(unix_s: u64) -> Self {
+        let (year, month, day) = date_of(unix_s / DAY_S);
+        let (hour, minute, second) = (unix_s % DAY_S / 3600, unix_s % 3600 / 60, unix_s % 60);
+        Self { unix_s, text: format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z") }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let digits = |from: usize, to: usize| number(text.get(from..to)?);
+        if text.len() != 16 || text.as_bytes()[8] != b'T' || text.as_bytes()[15] != b'Z' {
+            return None;
+        }
+        let clock = [digits(9, 11)?, digits(11, 13)?, digits(13, 15)?];
+        Self::at(digits(0, 4)?, digits(4, 6)?, digits(6, 8)?, clock)
+    }
+
+    /// As the header `date` has it: `Sun, 30 Aug 2015 12:36:00 GMT`.
+    fn parse_http(text: &str) -> Option<Self> {
+        let mut words = text.split_ascii_whitespace().skip(1);
+        let day = number(words.next()?)?;
+        let month = words.next()?;
+        let month = MONTHS.iter().position(|name| *name == month)? as u64 + 1;
+        let year = number(words.next()?)?;
+        let mut clock = words.next()?.split(':').map(number);
+        let clock = [clock.next()??, clock.next()??, clock.next()??];
+        let is_utc = matches!(words.next(), Some("GMT" | "UTC" | "+0000" | "-0000"));
+        if is_utc { Self::at(year, month, day, clock) } else { None }
+    }
+
+    fn at(year: u64, month: u64, day: u64, [hour, minute, second]: [u64; 3]) -> Option<Self> {
+        let is_valid = (1970..=9999).contains(&year)
+            && (1..=12).contains(&month)
+            && (1..=31).contains(&day)
+            && hour < 24
+            && minute < 60
+            && second < 60;
+        if !is_valid {
+            return None;
+        }
+        let days = day_of(year, month, day);
+        let time = Self::of(days * DAY_S + hour * 3600 + minute * 60 + second);
+        (date_of(days) == (year, month, day)).then_some(time)
+    }
+}
+
+const DAY_S: u64 = 86_400;
+const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+/// Days from 1 March of the year 0 to 1 January 1970: years that begin in March have their odd day at the end.
+const EPOCH_DAYS: u64 = 719_468;
+const ERA_DAYS: u64 = 146_097;
+
+fn number(digits: &str) -> Option<u64> {
+    let is_number = (1..=4).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
+}
+
+/// Days from 1970 on.
+fn day_of(year: u64, month: u64, day: u64) -> u64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (year / 400, year % 400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * ERA_DAYS + of_era * 365 + of_era / 4 - of_era / 100 + of_year - EPOCH_DAYS
+}
+
+/// Year, month and day of a day from 1970 on.
+fn date_of(day: u64) -> (u64, u64, u64) {
+    let day = day + EPOCH_DAYS;
+    let (era, of_era) = (day / ERA_DAYS, day % ERA_DAYS);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    (year, month, of_year - (153 * shifted + 2) / 5 + 1)
+}
+
+#[cfg(test)]
+#[path = "sigv4_tests.rs"]
+mod tests;

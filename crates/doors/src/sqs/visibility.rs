@@ -1,0 +1,101 @@
+//! How long a receiver has a message: held longer, or given back.
+
+use broker::Receipt;
+use engine::queue::LeaseError;
+
+use super::attributes::VISIBILITY_S_MAX;
+use super::codec::Answer;
+use super::errors::{Failure, NOT_IN_FLIGHT, Result};
+use super::map::{Asker, Found, Sqs};
+use super::messages::handles;
+use super::model::{
+    Action, ChangeMessageVisibility, ChangeMessageVisibilityBatch, Int, List, Text, required, required_text,
+};
+
+/// A message and for how many seconds from now its receiver has it.
+struct Change<'t> {
+    receipt: Receipt,
+    seconds: u64,
+    handle: &'t str,
+}
+
+impl Sqs {
+    pub async fn change_visibility(&self, asker: &Asker<'_>, request: ChangeMessageVisibility<'_>) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url).await?;
+        let handle = required_text("ReceiptHandle", &request.receipt_handle)?;
+        let seconds = seconds(*required("VisibilityTimeout", &request.visibility_timeout)?)?;
+        let change = Change { receipt: self.receipt(&found, handle)?, seconds, handle };
+        for result in self.change_leases(&found, &[&change]).await? {
+            result?;
+        }
+        Ok(Answer::Nothing)
+    }
+
+    pub async fn change_visibility_batch(
+        &self,
+        asker: &Asker<'_>,
+        request: ChangeMessageVisibilityBatch<'_>,
+    ) -> Result<Answer> {
+        let found = self.find(asker, &request.queue_url).await?;
+        let List(entries) = request.entries.unwrap_or_default();
+        let name = "ChangeMessageVisibilityBatchRequestEntry";
+        let handles = handles(name, &entries)?;
+        let changes = entries.iter().zip(handles).enumerate().map(|(i, (entry, handle))| {
+            let given = required(&format!("{name}.{}.VisibilityTimeout", i + 1), &entry.visibility_timeout)?;
+            Ok(Change { receipt: self.receipt(&found, handle)?, seconds: seconds(*given)?, handle })
+        });
+        let changes: Vec<Result<Change<'_>>> = changes.collect();
+        let good: Vec<&Change<'_>> = changes.iter().filter_map(|change| change.as_ref().ok()).collect();
+        let mut changed = self.change_leases(&found, &good).await?.into_iter();
+        let results = entries.iter().zip(changes).map(|(entry, change)| {
+            let id = entry.id.as_ref().map_or("", Text::as_str).to_owned();
+            let result = change.and_then(|_| changed.next().expect("invariant: each change has an answer"));
+            (id, result)
+        });
+        Ok(Answer::DoneBatch(Action::ChangeMessageVisibilityBatch, results.collect()))
+    }
+
+    /// Holds messages longer, and gives those back that are held for no time.
+    async fn change_leases(&self, found: &Found, changes: &[&Change<'_>]) -> Result<Vec<Result<()>>> {
+        let (back, held): (Vec<usize>, Vec<usize>) = (0..changes.len()).partition(|i| changes[*i].seconds == 0);
+        let mut results: Vec<Result<()>> = Vec::new();
+        results.resize_with(changes.len(), || Ok(()));
+        if !held.is_empty() {
+            let leases: Vec<_> = held.iter().map(|i| (changes[*i].receipt, changes[*i].seconds * 1000)).collect();
+            let answers = self.broker.extend(found.name(), &leases).await?;
+            for (i, answer) in held.into_iter().zip(answers) {
+                results[i] = answer.map_err(|error| refused(error, changes[i]));
+            }
+        }
+        if !back.is_empty() {
+            let leases: Vec<_> = back.iter().map(|i| (changes[*i].receipt, Some(0))).collect();
+            let answers = self.broker.nack(found.name(), &leases).await?;
+            for (i, answer) in back.into_iter().zip(answers) {
+                results[i] = answer.map_err(|error| refused(error, changes[i]));
+            }
+        }
+        Ok(results)
+    }
+}
+
+fn seconds(Int(given): Int) -> Result<u64> {
+    match u64::try_from(given) {
+        Ok(seconds) if seconds <= VISIBILITY_S_MAX => Ok(seconds),
+        _ => {
+            let reason = "VisibilityTimeout must be an integer between 0 and 43200.";
+            Err(Failure::value("VisibilityTimeout", given, reason))
+        }
+    }
+}
+
+fn refused(error: LeaseError, change: &Change<'_>) -> Failure {
+    let not_available = "Message does not exist or is not available for visibility timeout change.";
+    match error {
+        LeaseError::Gone | LeaseError::Expired => Failure::value("ReceiptHandle", change.handle, not_available),
+        LeaseError::NotLeased => Failure::new(&NOT_IN_FLIGHT, "The message referred to is not in flight."),
+        LeaseError::TooLong => {
+            let reason = "Total VisibilityTimeout for the message is beyond the limit [43200 seconds].";
+            Failure::value("VisibilityTimeout", change.seconds, reason)
+        }
+    }
+}

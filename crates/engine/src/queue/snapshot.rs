@@ -1,0 +1,118 @@
+//! A queue as it was at one moment: what was not done with, to go back to.
+//!
+//! All integers are big-endian: version (u16), topic (text), created and kept until, ms since 1970 (u64 each), number
+//! of partitions (u32), and of each: the first offset that nobody was given (u64), number of runs (u32), and of each
+//! run of offsets before it that were not done with: its first (u64) and how many (u32).
+
+use bytes::BufMut;
+
+use crate::error::{Error, Result};
+use crate::fields::{Fields, put_text};
+use crate::ids::{Offset, TopicName};
+
+const VERSION: u16 = 1;
+/// Runs of one partition. A queue that is more scattered than this has to be worked off first.
+const RUNS_MAX: usize = 16_384;
+
+/// Neighbouring offsets: the first, and how many.
+pub type Run = (Offset, u32);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    pub topic: TopicName,
+    pub created_ms: u64,
+    /// It goes by itself then.
+    pub expires_ms: u64,
+    pub partitions: Vec<SnapshotPartition>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotPartition {
+    pub next: Offset,
+    pub pending: Vec<Run>,
+}
+
+impl SnapshotPartition {
+    /// Of offsets in their order, all before `next`.
+    pub fn of(next: Offset, pending: impl IntoIterator<Item = Offset>) -> Result<Self> {
+        let mut runs: Vec<Run> = Vec::new();
+        for offset in pending {
+            match runs.last_mut() {
+                Some((first, count)) if *first + u64::from(*count) == offset && *count < u32::MAX => *count += 1,
+                _ => runs.push((offset, 1)),
+            }
+        }
+        match runs.len() <= RUNS_MAX {
+            true => Ok(Self { next, pending: runs }),
+            false => Err(Error::too_large(format!(
+                "the messages that wait are in {} runs, and a snapshot has at most {RUNS_MAX}: acknowledge some first",
+                runs.len()
+            ))),
+        }
+    }
+
+    /// Nothing before it is needed.
+    pub fn floor(&self) -> Offset {
+        self.pending.first().map_or(self.next, |(first, _)| *first)
+    }
+
+    pub fn offsets(&self) -> impl Iterator<Item = Offset> {
+        self.pending.iter().flat_map(|(first, count)| *first..*first + u64::from(*count))
+    }
+}
+
+impl Snapshot {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.put_u16(VERSION);
+        put_text(&mut out, self.topic.as_str());
+        out.put_u64(self.created_ms);
+        out.put_u64(self.expires_ms);
+        out.put_u32(self.partitions.len() as u32);
+        for partition in &self.partitions {
+            out.put_u64(partition.next);
+            out.put_u32(partition.pending.len() as u32);
+            for (first, count) in &partition.pending {
+                out.put_u64(*first);
+                out.put_u32(*count);
+            }
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut fields = Fields(bytes);
+        fields.check_version("snapshot", VERSION)?;
+        let (topic, created_ms, expires_ms) = (TopicName::parse(fields.text()?)?, fields.u64()?, fields.u64()?);
+        let partitions = (0..fields.u32()?).map(|_| {
+            let next = fields.u64()?;
+            let pending = (0..fields.u32()?).map(|_| Ok((fields.u64()?, fields.u32()?)));
+            Ok(SnapshotPartition { pending: pending.collect::<Result<_>>()?, next })
+        });
+        let snapshot = Self { partitions: partitions.collect::<Result<_>>()?, topic, created_ms, expires_ms };
+        fields.end()?;
+        Ok(snapshot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_come_back_and_what_is_cut_short_is_refused() {
+        let partition = SnapshotPartition::of(20, [3, 4, 5, 9, 11, 12]).expect("few runs");
+        assert_eq!(partition.pending, [(3, 3), (9, 1), (11, 2)]);
+        assert_eq!((partition.floor(), partition.offsets().collect::<Vec<_>>()), (3, vec![3, 4, 5, 9, 11, 12]));
+        let empty = SnapshotPartition::of(7, []).expect("no runs");
+        assert_eq!(empty.floor(), 7);
+        let topic = TopicName::parse("t").expect("a name");
+        let snapshot = Snapshot { topic, created_ms: 1, expires_ms: 2, partitions: vec![partition, empty] };
+        let bytes = snapshot.encode();
+        assert_eq!(Snapshot::decode(&bytes), Ok(snapshot));
+        for end in 0..bytes.len() {
+            Snapshot::decode(&bytes[..end]).expect_err("cut short");
+        }
+        SnapshotPartition::of(u64::MAX, (0..40_000).step_by(2)).expect_err("too scattered");
+    }
+}

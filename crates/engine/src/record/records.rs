@@ -1,0 +1,186 @@
+//! The records of a batch, read in place one after the other.
+
+use bytes::Bytes;
+
+use super::{
+    BATCH_HEADER_BYTES, HeaderView, Record, RecordBatch, RecordView, read_length, read_nullable, read_varint, take,
+};
+use crate::error::{Error, Result};
+use crate::ids::Offset;
+use crate::limits::HEADERS_MAX;
+
+impl RecordBatch {
+    /// The records, decompressed if need be. They share the batch's bytes if not. A control batch has none.
+    pub fn records(&self) -> Result<Records> {
+        self.records_from(0)
+    }
+
+    /// The same without those before an offset: who asks for one gets the whole batch that holds it.
+    pub fn records_from(&self, first: Offset) -> Result<Records> {
+        let (bytes, count) = match self.is_control() {
+            true => (Bytes::new(), 0),
+            false => (self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?, self.count()),
+        };
+        Ok(Records {
+            bytes,
+            at: 0,
+            left: count,
+            count,
+            first,
+            base_offset: self.base_offset(),
+            base_timestamp: self.base_timestamp_ms(),
+            arrival: self.arrival_ms(),
+        })
+    }
+}
+
+/// The records of a batch, to be read in place.
+#[derive(Clone, Debug)]
+pub struct Records {
+    bytes: Bytes,
+    /// Where [`Records::advance`] goes on, and how many records it has left.
+    at: usize,
+    left: u32,
+    count: u32,
+    /// Records before it are passed over.
+    first: Offset,
+    base_offset: Offset,
+    base_timestamp: i64,
+    /// The time of every record, where they do not have their own.
+    arrival: Option<i64>,
+}
+
+impl Records {
+    /// All records in their order. One that does not decode ends the iteration with its error.
+    pub fn iter(&self) -> RecordIter<'_> {
+        RecordIter {
+            rest: &self.bytes,
+            left: self.count,
+            first: self.first,
+            base_offset: self.base_offset,
+            base_timestamp: self.base_timestamp,
+            arrival: self.arrival,
+        }
+    }
+
+    /// The bytes that the records are in: what is behind the head of the batch, decompressed.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The record after the one that the last call returned, for who cannot borrow the batch in between.
+    pub fn advance(&mut self) -> Option<Result<RecordView<'_>>> {
+        let mut iter = RecordIter { rest: &self.bytes[self.at..], left: self.left, ..self.iter() };
+        let next = iter.next();
+        self.at = self.bytes.len() - iter.rest.len();
+        self.left = iter.left;
+        next
+    }
+
+    /// The record at an offset; `None` where there is none. Goes on from where it was, so ask in the order of offsets.
+    pub fn find(&mut self, offset: Offset) -> Option<Record> {
+        loop {
+            let mut iter = RecordIter { rest: &self.bytes[self.at..], left: self.left, ..self.iter() };
+            let view = iter.next()?.ok()?;
+            if view.offset > offset {
+                return None;
+            }
+            let found = (view.offset == offset).then(|| self.own(&view));
+            let (at, left) = (self.bytes.len() - iter.rest.len(), iter.left);
+            (self.at, self.left) = (at, left);
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+
+    /// A record of these that shares their bytes.
+    pub fn own(&self, view: &RecordView<'_>) -> Record {
+        let share = |part: &[u8]| self.bytes.slice_ref(part);
+        Record {
+            offset: view.offset,
+            timestamp_ms: view.timestamp_ms,
+            key: view.key.map(share),
+            value: view.value.map(share),
+            headers: view.headers().map(|(name, value)| (share(name), value.map(share))).collect(),
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Records {
+    type Item = Result<RecordView<'a>>;
+    type IntoIter = RecordIter<'a>;
+
+    fn into_iter(self) -> RecordIter<'a> {
+        self.iter()
+    }
+}
+
+/// The records of a batch, one after the other.
+pub struct RecordIter<'a> {
+    rest: &'a [u8],
+    left: u32,
+    first: Offset,
+    base_offset: Offset,
+    base_timestamp: i64,
+    arrival: Option<i64>,
+}
+
+impl<'a> Iterator for RecordIter<'a> {
+    type Item = Result<RecordView<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.left > 0 {
+            self.left -= 1;
+            let mut record = read_record(&mut self.rest, self.base_offset, self.base_timestamp);
+            if record.is_err() {
+                self.left = 0;
+            } else if self.left == 0 && !self.rest.is_empty() {
+                return Some(Err(Error::malformed("a batch is longer than its records")));
+            }
+            if record.as_ref().is_ok_and(|record| record.offset < self.first) {
+                continue;
+            }
+            if let (Ok(record), Some(arrival)) = (&mut record, self.arrival) {
+                record.timestamp_ms = arrival;
+            }
+            return Some(record);
+        }
+        None
+    }
+}
+
+pub(super) fn read_record<'a>(rest: &mut &'a [u8], base_offset: Offset, base_timestamp: i64) -> Result<RecordView<'a>> {
+    let length = read_length(rest)?.ok_or_else(|| Error::malformed("a record has no length"))?;
+    let mut body = take(rest, length)?;
+    take(&mut body, 1)?;
+    let timestamp_delta = read_varint(&mut body)?;
+    let offset_delta = u32::try_from(read_varint(&mut body)?)
+        .map_err(|e| Error::malformed(format!("a record's offset delta is out of range: {e}")))?;
+    let key = read_nullable(&mut body)?;
+    let value = read_nullable(&mut body)?;
+    let header_count = read_length(&mut body)?.unwrap_or(0);
+    if header_count > HEADERS_MAX {
+        return Err(Error::too_large(format!("a record has at most {HEADERS_MAX} headers, not {header_count}")));
+    }
+    let headers = body;
+    for _ in 0..header_count {
+        read_header(&mut body)?;
+    }
+    if !body.is_empty() {
+        return Err(Error::malformed("a record is longer than its fields"));
+    }
+    Ok(RecordView {
+        offset: base_offset + u64::from(offset_delta),
+        timestamp_ms: base_timestamp.wrapping_add(timestamp_delta),
+        key,
+        value,
+        headers,
+        header_count,
+    })
+}
+
+pub(super) fn read_header<'a>(rest: &mut &'a [u8]) -> Result<HeaderView<'a>> {
+    let name = read_nullable(rest)?.ok_or_else(|| Error::malformed("a record header has no name"))?;
+    Ok((name, read_nullable(rest)?))
+}

@@ -1,0 +1,105 @@
+//! Records in the middle of a log that nobody needs any more, and what readers get in their place.
+
+use engine::{Offset, RecordBatch};
+
+/// The records of one batch that were forgotten.
+#[derive(Debug)]
+pub(crate) struct Forgotten {
+    /// One bit for each offset of the batch.
+    bits: Box<[u64]>,
+    /// Of those, how many came since the batch was written.
+    count: u32,
+}
+
+impl Forgotten {
+    /// Forgets one record of a batch. `None`: the batch stays as it is. `Some`: what is left of it takes its place,
+    /// nothing where that was its last record. A batch is written anew when half of its records are forgotten, so that
+    /// each byte is copied about once. Those before the start of the log are gone in any case.
+    pub(crate) fn note(
+        of: &mut Option<Box<Self>>,
+        batch: &RecordBatch,
+        offset: Offset,
+        start: Offset,
+    ) -> Option<Option<RecordBatch>> {
+        let (base, span) = (batch.base_offset(), batch.next_offset() - batch.base_offset());
+        if span == 1 {
+            return Some(None);
+        }
+        let forgotten =
+            of.get_or_insert_with(|| Box::new(Self { bits: vec![0; span.div_ceil(64) as usize].into(), count: 0 }));
+        if !forgotten.set(offset - base) {
+            return None;
+        }
+        let deleted = start.saturating_sub(base);
+        if u64::from(forgotten.count) + deleted < u64::from(batch.count().div_ceil(2)) {
+            return None;
+        }
+        forgotten.count = 0;
+        match batch.thinned(|record| record.offset >= start && !forgotten.has(record.offset - base)) {
+            Ok(left) if left.count() == 0 => Some(None),
+            Ok(left) if left.count() < batch.count() => Some(Some(left)),
+            // What does not decode stays until retention takes it.
+            _ => None,
+        }
+    }
+
+    fn has(&self, at: u64) -> bool {
+        self.bits[(at / 64) as usize] & (1 << (at % 64)) != 0
+    }
+
+    fn set(&mut self, at: u64) -> bool {
+        let is_new = !self.has(at);
+        self.bits[(at / 64) as usize] |= 1 << (at % 64);
+        self.count += u32::from(is_new);
+        is_new
+    }
+}
+
+/// Batches for a reader, one behind the other: a batch without records stands where offsets were forgotten.
+pub(crate) struct Gathered {
+    batches: Vec<RecordBatch>,
+    /// Where the next batch has to begin, at the latest.
+    at: Offset,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Gathered {
+    pub(crate) fn new(from: Offset, bytes_max: usize) -> Self {
+        Self { batches: Vec::new(), at: from, bytes: 0, bytes_max }
+    }
+
+    /// Adds a batch; `false` where there is no room for it. The first one always has.
+    pub(crate) fn push(&mut self, batch: RecordBatch) -> bool {
+        if self.bytes > 0 && self.bytes + batch.len() > self.bytes_max {
+            return false;
+        }
+        self.bytes += batch.len();
+        self.fill(batch.base_offset());
+        self.at = batch.next_offset();
+        self.batches.push(batch);
+        true
+    }
+
+    fn fill(&mut self, to: Offset) {
+        while self.at < to {
+            let hole = RecordBatch::hole(self.at, to);
+            self.at = hole.next_offset();
+            self.batches.push(hole);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    pub(crate) fn batches(self) -> Vec<RecordBatch> {
+        self.batches
+    }
+
+    /// There is nothing more up to this offset.
+    pub(crate) fn reach(mut self, end: Offset) -> Vec<RecordBatch> {
+        self.fill(end);
+        self.batches
+    }
+}

@@ -1,0 +1,241 @@
+//! Topics of the database: what is known of them, and how they are brought back.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use engine::producers::Producers;
+use engine::{Error, ErrorKind, Offset, RecordBatch, Result, TopicName, TopicSettings};
+use rusqlite::{Connection, OptionalExtension};
+
+use super::partition::{Found, SqlitePartition};
+use super::schema::failed;
+use super::writer::{Sweep, Writer};
+use super::{ID_BIT, Shared};
+use crate::catalog::decode_settings;
+use crate::durable::DurableLog;
+use crate::partition::NOT_SERVED;
+use crate::store::StoredTopic;
+
+struct Topic {
+    name: TopicName,
+    settings: TopicSettings,
+    partitions: Vec<Arc<SqlitePartition>>,
+}
+
+/// Topics by their ids, without [`ID_BIT`], which are never given twice.
+#[derive(Default)]
+pub(super) struct Catalog {
+    topics: BTreeMap<u32, Topic>,
+    last_id: u32,
+    /// The largest id in the table `partitions`.
+    last_row: i64,
+}
+
+impl Catalog {
+    pub(super) fn next_id(&self) -> u32 {
+        self.last_id + 1
+    }
+
+    /// The ids of so many rows more.
+    pub(super) fn next_rows(&self, count: u32) -> Vec<i64> {
+        (1..=i64::from(count)).map(|at| self.last_row + at).collect()
+    }
+
+    pub(super) fn topics(&self) -> Vec<StoredTopic> {
+        self.topics.iter().map(|(id, topic)| topic.stored(*id)).collect()
+    }
+
+    fn topic(&mut self, id: u32) -> Result<&mut Topic> {
+        self.topics.get_mut(&id).ok_or_else(|| Error::not_found("the topic was deleted"))
+    }
+
+    pub(super) fn settings(&mut self, id: u32) -> Result<TopicSettings> {
+        self.topic(id).map(|topic| topic.settings)
+    }
+
+    /// The name of a topic, and the rows of its partitions.
+    pub(super) fn place(&mut self, id: u32) -> Result<(TopicName, Vec<i64>)> {
+        let topic = self.topic(id)?;
+        Ok((topic.name.clone(), topic.partitions.iter().map(|partition| partition.id).collect()))
+    }
+
+    pub(super) fn add(
+        &mut self,
+        id: u32,
+        name: TopicName,
+        settings: TopicSettings,
+        rows: Vec<i64>,
+        shared: &Arc<Shared>,
+    ) -> StoredTopic {
+        let topic = Topic { name, settings, partitions: self.open_new(rows, shared) };
+        let stored = topic.stored(id);
+        self.topics.insert(id, topic);
+        self.last_id = id;
+        stored
+    }
+
+    /// Gives a topic settings and partitions more, and returns those.
+    pub(super) fn grow(
+        &mut self,
+        id: u32,
+        settings: TopicSettings,
+        rows: Vec<i64>,
+        shared: &Arc<Shared>,
+    ) -> Result<Vec<Arc<SqlitePartition>>> {
+        let added = self.open_new(rows, shared);
+        let topic = self.topic(id)?;
+        topic.settings = settings;
+        topic.partitions.extend(added.iter().cloned());
+        Ok(added)
+    }
+
+    fn open_new(&mut self, rows: Vec<i64>, shared: &Arc<Shared>) -> Vec<Arc<SqlitePartition>> {
+        self.last_row = rows.last().copied().unwrap_or(self.last_row);
+        rows.into_iter().map(|row| SqlitePartition::new(row, shared.clone(), Found::default())).collect()
+    }
+
+    pub(super) fn remove(&mut self, id: u32) {
+        if let Some(topic) = self.topics.remove(&id) {
+            topic.partitions.iter().for_each(|partition| partition.delete());
+        }
+    }
+}
+
+impl Topic {
+    fn stored(&self, id: u32) -> StoredTopic {
+        let partitions = self.partitions.iter().map(|partition| partition.clone() as Arc<dyn DurableLog>);
+        StoredTopic {
+            id: id | ID_BIT,
+            name: self.name.clone(),
+            settings: self.settings,
+            partitions: partitions.collect(),
+        }
+    }
+}
+
+/// What the database has, and who writes to it from now on.
+pub(super) fn load(connection: Connection, shared: &Arc<Shared>) -> Result<(Catalog, Writer)> {
+    let mut sweeps = Vec::new();
+    let read = |connection: &Connection, sweeps: &mut Vec<Sweep>| -> rusqlite::Result<Vec<(u32, String, Vec<u8>)>> {
+        let mut deleted = connection.prepare("SELECT id FROM partitions WHERE topic IS NULL")?;
+        let ids = deleted.query_map((), |row| row.get(0))?;
+        for id in ids {
+            sweeps.push(Sweep { row: id?, partition: Weak::new(), to: None });
+        }
+        let mut topics = connection.prepare("SELECT id, name, settings FROM topics ORDER BY id")?;
+        topics.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect()
+    };
+    let rows = read(&connection, &mut sweeps).map_err(failed("read", &shared.path))?;
+    let mut catalog = Catalog::default();
+    for (id, name, settings) in rows {
+        let (name, settings) = (TopicName::parse(&name)?, decode_settings(&settings)?);
+        let partitions = load_partitions(&connection, shared, id, &mut sweeps)?;
+        if partitions.len() != settings.partitions as usize {
+            let (path, has) = (shared.path.display(), partitions.len());
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("{path} is damaged: topic {name} has {} partitions, and rows for {has}", settings.partitions),
+            ));
+        }
+        catalog.topics.insert(id, Topic { name, settings, partitions });
+    }
+    let last = |connection: &Connection| -> rusqlite::Result<(u32, i64)> {
+        let id = connection.query_row("SELECT seq FROM sqlite_sequence WHERE name = 'topics'", (), |row| row.get(0));
+        let row = connection.query_row("SELECT coalesce(max(id), 0) FROM partitions", (), |row| row.get(0))?;
+        Ok((id.optional()?.unwrap_or(0), row))
+    };
+    (catalog.last_id, catalog.last_row) = last(&connection).map_err(failed("read", &shared.path))?;
+    Ok((catalog, Writer::new(connection, shared.clone(), sweeps)))
+}
+
+fn load_partitions(
+    connection: &Connection,
+    shared: &Arc<Shared>,
+    topic: u32,
+    sweeps: &mut Vec<Sweep>,
+) -> Result<Vec<Arc<SqlitePartition>>> {
+    let read = || -> rusqlite::Result<Vec<(i64, Result<Found>)>> {
+        let mut partitions = connection.prepare_cached(
+            "SELECT id, first_offset, next_offset, producers, producers_end FROM partitions WHERE topic = ?1
+             ORDER BY number",
+        )?;
+        let mut rows = partitions.query([topic])?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()? {
+            let id = row.get(0)?;
+            let (start, end): (i64, i64) = (row.get(1)?, row.get(2)?);
+            let (producers, producers_end): (Option<Vec<u8>>, i64) = (row.get(3)?, row.get(4)?);
+            let extent = read_extent(connection, id, start as Offset, end as Offset)?;
+            found.push((id, read_producers(connection, id, producers, producers_end, extent)?));
+        }
+        Ok(found)
+    };
+    let found = read().map_err(failed("read", &shared.path))?;
+    let open = |(id, found): (i64, Result<Found>)| {
+        let found = found.unwrap_or_else(|error| {
+            let refused = Error::new(ErrorKind::Corrupt, format!("{NOT_SERVED}{}", error.message));
+            Found { refused: Some(refused), ..Found::default() }
+        });
+        let start = found.start;
+        let partition = SqlitePartition::new(id, shared.clone(), found);
+        // Rows that a deletion had not come to.
+        sweeps.push(Sweep { row: id, partition: Arc::downgrade(&partition), to: Some(start) });
+        partition
+    };
+    Ok(found.into_iter().map(open).collect())
+}
+
+fn read_extent(connection: &Connection, id: i64, start: Offset, end: Offset) -> rusqlite::Result<Found> {
+    let mut totals = connection.prepare_cached(
+        "SELECT coalesce(sum(size), 0) FROM batches INDEXED BY batches_by_offset WHERE partition = ?1",
+    )?;
+    let mut first = connection.prepare_cached(
+        "SELECT first_offset, appended_ms FROM batches INDEXED BY batches_by_offset
+         WHERE partition = ?1 AND next_offset > ?2 ORDER BY first_offset LIMIT 1",
+    )?;
+    let mut last = connection.prepare_cached(
+        "SELECT next_offset FROM batches INDEXED BY batches_by_offset WHERE partition = ?1
+         ORDER BY first_offset DESC LIMIT 1",
+    )?;
+    let bytes: i64 = totals.query_row([id], |row| row.get(0))?;
+    let first: Option<(i64, i64)> =
+        first.query_row((id, start as i64), |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let last: Option<i64> = last.query_row([id], |row| row.get(0)).optional()?;
+    let end = last.map_or(end, |last| end.max(last as Offset));
+    Ok(Found {
+        start: first.map_or(end, |(first, _)| start.max(first as Offset)),
+        end,
+        bytes: bytes as u64,
+        oldest_ms: first.map(|(_, appended_ms)| appended_ms as u64),
+        ..Found::default()
+    })
+}
+
+/// What follows from the batches that came since producers were saved.
+fn read_producers(
+    connection: &Connection,
+    id: i64,
+    saved: Option<Vec<u8>>,
+    saved_end: i64,
+    mut found: Found,
+) -> rusqlite::Result<Result<Found>> {
+    let mut producers = match saved.map(|saved| Producers::decode(Bytes::from(saved))).transpose() {
+        Ok(producers) => producers.unwrap_or_default(),
+        Err(error) => return Ok(Err(error)),
+    };
+    let mut statement = connection.prepare_cached(
+        "SELECT bytes FROM batches INDEXED BY batches_by_producer
+         WHERE partition = ?1 AND first_offset >= ?2 AND producer IS NOT NULL ORDER BY first_offset",
+    )?;
+    let mut rows = statement.query((id, saved_end))?;
+    while let Some(row) = rows.next()? {
+        match RecordBatch::parse(Bytes::copy_from_slice(row.get_ref(0)?.as_blob()?)) {
+            Ok(batch) => producers.replay(&batch),
+            Err(error) => return Ok(Err(error)),
+        }
+        found.unsaved += 1;
+    }
+    found.producers = producers;
+    Ok(Ok(found))
+}

@@ -1,0 +1,436 @@
+//! Topics in one SQLite database, `queues.sqlite`, which users may open and query while the broker runs.
+//!
+//! Whoever appends puts an operation into a queue and goes on. One thread gathers all that waits, does it in one
+//! transaction and commits, which syncs; meanwhile the next ones gather. So many small appends cost one sync, a lone
+//! one waits for nobody, and there is no timer.
+
+mod catalog;
+mod partition;
+mod positions;
+mod read;
+mod schema;
+mod writer;
+
+use std::collections::{HashSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use engine::limits::{SQLITE_QUEUE_BYTES_MAX, SQLITE_READERS_MAX, SQLITE_RECENT_BYTES_MAX};
+use engine::{Error, ErrorKind, Offset, RecordBatch, Result, TopicName, TopicSettings};
+use parking_lot::{Condvar, Mutex};
+
+use crate::journal::Owner;
+use crate::store::StoredTopic;
+use catalog::Catalog;
+pub use partition::SqlitePartition;
+use read::Readers;
+pub use read::RowsRead;
+
+/// The database of a data directory.
+pub const FILE_NAME: &str = "queues.sqlite";
+/// Of the ids of topics in the database; those of other topics count from 0.
+pub(crate) const ID_BIT: u32 = 1 << 31;
+/// Operations of one transaction, and their bytes.
+const TRANSACTION_OPS_MAX: usize = 4096;
+const TRANSACTION_BYTES_MAX: usize = 8 << 20;
+/// Entries of the list of batches in memory, those included that were forgotten since.
+const RECENT_ENTRIES_MAX: usize = 1 << 16;
+
+#[derive(Clone, Copy, Debug)]
+pub struct SqliteSettings {
+    /// Bytes that wait to be written. With more, an append is refused.
+    pub queue_bytes_max: usize,
+    /// Bytes of newest batches that stay in memory, all partitions together.
+    pub recent_bytes_max: u64,
+    /// Connections that read.
+    pub readers_max: usize,
+    /// When another process locks the database for so long, or the disk is full, appends are refused until that ends.
+    pub lock_patience: Duration,
+    /// Pages that the file may have; 0 is no limit.
+    pub pages_max: u32,
+}
+
+impl Default for SqliteSettings {
+    fn default() -> Self {
+        Self {
+            queue_bytes_max: SQLITE_QUEUE_BYTES_MAX,
+            recent_bytes_max: SQLITE_RECENT_BYTES_MAX,
+            readers_max: SQLITE_READERS_MAX,
+            lock_patience: Duration::from_secs(2),
+            pages_max: 0,
+        }
+    }
+}
+
+/// Figures for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SqliteStats {
+    pub operations: u64,
+    pub commits: u64,
+    pub commit_nanos: u64,
+    pub queued_bytes: u64,
+    pub recent_bytes: u64,
+    pub forgotten_records: u64,
+    /// Whether another process locks the database, or there is no room.
+    pub is_held_up: bool,
+}
+
+/// The topics of one database.
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+    catalog: Mutex<Catalog>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the store, its partitions and its writer have in common.
+struct Shared {
+    path: PathBuf,
+    settings: SqliteSettings,
+    clock: fn() -> u64,
+    queue: Mutex<Queue>,
+    has_work: Condvar,
+    /// Told when there is room again after somebody was refused.
+    on_room: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Invariant: whoever finds it empty while holding the queue may append; what is in the queue then is told.
+    broken: OnceLock<Error>,
+    /// Why nothing can be committed for now.
+    trouble: Mutex<Option<Error>>,
+    readers: Readers,
+    /// Names of topics whose deletion does not last yet.
+    deleting: Mutex<HashSet<TopicName>>,
+    /// Committed batches in memory, the oldest first: their partitions, and where they end.
+    recent: Mutex<VecDeque<(Weak<SqlitePartition>, Offset)>>,
+    /// Bytes of batches in memory.
+    held: AtomicU64,
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Counts {
+    operations: AtomicU64,
+    commits: AtomicU64,
+    commit_nanos: AtomicU64,
+    forgotten_records: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    ops: VecDeque<Op>,
+    /// Partitions of which records were forgotten, or whose producers have to be saved.
+    dirty: Vec<Arc<SqlitePartition>>,
+    bytes: usize,
+    /// Somebody was refused since there was room.
+    is_missed: bool,
+    is_stopped: bool,
+}
+
+/// Something to do in a transaction.
+struct Op {
+    what: What,
+    owner: Arc<dyn Owner>,
+    /// Grows from operation to operation of one owner.
+    mark: u64,
+}
+
+enum What {
+    Batch {
+        partition: Arc<SqlitePartition>,
+        batch: RecordBatch,
+    },
+    Start {
+        partition: Arc<SqlitePartition>,
+        start: Offset,
+    },
+    /// Makes a topic, with the rows of its partitions.
+    Create {
+        id: u32,
+        name: TopicName,
+        settings: TopicSettings,
+        partitions: Vec<i64>,
+    },
+    /// Gives a topic settings, and partitions behind those that it has.
+    Alter {
+        id: u32,
+        settings: TopicSettings,
+        partitions: Vec<i64>,
+    },
+    Delete {
+        id: u32,
+        name: TopicName,
+        partitions: Vec<i64>,
+    },
+    Nothing,
+}
+
+/// What one transaction is about.
+struct Turn {
+    ops: Vec<Op>,
+    dirty: Vec<Arc<SqlitePartition>>,
+}
+
+impl What {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Batch { batch, .. } => batch.len(),
+            _ => 0,
+        }
+    }
+}
+
+impl Shared {
+    fn put(&self, op: Op) -> Result<()> {
+        let mut queue = self.queue.lock();
+        if let Some(broken) = self.broken.get() {
+            return Err(broken.clone());
+        }
+        if queue.is_stopped {
+            return Err(Error::new(ErrorKind::ShuttingDown, "the database is closed"));
+        }
+        queue.bytes += op.what.bytes();
+        queue.ops.push_back(op);
+        let is_first = queue.ops.len() == 1;
+        drop(queue);
+        if is_first {
+            self.has_work.notify_one();
+        }
+        Ok(())
+    }
+
+    fn put_dirty(&self, partition: Arc<SqlitePartition>) {
+        let mut queue = self.queue.lock();
+        if self.broken.get().is_none() && !queue.is_stopped {
+            queue.dirty.push(partition);
+            drop(queue);
+            self.has_work.notify_one();
+        }
+    }
+
+    fn admit(&self) -> Result<()> {
+        if let Some(trouble) = self.trouble.lock().clone() {
+            self.queue.lock().is_missed = true;
+            return Err(trouble);
+        }
+        let mut queue = self.queue.lock();
+        let queued = queue.bytes;
+        if queued < self.settings.queue_bytes_max {
+            return Ok(());
+        }
+        queue.is_missed = true;
+        Err(Error::busy(format!("{queued} bytes wait for the database already; try again later")))
+    }
+
+    /// What waits now, at most a transaction of it. Empty where there is nothing and the caller does not want to wait;
+    /// `None` where it is over.
+    fn gather(&self, waits: bool) -> Option<Turn> {
+        let mut queue = self.queue.lock();
+        while queue.ops.is_empty() && queue.dirty.is_empty() {
+            if queue.is_stopped {
+                return None;
+            }
+            if !waits {
+                break;
+            }
+            self.has_work.wait(&mut queue);
+        }
+        let (mut count, mut bytes) = (0, 0);
+        for op in queue.ops.iter().take(TRANSACTION_OPS_MAX) {
+            if count > 0 && bytes + op.what.bytes() > TRANSACTION_BYTES_MAX {
+                break;
+            }
+            count += 1;
+            bytes += op.what.bytes();
+        }
+        queue.bytes -= bytes;
+        let (ops, dirty) = (queue.ops.drain(..count).collect(), std::mem::take(&mut queue.dirty));
+        self.tell_room(queue);
+        Some(Turn { ops, dirty })
+    }
+
+    fn tell_room(&self, mut queue: parking_lot::MutexGuard<'_, Queue>) {
+        let has_room = queue.is_missed && queue.bytes < self.settings.queue_bytes_max / 2;
+        queue.is_missed &= !has_room;
+        drop(queue);
+        if let (true, Some(tell)) = (has_room, self.on_room.get()) {
+            tell();
+        }
+    }
+
+    /// Nothing is taken any more, and whoever waits is told.
+    fn break_off(&self, error: &Error, ops: Vec<Op>) {
+        let path = self.path.display();
+        let message = format!(
+            "{}; {path} takes nothing more, so that nothing is acknowledged that may be lost. Restart the broker when \
+             that is mended",
+            error.message
+        );
+        let broken = Error::new(error.kind, message);
+        tracing::error!(error = %broken, "the database failed");
+        let left = {
+            let mut queue = self.queue.lock();
+            self.broken.get_or_init(|| broken.clone());
+            queue.bytes = 0;
+            queue.dirty.clear();
+            std::mem::take(&mut queue.ops)
+        };
+        for op in ops.into_iter().chain(left) {
+            op.owner.failed(&broken);
+        }
+        self.deleting.lock().clear();
+    }
+
+    /// Batches of these operations are in rows: the oldest of all leave the memory where there are too many.
+    fn keep_recent(&self, ops: &[Op]) {
+        let mut recent = self.recent.lock();
+        for op in ops {
+            if let What::Batch { partition, batch } = &op.what {
+                recent.push_back((Arc::downgrade(partition), batch.next_offset()));
+            }
+        }
+        while self.held.load(Ordering::Relaxed) > self.settings.recent_bytes_max || recent.len() > RECENT_ENTRIES_MAX {
+            let Some((partition, to)) = recent.pop_front() else {
+                break;
+            };
+            let freed = partition.upgrade().map_or(0, |partition| partition.trim_recent(to));
+            self.held.fetch_sub(freed, Ordering::Relaxed);
+        }
+    }
+}
+
+impl SqliteStore {
+    /// Opens a database, or makes one, and brings back what is in it. Nobody else may write to it meanwhile.
+    pub fn open(path: &Path, settings: SqliteSettings, clock: fn() -> u64) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
+        let connection = schema::open_writer(path, settings.pages_max)?;
+        let shared = Arc::new(Shared {
+            path: path.to_path_buf(),
+            settings,
+            clock,
+            queue: Mutex::default(),
+            has_work: Condvar::new(),
+            on_room: OnceLock::new(),
+            broken: OnceLock::new(),
+            trouble: Mutex::default(),
+            readers: Readers::new(path.to_path_buf(), settings.readers_max.max(1)),
+            deleting: Mutex::default(),
+            recent: Mutex::default(),
+            held: AtomicU64::new(0),
+            counts: Counts::default(),
+        });
+        let (catalog, writer) = catalog::load(connection, &shared)?;
+        let topics = catalog.topics();
+        let name = "sqlite".to_owned();
+        let thread = std::thread::Builder::new().name(name).spawn(move || writer.run()).map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("cannot start a thread for the database: {error}"))
+        })?;
+        let store = Self { shared, catalog: Mutex::new(catalog), thread: Mutex::new(Some(thread)) };
+        Ok((Arc::new(store), topics))
+    }
+
+    /// Makes a topic. It lasts when `owner` hears so; its records never last before it.
+    pub fn create_topic(&self, name: TopicName, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<StoredTopic> {
+        self.check_free(&name)?;
+        let mut catalog = self.catalog.lock();
+        let (id, partitions) = (catalog.next_id(), catalog.next_rows(settings.partitions));
+        let what = What::Create { id, name: name.clone(), settings, partitions: partitions.clone() };
+        self.shared.put(Op { what, owner, mark: 0 })?;
+        Ok(catalog.add(id, name, settings, partitions, &self.shared))
+    }
+
+    /// Refuses a name whose last topic may be back after a crash.
+    pub(crate) fn check_free(&self, name: &TopicName) -> Result<()> {
+        if self.shared.deleting.lock().contains(name) {
+            return Err(Error::busy(format!("topic {name} is being deleted; try again")));
+        }
+        Ok(())
+    }
+
+    /// Gives a topic so many partitions in all, and returns the new ones. They last when `owner` hears so.
+    pub fn grow_topic(&self, id: u32, count: u32, owner: Arc<dyn Owner>) -> Result<Vec<Arc<SqlitePartition>>> {
+        let (id, mut catalog) = (id & !ID_BIT, self.catalog.lock());
+        let settings = catalog.settings(id)?;
+        let partitions = catalog.next_rows(count.saturating_sub(settings.partitions));
+        let settings = TopicSettings { partitions: settings.partitions.max(count), ..settings };
+        let what = What::Alter { id, settings, partitions: partitions.clone() };
+        self.shared.put(Op { what, owner, mark: 0 })?;
+        catalog.grow(id, settings, partitions, &self.shared)
+    }
+
+    /// Gives a topic other settings; its partitions and its storage stay. They last when `owner` hears so.
+    pub fn alter_topic(&self, id: u32, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<()> {
+        let (id, mut catalog) = (id & !ID_BIT, self.catalog.lock());
+        let TopicSettings { partitions, storage, .. } = catalog.settings(id)?;
+        let settings = TopicSettings { partitions, storage, ..settings };
+        self.shared.put(Op { what: What::Alter { id, settings, partitions: Vec::new() }, owner, mark: 0 })?;
+        catalog.grow(id, settings, Vec::new(), &self.shared).map(drop)
+    }
+
+    /// Changes nothing. What was put before it lasts when `owner` hears so.
+    pub fn confirm_topic(&self, owner: Arc<dyn Owner>) -> Result<()> {
+        self.shared.put(Op { what: What::Nothing, owner, mark: 0 })
+    }
+
+    /// Removes a topic with all its rows. That lasts when `owner` hears so.
+    pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
+        let (id, mut catalog) = (id & !ID_BIT, self.catalog.lock());
+        let (name, partitions) = catalog.place(id)?;
+        self.shared.deleting.lock().insert(name.clone());
+        let put = self.shared.put(Op { what: What::Delete { id, name: name.clone(), partitions }, owner, mark: 0 });
+        if put.is_err() {
+            self.shared.deleting.lock().remove(&name);
+        }
+        put?;
+        catalog.remove(id);
+        Ok(())
+    }
+
+    /// Refuses where too much waits already.
+    pub fn admit(&self) -> Result<()> {
+        self.shared.admit()
+    }
+
+    /// `tell` is called whenever there is room again after [`SqliteStore::admit`] refused somebody.
+    pub fn on_room(&self, tell: Box<dyn Fn() + Send + Sync>) {
+        if self.shared.on_room.set(tell).is_err() {
+            tracing::error!("somebody else is told already when the database has room");
+        }
+    }
+
+    /// Why nothing can be appended any more.
+    pub fn broken(&self) -> Option<Error> {
+        self.shared.broken.get().cloned()
+    }
+
+    pub fn stats(&self) -> SqliteStats {
+        let (counts, get) = (&self.shared.counts, |count: &AtomicU64| count.load(Ordering::Relaxed));
+        SqliteStats {
+            operations: get(&counts.operations),
+            commits: get(&counts.commits),
+            commit_nanos: get(&counts.commit_nanos),
+            queued_bytes: self.shared.queue.lock().bytes as u64,
+            recent_bytes: get(&self.shared.held),
+            forgotten_records: get(&counts.forgotten_records),
+            is_held_up: self.shared.trouble.lock().is_some(),
+        }
+    }
+
+    /// Writes what waits and closes the database. Where another process locks it for too long, what waits is refused.
+    pub fn stop(&self) -> Result<()> {
+        self.shared.queue.lock().is_stopped = true;
+        self.shared.has_work.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            thread.join().unwrap_or_else(|_| tracing::error!("the thread of the database panicked"));
+        }
+        self.shared.readers.close();
+        self.broken().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::debug!(%error, "the database was not left as it should be");
+        }
+    }
+}

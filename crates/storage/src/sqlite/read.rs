@@ -1,0 +1,210 @@
+//! Reads of rows: a few connections that take turns, outside of every lock.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
+use parking_lot::{Condvar, Mutex};
+use rusqlite::{Connection, OptionalExtension};
+
+use super::partition::SqlitePartition;
+use super::schema::{failed, open_reader};
+use crate::holes::Gathered;
+
+/// How long a read waits for its turn.
+const TURN_WAIT: Duration = Duration::from_secs(5);
+/// Rows that one look for what retention may remove goes through.
+const RETAIN_ROWS_MAX: i64 = 4096;
+
+/// A read of batches that are in rows only.
+pub struct RowsRead {
+    pub(super) partition: Arc<SqlitePartition>,
+    pub(super) from: Offset,
+    /// What is before it was committed when the read began.
+    pub(super) end: Offset,
+    pub(super) bytes_max: usize,
+}
+
+impl RowsRead {
+    pub(crate) fn run(self) -> Result<Vec<RecordBatch>> {
+        let Self { partition, from, end, bytes_max } = self;
+        let batches = partition.shared.readers.batches(partition.id, from, end, bytes_max);
+        // What retention or a deletion has removed meanwhile is no hole.
+        partition.check_readable(from)?;
+        batches.inspect_err(|error| tracing::error!(%error, "a batch cannot be read"))
+    }
+}
+
+/// What retention needs to know of a batch.
+pub(super) struct RetainedRow {
+    pub(super) next: Offset,
+    pub(super) bytes: u64,
+    pub(super) appended_ms: u64,
+}
+
+pub(super) struct Readers {
+    path: PathBuf,
+    max: usize,
+    pool: Mutex<Pool>,
+    returned: Condvar,
+}
+
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Connection>,
+    open: usize,
+}
+
+impl Readers {
+    pub(super) fn new(path: PathBuf, max: usize) -> Self {
+        Self { path, max, pool: Mutex::default(), returned: Condvar::new() }
+    }
+
+    /// Lets a connection that nobody else uses do something. One that failed is closed.
+    fn with<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+        let taken = {
+            let mut pool = self.pool.lock();
+            loop {
+                if let Some(connection) = pool.idle.pop() {
+                    break Some(connection);
+                }
+                if pool.open < self.max {
+                    pool.open += 1;
+                    break None;
+                }
+                if self.returned.wait_for(&mut pool, TURN_WAIT).timed_out() {
+                    let path = self.path.display();
+                    return Err(Error::busy(format!("{} reads of {path} are under way already", self.max)));
+                }
+            }
+        };
+        let opened = taken.map_or_else(|| open_reader(&self.path), Ok);
+        let (connection, result) = match opened {
+            Ok(connection) => {
+                let result = work(&connection);
+                (Some(connection).filter(|_| result.is_ok()), result)
+            }
+            Err(error) => (None, Err(error)),
+        };
+        let mut pool = self.pool.lock();
+        match connection {
+            Some(connection) => pool.idle.push(connection),
+            None => pool.open -= 1,
+        }
+        drop(pool);
+        self.returned.notify_one();
+        result.map_err(failed("read", &self.path))
+    }
+
+    /// Closes those that nobody uses.
+    pub(super) fn close(&self) {
+        let mut pool = self.pool.lock();
+        pool.open -= pool.idle.len();
+        pool.idle.clear();
+    }
+
+    fn batches(&self, partition: i64, from: Offset, end: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
+        let mut gathered = Some(Gathered::new(from, bytes_max));
+        let (mut full, mut damage) = (None, None);
+        self.with(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT bytes FROM batches INDEXED BY batches_by_offset WHERE partition = ?1 AND first_offset < ?3
+                 AND first_offset >= coalesce((SELECT max(first_offset) FROM batches
+                    WHERE partition = ?1 AND first_offset <= ?2), ?2)
+                 ORDER BY first_offset",
+            )?;
+            let mut rows = statement.query((partition, from as i64, end as i64))?;
+            while let Some(row) = rows.next()? {
+                let bytes = Bytes::copy_from_slice(row.get_ref(0)?.as_blob()?);
+                match RecordBatch::parse(bytes) {
+                    Ok(batch) if batch.next_offset() <= from => {}
+                    Ok(batch) => {
+                        if !gathered.as_mut().is_some_and(|gathered| gathered.push(batch)) {
+                            full = gathered.take();
+                            break;
+                        }
+                    }
+                    Err(error) => {
+                        damage = Some(error);
+                        break;
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        match (damage, full, gathered) {
+            (_, Some(full), _) => Ok(full.batches()),
+            (None, None, Some(gathered)) => Ok(gathered.reach(end)),
+            // What comes before the damage is read.
+            (Some(_), None, Some(gathered)) if !gathered.is_empty() => Ok(gathered.batches()),
+            (damage, ..) => Err(self.damaged(partition, from, damage)),
+        }
+    }
+
+    fn damaged(&self, partition: i64, from: Offset, damage: Option<Error>) -> Error {
+        let (path, why) = (self.path.display(), damage.map_or_else(String::new, |damage| damage.message));
+        let what = format!(
+            "{path} is damaged: the batch at or after offset {from} in the rows of partition {partition} is not what \
+             was written: {why}. Put back a copy of it"
+        );
+        Error::new(ErrorKind::Corrupt, what)
+    }
+
+    /// The first batch from `start` to `end` with a record of this time or later.
+    pub(super) fn first_at(&self, partition: i64, start: Offset, end: Offset, time_ms: i64) -> Result<Option<Offset>> {
+        self.with(|connection| {
+            let mut probe = connection.prepare_cached(
+                "SELECT first_offset, reached_ms FROM batches INDEXED BY batches_by_offset
+                 WHERE partition = ?1 AND first_offset >= ?2 AND first_offset < ?3 ORDER BY first_offset LIMIT 1",
+            )?;
+            // No batch before the first that reached the time has it. The one itself may not, where what reached it is
+            // gone: those behind it are looked at one by one then.
+            let (mut from, mut to) = (0, end as i64);
+            while from < to {
+                let middle = from + (to - from) / 2;
+                let found =
+                    probe.query_row((partition, middle, to), |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+                match found {
+                    Some((at, reached)) if i64::lt(&reached, &time_ms) => from = i64::wrapping_add(at, 1),
+                    _ => to = middle,
+                }
+            }
+            let mut first = connection.prepare_cached(
+                "SELECT first_offset FROM batches INDEXED BY batches_by_offset WHERE partition = ?1
+                 AND first_offset >= ?2 AND first_offset < ?3 AND next_offset > ?4 AND time_ms_max >= ?5
+                 ORDER BY first_offset LIMIT 1",
+            )?;
+            let found = first.query_row((partition, from, end as i64, start as i64, time_ms), |row| row.get(0));
+            Ok(found.optional()?.map(|found: i64| found as Offset))
+        })
+    }
+
+    /// The offset of the first batch that may stay; `end` where none may.
+    pub(super) fn first_to_stay(
+        &self,
+        partition: i64,
+        start: Offset,
+        end: Offset,
+        mut may_stay: impl FnMut(&RetainedRow) -> bool,
+    ) -> Result<Offset> {
+        self.with(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT first_offset, next_offset, size, appended_ms FROM batches INDEXED BY batches_by_offset
+                 WHERE partition = ?1 AND first_offset < ?2 ORDER BY first_offset LIMIT ?3",
+            )?;
+            let mut rows = statement.query((partition, end as i64, RETAIN_ROWS_MAX))?;
+            let (mut looked_at, mut last) = (0, start);
+            while let Some(row) = rows.next()? {
+                let number = |at| row.get::<_, i64>(at).map(|number| number as u64);
+                let (first, next) = (number(0)?, number(1)?);
+                (looked_at, last) = (looked_at + 1, first);
+                if may_stay(&RetainedRow { next, bytes: number(2)?, appended_ms: number(3)? }) {
+                    return Ok(first);
+                }
+            }
+            Ok(if looked_at < RETAIN_ROWS_MAX { end } else { last })
+        })
+    }
+}

@@ -1,0 +1,9 @@
+//! The SQS door as its clients meet it, by both of its protocols.
+
+mod client;
+mod fifo;
+mod messages;
+mod model;
+mod moves;
+mod protocols;
+mod queues;

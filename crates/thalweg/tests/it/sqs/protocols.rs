@@ -1,0 +1,190 @@
+//! Both protocols: what belongs to each, and that they are about the same queues.
+
+use serde_json::json;
+
+use super::client::{NOW, Sqs};
+use crate::server::Server;
+
+/// The text of an element without others in it.
+fn element<'t>(xml: &'t str, name: &str) -> &'t str {
+    let rest = xml.split_once(&format!("<{name}>")).unwrap_or_else(|| panic!("no {name} in {xml}")).1;
+    rest.split_once(&format!("</{name}>")).expect("its end").0
+}
+
+#[tokio::test]
+async fn a_message_goes_in_by_one_protocol_and_out_by_the_other() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    let form = "Action=CreateQueue&QueueName=q&Attribute.1.Name=VisibilityTimeout&Attribute.1.Value=0\
+                &Version=2012-11-05&Tag.1.Key=team&Tag.1.Value=a";
+    let created = sqs.query("/", form).await;
+    assert_eq!((created.status, created.header("content-type")), (200, "text/xml"));
+    assert!(
+        created
+            .body
+            .contains("<CreateQueueResponse xmlns=\"http://queue.amazonaws.com/doc/2012-11-05/\"><CreateQueueResult>")
+    );
+    let url = element(&created.body, "QueueUrl").to_owned();
+    assert_eq!(element(&created.body, "RequestId"), created.header("x-amzn-requestid"));
+
+    let form = "Action=SendMessage&MessageBody=%3Ca%3E%0D%0A&MessageAttribute.1.Name=b\
+                &MessageAttribute.1.Value.DataType=Binary&MessageAttribute.1.Value.BinaryValue=AP8%3D";
+    let sent = sqs.query("/000000000000/q", form).await;
+    let got = sqs.receive_with(&url, json!({"MessageAttributeNames": ["All"], "WaitTimeSeconds": 5})).await;
+    assert_eq!(
+        (&got[0]["Body"], got[0]["MessageId"].as_str()),
+        (&json!("<a>\r\n"), Some(element(&sent.body, "MessageId")))
+    );
+    assert_eq!(got[0]["MD5OfMessageAttributes"].as_str(), Some(element(&sent.body, "MD5OfMessageAttributes")));
+
+    let form = format!("Action=ReceiveMessage&QueueUrl={url}&AttributeName.1=All&MessageAttributeName.1=All");
+    let xml = sqs.query("/", &form).await.body;
+    assert_eq!(element(&xml, "Body"), "&lt;a&gt;&#xD;\n");
+    assert!(xml.contains("<Attribute><Name>ApproximateReceiveCount</Name><Value>2</Value></Attribute>"), "{xml}");
+    let value = "<Value><BinaryValue>AP8=</BinaryValue><DataType>Binary</DataType></Value>";
+    let attribute = &format!("<MessageAttribute><Name>b</Name>{value}</MessageAttribute>");
+    assert!(xml.contains(attribute), "{xml}");
+    let receipt = element(&xml, "ReceiptHandle");
+    let deleted = sqs.query("/000000000000/q", &format!("Action=DeleteMessage&ReceiptHandle={receipt}")).await.body;
+    assert!(deleted.contains("<DeleteMessageResponse xmlns=") && !deleted.contains("Result"), "{deleted}");
+    let empty = sqs.query("/000000000000/q", "Action=ReceiveMessage").await.body;
+    assert!(empty.contains("<ReceiveMessageResult/>"), "{empty}");
+    let tags = sqs.query("/queue/us-east-1/000000000000/q", "Action=ListQueueTags").await.body;
+    assert!(tags.contains("<Tag><Key>team</Key><Value>a</Value></Tag>"), "{tags}");
+}
+
+#[tokio::test]
+async fn a_batch_by_forms() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    sqs.create("q", json!({})).await;
+    let form = "Action=SendMessageBatch&SendMessageBatchRequestEntry.1.Id=a\
+                &SendMessageBatchRequestEntry.1.MessageBody=x\
+                &SendMessageBatchRequestEntry.2.Id=b&SendMessageBatchRequestEntry.2.MessageBody=%01";
+    let xml = sqs.query("/000000000000/q", form).await.body;
+    let (good, bad) = (element(&xml, "SendMessageBatchResultEntry"), element(&xml, "BatchResultErrorEntry"));
+    assert_eq!((element(good, "Id"), element(bad, "Id")), ("a", "b"));
+    assert_eq!((element(bad, "Code"), element(bad, "SenderFault")), ("InvalidMessageContents", "true"));
+    let receipt =
+        element(&sqs.query("/000000000000/q", "Action=ReceiveMessage").await.body, "ReceiptHandle").to_owned();
+    for (action, more) in [("ChangeMessageVisibility", "VisibilityTimeout=5"), ("DeleteMessage", "X=1")] {
+        let entry = format!("{action}BatchRequestEntry.1");
+        let form = format!("Action={action}Batch&{entry}.Id=a&{entry}.ReceiptHandle={receipt}&{entry}.{more}");
+        let xml = sqs.query("/000000000000/q", &form).await.body;
+        assert_eq!(element(element(&xml, &format!("{action}BatchResultEntry")), "Id"), "a", "{xml}");
+    }
+}
+
+#[tokio::test]
+async fn errors_of_forms_are_xml() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    sqs.create("q", json!({})).await;
+    let error = async |path: &str, form: &str| {
+        let answer = sqs.query(path, form).await;
+        (answer.status, element(&answer.body, "Code").to_owned(), element(&answer.body, "Message").to_owned())
+    };
+    let missing = error("/", "Action=GetQueueUrl&QueueName=nothing").await;
+    let text = "The specified queue does not exist for this wsdl version.";
+    assert_eq!(missing, (400, "AWS.SimpleQueueService.NonExistentQueue".into(), text.into()));
+    let text = "The action CreateQueue is not valid for this endpoint.";
+    assert_eq!(
+        error("/000000000000/q", "Action=CreateQueue&QueueName=x").await,
+        (400, "InvalidAction".into(), text.into())
+    );
+    assert_eq!(error("/000000000000/q", "Action=ListQueues").await.1, "InvalidAction");
+    assert_eq!(error("/", "Action=Nonsense").await.1, "InvalidAction");
+    assert_eq!(error("/", "").await.1, "MissingAction");
+    assert_eq!(error("/", "Action=SendMessage&QueueUrl=q&MessageBody=x&DelaySeconds=x").await.1, "MalformedInput");
+    assert_eq!(error("/a/b/c", "Action=ReceiveMessage").await.1, "InvalidAddress");
+    assert_eq!(error("/", "Action=ReceiveMessage").await.1, "MissingParameter");
+    let unknown = sqs.send("GET", "/000000000000/q", &[], "").await;
+    assert_eq!((unknown.status, &*unknown.body), (404, "<UnknownOperationException/>"));
+    let by_get = sqs.send("GET", "/000000000000/q?Action=SendMessage&MessageBody=hello", &[], "").await;
+    assert_eq!(element(&by_get.body, "MD5OfMessageBody"), "5d41402abc4b2a76b9719d911017c592");
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_refused_as_its_protocol_does() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    let url = sqs.create("q", json!({})).await;
+    let send = async |target: &str, body: &'static str| {
+        let headers = [("content-type", "application/x-amz-json-1.0"), ("x-amz-target", target)];
+        sqs.send("POST", "/", &headers, body).await
+    };
+    for body in ["x", "[]", "{\"QueueUrl\":5}", "{\"MaxNumberOfMessages\":\"1\"}", "{\"QueueUrl\":\"q\"", "\u{0}"] {
+        let answer = send("AmazonSQS.ReceiveMessage", body).await;
+        assert_eq!(answer.status, 400, "{body}");
+        assert_eq!(answer.json()["__type"], "com.amazon.coral.service#SerializationException", "{body}");
+    }
+    for target in ["AmazonSQS.Nonsense", "Nonsense", ""] {
+        let answer = send(target, "{}").await;
+        assert_eq!(answer.json()["__type"], "com.amazon.coral.service#UnknownOperationException", "{target}");
+    }
+    let of_page = [("origin", "http://evil.example"), ("content-type", "text/plain")];
+    let refused = sqs.send("POST", "/", &of_page, format!("Action=PurgeQueue&QueueUrl={url}")).await;
+    assert_eq!((refused.status, element(&refused.body, "Code")), (403, "AccessDenied"));
+}
+
+/// A client is led back to where it came to, whatever the broker is bound to.
+#[tokio::test]
+async fn urls_lead_to_where_the_client_came_to() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    let target = [("content-type", "application/x-amz-json-1.0"), ("x-amz-target", "AmazonSQS.CreateQueue")];
+    let create = async |sqs: &Sqs| {
+        let headers = [&target[..], &[("host", "queues.test:4566")]].concat();
+        let answer = sqs.send("POST", "/", &headers, r#"{"QueueName":"q"}"#).await.ok();
+        answer["QueueUrl"].as_str().expect("a URL").to_owned()
+    };
+    assert_eq!(create(&sqs).await, "http://queues.test:4566/000000000000/q");
+    for url in
+        ["http://elsewhere/000000000000/q", "https://sqs.us-east-1.amazonaws.com/000000000000/q", "q", "/queue/q"]
+    {
+        sqs.send_body(url, "x").await;
+    }
+    assert_eq!(sqs.counts("q").await[0], "4");
+    let fixed = Server::with(&["sqs_url=https://mq.example", "sqs_account=123456789012", "sqs_region=eu-west-1"]);
+    assert_eq!(create(&Sqs::of(&fixed)).await, "https://mq.example/123456789012/q");
+}
+
+#[tokio::test]
+async fn messages_are_looked_at_without_being_received() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    let url = sqs.create("q", json!({})).await;
+    for body in ["taken", "there"] {
+        sqs.send_body(&url, body).await;
+    }
+    sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": "later", "DelaySeconds": 900})).await.ok();
+    sqs.receive(&url, 1, 5).await;
+    let peek = async |path: &str| {
+        let answer = sqs.send("GET", path, &[("accept", "application/json")], "").await.ok();
+        let messages = answer["Messages"].as_array().cloned().unwrap_or_default();
+        messages.iter().map(|message| message["Body"].as_str().expect("text").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(peek(&format!("/_aws/sqs/messages?QueueUrl={url}")).await, ["there"]);
+    let path = "/_aws/sqs/messages/us-east-1/000000000000/q";
+    assert_eq!(peek(&format!("{path}?ShowInvisible=true")).await, ["taken", "there"]);
+    assert_eq!(peek(&format!("{path}?ShowInvisible=1&ShowDelayed=true")).await, ["taken", "there", "later"]);
+    let xml = sqs.send("GET", path, &[], "").await.body;
+    assert!(xml.contains("<ReceiveMessageResult><Message>") && element(&xml, "Body") == "there", "{xml}");
+    assert_eq!(sqs.counts(&url).await, ["1", "1", "1"]);
+    assert_eq!(sqs.receive(&url, 10, NOW).await.len(), 1);
+}
+
+#[tokio::test]
+async fn requests_are_signed_where_that_is_asked_for() {
+    let server = Server::with(&["sqs_auth=verify", "sqs_credentials=AKIDEXAMPLE:secret"]);
+    let sqs = Sqs::of(&server);
+    let unsigned = sqs.call("ListQueues", json!({})).await;
+    assert_eq!((unsigned.status, unsigned.code()), (403, "MissingAuthenticationToken".into()));
+    let signed =
+        "AWS4-HMAC-SHA256 Credential=nobody/20261122/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=00";
+    let more = [("authorization", signed), ("x-amz-date", "20261122T000000Z")];
+    let unknown = sqs.call_with("ListQueues", json!({}), &more).await;
+    assert_eq!(unknown.status, 403, "{unknown:?}");
+    let form = sqs.query("/", "Action=ListQueues").await;
+    assert_eq!((form.status, element(&form.body, "Code")), (403, "MissingAuthenticationToken"));
+}
