@@ -89,6 +89,8 @@ impl Broker {
         }
         let (cell, topic) = self.queue_cell(queue).await?;
         let deadline = Instant::now() + receive.wait.min(FETCH_WAIT_MAX);
+        // It stays with whoever has it until they leave: to hand it on each time would wake the same one again.
+        let mut keeper = None;
         loop {
             let news = cell.news.notified();
             tokio::pin!(news);
@@ -110,7 +112,10 @@ impl Broker {
                 }
                 return Ok(found);
             }
-            wait(&cell, news, deadline, next_due_ms).await;
+            if keeper.is_none() {
+                keeper = Timekeeper::become_one(&cell);
+            }
+            wait(&cell, news, deadline, keeper.is_some(), next_due_ms).await;
             drop(waiting);
         }
     }
@@ -498,17 +503,18 @@ impl Drop for Timekeeper<'_> {
     }
 }
 
-/// Returns when there may be a message, or at the deadline.
+/// Returns when there may be a message, or at the deadline. Whoever keeps the time hears of what is due, too.
 async fn wait(
     cell: &QueueCell,
     news: std::pin::Pin<&mut tokio::sync::futures::Notified<'_>>,
     deadline: Instant,
+    is_keeper: bool,
     next_due_ms: Option<u64>,
 ) {
-    let Some(_keeper) = Timekeeper::become_one(cell) else {
+    if !is_keeper {
         drop(tokio::time::timeout_at(deadline, news).await);
         return;
-    };
+    }
     let due = next_due_ms.map(|due_ms| Instant::now() + Duration::from_millis(due_ms.saturating_sub(now_ms())));
     let until = due.map_or(deadline, |due| due.min(deadline));
     tokio::select! {

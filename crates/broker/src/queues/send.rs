@@ -199,6 +199,10 @@ fn parcels(definition: &QueueDefinition, topic: &Topic, messages: &[OutMessage<'
             DedupRule::Group => Some(message.group.unwrap_or_default()),
         };
         if let (Some(scope), Some(id)) = (scope, message.dedup) {
+            // What stands before it in the call stays before it.
+            if let Some(at) = open.iter().position(|(at, ..)| *at == partition) {
+                parcels.extend(close(open.swap_remove(at)));
+            }
             let mut builder = BatchBuilder::new();
             push(&mut builder, message, due.as_deref(), now)?;
             let dedup = Some(Dedup::id(scope, id.as_bytes()));
