@@ -34,9 +34,9 @@ use crate::topics::Topic;
 
 pub use dead::{Redrive, RedriveId, RedriveState};
 pub use definitions::{NewQueue, QueueStart};
-pub use receive::{Receipt, Receive, Received};
+pub use receive::{RECEIVE_MAX, Receipt, Receive, Received};
 pub use send::{OutMessage, Sent};
-pub use status::{Peeked, QueueCounts, SeekTo};
+pub use status::{PEEK_MAX, Peeked, QueueCounts, SeekTo};
 pub(crate) use view::QueueView;
 
 /// Queues of one broker.

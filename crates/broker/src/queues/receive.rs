@@ -5,12 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::limits::BATCH_BYTES_MAX;
-use engine::queue::{Entry, Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId, QueueRecord, header};
+use engine::queue::{
+    Entry, LEASE_TOTAL_MS_MAX, Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId, QueueRecord, header,
+};
 use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Result};
 use tokio::time::Instant;
 
 use super::definitions::is_saved;
-use super::view::{Found, Given, Turn};
+use super::send::check_delay;
+use super::view::{Found, Given, Turn, carried_attempts};
 use super::{QueueCell, QueueView};
 use crate::broker::Broker;
 use crate::fetch::FETCH_WAIT_MAX;
@@ -122,6 +125,10 @@ impl Broker {
     /// Leases messages. Where there are none it waits for the first, as long as it may.
     pub async fn receive(self: &Arc<Self>, queue: &str, receive: &Receive) -> Result<Vec<Received>> {
         let (cell, topic) = self.queue_cell(queue).await?;
+        if let Some(lease_ms) = receive.lease_ms.filter(|lease_ms| *lease_ms > LEASE_TOTAL_MS_MAX) {
+            let message = format!("lease_ms is at most {LEASE_TOTAL_MS_MAX}, not {lease_ms}");
+            return Err(Error::invalid(message));
+        }
         let deadline = Instant::now() + receive.wait.min(FETCH_WAIT_MAX);
         loop {
             let news = cell.news.notified();
@@ -227,7 +234,13 @@ impl Broker {
         self.read_ahead(cell.id, partition, first).await?;
         for lease in &unread {
             match self.read_record(cell.id, partition, lease.offset).await? {
-                Some(record) => given.push(Given { lease: *lease, record }),
+                Some(record) => {
+                    let mut lease = *lease;
+                    if carried_attempts(&record).is_some() {
+                        drop(self.change_view(partition, cell.id, |view, _| view.carry(&mut lease, &record))?);
+                    }
+                    given.push(Given { lease, record });
+                }
                 None => drop(self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())?),
             }
         }
@@ -256,14 +269,15 @@ impl Broker {
                 expired.push((lease.offset, lease.lease));
                 continue;
             }
-            let len = record.value().len();
+            let message = Message::from(record);
+            let len = message.bytes();
             if !answer.found.is_empty() && answer.bytes + len > answer.bytes_max {
                 answer.bytes = answer.bytes_max;
                 back.push(lease);
                 continue;
             }
             answer.bytes += len;
-            answer.found.push(received(topic, partition.id, lease, record));
+            answer.found.push(received(topic, partition.id, lease, message));
         }
         if !back.is_empty() || !expired.is_empty() {
             let now = now_ms();
@@ -342,6 +356,7 @@ impl Broker {
 
     /// Messages go back to the queue, for others after a delay: as the queue is set where none is named.
     pub async fn nack(&self, queue: &str, leases: &[(Receipt, Option<u64>)]) -> Result<Answers> {
+        leases.iter().try_for_each(|(_, delay_ms)| check_delay(*delay_ms))?;
         let now = now_ms();
         let answers = self
             .change_leases(queue, leases.iter().copied(), |view, receipt, delay_ms| {
@@ -350,6 +365,20 @@ impl Broker {
             .await?;
         self.queues_there().counts.returned.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
         Ok(answers)
+    }
+
+    /// Whoever had these messages is gone: what nobody else has meanwhile goes back at once. Returns how many did.
+    pub async fn release(&self, queue: &str, receipts: &[Receipt]) -> Result<usize> {
+        let now = now_ms();
+        let released = |is_released| if is_released { Ok(()) } else { Err(LeaseError::NotLeased) };
+        let answers = self
+            .change_leases(queue, receipts.iter().map(|receipt| (*receipt, ())), |view, receipt, ()| {
+                released(view.queue.release(receipt.offset, receipt.lease, now))
+            })
+            .await?;
+        let count = answers.iter().filter(|answer| answer.is_ok()).count();
+        self.queues_there().counts.returned.add(count as u64);
+        Ok(count)
     }
 
     /// Does something to leases, those of one partition together, and waits until it lasts.
@@ -451,9 +480,8 @@ impl Broker {
     }
 }
 
-fn received(topic: &Topic, partition: PartitionId, lease: Lease, record: Record) -> Received {
+fn received(topic: &Topic, partition: PartitionId, lease: Lease, message: Message) -> Received {
     let receipt = Receipt { partition, offset: lease.offset, lease: lease.lease };
-    let message = Message::from(record);
     Received {
         receipt,
         id: message.id(topic.id, partition),

@@ -55,7 +55,7 @@ impl Broker {
         let (cell, topic) = self.queue_cell(queue).await?;
         let definition = cell.definition();
         check_count(messages.len())?;
-        check_delays(messages)?;
+        messages.iter().try_for_each(|message| check_delay(message.delay_ms))?;
         if messages.iter().any(|message| message.delay_ms.is_some_and(|delay_ms| delay_ms > 0)) {
             self.expect_delays(&cell, &topic).await?;
         }
@@ -164,9 +164,9 @@ fn check_count(messages: usize) -> Result<()> {
     }
 }
 
-fn check_delays(messages: &[OutMessage<'_>]) -> Result<()> {
-    match messages.iter().filter_map(|message| message.delay_ms).find(|delay_ms| *delay_ms > DELAY_MS_MAX) {
-        Some(delay_ms) => Err(Error::invalid(format!("a delay is at most {DELAY_MS_MAX} ms, not {delay_ms}"))),
+pub(super) fn check_delay(delay_ms: Option<u64>) -> Result<()> {
+    match delay_ms.filter(|delay_ms| *delay_ms > DELAY_MS_MAX) {
+        Some(delay_ms) => Err(Error::invalid(format!("delay_ms is at most {DELAY_MS_MAX}, not {delay_ms}"))),
         None => Ok(()),
     }
 }
@@ -204,6 +204,10 @@ fn parcels(definition: &QueueDefinition, topic: &Topic, messages: &[OutMessage<'
             DedupRule::Group => Some(message.group.unwrap_or_default()),
         };
         if let (Some(scope), Some(id)) = (scope, message.dedup) {
+            // What stands before it in the call stays before it.
+            if let Some(at) = open.iter().position(|(at, ..)| *at == partition) {
+                parcels.extend(close(open.swap_remove(at)));
+            }
             let mut builder = BatchBuilder::new();
             push(&mut builder, message, due.as_deref(), now)?;
             let dedup = Some(Dedup::id(scope, id.as_bytes()));

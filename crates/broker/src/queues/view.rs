@@ -181,9 +181,12 @@ impl QueueView {
         let taken = self.queue.take(now_ms, max, lease_ms, |offset| reader.look(log, offset));
         let Taken { leases, dead, cold, is_full, mut is_cut } = taken;
         let mut turn = Turn { dead, cold, is_full, ..Turn::default() };
-        for lease in leases {
+        for mut lease in leases {
             match self.reader.find(log, lease.offset) {
-                Found::Record(record) => turn.given.push(Given { lease, record }),
+                Found::Record(record) => {
+                    self.carry(&mut lease, &record);
+                    turn.given.push(Given { lease, record });
+                }
                 Found::Cold => turn.unread.push(lease),
                 // Nobody misses it, and nobody else has it.
                 Found::Absent => {
@@ -195,6 +198,15 @@ impl QueueView {
         turn.is_cut = is_cut;
         self.reader.end_turn(self.queue.next(), self.queue.end());
         turn
+    }
+
+    /// A message that was moved here as it was has been given out before.
+    pub(super) fn carry(&mut self, lease: &mut Lease, record: &Record) {
+        if lease.attempts == 1
+            && let Some(attempts) = carried_attempts(record)
+        {
+            self.queue.carry(lease, attempts);
+        }
     }
 
     pub(super) fn find(&mut self, log: &Log, offset: Offset) -> Found {
@@ -230,6 +242,11 @@ impl QueueView {
     pub(super) fn set_window(&mut self, from: Offset, batches: Vec<RecordBatch>, until: Offset) {
         self.reader = Reader { window: batches, window_range: from..until, ..Reader::default() };
     }
+}
+
+/// How often a message was given out where it was before.
+pub(super) fn carried_attempts(record: &Record) -> Option<u32> {
+    std::str::from_utf8(record.header(header::ATTEMPTS)?).ok()?.parse().ok()
 }
 
 impl Reader {

@@ -422,6 +422,26 @@ impl Queue {
         self.put(lease.offset, Entry { phase: Phase::Waiting, due_ms: 0, attempts, first_ms, ..entry });
     }
 
+    /// Whoever has a message is gone: it goes back at once, if it still is theirs.
+    pub fn release(&mut self, offset: Offset, lease: u64, now_ms: u64) -> bool {
+        self.expire(now_ms);
+        let held = self.entries.get(&offset).copied();
+        let held = held.filter(|entry| entry.lease == lease && entry.phase == Phase::Leased);
+        held.is_some_and(|entry| {
+            self.give_back(offset, entry, now_ms, 0);
+            true
+        })
+    }
+
+    /// A message that was given out just now, for the first time here, was given out elsewhere before.
+    pub fn carry(&mut self, lease: &mut Lease, attempts: u32) {
+        if let Some(entry) = self.entries.get_mut(&lease.offset).filter(|entry| entry.lease == lease.lease) {
+            entry.attempts = entry.attempts.saturating_add(attempts);
+            lease.attempts = entry.attempts;
+            self.note(lease.offset);
+        }
+    }
+
     /// What the broker was to move could not be moved: it may try again after a while.
     pub fn keep_dead(&mut self, offset: Offset, now_ms: u64, delay_ms: u64) {
         if let Some(entry) = self.entries.get(&offset).copied().filter(|entry| entry.due_ms == NEVER) {

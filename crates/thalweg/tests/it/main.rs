@@ -23,6 +23,7 @@ mod producers;
 mod publishing;
 mod pubsub;
 mod pubsub_push;
+mod queues;
 mod requests;
 mod resilience;
 mod rpc;

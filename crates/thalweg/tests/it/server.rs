@@ -55,6 +55,8 @@ pub struct Launch {
     pub set: Vec<String>,
     /// What a shell does before it becomes the broker.
     pub shell: Option<&'static str>,
+    /// A configuration file with this text.
+    pub file: Option<String>,
     /// Where the standard output and error go instead of the log.
     pub output: Option<PathBuf>,
 }
@@ -77,6 +79,12 @@ impl Server {
     /// A broker with these keys of the configuration.
     pub fn with(set: &[&str]) -> Self {
         Self::launch(Launch { set: set.iter().map(|pair| (*pair).to_owned()).collect(), ..Launch::default() })
+    }
+
+    /// A broker with this configuration file, and these keys beside it.
+    pub fn with_file(text: &str, set: &[&str]) -> Self {
+        let set = set.iter().map(|pair| (*pair).to_owned()).collect();
+        Self::launch(Launch { set, file: Some(text.to_owned()), ..Launch::default() })
     }
 
     pub fn launch(launch: Launch) -> Self {
@@ -210,6 +218,11 @@ fn spawn(launch: &Launch, folder: &Path, addresses: [SocketAddr; 3]) -> (Child, 
     let [native, kafka, sqs] = addresses.map(|address| address.to_string());
     command.args(["serve", "--native", &native, "--http", "off", "--kafka", &kafka, "--sqs", &sqs]);
     command.arg("--ready-file").arg(&ready_file);
+    if let Some(text) = &launch.file {
+        let file = folder.join("config.toml");
+        std::fs::write(&file, text).expect("written");
+        command.arg("--config").arg(file);
+    }
     for pair in &launch.set {
         command.args(["--set", pair]);
     }
