@@ -90,6 +90,8 @@ impl Broker {
                         tracing::debug!(%queue, %error, "its topic was deleted meanwhile");
                     }
                 }
+                // Others of its group may go now.
+                cell.wake_for_change();
             }
         });
     }

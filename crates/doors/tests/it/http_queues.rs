@@ -189,7 +189,7 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
             "POST",
             "/messages",
             json!({ "messages": [{ "body": "", "delay_ms": u64::MAX }] }),
-            (400, "delay_ms is at most 604800000"),
+            (400, "a delay is at most 604800000 ms"),
         ),
         ("POST", "/receive?max=0", json!(null), (400, "max: at least 1")),
         ("POST", "/receive?lease_ms=99999999999", json!(null), (400, "lease_ms is at most 43200000")),

@@ -21,6 +21,8 @@ mod limits;
 mod overflow;
 mod producers;
 mod publishing;
+mod pubsub;
+mod pubsub_push;
 mod queues;
 mod requests;
 mod resilience;
