@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use engine::limits::BATCH_BYTES_MAX;
 use engine::queue::{
-    Entry, LEASE_TOTAL_MS_MAX, Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId, QueueRecord, header,
+    DELAY_MS_MAX, Entry, LEASE_TOTAL_MS_MAX, Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId,
+    QueueRecord, header,
 };
 use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Result};
 use tokio::time::Instant;
 
 use super::definitions::is_saved;
-use super::send::check_delay;
 use super::view::{Found, Given, Turn, carried_attempts};
 use super::{QueueCell, QueueView};
 use crate::broker::Broker;
@@ -124,11 +124,8 @@ pub type Answers = Vec<std::result::Result<(), LeaseError>>;
 impl Broker {
     /// Leases messages. Where there are none it waits for the first, as long as it may.
     pub async fn receive(self: &Arc<Self>, queue: &str, receive: &Receive) -> Result<Vec<Received>> {
+        check_most("lease_ms", receive.lease_ms, LEASE_TOTAL_MS_MAX)?;
         let (cell, topic) = self.queue_cell(queue).await?;
-        if let Some(lease_ms) = receive.lease_ms.filter(|lease_ms| *lease_ms > LEASE_TOTAL_MS_MAX) {
-            let message = format!("lease_ms is at most {LEASE_TOTAL_MS_MAX}, not {lease_ms}");
-            return Err(Error::invalid(message));
-        }
         let deadline = Instant::now() + receive.wait.min(FETCH_WAIT_MAX);
         loop {
             let news = cell.news.notified();
@@ -356,7 +353,7 @@ impl Broker {
 
     /// Messages go back to the queue, for others after a delay: as the queue is set where none is named.
     pub async fn nack(&self, queue: &str, leases: &[(Receipt, Option<u64>)]) -> Result<Answers> {
-        leases.iter().try_for_each(|(_, delay_ms)| check_delay(*delay_ms))?;
+        leases.iter().try_for_each(|(_, delay_ms)| check_most("delay_ms", *delay_ms, DELAY_MS_MAX))?;
         let now = now_ms();
         let answers = self
             .change_leases(queue, leases.iter().copied(), |view, receipt, delay_ms| {
@@ -477,6 +474,13 @@ impl Broker {
                 }
             }
         })?
+    }
+}
+
+fn check_most(what: &str, given: Option<u64>, most: u64) -> Result<()> {
+    match given.filter(|given| *given > most) {
+        Some(given) => Err(Error::invalid(format!("{what} is at most {most}, not {given}"))),
+        None => Ok(()),
     }
 }
 

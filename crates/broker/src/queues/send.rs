@@ -55,7 +55,7 @@ impl Broker {
         let (cell, topic) = self.queue_cell(queue).await?;
         let definition = cell.definition();
         check_count(messages.len())?;
-        messages.iter().try_for_each(|message| check_delay(message.delay_ms))?;
+        check_delays(messages)?;
         if messages.iter().any(|message| message.delay_ms.is_some_and(|delay_ms| delay_ms > 0)) {
             self.expect_delays(&cell, &topic).await?;
         }
@@ -164,9 +164,9 @@ fn check_count(messages: usize) -> Result<()> {
     }
 }
 
-pub(super) fn check_delay(delay_ms: Option<u64>) -> Result<()> {
-    match delay_ms.filter(|delay_ms| *delay_ms > DELAY_MS_MAX) {
-        Some(delay_ms) => Err(Error::invalid(format!("delay_ms is at most {DELAY_MS_MAX}, not {delay_ms}"))),
+fn check_delays(messages: &[OutMessage<'_>]) -> Result<()> {
+    match messages.iter().filter_map(|message| message.delay_ms).find(|delay_ms| *delay_ms > DELAY_MS_MAX) {
+        Some(delay_ms) => Err(Error::invalid(format!("a delay is at most {DELAY_MS_MAX} ms, not {delay_ms}"))),
         None => Ok(()),
     }
 }

@@ -399,6 +399,24 @@ async fn a_message_that_is_stuck_keeps_no_memory_of_those_after_it() {
     assert_eq!(counts(&broker, "jobs").await, (0, 0, 0));
 }
 
+#[tokio::test]
+async fn messages_of_a_call_keep_their_order_whether_or_not_they_have_a_deduplication_id() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings { dedup: DedupRule::Queue, ..QueueSettings::default() }).await;
+    let ids = [None, Some("1"), None, None, Some("4")];
+    let bodies_sent = ["0", "1", "2", "3", "4"];
+    let out = |(body, dedup): (&&'static str, &Option<&'static str>)| OutMessage {
+        body: body.as_bytes(),
+        dedup: *dedup,
+        ..OutMessage::default()
+    };
+    let messages: Vec<_> = bodies_sent.iter().zip(&ids).map(out).collect();
+    let sent = broker.send("jobs", &messages).await.expect("sent");
+    let offsets: Vec<u64> = sent.into_iter().map(|sent| sent.expect("taken").offset).collect();
+    assert_eq!(offsets, [0, 1, 2, 3, 4]);
+    assert_eq!(bodies(&receive(&broker, "jobs", 10).await), bodies_sent);
+}
+
 #[test]
 fn a_receiver_that_waits_alone_sleeps() {
     let (done, is_done) = std::sync::mpsc::channel();
@@ -417,22 +435,4 @@ fn a_receiver_that_waits_alone_sleeps() {
         done.send(()).expect("somebody listens");
     });
     is_done.recv_timeout(Duration::from_secs(60)).expect("the receiver's wait came to its end");
-}
-
-#[tokio::test]
-async fn messages_of_a_call_keep_their_order_whether_or_not_they_have_a_deduplication_id() {
-    let broker = in_memory();
-    create(&broker, "jobs", QueueSettings { dedup: DedupRule::Queue, ..QueueSettings::default() }).await;
-    let ids = [None, Some("1"), None, None, Some("4")];
-    let bodies_sent = ["0", "1", "2", "3", "4"];
-    let out = |(body, dedup): (&&'static str, &Option<&'static str>)| OutMessage {
-        body: body.as_bytes(),
-        dedup: *dedup,
-        ..OutMessage::default()
-    };
-    let messages: Vec<_> = bodies_sent.iter().zip(&ids).map(out).collect();
-    let sent = broker.send("jobs", &messages).await.expect("sent");
-    let offsets: Vec<u64> = sent.into_iter().map(|sent| sent.expect("taken").offset).collect();
-    assert_eq!(offsets, [0, 1, 2, 3, 4]);
-    assert_eq!(bodies(&receive(&broker, "jobs", 10).await), bodies_sent);
 }

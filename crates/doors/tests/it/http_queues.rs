@@ -109,14 +109,15 @@ async fn who_waits_is_given_a_message_as_soon_as_there_is_one() {
 #[tokio::test]
 async fn a_queue_is_over_a_topic_or_has_its_own() {
     let server = start().await;
-    server.publish("orders", &["before"]).await;
+    let publish = async |value: &'static str| server.send("POST", "/v1/topics/orders/records", &[TEXT], value).await;
+    publish("before").await;
     let live = json!({ "topic": "orders", "start": "live", "order": "groups" });
     let created = server.send("PUT", QUEUE, &[JSON], live.to_string()).await.json();
     assert_eq!(
         json!([created["topic"], created["owns_topic"], created["settings"]["order"]]),
         json!(["orders", false, "groups"])
     );
-    server.publish("orders", &["after"]).await;
+    publish("after").await;
     assert_eq!(receive(&server, "?max=10").await[0]["body"], "after");
     assert_eq!(server.send("PUT", QUEUE, &[JSON], live.to_string()).await.status, 200);
     let other = server.send("PUT", QUEUE, &[JSON], json!({ "lease_ms": 1 }).to_string()).await;
@@ -188,7 +189,7 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
             "POST",
             "/messages",
             json!({ "messages": [{ "body": "", "delay_ms": u64::MAX }] }),
-            (400, "delay_ms is at most 604800000"),
+            (400, "a delay is at most 604800000 ms"),
         ),
         ("POST", "/receive?max=0", json!(null), (400, "max: at least 1")),
         ("POST", "/receive?lease_ms=99999999999", json!(null), (400, "lease_ms is at most 43200000")),

@@ -264,12 +264,12 @@ pub struct QueueRedrive {
 #[derive(Args)]
 #[command(after_help = "\
 The command gets the body on its standard input, and in its environment THALWEG_MESSAGE_ID, _QUEUE, _ATTEMPTS, _SENT_MS,
-_RECEIPT, _GROUP and _SOURCE, and each header as THALWEG_MESSAGE_HEADER_NAME. Its lease is extended for as long as it runs. Ctrl-C
-lets what runs come to its end; once more kills it, and its messages go back.")]
+_RECEIPT, _GROUP and _SOURCE, and each header as THALWEG_MESSAGE_HEADER_NAME. Its lease is extended for as long as it
+runs. Ctrl-C lets what runs come to its end; once more kills it, and its messages go back.")]
 pub struct QueueWork {
     pub queue: String,
     /// Commands that run side by side
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = side_by_side())]
     pub concurrency: usize,
     /// How long the broker waits for a sign of life, as 60s; else as the queue is set
     #[arg(long, value_name = "TIME", value_parser = millis)]
@@ -280,6 +280,10 @@ pub struct QueueWork {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+}
+
+fn side_by_side() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1000)
 }
 
 /// `500ms`, or `90s`, `5m`, `2h`, `7d`.

@@ -1,7 +1,7 @@
 //! Topics and queues that are there from the start: `[[topics]]` and `[[queues]]` of the file.
 //!
-//! A queue has the settings that [`QueueSettings::named`] names, beside `name`, `topic`, `start` and `storage`. They are
-//! made before the doors open, and those that are there already have to be as they are written.
+//! A queue has the settings that [`QueueSettings::named`] names, beside `name`, `topic`, `start` and `storage`.
+//! All are made before the doors open, and what is there already has to be as it is written.
 
 use std::collections::HashSet;
 use std::fmt::Display;
