@@ -1,7 +1,7 @@
 //! A definition of a schema is refused or compatible with itself, and a message follows it or is refused, both in time.
 //!
-//! Input: a byte whose lowest bit chooses the language and whose next chooses the encoding, the definition, a byte of 0,
-//! and the message.
+//! Input: a byte whose lowest bit chooses the language and whose next chooses the encoding, the definition, a byte of
+//! 0, and the message.
 
 #![no_main]
 

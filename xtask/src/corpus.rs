@@ -57,7 +57,7 @@ const SQS_REQUESTS: [(&str, u8, &str); 8] = [
     (
         "send",
         0,
-        r#"{"QueueUrl":"q","MessageBody":"\u00e4","DelaySeconds":0,"MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"AP8="}}}"#,
+        r#"{"QueueUrl":"q","MessageBody":"\t","MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"AP8="}}}"#,
     ),
     ("send-fifo", 0, r#"{"QueueUrl":"q","MessageBody":"x","MessageGroupId":"g","MessageDeduplicationId":"d"}"#),
     ("send-batch", 1, r#"{"QueueUrl":"q","Entries":[{"Id":"a","MessageBody":"x"},{"Id":"b","MessageBody":"y"}]}"#),
@@ -66,7 +66,8 @@ const SQS_REQUESTS: [(&str, u8, &str); 8] = [
     (
         "send-form",
         0x80,
-        "MessageBody=a%20b+c&MessageAttribute.1.Name=a&MessageAttribute.1.Value.DataType=String&MessageAttribute.1.Value.StringValue=x",
+        "MessageBody=a%20b+c&MessageAttribute.1.Name=a&MessageAttribute.1.Value.DataType=String\
+         &MessageAttribute.1.Value.StringValue=x",
     ),
     (
         "send-batch-form",
@@ -102,9 +103,11 @@ const SCHEMAS: [(&str, u8, &str, &[u8]); 6] = [
         b"\x0b\x0c",
     ),
 ];
-const AVRO: &str = r#"{"type":"record","name":"n.R","fields":[{"name":"a","type":"int"},{"name":"b","type":["null","string"]},
+const AVRO: &str = r#"{"type":"record","name":"n.R","fields":[{"name":"a","type":"int"},
+    {"name":"b","type":["null","string"]},
     {"name":"c","type":{"type":"map","values":{"type":"array","items":"double"}}},
-    {"name":"d","type":{"type":"enum","name":"E","symbols":["X","Y"]}},{"name":"e","type":{"type":"fixed","name":"F","size":2}}]}"#;
+    {"name":"d","type":{"type":"enum","name":"E","symbols":["X","Y"]}},
+    {"name":"e","type":{"type":"fixed","name":"F","size":2}}]}"#;
 const PROTO: &str = "syntax = \"proto3\"; message M { int64 a = 1; repeated bool b = 2; map<int32, N> c = 3; \
     oneof o { bytes d = 4; string f = 5; } message N { E e = 1; enum E { X = 0; Y = 1; } M m = 2; } }";
 

@@ -68,6 +68,16 @@ const COMMANDS: &[Command] = &[
         run: compat::run,
     },
     Command {
+        usage: "compat sqs [client..]",
+        about: "The same with SDKs of SQS (--peer: against moto, --peer=elasticmq: against ElasticMQ)",
+        run: compat::run,
+    },
+    Command {
+        usage: "compat pubsub [client..]",
+        about: "The same with clients of Google Pub/Sub (--peer: against Google's emulator)",
+        run: compat::run,
+    },
+    Command {
         usage: "soak storage [--minutes N]",
         about: "Power cuts, faults, damage, repairs and kills with seeds nobody tried, 10 minutes by default",
         run: soak::run,

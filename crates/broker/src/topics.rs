@@ -411,7 +411,7 @@ impl Broker {
                 let settings = &topic.settings;
                 self.log_budget().release(cell.trim(settings.retention_bytes, settings.retention_ms, now_ms));
                 if settings.drop_consumed && self.has_restored_queues() {
-                    self.log_budget().release(cell.drop_consumed(true));
+                    self.log_budget().release(cell.drop_consumed(&[], true));
                 }
             }
         }

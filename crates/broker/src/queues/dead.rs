@@ -90,6 +90,8 @@ impl Broker {
                         tracing::debug!(%queue, %error, "its topic was deleted meanwhile");
                     }
                 }
+                // Others of its group may go now.
+                cell.wake_for_change();
             }
         });
     }
@@ -112,11 +114,11 @@ impl Broker {
             self.queues_there().counts.dead.add(1);
         }
         let saved = self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())?;
-        self.drop_consumed(topic, partition);
-        match saved {
-            Some(saved) => saved.lasts().await.map(drop),
-            None => Ok(()),
+        if let Some(saved) = saved {
+            saved.lasts().await?;
         }
+        self.drop_consumed(topic, partition, &[lease.offset]);
+        Ok(())
     }
 
     /// Publishes a message to another topic as the same message, which has come from a queue where that is said.

@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::limits::BATCH_BYTES_MAX;
-use engine::queue::{Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId, QueueRecord, header};
-use engine::{Error, ErrorKind, Offset, PartitionId, Record, Result};
+use engine::queue::{Entry, Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId, QueueRecord, header};
+use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Result};
 use tokio::time::Instant;
 
+use super::definitions::is_saved;
 use super::view::{Found, Given, Turn};
 use super::{QueueCell, QueueView};
 use crate::broker::Broker;
@@ -61,16 +62,56 @@ pub struct Received {
     pub first_received_ms: u64,
 }
 
-/// What a receiver gets, so far.
-struct Answer {
+/// What a receiver gets, so far. What it does not get after all, because it went away, is as if it never had.
+struct Answer<'a> {
+    broker: &'a Broker,
+    cell: &'a QueueCell,
+    topic: &'a Topic,
     found: Vec<Received>,
     bytes: usize,
     bytes_max: usize,
 }
 
-impl Answer {
+impl Answer<'_> {
     fn is_full(&self, max: usize) -> bool {
         self.found.len() >= max || self.bytes >= self.bytes_max
+    }
+}
+
+impl Drop for Answer<'_> {
+    fn drop(&mut self) {
+        let mut left = std::mem::take(&mut self.found);
+        left.sort_unstable_by_key(|message| (message.receipt.partition, message.receipt.offset));
+        for of_partition in left.chunk_by(|a, b| a.receipt.partition == b.receipt.partition) {
+            if let Ok(partition) = self.topic.partition(of_partition[0].receipt.partition) {
+                let leases = of_partition.iter().map(Received::lease).collect();
+                drop(Unread { broker: self.broker, cell: self.cell, partition: &partition, leases });
+            }
+        }
+    }
+}
+
+/// Leases of messages that are still to be read. They end as if they had not been, if nobody takes them out.
+struct Unread<'a> {
+    broker: &'a Broker,
+    cell: &'a QueueCell,
+    partition: &'a Arc<PartitionCell>,
+    leases: Vec<Lease>,
+}
+
+impl Drop for Unread<'_> {
+    fn drop(&mut self) {
+        if self.leases.is_empty() {
+            return;
+        }
+        let back = |view: &mut QueueView, _: &mut crate::log::Log| {
+            self.leases.iter().for_each(|lease| view.queue.untake(lease));
+        };
+        // Of a partition that is gone there is nothing to give back.
+        if let Err(error) = self.broker.change_view(self.partition, self.cell.id, back) {
+            tracing::debug!(queue = %self.cell.definition().name, %error, "what was not given out is gone");
+        }
+        self.cell.wake();
     }
 }
 
@@ -85,15 +126,15 @@ impl Broker {
         loop {
             let news = cell.news.notified();
             tokio::pin!(news);
-            if !receive.wait.is_zero() {
-                cell.waiting.fetch_add(1, Ordering::SeqCst);
-            }
-            let waiting = Waiting { cell: &cell, is_counted: !receive.wait.is_zero() };
-            if waiting.is_counted {
+            let mut waiting = (!receive.wait.is_zero()).then(|| Waiting::begin(&cell));
+            if waiting.is_some() {
                 news.as_mut().enable();
             }
             cell.check_there()?;
             let (found, next_due_ms) = self.receive_now(&cell, &topic, receive).await?;
+            if let Some(waiting) = &mut waiting {
+                waiting.has_looked = true;
+            }
             if !found.is_empty() || Instant::now() >= deadline {
                 self.queues_there().counts.received.add(found.len() as u64);
                 drop(waiting);
@@ -120,61 +161,77 @@ impl Broker {
         let max = receive.max.clamp(1, RECEIVE_MAX);
         let partitions = topic.partitions();
         let first = cell.turn.fetch_add(1, Ordering::Relaxed) as usize;
-        let mut answer = Answer { found: Vec::new(), bytes: 0, bytes_max: receive.bytes_max };
+        let (found, bytes_max) = (Vec::new(), receive.bytes_max);
+        let mut answer = Answer { broker: self, cell, topic, found, bytes: 0, bytes_max };
         let mut next_due_ms = None;
         for i in 0..partitions.len() {
             let partition = &partitions[(first + i) % partitions.len()];
             loop {
                 let now = now_ms();
                 let left = max - answer.found.len();
-                let mut due = None;
-                let turn = self.change_view(partition, cell.id, |view, log| {
+                let (mut due, mut unseen) = (None, None);
+                let (mut turn, saved) = self.change_view(partition, cell.id, |view, log| {
                     let turn = view.take(log, now, left, lease_ms);
+                    unseen = view.unseen(log);
                     due = view.queue.next_due_ms();
                     turn
                 })?;
-                let (mut turn, saved) = turn;
                 drop(saved);
                 next_due_ms = [next_due_ms, due].into_iter().flatten().min();
+                // With the dead out of the way there may be others.
+                let mut is_over = turn.given.is_empty() && turn.unread.is_empty() && turn.dead.is_empty();
                 if !turn.dead.is_empty() {
                     self.bury(cell, topic, partition, std::mem::take(&mut turn.dead));
                 }
-                if turn.is_full && answer.found.is_empty() && turn.given.is_empty() && partitions.len() == 1 {
+                if turn.is_full && is_over && answer.found.is_empty() && partitions.len() == 1 {
                     return Err(in_flight_full(&definition));
                 }
-                let (cold, is_empty) = (turn.cold, turn.given.is_empty() && turn.unread.is_empty());
+                let (cold, is_cut) = (turn.cold, turn.is_cut);
                 let given = self.read_given(cell, partition, turn).await?;
+                let is_idle = given.is_empty();
                 self.fill(cell, topic, partition, given, &mut answer);
-                match cold.filter(|_| answer.found.len() < max) {
-                    Some(offset) => self.read_ahead(cell.id, partition, offset).await?,
-                    None if is_empty || answer.is_full(max) => break,
-                    None => {}
+                if answer.is_full(max) {
+                    break;
+                }
+                if let Some(offset) = cold {
+                    self.read_ahead(cell.id, partition, offset).await?;
+                } else if is_over && unseen.is_some() {
+                    self.look_through(cell, partition).await?;
+                } else {
+                    is_over &= !is_cut;
+                    if is_over {
+                        break;
+                    }
+                    if is_idle {
+                        // Much that is for nobody: others are let in between.
+                        tokio::task::yield_now().await;
+                    }
                 }
             }
             if answer.is_full(max) {
                 break;
             }
         }
-        Ok((answer.found, next_due_ms))
+        Ok((std::mem::take(&mut answer.found), next_due_ms))
     }
 
     /// The records of what was given out, those of files too.
     async fn read_given(&self, cell: &QueueCell, partition: &Arc<PartitionCell>, turn: Turn) -> Result<Vec<Given>> {
         let Turn { mut given, unread, .. } = turn;
-        for (i, lease) in unread.iter().enumerate() {
-            let found = match self.read_record(cell.id, partition, lease.offset).await {
-                Ok(found) => found,
-                Err(error) => {
-                    // Others may have more luck with it.
-                    self.untake(cell, partition, given.iter().map(|given| &given.lease).chain(&unread[i..]))?;
-                    return Err(error);
-                }
-            };
-            match found {
+        let Some(first) = unread.iter().map(|lease| lease.offset).min() else {
+            return Ok(given);
+        };
+        let leases = given.iter().map(|given| given.lease).chain(unread.iter().copied()).collect();
+        let mut held = Unread { broker: self, cell, partition, leases };
+        // The next turn begins where this one ends.
+        self.read_ahead(cell.id, partition, first).await?;
+        for lease in &unread {
+            match self.read_record(cell.id, partition, lease.offset).await? {
                 Some(record) => given.push(Given { lease: *lease, record }),
                 None => drop(self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())?),
             }
         }
+        held.leases.clear();
         given.sort_unstable_by_key(|given| given.lease.offset);
         Ok(given)
     }
@@ -186,7 +243,7 @@ impl Broker {
         topic: &Topic,
         partition: &Arc<PartitionCell>,
         given: Vec<Given>,
-        answer: &mut Answer,
+        answer: &mut Answer<'_>,
     ) {
         let definition = cell.definition();
         let oldest_ms = match definition.owns_topic {
@@ -224,16 +281,6 @@ impl Broker {
         }
     }
 
-    fn untake<'a>(
-        &self,
-        cell: &QueueCell,
-        partition: &Arc<PartitionCell>,
-        leases: impl Iterator<Item = &'a Lease>,
-    ) -> Result<()> {
-        let back = |view: &mut QueueView, _: &mut crate::log::Log| leases.for_each(|lease| view.queue.untake(lease));
-        self.change_view(partition, cell.id, back).map(drop)
-    }
-
     /// A message that was given out before, wherever it is.
     pub(super) async fn read_record(
         &self,
@@ -251,7 +298,8 @@ impl Broker {
                     read => read?,
                 };
                 let batch = batches.into_iter().find(|batch| batch.next_offset() > offset);
-                Ok(batch.map(|batch| batch.records_from(offset)).transpose()?.and_then(|mut r| r.find(offset)))
+                // One that nobody can read, as a publisher may send it, holds no messages.
+                Ok(batch.and_then(|batch| batch.records_from(offset).ok()).and_then(|mut records| records.find(offset)))
             }
         }
     }
@@ -259,7 +307,10 @@ impl Broker {
     async fn read_ahead(&self, id: QueueId, partition: &Arc<PartitionCell>, offset: Offset) -> Result<()> {
         let bytes = READ_AHEAD_BYTES.min(BATCH_BYTES_MAX);
         match partition.read(offset, bytes).await {
-            Ok((_, batches)) => partition.with_view(id, |view, _| view.set_window(batches)),
+            Ok((extent, batches)) => {
+                let until = batches.last().map_or(extent.end, RecordBatch::next_offset);
+                partition.with_view(id, |view, _| view.set_window(offset, batches, until))
+            }
             // Retention took it meanwhile.
             Err(error) if error.kind == ErrorKind::OutOfRange => {
                 partition.with_view(id, |view, log| view.queue.trim(log.extent().start))
@@ -313,7 +364,7 @@ impl Broker {
             leases.enumerate().map(|(i, (receipt, c))| (i, receipt, c)).collect();
         leases.sort_by_key(|(_, receipt, _)| receipt.partition);
         let mut answers = vec![Err(LeaseError::Gone); leases.len()];
-        let mut saved = Vec::new();
+        let mut changed = Vec::new();
         for of_partition in leases.chunk_by(|(_, a, _), (_, b, _)| a.partition == b.partition) {
             // A receipt of a partition that is not there is of a topic that was deleted.
             let Ok(partition) = topic.partition(of_partition[0].1.partition) else {
@@ -324,15 +375,21 @@ impl Broker {
                     answers[*i] = change(view, receipt, *how);
                 }
             })?;
-            saved.extend(one);
-            self.drop_consumed(&topic, &partition);
+            // What is so already may have become so just now.
+            let saved = match one {
+                None if is_saved(&topic) => Some(self.settled_queue_records(cell.id, partition.id)?),
+                one => one,
+            };
+            let offsets: Vec<Offset> = of_partition.iter().map(|(_, receipt, _)| receipt.offset).collect();
+            changed.push((partition, saved, offsets));
         }
-        for one in saved {
-            one.lasts().await?;
-        }
-        if cell.is_awaited() {
-            cell.earlier.notify_one();
-            cell.wake();
+        // Before it is waited for: whoever does not wait for the answer changes nothing about it.
+        cell.wake_for_change();
+        for (partition, saved, offsets) in changed {
+            if let Some(saved) = saved {
+                saved.lasts().await?;
+            }
+            self.drop_consumed(&topic, &partition, &offsets);
         }
         Ok(answers)
     }
@@ -363,16 +420,33 @@ impl Broker {
     ) -> Result<(T, Option<Appended>)> {
         partition.with_view(id, |view, log| {
             let done = work(view, log);
-            let changes = view.queue.take_changes();
-            if changes.is_empty() {
+            let (changes, next) = (view.queue.take_changes(), view.queue.next());
+            if !view.is_saved || (changes.is_empty() && view.saved_next == Some(next)) {
                 return Ok((done, None));
             }
-            let entry = |(offset, entry)| QueueRecord::Entry { queue: id, partition: partition.id, offset, entry };
-            let cursor = view.cursor_record(partition.id);
-            let records = changes.into_iter().map(entry).chain([cursor]);
+            // A crash may leave only the first part. Entries count for as much as the cursor behind them; a cursor
+            // that goes back must not come after what was forgotten for it.
+            let is_back = view.saved_next.is_some_and(|saved| next < saved);
+            let cursor = || view.cursor_record(partition.id);
+            let entry = |(offset, entry): &(Offset, Option<Entry>)| QueueRecord::Entry {
+                queue: id,
+                partition: partition.id,
+                offset: *offset,
+                entry: *entry,
+            };
+            let (before, after) = (is_back.then(cursor), (!is_back).then(cursor));
+            let records = before.into_iter().chain(changes.iter().map(entry)).chain(after);
             // What waits for the topic of queues are only consumers of it, and those may be woken later.
-            let mut wakes = Wakes::default();
-            Ok((done, Some(self.append_queue_records(id, partition.id, records, &mut wakes)?)))
+            match self.append_queue_records(id, partition.id, records, &mut Wakes::default()) {
+                Ok(saved) => {
+                    view.saved_next = Some(next);
+                    Ok((done, Some(saved)))
+                }
+                Err(error) => {
+                    view.queue.keep_changes(changes.iter().map(|(offset, _)| *offset));
+                    Err(error)
+                }
+            }
         })?
     }
 }
@@ -391,6 +465,11 @@ fn received(topic: &Topic, partition: PartitionId, lease: Lease, record: Record)
 }
 
 impl Received {
+    fn lease(&self) -> Lease {
+        let Receipt { offset, lease, .. } = self.receipt;
+        Lease { offset, lease, attempts: self.attempts, first_ms: self.first_received_ms }
+    }
+
     /// The queue whose dead letter it is.
     pub fn source(&self) -> Option<&str> {
         self.message.header(header::SOURCE)
@@ -407,13 +486,23 @@ fn in_flight_full(definition: &QueueDefinition) -> Error {
 /// One more who waits, until it is dropped.
 struct Waiting<'a> {
     cell: &'a QueueCell,
-    is_counted: bool,
+    /// It has seen what there was when it was woken, if it was.
+    has_looked: bool,
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(cell: &'a QueueCell) -> Self {
+        cell.waiting.fetch_add(1, Ordering::SeqCst);
+        Self { cell, has_looked: false }
+    }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.is_counted {
-            self.cell.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.cell.waiting.fetch_sub(1, Ordering::SeqCst);
+        // What it was woken for is for another: a message that it did not look for, or to keep the time.
+        if !self.has_looked || !self.cell.has_timekeeper.load(Ordering::SeqCst) {
+            self.cell.wake();
         }
     }
 }
@@ -422,16 +511,21 @@ impl Drop for Waiting<'_> {
 struct Timekeeper<'a>(&'a QueueCell);
 
 impl<'a> Timekeeper<'a> {
-    fn become_one(cell: &'a QueueCell) -> Option<Self> {
-        cell.has_timekeeper
-            .compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
-            .then(|| Self(cell))
+    fn become_one(cell: &'a QueueCell, due_ms: u64) -> Option<Self> {
+        let is_first = cell.has_timekeeper.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if is_first {
+            cell.keeper_due_ms.store(due_ms, Ordering::SeqCst);
+        } else if due_ms < cell.keeper_due_ms.load(Ordering::SeqCst) {
+            // It looked before there was this to wait for.
+            cell.earlier.notify_one();
+        }
+        is_first.then(|| Self(cell))
     }
 }
 
 impl Drop for Timekeeper<'_> {
     fn drop(&mut self) {
+        self.0.keeper_due_ms.store(u64::MAX, Ordering::SeqCst);
         self.0.has_timekeeper.store(false, Ordering::SeqCst);
         // Another of those who wait takes over. This one counts as well: alone it would only wake itself, for ever.
         if self.0.waiting.load(Ordering::SeqCst) > 1 {
@@ -447,7 +541,7 @@ async fn wait(
     deadline: Instant,
     next_due_ms: Option<u64>,
 ) {
-    let Some(_keeper) = Timekeeper::become_one(cell) else {
+    let Some(_keeper) = Timekeeper::become_one(cell, next_due_ms.unwrap_or(u64::MAX)) else {
         drop(tokio::time::timeout_at(deadline, news).await);
         return;
     };

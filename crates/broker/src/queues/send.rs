@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use engine::limits::BATCH_BYTES_MAX;
-use engine::queue::{Dedup, DedupRule, MessageId, QueueDefinition, header};
+use engine::queue::{DELAY_MS_MAX, Dedup, DedupRule, MessageId, QueueDefinition, header};
 use engine::{Acks, BatchBuilder, DraftBatch, Error, Offset, PartitionId, Result, partitioner};
 
 use super::QueueCell;
 use crate::broker::Broker;
-use crate::publish::{Published, Wakes};
+use crate::publish::{Attempt, Published, Wakes};
 use crate::timers::now_ms;
 use crate::topics::Topic;
 
@@ -55,6 +55,7 @@ impl Broker {
         let (cell, topic) = self.queue_cell(queue).await?;
         let definition = cell.definition();
         check_count(messages.len())?;
+        check_delays(messages)?;
         if messages.iter().any(|message| message.delay_ms.is_some_and(|delay_ms| delay_ms > 0)) {
             self.expect_delays(&cell, &topic).await?;
         }
@@ -62,13 +63,16 @@ impl Broker {
         let parcels = parcels(&definition, &topic, messages)?;
         sent.resize_with(messages.len(), || Err(Error::invalid("it was not sent")));
         let mut wakes = Wakes::default();
-        let under_way = parcels.into_iter().map(|parcel| {
-            let Parcel { at, partition, batch, dedup } = parcel;
+        let mut under_way = Vec::with_capacity(parcels.len());
+        for Parcel { at, partition, batch, dedup } in parcels {
             let cell = topic.partition(partition);
-            let attempt = cell.and_then(|cell| self.try_send(&topic, &cell, batch, dedup, &mut wakes));
-            (at, attempt)
-        });
-        let under_way: Vec<_> = under_way.collect();
+            let mut attempt = cell.and_then(|cell| self.try_send(&topic, &cell, batch, dedup, &mut wakes));
+            if let Ok(Attempt::Waits(waiting)) = attempt {
+                // The next ones must not get in before it.
+                attempt = waiting.finish(self, &mut wakes).await.map(Attempt::Done);
+            }
+            under_way.push((at, attempt));
+        }
         wakes.flush();
         for (at, attempt) in under_way {
             let published = match attempt {
@@ -125,15 +129,17 @@ impl Broker {
     async fn expect_delays(&self, cell: &Arc<QueueCell>, topic: &Topic) -> Result<()> {
         let mut saved = Vec::new();
         for partition in topic.partitions() {
-            let wants = partition.with_view(cell.id, |view, _| !std::mem::replace(&mut view.has_delays, true))?;
-            if wants {
-                let (cursor, is_saved) =
-                    partition.with_view(cell.id, |view, _| (view.cursor_record(partition.id), view.is_saved))?;
-                if is_saved {
-                    let mut wakes = Wakes::default();
-                    saved.push(self.append_queue_records(cell.id, partition.id, [cursor], &mut wakes)?);
+            // Under one lock: a cursor that was read before must not be written after a later one.
+            let one = partition.with_view(cell.id, |view, _| {
+                if std::mem::replace(&mut view.has_delays, true) || !view.is_saved {
+                    return Ok(None);
                 }
-            }
+                let cursor = view.cursor_record(partition.id);
+                let saved = self.append_queue_records(cell.id, partition.id, [cursor], &mut Wakes::default());
+                view.has_delays = saved.is_ok();
+                saved.map(Some)
+            })??;
+            saved.extend(one);
         }
         for one in saved {
             one.lasts().await?;
@@ -155,6 +161,13 @@ fn check_count(messages: usize) -> Result<()> {
     match messages {
         1..=SEND_MAX => Ok(()),
         _ => Err(Error::invalid(format!("1 to {SEND_MAX} messages are sent at a time, not {messages}"))),
+    }
+}
+
+fn check_delays(messages: &[OutMessage<'_>]) -> Result<()> {
+    match messages.iter().filter_map(|message| message.delay_ms).find(|delay_ms| *delay_ms > DELAY_MS_MAX) {
+        Some(delay_ms) => Err(Error::invalid(format!("a delay is at most {DELAY_MS_MAX} ms, not {delay_ms}"))),
+        None => Ok(()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Snapshots of queues: what was not done with at one moment is kept, and a queue can go back to it.
 
-use engine::queue::{Snapshot, SnapshotPartition};
+use engine::queue::{QUEUES_TOPIC, Snapshot, SnapshotPartition};
 use engine::{Error, ErrorKind, Result};
 
 use crate::broker::Broker;
@@ -89,12 +89,13 @@ impl Broker {
                 }
             })?;
             saved.extend(one);
+            cell.wake_for_change();
             self.look_through(&cell, partition).await?;
         }
         for one in saved {
             one.lasts().await?;
         }
-        cell.wake();
+        cell.wake_for_change();
         Ok(())
     }
 
@@ -111,6 +112,10 @@ impl Broker {
 
     /// Deletes snapshots whose time has come.
     pub(crate) async fn expire_snapshots(&self, now_ms: u64) -> Result<()> {
+        // Who has no queues is not given a topic for them.
+        if !self.has_topic(QUEUES_TOPIC) {
+            return Ok(());
+        }
         for (name, snapshot) in self.snapshots("").await? {
             if snapshot.expires_ms <= now_ms {
                 self.delete_snapshot(&name).await?;

@@ -332,22 +332,36 @@ async fn queues_follow_a_topic_that_grows_and_go_with_their_own() {
     assert_eq!(counts(&broker, "jobs").await, (0, 0, 0), "another one");
 }
 
-#[test]
-fn a_receiver_that_waits_alone_sleeps() {
-    let (done, is_done) = std::sync::mpsc::channel();
-    // In a thread of its own: where a receiver wakes itself again and again, the clock never gets to stand still, which
-    // is when it is moved on, and the wait has no end.
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        runtime.expect("a runtime").block_on(async {
-            let broker = in_memory();
-            create(&broker, "jobs", QueueSettings::default()).await;
-            let wait = Receive { wait: Duration::from_secs(10), ..Receive::default() };
-            let (received, _) = tokio::join!(broker.receive("jobs", &wait), send(&broker, "jobs", &["a"]));
-            ack(&broker, "jobs", &received.expect("received")).await;
-            assert!(broker.receive("jobs", &wait).await.expect("received").is_empty());
-        });
-        done.send(()).expect("somebody listens");
-    });
-    is_done.recv_timeout(Duration::from_secs(60)).expect("the receiver's wait came to its end");
+#[tokio::test]
+async fn a_message_that_is_stuck_keeps_no_memory_of_those_after_it() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    send(&broker, "jobs", &["stuck"]).await;
+    let with_one = broker.log_budget().used();
+    let stuck = receive(&broker, "jobs", 1).await;
+    for i in 0..100 {
+        send(&broker, "jobs", &[&format!("{i}")]).await;
+        let got = receive(&broker, "jobs", 1).await;
+        ack(&broker, "jobs", &got).await;
+    }
+    let one = broker.log_budget().used();
+    assert!(one < with_one + 300, "{one} bytes for one message, {with_one} before");
+    ack(&broker, "jobs", &stuck).await;
+    assert_eq!(counts(&broker, "jobs").await, (0, 0, 0));
+}
+
+#[tokio::test]
+async fn a_receiver_that_waits_alone_sleeps() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    send(&broker, "jobs", &["a"]).await;
+    let held = receive(&broker, "jobs", 1).await;
+    // What another acknowledges wakes it, and there is nothing for it.
+    let wait = Receive { wait: Duration::from_millis(200), ..Receive::default() };
+    let (received, ()) = tokio::join!(broker.receive("jobs", &wait), ack(&broker, "jobs", &held));
+    assert!(received.expect("received").is_empty());
+    // Each look at the queue takes a turn: one for the message, and for nothing one at first, woken, and at last.
+    let (cell, _) = broker.queue_cell("jobs").await.expect("there");
+    let looks = cell.turn.load(Ordering::Relaxed);
+    assert!((3..10).contains(&looks), "{looks} looks");
 }

@@ -22,7 +22,7 @@ const ISSUER: &str = "thalweg";
 /// How long a lease is longer than what an endpoint has for its answer.
 const LEASE_RESERVE: Duration = Duration::from_secs(5);
 /// How long a task waits for messages before it asks again.
-const RECEIVE_WAIT: Duration = Duration::from_secs(20);
+const RECEIVE_WAIT: Duration = Duration::from_secs(60);
 const RECEIVE_BYTES_MAX: usize = 10 << 20;
 /// After subscriptions could not be looked at.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -164,7 +164,7 @@ pub(super) async fn validate_message(ask: Ask, request: ValidateMessageRequest) 
         Some(SchemaSpec::Name(name)) => ask.door.schemas.check_against(name, encoding, &request.message).await?,
         Some(SchemaSpec::Schema(schema)) => {
             let (kind, text) = defined(Some(schema))?;
-            Definition::parse(kind, text)?.expect(encoding, &request.message)?;
+            Definition::parse(kind, text)?.admit(encoding, &request.message)?;
         }
     }
     Ok(ValidateMessageResponse {})

@@ -1,7 +1,7 @@
 //! Tokens by which an endpoint knows that a push comes from this broker: JSON web tokens, signed with its own key.
 //!
-//! They are made as Google makes its own (issuer, audience, e-mail of the service account), except that the broker signs
-//! them, with ES256, and that its public key is what `jwks` says.
+//! They are made as Google makes its own (issuer, audience, e-mail of the service account), except that the broker
+//! signs them, with ES256, and that its public key is what `jwks` says.
 
 use std::io;
 

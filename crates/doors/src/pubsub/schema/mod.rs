@@ -100,7 +100,7 @@ impl Definition {
     }
 
     /// The same, refused as the service does.
-    pub fn expect(&self, encoding: Encoding, message: &[u8]) -> Result<(), Refusal> {
+    pub fn admit(&self, encoding: Encoding, message: &[u8]) -> Result<(), Refusal> {
         self.check(encoding, message).map_err(|why| service::invalid_message(self.kind(), encoding, why))
     }
 

@@ -222,7 +222,7 @@ impl<D: Documents> Schemas<D> {
     pub async fn check_against(&self, name: &str, encoding: Encoding, message: &[u8]) -> Result<(), Refusal> {
         let all = self.all(split(name).0).await?;
         let entry = named(&all, name)?;
-        entry.definition()?.expect(encoding, message)
+        entry.definition()?.admit(encoding, message)
     }
 
     /// The revisions of a schema in their order, deleted ones as well.

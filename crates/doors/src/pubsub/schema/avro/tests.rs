@@ -48,7 +48,7 @@ fn definitions_that_hold_are_taken_and_others_refused() {
         r#"{"type": "record", "name": "1a", "fields": []}"#,
         r#"{"type": "record", "name": "R", "fields": [{"name": "a"}]}"#,
         r#"{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]}"#,
-        r#"{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "fixed", "name": "R", "size": 1}}]}"#,
+        r#"{"type":"record","name":"R","fields":[{"name":"a","type": {"type": "enum", "name": "R", "symbols": []}}]}"#,
         "\"int\" \"int\"",
     ];
     for text in invalid {

@@ -144,7 +144,8 @@ fn json_messages_follow_the_definition() {
     let valid = [
         "{}",
         r#"{"id": 1, "isOpen": true, "sizes": [1, 2.0, "3", 1e3], "parts": {"1": {"name": "a"}, "-2": {}},
-            "color": "BLUE", "byName": "x", "rate": "NaN", "parent": {"id": "9223372036854775807"}, "small": 4294967295}"#,
+            "color": "BLUE", "byName": "x", "rate": "NaN",
+            "parent": {"id": "9223372036854775807"}, "small": 4294967295}"#,
         r#"{"is_open": null, "color": 7, "by_hash": "AP__-w==", "rate": 1, "parts": null, "sizes": null}"#,
         r#"{"by_hash": "AP+/", "rate": "-1.5e3"}"#,
         r#"{"color": -1, "rate": 18446744073709551615}"#,
