@@ -1,6 +1,7 @@
 //! Developer commands: `cargo xtask <command>`.
 
 mod ci;
+mod codegen;
 mod compat;
 mod corpus;
 mod docs;
@@ -45,6 +46,11 @@ const COMMANDS: &[Command] = &[
         usage: "kafka-messages [jar]",
         about: "Write the messages of the Kafka door anew from the schemas in the jar of Kafka's client",
         run: kafka_messages::run,
+    },
+    Command {
+        usage: "codegen [folder..]",
+        about: "Write the messages of the Pub/Sub door anew from the definitions that Google ships on npm",
+        run: codegen::run,
     },
     Command {
         usage: "sqs-model [version]",

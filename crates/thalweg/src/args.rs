@@ -121,6 +121,9 @@ pub struct Serve {
     /// The Kafka door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub kafka: Option<String>,
+    /// The Google Pub/Sub door: host:port, or off
+    #[arg(long, value_name = "ADDR")]
+    pub pubsub: Option<String>,
     /// The SQS door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub sqs: Option<String>,

@@ -383,7 +383,7 @@ fn get_flags<const N: usize, B: Buf>(f: &mut Fields<B>) -> Result<[bool; N]> {
 }
 
 fn put_change(b: &mut BytesMut, change: &SettingsChange) {
-    let SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times } = change;
+    let SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } = change;
     let has = [
         retention_bytes.is_some(),
         retention_ms.is_some(),
@@ -406,6 +406,7 @@ fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<SettingsChange> {
         compact: has[2].then(|| f.bool()).transpose()?,
         batch_bytes_max: has[3].then(|| f.u32()).transpose()?,
         arrival_times: has[4].then(|| f.bool()).transpose()?,
+        ..SettingsChange::default()
     })
 }
 

@@ -527,8 +527,10 @@ impl Drop for Timekeeper<'_> {
     fn drop(&mut self) {
         self.0.keeper_due_ms.store(u64::MAX, Ordering::SeqCst);
         self.0.has_timekeeper.store(false, Ordering::SeqCst);
-        // Another of those who wait takes over.
-        self.0.wake();
+        // Another of those who wait takes over. This one counts as well: alone it would only wake itself, for ever.
+        if self.0.waiting.load(Ordering::SeqCst) > 1 {
+            self.0.news.notify_one();
+        }
     }
 }
 

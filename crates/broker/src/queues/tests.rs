@@ -349,3 +349,23 @@ async fn a_message_that_is_stuck_keeps_no_memory_of_those_after_it() {
     ack(&broker, "jobs", &stuck).await;
     assert_eq!(counts(&broker, "jobs").await, (0, 0, 0));
 }
+
+#[test]
+fn a_receiver_that_waits_alone_sleeps() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    // In a thread of its own: where a receiver wakes itself again and again, the clock never gets to stand still, which
+    // is when it is moved on, and the wait has no end.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.expect("a runtime").block_on(async {
+            let broker = in_memory();
+            create(&broker, "jobs", QueueSettings::default()).await;
+            let wait = Receive { wait: Duration::from_secs(10), ..Receive::default() };
+            let (received, _) = tokio::join!(broker.receive("jobs", &wait), send(&broker, "jobs", &["a"]));
+            ack(&broker, "jobs", &received.expect("received")).await;
+            assert!(broker.receive("jobs", &wait).await.expect("received").is_empty());
+        });
+        done.send(()).expect("somebody listens");
+    });
+    is_done.recv_timeout(Duration::from_secs(60)).expect("the receiver's wait came to its end");
+}

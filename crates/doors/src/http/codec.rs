@@ -355,7 +355,7 @@ impl AlterIn {
     /// What is to be different beside the number of partitions.
     pub fn settings(&self) -> SettingsChange {
         let Self { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } = *self;
-        SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times }
+        SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, drop_consumed: None }
     }
 }
 

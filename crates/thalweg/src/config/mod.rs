@@ -154,7 +154,7 @@ impl Config {
                 "event_stream_recv_window is larger than event_conn_recv_window, which bounds it".into(),
             ));
         }
-        for door in ["native", "http", "kafka", "sqs"] {
+        for door in ["native", "http", "kafka", "pubsub", "sqs"] {
             let Some(address) = self.address(door)? else {
                 continue;
             };
@@ -169,7 +169,14 @@ impl Config {
         if let Some(wrong) = self.list("http_hosts").find(|host| host.contains('/') || host.contains(' ')) {
             return Err(ConfigError(format!("http_hosts: '{wrong}' is no host; write name, *.domain or name:port")));
         }
+        if !doors::pubsub::is_project(self.text("pubsub_project")) {
+            return Err(ConfigError(format!(
+                "pubsub_project: '{}' is no id of a project",
+                self.text("pubsub_project")
+            )));
+        }
         self.trusted_proxies()?;
+        self.push_allow()?;
         self.kafka_advertised()?;
         self.check_security()?;
         self.check_sqs()?;
@@ -208,7 +215,7 @@ impl Config {
                 false => Ok(()),
             };
         }
-        for door in ["native", "http"] {
+        for door in ["native", "http", "pubsub"] {
             if let Some(address) = self.address(door)?
                 && !address.ip().is_loopback()
                 && !self.bool("insecure")
@@ -272,6 +279,11 @@ impl Config {
         let name = "http_trusted_proxies";
         let networks = self.list(name).map(str::parse::<IpNetwork>);
         networks.collect::<std::result::Result<_, _>>().map_err(|e| ConfigError(format!("{name}: {e}")))
+    }
+
+    fn push_allow(&self) -> Result<doors::pubsub::push::Allow> {
+        let name = "pubsub_push_allow";
+        self.text(name).parse().map_err(|e: doors::pubsub::push::NoAllow| ConfigError(format!("{name}: {e}")))
     }
 
     fn text(&self, name: &str) -> &str {
@@ -410,6 +422,8 @@ impl Config {
             kafka_advertised: self
                 .kafka_advertised()
                 .unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
+            pubsub_project: self.text("pubsub_project").to_owned(),
+            pubsub_push_allow: self.push_allow().unwrap_or_else(|e| unreachable!("invariant: checked: {e}")),
             sqs: crate::server::SqsSettings {
                 account: self.text("sqs_account").to_owned(),
                 region: self.text("sqs_region").to_owned(),

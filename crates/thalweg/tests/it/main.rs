@@ -21,6 +21,8 @@ mod limits;
 mod overflow;
 mod producers;
 mod publishing;
+mod pubsub;
+mod pubsub_push;
 mod requests;
 mod resilience;
 mod rpc;

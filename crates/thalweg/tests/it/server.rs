@@ -43,6 +43,8 @@ fn clean(mut command: Command) -> Command {
             command.env_remove(name);
         }
     }
+    // Most tests have no use for these doors, whose ports another may have.
+    command.env("THALWEG_PUBSUB", "off");
     command
 }
 
@@ -130,6 +132,13 @@ impl Server {
 
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("its status").is_none()
+    }
+
+    /// Where the Pub/Sub door is, which most tests do not open.
+    pub fn pubsub(&self) -> SocketAddr {
+        let ready = std::fs::read_to_string(self.folder.path().join("ready.json")).expect("it is ready");
+        let ready: serde_json::Value = serde_json::from_str(&ready).expect("JSON");
+        ready["pubsub"].as_str().expect("the door is open").parse().expect("an address")
     }
 
     pub fn url(&self, scheme: &str) -> String {
