@@ -430,6 +430,23 @@ async fn another_keeps_the_time_when_those_before_it_have_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_is_woken_for_nothing_wakes_nobody() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let waiting: Vec<_> = (0..5).map(|_| waiter(&broker, "jobs", Duration::from_millis(400))).collect();
+    until_waiting(&broker, "jobs", 5).await;
+    let (cell, _) = broker.queue_cell("jobs").await.expect("there");
+    for _ in 0..3 {
+        cell.wake_for_change();
+    }
+    for one in waiting {
+        assert!(one.await.expect("ends").is_empty());
+    }
+    let looks = cell.turn.load(Ordering::SeqCst);
+    assert!(looks < 60, "{looks} looks");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn as_many_messages_wake_as_many_who_wait() {
     const COUNT: usize = 3000;
     let broker = in_memory();
