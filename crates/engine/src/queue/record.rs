@@ -12,7 +12,7 @@
 //!
 //! | Value | version | fields |
 //! |---|---|---|
-//! | a queue | 1 | id (u64), topic (text), its id (16), owns it (1), created and altered at (u64 each), settings, notes |
+//! | a queue | 1 | id (u64), topic (text), its id (16), owns it (1), created, altered (u64 each), settings, notes |
 //! | a message | 1 | phase (1), due, lease (u64 each), attempts (u32), first given (u64), has a group (1), it (u64) |
 //! | a cursor | 1 | the next offset (u64), whether messages after it may be delayed (1) |
 //! | a document | 1 | its bytes, to the end |
