@@ -127,6 +127,8 @@ impl Broker {
         check_most("lease_ms", receive.lease_ms, LEASE_TOTAL_MS_MAX)?;
         let (cell, topic) = self.queue_cell(queue).await?;
         let deadline = Instant::now() + receive.wait.min(FETCH_WAIT_MAX);
+        // Whoever keeps the time does so until they leave: handed on each time, it goes round among those who wait.
+        let mut keeper = None;
         loop {
             let news = cell.news.notified();
             tokio::pin!(news);
@@ -148,7 +150,7 @@ impl Broker {
                 }
                 return Ok(found);
             }
-            wait(&cell, news, deadline, next_due_ms).await;
+            wait(&cell, &mut keeper, news, deadline, next_due_ms).await;
             drop(waiting);
         }
     }
@@ -559,24 +561,27 @@ impl Drop for Timekeeper<'_> {
     fn drop(&mut self) {
         self.0.keeper_due_ms.store(u64::MAX, Ordering::SeqCst);
         self.0.has_timekeeper.store(false, Ordering::SeqCst);
-        // Another of those who wait takes over. This one counts as well: alone it would only wake itself, for ever.
-        if self.0.waiting.load(Ordering::SeqCst) > 1 {
-            self.0.news.notify_one();
-        }
+        // Another of those who wait takes over. This one does not wait any more.
+        self.0.wake();
     }
 }
 
 /// Returns when there may be a message, or at the deadline.
-async fn wait(
-    cell: &QueueCell,
+async fn wait<'a>(
+    cell: &'a QueueCell,
+    keeper: &mut Option<Timekeeper<'a>>,
     news: std::pin::Pin<&mut tokio::sync::futures::Notified<'_>>,
     deadline: Instant,
     next_due_ms: Option<u64>,
 ) {
-    let Some(_keeper) = Timekeeper::become_one(cell, next_due_ms.unwrap_or(u64::MAX)) else {
+    match keeper {
+        Some(_) => cell.keeper_due_ms.store(next_due_ms.unwrap_or(u64::MAX), Ordering::SeqCst),
+        None => *keeper = Timekeeper::become_one(cell, next_due_ms.unwrap_or(u64::MAX)),
+    }
+    if keeper.is_none() {
         drop(tokio::time::timeout_at(deadline, news).await);
         return;
-    };
+    }
     let due = next_due_ms.map(|due_ms| Instant::now() + Duration::from_millis(due_ms.saturating_sub(now_ms())));
     let until = due.map_or(deadline, |due| due.min(deadline));
     tokio::select! {

@@ -183,6 +183,7 @@ fn requests() -> Vec<Vector> {
                     compact: Some(true),
                     batch_bytes_max: Some(1 << 20),
                     arrival_times: Some(false),
+                    drop_consumed: None,
                 },
             },
         ),
