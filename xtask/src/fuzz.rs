@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 10] = [
+pub const TARGETS: [&str; 11] = [
     "frames",
     "request",
     "response",

@@ -85,6 +85,7 @@ impl Broker {
             id: self.next_volatile_number() ^ (now << 20),
             name: new.name,
             topic: topic.name.clone(),
+            topic_id: topic.id,
             owns_topic,
             created_ms: now,
             altered_ms: now,
@@ -403,9 +404,15 @@ impl Broker {
     }
 
     /// The topic of a queue that was there before the start. One in memory that came with its queue comes back with
-    /// it, empty.
+    /// it, empty; any other in memory is a new one at each start.
     fn topic_again(&self, definition: &QueueDefinition) -> Result<Arc<Topic>> {
         match self.topic(definition.topic.as_str()) {
+            Ok(topic) if topic.stored_as.is_some() && topic.id != definition.topic_id => {
+                Err(Error::not_found(format!(
+                    "the topic {} of queue {} was deleted, and is another one now",
+                    definition.topic, definition.name
+                )))
+            }
             Err(_) if definition.owns_topic => {
                 let settings = own_topic(&definition.settings, Storage::Memory);
                 Ok(self.create(definition.topic.clone(), self.resolve(settings)?)?.0)

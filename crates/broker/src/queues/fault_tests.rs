@@ -319,6 +319,29 @@ async fn nothing_is_kept_about_queues_of_topics_that_are_gone() {
     in_time(forgotten).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_not_over_another_topic_of_the_same_name() {
+    let dir = TempDir::new().expect("a folder");
+    let mut broker = on_disk(dir.path());
+    broker.create_topic("log", TopicSettings::on_disk()).await.expect("created");
+    create_over(&broker, "view", "log", QueueStart::Earliest).await;
+    publish(&broker, "log", &["a", "b"]).await;
+    assert_eq!(receive(&broker, "view", 1).await.len(), 1);
+    broker.delete_topic("log").await.expect("deleted");
+    broker.create_topic("log", TopicSettings::on_disk()).await.expect("created");
+    publish(&broker, "log", &["c", "d", "e"]).await;
+    for _ in 0..2 {
+        let counted = broker.queue_counts("view").await.map_err(|error| error.kind);
+        assert_eq!(counted, Err(ErrorKind::NotFound));
+        broker.stop().expect("stops");
+        drop(broker);
+        broker = on_disk(dir.path());
+    }
+    broker.delete_queue("view").await.expect("deleted");
+    create_over(&broker, "view", "log", QueueStart::Earliest).await;
+    assert_eq!(bodies(&receive(&broker, "view", 10).await), ["c", "d", "e"]);
+}
+
 #[tokio::test]
 async fn what_retention_took_keeps_nobody_from_what_is_left() {
     let broker = in_memory();
@@ -404,6 +427,23 @@ async fn another_keeps_the_time_when_those_before_it_have_gone() {
     }
     let got = tokio::time::timeout(FETCH_WAIT_MAX / 2, long).await.expect("not at its own end");
     assert_eq!(bodies(&got.expect("ends")), ["a"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_woken_for_nothing_wakes_nobody() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let waiting: Vec<_> = (0..2).map(|_| waiter(&broker, "jobs", Duration::from_millis(400))).collect();
+    until_waiting(&broker, "jobs", 2).await;
+    let (cell, _) = broker.queue_cell("jobs").await.expect("there");
+    for _ in 0..3 {
+        cell.wake_for_change();
+    }
+    for one in waiting {
+        assert!(one.await.expect("ends").is_empty());
+    }
+    let looks = cell.turn.load(Ordering::SeqCst);
+    assert!(looks < 60, "{looks} looks");
 }
 
 #[tokio::test(flavor = "multi_thread")]

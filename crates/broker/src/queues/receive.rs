@@ -127,20 +127,21 @@ impl Broker {
         check_most("lease_ms", receive.lease_ms, LEASE_TOTAL_MS_MAX)?;
         let (cell, topic) = self.queue_cell(queue).await?;
         let deadline = Instant::now() + receive.wait.min(FETCH_WAIT_MAX);
-        // Whoever keeps the time does so until they leave: handed on each time, it goes round among those who wait.
-        let mut keeper = None;
+        let mut waiting = (!receive.wait.is_zero()).then(|| Waiting::begin(&cell));
         loop {
             let news = cell.news.notified();
             tokio::pin!(news);
-            let mut waiting = (!receive.wait.is_zero()).then(|| Waiting::begin(&cell));
-            if waiting.is_some() {
+            if let Some(waiting) = &mut waiting {
+                waiting.has_looked = false;
                 news.as_mut().enable();
             }
             cell.check_there()?;
-            let (found, next_due_ms) = self.receive_now(&cell, &topic, receive).await?;
+            let outcome = self.receive_now(&cell, &topic, receive).await;
             if let Some(waiting) = &mut waiting {
-                waiting.has_looked = true;
+                // Where as many are in flight as may be, others would find nothing either.
+                waiting.has_looked = !matches!(&outcome, Err(error) if error.kind != ErrorKind::Busy);
             }
+            let (found, next_due_ms) = outcome?;
             if !found.is_empty() || Instant::now() >= deadline {
                 self.queues_there().counts.received.add(found.len() as u64);
                 drop(waiting);
@@ -150,8 +151,7 @@ impl Broker {
                 }
                 return Ok(found);
             }
-            wait(&cell, &mut keeper, news, deadline, next_due_ms).await;
-            drop(waiting);
+            wait(&cell, news, deadline, next_due_ms).await;
         }
     }
 
@@ -534,7 +534,8 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.cell.waiting.fetch_sub(1, Ordering::SeqCst);
-        // What it was woken for is for another: a message that it did not look for, or to keep the time.
+        // What it was woken for is for another: a message that it did not look for, or to keep the time. Only who goes
+        // away wakes others for that: of those who look and wait again, each would wake the next for ever.
         if !self.has_looked || !self.cell.has_timekeeper.load(Ordering::SeqCst) {
             self.cell.wake();
         }
@@ -561,27 +562,20 @@ impl Drop for Timekeeper<'_> {
     fn drop(&mut self) {
         self.0.keeper_due_ms.store(u64::MAX, Ordering::SeqCst);
         self.0.has_timekeeper.store(false, Ordering::SeqCst);
-        // Another of those who wait takes over. This one does not wait any more.
-        self.0.wake();
     }
 }
 
 /// Returns when there may be a message, or at the deadline.
-async fn wait<'a>(
-    cell: &'a QueueCell,
-    keeper: &mut Option<Timekeeper<'a>>,
+async fn wait(
+    cell: &QueueCell,
     news: std::pin::Pin<&mut tokio::sync::futures::Notified<'_>>,
     deadline: Instant,
     next_due_ms: Option<u64>,
 ) {
-    match keeper {
-        Some(_) => cell.keeper_due_ms.store(next_due_ms.unwrap_or(u64::MAX), Ordering::SeqCst),
-        None => *keeper = Timekeeper::become_one(cell, next_due_ms.unwrap_or(u64::MAX)),
-    }
-    if keeper.is_none() {
+    let Some(_keeper) = Timekeeper::become_one(cell, next_due_ms.unwrap_or(u64::MAX)) else {
         drop(tokio::time::timeout_at(deadline, news).await);
         return;
-    }
+    };
     let due = next_due_ms.map(|due_ms| Instant::now() + Duration::from_millis(due_ms.saturating_sub(now_ms())));
     let until = due.map_or(deadline, |due| due.min(deadline));
     tokio::select! {

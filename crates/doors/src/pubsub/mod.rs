@@ -164,10 +164,10 @@ fn register(door: &Arc<Door>, stats: Arc<HttpStats>) {
 async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answer> {
     let (head, body) = request.into_parts();
     let is_grpc = codec::is_grpc(&head.headers);
-    let asked = admit(&head).and_then(|caller| {
+    let asked = admit(&head).map(|caller| {
         let wait = codec::timeout(&head.headers).filter(|_| is_grpc);
         let deadline = wait.map(|wait| Instant::now() + wait);
-        Ok(Ask { door, drain: caller.connection.drain(), deadline })
+        Ask { door, drain: caller.connection.drain(), deadline }
     });
     match asked {
         Err(failure) if is_grpc => codec::unary(Err(failure)),

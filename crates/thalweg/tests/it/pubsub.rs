@@ -203,8 +203,8 @@ async fn bad_requests_are_told_what_is_wrong_and_harm_nobody() {
             "/v1/projects/shop/subscriptions/billing",
             json!({ "subscription": {}, "updateMask": "filter" }),
             400,
-            "Invalid update_mask provided in the UpdateSubscriptionRequest: the filter field in the Subscription is not \
-             mutable.",
+            "Invalid update_mask provided in the UpdateSubscriptionRequest: the filter field in the Subscription is \
+             not mutable.",
         ),
         (
             "POST",

@@ -431,7 +431,9 @@ fn refused_start(text: &str, set: &[&str]) -> Done {
     let mut command = program();
     command.arg("--config").arg(file.path());
     command.args(["serve", "--native", "127.0.0.1:0", "--http", "off", "--kafka", "off", "--set", "sqs=off"]);
-    set.iter().for_each(|pair| drop(command.args(["--set", pair])));
+    for pair in set {
+        command.args(["--set", pair]);
+    }
     run(command.stdout(Stdio::piped()).stderr(Stdio::piped()), b"")
 }
 

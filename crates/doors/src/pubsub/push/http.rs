@@ -76,10 +76,10 @@ impl Http {
     /// Sends a request and returns the status of its answer. Redirects are answers like any other.
     pub async fn send(&self, endpoint: &Endpoint, request: Request<Full<Bytes>>) -> io::Result<StatusCode> {
         // A connection that waited may have been closed at the other end just now: then a new one is opened.
-        if let Some(idle) = self.take(endpoint) {
-            if let Ok(status) = self.exchange(endpoint, idle.sender, idle.opened, request.clone()).await {
-                return Ok(status);
-            }
+        if let Some(idle) = self.take(endpoint)
+            && let Ok(status) = self.exchange(endpoint, idle.sender, idle.opened, request.clone()).await
+        {
+            return Ok(status);
         }
         let sender = self.connect(endpoint).await?;
         self.exchange(endpoint, sender, Instant::now(), request).await
@@ -96,11 +96,11 @@ impl Http {
         let (processing, is_processing) = oneshot::channel();
         let processing = Mutex::new(Some(processing));
         hyper::ext::on_informational(&mut request, move |answer| {
-            if answer.status() == StatusCode::PROCESSING {
-                if let Some(processing) = processing.lock().take() {
-                    // Nobody waits for it any more where the last answer came as well.
-                    let _ = processing.send(());
-                }
+            if answer.status() == StatusCode::PROCESSING
+                && let Some(processing) = processing.lock().take()
+            {
+                // Nobody waits for it any more where the last answer came as well.
+                let _ = processing.send(());
             }
         });
         sender.ready().await.map_err(io::Error::other)?;
