@@ -1,0 +1,223 @@
+//! What queues need, apart from time, and how long a receiver waits beside many others.
+//!
+//! - `cargo bench -p thalweg-broker --bench queue_load -- costs`: allocations of each call. For instructions, too:
+//!   `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured*' target/release/deps/queue_load-* costs
+//!   send`, once for each call, divided by [`CALLS`].
+//! - `cargo bench -p thalweg-broker --bench queue_load`: memory of a message that waits, and of one in flight, with 1 M
+//!   messages, and the time of a receive among 10,000 queues.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::future::Future;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use broker::{Broker, NewQueue, OutMessage, Receipt, Receive, Settings};
+use engine::Storage;
+use engine::queue::QueueName;
+use tokio::runtime::Runtime;
+
+/// The allocator of the server, counted.
+struct Counted;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+/// Bytes in use, as they were asked for.
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counted = Counted;
+
+// Everything is done by mimalloc, with the arguments that came.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        unsafe { mimalloc::MiMalloc.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        unsafe { mimalloc::MiMalloc.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(size, Ordering::Relaxed);
+        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        unsafe { mimalloc::MiMalloc.realloc(pointer, layout, size) }
+    }
+}
+
+/// Calls whose costs are added up.
+const CALLS: usize = 10_000;
+const QUEUE: &str = "measured";
+const WAITING: usize = 1_000_000;
+const IN_FLIGHT: usize = 100_000;
+const QUEUES: usize = 10_000;
+/// Receives that are timed.
+const SAMPLES: usize = 20_000;
+const BODY: [u8; 100] = [b'x'; 100];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    match arguments.first().map(String::as_str) {
+        Some("costs") => {
+            let calls = ["send", "send_1k", "batch", "receive", "receive_10", "ack", "counts", "round_trip"];
+            for call in calls.into_iter().filter(|call| arguments.get(1).is_none_or(|only| only == call)) {
+                costs(&runtime, call);
+            }
+        }
+        _ => load(&runtime),
+    }
+}
+
+fn broker(runtime: &Runtime) -> Arc<Broker> {
+    let settings = Settings { log_bytes_max: 4 << 30, ..Settings::default() };
+    let broker = Broker::start(settings, &[runtime.handle().clone()]).expect("starts");
+    runtime.block_on(create(&broker, QUEUE));
+    broker
+}
+
+async fn create(broker: &Broker, name: &str) {
+    let queue = NewQueue { storage: Storage::Memory, ..NewQueue::new(QueueName::parse(name).expect("a name")) };
+    broker.create_queue(queue).await.expect("created");
+}
+
+async fn send(broker: &Broker, queue: &str, messages: &[OutMessage<'_>]) {
+    let sent = broker.send(queue, black_box(messages)).await.expect("sent");
+    assert!(sent.iter().all(Result::is_ok), "all are taken");
+}
+
+async fn receive(broker: &Arc<Broker>, queue: &str, max: usize) -> Vec<Receipt> {
+    let received = broker.receive(queue, &Receive { max, ..Receive::default() }).await.expect("received");
+    assert_eq!(received.len(), max, "the queue has them");
+    received.iter().map(|message| message.receipt).collect()
+}
+
+async fn ack(broker: &Broker, queue: &str, receipts: &[Receipt]) {
+    let answers = broker.ack(queue, black_box(receipts)).await.expect("answered");
+    assert!(answers.iter().all(Result::is_ok), "they are leased");
+}
+
+/// What callgrind counts.
+#[inline(never)]
+fn measured(runtime: &Runtime, calls: impl Future<Output = ()>) {
+    runtime.block_on(calls);
+}
+
+fn costs(runtime: &Runtime, call: &str) {
+    let broker = broker(runtime);
+    let body = vec![b'x'; if call == "send_1k" { 1024 } else { BODY.len() }];
+    let message = OutMessage { body: &body, ..OutMessage::default() };
+    let thousand = vec![message; 1000];
+    let mut leased = Vec::new();
+    runtime.block_on(async {
+        // Tables have their size then.
+        for _ in 0..CALLS {
+            send(&broker, QUEUE, &[message]).await;
+        }
+        let some = receive(&broker, QUEUE, 1000).await;
+        ack(&broker, QUEUE, &some).await;
+        match call {
+            "send" | "send_1k" | "batch" | "round_trip" => {
+                broker.purge_queue(QUEUE).await.expect("purged");
+            }
+            "receive_10" => {
+                for _ in 0..CALLS / 100 {
+                    send(&broker, QUEUE, &thousand).await;
+                }
+            }
+            _ => {
+                send(&broker, QUEUE, &thousand).await;
+            }
+        }
+        if call == "ack" {
+            for _ in 0..CALLS / 1000 {
+                leased.extend(receive(&broker, QUEUE, 1000).await);
+            }
+        }
+    });
+    let (broker, thousand, leased) = (&broker, &thousand, &leased);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    measured(runtime, async move {
+        for i in 0..CALLS {
+            match call {
+                "send" | "send_1k" => send(broker, QUEUE, &[message]).await,
+                "batch" if i % 1000 == 0 => send(broker, QUEUE, thousand).await,
+                "receive" => drop(receive(broker, QUEUE, 1).await),
+                "receive_10" => drop(receive(broker, QUEUE, 10).await),
+                "ack" => ack(broker, QUEUE, &leased[i..=i]).await,
+                "counts" => drop(black_box(broker.queue_counts(QUEUE).await)),
+                "round_trip" => {
+                    send(broker, QUEUE, &[message]).await;
+                    let receipts = receive(broker, QUEUE, 1).await;
+                    ack(broker, QUEUE, &receipts).await;
+                }
+                _ => {}
+            }
+        }
+    });
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    println!("{call}: {:.2} allocations a call, or a message of a batch", allocations as f64 / CALLS as f64);
+}
+
+/// Memory of the process, as the system has it.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("the system says it");
+    let pages: usize = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
+    pages * 4096
+}
+
+fn load(runtime: &Runtime) {
+    let broker = broker(runtime);
+    runtime.block_on(async {
+        let alone = times(&broker).await;
+        for queue in 1..QUEUES {
+            create(&broker, &format!("queue-{queue}")).await;
+        }
+        let message = OutMessage { body: &BODY, ..OutMessage::default() };
+        let before = (BYTES.load(Ordering::Relaxed), resident());
+        for i in 0..WAITING {
+            let name = format!("queue-{}", 1 + i % 100);
+            send(&broker, &name, &[message]).await;
+        }
+        let waiting = (BYTES.load(Ordering::Relaxed), resident());
+        report("a message of 100 B that waits", before, waiting, WAITING);
+        for i in 0..IN_FLIGHT / 10 {
+            receive(&broker, &format!("queue-{}", 1 + i % 100), 10).await;
+        }
+        let leased = (BYTES.load(Ordering::Relaxed), resident());
+        report("a lease beside its message", waiting, leased, IN_FLIGHT);
+        let among = times(&broker).await;
+        for (what, at) in [("p50", 2), ("p99", 100), ("p99.9", 1000)] {
+            let index = |times: &[Duration]| times[times.len() - 1 - times.len() / at];
+            let (alone, among) = (index(&alone), index(&among));
+            let ratio = among.as_secs_f64() / alone.as_secs_f64();
+            println!("receive, {what}: alone {alone:?}, among {QUEUES} queues {among:?}, {ratio:.2} times");
+        }
+    });
+}
+
+fn report(what: &str, before: (usize, usize), after: (usize, usize), count: usize) {
+    let each = |before: usize, after: usize| after.saturating_sub(before) / count;
+    let (asked, resident) = (each(before.0, after.0), each(before.1, after.1));
+    println!("{what}: {asked} B asked for, {resident} B resident");
+}
+
+/// The times of receives of one message each from a queue that has it, the shortest first.
+async fn times(broker: &Arc<Broker>) -> Vec<Duration> {
+    let message = OutMessage { body: &BODY, ..OutMessage::default() };
+    let mut times = Vec::with_capacity(SAMPLES);
+    for _ in 0..SAMPLES {
+        send(broker, QUEUE, &[message]).await;
+        let begin = Instant::now();
+        let receipts = receive(broker, QUEUE, 1).await;
+        times.push(begin.elapsed());
+        ack(broker, QUEUE, &receipts).await;
+    }
+    times.sort_unstable();
+    times
+}
