@@ -57,7 +57,7 @@ const SQS_REQUESTS: [(&str, u8, &str); 8] = [
     (
         "send",
         0,
-        r#"{"QueueUrl":"q","MessageBody":"\u00e4","DelaySeconds":0,"MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"AP8="}}}"#,
+        r#"{"QueueUrl":"q","MessageBody":"\t","MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"AP8="}}}"#,
     ),
     ("send-fifo", 0, r#"{"QueueUrl":"q","MessageBody":"x","MessageGroupId":"g","MessageDeduplicationId":"d"}"#),
     ("send-batch", 1, r#"{"QueueUrl":"q","Entries":[{"Id":"a","MessageBody":"x"},{"Id":"b","MessageBody":"y"}]}"#),
@@ -66,7 +66,8 @@ const SQS_REQUESTS: [(&str, u8, &str); 8] = [
     (
         "send-form",
         0x80,
-        "MessageBody=a%20b+c&MessageAttribute.1.Name=a&MessageAttribute.1.Value.DataType=String&MessageAttribute.1.Value.StringValue=x",
+        "MessageBody=a%20b+c&MessageAttribute.1.Name=a&MessageAttribute.1.Value.DataType=String\
+         &MessageAttribute.1.Value.StringValue=x",
     ),
     (
         "send-batch-form",
@@ -87,6 +88,28 @@ const SERVICE: [(&str, &[u8]); 8] = [
     ("cut", b"\x05\x01\x00\x06\x01\x02ab"),
     ("malformed", b"\x01\x01\x01\x03\x05\x02\x00\xff\x00\x00"),
 ];
+
+/// Definitions of schemas and messages that follow them: the choice of language and encoding, both texts.
+const SCHEMAS: [(&str, u8, &str, &[u8]); 6] = [
+    ("avro-json", 0, AVRO, br#"{"a": 1, "b": {"string": "x"}, "c": {"k": [0.5]}, "d": "X", "e": "ab"}"#),
+    ("avro-binary", 2, AVRO, b"\x02\x02\x02x\x02\x02k\x02\0\0\0\0\0\0\xe0\x3f\0\0\0ab"),
+    ("avro-list", 2, r#"{"type":"record","name":"L","fields":[{"name":"n","type":["null","L"]}]}"#, b"\x02\x02\x00"),
+    ("proto-json", 1, PROTO, br#"{"a": "1", "b": [true], "c": {"1": {"e": "Y"}}, "d": "AA=="}"#),
+    ("proto-binary", 3, PROTO, b"\x08\x01\x12\x01\x01\x1a\x04\x08\x01\x12\x00\x22\x01x"),
+    (
+        "proto-group",
+        3,
+        "syntax = \"proto2\"; message A { required group G = 1 { optional fixed32 f = 2; } }",
+        b"\x0b\x0c",
+    ),
+];
+const AVRO: &str = r#"{"type":"record","name":"n.R","fields":[{"name":"a","type":"int"},
+    {"name":"b","type":["null","string"]},
+    {"name":"c","type":{"type":"map","values":{"type":"array","items":"double"}}},
+    {"name":"d","type":{"type":"enum","name":"E","symbols":["X","Y"]}},
+    {"name":"e","type":{"type":"fixed","name":"F","size":2}}]}"#;
+const PROTO: &str = "syntax = \"proto3\"; message M { int64 a = 1; repeated bool b = 2; map<int32, N> c = 3; \
+    oneof o { bytes d = 4; string f = 5; } message N { E e = 1; enum E { X = 0; Y = 1; } M m = 2; } }";
 
 /// Produce and Fetch in their first and their last version: key, version and body. What a batch is has a target of
 /// its own.
@@ -179,6 +202,10 @@ fn seeds() -> Outcome<Seeds> {
     }
     for (i, (filter, attributes)) in QUEUE_FILTERS.iter().enumerate() {
         seeds.insert(("queue_filter", format!("{i:02}")), format!("{filter}\n{attributes}").into_bytes());
+    }
+    for (name, choice, text, message) in SCHEMAS {
+        let seed = [&[choice], text.as_bytes(), &[0], message].concat();
+        seeds.insert(("pubsub_schema", name.to_owned()), seed);
     }
     for (name, said) in SERVICE {
         for (cut, cuts) in [[0u8; 4], [1, 1, 1, 1], [2, 5, 0, 7]].iter().enumerate() {

@@ -17,7 +17,8 @@ const PAGES: [Page; 3] = [
         head: "# Configuration keys
 
 Every key with its default in the profile `balanced`, as `thalweg config show --help-keys` prints
-them. What is in force on your machine, and where each value comes from: `thalweg config show`.
+them. What is in force on your machine, and where each value comes from: `thalweg config show`. Topics and
+queues that are to be there from the start stand [behind the keys](../guides/queues.md#queues-from-the-start).
 ",
         body: config,
     },

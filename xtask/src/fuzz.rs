@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 10] = [
+pub const TARGETS: [&str; 11] = [
     "frames",
     "request",
     "response",
@@ -12,6 +12,7 @@ pub const TARGETS: [&str; 10] = [
     "service",
     "kafka_request",
     "queue_filter",
+    "pubsub_schema",
     "sqs_request",
 ];
 const SECONDS: &str = "60";

@@ -48,7 +48,20 @@ fn ask(program: &str) -> io::Result<Vec<Api>> {
     std::fs::create_dir_all(&folder)?;
     let ready_file = folder.join("ready.json");
     let mut broker = Command::new(program)
-        .args(["serve", "--native", "off", "--http", "off", "--kafka", "127.0.0.1:0", "--sqs", "off", "--ready-file"])
+        .args([
+            "serve",
+            "--native",
+            "off",
+            "--http",
+            "off",
+            "--kafka",
+            "127.0.0.1:0",
+            "--pubsub",
+            "off",
+            "--sqs",
+            "off",
+            "--ready-file",
+        ])
         .arg(&ready_file)
         .current_dir(&folder)
         .stdout(Stdio::null())

@@ -1,6 +1,7 @@
 //! Developer commands: `cargo xtask <command>`.
 
 mod ci;
+mod codegen;
 mod compat;
 mod corpus;
 mod docs;
@@ -47,6 +48,11 @@ const COMMANDS: &[Command] = &[
         run: kafka_messages::run,
     },
     Command {
+        usage: "codegen [folder..]",
+        about: "Write the messages of the Pub/Sub door anew from the definitions that Google ships on npm",
+        run: codegen::run,
+    },
+    Command {
         usage: "sqs-model [version]",
         about: "Write what botocore knows of the requests of SQS anew, for the test that walks it",
         run: sqs_model::run,
@@ -59,6 +65,16 @@ const COMMANDS: &[Command] = &[
     Command {
         usage: "compat kafka [client..]",
         about: "Have clients and tools of Kafka go through what people do with them (--quick: a few of them)",
+        run: compat::run,
+    },
+    Command {
+        usage: "compat sqs [client..]",
+        about: "The same with SDKs of SQS (--peer: against moto, --peer=elasticmq: against ElasticMQ)",
+        run: compat::run,
+    },
+    Command {
+        usage: "compat pubsub [client..]",
+        about: "The same with clients of Google Pub/Sub (--peer: against Google's emulator)",
         run: compat::run,
     },
     Command {

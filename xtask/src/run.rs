@@ -49,8 +49,13 @@ impl Call {
 
     /// The same, ended with all that it started when it takes longer than that.
     pub fn within(self, limit: Duration) -> Self {
-        let limited = Self { program: "timeout".to_owned(), args: Vec::new(), env: self.env };
-        limited.arg(limit.as_secs_f64().to_string()).arg(self.program).args(self.args)
+        self.after(Self::new("timeout").arg(limit.as_secs_f64().to_string()))
+    }
+
+    /// The other one, which is given this one as its last arguments.
+    pub fn after(self, other: Self) -> Self {
+        let env = [other.env, self.env].concat();
+        Self { program: other.program, args: other.args, env }.arg(self.program).args(self.args)
     }
 
     /// The same as the standard library starts it. No variable that sets a key of the configuration

@@ -5,6 +5,7 @@ A client's program derives from `Client` and calls `run`. What its library canno
 
 import contextlib
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -12,7 +13,10 @@ import time
 import traceback
 from collections import namedtuple
 
-WAIT_SECONDS = 30
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "suite"))
+
+from checks import WAIT_SECONDS, Skip, fail, same, short, skip, until
+
 # How long nothing may come before there is nothing more.
 QUIET_SECONDS = 0.4
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -20,10 +24,6 @@ START_MS = 1_700_000_000_000
 
 # `headers` is a list of pairs, `timestamp` is in milliseconds. What is None when sent is left to the client.
 Record = namedtuple("Record", "key value headers timestamp partition offset", defaults=[None, None, [], None, 0, None])
-
-
-class Skip(Exception):
-    """The library has no way to do this."""
 
 
 class Refused(Exception):
@@ -42,30 +42,6 @@ class Refused(Exception):
     def of_class(cls, name):
         words = "".join("_" + c if c.isupper() else c.upper() for c in name.removesuffix("Error")).strip("_")
         return cls(cls.NAMES.get(name, words))
-
-
-def fail(why):
-    raise AssertionError(why)
-
-
-def same(found, expected, what="it"):
-    if found != expected:
-        fail(f"{what} is {short(found)}, not {short(expected)}")
-
-
-def short(value):
-    text = repr(value)
-    return text if len(text) <= 300 else f"{text[:200]}.. ({len(text)} characters)"
-
-
-def until(what, holds):
-    """Asks again and again, and returns the first answer that is true."""
-    end = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < end:
-        if answer := holds():
-            return answer
-        time.sleep(0.02)
-    fail(f"not within {WAIT_SECONDS} s: {what}")
 
 
 def refused(name, call):
@@ -542,10 +518,6 @@ def sasl(mechanism, tls):
             stranger.close()
 
     return scenario
-
-
-def skip(why):
-    raise Skip(why)
 
 
 SCENARIOS = {

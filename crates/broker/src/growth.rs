@@ -14,7 +14,9 @@ impl Broker {
     /// Whoever reads all of the topic, or a pattern that it matches, gets the new partitions from their first record.
     /// Of a topic on disk they last when this is over.
     pub async fn grow_topic(&self, name: &str, partitions: u32) -> Result<TopicStatus> {
+        let queues = self.hold_queues().await?;
         let (status, lasts) = self.grow(name, partitions)?;
+        drop(queues);
         lasts.wait().await?;
         Ok(status)
     }
@@ -34,6 +36,7 @@ impl Broker {
             return Ok((topic.status(), self.lasts(&topic)?));
         }
         TopicSettings { partitions, ..topic.settings }.validate()?;
+        self.check_queues_grow(&topic.name, partitions)?;
         room_for(&self.topics.read(), 0, partitions - has)?;
         let (grown, lasts) = match (topic.stored_as, self.store()) {
             (Some(id), Some(store)) => {

@@ -96,6 +96,23 @@ impl Broker {
         last.ok_or_else(|| Error::invalid("there is nothing to write"))
     }
 
+    /// What was appended to a partition so far, by whomever.
+    pub(crate) fn appended_before(&self, topic: &Topic, partition: PartitionId) -> Result<Appended> {
+        let cell = topic.partition(partition)?;
+        let commit = cell.settled()?;
+        let position = cell.extent().end;
+        let last = Published {
+            partition,
+            base_offset: position,
+            partitions: topic.settings.partitions,
+            receivers: 0,
+            is_committed: false,
+            is_duplicate: true,
+            arrival_ms: None,
+        };
+        Ok(Appended { position, last, commit })
+    }
+
     /// All records of a topic in the order of each partition.
     pub(crate) async fn read_internal(
         &self,

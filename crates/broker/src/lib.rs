@@ -32,8 +32,8 @@ pub use metrics::Metrics;
 pub use producers::{ProducerIds, ReserveIds};
 pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish, Wakes};
 pub use queues::{
-    NewQueue, OutMessage, Peeked, QueueCounts, QueueStart, Receipt, Receive, Received, Redrive, RedriveId,
-    RedriveState, SeekTo, Sent,
+    NewQueue, OutMessage, PEEK_MAX, Peeked, QueueCounts, QueueStart, RECEIVE_MAX, Receipt, Receive, Received, Redrive,
+    RedriveId, RedriveState, SeekTo, Sent,
 };
 pub use security::{ConfiguredUser, SecuritySettings, UserStatus};
 pub use settings::Settings;

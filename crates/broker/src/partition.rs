@@ -163,10 +163,7 @@ impl PartitionCell {
             return Err(Refused::Blocked(batch, Blocking::Subscriber(member.handle.clone())));
         }
         if let Some(base_offset) = state.sent_before(context).map_err(Refused::Failed)? {
-            let commit = match &state.log {
-                Log::Memory(_) => Commit::InMemory,
-                Log::Disk(log) => await_commit(&mut state.uncommitted, base_offset + 1, log.extent().end),
-            };
+            let commit = state.commit_of(base_offset + 1).map_err(Refused::Failed)?;
             return Ok(Appended { base_offset, receivers: 0, is_duplicate: true, commit });
         }
         let (count, log_bytes) = (u64::from(batch.count()), state.log.extent().bytes);
@@ -174,9 +171,6 @@ impl PartitionCell {
         if let Some(full) = refusal {
             return Err(Refused::Failed(full));
         }
-        state.queues.iter_mut().for_each(|view| {
-            view.make_room(count);
-        });
         let receivers = state.fanout.receivers();
         match &mut state.log {
             Log::Memory(log) => {
@@ -192,6 +186,7 @@ impl PartitionCell {
                     }
                 };
                 make_room(log, MemoryLog::cost(len), context).map_err(Refused::Failed)?;
+                state.queues.iter_mut().for_each(|view| view.make_room(count));
                 state.order.replay(&batch);
                 let base_offset = batch.base_offset();
                 // Nobody looks before the lock is free, and a batch that is not shared needs no count of its owners.
@@ -211,6 +206,7 @@ impl PartitionCell {
                 let (base_offset, is_duplicate) = match state.order.place(batch).map_err(Refused::Failed)? {
                     Placed::New(batch) => {
                         log.append(batch.clone(), self.clone()).map_err(Refused::Failed)?;
+                        state.queues.iter_mut().for_each(|view| view.make_room(count));
                         state.order.replay(&batch);
                         if let Some(id) = context.dedup {
                             state.dedup.insert(id.clone(), batch.base_offset(), context.now_ms);
@@ -494,8 +490,9 @@ impl PartitionCell {
     /// Adds a queue, which knows of all that is there.
     pub(crate) fn attach_view(&self, mut view: QueueView) {
         let mut state = self.state.lock();
-        let extent = state.log.extent();
-        view.queue.append(extent.end);
+        // One of before, whose start was given up half-way.
+        state.queues.retain(|there| there.cell.id != view.cell.id);
+        view.reach(state.log.extent().end);
         state.queues.push(view);
     }
 
@@ -514,6 +511,13 @@ impl PartitionCell {
             Some(view) => Ok(work(view, &mut state.log)),
             None => Err(Error::not_found(format!("the queue has nothing over topic {} any more", self.topic))),
         }
+    }
+
+    /// When all lasts that was taken so far.
+    pub(crate) fn settled(&self) -> Result<Commit> {
+        let mut state = self.state.lock();
+        let end = state.order.end();
+        state.commit_of(end)
     }
 
     /// Nothing from an offset on goes because queues are done with it, for a snapshot of this name.
@@ -540,7 +544,9 @@ impl PartitionCell {
         if state.queues.iter().any(keeps) {
             return 0;
         }
-        let held = state.holds.iter().map(|(_, floor)| *floor).min().unwrap_or(end);
+        // After a restart what was sent lately is found in the log.
+        let known = state.dedup.oldest(timers::now_ms()).filter(|_| matches!(state.log, Log::Disk(_)));
+        let held = state.holds.iter().map(|(_, floor)| *floor).chain(known).min().unwrap_or(end);
         let floor = state.queues.iter_mut().map(|view| view.queue.floor()).min().unwrap_or(end).min(held);
         let is_done = |offset: &Offset| state.queues.iter().all(|view| view.queue.is_done(*offset));
         let behind = done.into_iter().filter(|offset| (floor..held).contains(offset)).filter(is_done);
@@ -565,6 +571,21 @@ impl PartitionCell {
 }
 
 impl State {
+    /// When all before this offset lasts, which was taken already.
+    fn commit_of(&mut self, end: Offset) -> Result<Commit> {
+        let Log::Disk(log) = &self.log else {
+            return Ok(Commit::InMemory);
+        };
+        let committed = log.extent().end;
+        if end > committed
+            && let Some(broken) = log.broken()
+        {
+            // Nobody will hear any more that it is on the disk.
+            return Err(broken);
+        }
+        Ok(await_commit(&mut self.uncommitted, end, committed))
+    }
+
     /// Where the batch is that was sent with the same deduplication id lately.
     fn sent_before(&mut self, context: &AppendContext<'_>) -> Result<Option<Offset>> {
         match context.dedup {

@@ -22,7 +22,8 @@ pub fn now_ms() -> u64 {
 
 /// Applies retention by time for as long as the broker lives.
 pub async fn sweep_retention(broker: Weak<Broker>) {
-    let mut interval = tokio::time::interval(RETENTION_INTERVAL);
+    // Whoever opens a broker only to close it again does not wait for a first sweep.
+    let mut interval = tokio::time::interval_at(tokio::time::Instant::now() + RETENTION_INTERVAL, RETENTION_INTERVAL);
     loop {
         interval.tick().await;
         match broker.upgrade() {

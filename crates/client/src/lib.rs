@@ -24,6 +24,7 @@ mod groups;
 mod link;
 mod pool;
 mod publisher;
+mod queue;
 mod request;
 mod settings;
 mod subscription;
@@ -40,8 +41,13 @@ pub use engine::{
     RecordView, Records, Result, RetryClass, SettingsChange, Start, Storage, TopicName, TopicPartition, TopicSettings,
 };
 pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher, PublisherBuilder};
+pub use queue::{Outcome, Queue, Receive, Received, WorkReport, Worker};
 pub use settings::ClientSettings;
 pub use subscription::{Batch, Event, Message, Subscription, SubscriptionBuilder};
 pub use wire::groups::{CommittedOffset, GroupInfo, GroupPartition, GroupSummary, MemberInfo, OffsetReset};
+pub use wire::queues::{
+    LeaseAnswer, MessageInfo, MessagePhase, NewQueue, OutMessage, PeekedMessage, QueueCounts, QueueInfo,
+    ReceivedMessage, RedriveInfo, RedriveState, Sent,
+};
 pub use wire::response::{Level, PartitionInfo, Published, SourceInfo, TopicInfo};
 pub use wire::security::UserInfo;

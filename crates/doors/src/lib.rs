@@ -5,5 +5,7 @@
 pub mod http;
 pub mod kafka;
 pub mod native;
+#[cfg(feature = "pubsub")]
+pub mod pubsub;
 #[cfg(feature = "sqs")]
 pub mod sqs;

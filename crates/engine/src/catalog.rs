@@ -152,6 +152,7 @@ pub struct SettingsChange {
     pub compact: Option<bool>,
     pub batch_bytes_max: Option<u32>,
     pub arrival_times: Option<bool>,
+    pub drop_consumed: Option<bool>,
 }
 
 impl SettingsChange {
@@ -167,6 +168,7 @@ impl SettingsChange {
             compact: self.compact.unwrap_or(settings.compact),
             batch_bytes_max: self.batch_bytes_max.unwrap_or(settings.batch_bytes_max),
             arrival_times: self.arrival_times.unwrap_or(settings.arrival_times),
+            drop_consumed: self.drop_consumed.unwrap_or(settings.drop_consumed),
             ..*settings
         }
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use engine::queue::QUEUES_TOPIC;
 use engine::record::BATCH_HEADER_BYTES;
 use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicName, TopicSettings};
 
@@ -107,11 +108,14 @@ impl State {
         topics.map(|(id, entry)| self.topic(*id, entry.name.clone(), entry.settings)).collect()
     }
 
-    /// Partitions of topics that are compacted.
-    pub(crate) fn compacted(&self) -> Vec<Arc<DiskPartition>> {
+    /// Partitions of topics that are compacted, and whether whoever reads them reads all of them, from the start on.
+    pub(crate) fn compacted(&self) -> Vec<(Arc<DiskPartition>, bool)> {
         let topics = self.catalog.topics.iter().filter(|(_, entry)| entry.settings.compact);
-        let streams = topics.flat_map(|(id, entry)| (0..entry.settings.partitions).map(|i| stream(*id, i)));
-        streams.filter_map(|stream| self.partitions.get(&stream).cloned()).collect()
+        let streams = topics.flat_map(|(id, entry)| {
+            let is_read_whole = entry.name.as_str() == QUEUES_TOPIC;
+            (0..entry.settings.partitions).map(move |i| (stream(*id, i), is_read_whole))
+        });
+        streams.filter_map(|(stream, is_whole)| Some((self.partitions.get(&stream)?.clone(), is_whole))).collect()
     }
 
     pub(crate) fn forget(&mut self, id: u32) {

@@ -535,8 +535,8 @@ impl Store {
     pub fn compact(&self) -> Result<CompactionStats> {
         let mut again = self.compaction.lock();
         again.retain(|_, at| *at > Instant::now());
-        let (mut partitions, settings) = (self.compacted_partitions(), &self.settings.compaction);
-        partitions.retain(|partition| !again.contains_key(&partition.stream()));
+        let mut partitions = self.compacted_partitions();
+        partitions.retain(|(partition, _)| !again.contains_key(&partition.stream()));
         let (mut total, mut outcome, mut has_to_last) = (CompactionStats::default(), Ok(()), false);
         let mut put_off = |partition: &DiskPartition, error: Error| {
             if error.kind != ErrorKind::ShuttingDown {
@@ -545,7 +545,7 @@ impl Store {
             }
             outcome = Err(error);
         };
-        for partition in &partitions {
+        for (partition, settings) in &partitions {
             match partition.prepare_compaction(settings, (self.clock)()) {
                 Ok(has_to) => has_to_last |= has_to,
                 Err(error) => put_off(partition, error),
@@ -554,7 +554,7 @@ impl Store {
         if has_to_last {
             self.checkpoint()?;
         }
-        for partition in &partitions {
+        for (partition, settings) in &partitions {
             match partition.compact(settings, (self.clock)(), &|time| self.shared.background.rests(time)) {
                 Ok(stats) => total += stats.unwrap_or_default(),
                 Err(error) => put_off(partition, error),
@@ -567,9 +567,13 @@ impl Store {
         outcome.map(|()| total)
     }
 
-    fn compacted_partitions(&self) -> Vec<Arc<DiskPartition>> {
-        let state = self.state.lock();
-        state.compacted()
+    fn compacted_partitions(&self) -> Vec<(Arc<DiskPartition>, CompactionSettings)> {
+        let compacted = self.state.lock().compacted();
+        let settings = self.settings.compaction;
+        // Who reads all of it from the start needs no word of what is gone: it goes with the next turn.
+        let read_whole = CompactionSettings { tombstone_retention_ms: 0, ..settings };
+        let with_settings = |(partition, is_whole)| (partition, if is_whole { read_whole } else { settings });
+        compacted.into_iter().map(with_settings).collect()
     }
 
     fn journal_bytes_since_checkpoint(&self) -> u64 {

@@ -9,8 +9,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use client::{Acks, Codec, Overflow};
 
 mod admin;
+mod queue;
 
 pub use admin::*;
+pub use queue::*;
 
 /// One log, every door: pub/sub over QUIC and TCP, HTTP beside it.
 #[derive(Parser)]
@@ -78,6 +80,9 @@ Examples:
     /// List, describe, reset and delete consumer groups
     #[command(subcommand)]
     Group(Group),
+    /// Send to queues, receive from them, work through them, and look after them
+    #[command(subcommand)]
+    Queue(Queue),
     /// Add, list and delete users and their passwords
     #[command(subcommand)]
     User(User),
@@ -121,6 +126,9 @@ pub struct Serve {
     /// The Kafka door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub kafka: Option<String>,
+    /// The Google Pub/Sub door: host:port, or off
+    #[arg(long, value_name = "ADDR")]
+    pub pubsub: Option<String>,
     /// The SQS door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub sqs: Option<String>,

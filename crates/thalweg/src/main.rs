@@ -47,6 +47,7 @@ fn run(mut cli: Cli) -> Result {
         Command::Request(args) => commands::request::run(&load(global, Vec::new())?, &args, global.json),
         Command::Topic(args) => commands::topic::run(&load(global, Vec::new())?, args, global.json),
         Command::Group(args) => commands::group::run(&load(global, Vec::new())?, args, global.json),
+        Command::Queue(args) => commands::queue::run(&load(global, Vec::new())?, args, global.json),
         Command::User(args) => commands::user::run(&load(global, Vec::new())?, args, global.json),
         Command::Acl(args) => commands::acl::run(&load(global, Vec::new())?, args, global.json),
         Command::Config(args) => commands::config::run(&load(global, Vec::new())?, &args, global.json),

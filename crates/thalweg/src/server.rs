@@ -53,6 +53,10 @@ pub struct ServerSettings {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Where Kafka's clients are told to connect, if not where they did.
     pub kafka_advertised: Option<(String, u16)>,
+    /// Whose Pub/Sub topics have the names of topics.
+    pub pubsub_project: String,
+    /// Where messages may be pushed to.
+    pub pubsub_push_allow: doors::pubsub::push::Allow,
     pub sqs: SqsSettings,
     /// Whether other machines may come without TLS.
     pub allow_plain: bool,
@@ -78,6 +82,7 @@ pub struct Server {
     pub native: Option<SocketAddr>,
     pub http: Option<SocketAddr>,
     pub kafka: Option<SocketAddr>,
+    pub pubsub: Option<SocketAddr>,
     pub sqs: Option<SocketAddr>,
     tls: Arc<Tls>,
     shutdown: Shutdown,
@@ -92,21 +97,24 @@ impl Server {
         let native = config.address("native").map_err(io::Error::other)?;
         let http = config.address("http").map_err(io::Error::other)?;
         let kafka = config.address("kafka").map_err(io::Error::other)?;
+        let pubsub = config.address("pubsub").map_err(io::Error::other)?;
         let sqs = config.address("sqs").map_err(io::Error::other)?;
         // The first key of a process takes tens of milliseconds, as opening a directory does: both at once.
         let tls = tokio::task::spawn_blocking({
-            let (settings, doors) = (settings.clone(), [native, http, kafka, sqs]);
+            let (settings, doors) = (settings.clone(), [native, http, kafka, pubsub, sqs]);
             move || tls(&settings, doors.into_iter().flatten())
         });
         let shards = Arc::new(Shards::start(settings.shards)?);
         let broker = start_broker(config, &shards)?;
         broker.open_security().await.map_err(io::Error::other)?;
+        config.definitions().create(&broker).await.map_err(io::Error::other)?;
         let tls = tls.await.map_err(io::Error::other)??;
         let mut server = Self {
             broker,
             native: None,
             http: None,
             kafka: None,
+            pubsub: None,
             sqs: None,
             tls,
             shutdown: Shutdown::default(),
@@ -127,6 +135,9 @@ impl Server {
         }
         if let Some(address) = kafka {
             server.open_kafka(address, &settings).map_err(|e| at("kafka", address, &e))?;
+        }
+        if let Some(address) = pubsub {
+            server.open_pubsub(address, &settings).await.map_err(|e| at("pubsub", address, &e))?;
         }
         if let Some(address) = sqs {
             let auth = config.sqs_auth().map_err(io::Error::other)?;
@@ -205,6 +216,20 @@ impl Server {
             doors::kafka::open(&door, self.broker.clone(), &self.shards, connections, &self.shutdown, &self.tls)?;
         self.kafka = Some(address);
         self.show("kafka", telemetry);
+        Ok(())
+    }
+
+    async fn open_pubsub(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
+        let door = doors::pubsub::Settings {
+            address,
+            header_timeout: settings.hello_timeout,
+            allow_plain: settings.allow_plain,
+            tls: Some(self.tls.clone()),
+            project: settings.pubsub_project.clone(),
+            push_allow: settings.pubsub_push_allow.clone(),
+        };
+        let connections = self.connections("pubsub", settings);
+        self.pubsub = Some(doors::pubsub::open(&door, self.broker.clone(), connections, self.drain()).await?);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use crate::field::{Fields, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupRequest;
 use crate::negotiate::{Features, MAGIC};
+use crate::queues::QueueRequest;
 use crate::security::SecurityRequest;
 
 /// The kinds of frames that clients send. An answer has the kind of its request with the highest bit set.
@@ -42,6 +43,22 @@ pub mod kind {
     pub const ACL_CREATE: u8 = 0x24;
     pub const ACL_DELETE: u8 = 0x25;
     pub const ACL_LIST: u8 = 0x26;
+    pub const QUEUE_CREATE: u8 = 0x30;
+    pub const QUEUE_ALTER: u8 = 0x31;
+    pub const QUEUE_DELETE: u8 = 0x32;
+    pub const QUEUE_DESCRIBE: u8 = 0x33;
+    pub const QUEUE_LIST: u8 = 0x34;
+    pub const QUEUE_SEND: u8 = 0x35;
+    pub const QUEUE_RECEIVE: u8 = 0x36;
+    pub const QUEUE_ACK: u8 = 0x37;
+    pub const QUEUE_NACK: u8 = 0x38;
+    pub const QUEUE_EXTEND: u8 = 0x39;
+    pub const QUEUE_PEEK: u8 = 0x3a;
+    pub const QUEUE_PURGE: u8 = 0x3b;
+    pub const QUEUE_SEEK: u8 = 0x3c;
+    pub const REDRIVE_START: u8 = 0x3d;
+    pub const REDRIVE_LIST: u8 = 0x3e;
+    pub const REDRIVE_CANCEL: u8 = 0x3f;
 }
 
 /// Stands for "no partition named" where a partition is expected.
@@ -118,6 +135,8 @@ pub enum Request {
     Group(GroupRequest),
     /// Users, and what they may do.
     Security(SecurityRequest),
+    /// Queues and their messages.
+    Queue(QueueRequest),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,6 +220,7 @@ impl Request {
             Self::InitProducer => put_frame(buf, kind::INIT_PRODUCER, correlation, |_| {}),
             Self::Group(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
             Self::Security(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
+            Self::Queue(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
         }
     }
 
@@ -244,6 +264,7 @@ impl Request {
             kind::INIT_PRODUCER => Self::InitProducer,
             kind::GROUP_HEARTBEAT..=kind::OFFSET_RESET => Self::Group(GroupRequest::get(frame.kind, &mut f)?),
             kind::USER_PUT..=kind::ACL_LIST => Self::Security(SecurityRequest::get(frame.kind, &mut f)?),
+            kind::QUEUE_CREATE..=kind::REDRIVE_CANCEL => Self::Queue(QueueRequest::get(frame.kind, &mut f)?),
             unknown => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
@@ -383,7 +404,7 @@ fn get_flags<const N: usize, B: Buf>(f: &mut Fields<B>) -> Result<[bool; N]> {
 }
 
 fn put_change(b: &mut BytesMut, change: &SettingsChange) {
-    let SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times } = change;
+    let SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } = change;
     let has = [
         retention_bytes.is_some(),
         retention_ms.is_some(),
@@ -406,6 +427,7 @@ fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<SettingsChange> {
         compact: has[2].then(|| f.bool()).transpose()?,
         batch_bytes_max: has[3].then(|| f.u32()).transpose()?,
         arrival_times: has[4].then(|| f.bool()).transpose()?,
+        ..SettingsChange::default()
     })
 }
 

@@ -7,6 +7,7 @@ use crate::field::{Fields, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupResponse;
 use crate::negotiate::Features;
+use crate::queues::QueueResponse;
 use crate::request::{get_settings, put_settings};
 use crate::security::SecurityResponse;
 
@@ -44,6 +45,22 @@ pub mod kind {
     pub const ACLS_CREATED: u8 = ANSWER | request::ACL_CREATE;
     pub const ACLS_DELETED: u8 = ANSWER | request::ACL_DELETE;
     pub const ACLS: u8 = ANSWER | request::ACL_LIST;
+    pub const QUEUE_CREATED: u8 = ANSWER | request::QUEUE_CREATE;
+    pub const QUEUE_ALTERED: u8 = ANSWER | request::QUEUE_ALTER;
+    pub const QUEUE_DELETED: u8 = ANSWER | request::QUEUE_DELETE;
+    pub const QUEUE_DESCRIBED: u8 = ANSWER | request::QUEUE_DESCRIBE;
+    pub const QUEUES: u8 = ANSWER | request::QUEUE_LIST;
+    pub const QUEUE_SENT: u8 = ANSWER | request::QUEUE_SEND;
+    pub const QUEUE_RECEIVED: u8 = ANSWER | request::QUEUE_RECEIVE;
+    pub const QUEUE_ACKED: u8 = ANSWER | request::QUEUE_ACK;
+    pub const QUEUE_NACKED: u8 = ANSWER | request::QUEUE_NACK;
+    pub const QUEUE_EXTENDED: u8 = ANSWER | request::QUEUE_EXTEND;
+    pub const QUEUE_PEEKED: u8 = ANSWER | request::QUEUE_PEEK;
+    pub const QUEUE_PURGED: u8 = ANSWER | request::QUEUE_PURGE;
+    pub const QUEUE_SOUGHT: u8 = ANSWER | request::QUEUE_SEEK;
+    pub const REDRIVE_STARTED: u8 = ANSWER | request::REDRIVE_START;
+    pub const REDRIVES: u8 = ANSWER | request::REDRIVE_LIST;
+    pub const REDRIVE_CANCELLED: u8 = ANSWER | request::REDRIVE_CANCEL;
     pub const ERROR: u8 = 0xff;
 
     pub const DELIVER: u8 = 0x40;
@@ -88,6 +105,7 @@ pub enum Response {
     },
     Group(GroupResponse),
     Security(SecurityResponse),
+    Queue(QueueResponse),
     Error(Error),
 }
 
@@ -238,6 +256,7 @@ impl Response {
             }),
             Self::Group(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Security(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
+            Self::Queue(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -293,6 +312,7 @@ impl Response {
             kind::PRODUCER => Self::Producer { id: f.i64()?, epoch: f.i16()? },
             kind::GROUP_TURN..=kind::OFFSETS_RESET => Self::Group(GroupResponse::get(frame.kind, &mut f)?),
             kind::USER_PUT..=kind::ACLS => Self::Security(SecurityResponse::get(frame.kind, &mut f)?),
+            kind::QUEUE_CREATED..=kind::REDRIVE_CANCELLED => Self::Queue(QueueResponse::get(frame.kind, &mut f)?),
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };
@@ -366,7 +386,7 @@ fn unknown_kind(kind: u8) -> Error {
     Error::new(ErrorKind::Unsupported, format!("answer kind {kind:#04x} is not known here"))
 }
 
-fn put_error(b: &mut BytesMut, error: &Error) {
+pub(crate) fn put_error(b: &mut BytesMut, error: &Error) {
     b.put_u16(error.kind.code());
     b.put_u8(error.retry_class().code());
     b.put_u32(error.retry_after_ms);
@@ -375,7 +395,7 @@ fn put_error(b: &mut BytesMut, error: &Error) {
     put_str(b, &error.message[..end]);
 }
 
-fn get_error<B: Buf>(f: &mut Fields<B>) -> Result<Error> {
+pub(crate) fn get_error<B: Buf>(f: &mut Fields<B>) -> Result<Error> {
     let code = f.u16()?;
     let class = f.u8()?;
     let retry_after_ms = f.u32()?;

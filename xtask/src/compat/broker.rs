@@ -1,4 +1,5 @@
-//! What clients are tried against: brokers of ours on free ports, Apache Kafka itself, or what is there already.
+//! What clients are tried against: brokers of ours on free ports, another server of the protocol, or what is there
+//! already.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,19 +9,22 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::systems::{Peer, System};
 use crate::run::{Call, Outcome, root};
 
-/// Apache Kafka on a busy machine takes half of it.
+/// A server on Java takes half of it on a busy machine.
 const READY: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Those of other systems' clients that a broker opens if nothing is said.
+const DOORS: [&str; 2] = ["kafka", "sqs"];
 const USER: &str = "alice";
 const PASSWORD: &str = "alice-secret";
 
 /// Which broker is wanted.
 pub enum Wanted {
     Ours,
-    /// Apache Kafka, which the scenarios are proved against.
-    Peer,
+    /// Which the scenarios are proved against.
+    Peer(&'static Peer),
     At(String),
 }
 
@@ -29,7 +33,7 @@ pub struct Broker {
     pub address: String,
     pub env: Vec<(&'static str, String)>,
     /// Ends them when this is dropped.
-    _running: Vec<Running>,
+    running: Vec<Running>,
 }
 
 struct Running {
@@ -38,19 +42,36 @@ struct Running {
 }
 
 impl Broker {
-    pub fn start(wanted: Wanted) -> Outcome<Self> {
+    pub fn start(system: &System, wanted: &Wanted) -> Outcome<Self> {
         match wanted {
-            Wanted::At(address) => Ok(Self { address, env: Vec::new(), _running: Vec::new() }),
-            Wanted::Ours => ours(),
-            Wanted::Peer => peer(),
+            Wanted::At(address) => Ok(Self { address: address.clone(), env: Vec::new(), running: Vec::new() }),
+            Wanted::Ours => (system.start)(),
+            Wanted::Peer(wanted) => peer(wanted),
         }
     }
 }
 
-/// Two of them: a broker asks all of its connections for a user, or none.
-fn ours() -> Outcome<Broker> {
+/// One with this door.
+pub fn one(door: &str, settings: &[String]) -> Outcome<Broker> {
     Call::line("cargo build --quiet -p thalweg").run()?;
-    let (open, address) = serve(folder("thalweg")?, &[])?;
+    let (running, address) = serve(folder("thalweg")?, door, settings)?;
+    Ok(Broker { address, env: Vec::new(), running: vec![running] })
+}
+
+/// Two of them: the second one asks for signatures.
+pub fn sqs() -> Outcome<Broker> {
+    let mut broker = one("sqs", &[])?;
+    let settings = ["sqs_auth=verify".to_owned(), format!("sqs_credentials={USER}:{PASSWORD}")];
+    let (signed, address) = serve(folder("thalweg-signed")?, "sqs", &settings)?;
+    broker.running.push(signed);
+    let variables = [("COMPAT_SIGNED", address.as_str()), ("COMPAT_USER", USER), ("COMPAT_PASSWORD", PASSWORD)];
+    broker.env = variables.map(|(name, value)| (name, value.to_owned())).to_vec();
+    Ok(broker)
+}
+
+/// Two of them: a broker asks all of its connections for a user, or none.
+pub fn kafka() -> Outcome<Broker> {
+    let Broker { address, mut running, .. } = one("kafka", &[])?;
     let folder = folder("thalweg-users")?;
     let [certificate, key] = certificate(&folder)?;
     let settings = [
@@ -59,7 +80,8 @@ fn ours() -> Outcome<Broker> {
         format!("tls_cert={certificate}"),
         format!("tls_key={key}"),
     ];
-    let (guarded, login) = serve(folder, &settings)?;
+    let (guarded, login) = serve(folder, "kafka", &settings)?;
+    running.push(guarded);
     let env = vec![
         ("COMPAT_SASL", login.clone()),
         ("COMPAT_SASL_TLS", login),
@@ -67,19 +89,21 @@ fn ours() -> Outcome<Broker> {
         ("COMPAT_USER", USER.to_owned()),
         ("COMPAT_PASSWORD", PASSWORD.to_owned()),
     ];
-    Ok(Broker { address, env, _running: vec![open, guarded] })
+    Ok(Broker { address, env, running })
 }
 
-/// A broker of this tree with its data in this folder, and where its door for Kafka's clients is.
-fn serve(folder: PathBuf, settings: &[String]) -> Outcome<(Running, String)> {
+/// A broker of this tree with its data in this folder, and where this door of it is.
+fn serve(folder: PathBuf, door: &str, settings: &[String]) -> Outcome<(Running, String)> {
     let (data, ready) = (folder.join("data"), folder.join("ready.json"));
-    let call =
-        Call::line("target/debug/thalweg serve --native 127.0.0.1:0 --http 127.0.0.1:0 --kafka 127.0.0.1:0 --sqs off")
-            .args(["--data".to_owned(), data.display().to_string()])
-            .args(["--ready-file".to_owned(), ready.display().to_string()])
-            .args(settings.iter().flat_map(|setting| ["--set", setting]));
+    let others = DOORS.into_iter().filter(|other| *other != door).map(|other| (other, "off"));
+    let doors = ["native", "http", door].map(|door| (door, "127.0.0.1:0")).into_iter().chain(others);
+    let call = Call::line("target/debug/thalweg serve")
+        .args(doors.flat_map(|(door, address)| [format!("--{door}"), address.to_owned()]))
+        .args(["--data".to_owned(), data.display().to_string()])
+        .args(["--ready-file".to_owned(), ready.display().to_string()])
+        .args(settings.iter().flat_map(|setting| ["--set", setting]));
     let (running, ready) = Running::start(&call, folder, ready)?;
-    let address = ready["kafka"].as_str().ok_or("the broker has no door for Kafka's clients")?.to_owned();
+    let address = ready[door].as_str().ok_or_else(|| format!("the broker has no door {door}"))?.to_owned();
     Ok((running, address))
 }
 
@@ -97,20 +121,17 @@ fn certificate(folder: &Path) -> Outcome<[String; 2]> {
     if call.succeeds() { Ok(files) } else { Err(format!("no certificate was made; try: {call}")) }
 }
 
-fn peer() -> Outcome<Broker> {
-    let folder = folder("kafka")?;
-    let broker = folder.join("broker");
-    let call = Call::line("python3 compat/kafka/suite/peer.py --until-eof").arg(broker.display().to_string());
-    let (running, ready) = Running::start(&call, folder, broker.join("ready.json"))?;
-    let said = |key: &str| ready[key].as_str().unwrap_or_default().to_owned();
-    let env = vec![
-        ("COMPAT_SASL", said("sasl")),
-        ("COMPAT_SASL_TLS", said("sasl_tls")),
-        ("COMPAT_CA", said("ca")),
-        ("COMPAT_USER", said("user")),
-        ("COMPAT_PASSWORD", said("password")),
-    ];
-    Ok(Broker { address: said("open"), env, _running: vec![running] })
+fn peer(peer: &Peer) -> Outcome<Broker> {
+    let folder = folder(peer.name)?;
+    let server = folder.join("server");
+    let call = (peer.start)(&server.display().to_string());
+    let (running, ready) = Running::start(&call, folder, server.join("ready.json"))?;
+    let said = |key: &str| ready[key].as_str().map(str::to_owned);
+    let variables = ["sasl", "sasl_tls", "ca", "user", "password"].into_iter();
+    let variables = variables.zip(["COMPAT_SASL", "COMPAT_SASL_TLS", "COMPAT_CA", "COMPAT_USER", "COMPAT_PASSWORD"]);
+    let env = variables.filter_map(|(key, variable)| Some((variable, said(key)?))).collect();
+    let address = said("open").ok_or("the server does not say where it listens")?;
+    Ok(Broker { address, env, running: vec![running] })
 }
 
 fn folder(of: &str) -> Outcome<PathBuf> {

@@ -1,4 +1,4 @@
-//! The clients of Kafka that the suite has a program for: how each is installed, and how it is called.
+//! The programs around clients: how each is installed, and how it is called.
 
 use std::fs;
 use std::path::Path;
@@ -7,57 +7,63 @@ use std::time::Duration;
 use crate::run::{Call, Outcome, root};
 
 /// For a few packages of some MB. Where nobody answers it is the only end.
-const FETCH: Duration = Duration::from_secs(60);
-const SOURCES: &str = "compat/kafka";
+const FETCH: Duration = Duration::from_secs(180);
 const INSTALLED: &str = "target/compat";
-const JARS: &str = "target/compat/jars";
-const CLASSES: &str = "target/compat/java";
 
 /// One client, or one set of tools.
 pub struct Client {
+    /// No two have the same: it is the folder into which it is installed, too.
     pub name: &'static str,
     /// Whether `--quick` has it: one of each family.
     pub is_quick: bool,
+    system: &'static str,
     kind: Kind,
+    /// Whether it answers calls of the system's `suite.py`; else it has scenarios of its own.
+    is_driven: bool,
 }
 
-enum Kind {
+pub enum Kind {
     /// From PyPI, as `requirements.txt` says.
     Python,
+    /// Python that needs nothing else.
+    Script,
     Go,
     Node,
     Rust,
-    /// A class of the client's folder, with Kafka's jars.
-    Java(&'static str),
-    /// Python that drives classes of Kafka's jars.
-    Jars,
+    /// A class of the client's folder, with these jars.
+    Java(&'static str, &'static Jars),
+    /// Python that drives classes of jars.
+    Jars(&'static Jars),
     /// Python that drives a program of a package of Debian.
     Debian(&'static str),
 }
 
-const fn client(name: &'static str, is_quick: bool, kind: Kind) -> Client {
-    Client { name, is_quick, kind }
+/// Jars of Maven Central, and what they need.
+pub struct Jars {
+    pub pom: &'static str,
+    pub folder: &'static str,
+    /// Where classes are compiled to that use them.
+    pub classes: &'static str,
+    /// Of the machine that runs them.
+    pub options: &'static [&'static str],
+    pub about: &'static str,
 }
 
-pub const CLIENTS: &[Client] = &[
-    client("kcat", true, Kind::Debian("kcat")),
-    client("confluent-kafka", true, Kind::Python),
-    client("kafka-python", true, Kind::Python),
-    client("aiokafka", false, Kind::Python),
-    client("franz-go", true, Kind::Go),
-    client("sarama", false, Kind::Go),
-    client("kafka-go", false, Kind::Go),
-    client("kafkajs", false, Kind::Node),
-    client("rdkafka", false, Kind::Rust),
-    client("java", false, Kind::Java("Client")),
-    client("tools", false, Kind::Jars),
-    client("streams", false, Kind::Java("WordCount")),
-    client("connect", false, Kind::Jars),
-];
+pub const fn client(system: &'static str, name: &'static str, kind: Kind) -> Client {
+    Client { name, is_quick: false, system, kind, is_driven: false }
+}
+
+pub const fn driven(system: &'static str, name: &'static str, kind: Kind) -> Client {
+    Client { name, is_quick: false, system, kind, is_driven: true }
+}
 
 impl Client {
+    pub const fn quick(self) -> Self {
+        Self { is_quick: true, ..self }
+    }
+
     fn sources(&self) -> String {
-        format!("{SOURCES}/{}", self.name)
+        format!("compat/{}/{}", self.system, self.name)
     }
 
     fn installed(&self) -> String {
@@ -79,14 +85,8 @@ impl Client {
     pub fn install(&self) -> Outcome {
         let (sources, installed) = (self.sources(), self.installed());
         match self.kind {
-            Kind::Python => once(&installed, &[&format!("{sources}/requirements.txt")], || {
-                Call::line("python3 -m venv --clear").arg(&installed).run()?;
-                let pip = Call::new(format!("{installed}/bin/python")).args(["-m", "pip", "install", "--quiet"]);
-                pip.args(["--disable-pip-version-check", "--requirement"])
-                    .arg(format!("{sources}/requirements.txt"))
-                    .within(FETCH)
-                    .run()
-            }),
+            Kind::Python => venv(&installed, &format!("{sources}/requirements.txt")),
+            Kind::Script => Ok(()),
             Kind::Go => {
                 let output = root().join(&installed).display().to_string();
                 Call::new("go").args(["-C", &sources, "build", "-o", &output, "."]).run()
@@ -104,18 +104,26 @@ impl Client {
                 let call = Call::line("cargo build --quiet --locked --manifest-path").arg(manifest);
                 call.arg("--target-dir").arg(&installed).run()
             }
-            Kind::Java(class) => {
-                jars()?;
-                let call = Call::line("javac -nowarn -Xlint:none -proc:none -cp").arg(format!("{JARS}/*"));
-                call.args(["-d", CLASSES]).arg(format!("{sources}/{class}.java")).run()
+            Kind::Java(class, jars) => {
+                jars.install()?;
+                let call = Call::line("javac -nowarn -Xlint:none -proc:none -cp").arg(format!("{}/*", jars.folder));
+                call.args(["-d", jars.classes]).arg(format!("{sources}/{class}.java")).run()
             }
-            Kind::Jars => jars(),
+            Kind::Jars(jars) => jars.install(),
             Kind::Debian(package) => debian(package, package),
         }
     }
 
     /// The program, for the address and the names of scenarios to be added.
     pub fn call(&self) -> Call {
+        let program = self.program();
+        if !self.is_driven {
+            return program;
+        }
+        program.after(Call::new("python3").arg(format!("compat/{}/suite/suite.py", self.system))).arg("--")
+    }
+
+    fn program(&self) -> Call {
         let (sources, installed) = (self.sources(), self.installed());
         match self.kind {
             Kind::Python => Call::new(format!("{installed}/bin/python")).arg(format!("{sources}/client.py")),
@@ -124,30 +132,39 @@ impl Client {
                 let modules = root().join(installed).join("node_modules").display().to_string();
                 Call::new("node").arg(format!("{sources}/client.js")).env("NODE_PATH", modules)
             }
-            Kind::Rust => Call::new(format!("{installed}/debug/compat-rdkafka")),
-            Kind::Java(class) => Call::line("java -XX:TieredStopAtLevel=1")
-                .arg(format!("-Dlog4j2.configurationFile={SOURCES}/suite/log4j2.xml"))
-                .args(["-cp", &format!("{CLASSES}:{JARS}/*"), class]),
-            Kind::Jars | Kind::Debian(_) => Call::new("python3").arg(format!("{sources}/client.py")),
+            Kind::Rust => Call::new(format!("{installed}/debug/compat-{}", self.name)),
+            Kind::Java(class, jars) => Call::line("java -XX:TieredStopAtLevel=1")
+                .args(jars.options.iter().copied())
+                .args(["-cp", &format!("{}:{}/*", jars.classes, jars.folder), class]),
+            Kind::Script | Kind::Jars(_) | Kind::Debian(_) => Call::new("python3").arg(format!("{sources}/client.py")),
         }
     }
 }
 
-/// Kafka's jars, and what they need.
-pub fn jars() -> Outcome {
-    const POM: &str = "compat/kafka/suite/pom.xml";
-    once(JARS, &[POM], || {
-        debian("mvn", "maven")?;
-        println!("== Kafka's jars from Maven Central: 126 MB");
-        let output = root().join(JARS).display().to_string();
-        Call::line("rm -rf").arg(JARS).run()?;
-        let call = Call::line("mvn -q -B dependency:copy-dependencies -f").arg(POM);
-        call.arg(format!("-DoutputDirectory={output}")).run()
+impl Jars {
+    pub fn install(&self) -> Outcome {
+        once(self.folder, &[self.pom], || {
+            debian("mvn", "maven")?;
+            println!("== {}", self.about);
+            let output = root().join(self.folder).display().to_string();
+            Call::line("rm -rf").arg(self.folder).run()?;
+            let call = Call::line("mvn -q -B dependency:copy-dependencies -f").arg(self.pom);
+            call.arg(format!("-DoutputDirectory={output}")).run()
+        })
+    }
+}
+
+/// What a file of requirements names, in an environment of its own.
+pub fn venv(folder: &str, requirements: &str) -> Outcome {
+    once(folder, &[requirements], || {
+        Call::line("python3 -m venv --clear").arg(folder).run()?;
+        let pip = Call::new(format!("{folder}/bin/python")).args(["-m", "pip", "install", "--quiet"]);
+        pip.args(["--disable-pip-version-check", "--requirement"]).arg(requirements).within(FETCH).run()
     })
 }
 
 /// A program of a package of Debian.
-fn debian(program: &str, package: &str) -> Outcome {
+pub fn debian(program: &str, package: &str) -> Outcome {
     if Call::line("which").arg(program).succeeds() {
         return Ok(());
     }

@@ -3,19 +3,30 @@
 mod batches;
 mod broker;
 mod clients;
-mod kafka;
+mod lacks;
 mod report;
+mod suite;
+mod systems;
 
-pub use kafka::quick;
+pub use suite::quick;
 
 use crate::run::Outcome;
+use systems::SYSTEMS;
 
 pub fn run(args: &[&str]) -> Outcome {
-    match args {
-        ["batches"] => batches::run(),
-        ["kafka", rest @ ..] => kafka::run(rest),
+    let named = args.split_first().and_then(|(name, rest)| {
+        let system = SYSTEMS.iter().copied().find(|system| system.name == *name)?;
+        Some((system, rest))
+    });
+    match (args, named) {
+        (["batches"], _) => batches::run(),
+        (_, Some((system, rest))) => suite::run(system, rest),
         _ => {
-            Err("it takes batches, or kafka with names of clients and options; compat/kafka/README.md has them".into())
+            let names: Vec<&str> = SYSTEMS.iter().map(|system| system.name).collect();
+            Err(format!(
+                "it takes batches, or one of {} with names of clients and options; compat/*/README.md has them",
+                names.join(", ")
+            ))
         }
     }
 }

@@ -5,15 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-/// How the page of the documentation begins.
-const PAGE: &str = "# Kafka's clients: what was tried
-
-<!-- Written by `cargo xtask compat kafka --table FILE`: run the clients, do not change this file. -->
-
-Clients and tools as their registries have them, unchanged, against a broker of this tree with a data directory, and
-one more that asks for users and takes TLS. Each scenario looks at contents, not only at counts, and is proved against
-Apache Kafka itself. How to run them and what they do: [compat/kafka](../../compat/kafka/README.md).
-
+/// What follows on the beginning of a page.
+const MARKS: &str = "
 ✓ passed, – skipped, ✗ failed, with the reasons [below](#why-not); nothing: the client has no such scenario.
 
 ";
@@ -141,9 +134,9 @@ fn reasons(reports: &[Report]) -> String {
     if out.is_empty() { out } else { out + "\n" }
 }
 
-/// The same as a page of the documentation.
-pub fn page(reports: &[Report]) -> String {
-    let mut out = PAGE.to_owned();
+/// The same as a page of the documentation, which begins like that.
+pub fn page(begin: &str, reports: &[Report]) -> String {
+    let mut out = format!("{begin}{MARKS}");
     out.push_str("| Client | Version | Passed | Skipped | Failed |\n|---|---|---|---|---|\n");
     for report in reports {
         let passed = report.count(|verdict| *verdict == Verdict::Passed);
@@ -243,8 +236,9 @@ FAILED kcat headers: a: not b
     fn the_page_says_the_same_with_each_reason_once() {
         let [mut one, two] = reports();
         one.take("FAILED timestamps: a: not b");
-        let page = page(&[one, two]);
+        let page = page("# Tried\n", &[one, two]);
         let rows = [
+            "# Tried\n\n✓ passed",
             "| kcat | 1.7 | 1 | 0 | 2 |\n",
             "|  | kcat | franz-go |\n|---|:-:|:-:|\n| `nulls` | ✓ |  |\n| `headers` | **✗** | – |\n",
             "- **kcat**, `headers`, `timestamps`: a: not b\n- **franz-go**, `headers`: no such call\n",

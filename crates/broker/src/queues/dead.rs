@@ -90,6 +90,8 @@ impl Broker {
                         tracing::debug!(%queue, %error, "its topic was deleted meanwhile");
                     }
                 }
+                // Others of its group may go now.
+                cell.wake_for_change();
             }
         });
     }
@@ -132,7 +134,7 @@ impl Broker {
         self.topic(to)?;
         let (id, sent) = (message.id(topic.id, partition.id).to_string(), message.sent_ms().to_string());
         let attempts = source.map(|(_, attempts)| attempts.to_string());
-        let own = [header::DUE, header::ID, header::SENT, header::SOURCE, header::DELIVERIES];
+        let own = [header::DUE, header::ID, header::SENT, header::SOURCE, header::DELIVERIES, header::ATTEMPTS];
         let kept = message.record().headers.iter().filter(|(name, _)| !own.iter().any(|own| name == own.as_bytes()));
         let mut headers: Vec<(&[u8], Option<&[u8]>)> =
             kept.map(|(name, value)| (&name[..], value.as_deref())).collect();

@@ -10,10 +10,11 @@ use engine::queue::{
     Cursor, DEDUP_WINDOW_MS, Dedup, DedupRule, Entry, QUEUES_TOPIC, Queue, QueueDefinition, QueueId, QueueName,
     QueueRecord, QueueSettings, header, header_of,
 };
-use engine::{Error, ErrorKind, Offset, PartitionId, Result, Storage, TopicName, TopicSettings, partitioner};
+use engine::{
+    Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, Storage, TopicName, TopicSettings, partitioner,
+};
 
 use super::receipt::{KEY_BYTES, ReceiptKey};
-use super::status::view_needs_look;
 use super::{DOCUMENT_BYTES_MAX, DOCUMENTS_MAX, NOTES_BYTES_MAX, QUEUES_MAX, QueueCell, QueueView, no_such_queue};
 use crate::broker::Broker;
 use crate::internal::Appended;
@@ -84,25 +85,31 @@ impl Broker {
             id: self.next_volatile_number() ^ (now << 20),
             name: new.name,
             topic: topic.name.clone(),
+            topic_id: topic.id,
             owns_topic,
             created_ms: now,
             altered_ms: now,
             settings: new.settings,
             notes: new.notes,
         };
-        let saved = self.save_definition(&definition)?;
+        check_dedup(&definition, topic.settings.partitions)?;
         let cell = QueueCell::new(definition);
+        let mut birth = Birth { cell: &cell, topic: &topic, is_over: false };
         for partition in topic.partitions() {
             let extent = partition.extent();
             let start = if new.start == QueueStart::Live && !owns_topic { extent.end } else { extent.start };
             let queue = Queue::new(cell.definition().settings.clone(), start, extent.end, is_saved(&topic));
-            partition.attach_view(QueueView::new(cell.clone(), queue, is_saved(&topic)));
-            if view_needs_look(&cell.definition()) {
-                self.look_through(&cell, partition).await?;
-            }
+            let mut view = QueueView::new(cell.clone(), queue, is_saved(&topic));
+            view.begin_look();
+            partition.attach_view(view);
+            self.look_through(&cell, partition).await?;
+            // Where it begins has to be known when it is known that it is there.
+            self.change_view(partition, cell.id, |_, _| ()).map(drop)?;
         }
         let definition = cell.definition();
-        queues.by_name.write().insert(definition.name.clone(), cell);
+        let saved = self.save_definition(&definition)?;
+        queues.by_name.write().insert(definition.name.clone(), cell.clone());
+        birth.is_over = true;
         saved.lasts().await?;
         Ok(definition)
     }
@@ -113,18 +120,13 @@ impl Broker {
             return Ok((self.topic(name.as_str())?, false));
         }
         if let Ok(topic) = self.topic(new.name.as_str()) {
-            // What it keeps, and for how long, is for whoever created it to say.
-            return Ok((topic, false));
+            // What it keeps, and for how long, is for whoever created it to say. One that keeps nothing which queues
+            // are done with, and has none, is what is left of a queue that was being created or deleted.
+            let by_name = self.queues_there().by_name.read();
+            let is_left = topic.settings.drop_consumed && !by_name.values().any(|cell| cell.is_over(&topic.name));
+            return Ok((topic, is_left));
         }
-        let settings = TopicSettings {
-            partitions: 1,
-            retention_bytes: 0,
-            retention_ms: new.settings.retention_ms,
-            storage: new.storage,
-            drop_consumed: true,
-            ..TopicSettings::default()
-        };
-        self.create_topic(new.name.as_str(), settings).await?;
+        self.create_topic(new.name.as_str(), own_topic(&new.settings, new.storage)).await?;
         Ok((self.topic(new.name.as_str())?, true))
     }
 
@@ -156,6 +158,9 @@ impl Broker {
             return Err(Error::invalid("the filter of a queue is what it was created with"));
         }
         definition.altered_ms = now_ms();
+        if let Ok(topic) = self.topic(definition.topic.as_str()) {
+            check_dedup(&definition, topic.settings.partitions)?;
+        }
         if before.owns_topic && before.settings.retention_ms != definition.settings.retention_ms {
             let retention_ms = definition.settings.retention_ms;
             let change =
@@ -197,21 +202,42 @@ impl Broker {
         let gone = QueueRecord::Queue { name: definition.name.clone(), definition: None };
         let key = definition.name.as_str().as_bytes();
         saved.push(self.append_queues(key, [gone], &mut Wakes::default())?);
+        // Before anything is waited for: whoever does not wait leaves nothing behind.
+        let topic_gone = match definition.owns_topic.then(|| self.remove(definition.topic.as_str())) {
+            Some(Err(error)) if error.kind != ErrorKind::NotFound => return Err(error),
+            Some(Ok(lasts)) => {
+                self.forget_topic_of_transactions(&definition.topic);
+                Some(lasts)
+            }
+            _ => None,
+        };
         for one in saved {
             one.lasts().await?;
         }
-        if definition.owns_topic {
-            match self.delete_topic(definition.topic.as_str()).await {
-                Err(error) if error.kind != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+        match topic_gone {
+            Some(lasts) => lasts.wait().await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Held while the partitions of a topic change that queues are over.
+    pub(crate) async fn hold_queues(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+        self.restored_queues().await?;
+        Ok(self.queues_there().control.lock().await)
+    }
+
+    /// Whether a topic may have so many partitions, for all that its queues promise.
+    pub(crate) fn check_queues_grow(&self, topic: &TopicName, partitions: u32) -> Result<()> {
+        let by_name = self.queues_there().by_name.read();
+        by_name
+            .values()
+            .filter(|cell| cell.is_over(topic))
+            .try_for_each(|cell| check_dedup(&cell.definition(), partitions))
     }
 
     /// Queues over a topic read its new partitions, too, from the first record on.
     pub(crate) fn grow_queues(&self, topic: &Topic, had: usize) {
-        let over = |cell: &&Arc<QueueCell>| cell.definition().topic == topic.name;
+        let over = |cell: &&Arc<QueueCell>| cell.is_over(&topic.name);
         for cell in self.queues_there().by_name.read().values().filter(over) {
             for partition in &topic.partitions()[had..] {
                 let queue = Queue::new(cell.definition().settings.clone(), 0, 0, is_saved(topic));
@@ -321,10 +347,7 @@ impl Broker {
         records: impl IntoIterator<Item = QueueRecord>,
         wakes: &mut Wakes,
     ) -> Result<Appended> {
-        let mut key = [0; 12];
-        key[..8].copy_from_slice(&queue.to_be_bytes());
-        key[8..].copy_from_slice(&partition.to_be_bytes());
-        self.append_queues(&key, records, wakes)
+        self.append_queues(&records_key(queue, partition), records, wakes)
     }
 
     fn append_queues(
@@ -337,6 +360,13 @@ impl Broker {
         let partition = partitioner::for_key(key, topic.partitions().len() as u32);
         let records = records.into_iter().map(|record| (record.key(), record.value()));
         self.append_internal(&topic, partition, records, wakes)
+    }
+
+    /// When all lasts that was written of a partition of a queue.
+    pub(super) fn settled_queue_records(&self, queue: QueueId, partition: PartitionId) -> Result<Appended> {
+        let topic = self.internal_topic(QUEUES_TOPIC)?;
+        let kept_in = partitioner::for_key(&records_key(queue, partition), topic.partitions().len() as u32);
+        self.appended_before(&topic, kept_in)
     }
 
     /// Returns once all queues are there that were there before the start.
@@ -363,16 +393,57 @@ impl Broker {
         self.set_receipt_key().await?;
         self.hold_snapshots()?;
         for definition in saved.definitions.into_values() {
-            let entries = saved.entries.remove(&definition.id).unwrap_or_default();
+            let entries = saved.entries.get(&definition.id);
             let cell = QueueCell::new(definition);
             let definition = cell.definition();
             // A topic that is gone leaves its queues behind: they say so themselves.
-            if let Ok(topic) = self.topic(definition.topic.as_str()) {
+            if let Ok(topic) = self.topic_again(&definition) {
                 for partition in topic.partitions() {
-                    self.resume_view(&cell, &topic, partition, entries.get(&partition.id)).await?;
+                    let saved = entries.and_then(|of_queue| of_queue.get(&partition.id));
+                    self.resume_view(&cell, &topic, partition, saved).await?;
                 }
+                saved.entries.remove(&definition.id);
             }
             queues.by_name.write().insert(definition.name.clone(), cell);
+        }
+        self.forget_left(&saved.entries)
+    }
+
+    /// The topic of a queue that was there before the start. One in memory that came with its queue comes back with
+    /// it, empty; any other in memory is a new one at each start.
+    fn topic_again(&self, definition: &QueueDefinition) -> Result<Arc<Topic>> {
+        match self.topic(definition.topic.as_str()) {
+            Ok(topic) if topic.stored_as.is_some() && topic.id != definition.topic_id => {
+                Err(Error::not_found(format!(
+                    "the topic {} of queue {} was deleted, and is another one now",
+                    definition.topic, definition.name
+                )))
+            }
+            Err(_) if definition.owns_topic => {
+                let settings = own_topic(&definition.settings, Storage::Memory);
+                Ok(self.create(definition.topic.clone(), self.resolve(settings)?)?.0)
+            }
+            found => found,
+        }
+    }
+
+    /// What was written down of queues and topics that are gone goes, too.
+    fn forget_left(&self, left: &HashMap<QueueId, HashMap<PartitionId, SavedPartition>>) -> Result<()> {
+        for (queue, partitions) in left {
+            for (partition, saved) in partitions {
+                let entry = |offset: &Offset| QueueRecord::Entry {
+                    queue: *queue,
+                    partition: *partition,
+                    offset: *offset,
+                    entry: None,
+                };
+                let cursor =
+                    saved.cursor.map(|_| QueueRecord::Cursor { queue: *queue, partition: *partition, cursor: None });
+                let mut records = saved.entries.keys().map(entry).chain(cursor).peekable();
+                if records.peek().is_some() {
+                    drop(self.append_queue_records(*queue, *partition, records, &mut Wakes::default())?);
+                }
+            }
         }
         Ok(())
     }
@@ -393,33 +464,34 @@ impl Broker {
         }
         queue.restore_next(cursor.map_or(extent.start, |cursor| cursor.next));
         queue.resume(extent.start, extent.end);
-        let has_delays = cursor.is_some_and(|cursor| cursor.has_delays);
         let mut view = QueueView::new(cell.clone(), queue, is_saved(topic));
-        view.has_delays = has_delays;
+        view.has_delays = cursor.is_some_and(|cursor| cursor.has_delays);
+        view.saved_next = cursor.map(|cursor| cursor.next);
+        view.begin_look();
         partition.attach_view(view);
-        if has_delays || view_needs_look(&definition) {
-            self.look_through(cell, partition).await?;
+        // One partition that cannot be read does not keep the others from being served. Receivers try again.
+        if let Err(error) = self.look_through(cell, partition).await {
+            tracing::warn!(queue = %definition.name, partition = partition.id, %error, "messages cannot be looked at");
         }
-        if definition.settings.dedup != DedupRule::Off {
-            self.restore_dedup(&definition, partition).await?;
+        if definition.settings.dedup != DedupRule::Off
+            && let Err(error) = self.restore_dedup(&definition, partition).await
+        {
+            let (queue, partition) = (&definition.name, partition.id);
+            tracing::warn!(%queue, partition, %error, "it is not known what was sent lately");
         }
         Ok(())
     }
 
     /// Finds what is delayed, or for nobody, among the messages that nobody was given yet.
     pub(super) async fn look_through(&self, cell: &QueueCell, partition: &Arc<PartitionCell>) -> Result<()> {
-        let (mut at, end) = partition.with_view(cell.id, |view, _| (view.queue.next(), view.queue.end()))?;
-        while at < end {
-            let batches = match partition.read(at, LOOK_BYTES).await {
-                Err(error) if error.kind == ErrorKind::OutOfRange => return Ok(()),
-                read => read?.1,
+        while let Some(at) = partition.with_view(cell.id, |view, log| view.unseen(log))? {
+            let (extent, batches) = match partition.read(at, LOOK_BYTES).await {
+                // Retention took it meanwhile.
+                Err(error) if error.kind == ErrorKind::OutOfRange => continue,
+                read => read?,
             };
-            let Some(last) = batches.last() else {
-                return Ok(());
-            };
-            at = last.next_offset();
-            let now = now_ms();
-            partition.with_view(cell.id, |view, _| batches.iter().for_each(|batch| view.look_through(batch, now)))?;
+            let (now, until) = (now_ms(), batches.last().map_or(extent.end, RecordBatch::next_offset));
+            partition.with_view(cell.id, |view, _| view.see(at, &batches, until, now))?;
         }
         Ok(())
     }
@@ -444,14 +516,18 @@ impl Broker {
             };
             at = last.next_offset();
             for batch in &batches {
-                for view in &batch.records()? {
-                    let view = view?;
+                // One that nobody can read, as a publisher may send it, was not sent to a queue.
+                let Ok(records) = batch.records() else {
+                    continue;
+                };
+                for view in records.iter().map_while(Result::ok) {
                     if let Some(id) = header_of(&view, header::DEDUP) {
                         let scope = match definition.settings.dedup {
                             DedupRule::Group => view.key.unwrap_or_default(),
                             DedupRule::Off | DedupRule::Queue => &[],
                         };
-                        dedup.insert(Dedup::id(scope, id.as_bytes()), view.offset, view.timestamp_ms.max(0) as u64);
+                        let sent_ms = (view.timestamp_ms.max(0) as u64).min(now);
+                        dedup.insert(Dedup::id(scope, id.as_bytes()), view.offset, sent_ms);
                     }
                 }
             }
@@ -496,8 +572,54 @@ impl Broker {
     }
 }
 
+/// What a topic is created with that comes with a queue.
+fn own_topic(settings: &QueueSettings, storage: Storage) -> TopicSettings {
+    TopicSettings {
+        partitions: 1,
+        retention_bytes: 0,
+        retention_ms: settings.retention_ms,
+        storage,
+        drop_consumed: true,
+        ..TopicSettings::default()
+    }
+}
+
+/// What all records about one partition of a queue are kept together by.
+fn records_key(queue: QueueId, partition: PartitionId) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..8].copy_from_slice(&queue.to_be_bytes());
+    key[8..].copy_from_slice(&partition.to_be_bytes());
+    key
+}
+
+/// A queue that is being created; it has no view of any partition if that does not come to its end.
+struct Birth<'a> {
+    cell: &'a QueueCell,
+    topic: &'a Topic,
+    is_over: bool,
+}
+
+impl Drop for Birth<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.topic.partitions().iter().for_each(|partition| drop(partition.detach_view(self.cell.id)));
+        }
+    }
+}
+
+/// Each partition knows only what was sent to itself.
+fn check_dedup(definition: &QueueDefinition, partitions: u32) -> Result<()> {
+    match definition.settings.dedup == DedupRule::Queue && partitions > 1 {
+        true => Err(Error::invalid(format!(
+            "queue {} knows what was sent before among all its messages: topic {} has one partition for that",
+            definition.name, definition.topic
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// Whether what happens to a queue over this topic is written down.
-fn is_saved(topic: &Topic) -> bool {
+pub(super) fn is_saved(topic: &Topic) -> bool {
     topic.settings.storage != Storage::Memory && topic.stored_as.is_some()
 }
 

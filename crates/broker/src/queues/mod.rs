@@ -14,11 +14,13 @@ mod status;
 mod view;
 
 #[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use engine::queue::{QueueDefinition, QueueId, QueueName};
@@ -32,9 +34,9 @@ use crate::topics::Topic;
 
 pub use dead::{Redrive, RedriveId, RedriveState};
 pub use definitions::{NewQueue, QueueStart};
-pub use receive::{Receipt, Receive, Received};
+pub use receive::{RECEIVE_MAX, Receipt, Receive, Received};
 pub use send::{OutMessage, Sent};
-pub use status::{Peeked, QueueCounts, SeekTo};
+pub use status::{PEEK_MAX, Peeked, QueueCounts, SeekTo};
 pub(crate) use view::QueueView;
 
 /// Queues of one broker.
@@ -83,6 +85,8 @@ pub(crate) struct QueueCell {
     waiting: AtomicUsize,
     /// One of those who wait wakes up when a lease or a delay ends.
     has_timekeeper: AtomicBool,
+    /// When that is, ms since 1970; the end of time where nobody knows.
+    keeper_due_ms: AtomicU64,
     /// That may be earlier than the one who keeps the time knows.
     earlier: Notify,
     /// The partition that is looked at first takes turns.
@@ -100,6 +104,7 @@ impl QueueCell {
             news: Notify::new(),
             waiting: AtomicUsize::new(0),
             has_timekeeper: AtomicBool::new(false),
+            keeper_due_ms: AtomicU64::new(u64::MAX),
             earlier: Notify::new(),
             turn: AtomicU32::new(0),
             is_deleted: AtomicBool::new(false),
@@ -110,6 +115,10 @@ impl QueueCell {
         self.definition.read().clone()
     }
 
+    pub(crate) fn is_over(&self, topic: &TopicName) -> bool {
+        self.definition.read().topic == *topic
+    }
+
     /// Whether anybody waits for a message.
     pub(crate) fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
@@ -118,6 +127,14 @@ impl QueueCell {
     /// A message may be there for one of those who wait. Whoever takes the last but one wakes the next.
     pub(crate) fn wake(&self) {
         if self.is_awaited() {
+            self.news.notify_one();
+        }
+    }
+
+    /// The same, and something may end earlier than whoever keeps the time knows.
+    fn wake_for_change(&self) {
+        if self.is_awaited() {
+            self.earlier.notify_one();
             self.news.notify_one();
         }
     }

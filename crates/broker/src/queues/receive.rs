@@ -5,11 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::limits::BATCH_BYTES_MAX;
-use engine::queue::{Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId, QueueRecord, header};
-use engine::{Error, ErrorKind, Offset, PartitionId, Record, Result};
+use engine::queue::{
+    DELAY_MS_MAX, Entry, LEASE_TOTAL_MS_MAX, Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId,
+    QueueRecord, header,
+};
+use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Result};
 use tokio::time::Instant;
 
-use super::view::{Found, Given, Turn};
+use super::definitions::is_saved;
+use super::view::{Found, Given, Turn, carried_attempts};
 use super::{QueueCell, QueueView};
 use crate::broker::Broker;
 use crate::fetch::FETCH_WAIT_MAX;
@@ -61,16 +65,56 @@ pub struct Received {
     pub first_received_ms: u64,
 }
 
-/// What a receiver gets, so far.
-struct Answer {
+/// What a receiver gets, so far. What it does not get after all, because it went away, is as if it never had.
+struct Answer<'a> {
+    broker: &'a Broker,
+    cell: &'a QueueCell,
+    topic: &'a Topic,
     found: Vec<Received>,
     bytes: usize,
     bytes_max: usize,
 }
 
-impl Answer {
+impl Answer<'_> {
     fn is_full(&self, max: usize) -> bool {
         self.found.len() >= max || self.bytes >= self.bytes_max
+    }
+}
+
+impl Drop for Answer<'_> {
+    fn drop(&mut self) {
+        let mut left = std::mem::take(&mut self.found);
+        left.sort_unstable_by_key(|message| (message.receipt.partition, message.receipt.offset));
+        for of_partition in left.chunk_by(|a, b| a.receipt.partition == b.receipt.partition) {
+            if let Ok(partition) = self.topic.partition(of_partition[0].receipt.partition) {
+                let leases = of_partition.iter().map(Received::lease).collect();
+                drop(Unread { broker: self.broker, cell: self.cell, partition: &partition, leases });
+            }
+        }
+    }
+}
+
+/// Leases of messages that are still to be read. They end as if they had not been, if nobody takes them out.
+struct Unread<'a> {
+    broker: &'a Broker,
+    cell: &'a QueueCell,
+    partition: &'a Arc<PartitionCell>,
+    leases: Vec<Lease>,
+}
+
+impl Drop for Unread<'_> {
+    fn drop(&mut self) {
+        if self.leases.is_empty() {
+            return;
+        }
+        let back = |view: &mut QueueView, _: &mut crate::log::Log| {
+            self.leases.iter().for_each(|lease| view.queue.untake(lease));
+        };
+        // Of a partition that is gone there is nothing to give back.
+        if let Err(error) = self.broker.change_view(self.partition, self.cell.id, back) {
+            tracing::debug!(queue = %self.cell.definition().name, %error, "what was not given out is gone");
+        }
+        self.cell.wake();
     }
 }
 
@@ -80,6 +124,7 @@ pub type Answers = Vec<std::result::Result<(), LeaseError>>;
 impl Broker {
     /// Leases messages. Where there are none it waits for the first, as long as it may.
     pub async fn receive(self: &Arc<Self>, queue: &str, receive: &Receive) -> Result<Vec<Received>> {
+        check_most("lease_ms", receive.lease_ms, LEASE_TOTAL_MS_MAX)?;
         let (cell, topic) = self.queue_cell(queue).await?;
         if receive.wait.is_zero() {
             cell.check_there()?;
@@ -97,20 +142,23 @@ impl Broker {
         receive: &Receive,
     ) -> Result<Vec<Received>> {
         let deadline = Instant::now() + receive.wait.min(FETCH_WAIT_MAX);
+        let mut waiting = Waiting::begin(&cell);
         loop {
             let news = cell.news.notified();
             tokio::pin!(news);
-            let waiting = Waiting::of(&cell);
+            waiting.has_looked = false;
             news.as_mut().enable();
             cell.check_there()?;
-            let (found, next_due_ms) = self.receive_now(&cell, &topic, receive).await?;
+            let outcome = self.receive_now(&cell, &topic, receive).await;
+            // Where as many are in flight as may be, others would find nothing either.
+            waiting.has_looked = !matches!(&outcome, Err(error) if error.kind != ErrorKind::Busy);
+            let (found, next_due_ms) = outcome?;
             if !found.is_empty() || Instant::now() >= deadline {
                 drop(waiting);
                 self.note_received(&cell, &found);
                 return Ok(found);
             }
             wait(&cell, news, deadline, next_due_ms).await;
-            drop(waiting);
         }
     }
 
@@ -132,64 +180,86 @@ impl Broker {
         let max = receive.max.clamp(1, RECEIVE_MAX);
         let partitions = topic.partitions();
         let first = cell.turn.fetch_add(1, Ordering::Relaxed) as usize;
-        let mut answer = Answer { found: Vec::new(), bytes: 0, bytes_max: receive.bytes_max };
+        let (found, bytes_max) = (Vec::new(), receive.bytes_max);
+        let mut answer = Answer { broker: self, cell, topic, found, bytes: 0, bytes_max };
         let mut next_due_ms = None;
         for i in 0..partitions.len() {
             let partition = &partitions[(first + i) % partitions.len()];
             loop {
                 let now = now_ms();
                 let left = max - answer.found.len();
-                let mut due = None;
-                let turn = self.change_view(partition, cell.id, |view, log| {
+                let (mut due, mut unseen) = (None, None);
+                let (mut turn, saved) = self.change_view(partition, cell.id, |view, log| {
                     let turn = view.take(log, now, left, receive.lease_ms);
+                    unseen = view.unseen(log);
                     due = view.queue.next_due_ms();
                     turn
                 })?;
-                let (mut turn, saved) = turn;
                 drop(saved);
                 next_due_ms = [next_due_ms, due].into_iter().flatten().min();
+                // With the dead out of the way there may be others.
+                let mut is_over = turn.given.is_empty() && turn.unread.is_empty() && turn.dead.is_empty();
                 if !turn.dead.is_empty() {
                     self.bury(cell, topic, partition, std::mem::take(&mut turn.dead));
                 }
-                if turn.is_full && answer.found.is_empty() && turn.given.is_empty() && partitions.len() == 1 {
+                if turn.is_full && is_over && answer.found.is_empty() && partitions.len() == 1 {
                     return Err(in_flight_full(&cell.definition()));
                 }
-                let (cold, is_empty) = (turn.cold, turn.given.is_empty() && turn.unread.is_empty());
+                let (cold, is_cut) = (turn.cold, turn.is_cut);
                 let given = match turn.unread.is_empty() {
                     true => turn.given,
                     false => Box::pin(self.read_given(cell, partition, turn)).await?,
                 };
+                let is_idle = given.is_empty();
                 self.fill(cell, topic, partition, given, &mut answer);
-                match cold.filter(|_| answer.found.len() < max) {
-                    Some(offset) => Box::pin(self.read_ahead(cell.id, partition, offset)).await?,
-                    None if is_empty || answer.is_full(max) => break,
-                    None => {}
+                if answer.is_full(max) {
+                    break;
+                }
+                if let Some(offset) = cold {
+                    Box::pin(self.read_ahead(cell.id, partition, offset)).await?;
+                } else if is_over && unseen.is_some() {
+                    Box::pin(self.look_through(cell, partition)).await?;
+                } else {
+                    is_over &= !is_cut;
+                    if is_over {
+                        break;
+                    }
+                    if is_idle {
+                        // Much that is for nobody: others are let in between.
+                        tokio::task::yield_now().await;
+                    }
                 }
             }
             if answer.is_full(max) {
                 break;
             }
         }
-        Ok((answer.found, next_due_ms))
+        Ok((std::mem::take(&mut answer.found), next_due_ms))
     }
 
     /// The records of what was given out, those of files too.
     async fn read_given(&self, cell: &QueueCell, partition: &Arc<PartitionCell>, turn: Turn) -> Result<Vec<Given>> {
         let Turn { mut given, unread, .. } = turn;
-        for (i, lease) in unread.iter().enumerate() {
-            let found = match self.read_record(cell.id, partition, lease.offset).await {
-                Ok(found) => found,
-                Err(error) => {
-                    // Others may have more luck with it.
-                    self.untake(cell, partition, given.iter().map(|given| &given.lease).chain(&unread[i..]))?;
-                    return Err(error);
+        let Some(first) = unread.iter().map(|lease| lease.offset).min() else {
+            return Ok(given);
+        };
+        let leases = given.iter().map(|given| given.lease).chain(unread.iter().copied()).collect();
+        let mut held = Unread { broker: self, cell, partition, leases };
+        // The next turn begins where this one ends.
+        self.read_ahead(cell.id, partition, first).await?;
+        for lease in &unread {
+            match self.read_record(cell.id, partition, lease.offset).await? {
+                Some(record) => {
+                    let mut lease = *lease;
+                    if carried_attempts(&record).is_some() {
+                        drop(self.change_view(partition, cell.id, |view, _| view.carry(&mut lease, &record))?);
+                    }
+                    given.push(Given { lease, record });
                 }
-            };
-            match found {
-                Some(record) => given.push(Given { lease: *lease, record }),
                 None => drop(self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())?),
             }
         }
+        held.leases.clear();
         given.sort_unstable_by_key(|given| given.lease.offset);
         Ok(given)
     }
@@ -201,7 +271,7 @@ impl Broker {
         topic: &Topic,
         partition: &Arc<PartitionCell>,
         given: Vec<Given>,
-        answer: &mut Answer,
+        answer: &mut Answer<'_>,
     ) {
         let oldest_ms = match cell.owns_topic {
             true => 0,
@@ -214,14 +284,15 @@ impl Broker {
                 expired.push((lease.offset, lease.lease));
                 continue;
             }
-            let len = record.value().len();
+            let message = Message::from(record);
+            let len = message.bytes();
             if !answer.found.is_empty() && answer.bytes + len > answer.bytes_max {
                 answer.bytes = answer.bytes_max;
                 back.push(lease);
                 continue;
             }
             answer.bytes += len;
-            answer.found.push(received(topic, partition.id, lease, record));
+            answer.found.push(received(topic, partition.id, lease, message));
         }
         if !back.is_empty() || !expired.is_empty() {
             let now = now_ms();
@@ -237,16 +308,6 @@ impl Broker {
                 tracing::debug!(queue = %cell.definition().name, %error, "what was not given out is gone");
             }
         }
-    }
-
-    fn untake<'a>(
-        &self,
-        cell: &QueueCell,
-        partition: &Arc<PartitionCell>,
-        leases: impl Iterator<Item = &'a Lease>,
-    ) -> Result<()> {
-        let back = |view: &mut QueueView, _: &mut crate::log::Log| leases.for_each(|lease| view.queue.untake(lease));
-        self.change_view(partition, cell.id, back).map(drop)
     }
 
     /// A message that was given out before, wherever it is.
@@ -266,7 +327,8 @@ impl Broker {
                     read => read?,
                 };
                 let batch = batches.into_iter().find(|batch| batch.next_offset() > offset);
-                Ok(batch.map(|batch| batch.records_from(offset)).transpose()?.and_then(|mut r| r.find(offset)))
+                // One that nobody can read, as a publisher may send it, holds no messages.
+                Ok(batch.and_then(|batch| batch.records_from(offset).ok()).and_then(|mut records| records.find(offset)))
             }
         }
     }
@@ -274,7 +336,10 @@ impl Broker {
     async fn read_ahead(&self, id: QueueId, partition: &Arc<PartitionCell>, offset: Offset) -> Result<()> {
         let bytes = READ_AHEAD_BYTES.min(BATCH_BYTES_MAX);
         match partition.read(offset, bytes).await {
-            Ok((_, batches)) => partition.with_view(id, |view, _| view.set_window(batches)),
+            Ok((extent, batches)) => {
+                let until = batches.last().map_or(extent.end, RecordBatch::next_offset);
+                partition.with_view(id, |view, _| view.set_window(offset, batches, until))
+            }
             // Retention took it meanwhile.
             Err(error) if error.kind == ErrorKind::OutOfRange => {
                 partition.with_view(id, |view, log| view.queue.trim(log.extent().start))
@@ -306,6 +371,7 @@ impl Broker {
 
     /// Messages go back to the queue, for others after a delay: as the queue is set where none is named.
     pub async fn nack(&self, queue: &str, leases: &[(Receipt, Option<u64>)]) -> Result<Answers> {
+        leases.iter().try_for_each(|(_, delay_ms)| check_most("delay_ms", *delay_ms, DELAY_MS_MAX))?;
         let now = now_ms();
         let answers = self
             .change_leases(queue, leases.iter().copied(), |view, receipt, delay_ms| {
@@ -314,6 +380,20 @@ impl Broker {
             .await?;
         self.queues_there().counts.returned.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
         Ok(answers)
+    }
+
+    /// Whoever had these messages is gone: what nobody else has meanwhile goes back at once. Returns how many did.
+    pub async fn release(&self, queue: &str, receipts: &[Receipt]) -> Result<usize> {
+        let now = now_ms();
+        let released = |is_released| if is_released { Ok(()) } else { Err(LeaseError::NotLeased) };
+        let answers = self
+            .change_leases(queue, receipts.iter().map(|receipt| (*receipt, ())), |view, receipt, ()| {
+                released(view.queue.release(receipt.offset, receipt.lease, now))
+            })
+            .await?;
+        let count = answers.iter().filter(|answer| answer.is_ok()).count();
+        self.queues_there().counts.returned.add(count as u64);
+        Ok(count)
     }
 
     /// Does something to leases, those of one partition together, and waits until it lasts.
@@ -328,7 +408,7 @@ impl Broker {
             leases.enumerate().map(|(i, (receipt, c))| (i, receipt, c)).collect();
         leases.sort_by_key(|(_, receipt, _)| receipt.partition);
         let mut answers = vec![Err(LeaseError::Gone); leases.len()];
-        let mut saved = Vec::new();
+        let mut saved_of = Vec::new();
         for of_partition in leases.chunk_by(|(_, a, _), (_, b, _)| a.partition == b.partition) {
             // A receipt of a partition that is not there is of a topic that was deleted.
             let Some(partition) = topic.partitions().get(of_partition[0].1.partition as usize) else {
@@ -339,18 +419,21 @@ impl Broker {
                     answers[*i] = change(view, receipt, *how);
                 }
             })?;
-            match one {
-                Some(one) => saved.push((partition, of_partition, one)),
+            // What is so already may have become so just now.
+            let saved = match one {
+                None if is_saved(&topic) => Some(self.settled_queue_records(cell.id, partition.id)?),
+                one => one,
+            };
+            match saved {
+                Some(one) => saved_of.push((partition, of_partition, one)),
                 None => self.drop_done(&topic, partition, of_partition),
             }
         }
-        for (partition, of_partition, one) in saved {
+        // Before it is waited for: whoever does not wait for the answer changes nothing about it.
+        cell.wake_for_change();
+        for (partition, of_partition, one) in saved_of {
             one.lasts().await?;
             self.drop_done(&topic, partition, of_partition);
-        }
-        if cell.is_awaited() {
-            cell.earlier.notify_one();
-            cell.wake();
         }
         Ok(answers)
     }
@@ -386,23 +469,46 @@ impl Broker {
     ) -> Result<(T, Option<Appended>)> {
         partition.with_view(id, |view, log| {
             let done = work(view, log);
-            let changes = view.queue.take_changes();
-            if changes.is_empty() {
+            let (changes, next) = (view.queue.take_changes(), view.queue.next());
+            if !view.is_saved || (changes.is_empty() && view.saved_next == Some(next)) {
                 return Ok((done, None));
             }
-            let entry = |(offset, entry)| QueueRecord::Entry { queue: id, partition: partition.id, offset, entry };
-            let cursor = view.cursor_record(partition.id);
-            let records = changes.into_iter().map(entry).chain([cursor]);
+            // A crash may leave only the first part. Entries count for as much as the cursor behind them; a cursor
+            // that goes back must not come after what was forgotten for it.
+            let is_back = view.saved_next.is_some_and(|saved| next < saved);
+            let cursor = || view.cursor_record(partition.id);
+            let entry = |(offset, entry): &(Offset, Option<Entry>)| QueueRecord::Entry {
+                queue: id,
+                partition: partition.id,
+                offset: *offset,
+                entry: *entry,
+            };
+            let (before, after) = (is_back.then(cursor), (!is_back).then(cursor));
+            let records = before.into_iter().chain(changes.iter().map(entry)).chain(after);
             // What waits for the topic of queues are only consumers of it, and those may be woken later.
-            let mut wakes = Wakes::default();
-            Ok((done, Some(self.append_queue_records(id, partition.id, records, &mut wakes)?)))
+            match self.append_queue_records(id, partition.id, records, &mut Wakes::default()) {
+                Ok(saved) => {
+                    view.saved_next = Some(next);
+                    Ok((done, Some(saved)))
+                }
+                Err(error) => {
+                    view.queue.keep_changes(changes.iter().map(|(offset, _)| *offset));
+                    Err(error)
+                }
+            }
         })?
     }
 }
 
-fn received(topic: &Topic, partition: PartitionId, lease: Lease, record: Record) -> Received {
+fn check_most(what: &str, given: Option<u64>, most: u64) -> Result<()> {
+    match given.filter(|given| *given > most) {
+        Some(given) => Err(Error::invalid(format!("{what} is at most {most}, not {given}"))),
+        None => Ok(()),
+    }
+}
+
+fn received(topic: &Topic, partition: PartitionId, lease: Lease, message: Message) -> Received {
     let receipt = Receipt { partition, offset: lease.offset, lease: lease.lease };
-    let message = Message::from(record);
     Received {
         receipt,
         id: message.id(topic.id, partition),
@@ -414,6 +520,11 @@ fn received(topic: &Topic, partition: PartitionId, lease: Lease, record: Record)
 }
 
 impl Received {
+    fn lease(&self) -> Lease {
+        let Receipt { offset, lease, .. } = self.receipt;
+        Lease { offset, lease, attempts: self.attempts, first_ms: self.first_received_ms }
+    }
+
     /// The queue whose dead letter it is.
     pub fn source(&self) -> Option<&str> {
         self.message.header(header::SOURCE)
@@ -428,18 +539,27 @@ fn in_flight_full(definition: &QueueDefinition) -> Error {
 }
 
 /// One more who waits, until it is dropped.
-struct Waiting<'a>(&'a QueueCell);
+struct Waiting<'a> {
+    cell: &'a QueueCell,
+    /// It has seen what there was when it was woken, if it was.
+    has_looked: bool,
+}
 
 impl<'a> Waiting<'a> {
-    fn of(cell: &'a QueueCell) -> Self {
+    fn begin(cell: &'a QueueCell) -> Self {
         cell.waiting.fetch_add(1, Ordering::SeqCst);
-        Self(cell)
+        Self { cell, has_looked: false }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.cell.waiting.fetch_sub(1, Ordering::SeqCst);
+        // What it was woken for is for another: a message that it did not look for, or to keep the time. Only who goes
+        // away wakes others for that: of those who look and wait again, each would wake the next for ever.
+        if !self.has_looked || !self.cell.has_timekeeper.load(Ordering::SeqCst) {
+            self.cell.wake();
+        }
     }
 }
 
@@ -447,19 +567,22 @@ impl Drop for Waiting<'_> {
 struct Timekeeper<'a>(&'a QueueCell);
 
 impl<'a> Timekeeper<'a> {
-    fn become_one(cell: &'a QueueCell) -> Option<Self> {
-        cell.has_timekeeper
-            .compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
-            .then(|| Self(cell))
+    fn become_one(cell: &'a QueueCell, due_ms: u64) -> Option<Self> {
+        let is_first = cell.has_timekeeper.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if is_first {
+            cell.keeper_due_ms.store(due_ms, Ordering::SeqCst);
+        } else if due_ms < cell.keeper_due_ms.load(Ordering::SeqCst) {
+            // It looked before there was this to wait for.
+            cell.earlier.notify_one();
+        }
+        is_first.then(|| Self(cell))
     }
 }
 
 impl Drop for Timekeeper<'_> {
     fn drop(&mut self) {
+        self.0.keeper_due_ms.store(u64::MAX, Ordering::SeqCst);
         self.0.has_timekeeper.store(false, Ordering::SeqCst);
-        // Another of those who wait takes over.
-        self.0.wake();
     }
 }
 
@@ -470,7 +593,7 @@ async fn wait(
     deadline: Instant,
     next_due_ms: Option<u64>,
 ) {
-    let Some(_keeper) = Timekeeper::become_one(cell) else {
+    let Some(_keeper) = Timekeeper::become_one(cell, next_due_ms.unwrap_or(u64::MAX)) else {
         drop(tokio::time::timeout_at(deadline, news).await);
         return;
     };

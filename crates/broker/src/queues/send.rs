@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::limits::BATCH_BYTES_MAX;
-use engine::queue::{Dedup, DedupRule, MessageId, QueueDefinition, header};
+use engine::queue::{DELAY_MS_MAX, Dedup, DedupRule, MessageId, QueueDefinition, header};
 use engine::{Acks, BatchBuilder, DraftBatch, Error, Offset, PartitionId, Result, partitioner};
 
 use super::QueueCell;
@@ -59,6 +59,7 @@ impl Broker {
         let (cell, topic) = self.queue_cell(queue).await?;
         let definition = cell.definition();
         check_count(messages.len())?;
+        check_delays(messages)?;
         if messages.iter().any(|message| message.delay_ms.is_some_and(|delay_ms| delay_ms > 0)) {
             Box::pin(self.expect_delays(&cell, &topic)).await?;
         }
@@ -91,7 +92,12 @@ impl Broker {
         let mut under_way = Vec::with_capacity(parcels.len());
         for parcel in parcels {
             let count = parcel.batch.count();
-            under_way.push((count, self.try_parcel(topic, parcel, &mut wakes)));
+            let mut attempt = self.try_parcel(topic, parcel, &mut wakes);
+            if let Ok(Attempt::Waits(waiting)) = attempt {
+                // The next ones must not get in before it.
+                attempt = waiting.finish(self, &mut wakes).await.map(Attempt::Done);
+            }
+            under_way.push((count, attempt));
         }
         wakes.flush();
         let mut outcomes = Vec::with_capacity(under_way.len());
@@ -158,15 +164,17 @@ impl Broker {
     async fn expect_delays(&self, cell: &Arc<QueueCell>, topic: &Topic) -> Result<()> {
         let mut saved = Vec::new();
         for partition in topic.partitions() {
-            let wants = partition.with_view(cell.id, |view, _| !std::mem::replace(&mut view.has_delays, true))?;
-            if wants {
-                let (cursor, is_saved) =
-                    partition.with_view(cell.id, |view, _| (view.cursor_record(partition.id), view.is_saved))?;
-                if is_saved {
-                    let mut wakes = Wakes::default();
-                    saved.push(self.append_queue_records(cell.id, partition.id, [cursor], &mut wakes)?);
+            // Under one lock: a cursor that was read before must not be written after a later one.
+            let one = partition.with_view(cell.id, |view, _| {
+                if std::mem::replace(&mut view.has_delays, true) || !view.is_saved {
+                    return Ok(None);
                 }
-            }
+                let cursor = view.cursor_record(partition.id);
+                let saved = self.append_queue_records(cell.id, partition.id, [cursor], &mut Wakes::default());
+                view.has_delays = saved.is_ok();
+                saved.map(Some)
+            })??;
+            saved.extend(one);
         }
         for one in saved {
             one.lasts().await?;
@@ -188,6 +196,13 @@ fn check_count(messages: usize) -> Result<()> {
     match messages {
         1..=SEND_MAX => Ok(()),
         _ => Err(Error::invalid(format!("1 to {SEND_MAX} messages are sent at a time, not {messages}"))),
+    }
+}
+
+fn check_delays(messages: &[OutMessage<'_>]) -> Result<()> {
+    match messages.iter().filter_map(|message| message.delay_ms).find(|delay_ms| *delay_ms > DELAY_MS_MAX) {
+        Some(delay_ms) => Err(Error::invalid(format!("a delay is at most {DELAY_MS_MAX} ms, not {delay_ms}"))),
+        None => Ok(()),
     }
 }
 
@@ -223,9 +238,16 @@ fn parcels(
     let mut places = Vec::with_capacity(messages.len());
     // Batches that take more, and the place of each among the parcels.
     let mut open: Vec<(PartitionId, usize, BatchBuilder)> = Vec::new();
+    let close = |parcels: &mut Vec<Option<Parcel>>, (partition, parcel, mut builder): (_, usize, BatchBuilder)| {
+        parcels[parcel] = builder.finish().map(|batch| Parcel { partition, batch, dedup: None });
+    };
     for message in messages {
         let partition = partition_of(topic, message);
         if definition.settings.dedup != DedupRule::Off && message.dedup.is_some() {
+            // What stands before it in the call stays before it.
+            if let Some(at) = open.iter().position(|(of, ..)| *of == partition) {
+                close(&mut parcels, open.swap_remove(at));
+            }
             places.push((parcels.len(), 0));
             parcels.push(Some(parcel(definition, message, partition, now)?));
             continue;
@@ -239,13 +261,10 @@ fn parcels(
         places.push((*parcel, builder.count().into()));
         push(builder, message, due_of(definition, message, now).as_deref(), now)?;
         if builder.len() >= PARCEL_BYTES {
-            let (partition, parcel, mut builder) = open.swap_remove(at);
-            parcels[parcel] = builder.finish().map(|batch| Parcel { partition, batch, dedup: None });
+            close(&mut parcels, open.swap_remove(at));
         }
     }
-    for (partition, parcel, mut builder) in open {
-        parcels[parcel] = builder.finish().map(|batch| Parcel { partition, batch, dedup: None });
-    }
+    open.into_iter().for_each(|one| close(&mut parcels, one));
     // None is left open, and none is without a message.
     Ok((parcels.into_iter().flatten().collect(), places))
 }

@@ -89,12 +89,13 @@ impl Broker {
                 }
             })?;
             saved.extend(one);
+            cell.wake_for_change();
             self.look_through(&cell, partition).await?;
         }
         for one in saved {
             one.lasts().await?;
         }
-        cell.wake();
+        cell.wake_for_change();
         Ok(())
     }
 

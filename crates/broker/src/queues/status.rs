@@ -1,11 +1,12 @@
 //! What is in a queue: counts, a look at messages without taking them, and going elsewhere in the log.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use engine::queue::{Counts, Message, MessageId, Phase, QueueDefinition};
+use engine::queue::{Counts, Message, MessageId, Phase};
 use engine::{Error, ErrorKind, Offset, PartitionId, Result};
 
-use super::view::Found;
+use super::QueueCell;
 use crate::broker::Broker;
 use crate::metrics::Exposition;
 use crate::partition::PartitionCell;
@@ -40,6 +41,16 @@ pub struct Peeked {
     pub due_ms: Option<u64>,
 }
 
+/// What all queues have together.
+#[derive(Default)]
+struct Sums {
+    visible: u64,
+    in_flight: u64,
+    delayed: u64,
+    waiting: u64,
+    oldest_s: u64,
+}
+
 /// Where a queue goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
@@ -59,14 +70,7 @@ impl Broker {
         for partition in topic.partitions() {
             let ((counts, noisy, bytes, oldest_ms), _) = self.change_view(partition, cell.id, |view, log| {
                 let Counts { visible, leased, delayed } = view.queue.counts(now);
-                let floor = view.queue.floor();
-                let oldest = match visible + leased + delayed {
-                    0 => None,
-                    _ => match view.find(log, floor.max(log.extent().start)) {
-                        Found::Record(record) => Some(record.timestamp_ms.max(0) as u64),
-                        Found::Absent | Found::Cold => None,
-                    },
-                };
+                let oldest = if visible + leased + delayed == 0 { None } else { view.oldest_ms(log) };
                 ((visible, leased, delayed), view.queue.noisy_groups(), log.extent().bytes, oldest)
             })?;
             sum.visible += counts.0;
@@ -159,15 +163,14 @@ impl Broker {
                 view.seek(to);
             })?;
             saved.extend(one);
-            if view_needs_look(&cell.definition()) {
-                self.look_through(&cell, partition).await?;
-            }
+            cell.wake_for_change();
+            self.look_through(&cell, partition).await?;
             self.drop_consumed(&topic, partition, []);
         }
         for one in saved {
             one.lasts().await?;
         }
-        cell.wake();
+        cell.wake_for_change();
         Ok(())
     }
 
@@ -192,11 +195,41 @@ impl Broker {
         out.counter("thalweg_queue_received", "Messages given to receivers", counts.received.get())?;
         out.counter("thalweg_queue_acknowledged", "Messages that receivers are done with", counts.acked.get())?;
         out.counter("thalweg_queue_returned", "Messages that receivers gave back", counts.returned.get())?;
-        out.counter("thalweg_queue_dead", "Messages moved to dead letters", counts.dead.get())
+        out.counter("thalweg_queue_dead", "Messages moved to dead letters", counts.dead.get())?;
+        let sum = self.counts_of_all();
+        out.gauge("thalweg_queue_visible", "Messages that can be given to receivers", sum.visible)?;
+        out.gauge("thalweg_queue_in_flight", "Messages that receivers have", sum.in_flight)?;
+        out.gauge("thalweg_queue_delayed", "Messages that are for nobody yet", sum.delayed)?;
+        out.gauge("thalweg_queue_waiting_receivers", "Receivers that wait for a message", sum.waiting)?;
+        out.gauge("thalweg_queue_oldest_age_seconds", "How long the oldest message is not done with", sum.oldest_s)
     }
-}
 
-/// Whether messages after the cursor may be for nobody.
-pub(super) fn view_needs_look(definition: &QueueDefinition) -> bool {
-    definition.settings.filter.is_some() || definition.settings.delay_ms > 0
+    /// Sums over all queues, as of the last look at each: nothing is counted before somebody asks.
+    fn counts_of_all(&self) -> Sums {
+        let (mut sums, now) = (Sums::default(), now_ms());
+        let cells: Vec<Arc<QueueCell>> = self.queues_there().by_name.read().values().cloned().collect();
+        for cell in cells {
+            sums.waiting += cell.waiting.load(Ordering::Relaxed) as u64;
+            let Ok(topic) = self.topic(cell.definition().topic.as_str()) else {
+                continue;
+            };
+            for partition in topic.partitions() {
+                let seen = partition.with_view(cell.id, |view, log| {
+                    let counts = view.queue.counts_kept();
+                    let has_any = counts != Counts::default();
+                    (counts, has_any.then(|| view.oldest_ms(log)).flatten())
+                });
+                // Of a topic that was deleted just now there is nothing to count.
+                let Ok((counts, oldest_ms)) = seen else {
+                    continue;
+                };
+                sums.visible += counts.visible;
+                sums.in_flight += counts.leased;
+                sums.delayed += counts.delayed;
+                let age_s = oldest_ms.map_or(0, |oldest_ms| now.saturating_sub(oldest_ms) / 1000);
+                sums.oldest_s = sums.oldest_s.max(age_s);
+            }
+        }
+        sums
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::queue::{DedupRule, LeaseError, Order, QueueName, QueueOverflow, QueueSettings};
+use engine::queue::{DedupRule, LeaseError, Order, QueueName, QueueOverflow, QueueSettings, header};
 use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
 use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
@@ -258,6 +258,55 @@ async fn purged_and_sought() {
 }
 
 #[tokio::test]
+async fn what_was_leased_to_somebody_who_is_gone_goes_back_and_nobody_elses() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    send(&broker, "jobs", &["a", "b"]).await;
+    let gone = receive(&broker, "jobs", 2).await;
+    let receipts: Vec<Receipt> = gone.iter().map(|message| message.receipt).collect();
+    broker.nack("jobs", &[(receipts[0], Some(0))]).await.expect("answered")[0].expect("returned");
+    let other = receive(&broker, "jobs", 1).await;
+    assert_eq!(bodies(&other), ["a"]);
+    assert_eq!(broker.release("jobs", &receipts).await, Ok(1));
+    assert_eq!(counts(&broker, "jobs").await, (1, 1, 0), "what another has now stays with them");
+    let again = receive(&broker, "jobs", 2).await;
+    assert_eq!((bodies(&again), again[0].attempts), (vec!["b".to_owned()], 2));
+}
+
+#[tokio::test]
+async fn a_message_that_was_moved_as_it_was_keeps_its_attempts() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let headers: [(&str, &[u8]); 2] = [(header::ATTEMPTS, b"3"), ("a", b"b")];
+    let message = OutMessage { body: b"moved", headers: &headers, ..OutMessage::default() };
+    broker.send("jobs", &[message]).await.expect("sent").remove(0).expect("taken");
+    for attempts in 4..7 {
+        let received = receive(&broker, "jobs", 1).await;
+        assert_eq!(received[0].attempts, attempts);
+        broker.nack("jobs", &[(received[0].receipt, Some(0))]).await.expect("answered")[0].expect("returned");
+    }
+}
+
+#[tokio::test]
+async fn times_that_nobody_can_mean_are_refused() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let late = OutMessage { body: b"late", delay_ms: Some(u64::MAX), ..OutMessage::default() };
+    let kind = |error: Error| error.kind;
+    assert_eq!(broker.send("jobs", &[late]).await.map(drop).map_err(kind), Err(ErrorKind::Invalid));
+    send(&broker, "jobs", &["a"]).await;
+    let long = Receive { lease_ms: Some(u64::MAX), ..Receive::default() };
+    assert_eq!(broker.receive("jobs", &long).await.map(drop).map_err(kind), Err(ErrorKind::Invalid));
+    let received = receive(&broker, "jobs", 1).await;
+    let receipt = received[0].receipt;
+    assert_eq!(
+        broker.nack("jobs", &[(receipt, Some(u64::MAX))]).await.map(drop).map_err(kind),
+        Err(ErrorKind::Invalid)
+    );
+    assert_eq!(broker.extend("jobs", &[(receipt, u64::MAX)]).await, Ok(vec![Err(LeaseError::TooLong)]));
+}
+
+#[tokio::test]
 async fn a_full_queue_refuses_or_drops_its_oldest() {
     let broker = in_memory();
     create(&broker, "strict", QueueSettings { messages_max: 2, ..QueueSettings::default() }).await;
@@ -365,4 +414,38 @@ async fn a_queue_keeps_its_name_and_its_topic() {
         Ok(())
     });
     assert_eq!(moved.await.map_err(|error| error.kind), Err(ErrorKind::Invalid));
+}
+
+#[tokio::test]
+async fn messages_of_a_call_keep_their_order_whether_or_not_they_have_a_deduplication_id() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings { dedup: DedupRule::Queue, ..QueueSettings::default() }).await;
+    let ids = [None, Some("1"), None, None, Some("4")];
+    let bodies_sent = ["0", "1", "2", "3", "4"];
+    let out = |(body, dedup): (&&'static str, &Option<&'static str>)| OutMessage {
+        body: body.as_bytes(),
+        dedup: *dedup,
+        ..OutMessage::default()
+    };
+    let messages: Vec<_> = bodies_sent.iter().zip(&ids).map(out).collect();
+    let sent = broker.send("jobs", &messages).await.expect("sent");
+    let offsets: Vec<u64> = sent.into_iter().map(|sent| sent.expect("taken").offset).collect();
+    assert_eq!(offsets, [0, 1, 2, 3, 4]);
+    assert_eq!(bodies(&receive(&broker, "jobs", 10).await), bodies_sent);
+}
+
+#[tokio::test]
+async fn a_receiver_that_waits_alone_sleeps() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    send(&broker, "jobs", &["a"]).await;
+    let held = receive(&broker, "jobs", 1).await;
+    // What another acknowledges wakes it, and there is nothing for it.
+    let wait = Receive { wait: Duration::from_millis(200), ..Receive::default() };
+    let (received, ()) = tokio::join!(broker.receive("jobs", &wait), ack(&broker, "jobs", &held));
+    assert!(received.expect("received").is_empty());
+    // Each look at the queue takes a turn: one for the message, and for nothing one at first, woken, and at last.
+    let (cell, _) = broker.queue_cell("jobs").await.expect("there");
+    let looks = cell.turn.load(Ordering::Relaxed);
+    assert!((3..10).contains(&looks), "{looks} looks");
 }

@@ -1,11 +1,13 @@
 //! A queue's view of one partition: its leases, and where it reads. It lives behind the partition's lock.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use engine::queue::{
-    Cursor, Lease, Look, Queue, QueueOverflow, QueueRecord, QueueSettings, group_of, header, header_of,
+    Cursor, DELAY_MS_MAX, Lease, Look, Queue, QueueOverflow, QueueRecord, QueueSettings, Taken, group_of, header,
+    header_of,
 };
-use engine::{Error, Offset, PartitionId, Record, RecordBatch, Records, Result};
+use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Records, Result};
 
 use super::QueueCell;
 use crate::log::{Log, Read};
@@ -20,6 +22,8 @@ pub(crate) struct QueueView {
     pub(crate) has_delays: bool,
     /// What happens to messages is written down.
     pub(crate) is_saved: bool,
+    /// The cursor as it was written down, if it was.
+    pub(super) saved_next: Option<Offset>,
     reader: Reader,
 }
 
@@ -37,6 +41,8 @@ pub(super) enum Found {
 struct Reader {
     /// Batches that were read from a file for this queue.
     window: Vec<RecordBatch>,
+    /// They are all that there was then between these offsets.
+    window_range: Range<Offset>,
     open: Option<OpenBatch>,
     /// What was looked at in this turn.
     looked: Vec<Record>,
@@ -65,11 +71,49 @@ pub(super) struct Turn {
     /// Where it could not go on without reading a file.
     pub(super) cold: Option<Offset>,
     pub(super) is_full: bool,
+    /// Another turn may find more.
+    pub(super) is_cut: bool,
 }
 
 impl QueueView {
     pub(crate) fn new(cell: Arc<QueueCell>, queue: Queue, is_saved: bool) -> Self {
-        Self { cell, queue, has_delays: false, is_saved, reader: Reader::default() }
+        Self { cell, queue, has_delays: false, is_saved, saved_next: None, reader: Reader::default() }
+    }
+
+    /// Whether messages say themselves who they are for, or when.
+    fn needs_look(&self) -> bool {
+        let settings = self.queue.settings();
+        self.has_delays || settings.delay_ms > 0 || settings.filter.is_some()
+    }
+
+    /// Messages that nobody was given yet have to be looked at again, from the cursor on, if at all.
+    pub(crate) fn begin_look(&mut self) {
+        if self.needs_look() {
+            self.queue.forget_ahead();
+        }
+    }
+
+    /// The log has this where nobody looks at messages: all of it can be given out.
+    pub(crate) fn reach(&mut self, end: Offset) {
+        if !self.needs_look() {
+            self.queue.append(end);
+        }
+    }
+
+    /// The first message that has to be looked at before it is given out.
+    pub(super) fn unseen(&mut self, log: &Log) -> Option<Offset> {
+        let extent = log.extent();
+        self.queue.trim(extent.start);
+        (self.queue.end() < extent.end).then(|| self.queue.end())
+    }
+
+    /// Messages that have to be looked at: all that the log has from `from` up to `until`.
+    pub(super) fn see(&mut self, from: Offset, batches: &[RecordBatch], until: Offset, now_ms: u64) {
+        // The queue may have gone elsewhere meanwhile.
+        if from <= self.queue.end() {
+            batches.iter().for_each(|batch| self.look_through(batch, now_ms));
+            self.queue.append(until);
+        }
     }
 
     /// Why a batch is not taken: there are too many messages, or too much of them.
@@ -86,32 +130,30 @@ impl QueueView {
             .then(|| Error::busy(format!("queue {name} has {log_bytes} of {bytes_max} bytes")))
     }
 
-    /// Drops the oldest messages until there is room for so many more. Says whether any were.
-    pub(crate) fn make_room(&mut self, messages: u64) -> bool {
+    /// Drops the oldest messages until there is room for so many more.
+    pub(crate) fn make_room(&mut self, messages: u64) {
         let QueueSettings { messages_max, overflow, .. } = *self.queue.settings();
-        let before = self.queue.undone();
         if overflow == QueueOverflow::DropOldest && messages_max > 0 {
             while self.queue.undone() > 0 && self.queue.undone() + messages > messages_max {
                 self.queue.drop_oldest();
             }
         }
-        self.queue.undone() < before
     }
 
     /// A batch can be read from now on.
     pub(crate) fn arrive(&mut self, batch: &RecordBatch, now_ms: u64) {
-        let settings = self.queue.settings();
-        if self.has_delays || settings.delay_ms > 0 || settings.filter.is_some() {
-            self.look_through(batch, now_ms);
+        match self.needs_look() {
+            // One that comes behind others that nobody has looked at waits for that.
+            true => self.see(batch.base_offset(), std::slice::from_ref(batch), batch.next_offset(), now_ms),
+            false => self.queue.append(batch.next_offset()),
         }
-        self.queue.append(batch.next_offset());
     }
 
     /// Finds messages that are delayed, or that are for nobody.
-    pub(crate) fn look_through(&mut self, batch: &RecordBatch, now_ms: u64) {
+    fn look_through(&mut self, batch: &RecordBatch, now_ms: u64) {
         let definition = self.cell.definition();
         let settings = &definition.settings;
-        let from = self.queue.next();
+        let from = self.queue.end();
         let records = match batch.records_from(from) {
             Ok(records) => records,
             Err(error) => return tracing::warn!(queue = %definition.name, %error, "a batch holds no readable messages"),
@@ -125,7 +167,7 @@ impl QueueView {
             let said = header_of(&view, header::DUE).and_then(|due| due.parse().ok());
             let due_ms = said.unwrap_or_else(|| (view.timestamp_ms.max(0) as u64).saturating_add(settings.delay_ms));
             if due_ms > now_ms {
-                self.queue.delay(view.offset, due_ms);
+                self.queue.delay(view.offset, due_ms.min(now_ms + DELAY_MS_MAX));
             }
         }
     }
@@ -133,26 +175,48 @@ impl QueueView {
     /// Gives out messages, with what they say where that can be had at once.
     pub(super) fn take(&mut self, log: &Log, now_ms: u64, max: usize, lease_ms: Option<u64>) -> Turn {
         let lease_ms = lease_ms.unwrap_or(self.queue.settings().lease_ms);
+        self.queue.trim(log.extent().start);
         let reader = &mut self.reader;
-        reader.looked.clear();
         let taken = self.queue.take(now_ms, max, lease_ms, |offset| reader.look(log, offset));
-        let given = Vec::with_capacity(taken.leases.len());
-        let mut turn = Turn { given, unread: Vec::new(), dead: taken.dead, cold: taken.cold, is_full: taken.is_full };
-        for lease in taken.leases {
+        let Taken { leases, dead, cold, is_full, mut is_cut } = taken;
+        let mut turn = Turn { given: Vec::with_capacity(leases.len()), dead, cold, is_full, ..Turn::default() };
+        for mut lease in leases {
             match self.reader.find(log, lease.offset) {
-                Found::Record(record) => turn.given.push(Given { lease, record }),
+                Found::Record(record) => {
+                    self.carry(&mut lease, &record);
+                    turn.given.push(Given { lease, record });
+                }
                 Found::Cold => turn.unread.push(lease),
                 // Nobody misses it, and nobody else has it.
                 Found::Absent => {
+                    is_cut = true;
                     self.queue.ack(lease.offset, lease.lease, now_ms).unwrap_or_default();
                 }
             }
         }
+        turn.is_cut = is_cut;
+        self.reader.end_turn(self.queue.next(), self.queue.end());
         turn
+    }
+
+    /// A message that was moved here as it was has been given out before.
+    pub(super) fn carry(&mut self, lease: &mut Lease, record: &Record) {
+        if lease.attempts == 1
+            && let Some(attempts) = carried_attempts(record)
+        {
+            self.queue.carry(lease, attempts);
+        }
     }
 
     pub(super) fn find(&mut self, log: &Log, offset: Offset) -> Found {
         self.reader.find(log, offset)
+    }
+
+    /// When the batch came that has the oldest message which is not done with; unknown where that is in a file.
+    pub(super) fn oldest_ms(&mut self, log: &Log) -> Option<u64> {
+        let oldest = self.queue.floor().max(log.extent().start);
+        let batch = self.reader.batch(log, oldest).ok()??;
+        Some(batch.arrival_ms().unwrap_or_else(|| batch.base_timestamp_ms()).max(0) as u64)
     }
 
     /// How far the queue has come, to be written down.
@@ -163,21 +227,39 @@ impl QueueView {
 
     pub(super) fn seek(&mut self, to: Offset) {
         self.queue.seek(to);
+        self.begin_look();
         self.reader = Reader::default();
     }
 
     pub(super) fn seek_to(&mut self, pending: impl IntoIterator<Item = Offset>, next: Offset) {
         self.queue.restore_pending(pending, next);
+        self.begin_look();
         self.reader = Reader::default();
     }
 
     /// Batches of a file for the next turn, in place of those before.
-    pub(super) fn set_window(&mut self, batches: Vec<RecordBatch>) {
-        self.reader = Reader { window: batches, ..Reader::default() };
+    pub(super) fn set_window(&mut self, from: Offset, batches: Vec<RecordBatch>, until: Offset) {
+        self.reader = Reader { window: batches, window_range: from..until, ..Reader::default() };
     }
 }
 
+/// How often a message was given out where it was before.
+pub(super) fn carried_attempts(record: &Record) -> Option<u32> {
+    std::str::from_utf8(record.header(header::ATTEMPTS)?).ok()?.parse().ok()
+}
+
 impl Reader {
+    /// Nothing is kept that the next turn will not ask for.
+    fn end_turn(&mut self, next: Offset, end: Offset) {
+        self.looked = Vec::new();
+        if self.window_range.end <= next {
+            (self.window, self.window_range) = (Vec::new(), 0..0);
+        }
+        if next == end {
+            self.open = None;
+        }
+    }
+
     fn look(&mut self, log: &Log, offset: Offset) -> Look {
         match self.find(log, offset) {
             Found::Cold => Look::Cold,
@@ -204,7 +286,9 @@ impl Reader {
                     records,
                 }),
                 Ok(None) => return Found::Cold,
-                Err(_) => None,
+                Err(error) if error.kind == ErrorKind::OutOfRange => None,
+                // What cannot be read now may be there all the same: whoever reads it from its file is told why.
+                Err(_) => return Found::Cold,
             };
         }
         let Some(open) = &mut self.open else {
@@ -225,6 +309,9 @@ impl Reader {
         };
         if let Some(batch) = here {
             return Ok(Some(batch.clone()));
+        }
+        if self.window_range.contains(&offset) {
+            return Err(Error::new(ErrorKind::OutOfRange, "nothing is left at this offset"));
         }
         Ok(match log.read(offset, 1)? {
             Read::Batches(batches) => batches.into_iter().next(),

@@ -203,14 +203,19 @@ fn body_too_large(limits: &BodyLimits) -> Failure {
 /// How the bytes of a record stand in JSON: its key, its value and the values of its headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Encoding {
+pub(super) enum Encoding {
     #[default]
     Utf8,
     Base64,
 }
 
 impl Encoding {
-    fn decode(self, what: &str, text: String) -> engine::Result<Bytes> {
+    /// Text as it is, if all of it is text.
+    pub fn of<T: AsRef<[u8]>>(mut parts: impl Iterator<Item = T>) -> Self {
+        if parts.all(|part| std::str::from_utf8(part.as_ref()).is_ok()) { Self::Utf8 } else { Self::Base64 }
+    }
+
+    pub fn decode(self, what: &str, text: String) -> engine::Result<Bytes> {
         match self {
             Self::Utf8 => Ok(text.into()),
             Self::Base64 => BASE64
@@ -220,7 +225,7 @@ impl Encoding {
         }
     }
 
-    fn encode(self, bytes: &[u8]) -> Cow<'_, str> {
+    pub fn encode(self, bytes: &[u8]) -> Cow<'_, str> {
         match self {
             Self::Utf8 => String::from_utf8_lossy(bytes),
             Self::Base64 => BASE64.encode(bytes).into(),
@@ -355,7 +360,7 @@ impl AlterIn {
     /// What is to be different beside the number of partitions.
     pub fn settings(&self) -> SettingsChange {
         let Self { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } = *self;
-        SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times }
+        SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, drop_consumed: None }
     }
 }
 
@@ -419,9 +424,7 @@ pub(super) struct RecordOut<'a> {
 impl<'a> RecordOut<'a> {
     pub fn new(topic: Option<&'a str>, partition: PartitionId, view: &RecordView<'a>) -> Self {
         let values = view.headers().map(|(_, value)| value);
-        let mut parts = [view.key, view.value].into_iter().chain(values).flatten();
-        let encoding =
-            if parts.all(|part| std::str::from_utf8(part).is_ok()) { Encoding::Utf8 } else { Encoding::Base64 };
+        let encoding = Encoding::of([view.key, view.value].into_iter().chain(values).flatten());
         let header = |(name, value): (&'a [u8], Option<&'a [u8]>)| {
             (String::from_utf8_lossy(name), value.map(|value| encoding.encode(value)))
         };

@@ -3,6 +3,7 @@
 mod codec;
 mod errors;
 mod map;
+mod queues;
 mod stream;
 
 use std::io;
@@ -113,7 +114,7 @@ struct Route {
 }
 
 /// Everything that this door answers.
-static ROUTES: [Route; 15] = [
+static ROUTES: [Route; 31] = [
     Route { method: Method::GET, path: "/", serve: |method| on(method, map::help) },
     Route { method: Method::GET, path: "/v1/topics", serve: |method| on(method, map::list_topics) },
     Route { method: Method::PUT, path: "/v1/topics/{topic}", serve: |method| on(method, map::create_topic) },
@@ -129,6 +130,34 @@ static ROUTES: [Route; 15] = [
     },
     Route { method: Method::GET, path: "/v1/topics/{topic}/events", serve: |method| on(method, map::events) },
     Route { method: Method::GET, path: "/v1/topics/{topic}/ws", serve: |method| on(method, map::web_socket) },
+    Route { method: Method::GET, path: "/v1/queues", serve: |method| on(method, queues::list) },
+    Route { method: Method::PUT, path: "/v1/queues/{queue}", serve: |method| on(method, queues::create) },
+    Route { method: Method::GET, path: "/v1/queues/{queue}", serve: |method| on(method, queues::describe) },
+    Route { method: Method::PATCH, path: "/v1/queues/{queue}", serve: |method| on(method, queues::alter) },
+    Route { method: Method::DELETE, path: "/v1/queues/{queue}", serve: |method| on(method, queues::delete) },
+    Route { method: Method::POST, path: "/v1/queues/{queue}/messages", serve: |method| on(method, queues::send) },
+    Route { method: Method::GET, path: "/v1/queues/{queue}/messages", serve: |method| on(method, queues::peek) },
+    Route { method: Method::DELETE, path: "/v1/queues/{queue}/messages", serve: |method| on(method, queues::purge) },
+    Route { method: Method::POST, path: "/v1/queues/{queue}/receive", serve: |method| on(method, queues::receive) },
+    Route { method: Method::POST, path: "/v1/queues/{queue}/acks", serve: |method| on(method, queues::ack) },
+    Route { method: Method::POST, path: "/v1/queues/{queue}/nacks", serve: |method| on(method, queues::nack) },
+    Route { method: Method::POST, path: "/v1/queues/{queue}/extensions", serve: |method| on(method, queues::extend) },
+    Route { method: Method::POST, path: "/v1/queues/{queue}/seek", serve: |method| on(method, queues::seek) },
+    Route {
+        method: Method::POST,
+        path: "/v1/queues/{queue}/redrives",
+        serve: |method| on(method, queues::start_redrive),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/queues/{queue}/redrives",
+        serve: |method| on(method, queues::list_redrives),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/queues/{queue}/redrives/{redrive}",
+        serve: |method| on(method, queues::cancel_redrive),
+    },
     Route { method: Method::GET, path: "/v1/openapi.json", serve: |method| on(method, map::openapi) },
     Route { method: Method::GET, path: METRICS, serve: |method| on(method, map::metrics) },
     Route { method: Method::GET, path: HEALTHZ, serve: |method| on(method, map::healthy) },

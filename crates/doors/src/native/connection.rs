@@ -18,16 +18,18 @@ use tokio::sync::{Notify, watch};
 use wire::frame::BODY_BYTES_MAX;
 use wire::negotiate::{self, VERSION};
 use wire::response::{HelloOk, Push};
-use wire::{GroupRequest, Request, Response, Subscribe};
+use wire::{GroupRequest, QueueRequest, Request, Response, Subscribe};
 
 use super::codec::{self, Answer, DeliveryEncoder, NativeProtocol};
 use super::errors::{self, Verdict};
-use super::{groups, map, security};
+use super::{groups, map, queues, security};
 
 /// Fetches of one connection that wait for records at once.
 const FETCHES_MAX: usize = 64;
 /// Heartbeats of consumer groups that wait for news; others are answered at once.
 const HEARTBEATS_MAX: usize = 256;
+/// Receives of one connection that wait for messages at once.
+const RECEIVES_MAX: usize = 256;
 /// Partitions that the answer to a subscribe names: at least those of one topic.
 const SOURCES_TOLD_MAX: usize = engine::limits::PARTITIONS_MAX as usize;
 /// Subscriptions of one connection.
@@ -39,8 +41,9 @@ pub(super) struct NativeHandler {
     pub(super) broker: Arc<Broker>,
 }
 
-/// What all streams of a connection share. Its subscriptions end when it is dropped.
+/// What all streams of a connection share. Its subscriptions end when it is dropped, and so do its leases.
 pub(super) struct Connection {
+    broker: Arc<Broker>,
     peer: Rc<Peer>,
     shared: Arc<Shared>,
 }
@@ -52,6 +55,9 @@ struct Shared {
     ended: Notify,
     fetches: AtomicUsize,
     heartbeats: AtomicUsize,
+    receives: AtomicUsize,
+    /// Messages of queues that go back with the connection.
+    held: Mutex<queues::Held>,
     /// The broker goes away: nothing waits for news any more.
     is_leaving: watch::Sender<bool>,
 }
@@ -76,9 +82,11 @@ impl Handler<NativeProtocol> for NativeHandler {
             ended: Notify::new(),
             fetches: AtomicUsize::new(0),
             heartbeats: AtomicUsize::new(0),
+            receives: AtomicUsize::new(0),
+            held: Mutex::default(),
             is_leaving: watch::Sender::new(false),
         };
-        Connection { peer: peer.clone(), shared: Arc::new(shared) }
+        Connection { broker: self.broker.clone(), peer: peer.clone(), shared: Arc::new(shared) }
     }
 
     fn open(&self, connection: &Rc<Connection>, outbox: &Arc<Outbox>) -> Stream {
@@ -247,12 +255,37 @@ impl NativeHandler {
                     }
                 })
             }
+            Request::Queue(request) => self.queue(stream, request)?,
             Request::Stats => now(Response::Stats(broker.stats()?)),
             Request::Ping => now(Response::Pong),
             Request::InitProducer => later(map::init_producer(broker.clone())),
             Request::Hello { .. } => return Err(Error::malformed("hello was said already")),
             Request::Credit { .. } => return Err(Error::malformed("a grant of credit has no answer")),
         })
+    }
+
+    /// What changes which queues there are is over before the next request; the others go on side by side.
+    fn queue(&self, stream: &Stream, request: QueueRequest) -> Result<Reply<Answer, Later>> {
+        let (broker, shared) = (self.broker.clone(), stream.connection.shared.clone());
+        let turn = match &request {
+            QueueRequest::Receive(receive) if receive.wait_ms > 0 => {
+                let turn = WaitTurn::take(&shared, |shared| &shared.receives, RECEIVES_MAX);
+                Some(turn.ok_or_else(|| {
+                    Error::busy(format!("{RECEIVES_MAX} receives of this connection are waiting already"))
+                })?)
+            }
+            _ => None,
+        };
+        let is_alone =
+            matches!(request, QueueRequest::Create(_) | QueueRequest::Alter { .. } | QueueRequest::Delete { .. });
+        let work = async move {
+            let answer = queues::answer(&broker, &shared.held, request);
+            match turn {
+                Some(turn) => turn.wait(answer).await,
+                None => answer.await,
+            }
+        };
+        Ok(if is_alone { alone(work) } else { later(work) })
     }
 
     /// A heartbeat waits for news only while not too many of its connection do.
@@ -357,6 +390,7 @@ impl Drop for Connection {
         for (_, handle) in self.shared.subscriptions.lock().drain() {
             handle.end(error.clone());
         }
+        self.shared.held.lock().release(&self.broker);
     }
 }
 

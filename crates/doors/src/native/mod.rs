@@ -5,6 +5,7 @@ mod connection;
 mod errors;
 mod groups;
 mod map;
+mod queues;
 mod security;
 
 use std::io;
@@ -25,7 +26,7 @@ use connection::NativeHandler;
 
 /// How often another port is tried where any free one will do.
 const FREE_PORT_TRIES_MAX: usize = 10;
-/// Requests of one stream that may wait for their answers: fetches.
+/// Requests of one stream that may wait for their answers: fetches, receives.
 const REQUESTS_PER_CONNECTION_MAX: usize = 1024;
 /// Bytes that wait for one connection before its subscriptions pause.
 const OUTBOX_BYTES_MAX: usize = 1 << 20;

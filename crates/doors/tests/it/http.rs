@@ -500,12 +500,17 @@ async fn the_description_has_every_parameter_and_no_other() {
     for (method, path) in doors::http::routes().filter(|(_, path)| path.starts_with("/v1/")) {
         let parameters = &description["paths"][path][method.to_lowercase()]["parameters"];
         let described: BTreeSet<String> = parameters.as_array().into_iter().flatten().filter_map(name).collect();
-        let answer = server.send(method, &format!("{}?no=1", path.replace("{topic}", "t")), &[], "").await.json();
+        let answer = server.send(method, &format!("{}?no=1", example(path)), &[], "").await.json();
         let message = answer["error"]["message"].as_str().expect("a message");
         let (_, known) = message.split_once("unknown parameter 'no'; known here: ").expect("a mistake that is named");
         let known = known.split(", ").filter(|name| *name != "none").map(str::to_owned).collect();
         assert_eq!(described, known, "{method} {path}");
     }
+}
+
+/// A path of a route.
+fn example(route: &str) -> String {
+    route.replace("{topic}", "t").replace("{queue}", "q").replace("{redrive}", "1")
 }
 
 /// Every `$ref` leads somewhere.
@@ -527,7 +532,7 @@ fn check_references(value: &Value, description: &Value) {
 async fn every_route_is_served() {
     let server = start().await;
     for (method, path) in doors::http::routes() {
-        let path = path.replace("{topic}", "t");
+        let path = example(path);
         let answer = server.begin(method, &path, &[], "").await;
         assert_ne!(answer.status(), 405, "{method} {path}");
         // A route answers itself, a path that is not there is told that nobody does.

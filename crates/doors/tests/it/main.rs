@@ -4,4 +4,5 @@ mod http;
 mod http_client;
 mod http_connections;
 mod http_edge;
+mod http_queues;
 mod http_streams;

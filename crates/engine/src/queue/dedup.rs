@@ -29,9 +29,7 @@ impl Dedup {
 
     /// Where the message is that was sent with this id, if it was lately. Fails where there is no room for one more.
     pub fn find(&mut self, id: &[u8], now_ms: u64) -> Result<Option<Offset>> {
-        while let Some((_, old)) = self.by_age.pop_front_if(|(at_ms, _)| *at_ms + DEDUP_WINDOW_MS <= now_ms) {
-            self.seen.remove(&old);
-        }
+        self.forget(now_ms);
         match self.seen.get(id) {
             None if self.seen.len() >= IDS_MAX => Err(Error::busy(format!(
                 "{IDS_MAX} messages with a deduplication id were sent within {} s; send fewer, or to more queues",
@@ -39,6 +37,20 @@ impl Dedup {
             ))),
             found => Ok(found.copied()),
         }
+    }
+
+    /// Ids that are older than the window, and those of a time that is far off: the clock was wrong then.
+    fn forget(&mut self, now_ms: u64) {
+        let known = now_ms.saturating_sub(DEDUP_WINDOW_MS - 1)..now_ms.saturating_add(DEDUP_WINDOW_MS);
+        while let Some((_, old)) = self.by_age.pop_front_if(|(at_ms, _)| !known.contains(at_ms)) {
+            self.seen.remove(&old);
+        }
+    }
+
+    /// The oldest message that is known by its id: after a restart it is found there.
+    pub fn oldest(&mut self, now_ms: u64) -> Option<Offset> {
+        self.forget(now_ms);
+        self.by_age.front().and_then(|(_, id)| self.seen.get(id)).copied()
     }
 
     /// A message was sent with this id, which [`Dedup::find`] did not know.
@@ -72,5 +84,16 @@ mod tests {
         assert_eq!(dedup.find(&Dedup::id(b"", b"a1"), 1), Ok(None));
         assert_eq!(dedup.find(&id, DEDUP_WINDOW_MS), Ok(None));
         assert!(dedup.is_empty());
+    }
+
+    #[test]
+    fn a_clock_that_was_wrong_keeps_no_id_for_ever() {
+        let (mut dedup, year_ms) = (Dedup::default(), 365 * 24 * 3_600_000);
+        dedup.insert(Dedup::id(b"", b"1"), 1, year_ms);
+        dedup.insert(Dedup::id(b"", b"2"), 2, 10);
+        assert_eq!(dedup.oldest(10), Some(2));
+        assert_eq!(dedup.find(&Dedup::id(b"", b"1"), 10), Ok(None));
+        assert_eq!(dedup.find(&Dedup::id(b"", b"2"), 10 + DEDUP_WINDOW_MS), Ok(None));
+        assert_eq!(dedup.oldest(10), None);
     }
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::line::{GroupId, Line, Stand};
-use super::{LEASE_TOTAL_MS_MAX, QueueSettings, WAITING_MAX};
+use super::{DELAY_MS_MAX, LEASE_TOTAL_MS_MAX, QueueSettings, WAITING_MAX};
 use crate::ids::Offset;
 
 /// What is written of a lease that the broker itself holds, while it moves the message elsewhere: no time ends it.
@@ -13,6 +13,12 @@ const NEVER: u64 = u64::MAX;
 const DEAD_PER_LOOK_MAX: usize = 64;
 /// Timers that may be out of date before they are sorted out.
 const STALE_TIMERS_MIN: usize = 1024;
+/// Messages that one look goes by at most, without giving them out.
+const PASSED_PER_LOOK_MAX: usize = 4096;
+/// A clock that is so much behind what it was has been set back.
+const SET_BACK_MS_MIN: u64 = 60_000;
+/// A lease is the time at which it was given, ms since 1970, and so many bits that tell those of a moment apart.
+const LEASE_COUNT_BITS: u32 = 16;
 
 /// Where a message is, that is not done with and not simply next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +93,8 @@ pub struct Taken {
     pub cold: Option<Offset>,
     /// As many are leased as may be.
     pub is_full: bool,
+    /// It has gone by so many that it stopped: the next look goes on.
+    pub is_cut: bool,
 }
 
 /// Why a receipt does not count.
@@ -114,7 +122,7 @@ pub struct Counts {
 ///
 /// Invariants: what is before `floor` is done with. From `floor` to `next` an offset has an entry or is done with. From
 /// `next` on an offset without an entry was given to nobody yet; one with an entry is [`Phase::Delayed`] or
-/// [`Phase::Left`], and `ahead` counts those.
+/// [`Phase::Left`], and `ahead` counts those. They are not saved: messages say themselves what they are.
 #[derive(Debug)]
 pub struct Queue {
     settings: QueueSettings,
@@ -128,6 +136,8 @@ pub struct Queue {
     counts: PhaseCounts,
     ahead: u64,
     last_lease: u64,
+    /// The time of the last look.
+    looked_ms: u64,
     /// Offsets whose entries changed since they were saved, where they are saved.
     changes: Option<Vec<Offset>>,
 }
@@ -164,12 +174,16 @@ impl Queue {
             counts: PhaseCounts::default(),
             ahead: 0,
             last_lease: 0,
+            looked_ms: 0,
             changes: is_saved.then(Vec::new),
         }
     }
 
     /// Everything before it is done with.
     pub fn floor(&mut self) -> Offset {
+        if self.entries.len() as u64 == self.ahead {
+            self.floor = self.next;
+        }
         while self.floor < self.next && !self.entries.contains_key(&self.floor) {
             self.floor += 1;
         }
@@ -204,6 +218,11 @@ impl Queue {
     /// How many there are of each kind at this time.
     pub fn counts(&mut self, now_ms: u64) -> Counts {
         self.expire(now_ms);
+        self.counts_kept()
+    }
+
+    /// The same as of the last look: what ended since then is still as it was.
+    pub fn counts_kept(&self) -> Counts {
         let PhaseCounts { leased, waiting, delayed } = self.counts;
         Counts { visible: self.end - self.next - self.ahead + waiting, leased, delayed }
     }
@@ -258,19 +277,19 @@ impl Queue {
     pub fn take(&mut self, now_ms: u64, max: usize, lease_ms: u64, mut look: impl FnMut(Offset) -> Look) -> Taken {
         self.expire(now_ms);
         let leases = Vec::with_capacity(self.undone().min(max as u64) as usize);
-        let mut taken = Taken { leases, ..Taken::default() };
+        let (mut taken, mut passed) = (Taken { leases, ..Taken::default() }, 0);
         while taken.leases.len() < max && taken.dead.len() < DEAD_PER_LOOK_MAX {
             let out = self.counts.leased + (taken.leases.len() + taken.dead.len()) as u64;
             taken.is_full = out >= u64::from(self.settings.in_flight_max);
             if taken.is_full {
                 break;
             }
-            let Some((offset, group)) = self.pick(&mut look, &mut taken.cold) else {
+            let Some((offset, group)) = self.pick(&mut look, &mut taken, &mut passed) else {
                 break;
             };
             let before = self.drop_entry(offset).map_or((0, 0), |entry| (entry.attempts, entry.first_ms));
             let is_dead = self.settings.is_last_attempt(before.0);
-            self.last_lease = (self.last_lease + 1).max(now_ms << 16);
+            self.last_lease = (self.last_lease + 1).max(now_ms << LEASE_COUNT_BITS);
             let attempts = before.0 + u32::from(!is_dead);
             let first_ms = if before.0 == 0 { now_ms } else { before.1 };
             let lease = Lease { offset, lease: self.last_lease, attempts, first_ms };
@@ -279,7 +298,7 @@ impl Queue {
                 false => taken.leases.push(lease),
             }
             // A group is locked for the next look, not for this one: it may give more of its messages in their order.
-            let due_ms = if is_dead { NEVER } else { now_ms.saturating_add(lease_ms) };
+            let due_ms = if is_dead { NEVER } else { now_ms.saturating_add(lease_ms.min(LEASE_TOTAL_MS_MAX)) };
             let entry = Entry { phase: Phase::Leased, due_ms, lease: lease.lease, attempts, first_ms, group };
             self.entries.insert(offset, entry);
             self.note(offset);
@@ -299,19 +318,25 @@ impl Queue {
     fn pick(
         &mut self,
         look: &mut impl FnMut(Offset) -> Look,
-        cold: &mut Option<Offset>,
+        taken: &mut Taken,
+        passed: &mut usize,
     ) -> Option<(Offset, Option<GroupId>)> {
         if let Some(first) = self.line.first(false) {
             return Some(first);
         }
         while self.next < self.end {
+            if *passed >= PASSED_PER_LOOK_MAX {
+                taken.is_cut = true;
+                return None;
+            }
             let offset = self.next;
             let group = match self.line.has_groups().then(|| look(offset)) {
                 Some(Look::Cold) => {
-                    *cold = Some(offset);
+                    taken.cold = Some(offset);
                     break;
                 }
                 Some(Look::Absent) => {
+                    *passed += 1;
                     self.pass(offset, None);
                     continue;
                 }
@@ -319,6 +344,7 @@ impl Queue {
                 None => None,
             };
             if self.ahead > 0 && self.entries.contains_key(&offset) {
+                *passed += 1;
                 self.pass(offset, group);
                 continue;
             }
@@ -329,6 +355,7 @@ impl Queue {
             if self.counts.waiting >= WAITING_MAX {
                 break;
             }
+            *passed += 1;
             // Others of its group go first: it waits where it is found without looking again.
             self.next += 1;
             let entry = Entry { phase: Phase::Waiting, due_ms: 0, lease: 0, attempts: 0, first_ms: 0, group };
@@ -340,12 +367,13 @@ impl Queue {
     /// The cursor goes by a message that is not to be given out now.
     fn pass(&mut self, offset: Offset, group: Option<GroupId>) {
         self.next += 1;
-        let Some(entry) = self.entries.get(&offset).copied() else {
+        // It is in no line yet.
+        let Some(entry) = self.entries.remove(&offset) else {
             return;
         };
         self.ahead -= 1;
-        self.drop_entry(offset);
         if entry.phase == Phase::Delayed {
+            self.counts.delayed -= 1;
             self.put(offset, Entry { group, ..entry });
         }
     }
@@ -370,7 +398,7 @@ impl Queue {
             return Ok(());
         }
         let due_ms = now_ms.saturating_add(lease_ms);
-        if due_ms > entry.first_ms.saturating_add(LEASE_TOTAL_MS_MAX) {
+        if due_ms > (entry.lease >> LEASE_COUNT_BITS).saturating_add(LEASE_TOTAL_MS_MAX) {
             return Err(LeaseError::TooLong);
         }
         let entry = Entry { due_ms, ..entry };
@@ -390,13 +418,34 @@ impl Queue {
 
     /// A message that was given out just now goes back as if it had not been: its receiver never saw it.
     pub fn untake(&mut self, lease: &Lease) {
-        let Some(entry) = self.entries.get(&lease.offset).copied().filter(|entry| entry.lease == lease.lease) else {
+        let is_held = |entry: &Entry| entry.lease == lease.lease && entry.phase == Phase::Leased;
+        let Some(entry) = self.entries.get(&lease.offset).copied().filter(is_held) else {
             return;
         };
         self.drop_entry(lease.offset);
         let attempts = entry.attempts.saturating_sub(1);
         let first_ms = if attempts == 0 { 0 } else { entry.first_ms };
         self.put(lease.offset, Entry { phase: Phase::Waiting, due_ms: 0, attempts, first_ms, ..entry });
+    }
+
+    /// Whoever has a message is gone: it goes back at once, if it still is theirs.
+    pub fn release(&mut self, offset: Offset, lease: u64, now_ms: u64) -> bool {
+        self.expire(now_ms);
+        let held = self.entries.get(&offset).copied();
+        let held = held.filter(|entry| entry.lease == lease && entry.phase == Phase::Leased);
+        held.is_some_and(|entry| {
+            self.give_back(offset, entry, now_ms, 0);
+            true
+        })
+    }
+
+    /// A message that was given out just now, for the first time here, was given out elsewhere before.
+    pub fn carry(&mut self, lease: &mut Lease, attempts: u32) {
+        if let Some(entry) = self.entries.get_mut(&lease.offset).filter(|entry| entry.lease == lease.lease) {
+            entry.attempts = entry.attempts.saturating_add(attempts);
+            lease.attempts = entry.attempts;
+            self.note(lease.offset);
+        }
     }
 
     /// What the broker was to move could not be moved: it may try again after a while.
@@ -428,15 +477,40 @@ impl Queue {
             back.extend(after.filter_map(|offset| Some((offset, *self.entries.get(&offset)?))));
         }
         for (offset, entry) in back {
-            let due_ms = now_ms.saturating_add(delay_ms);
+            let due_ms = now_ms.saturating_add(delay_ms.min(DELAY_MS_MAX));
             let phase = if delay_ms == 0 { Phase::Waiting } else { Phase::Delayed };
             self.drop_entry(offset);
             self.put(offset, Entry { phase, due_ms, ..entry });
         }
     }
 
-    /// Ends the leases and delays whose time has come.
+    /// Ends the leases and delays whose time has come. Nobody has to write that down: after a restart it has come, too.
     pub fn expire(&mut self, now_ms: u64) {
+        if now_ms.saturating_add(SET_BACK_MS_MIN) < self.looked_ms {
+            self.set_back(self.looked_ms - now_ms);
+        }
+        self.looked_ms = now_ms;
+        let changes = self.changes.take();
+        self.end_due(now_ms);
+        self.changes = changes;
+    }
+
+    /// The clock was set back: what lasts for so long from when it began does not last any longer for that.
+    fn set_back(&mut self, by_ms: u64) {
+        self.timers.clear();
+        for (offset, entry) in &mut self.entries {
+            if !matches!(entry.phase, Phase::Leased | Phase::Delayed) || entry.due_ms == NEVER {
+                continue;
+            }
+            // One that was never given out is delayed until a time, and not for a while.
+            if entry.lease > 0 {
+                entry.due_ms = entry.due_ms.saturating_sub(by_ms);
+            }
+            self.timers.push(Reverse((entry.due_ms, *offset, entry.lease)));
+        }
+    }
+
+    fn end_due(&mut self, now_ms: u64) {
         while let Some(Reverse((due_ms, offset, lease))) = self.timers.peek().copied()
             && due_ms <= now_ms
         {
@@ -477,6 +551,14 @@ impl Queue {
         (self.floor, self.next, self.end) = (to, to, self.end.max(to));
     }
 
+    /// What is known of the messages that nobody was ever given is found out anew: they are appended once more.
+    pub fn forget_ahead(&mut self) {
+        let next = self.next;
+        let ahead: Vec<Offset> = self.entries.keys().copied().filter(|offset| *offset >= next).collect();
+        ahead.into_iter().for_each(|offset| _ = self.drop_entry(offset));
+        (self.ahead, self.end) = (0, next);
+    }
+
     /// Messages that are not done with, before the cursor, wait again; the others are done with.
     pub fn restore_pending(&mut self, pending: impl IntoIterator<Item = Offset>, next: Offset) {
         self.seek(next);
@@ -506,7 +588,10 @@ impl Queue {
         if start <= self.floor() {
             return;
         }
-        let gone: Vec<Offset> = self.entries.keys().copied().filter(|offset| *offset < start).collect();
+        let gone: Vec<Offset> = match start - self.floor > self.entries.len() as u64 {
+            true => self.entries.keys().copied().filter(|offset| *offset < start).collect(),
+            false => (self.floor..start).filter(|offset| self.entries.contains_key(offset)).collect(),
+        };
         for offset in gone {
             self.ahead -= u64::from(offset >= self.next);
             self.drop_entry(offset);
@@ -573,7 +658,7 @@ impl Queue {
     }
 
     fn note(&mut self, offset: Offset) {
-        if let Some(changes) = &mut self.changes {
+        if let Some(changes) = self.changes.as_mut().filter(|_| offset < self.next) {
             changes.push(offset);
         }
     }
@@ -587,6 +672,13 @@ impl Queue {
         offsets.sort_unstable();
         offsets.dedup();
         offsets.into_iter().map(|offset| (offset, self.entries.get(&offset).copied())).collect()
+    }
+
+    /// Changes could not be saved: the next call has them again.
+    pub fn keep_changes(&mut self, offsets: impl IntoIterator<Item = Offset>) {
+        if let Some(changes) = &mut self.changes {
+            changes.extend(offsets);
+        }
     }
 
     /// An entry as it was saved. [`Queue::resume`] comes after the last.
@@ -604,13 +696,14 @@ impl Queue {
 
     /// Goes on with what was restored, over a log that has this.
     pub fn resume(&mut self, start: Offset, end: Offset) {
-        let given = self.entries.iter().filter(|(_, entry)| entry.phase != Phase::Left && entry.lease > 0);
-        let after = given.map(|(offset, _)| offset + 1).max().unwrap_or(start);
+        // A crash may have come between what is saved of messages, in their order, and the cursor behind it.
+        let after = self.entries.keys().max().map_or(start, |offset| offset + 1);
+        let gone: Vec<Offset> = self.entries.keys().copied().filter(|offset| !(start..end).contains(offset)).collect();
         // A log that lost its end has lost what was known of it.
         self.entries.retain(|offset, _| (start..end).contains(offset));
         self.next = self.next.max(after).max(start).min(end.max(start));
         self.end = end.max(start);
-        self.floor = start;
+        self.floor = self.entries.keys().min().map_or(self.next, |offset| *offset);
         let entries: Vec<(Offset, Entry)> = self.entries.iter().map(|(offset, entry)| (*offset, *entry)).collect();
         for (offset, mut entry) in entries {
             if entry.due_ms == NEVER {
@@ -618,11 +711,10 @@ impl Queue {
                 entry = Entry { phase: Phase::Waiting, due_ms: 0, ..entry };
                 self.entries.insert(offset, entry);
             }
-            self.ahead += u64::from(offset >= self.next);
             self.last_lease = self.last_lease.max(entry.lease);
             self.count_in(offset, &entry);
             self.set_timer(offset, &entry);
         }
-        self.changes.iter_mut().for_each(Vec::clear);
+        self.changes.iter_mut().for_each(|changes| changes.clone_from(&gone));
     }
 }

@@ -26,6 +26,8 @@ pub mod header {
     pub const SOURCE: &str = "thalweg.source";
     /// How often it was given out there.
     pub const DELIVERIES: &str = "thalweg.deliveries";
+    /// How often it was given out before it was moved here as it was.
+    pub const ATTEMPTS: &str = "thalweg.attempts";
     /// Who sent it, as their protocol says it.
     pub const SENDER: &str = "thalweg.sender";
     /// The trace that it belongs to.
@@ -135,6 +137,13 @@ impl Message {
     pub fn id(&self, topic: TopicId, partition: PartitionId) -> MessageId {
         let moved = self.header(header::ID).and_then(|id| id.parse().ok());
         moved.unwrap_or_else(|| MessageId::at(topic, partition, self.0.offset))
+    }
+
+    /// What it takes beside its place: its body, its group and its headers.
+    pub fn bytes(&self) -> usize {
+        let header = |(name, value): &(Bytes, Option<Bytes>)| name.len() + value.as_ref().map_or(0, Bytes::len);
+        let group = self.group().map_or(0, Bytes::len);
+        self.body().len() + group + self.0.headers.iter().map(header).sum::<usize>()
     }
 
     /// The record that it is.

@@ -9,6 +9,7 @@ pub mod filter;
 mod leases;
 mod line;
 mod message;
+mod named;
 mod record;
 mod snapshot;
 
@@ -26,6 +27,7 @@ pub use filter::Filter;
 pub use leases::{Counts, Entry, Lease, LeaseError, Look, Phase, Queue, Taken};
 pub use line::{GroupId, group_of};
 pub use message::{Message, MessageId, header, header_of};
+pub use named::SettingValue;
 pub use record::{Cursor, QueueDefinition, QueueId, QueueRecord};
 pub use snapshot::{Snapshot, SnapshotPartition};
 

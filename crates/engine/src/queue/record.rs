@@ -12,7 +12,7 @@
 //!
 //! | Value | version | fields |
 //! |---|---|---|
-//! | a queue | 1 | id (u64), topic (text), owns it (1), created and altered at (u64 each), settings, notes |
+//! | a queue | 1 | id (u64), topic (text), its id (16), owns it (1), created, altered (u64 each), settings, notes |
 //! | a message | 1 | phase (1), due, lease (u64 each), attempts (u32), first given (u64), has a group (1), it (u64) |
 //! | a cursor | 1 | the next offset (u64), whether messages after it may be delayed (1) |
 //! | a document | 1 | its bytes, to the end |
@@ -30,7 +30,7 @@ use bytes::BufMut;
 use super::{DedupRule, Entry, Filter, Order, Phase, QueueName, QueueOverflow, QueueSettings};
 use crate::error::Result;
 use crate::fields::{Fields, put_text, unknown_version};
-use crate::ids::{Offset, PartitionId, TopicName};
+use crate::ids::{Offset, PartitionId, TopicId, TopicName};
 
 const KEY_QUEUE: u16 = 1;
 const KEY_ENTRY: u16 = 2;
@@ -51,6 +51,8 @@ pub struct QueueDefinition {
     pub id: QueueId,
     pub name: QueueName,
     pub topic: TopicName,
+    /// Another topic of the same name is not the one that it is over.
+    pub topic_id: TopicId,
     /// The topic came with the queue, and goes with it.
     pub owns_topic: bool,
     pub created_ms: u64,
@@ -162,6 +164,7 @@ impl QueueRecord {
 fn put_definition(out: &mut Vec<u8>, definition: &QueueDefinition) {
     out.put_u64(definition.id);
     put_text(out, definition.topic.as_str());
+    out.put_slice(&definition.topic_id.to_bytes());
     out.put_u8(u8::from(definition.owns_topic));
     out.put_u64(definition.created_ms);
     out.put_u64(definition.altered_ms);
@@ -216,7 +219,8 @@ impl Fields<'_> {
     }
 
     fn definition(&mut self, name: QueueName) -> Result<QueueDefinition> {
-        let (id, topic, owns_topic) = (self.u64()?, TopicName::parse(self.text()?)?, self.flag()?);
+        let (id, topic) = (self.u64()?, TopicName::parse(self.text()?)?);
+        let (topic_id, owns_topic) = (TopicId::new(self.u64()?, self.u64()?), self.flag()?);
         let (created_ms, altered_ms, settings) = (self.u64()?, self.u64()?, self.queue_settings()?);
         let notes = (0..self.u16()?).map(|_| Ok((self.text()?.into(), self.text()?.into())));
         Ok(QueueDefinition {
@@ -224,6 +228,7 @@ impl Fields<'_> {
             id,
             name,
             topic,
+            topic_id,
             owns_topic,
             created_ms,
             altered_ms,
@@ -285,6 +290,7 @@ mod tests {
             id: 7,
             name: name.clone(),
             topic: TopicName::parse("orders.fifo").expect("a name"),
+            topic_id: TopicId::new(3, 4),
             owns_topic: true,
             created_ms: 1,
             altered_ms: 2,

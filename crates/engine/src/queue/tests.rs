@@ -226,6 +226,12 @@ fn run(order: Order, ops: Vec<Op>) {
             Op::Restart => {
                 kept.save(&mut queue);
                 queue = kept.restored(order, start, model.messages.len() as Offset);
+                // What nobody was given yet says itself that it is delayed.
+                for (offset, message) in model.messages.iter().enumerate() {
+                    if let Is::Delayed { until } = message.is {
+                        queue.delay(offset as Offset, until);
+                    }
+                }
             }
         }
         kept.save(&mut queue);
@@ -321,4 +327,128 @@ fn what_came_after_a_message_of_its_group_comes_back_with_it() {
     assert_eq!(take(&mut queue, &groups, 3), Vec::<Offset>::new(), "the first is still out");
     assert_eq!(queue.ack(0, taken.leases[0].lease, 1), Ok(true));
     assert_eq!(take(&mut queue, &groups, 3), [1, 2]);
+}
+
+/// Whatever part of a save comes through a crash, no message is lost and none that was done with comes back.
+#[test]
+fn a_save_that_was_cut_short_loses_nothing() {
+    let groups: Vec<Option<u64>> = (0..40).map(|offset| Some(offset % 3)).collect();
+    let look = |offset: Offset| Look::Message(groups[offset as usize]);
+    for order in [Order::Any, Order::Groups] {
+        let mut queue = Queue::new(settings(order), 0, 40, true);
+        let mut kept = Kept::default();
+        let first = queue.take(1, 5, 1000, look);
+        kept.save(&mut queue);
+        for lease in &first.leases {
+            assert_eq!(queue.ack(lease.offset, lease.lease, 1), Ok(true));
+        }
+        kept.save(&mut queue);
+        let before = kept.next;
+        let second = queue.take(1, 20, 1000, look);
+        let changes = queue.take_changes();
+        for cut in 0..=changes.len() {
+            let mut torn = Kept { entries: kept.entries.clone(), next: before };
+            for (offset, entry) in &changes[..cut] {
+                entry.map(|entry| torn.entries.insert(*offset, entry));
+            }
+            let mut queue = torn.restored(order, 0, 40);
+            let mut got: Vec<Offset> = first.leases.iter().map(|lease| lease.offset).collect();
+            loop {
+                let taken = queue.take(2000, 7, 1000, look);
+                if taken.leases.is_empty() {
+                    break;
+                }
+                for lease in taken.leases {
+                    got.push(lease.offset);
+                    assert_eq!(queue.ack(lease.offset, lease.lease, 2000), Ok(true));
+                }
+            }
+            got.sort_unstable();
+            assert_eq!(got, (0..40).collect::<Vec<_>>(), "{order:?}, {cut} of {}", changes.len());
+            assert!(second.leases.len() > 5);
+        }
+    }
+}
+
+#[test]
+fn what_nobody_was_given_yet_is_not_written_down() {
+    let mut queue = Queue::new(QueueSettings::default(), 0, 0, true);
+    for offset in 0..1000 {
+        match offset % 2 {
+            0 => queue.leave_out(offset),
+            _ => queue.delay(offset, 50),
+        }
+        queue.append(offset + 1);
+    }
+    assert_eq!(queue.counts(1), Counts { visible: 0, leased: 0, delayed: 500 });
+    assert_eq!(queue.take_changes(), []);
+    assert_eq!(queue.counts(50), Counts { visible: 500, leased: 0, delayed: 0 });
+    assert_eq!(queue.take(50, 1000, 1000, |_| Look::Message(None)).leases.len(), 500);
+    assert_eq!(queue.take_changes().len(), 500, "only what was given out");
+    assert_eq!(queue.counts(2000).visible, 500, "the leases have ended");
+    assert_eq!(queue.take_changes(), [], "a restart would end them as well");
+}
+
+#[test]
+fn a_message_that_comes_back_after_a_day_can_be_held_again() {
+    let mut queue = Queue::new(QueueSettings::default(), 0, 1, false);
+    let day_ms = 24 * 3_600_000;
+    queue.take(1, 1, 1000, |_| Look::Message(None));
+    let again = queue.take(day_ms, 1, 1000, |_| Look::Message(None)).leases[0];
+    assert_eq!(again.attempts, 2);
+    assert_eq!(queue.extend(0, again.lease, day_ms, 60_000), Ok(()));
+    assert_eq!(queue.extend(0, again.lease, day_ms, LEASE_TOTAL_MS_MAX + 1000), Err(LeaseError::TooLong));
+}
+
+#[test]
+fn a_clock_that_is_set_back_holds_nothing_longer() {
+    let mut queue = Queue::new(QueueSettings::default(), 0, 3, false);
+    let year_ms = 365 * 24 * 3_600_000;
+    let taken = queue.take(year_ms, 2, 1000, |_| Look::Message(None));
+    assert_eq!(queue.nack(1, taken.leases[1].lease, year_ms, Some(5000)), Ok(()));
+    queue.delay(2, 9000);
+    assert_eq!(queue.counts(10), Counts { visible: 0, leased: 1, delayed: 2 });
+    assert_eq!(queue.counts(1010), Counts { visible: 1, leased: 0, delayed: 2 });
+    assert_eq!(queue.counts(5010), Counts { visible: 2, leased: 0, delayed: 1 });
+    assert_eq!(queue.counts(9000), Counts { visible: 3, leased: 0, delayed: 0 });
+}
+
+#[test]
+fn no_look_goes_by_more_than_it_may() {
+    let mut groups = vec![Some(1); 10_000];
+    groups.push(Some(2));
+    let mut queue = queue_of(Order::Groups, &groups);
+    assert_eq!(take(&mut queue, &groups, 1), [0]);
+    let mut looks = 0;
+    let found = loop {
+        let taken = queue.take(1, 1, 1000, |offset| {
+            looks += 1;
+            Look::Message(groups[offset as usize])
+        });
+        assert!(looks < 5000, "{looks} messages in one look");
+        looks = 0;
+        if !taken.is_cut {
+            break taken;
+        }
+    };
+    assert_eq!(found.leases[0].offset, 10_000);
+}
+
+#[test]
+fn nobody_holds_or_delays_a_message_for_ever() {
+    let mut queue = Queue::new(QueueSettings::default(), 0, 2, false);
+    let taken = queue.take(1, 2, u64::MAX, |_| Look::Message(None));
+    assert_eq!(queue.nack(0, taken.leases[0].lease, 1, Some(u64::MAX)), Ok(()));
+    assert_eq!(queue.counts(1 + DELAY_MS_MAX), Counts { visible: 2, leased: 0, delayed: 0 });
+}
+
+#[test]
+fn what_goes_before_the_first_of_all_is_forgotten_whatever_there_is() {
+    for held in [1, 500] {
+        let mut queue = Queue::new(QueueSettings::default(), 0, 1000, true);
+        queue.take(1, held, 1000, |_| Look::Message(None));
+        queue.delay(700, 5000);
+        queue.trim(800);
+        assert_eq!((queue.floor(), queue.counts(1)), (800, Counts { visible: 200, leased: 0, delayed: 0 }));
+    }
 }

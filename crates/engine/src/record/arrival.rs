@@ -37,7 +37,7 @@ impl DraftBatch {
 
 impl RecordBatch {
     /// When the batch arrived, where that is the time of its records.
-    pub(super) fn arrival_ms(&self) -> Option<i64> {
+    pub fn arrival_ms(&self) -> Option<i64> {
         (self.bytes[AT_ATTRIBUTES + 1] & ARRIVAL_BIT != 0).then(|| self.max_timestamp_ms())
     }
 }

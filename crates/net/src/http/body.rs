@@ -44,6 +44,8 @@ pub struct RequestBody {
     /// Bytes since the timer was armed.
     came: usize,
     is_over: bool,
+    /// It goes on for as long as both sides like.
+    is_dialogue: bool,
     cut: Arc<Cut>,
     connection: Arc<Connection>,
 }
@@ -94,9 +96,18 @@ impl RequestBody {
             is_armed: false,
             came: 0,
             is_over: false,
+            is_dialogue: false,
             cut,
             connection,
         }
+    }
+
+    /// The same for a body that is half of a dialogue: it is of any length, and its client may be silent. Whoever reads
+    /// it bounds each of its parts.
+    pub fn into_dialogue(mut self) -> Self {
+        self.left = u64::MAX;
+        self.is_dialogue = true;
+        self
     }
 
     fn end(&mut self, reason: Reason, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -129,7 +140,7 @@ impl Body for RequestBody {
             return Poll::Ready(None);
         }
         let Poll::Ready(frame) = Pin::new(&mut this.incoming).poll_frame(cx) else {
-            if this.is_late(cx) {
+            if !this.is_dialogue && this.is_late(cx) {
                 return this.end(Reason::BodyTimeout, BodyError::Timeout);
             }
             return Poll::Pending;

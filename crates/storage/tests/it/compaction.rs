@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::codec::Codec;
+use engine::queue::QUEUES_TOPIC;
 use engine::{BatchBuilder, Error, Offset, Record, TopicSettings};
 use storage::{CompactionSettings, DurableLog, Owner, Store, StoreSettings};
 
@@ -53,14 +54,14 @@ struct Site {
 
 impl Site {
     fn new(settings: StoreSettings) -> Self {
-        Self::open(SimDisk::new(), settings, BTreeMap::new())
+        Self::open(SimDisk::new(), settings, BTreeMap::new(), "t")
     }
 
-    fn open(disk: SimDisk, settings: StoreSettings, mut history: BTreeMap<Offset, Record>) -> Self {
+    fn open(disk: SimDisk, settings: StoreSettings, mut history: BTreeMap<Offset, Record>, topic: &str) -> Self {
         let (store, topics) = open(&disk, Path::new(DIR), settings).expect("it opens");
         let create = || {
             let compacted = TopicSettings { compact: true, ..on_disk(1) };
-            store.create_topic(topic_name("t"), compacted, Arc::new(Nobody)).expect("a topic")
+            store.create_topic(topic_name(topic), compacted, Arc::new(Nobody)).expect("a topic")
         };
         let log = topics.into_iter().next().unwrap_or_else(create).partitions[0].clone();
         history.split_off(&log.end());
@@ -75,7 +76,7 @@ impl Site {
         // It may have failed, with the power off.
         self.store.stop().unwrap_or_default();
         let acknowledged = self.committed.0.load(Ordering::Acquire);
-        let site = Self::open(disk, self.settings, self.history);
+        let site = Self::open(disk, self.settings, self.history, "t");
         assert!(site.log.end() >= acknowledged, "{} of {acknowledged} records are there", site.log.end());
         site.check();
         site
@@ -196,6 +197,29 @@ fn a_tombstone_goes_once_it_has_been_there_for_long_enough() {
     let there = site.read();
     let old = there.iter().filter(|record| record.offset < end / 2 && record.key.is_some());
     assert!(old.clone().all(|record| record.value.is_some()), "{:?}", old.collect::<Vec<_>>());
+}
+
+/// Each message of a queue leaves one behind.
+#[test]
+fn tombstones_of_queues_do_not_pile_up() {
+    let compaction = CompactionSettings { tombstone_retention_ms: u64::MAX, ..settings().compaction };
+    let left = ["t", QUEUES_TOPIC].map(|topic| {
+        let settings = StoreSettings { compaction, ..settings() };
+        let (mut site, mut random) = (Site::open(SimDisk::new(), settings, BTreeMap::new(), topic), Random::new(1));
+        for _ in 0..8 {
+            for _ in 0..100 {
+                while site.append(&mut random, 1000).is_err() {}
+            }
+            site.settle();
+            site.store.checkpoint().expect("it is safe");
+            site.store.compact().expect("it is compacted");
+            site = site.reopened(SimDisk::kill);
+        }
+        let end = site.log.end();
+        let is_old = |record: &&Record| record.offset < end / 4 && record.key.is_some() && record.value.is_none();
+        site.read().iter().filter(is_old).count()
+    });
+    assert!(left[0] > 0 && left[1] == 0, "{left:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod group;
 pub mod inspect;
 pub mod publish;
+pub mod queue;
 pub mod request;
 pub mod serve;
 mod spawned;

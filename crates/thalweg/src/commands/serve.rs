@@ -25,6 +25,7 @@ pub fn run(global: &Global, args: &Serve) -> Result {
     flags.extend(named("native", &args.native));
     flags.extend(named("http", &args.http));
     flags.extend(named("kafka", &args.kafka));
+    flags.extend(named("pubsub", &args.pubsub));
     flags.extend(named("sqs", &args.sqs));
     flags.extend(args.data.as_ref().map(|data| ("data", data.to_string_lossy().into_owned())));
     if args.insecure {
@@ -100,6 +101,9 @@ fn banner(config: &Config, server: &Server) {
     if let Some(address) = server.kafka {
         line(&format!("  kafka   {address}  TCP"));
     }
+    if let Some(address) = server.pubsub {
+        line(&format!("  pubsub  {address}  gRPC and REST"));
+    }
     if let Some(address) = server.sqs {
         line(&format!("  sqs     {}://{address}/", scheme(address)));
     }
@@ -117,6 +121,7 @@ fn write_ready(path: &Path, server: &Server) -> Result {
         "native": server.native.map(|address| address.to_string()),
         "http": server.http.map(|address| address.to_string()),
         "kafka": server.kafka.map(|address| address.to_string()),
+        "pubsub": server.pubsub.map(|address| address.to_string()),
         "sqs": server.sqs.map(|address| address.to_string()),
     });
     let partial = path.with_extension("partial");

@@ -34,6 +34,8 @@ impl Spawned {
                 "off",
                 "--kafka",
                 "off",
+                "--pubsub",
+                "off",
                 "--sqs",
                 "off",
                 "--ready-file",

@@ -3,6 +3,7 @@
 //! A value is taken from a flag, else from a `THALWEG_*` variable, else from the file, else from the
 //! size, else from the profile.
 
+mod definitions;
 pub mod keys;
 
 use std::collections::BTreeMap;
@@ -20,10 +21,13 @@ use engine::{FeedLimits, TopicSettings};
 use net::http::IpNetwork;
 use storage::{CompactionSettings, StoreSettings};
 
+pub use definitions::Definitions;
 use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
 
 /// How the name of an environment variable begins.
 const ENV_PREFIX: &str = "THALWEG_";
+/// How the names of those begin that `thalweg queue work` sets for its commands, which may call this program again.
+pub const ENV_MESSAGE_PREFIX: &str = "THALWEG_MESSAGE_";
 /// In the place of what is not shown.
 const HIDDEN: &str = "(hidden)";
 /// Variables of that prefix that are no keys.
@@ -69,6 +73,7 @@ type Result<T> = std::result::Result<T, ConfigError>;
 #[derive(Clone, Debug)]
 pub struct Config {
     values: BTreeMap<&'static str, (String, Origin)>,
+    definitions: Definitions,
 }
 
 /// What a user wrote, by source, unchecked.
@@ -85,7 +90,8 @@ impl Sources {
     pub fn with_env(mut self) -> Self {
         self.env = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .filter(|(name, _)| name.starts_with(ENV_PREFIX) && !ENV_OTHERS.contains(&name.as_str()))
+            .filter(|(name, _)| name.starts_with(ENV_PREFIX) && !name.starts_with(ENV_MESSAGE_PREFIX))
+            .filter(|(name, _)| !ENV_OTHERS.contains(&name.as_str()))
             .collect();
         self
     }
@@ -94,8 +100,10 @@ impl Sources {
 impl Config {
     pub fn load(sources: &Sources) -> Result<Self> {
         let mut written: Vec<(&'static Key, String, Origin)> = Vec::new();
+        let mut definitions = Definitions::default();
         if let Some(path) = &sources.file {
-            written.extend(read_file(path)?.into_iter().map(|(key, value)| (key, value, Origin::File(path.clone()))));
+            let found = read_file(path, &mut definitions)?;
+            written.extend(found.into_iter().map(|(key, value)| (key, value, Origin::File(path.clone()))));
         }
         for (name, value) in &sources.env {
             let key = find(&name[ENV_PREFIX.len()..].to_lowercase(), &format!("${name}"))?;
@@ -125,7 +133,7 @@ impl Config {
         for (key, value, origin) in written {
             values.insert(key.name, (value, origin));
         }
-        let config = Self { values };
+        let config = Self { values, definitions };
         config.check_whole()?;
         Ok(config)
     }
@@ -133,6 +141,11 @@ impl Config {
     /// The defaults of the profile `balanced`.
     pub fn defaults() -> Self {
         Self::load(&Sources::default()).unwrap_or_else(|e| unreachable!("invariant: the defaults are valid: {e}"))
+    }
+
+    /// Topics and queues that are there from the start.
+    pub fn definitions(&self) -> &Definitions {
+        &self.definitions
     }
 
     /// Every key in the order of the table, with its value, if that may be shown, and where it comes from.
@@ -154,7 +167,7 @@ impl Config {
                 "event_stream_recv_window is larger than event_conn_recv_window, which bounds it".into(),
             ));
         }
-        for door in ["native", "http", "kafka", "sqs"] {
+        for door in ["native", "http", "kafka", "pubsub", "sqs"] {
             let Some(address) = self.address(door)? else {
                 continue;
             };
@@ -169,7 +182,14 @@ impl Config {
         if let Some(wrong) = self.list("http_hosts").find(|host| host.contains('/') || host.contains(' ')) {
             return Err(ConfigError(format!("http_hosts: '{wrong}' is no host; write name, *.domain or name:port")));
         }
+        if !doors::pubsub::is_project(self.text("pubsub_project")) {
+            return Err(ConfigError(format!(
+                "pubsub_project: '{}' is no id of a project",
+                self.text("pubsub_project")
+            )));
+        }
         self.trusted_proxies()?;
+        self.push_allow()?;
         self.kafka_advertised()?;
         self.check_security()?;
         self.check_sqs()?;
@@ -208,7 +228,7 @@ impl Config {
                 false => Ok(()),
             };
         }
-        for door in ["native", "http"] {
+        for door in ["native", "http", "pubsub"] {
             if let Some(address) = self.address(door)?
                 && !address.ip().is_loopback()
                 && !self.bool("insecure")
@@ -272,6 +292,11 @@ impl Config {
         let name = "http_trusted_proxies";
         let networks = self.list(name).map(str::parse::<IpNetwork>);
         networks.collect::<std::result::Result<_, _>>().map_err(|e| ConfigError(format!("{name}: {e}")))
+    }
+
+    fn push_allow(&self) -> Result<doors::pubsub::push::Allow> {
+        let name = "pubsub_push_allow";
+        self.text(name).parse().map_err(|e: doors::pubsub::push::NoAllow| ConfigError(format!("{name}: {e}")))
     }
 
     fn text(&self, name: &str) -> &str {
@@ -410,6 +435,8 @@ impl Config {
             kafka_advertised: self
                 .kafka_advertised()
                 .unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
+            pubsub_project: self.text("pubsub_project").to_owned(),
+            pubsub_push_allow: self.push_allow().unwrap_or_else(|e| unreachable!("invariant: checked: {e}")),
             sqs: crate::server::SqsSettings {
                 account: self.text("sqs_account").to_owned(),
                 region: self.text("sqs_region").to_owned(),
@@ -442,8 +469,8 @@ impl Config {
     }
 }
 
-/// The keys of a file: those of the broker at its top, those of clients under `[client]`.
-fn read_file(path: &Path) -> Result<Vec<(&'static Key, String)>> {
+/// The keys of a file: those of the broker at its top, those of clients under `[client]`; and what it defines.
+fn read_file(path: &Path, definitions: &mut Definitions) -> Result<Vec<(&'static Key, String)>> {
     let text = std::fs::read_to_string(path).map_err(|e| ConfigError(format!("{}: {e}", path.display())))?;
     let table: toml::Table = text.parse().map_err(|e| ConfigError(format!("{}: {e}", path.display())))?;
     let mut found = Vec::new();
@@ -454,6 +481,7 @@ fn read_file(path: &Path) -> Result<Vec<(&'static Key, String)>> {
                     found.push(file_entry(path, name, value, Scope::Client)?);
                 }
             }
+            _ if definitions.read(path, name, value)? => {}
             _ => found.push(file_entry(path, name, value, Scope::Broker)?),
         }
     }

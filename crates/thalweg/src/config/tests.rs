@@ -103,6 +103,43 @@ fn lanes_are_clamped_by_their_maximum() {
 }
 
 #[test]
+fn topics_and_queues_are_defined_key_by_key() {
+    let file = "
+        memory_max = \"2GiB\"
+        [[topics]]
+        name = \"orders\"
+        partitions = 4
+        [[queues]]
+        name = \"jobs\"
+        lease_ms = 60_000
+        order = \"groups\"
+        dead_letter = \"dead\"
+        is_strict = true
+        [[queues]]
+        name = \"billing\"
+        topic = \"orders\"
+        start = \"live\"
+    ";
+    load(file, &[], &[]).expect("valid");
+    for (file, why) in [
+        ("queues = 1", "queues is a list: begin each with [[queues]]"),
+        ("[[queues]]\nlease_ms = 1", "[[queues]] number 1: name is missing"),
+        ("[[queues]]\nname = \"a\"\n[[queues]]\nname = \"a\"", "[[queues]] a: it is written twice"),
+        ("[[queues]]\nname = \"a/b\"", "[[queues]] a/b: name: "),
+        ("[[queues]]\nname = \"a\"\nlease = 1", "[[queues]] a: a queue has no setting 'lease'; it has lease_ms, "),
+        ("[[queues]]\nname = \"a\"\nlease_ms = 1.5", "[[queues]] a: lease_ms is a text, a number or a bool, not 1.5"),
+        ("[[queues]]\nname = \"a\"\nlease_ms = -1", "[[queues]] a: lease_ms: '-1' is not valid here: "),
+        ("[[queues]]\nname = \"a\"\nlease_ms = 999999999999", "[[queues]] a: lease_ms is at most 43200000"),
+        ("[[queues]]\nname = \"a\"\nstart = \"now\"", "[[queues]] a: start is earliest or live, not 'now'"),
+        ("[[topics]]\nname = \"a\"\nparts = 1", "[[topics]] a: a topic has no setting 'parts'; it has partitions, "),
+        ("[[topics]]\nname = \"a\"\npartitions = 0", "[[topics]] a: "),
+    ] {
+        let told = message(load(file, &[], &[]));
+        assert!(told.contains(why), "{told}");
+    }
+}
+
+#[test]
 fn sqs_requests_are_checked_where_there_are_credentials() {
     let auth = |file: &str| load(file, &[], &[]).and_then(|config| config.sqs_auth());
     assert!(matches!(auth(""), Ok(Auth::Off)));

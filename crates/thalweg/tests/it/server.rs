@@ -43,6 +43,8 @@ fn clean(mut command: Command) -> Command {
             command.env_remove(name);
         }
     }
+    // Most tests have no use for these doors, whose ports another may have.
+    command.env("THALWEG_PUBSUB", "off");
     command
 }
 
@@ -53,6 +55,8 @@ pub struct Launch {
     pub set: Vec<String>,
     /// What a shell does before it becomes the broker.
     pub shell: Option<&'static str>,
+    /// A configuration file with this text.
+    pub file: Option<String>,
     /// Where the standard output and error go instead of the log.
     pub output: Option<PathBuf>,
 }
@@ -75,6 +79,12 @@ impl Server {
     /// A broker with these keys of the configuration.
     pub fn with(set: &[&str]) -> Self {
         Self::launch(Launch { set: set.iter().map(|pair| (*pair).to_owned()).collect(), ..Launch::default() })
+    }
+
+    /// A broker with this configuration file, and these keys beside it.
+    pub fn with_file(text: &str, set: &[&str]) -> Self {
+        let set = set.iter().map(|pair| (*pair).to_owned()).collect();
+        Self::launch(Launch { set, file: Some(text.to_owned()), ..Launch::default() })
     }
 
     pub fn launch(launch: Launch) -> Self {
@@ -130,6 +140,13 @@ impl Server {
 
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("its status").is_none()
+    }
+
+    /// Where the Pub/Sub door is, which most tests do not open.
+    pub fn pubsub(&self) -> SocketAddr {
+        let ready = std::fs::read_to_string(self.folder.path().join("ready.json")).expect("it is ready");
+        let ready: serde_json::Value = serde_json::from_str(&ready).expect("JSON");
+        ready["pubsub"].as_str().expect("the door is open").parse().expect("an address")
     }
 
     pub fn url(&self, scheme: &str) -> String {
@@ -201,6 +218,11 @@ fn spawn(launch: &Launch, folder: &Path, addresses: [SocketAddr; 3]) -> (Child, 
     let [native, kafka, sqs] = addresses.map(|address| address.to_string());
     command.args(["serve", "--native", &native, "--http", "off", "--kafka", &kafka, "--sqs", &sqs]);
     command.arg("--ready-file").arg(&ready_file);
+    if let Some(text) = &launch.file {
+        let file = folder.join("config.toml");
+        std::fs::write(&file, text).expect("written");
+        command.arg("--config").arg(file);
+    }
     for pair in &launch.set {
         command.args(["--set", pair]);
     }

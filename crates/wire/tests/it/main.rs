@@ -1,4 +1,5 @@
 //! What can be tested from outside of the crate.
 
+mod queues;
 mod security;
 mod vectors;

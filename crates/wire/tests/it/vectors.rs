@@ -7,7 +7,7 @@
 use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;
 
-use crate::security;
+use crate::{queues, security};
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::groups::{Assignor, GroupState, MemberState};
 use engine::{
@@ -183,6 +183,7 @@ fn requests() -> Vec<Vector> {
                     compact: Some(true),
                     batch_bytes_max: Some(1 << 20),
                     arrival_times: Some(false),
+                    drop_consumed: None,
                 },
             },
         ),
@@ -190,6 +191,7 @@ fn requests() -> Vec<Vector> {
     ]);
     values.extend(group_requests().into_iter().map(|(name, value)| (name, Request::Group(value))));
     values.extend(security::requests().into_iter().map(|(name, value)| (name, Request::Security(value))));
+    values.extend(queues::requests().into_iter().map(|(name, value)| (name, Request::Queue(value))));
     let encode = |(i, (name, value)): (usize, (&str, Request))| {
         let correlation = 0x0100_0000 + i as u32;
         let mut buf = BytesMut::new();
@@ -267,10 +269,13 @@ fn responses() -> Vec<Vector> {
         .map(|kind| (format!("error_{}", kind.name()), Response::Error(Error::new(kind, "what to do, für alle"))));
     let security = security::responses().into_iter();
     let security = security.map(|(name, value)| (name.to_owned(), Response::Security(value)));
+    let queues = queues::responses().into_iter();
+    let queues = queues.map(|(name, value)| (name.to_owned(), Response::Queue(value)));
     answers
         .chain(errors)
         .chain(groups)
         .chain(security)
+        .chain(queues)
         .enumerate()
         .map(|(i, (name, value))| encode(i, name, value))
         .collect()

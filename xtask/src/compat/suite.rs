@@ -1,4 +1,4 @@
-//! `cargo xtask compat kafka`: clients and tools of Kafka, unchanged, go through what people do with them.
+//! `cargo xtask compat SYSTEM`: clients and tools of a system, unchanged, go through what people do with them.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -8,8 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::broker::{Broker, Wanted};
-use super::clients::{CLIENTS, Client, jars};
+use super::clients::Client;
+use super::lacks::Lacks;
 use super::report::{self, Report};
+use super::systems::{Peer, SYSTEMS, System};
 use crate::run::{Call, Outcome, root};
 
 /// A scenario has its own limit, which is shorter; a program that says nothing for so long is ended.
@@ -20,6 +22,8 @@ const LOGS: &str = "target/compat/logs";
 
 struct Options<'a> {
     clients: Vec<&'static Client>,
+    /// All, if none is named.
+    scenarios: Vec<&'a str>,
     broker: Wanted,
     json: Option<&'a str>,
     /// Where a page of the documentation goes.
@@ -28,11 +32,16 @@ struct Options<'a> {
     env: Vec<(&'static str, String)>,
 }
 
-pub fn run(args: &[&str]) -> Outcome {
-    let options = options(args)?;
+pub fn run(system: &'static System, args: &[&str]) -> Outcome {
+    let options = options(system, args)?;
     let mut reports = Vec::new();
-    if matches!(options.broker, Wanted::Peer) {
-        jars()?;
+    let (mut lacks, mut scenarios) = (None, options.scenarios);
+    if let Wanted::Peer(peer) = options.broker {
+        (peer.install)()?;
+        lacks = Some(Lacks::of(system.name, peer.name)?);
+        if scenarios.is_empty() {
+            scenarios.extend(peer.only);
+        }
     }
     let mut ready = Vec::new();
     for client in options.clients {
@@ -46,13 +55,16 @@ pub fn run(args: &[&str]) -> Outcome {
         }
     }
     fs::create_dir_all(root().join(LOGS)).map_err(|e| format!("{LOGS}: {e}"))?;
-    let mut broker = Broker::start(options.broker)?;
+    let mut broker = Broker::start(system, &options.broker)?;
     broker.env.extend(options.env);
     println!("== the broker is at {}", broker.address);
-    reports.extend(all(&ready, &broker, options.jobs));
+    reports.extend(all(&ready, &broker, &scenarios, options.jobs));
     drop(broker);
+    if let Some(lacks) = lacks {
+        reports.iter_mut().for_each(|report| lacks.apply(report));
+    }
     let json = options.json.map(|path| (path, format!("{:#}\n", report::to_json(&reports))));
-    let table = options.table.map(|path| (path, report::page(&reports)));
+    let table = options.table.map(|path| (path, report::page(system.page, &reports)));
     for (path, text) in json.into_iter().chain(table) {
         fs::write(path, text).map_err(|e| format!("{path}: {e}"))?;
     }
@@ -63,10 +75,11 @@ pub fn run(args: &[&str]) -> Outcome {
     }
 }
 
-/// Those of the clients of `--quick` that can be had here. What the others lack is said.
-pub fn quick() -> Vec<&'static str> {
+/// Those of a system's clients of `--quick` that can be had here. What the others lack is said.
+pub fn quick(system: &str) -> Vec<&'static str> {
     let mut there = Vec::new();
-    for client in CLIENTS.iter().filter(|client| client.is_quick) {
+    let clients = SYSTEMS.iter().filter(|each| each.name == system).flat_map(|system| system.clients);
+    for client in clients.filter(|client| client.is_quick) {
         match client.fetch() {
             Ok(()) => there.push(client.name),
             Err(why) => println!("== without {}: {why}", client.name),
@@ -75,45 +88,60 @@ pub fn quick() -> Vec<&'static str> {
     there
 }
 
-fn options<'a>(args: &[&'a str]) -> Outcome<Options<'a>> {
-    let mut options =
-        Options { clients: Vec::new(), broker: Wanted::Ours, json: None, table: None, jobs: 1, env: Vec::new() };
+fn options<'a>(system: &'static System, args: &[&'a str]) -> Outcome<Options<'a>> {
+    let mut options = Options {
+        clients: Vec::new(),
+        scenarios: Vec::new(),
+        broker: Wanted::Ours,
+        json: None,
+        table: None,
+        jobs: 1,
+        env: Vec::new(),
+    };
     let mut args = args.iter().copied();
     while let Some(arg) = args.next() {
-        if let Some(client) = CLIENTS.iter().find(|client| client.name == arg) {
+        if let Some(client) = system.clients.iter().find(|client| client.name == arg) {
             options.clients.push(client);
             continue;
         }
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg {
             "--address" => options.broker = Wanted::At(value()?.to_owned()),
-            "--peer" => options.broker = Wanted::Peer,
+            "--scenario" => options.scenarios.push(value()?),
             "--json" => options.json = Some(value()?),
             "--table" => options.table = Some(value()?),
             "--jobs" => options.jobs = value()?.parse().map_err(|e| format!("--jobs: {e}"))?,
             "--quick" => {
-                options.clients.extend(CLIENTS.iter().filter(|client| client.is_quick));
+                options.clients.extend(system.clients.iter().filter(|client| client.is_quick));
                 options.jobs = QUICK_JOBS;
             }
-            "--sasl-address" => options.env.push(("COMPAT_SASL", value()?.to_owned())),
-            "--sasl-tls-address" => options.env.push(("COMPAT_SASL_TLS", value()?.to_owned())),
-            "--ca" => options.env.push(("COMPAT_CA", value()?.to_owned())),
-            "--user" => options.env.push(("COMPAT_USER", value()?.to_owned())),
-            "--password" => options.env.push(("COMPAT_PASSWORD", value()?.to_owned())),
+            _ if arg == "--peer" || arg.starts_with("--peer=") => options.broker = Wanted::Peer(peer(system, arg)?),
             _ => {
-                let names: Vec<&str> = CLIENTS.iter().map(|client| client.name).collect();
-                return Err(format!("'{arg}' is no client ({}) and no option", names.join(", ")));
+                let Some((_, variable)) = system.options.iter().find(|(option, _)| *option == arg) else {
+                    let names: Vec<&str> = system.clients.iter().map(|client| client.name).collect();
+                    return Err(format!("'{arg}' is no client ({}) and no option", names.join(", ")));
+                };
+                options.env.push((variable, value()?.to_owned()));
             }
         }
     }
     if options.clients.is_empty() {
-        options.clients.extend(CLIENTS);
+        options.clients.extend(system.clients);
     }
     Ok(options)
 }
 
+/// Of `--peer`, the first, or `--peer=NAME`.
+fn peer(system: &'static System, arg: &str) -> Outcome<&'static Peer> {
+    let wanted = arg.strip_prefix("--peer=");
+    system.peers.iter().find(|peer| wanted.is_none_or(|wanted| wanted == peer.name)).ok_or_else(|| {
+        let names: Vec<&str> = system.peers.iter().map(|peer| peer.name).collect();
+        format!("'{arg}' is none of the peers ({})", names.join(", "))
+    })
+}
+
 /// All clients, a few at once, in the order of the table.
-fn all(clients: &[&Client], broker: &Broker, jobs: usize) -> Vec<Report> {
+fn all(clients: &[&Client], broker: &Broker, scenarios: &[&str], jobs: usize) -> Vec<Report> {
     let next = Mutex::new(clients.iter().enumerate());
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
@@ -123,7 +151,7 @@ fn all(clients: &[&Client], broker: &Broker, jobs: usize) -> Vec<Report> {
                 loop {
                     let Some((place, client)) = next.lock().ok().and_then(|mut next| next.next()) else { return };
                     let mut report = Report::new(client.name);
-                    if let Err(why) = one(client, broker, &mut report) {
+                    if let Err(why) = one(client, broker, scenarios, &mut report) {
                         report.fail("program", why);
                     }
                     sender.send((place, report)).unwrap_or_default();
@@ -137,8 +165,9 @@ fn all(clients: &[&Client], broker: &Broker, jobs: usize) -> Vec<Report> {
     reports.into_iter().map(|(_, report)| report).collect()
 }
 
-fn one(client: &Client, broker: &Broker, report: &mut Report) -> Outcome {
+fn one(client: &Client, broker: &Broker, scenarios: &[&str], report: &mut Report) -> Outcome {
     let call = broker.env.iter().fold(client.call().arg(&broker.address), |call, (name, value)| call.env(name, value));
+    let call = call.args(scenarios.iter().copied());
     let path = root().join(LOGS).join(format!("{}.log", client.name));
     let log = File::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
     let mut child = call.command().stdout(Stdio::piped()).stderr(log).spawn().map_err(|e| format!("{call}: {e}"))?;
@@ -171,16 +200,31 @@ fn one(client: &Client, broker: &Broker, report: &mut Report) -> Outcome {
 mod tests {
     use super::*;
 
+    fn kafka(args: &'static [&'static str]) -> Outcome<Options<'static>> {
+        options(SYSTEMS[0], args)
+    }
+
     #[test]
     fn what_it_takes_is_checked() {
-        assert_eq!(options(&[]).expect("all").clients.len(), CLIENTS.len());
-        let some = options(&["kcat", "--address", "127.0.0.1:9092", "sarama"]).expect("two");
+        let clients = SYSTEMS[0].clients;
+        assert_eq!(kafka(&[]).expect("all").clients.len(), clients.len());
+        let some = kafka(&["kcat", "--address", "127.0.0.1:9092", "sarama", "--scenario", "nulls"]).expect("two");
         assert_eq!(some.clients.iter().map(|client| client.name).collect::<Vec<_>>(), ["kcat", "sarama"]);
         assert!(matches!(some.broker, Wanted::At(address) if address == "127.0.0.1:9092"));
-        let quick = options(&["--quick"]).expect("a few");
-        assert!(quick.jobs > 1 && quick.clients.len() < CLIENTS.len());
-        for wrong in [&["--address"][..], &["nobody"], &["--jobs", "many"]] {
-            assert!(options(wrong).is_err(), "{wrong:?}");
+        assert_eq!(some.scenarios, ["nulls"]);
+        let quick = kafka(&["--quick", "--user", "alice"]).expect("a few");
+        assert!(quick.jobs > 1 && quick.clients.len() < clients.len());
+        assert_eq!(quick.env, [("COMPAT_USER", "alice".to_owned())]);
+        for wrong in [&["--address"][..], &["nobody"], &["--jobs", "many"], &["--peer=nobody"]] {
+            assert!(kafka(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn the_first_peer_is_the_one_that_nobody_named() {
+        let system = SYSTEMS.iter().find(|system| system.peers.len() > 1).expect("a system with two");
+        let named = |arg: &str| peer(system, arg).expect("a peer").name;
+        assert_eq!(named("--peer"), system.peers[0].name);
+        assert_eq!(named(&format!("--peer={}", system.peers[1].name)), system.peers[1].name);
     }
 }

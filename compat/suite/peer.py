@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Another server of the same protocol, which a suite is proved against.
+
+    peer.py [--until-eof] DIR COMMAND..     starts it on a free port, which is `{port}` in the command, until SIGTERM or
+                                            until its input ends
+
+DIR, which has to be new, gets its data and its log; DIR/ready.json then has its address, as `open`.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+READY_SECONDS = 120
+LOOK_SECONDS = 0.1
+ANSWER_SECONDS = 2
+
+
+def end_with_input():
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def answers(port):
+    """Whatever it makes of a request that is not one of its own, it is there then."""
+    with socket.socket() as connection:
+        connection.settimeout(ANSWER_SECONDS)
+        try:
+            connection.connect(("127.0.0.1", port))
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            return connection.recv(1) is not None
+        except ConnectionResetError:
+            return True
+        except OSError:
+            return False
+
+
+def main():
+    arguments = sys.argv[1:]
+    if arguments[0] == "--until-eof":
+        arguments.pop(0)
+        threading.Thread(target=end_with_input, daemon=True).start()
+    directory, *command = arguments
+    directory = pathlib.Path(directory).resolve()
+    directory.mkdir()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [word.replace("{port}", str(port)).replace("{dir}", str(directory)) for word in command]
+    with open(directory / "log", "w") as log:
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    try:
+        end = time.monotonic() + READY_SECONDS
+        while not answers(port):
+            if server.poll() is not None or time.monotonic() > end:
+                sys.exit(f"it is not there:\n{(directory / 'log').read_text()}")
+            time.sleep(LOOK_SECONDS)
+        part = directory / "ready.part"
+        part.write_text(json.dumps({"open": f"127.0.0.1:{port}"}))
+        part.rename(directory / "ready.json")
+        server.wait()
+    finally:
+        # A script may have started the server itself.
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
+
+
+main()

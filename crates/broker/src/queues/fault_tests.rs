@@ -1,0 +1,495 @@
+//! Queues through crashes, restarts, calls that are given up, and waits that nobody may forget.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::queue::{DEDUP_WINDOW_MS, DedupRule, MessageId, Order, QueueName, QueueRecord, QueueSettings};
+use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
+use storage::{RealDisk, Store, StoreSettings};
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::fetch::FETCH_WAIT_MAX;
+use crate::{Settings, Wakes};
+
+/// Only a failure reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn in_memory() -> Arc<Broker> {
+    Broker::start(Settings::default(), &[Handle::current()]).expect("starts")
+}
+
+fn on_disk(dir: &Path) -> Arc<Broker> {
+    let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
+    settings.journal.file_bytes = 1 << 20;
+    let opened = Store::open(Arc::new(RealDisk), dir, settings, crate::now_ms, &mut |_| {}).expect("opens");
+    Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("starts")
+}
+
+/// The directory as a process leaves it that is killed now.
+fn killed(dir: &Path) -> TempDir {
+    let left = TempDir::new().expect("a folder");
+    copy(dir, left.path());
+    left
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        match entry.file_type().expect("its type").is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).expect("copied")),
+        }
+    }
+}
+
+fn topic_name(name: &str) -> TopicName {
+    TopicName::parse(name).expect("a name")
+}
+
+fn new_queue(name: &str, settings: QueueSettings) -> NewQueue {
+    NewQueue { settings, ..NewQueue::new(QueueName::parse(name).expect("a name")) }
+}
+
+async fn create(broker: &Broker, name: &str, settings: QueueSettings) {
+    broker.create_queue(new_queue(name, settings)).await.expect("created");
+}
+
+async fn create_over(broker: &Broker, name: &str, topic: &str, start: QueueStart) {
+    let new = NewQueue { topic: Some(topic_name(topic)), start, ..new_queue(name, QueueSettings::default()) };
+    broker.create_queue(new).await.expect("created");
+}
+
+async fn send(broker: &Broker, queue: &str, message: OutMessage<'_>) -> Sent {
+    broker.send(queue, &[message]).await.expect("sent").remove(0).expect("taken")
+}
+
+fn message(body: &str) -> OutMessage<'_> {
+    OutMessage { body: body.as_bytes(), ..OutMessage::default() }
+}
+
+async fn publish(broker: &Broker, topic: &str, bodies: &[&str]) {
+    for body in bodies {
+        let mut builder = BatchBuilder::new();
+        builder.push(crate::now_ms() as i64, None, Some(body.as_bytes()), &[]).expect("small");
+        let batch = builder.finish().expect("a record");
+        broker.publish(topic, None, Acks::Committed, batch, &mut Wakes::default()).await.expect("published");
+    }
+}
+
+async fn receive(broker: &Arc<Broker>, queue: &str, max: usize) -> Vec<Received> {
+    broker.receive(queue, &Receive { max, ..Receive::default() }).await.expect("received")
+}
+
+/// One who waits for a message, longer than anybody is patient with a test.
+fn waiter(broker: &Arc<Broker>, queue: &'static str, wait: Duration) -> tokio::task::JoinHandle<Vec<Received>> {
+    let broker = broker.clone();
+    let wanted = Receive { wait, lease_ms: Some(600_000), ..Receive::default() };
+    tokio::spawn(async move { broker.receive(queue, &wanted).await.expect("received") })
+}
+
+async fn until_waiting(broker: &Broker, queue: &str, count: usize) {
+    let (cell, _) = broker.queue_cell(queue).await.expect("there");
+    while cell.waiting.load(Ordering::SeqCst) < count {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn in_time<T>(task: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, task).await.expect("in time")
+}
+
+fn bodies(messages: &[Received]) -> Vec<String> {
+    messages.iter().map(|message| String::from_utf8_lossy(message.message.body()).into_owned()).collect()
+}
+
+async fn all(broker: &Broker, queue: &str) -> BTreeSet<String> {
+    let peeked = broker.peek(queue, None, 1000).await.expect("seen");
+    peeked.iter().map(|peeked| String::from_utf8_lossy(peeked.message.body()).into_owned()).collect()
+}
+
+async fn total(broker: &Broker, queue: &str) -> u64 {
+    let counts = broker.queue_counts(queue).await.expect("counted");
+    counts.visible + counts.in_flight + counts.delayed
+}
+
+/// Numbers that are always the same (SplitMix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % sides as u64) as usize
+    }
+}
+
+/// What was promised so far.
+#[derive(Default)]
+struct Promised {
+    undone: BTreeSet<String>,
+    done: BTreeSet<String>,
+    /// Deduplication ids and where their messages are.
+    known: BTreeMap<String, MessageId>,
+}
+
+/// What a process that is killed now leaves behind holds what was promised.
+async fn check_left(dir: &Path, promised: &Promised, step: usize) {
+    let left = killed(dir);
+    let broker = on_disk(left.path());
+    assert_eq!(all(&broker, "jobs").await, promised.undone, "step {step}");
+    assert_eq!(total(&broker, "jobs").await, promised.undone.len() as u64, "step {step}");
+    for (id, sent) in &promised.known {
+        let again = OutMessage { group: Some(b"x"), dedup: Some(id), ..message("again") };
+        let again = send(&broker, "jobs", again).await;
+        assert_eq!((again.is_duplicate, again.id), (true, *sent), "step {step}: {id} is known");
+    }
+    let mut last: BTreeMap<Vec<u8>, String> = BTreeMap::new();
+    loop {
+        let got = receive(&broker, "jobs", 3).await;
+        if got.is_empty() {
+            break;
+        }
+        for one in &got {
+            let group = one.message.group().expect("a group").to_vec();
+            let body = String::from_utf8_lossy(one.message.body()).into_owned();
+            assert!(!promised.done.contains(&body), "step {step}: {body} was done with");
+            let before = last.insert(group, body.clone());
+            assert!(before.as_ref().is_none_or(|before| *before < body), "step {step}: {before:?} before {body}");
+        }
+        let receipts: Vec<Receipt> = got.iter().map(|one| one.receipt).collect();
+        broker.ack("jobs", &receipts).await.expect("answered");
+    }
+}
+
+async fn crash_everywhere(seed: u64, storage: Storage) {
+    let dir = TempDir::new().expect("a folder");
+    let mut dice = Dice(seed);
+    let settings =
+        QueueSettings { order: Order::Groups, dedup: DedupRule::Queue, is_strict: true, ..QueueSettings::default() };
+    let mut broker = on_disk(dir.path());
+    broker.create_queue(NewQueue { storage, ..new_queue("jobs", settings) }).await.expect("created");
+    let (mut promised, mut held): (Promised, Vec<Received>) = Default::default();
+    for step in 0..40 {
+        match dice.roll(12) {
+            0..=3 => {
+                let (body, group) = (format!("{step:04}"), ["x", "y", "z"][dice.roll(3)]);
+                let out = OutMessage { group: Some(group.as_bytes()), dedup: Some(&body), ..message(&body) };
+                let sent = send(&broker, "jobs", out).await;
+                promised.known.insert(body.clone(), sent.id);
+                promised.undone.insert(body);
+            }
+            4..=6 => held.extend(receive(&broker, "jobs", 1 + dice.roll(3)).await),
+            7 | 8 if !held.is_empty() => {
+                let one = held.remove(dice.roll(held.len()));
+                if broker.ack("jobs", &[one.receipt]).await.expect("answered")[0].is_ok() {
+                    let body = String::from_utf8_lossy(one.message.body()).into_owned();
+                    promised.undone.remove(&body);
+                    promised.done.insert(body);
+                }
+            }
+            9 if !held.is_empty() => {
+                let one = held.remove(dice.roll(held.len()));
+                broker.nack("jobs", &[(one.receipt, None)]).await.expect("answered");
+            }
+            10 if step > 20 => {
+                broker.purge_queue("jobs").await.expect("purged");
+                promised.done.append(&mut promised.undone);
+            }
+            11 => {
+                broker.stop().expect("stops");
+                drop(broker);
+                broker = on_disk(dir.path());
+            }
+            _ => broker.trim_logs(crate::now_ms()),
+        }
+        check_left(dir.path(), &promised, step).await;
+    }
+    assert!(!promised.done.is_empty() && !promised.known.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whenever_it_is_killed_a_queue_keeps_its_promises() {
+    for seed in 0..3 {
+        crash_everywhere(seed, Storage::Disk).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_a_queue_begins_and_what_was_purged_is_known_after_a_kill() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path());
+    broker.create_topic("log", TopicSettings::on_disk()).await.expect("created");
+    publish(&broker, "log", &["a", "b"]).await;
+    create_over(&broker, "live", "log", QueueStart::Live).await;
+    create_over(&broker, "purged", "log", QueueStart::Earliest).await;
+    create_over(&broker, "all", "log", QueueStart::Earliest).await;
+    broker.purge_queue("purged").await.expect("purged");
+    let left = killed(dir.path());
+    let broker = on_disk(left.path());
+    assert_eq!(total(&broker, "live").await, 0);
+    assert_eq!(total(&broker, "purged").await, 0);
+    assert_eq!(total(&broker, "all").await, 2);
+    publish(&broker, "log", &["c"]).await;
+    assert_eq!(bodies(&receive(&broker, "live", 10).await), ["c"]);
+    broker.seek_queue("purged", SeekTo::Earliest).await.expect("sought");
+    let left = killed(left.path());
+    let broker = on_disk(left.path());
+    assert_eq!(bodies(&receive(&broker, "purged", 10).await), ["a", "b", "c"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_done_with_stays_known_for_as_long_as_it_could_be_sent_again() {
+    for storage in [Storage::Disk, Storage::Sqlite] {
+        let dir = TempDir::new().expect("a folder");
+        let broker = on_disk(dir.path());
+        let settings = QueueSettings { dedup: DedupRule::Queue, ..QueueSettings::default() };
+        broker.create_queue(NewQueue { storage, ..new_queue("jobs", settings) }).await.expect("created");
+        let first = send(&broker, "jobs", OutMessage { dedup: Some("1"), ..message("a") }).await;
+        let got = receive(&broker, "jobs", 1).await;
+        broker.ack("jobs", &[got[0].receipt]).await.expect("answered")[0].expect("done with");
+        broker.trim_logs(crate::now_ms());
+        broker.stop().expect("stops");
+        drop(broker);
+        let broker = on_disk(dir.path());
+        let again = send(&broker, "jobs", OutMessage { dedup: Some("1"), ..message("a") }).await;
+        assert_eq!((again.is_duplicate, again.id), (true, first.id), "{storage:?}");
+        assert_eq!(total(&broker, "jobs").await, 0);
+        let (_, topic) = broker.queue_cell("jobs").await.expect("there");
+        let kept = topic.partitions()[0].extent();
+        assert!(kept.end > kept.start, "{DEDUP_WINDOW_MS} ms are not over");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_in_memory_is_there_after_a_restart_and_empty() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path());
+    let new = || NewQueue { storage: Storage::Memory, ..new_queue("quick", QueueSettings::default()) };
+    broker.create_queue(new()).await.expect("created");
+    send(&broker, "quick", message("a")).await;
+    broker.stop().expect("stops");
+    drop(broker);
+    let broker = on_disk(dir.path());
+    broker.create_queue(new()).await.expect("there");
+    assert_eq!(total(&broker, "quick").await, 0);
+    send(&broker, "quick", message("b")).await;
+    assert_eq!(bodies(&receive(&broker, "quick", 10).await), ["b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_kept_about_queues_of_topics_that_are_gone() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path());
+    broker.create_topic("log", TopicSettings::on_disk()).await.expect("created");
+    create_over(&broker, "view", "log", QueueStart::Earliest).await;
+    publish(&broker, "log", &["a", "b"]).await;
+    assert_eq!(receive(&broker, "view", 2).await.len(), 2);
+    broker.delete_topic("log").await.expect("deleted");
+    broker.delete_queue("view").await.expect("deleted");
+    broker.stop().expect("stops");
+    drop(broker);
+    let broker = on_disk(dir.path());
+    broker.restored_queues().await.expect("read");
+    let kept = broker.topic(engine::queue::QUEUES_TOPIC).expect("there");
+    // It is written down in the background.
+    let forgotten = async {
+        loop {
+            let mut newest: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
+            let each = |key: &[u8], value: Option<&[u8]>| {
+                if matches!(QueueRecord::decode(key, value)?, QueueRecord::Entry { .. } | QueueRecord::Cursor { .. }) {
+                    newest.insert(key.to_vec(), value.is_some());
+                }
+                Ok(())
+            };
+            broker.read_internal(&kept, each).await.expect("read");
+            assert_eq!(newest.len(), 3);
+            if newest.values().all(|is_there| !is_there) {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time(forgotten).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_not_over_another_topic_of_the_same_name() {
+    let dir = TempDir::new().expect("a folder");
+    let mut broker = on_disk(dir.path());
+    broker.create_topic("log", TopicSettings::on_disk()).await.expect("created");
+    create_over(&broker, "view", "log", QueueStart::Earliest).await;
+    publish(&broker, "log", &["a", "b"]).await;
+    assert_eq!(receive(&broker, "view", 1).await.len(), 1);
+    broker.delete_topic("log").await.expect("deleted");
+    broker.create_topic("log", TopicSettings::on_disk()).await.expect("created");
+    publish(&broker, "log", &["c", "d", "e"]).await;
+    for _ in 0..2 {
+        let counted = broker.queue_counts("view").await.map_err(|error| error.kind);
+        assert_eq!(counted, Err(ErrorKind::NotFound));
+        broker.stop().expect("stops");
+        drop(broker);
+        broker = on_disk(dir.path());
+    }
+    broker.delete_queue("view").await.expect("deleted");
+    create_over(&broker, "view", "log", QueueStart::Earliest).await;
+    assert_eq!(bodies(&receive(&broker, "view", 10).await), ["c", "d", "e"]);
+}
+
+#[tokio::test]
+async fn what_retention_took_keeps_nobody_from_what_is_left() {
+    let broker = in_memory();
+    let settings = TopicSettings { retention_bytes: 2000, storage: Storage::Memory, ..TopicSettings::default() };
+    broker.create_topic("log", settings).await.expect("created");
+    create_over(&broker, "view", "log", QueueStart::Earliest).await;
+    let bodies_sent: Vec<String> = (0..100).map(|i| format!("{i:03}")).collect();
+    publish(&broker, "log", &bodies_sent.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let left = all(&broker, "view").await;
+    assert!(left.len() > 1 && left.len() < 50, "{left:?}");
+    let first = receive(&broker, "view", 1).await;
+    assert_eq!(bodies(&first), left.iter().take(1).cloned().collect::<Vec<_>>());
+    assert_eq!(total(&broker, "view").await, left.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_goes_away_takes_nothing_with_it() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path());
+    let new = NewQueue { storage: Storage::Sqlite, ..new_queue("jobs", QueueSettings::default()) };
+    broker.create_queue(new).await.expect("created");
+    send(&broker, "jobs", message("a")).await;
+    broker.stop().expect("stops");
+    drop(broker);
+    let broker = on_disk(dir.path());
+    let id = broker.queue("jobs").await.expect("there").id;
+    let partition = broker.queue_cell("jobs").await.expect("there").1.partitions()[0].clone();
+    let leased = || partition.with_view(id, |view, _| view.queue.counts_kept().leased).expect("there");
+    let wanted = Receive { lease_ms: Some(600_000), ..Receive::default() };
+    let (mut given_up, mut attempts) = (0, 1);
+    while given_up < 20 {
+        let mut call = Box::pin(broker.receive("jobs", &wanted));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match call.as_mut().poll(&mut context) {
+            // The file was faster this time.
+            std::task::Poll::Ready(got) => {
+                let receipt = got.expect("received")[0].receipt;
+                broker.nack("jobs", &[(receipt, None)]).await.expect("answered")[0].expect("returned");
+                attempts += 1;
+            }
+            // It waits for the file, with the message leased.
+            std::task::Poll::Pending => given_up += u32::from(leased() == 1),
+        }
+        drop(call);
+        assert_eq!(leased(), 0);
+    }
+    let got = receive(&broker, "jobs", 1).await;
+    assert_eq!((bodies(&got), got[0].attempts), (vec!["a".to_owned()], attempts));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_a_file_has_no_more_are_passed() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path());
+    let settings = QueueSettings { order: Order::Groups, ..QueueSettings::default() };
+    broker.create_queue(NewQueue { storage: Storage::Sqlite, ..new_queue("jobs", settings) }).await.expect("created");
+    for body in ["a", "b", "c", "d"] {
+        send(&broker, "jobs", OutMessage { group: Some(body.as_bytes()), ..message(body) }).await;
+    }
+    let got = receive(&broker, "jobs", 10).await;
+    assert_eq!(bodies(&got), ["a", "b", "c", "d"]);
+    broker.ack("jobs", &[got[1].receipt, got[3].receipt]).await.expect("answered");
+    broker.stop().expect("stops");
+    drop(broker);
+    let broker = on_disk(dir.path());
+    broker.seek_queue("jobs", SeekTo::Earliest).await.expect("sought");
+    let again = bodies(&in_time(receive(&broker, "jobs", 10)).await);
+    assert!(again.contains(&"a".to_owned()) && again.contains(&"c".to_owned()), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_keeps_the_time_when_those_before_it_have_gone() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    send(&broker, "jobs", message("a")).await;
+    let held = Receive { lease_ms: Some(3000), ..Receive::default() };
+    assert_eq!(broker.receive("jobs", &held).await.expect("received").len(), 1);
+    let short: Vec<_> = (0..5).map(|_| waiter(&broker, "jobs", Duration::from_millis(200))).collect();
+    until_waiting(&broker, "jobs", 5).await;
+    let long = waiter(&broker, "jobs", FETCH_WAIT_MAX);
+    for one in short {
+        one.await.expect("ends");
+    }
+    let got = tokio::time::timeout(FETCH_WAIT_MAX / 2, long).await.expect("not at its own end");
+    assert_eq!(bodies(&got.expect("ends")), ["a"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_woken_for_nothing_wakes_nobody() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let waiting: Vec<_> = (0..2).map(|_| waiter(&broker, "jobs", Duration::from_millis(400))).collect();
+    until_waiting(&broker, "jobs", 2).await;
+    let (cell, _) = broker.queue_cell("jobs").await.expect("there");
+    for _ in 0..3 {
+        cell.wake_for_change();
+    }
+    for one in waiting {
+        assert!(one.await.expect("ends").is_empty());
+    }
+    let looks = cell.turn.load(Ordering::SeqCst);
+    assert!(looks < 60, "{looks} looks");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_messages_wake_as_many_who_wait() {
+    const COUNT: usize = 3000;
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let waiting: Vec<_> = (0..COUNT).map(|_| waiter(&broker, "jobs", FETCH_WAIT_MAX)).collect();
+    until_waiting(&broker, "jobs", COUNT).await;
+    // Some go away, some of them when they are woken.
+    waiting.iter().step_by(3).for_each(tokio::task::JoinHandle::abort);
+    let names: Vec<String> = (0..COUNT).map(|i| i.to_string()).collect();
+    for part in names.chunks(1000) {
+        let messages: Vec<OutMessage<'_>> = part.iter().map(|body| message(body)).collect();
+        broker.send("jobs", &messages).await.expect("sent");
+    }
+    let mut got = BTreeSet::new();
+    for one in waiting {
+        if let Ok(messages) = in_time(one).await {
+            assert_eq!(messages.len(), 1);
+            assert!(got.insert(bodies(&messages).remove(0)), "nobody else has it");
+        }
+    }
+    assert!(got.len() >= COUNT * 2 / 3 - 1, "{} woken", got.len());
+    let counts = broker.queue_counts("jobs").await.expect("counted");
+    assert!(counts.visible + counts.in_flight == COUNT as u64);
+    let stats = broker.stats().expect("metrics");
+    assert!(stats.contains(&format!("thalweg_queue_visible {}", counts.visible)), "{stats}");
+    assert!(stats.contains("thalweg_queue_waiting_receivers 0"), "{stats}");
+}
+
+#[tokio::test]
+async fn what_a_queue_cannot_promise_is_refused() {
+    let broker = in_memory();
+    let settings = QueueSettings { dedup: DedupRule::Queue, ..QueueSettings::default() };
+    let topic = TopicSettings { partitions: 3, storage: Storage::Memory, ..TopicSettings::default() };
+    broker.create_topic("wide", topic).await.expect("created");
+    let over_wide = NewQueue { topic: Some(topic_name("wide")), ..new_queue("q", settings.clone()) };
+    assert_eq!(broker.create_queue(over_wide).await.map_err(|error| error.kind), Err(ErrorKind::Invalid));
+    create(&broker, "jobs", settings).await;
+    let grown = broker.grow_topic("jobs", 2).await.map(|status| status.partitions.len());
+    assert_eq!(grown.map_err(|error| error.kind), Err(ErrorKind::Invalid));
+    let late = OutMessage { delay_ms: Some(u64::MAX), ..message("late") };
+    assert_eq!(broker.send("jobs", &[late]).await.map_err(|error| error.kind), Err(ErrorKind::Invalid));
+    // What is left of a queue that was not created to its end is its own when it is.
+    let left = TopicSettings { drop_consumed: true, storage: Storage::Memory, ..TopicSettings::default() };
+    broker.create_topic("half", left).await.expect("created");
+    assert!(broker.create_queue(new_queue("half", QueueSettings::default())).await.expect("created").owns_topic);
+}

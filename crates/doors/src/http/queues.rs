@@ -1,0 +1,594 @@
+//! Queues over HTTP: what they are, messages in and out, and what becomes of leases.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, Request, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use broker::{
+    Broker, NewQueue, OutMessage, QueueStart, Receipt, Receive, Received, Redrive, RedriveState, SeekTo, Sent,
+};
+use bytes::Bytes;
+use engine::queue::{
+    LeaseError, Message, MessageId, Phase, QueueDefinition, QueueName, QueueSettings, SettingValue, header,
+};
+use engine::{Error, ErrorKind, Offset, PartitionId, TopicName};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::codec::{self, BodyKind, Encoding, Query, Topic, WholeBody};
+use super::errors::{Failure, Result};
+use super::{Http, Peer};
+
+/// Queues in one answer to a list.
+const LIST_COUNT_DEFAULT: usize = 100;
+const LIST_COUNT_MAX: usize = 1000;
+/// Bytes of messages in one answer, beyond the first.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Messages that are looked at together.
+const PEEK_TOGETHER: usize = 16;
+const PEEK_COUNT_DEFAULT: usize = 10;
+
+pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
+    let query = Query::parse(&uri, &["prefix", "after", "max"])?;
+    let count_max = match query.get("max")?.unwrap_or(LIST_COUNT_DEFAULT) {
+        0 => return Err(Error::invalid("max: at least 1").into()),
+        given => given.min(LIST_COUNT_MAX),
+    };
+    let text = |name| query.text(name).unwrap_or_default();
+    let (definitions, is_last) = http.broker.queues(text("prefix"), text("after"), count_max).await?;
+    let mut queues = Vec::with_capacity(definitions.len());
+    for definition in definitions {
+        queues.push(shown(&http.broker, &definition).await?);
+    }
+    Ok(codec::json(StatusCode::OK, &json!({ "queues": queues, "is_last": is_last })))
+}
+
+pub(super) async fn create(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
+    Query::parse(request.uri(), &[])?;
+    let given: Map<String, Value> = optional_json(&http, request).await?.unwrap_or_default();
+    let mut new = NewQueue::new(QueueName::parse(&queue)?);
+    for (name, value) in given {
+        let text = || value.as_str().ok_or_else(|| Error::invalid(format!("{name} is a text, not {value}")));
+        match name.as_str() {
+            "topic" => new.topic = Some(TopicName::parse(text()?)?),
+            "storage" => new.storage = text()?.parse()?,
+            "start" => {
+                new.start = match text()? {
+                    "earliest" => QueueStart::Earliest,
+                    "live" => QueueStart::Live,
+                    other => return Err(Error::invalid(format!("start is earliest or live, not '{other}'")).into()),
+                }
+            }
+            setting => set(&mut new.settings, setting, &value)?,
+        }
+    }
+    let was_there = http.broker.queue(&queue).await.is_ok();
+    let definition = http.broker.create_queue(new).await?;
+    let code = if was_there { StatusCode::OK } else { StatusCode::CREATED };
+    Ok(codec::json(code, &shown(&http.broker, &definition).await?))
+}
+
+pub(super) async fn alter(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
+    Query::parse(request.uri(), &[])?;
+    let wanted: Map<String, Value> = whole_json(&http, request).await?;
+    if wanted.is_empty() {
+        return Err(Error::invalid("say what is to be different: lease_ms, attempts_max, dead_letter, ...").into());
+    }
+    let change = |definition: &mut QueueDefinition| {
+        wanted.iter().try_for_each(|(name, value)| set(&mut definition.settings, name, value))
+    };
+    let definition = http.broker.alter_queue(&queue, change).await?;
+    Ok(codec::json(StatusCode::OK, &shown(&http.broker, &definition).await?))
+}
+
+pub(super) async fn describe(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<Response> {
+    Query::parse(&uri, &[])?;
+    let definition = http.broker.queue(&queue).await?;
+    Ok(codec::json(StatusCode::OK, &shown(&http.broker, &definition).await?))
+}
+
+pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<StatusCode> {
+    Query::parse(&uri, &[])?;
+    http.broker.delete_queue(&queue).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A setting has to be what it is shown as; `null` takes away a text.
+fn set(settings: &mut QueueSettings, name: &str, value: &Value) -> engine::Result<()> {
+    let known = settings.named().into_iter().find(|(known, _)| *known == name).map(|(_, value)| value);
+    let text = match (known, value) {
+        (Some(SettingValue::Count(_)), Value::Number(count)) => count.to_string(),
+        (Some(SettingValue::Flag(_)), Value::Bool(flag)) => flag.to_string(),
+        (Some(SettingValue::Text(_)), Value::String(text)) => text.clone(),
+        (Some(SettingValue::Text(_)), Value::Null) => String::new(),
+        // It says which names are known.
+        (None, _) => String::new(),
+        (Some(_), _) => return Err(Error::invalid(format!("{name}: {value} is not valid here"))),
+    };
+    settings.set(name, &text)
+}
+
+async fn shown(broker: &Broker, definition: &QueueDefinition) -> Result<Value> {
+    let counts = match broker.queue_counts(definition.name.as_str()).await {
+        Ok(counts) => json!({
+            "visible": counts.visible,
+            "in_flight": counts.in_flight,
+            "delayed": counts.delayed,
+            "bytes": counts.bytes,
+            "oldest_ms": counts.oldest_ms,
+            "noisy_groups": counts.noisy_groups,
+        }),
+        // Its topic was deleted.
+        Err(error) if error.kind == ErrorKind::NotFound => Value::Null,
+        Err(error) => return Err(error.into()),
+    };
+    let setting = |(name, value): (&str, SettingValue)| {
+        let value = match value {
+            SettingValue::Count(count) => json!(count),
+            SettingValue::Flag(flag) => json!(flag),
+            SettingValue::Text(text) => json!(Some(text).filter(|text| !text.is_empty())),
+        };
+        (name.to_owned(), value)
+    };
+    Ok(json!({
+        "queue": definition.name.as_str(),
+        "topic": definition.topic.as_str(),
+        "owns_topic": definition.owns_topic,
+        "created_ms": definition.created_ms,
+        "altered_ms": definition.altered_ms,
+        "settings": definition.settings.named().into_iter().map(setting).collect::<Map<_, _>>(),
+        "counts": counts,
+    }))
+}
+
+async fn whole_json<T: for<'de> Deserialize<'de>>(http: &Http, request: Request) -> Result<T> {
+    let (head, body) = request.into_parts();
+    let body = codec::read_body(body, &http.bodies).await?;
+    codec::expect_json(&head.headers)?;
+    codec::parse_json(&body.bytes)
+}
+
+/// Nothing where there is no body.
+async fn optional_json<T: for<'de> Deserialize<'de>>(http: &Http, request: Request) -> Result<Option<T>> {
+    let (head, body) = request.into_parts();
+    let body = codec::read_body(body, &http.bodies).await?;
+    if body.bytes.is_empty() {
+        return Ok(None);
+    }
+    codec::expect_json(&head.headers)?;
+    codec::parse_json(&body.bytes).map(Some)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MessagesIn {
+    messages: Vec<MessageIn>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MessageIn {
+    body: String,
+    #[serde(default)]
+    group: Option<String>,
+    #[serde(default)]
+    dedup: Option<String>,
+    #[serde(default)]
+    delay_ms: Option<u64>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    encoding: Encoding,
+}
+
+/// A message on its way in, with bytes of its own.
+#[derive(Default)]
+struct Draft {
+    body: Bytes,
+    group: Option<Bytes>,
+    dedup: Option<String>,
+    delay_ms: Option<u64>,
+    headers: Vec<(String, Bytes)>,
+}
+
+impl MessageIn {
+    fn decode(self) -> engine::Result<Draft> {
+        let Self { body, group, dedup, delay_ms, headers, encoding } = self;
+        let header = |(name, value): (String, String)| {
+            if name.starts_with(header::PREFIX) {
+                let message = format!("header {name}: those that begin with thalweg. are the broker's own");
+                return Err(Error::invalid(message));
+            }
+            Ok((name, encoding.decode("header", value)?))
+        };
+        Ok(Draft {
+            body: encoding.decode("body", body)?,
+            group: group.map(|group| encoding.decode("group", group)).transpose()?,
+            dedup,
+            delay_ms,
+            headers: headers.into_iter().map(header).collect::<engine::Result<_>>()?,
+        })
+    }
+}
+
+pub(super) async fn send(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
+    let query = Query::parse(request.uri(), &["group", "dedup", "delay_ms"])?;
+    let kind = BodyKind::of_records(request.headers())?;
+    let template = || -> Result<Draft> {
+        let group = query.text("group").map(|group| Bytes::copy_from_slice(group.as_bytes()));
+        let dedup = query.text("dedup").map(str::to_owned);
+        Ok(Draft { group, dedup, delay_ms: query.get("delay_ms")?, ..Draft::default() })
+    };
+    let body = codec::read_body(request.into_body(), &http.bodies).await?;
+    let drafts: Vec<Draft> = match kind {
+        BodyKind::Value => vec![Draft { body: body.bytes.clone(), ..template()? }],
+        BodyKind::Lines => {
+            let lines = body.bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+            let line = |line: &[u8]| {
+                let line = body.bytes.slice_ref(line.strip_suffix(b"\r").unwrap_or(line));
+                Ok(Draft { body: line, ..template()? })
+            };
+            lines.map(line).collect::<Result<_>>()?
+        }
+        BodyKind::Json => {
+            if ["group", "dedup", "delay_ms"].iter().any(|name| query.text(name).is_some()) {
+                return Err(
+                    Error::invalid("with application/json, group, dedup and delay_ms stand in the messages").into()
+                );
+            }
+            decode_messages(&body)?
+        }
+    };
+    let sent = send_drafts(&http.broker, &queue, &drafts).await?;
+    Ok(codec::json(StatusCode::OK, &json!({ "messages": sent })))
+}
+
+fn decode_messages(body: &WholeBody) -> Result<Vec<Draft>> {
+    let MessagesIn { messages } = codec::parse_json(&body.bytes)?;
+    let numbered = messages.into_iter().enumerate().map(|(i, message)| {
+        message.decode().map_err(|error| Error { message: format!("message {i}: {}", error.message), ..error })
+    });
+    Ok(numbered.collect::<engine::Result<_>>()?)
+}
+
+/// What became of each. Where none was taken, that is the answer.
+async fn send_drafts(broker: &Broker, queue: &str, drafts: &[Draft]) -> Result<Vec<Value>> {
+    let headers: Vec<Vec<(&str, &[u8])>> = drafts
+        .iter()
+        .map(|draft| draft.headers.iter().map(|(name, value)| (&name[..], &value[..])).collect())
+        .collect();
+    let out = drafts.iter().zip(&headers).map(|(draft, headers)| OutMessage {
+        body: &draft.body,
+        group: draft.group.as_deref(),
+        dedup: draft.dedup.as_deref(),
+        headers,
+        delay_ms: draft.delay_ms,
+    });
+    let sent = broker.send(queue, &out.collect::<Vec<_>>()).await?;
+    if !sent.iter().any(engine::Result::is_ok)
+        && let Some(Err(error)) = sent.first()
+    {
+        return Err(error.clone().into());
+    }
+    let one = |sent: engine::Result<Sent>| match sent {
+        Ok(Sent { id, partition, offset, is_duplicate }) => {
+            json!({ "id": id.to_string(), "partition": partition, "offset": offset, "is_duplicate": is_duplicate })
+        }
+        Err(error) => json!(Failure::from(error).body()),
+    };
+    Ok(sent.into_iter().map(one).collect())
+}
+
+/// A message as a client reads it.
+#[derive(Serialize)]
+struct MessageOut<'a> {
+    id: String,
+    partition: PartitionId,
+    offset: Offset,
+    sent_ms: u64,
+    attempts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_received_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    phase: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due_ms: Option<u64>,
+    /// The queue whose dead letter it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'a str>,
+    group: Option<Cow<'a, str>>,
+    headers: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    body: Cow<'a, str>,
+    encoding: Encoding,
+}
+
+impl<'a> MessageOut<'a> {
+    fn new(id: MessageId, partition: PartitionId, message: &'a Message, attempts: u32) -> Self {
+        let values = message.headers().map(|(_, value)| value);
+        let encoding = Encoding::of([Some(message.body()), message.group()].into_iter().flatten().chain(values));
+        let header = |(name, value): (&'a Bytes, &'a Bytes)| (String::from_utf8_lossy(name), encoding.encode(value));
+        Self {
+            id: id.to_string(),
+            partition,
+            offset: message.offset(),
+            sent_ms: message.sent_ms(),
+            attempts,
+            receipt: None,
+            first_received_ms: None,
+            phase: None,
+            due_ms: None,
+            source: message.header(header::SOURCE),
+            group: message.group().map(|group| encoding.encode(group)),
+            headers: message.headers().map(header).collect(),
+            body: encoding.encode(message.body()),
+            encoding,
+        }
+    }
+}
+
+pub(super) async fn receive(
+    State(http): State<Arc<Http>>,
+    Topic(queue): Topic,
+    peer: Peer,
+    uri: Uri,
+) -> Result<Response> {
+    let query = Query::parse(&uri, &["max", "wait_ms", "lease_ms"])?;
+    let max = match query.get("max")?.unwrap_or(1) {
+        0 => return Err(Error::invalid("max: at least 1").into()),
+        given => given.min(broker::RECEIVE_MAX),
+    };
+    let wanted = Receive {
+        max,
+        bytes_max: ANSWER_BYTES_MAX,
+        lease_ms: query.get("lease_ms")?,
+        wait: Duration::from_millis(query.get("wait_ms")?.unwrap_or_default()),
+    };
+    let definition = http.broker.queue(&queue).await?;
+    let received = wait_for_messages(&http.broker, &queue, &wanted, peer).await?;
+    let mut messages = Vec::with_capacity(received.len());
+    for one in &received {
+        let receipt = http.broker.seal(&definition, &one.receipt)?;
+        messages.push(MessageOut {
+            receipt: Some(receipt),
+            first_received_ms: Some(one.first_received_ms),
+            ..MessageOut::new(one.id, one.receipt.partition, &one.message, one.attempts)
+        });
+    }
+    let lease_ms = wanted.lease_ms.unwrap_or(definition.settings.lease_ms);
+    Ok(codec::json(StatusCode::OK, &json!({ "lease_ms": lease_ms, "messages": messages })))
+}
+
+/// Waits as long as the client asks, but not past the begin of the drain.
+async fn wait_for_messages(
+    broker: &Arc<Broker>,
+    queue: &str,
+    wanted: &Receive,
+    mut peer: Peer,
+) -> engine::Result<Vec<Received>> {
+    tokio::select! {
+        received = broker.receive(queue, wanted) => received,
+        () = peer.drain.begun() => broker.receive(queue, &Receive { wait: Duration::ZERO, ..*wanted }).await,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AcksIn {
+    receipts: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NacksIn {
+    receipts: Vec<String>,
+    #[serde(default)]
+    delay_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExtensionsIn {
+    receipts: Vec<String>,
+    lease_ms: u64,
+}
+
+pub(super) async fn ack(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
+    Query::parse(request.uri(), &[])?;
+    let AcksIn { receipts } = whole_json(&http, request).await?;
+    let (broker, name) = (&http.broker, &queue);
+    settle(broker, name, receipts, async |receipts| broker.ack(name, &receipts).await).await
+}
+
+pub(super) async fn nack(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
+    Query::parse(request.uri(), &[])?;
+    let NacksIn { receipts, delay_ms } = whole_json(&http, request).await?;
+    let (broker, name) = (&http.broker, &queue);
+    settle(broker, name, receipts, async |receipts| {
+        let leases: Vec<_> = receipts.into_iter().map(|receipt| (receipt, delay_ms)).collect();
+        broker.nack(name, &leases).await
+    })
+    .await
+}
+
+pub(super) async fn extend(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
+    Query::parse(request.uri(), &[])?;
+    let ExtensionsIn { receipts, lease_ms } = whole_json(&http, request).await?;
+    let (broker, name) = (&http.broker, &queue);
+    settle(broker, name, receipts, async |receipts| {
+        let leases: Vec<_> = receipts.into_iter().map(|receipt| (receipt, lease_ms)).collect();
+        broker.extend(name, &leases).await
+    })
+    .await
+}
+
+/// Does something to the leases whose receipts are of this queue, and says how often that was done, and why not to the
+/// others.
+async fn settle(
+    broker: &Broker,
+    queue: &str,
+    texts: Vec<String>,
+    change: impl AsyncFnOnce(Vec<Receipt>) -> engine::Result<Vec<Result<(), LeaseError>>>,
+) -> Result<Response> {
+    if texts.is_empty() || texts.len() > broker::RECEIVE_MAX {
+        let message = format!("receipts: 1 to {} at a time, not {}", broker::RECEIVE_MAX, texts.len());
+        return Err(Error::invalid(message).into());
+    }
+    let definition = broker.queue(queue).await?;
+    let receipts: Vec<Option<Receipt>> = texts.iter().map(|text| broker.unseal(&definition, text).ok()).collect();
+    let mut answers = change(receipts.iter().flatten().copied().collect()).await?.into_iter();
+    let (mut done, mut refused) = (0, Vec::new());
+    for (text, receipt) in texts.iter().zip(receipts) {
+        let why = match receipt.and_then(|_| answers.next()) {
+            Some(Ok(())) => {
+                done += 1;
+                continue;
+            }
+            Some(Err(LeaseError::Gone)) => "gone",
+            Some(Err(LeaseError::Expired)) => "expired",
+            Some(Err(LeaseError::NotLeased)) => "not_leased",
+            Some(Err(LeaseError::TooLong)) => "too_long",
+            None => "invalid",
+        };
+        refused.push(json!({ "receipt": text, "reason": why }));
+    }
+    Ok(codec::json(StatusCode::OK, &json!({ "done": done, "refused": refused })))
+}
+
+pub(super) async fn peek(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<Response> {
+    let query = Query::parse(&uri, &["after", "max"])?;
+    let mut after = query.text("after").map(parse_place).transpose()?;
+    let max = match query.get("max")?.unwrap_or(PEEK_COUNT_DEFAULT) {
+        0 => return Err(Error::invalid("max: at least 1").into()),
+        given => given.min(broker::PEEK_MAX),
+    };
+    let (mut body, mut count) = (b"{\"messages\":[".to_vec(), 0);
+    while count < max && body.len() < ANSWER_BYTES_MAX {
+        let found = http.broker.peek(&queue, after, PEEK_TOGETHER.min(max - count)).await?;
+        if found.is_empty() {
+            break;
+        }
+        for peeked in &found {
+            if body.len() >= ANSWER_BYTES_MAX {
+                break;
+            }
+            let phase = match peeked.phase {
+                Phase::Leased => "leased",
+                Phase::Delayed => "delayed",
+                Phase::Waiting | Phase::Left => "waiting",
+            };
+            let message = MessageOut::new(peeked.id, peeked.partition, &peeked.message, peeked.attempts);
+            if count > 0 {
+                body.push(b',');
+            }
+            codec::write_json(&mut body, &MessageOut { phase: Some(phase), due_ms: peeked.due_ms, ..message });
+            after = Some((peeked.partition, peeked.message.offset()));
+            count += 1;
+        }
+    }
+    let next = after.map(|(partition, offset)| format!("{partition}:{offset}")).filter(|_| count > 0);
+    body.extend_from_slice(format!("],\"next\":{}}}", json!(next)).as_bytes());
+    Ok(codec::bytes(StatusCode::OK, "application/json", body))
+}
+
+fn parse_place(text: &str) -> Result<(PartitionId, Offset)> {
+    let place = text.split_once(':').and_then(|(p, offset)| Some((p.parse().ok()?, offset.parse().ok()?)));
+    place.ok_or_else(|| Error::invalid(format!("after: '{text}' is not <partition>:<offset>")).into())
+}
+
+pub(super) async fn purge(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<Response> {
+    Query::parse(&uri, &[])?;
+    let purged = http.broker.purge_queue(&queue).await?;
+    Ok(codec::json(StatusCode::OK, &json!({ "purged": purged })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SeekIn {
+    #[serde(default)]
+    to: Option<String>,
+    #[serde(default)]
+    timestamp_ms: Option<i64>,
+}
+
+pub(super) async fn seek(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<StatusCode> {
+    Query::parse(request.uri(), &[])?;
+    let given: SeekIn = whole_json(&http, request).await?;
+    let to = match (given.to.as_deref(), given.timestamp_ms) {
+        (Some("earliest"), None) => SeekTo::Earliest,
+        (Some("end"), None) => SeekTo::End,
+        (None, Some(timestamp_ms)) => SeekTo::Time(timestamp_ms),
+        _ => return Err(Error::invalid("give to, which is earliest or end, or timestamp_ms").into()),
+    };
+    http.broker.seek_queue(&queue, to).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RedriveIn {
+    #[serde(default)]
+    to: Option<String>,
+    #[serde(default)]
+    rate: Option<u32>,
+}
+
+pub(super) async fn start_redrive(
+    State(http): State<Arc<Http>>,
+    Topic(queue): Topic,
+    request: Request,
+) -> Result<Response> {
+    Query::parse(request.uri(), &[])?;
+    let RedriveIn { to, rate } = optional_json(&http, request).await?.unwrap_or_default();
+    let redrive = http.broker.start_redrive(&queue, to.as_deref(), rate).await?;
+    let begun = http.broker.redrives(&queue).into_iter().find(|begun| begun.id == redrive);
+    let begun =
+        begun.ok_or_else(|| Error::new(ErrorKind::Internal, "a move of messages was begun and is not known"))?;
+    Ok(codec::json(StatusCode::ACCEPTED, &shown_redrive(&begun)))
+}
+
+pub(super) async fn list_redrives(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<Response> {
+    Query::parse(&uri, &[])?;
+    http.broker.queue(&queue).await?;
+    let redrives: Vec<Value> = http.broker.redrives(&queue).iter().map(shown_redrive).collect();
+    Ok(codec::json(StatusCode::OK, &json!({ "redrives": redrives })))
+}
+
+pub(super) async fn cancel_redrive(
+    State(http): State<Arc<Http>>,
+    Path((queue, redrive)): Path<(String, String)>,
+    uri: Uri,
+) -> Result<Response> {
+    Query::parse(&uri, &[])?;
+    let id = codec::parse("redrive", &redrive)?;
+    if !http.broker.redrives(&queue).iter().any(|of_queue| of_queue.id == id) {
+        return Err(Error::not_found(format!("queue {queue} has no move of messages {id}")).into());
+    }
+    Ok(codec::json(StatusCode::OK, &shown_redrive(&http.broker.cancel_redrive(id)?)))
+}
+
+fn shown_redrive(redrive: &Redrive) -> Value {
+    let state = match redrive.state {
+        RedriveState::Running => "running",
+        RedriveState::Completed => "completed",
+        RedriveState::Cancelling => "cancelling",
+        RedriveState::Cancelled => "cancelled",
+        RedriveState::Failed => "failed",
+    };
+    json!({
+        "redrive": redrive.id,
+        "from": redrive.from,
+        "to": redrive.to,
+        "rate": redrive.rate,
+        "started_ms": redrive.started_ms,
+        "state": state,
+        "moved": redrive.moved,
+        "to_move": redrive.to_move,
+        "failure": redrive.failure,
+    })
+}

@@ -1,0 +1,398 @@
+//! Requests of queues into calls of the broker, and the leases that a connection holds.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{Broker, OutMessage, QueueStart, Receipt, SeekTo, now_ms};
+use bytes::Bytes;
+use engine::queue::{
+    LeaseError, Message, MessageId, Phase, QueueDefinition, QueueId, QueueName, QueueSettings, header,
+};
+use engine::{Error, ErrorKind, Offset, PartitionId, Result, Start, TopicName};
+use parking_lot::Mutex;
+use wire::frame::BODY_BYTES_MAX;
+use wire::queues::{
+    LeaseAnswer, MessageInfo, MessagePhase, Named, NewQueue, PeekedMessage, QueueCounts, QueueInfo, Receive,
+    ReceivedMessage, RedriveInfo, RedriveState, Sent,
+};
+use wire::{QueueRequest, QueueResponse, Response};
+
+/// Queues in one answer to a list.
+const LIST_COUNT_MAX: u32 = 1000;
+/// Bytes of messages in one answer, beyond the first.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Messages that one connection has leased at a time, where they go back with its end.
+const HELD_MAX: usize = 65_536;
+/// Messages that are looked at together.
+const PEEK_TOGETHER: usize = 16;
+/// What a received message takes on the wire beside what it is.
+const RECEIVED_BYTES: usize = 96;
+
+/// What a connection has leased, and what goes back when it ends.
+#[derive(Default)]
+pub(super) struct Held(HashMap<(QueueId, Receipt), HeldLease>);
+
+struct HeldLease {
+    queue: QueueName,
+    /// After that it is nobody's, or another's.
+    until_ms: u64,
+}
+
+impl Held {
+    fn check_room(&mut self, more: usize) -> Result<()> {
+        if self.0.len() + more > HELD_MAX {
+            let now = now_ms();
+            self.0.retain(|_, lease| lease.until_ms > now);
+        }
+        match self.0.len() + more <= HELD_MAX {
+            true => Ok(()),
+            false => Err(Error::busy(format!(
+                "a connection has at most {HELD_MAX} messages at a time: acknowledge some, or connect once more"
+            ))),
+        }
+    }
+
+    fn take(&mut self, queue: &QueueDefinition, receipt: Receipt, lease_ms: u64) {
+        let until_ms = now_ms().saturating_add(lease_ms);
+        self.0.insert((queue.id, receipt), HeldLease { queue: queue.name.clone(), until_ms });
+    }
+
+    fn extend(&mut self, queue: QueueId, receipt: Receipt, lease_ms: u64) {
+        if let Some(lease) = self.0.get_mut(&(queue, receipt)) {
+            lease.until_ms = now_ms().saturating_add(lease_ms);
+        }
+    }
+
+    /// The connection has ended: all that it still has goes back.
+    pub(super) fn release(&mut self, broker: &Arc<Broker>) {
+        let (now, mut by_queue) = (now_ms(), HashMap::<QueueName, Vec<Receipt>>::new());
+        for ((_, receipt), lease) in self.0.drain().filter(|(_, lease)| lease.until_ms > now) {
+            by_queue.entry(lease.queue).or_default().push(receipt);
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            // The process ends; the leases do so by themselves.
+            return;
+        };
+        for (queue, receipts) in by_queue {
+            let broker = broker.clone();
+            runtime.spawn(async move {
+                if let Err(error) = broker.release(queue.as_str(), &receipts).await {
+                    tracing::debug!(%queue, %error, "leases of a connection that is gone end by themselves");
+                }
+            });
+        }
+    }
+}
+
+/// What the broker says to a request.
+pub(super) async fn answer(broker: &Arc<Broker>, held: &Mutex<Held>, request: QueueRequest) -> Result<Response> {
+    let response = match request {
+        QueueRequest::Create(new) => {
+            let definition = broker.create_queue(new_queue(new)?).await?;
+            QueueResponse::Created(info(broker, &definition).await?)
+        }
+        QueueRequest::Alter { queue, settings } => {
+            let change = |definition: &mut QueueDefinition| set(&mut definition.settings, &settings);
+            let definition = broker.alter_queue(&queue, change).await?;
+            QueueResponse::Altered(info(broker, &definition).await?)
+        }
+        QueueRequest::Delete { queue } => {
+            broker.delete_queue(&queue).await?;
+            QueueResponse::Deleted
+        }
+        QueueRequest::Describe { queue } => {
+            let definition = broker.queue(&queue).await?;
+            QueueResponse::Described(info(broker, &definition).await?)
+        }
+        QueueRequest::List { prefix, after, count_max } => list(broker, &prefix, &after, count_max).await?,
+        QueueRequest::Send { queue, is_move, messages } => send(broker, &queue, is_move, &messages).await?,
+        QueueRequest::Receive(receive) => self::receive(broker, held, receive).await?,
+        QueueRequest::Ack { queue, receipts } => {
+            let leases = receipts.into_iter().map(|receipt| (receipt, ())).collect();
+            let (_, answers) = settle(broker, Some(held), &queue, leases, async |leases: &[(Receipt, ())]| {
+                let receipts: Vec<Receipt> = leases.iter().map(|(receipt, ())| *receipt).collect();
+                broker.ack(&queue, &receipts).await
+            })
+            .await?;
+            QueueResponse::Acked(answers)
+        }
+        QueueRequest::Nack { queue, leases } => {
+            let nack = async |leases: &[(Receipt, Option<u64>)]| broker.nack(&queue, leases).await;
+            QueueResponse::Nacked(settle(broker, Some(held), &queue, leases, nack).await?.1)
+        }
+        QueueRequest::Extend { queue, leases } => {
+            let extend = async |leases: &[(Receipt, u64)]| broker.extend(&queue, leases).await;
+            let (extended, answers) = settle(broker, None, &queue, leases, extend).await?;
+            let (id, mut held) = (broker.queue(&queue).await?.id, held.lock());
+            extended.into_iter().for_each(|(receipt, lease_ms)| held.extend(id, receipt, lease_ms));
+            QueueResponse::Extended(answers)
+        }
+        QueueRequest::Peek { queue, after, count_max } => peek(broker, &queue, after, count_max).await?,
+        QueueRequest::Purge { queue } => QueueResponse::Purged(broker.purge_queue(&queue).await?),
+        QueueRequest::Seek { queue, to } => {
+            broker.seek_queue(&queue, seek_to(&to)?).await?;
+            QueueResponse::Sought
+        }
+        QueueRequest::StartRedrive { queue, to, rate } => {
+            QueueResponse::RedriveStarted(broker.start_redrive(&queue, to.as_deref(), rate).await?)
+        }
+        QueueRequest::ListRedrives { queue } => {
+            let definition = broker.queue(&queue).await?;
+            QueueResponse::Redrives(broker.redrives(definition.name.as_str()).into_iter().map(redrive).collect())
+        }
+        QueueRequest::CancelRedrive { redrive: id } => {
+            QueueResponse::RedriveCancelled(redrive(broker.cancel_redrive(id)?))
+        }
+    };
+    Ok(Response::Queue(response))
+}
+
+fn set(settings: &mut QueueSettings, named: &Named) -> Result<()> {
+    named.iter().try_for_each(|(name, value)| settings.set(name, value))
+}
+
+fn new_queue(new: NewQueue) -> Result<broker::NewQueue> {
+    let mut settings = QueueSettings::default();
+    set(&mut settings, &new.settings)?;
+    Ok(broker::NewQueue {
+        topic: Some(new.topic).filter(|topic| !topic.is_empty()).map(|topic| TopicName::parse(&topic)).transpose()?,
+        start: if new.is_live { QueueStart::Live } else { QueueStart::Earliest },
+        storage: new.storage,
+        settings,
+        notes: new.notes.into_iter().collect(),
+        ..broker::NewQueue::new(QueueName::parse(&new.queue)?)
+    })
+}
+
+async fn info(broker: &Broker, definition: &QueueDefinition) -> Result<QueueInfo> {
+    let counts = match broker.queue_counts(definition.name.as_str()).await {
+        Ok(counts) => Some(QueueCounts {
+            visible: counts.visible,
+            in_flight: counts.in_flight,
+            delayed: counts.delayed,
+            bytes: counts.bytes,
+            oldest_ms: counts.oldest_ms,
+            noisy_groups: counts.noisy_groups,
+        }),
+        // Its topic was deleted.
+        Err(error) if error.kind == ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let text = |(name, value): (&str, engine::queue::SettingValue)| (name.to_owned(), value.to_string());
+    Ok(QueueInfo {
+        queue: definition.name.to_string(),
+        topic: definition.topic.to_string(),
+        owns_topic: definition.owns_topic,
+        created_ms: definition.created_ms,
+        altered_ms: definition.altered_ms,
+        settings: definition.settings.named().into_iter().map(text).collect(),
+        notes: definition.notes.clone().into_iter().collect(),
+        counts,
+    })
+}
+
+async fn list(broker: &Broker, prefix: &str, after: &str, count_max: u32) -> Result<QueueResponse> {
+    let count_max = count_max.clamp(1, LIST_COUNT_MAX) as usize;
+    let (definitions, is_last) = broker.queues(prefix, after, count_max).await?;
+    let mut queues = Vec::with_capacity(definitions.len());
+    for definition in definitions {
+        queues.push(QueueInfo { notes: Named::new(), ..info(broker, &definition).await? });
+    }
+    Ok(QueueResponse::Queues { queues, is_last })
+}
+
+/// Headers of the broker's own are for messages that were elsewhere before.
+fn check_header(name: &str, is_move: bool) -> Result<()> {
+    let is_own = name.starts_with(header::PREFIX);
+    match is_own && (!is_move || name == header::DUE) {
+        true => Err(Error::invalid(format!("header {name}: those that begin with thalweg. are the broker's own"))),
+        false => Ok(()),
+    }
+}
+
+async fn send(
+    broker: &Broker,
+    queue: &str,
+    is_move: bool,
+    messages: &[wire::queues::OutMessage],
+) -> Result<QueueResponse> {
+    let mut headers = Vec::with_capacity(messages.len());
+    for message in messages {
+        message.headers.iter().try_for_each(|(name, _)| check_header(name, is_move))?;
+        headers.push(message.headers.iter().map(|(name, value)| (&name[..], &value[..])).collect::<Vec<_>>());
+    }
+    let out = messages.iter().zip(&headers).map(|(message, headers)| OutMessage {
+        body: &message.body,
+        group: message.group.as_deref(),
+        dedup: message.dedup.as_deref(),
+        headers,
+        delay_ms: message.delay_ms,
+    });
+    let out: Vec<OutMessage<'_>> = out.collect();
+    let sent = broker.send(queue, &out).await?.into_iter().map(|sent| {
+        sent.map(|sent| Sent {
+            id: sent.id.to_string(),
+            partition: sent.partition,
+            offset: sent.offset,
+            is_duplicate: sent.is_duplicate,
+        })
+    });
+    Ok(QueueResponse::Sent(sent.collect()))
+}
+
+async fn receive(broker: &Arc<Broker>, held: &Mutex<Held>, receive: Receive) -> Result<QueueResponse> {
+    let Receive { queue, count_max, bytes_max, lease_ms, wait_ms, outlives_connection } = receive;
+    let definition = broker.queue(&queue).await?;
+    let max = (count_max as usize).clamp(1, broker::RECEIVE_MAX);
+    if !outlives_connection {
+        held.lock().check_room(max)?;
+    }
+    let wanted = broker::Receive {
+        max,
+        bytes_max: (bytes_max as usize).clamp(1, ANSWER_BYTES_MAX),
+        lease_ms,
+        wait: Duration::from_millis(wait_ms.into()),
+    };
+    let received = broker.receive(&queue, &wanted).await?;
+    let lease_ms = lease_ms.unwrap_or(definition.settings.lease_ms);
+    let (mut messages, mut bytes, mut left_out) = (Vec::with_capacity(received.len()), 0, Vec::new());
+    for received in received {
+        let (receipt, first_received_ms, attempts) = (received.receipt, received.first_received_ms, received.attempts);
+        let message = message(received.id, receipt.partition, received.message, attempts);
+        bytes += message.wire_bytes() + RECEIVED_BYTES;
+        if bytes > BODY_BYTES_MAX {
+            left_out.push(receipt);
+            continue;
+        }
+        if !outlives_connection {
+            held.lock().take(&definition, receipt, lease_ms);
+        }
+        let receipt = broker.seal(&definition, &receipt)?;
+        messages.push(ReceivedMessage { receipt, first_received_ms, message });
+    }
+    if !left_out.is_empty() && messages.is_empty() {
+        let offset = left_out[0].offset;
+        return Err(Error::too_large(format!("the message at offset {offset} does not fit into an answer")));
+    }
+    if !left_out.is_empty() {
+        broker.release(&queue, &left_out).await?;
+    }
+    Ok(QueueResponse::Received { lease_ms, messages })
+}
+
+/// What a message is, with all its headers that have a value.
+fn message(id: MessageId, partition: PartitionId, message: Message, attempts: u32) -> MessageInfo {
+    let text = |name: &Bytes| String::from_utf8_lossy(name).into_owned();
+    let headers = message.record().headers.iter();
+    let headers = headers.filter_map(|(name, value)| Some((text(name), value.clone()?))).collect();
+    MessageInfo {
+        id: id.to_string(),
+        partition,
+        offset: message.offset(),
+        sent_ms: message.sent_ms(),
+        attempts,
+        body: message.body().clone(),
+        group: message.group().cloned(),
+        headers,
+    }
+}
+
+/// Does something to the leases whose receipts are of this queue. Returns those to which it was done, and an answer for
+/// each. The connection holds those no longer, where that is said.
+async fn settle<C: Copy>(
+    broker: &Broker,
+    held: Option<&Mutex<Held>>,
+    queue: &str,
+    leases: Vec<(String, C)>,
+    change: impl AsyncFnOnce(&[(Receipt, C)]) -> Result<Vec<Result<(), LeaseError>>>,
+) -> Result<(Vec<(Receipt, C)>, Vec<LeaseAnswer>)> {
+    let definition = broker.queue(queue).await?;
+    if leases.len() > broker::RECEIVE_MAX {
+        let message = format!("1 to {} receipts are answered at a time, not {}", broker::RECEIVE_MAX, leases.len());
+        return Err(Error::invalid(message));
+    }
+    let receipts: Vec<Option<(Receipt, C)>> =
+        leases.iter().map(|(text, how)| Some((broker.unseal(&definition, text).ok()?, *how))).collect();
+    let valid: Vec<(Receipt, C)> = receipts.iter().flatten().copied().collect();
+    let changed = change(&valid).await?;
+    if let Some(held) = held {
+        let mut held = held.lock();
+        valid.iter().for_each(|(receipt, _)| drop(held.0.remove(&(definition.id, *receipt))));
+    }
+    let done = valid.iter().zip(&changed).filter(|(_, answer)| answer.is_ok()).map(|(lease, _)| *lease).collect();
+    let mut changed = changed.into_iter();
+    let answers = receipts.iter().map(|receipt| match receipt.and_then(|_| changed.next()) {
+        Some(Ok(())) => LeaseAnswer::Done,
+        Some(Err(LeaseError::Gone)) => LeaseAnswer::Gone,
+        Some(Err(LeaseError::Expired)) => LeaseAnswer::Expired,
+        Some(Err(LeaseError::NotLeased)) => LeaseAnswer::NotLeased,
+        Some(Err(LeaseError::TooLong)) => LeaseAnswer::TooLong,
+        None => LeaseAnswer::Invalid,
+    });
+    Ok((done, answers.collect()))
+}
+
+async fn peek(
+    broker: &Broker,
+    queue: &str,
+    mut after: Option<(PartitionId, Offset)>,
+    count_max: u32,
+) -> Result<QueueResponse> {
+    let max = (count_max as usize).clamp(1, broker::PEEK_MAX);
+    let (mut messages, mut bytes) = (Vec::new(), 0);
+    while messages.len() < max && bytes < ANSWER_BYTES_MAX {
+        let found = broker.peek(queue, after, PEEK_TOGETHER.min(max - messages.len())).await?;
+        if found.is_empty() {
+            break;
+        }
+        for peeked in found {
+            let (partition, offset) = (peeked.partition, peeked.message.offset());
+            let message = message(peeked.id, partition, peeked.message, peeked.attempts);
+            bytes += message.wire_bytes();
+            if bytes > ANSWER_BYTES_MAX && !messages.is_empty() {
+                return Ok(QueueResponse::Peeked(messages));
+            }
+            let phase = match peeked.phase {
+                Phase::Leased => MessagePhase::Leased,
+                Phase::Delayed => MessagePhase::Delayed,
+                Phase::Waiting | Phase::Left => MessagePhase::Waiting,
+            };
+            messages.push(PeekedMessage { phase, due_ms: peeked.due_ms, message });
+            after = Some((partition, offset));
+        }
+    }
+    Ok(QueueResponse::Peeked(messages))
+}
+
+fn seek_to(to: &Start) -> Result<SeekTo> {
+    match to {
+        Start::Earliest => Ok(SeekTo::Earliest),
+        Start::Live => Ok(SeekTo::End),
+        Start::Time(at_ms) => Ok(SeekTo::Time(*at_ms)),
+        Start::Offset(_) | Start::Offsets(_) => {
+            Err(Error::invalid("a queue goes to the earliest message, to a time or to its end, not to an offset"))
+        }
+    }
+}
+
+fn redrive(redrive: broker::Redrive) -> RedriveInfo {
+    let state = match redrive.state {
+        broker::RedriveState::Running => RedriveState::Running,
+        broker::RedriveState::Completed => RedriveState::Completed,
+        broker::RedriveState::Cancelling => RedriveState::Cancelling,
+        broker::RedriveState::Cancelled => RedriveState::Cancelled,
+        broker::RedriveState::Failed => RedriveState::Failed,
+    };
+    RedriveInfo {
+        redrive: redrive.id,
+        from: redrive.from,
+        to: redrive.to,
+        rate: redrive.rate,
+        started_ms: redrive.started_ms,
+        state,
+        moved: redrive.moved,
+        to_move: redrive.to_move,
+        failure: redrive.failure,
+    }
+}

@@ -1,0 +1,156 @@
+//! What Google's API calls each kind of error, and what a failure looks like in gRPC and in REST.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use engine::{Error, ErrorKind};
+use hyper::StatusCode;
+use prost::Message;
+use prost_types::Any;
+
+use super::proto::google::rpc;
+
+pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// The codes of gRPC, with their names and their status in HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Code {
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+}
+
+impl Code {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidArgument => "INVALID_ARGUMENT",
+            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Self::NotFound => "NOT_FOUND",
+            Self::AlreadyExists => "ALREADY_EXISTS",
+            Self::PermissionDenied => "PERMISSION_DENIED",
+            Self::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Self::FailedPrecondition => "FAILED_PRECONDITION",
+            Self::Aborted => "ABORTED",
+            Self::OutOfRange => "OUT_OF_RANGE",
+            Self::Unimplemented => "UNIMPLEMENTED",
+            Self::Internal => "INTERNAL",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::DataLoss => "DATA_LOSS",
+        }
+    }
+
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::InvalidArgument | Self::FailedPrecondition | Self::OutOfRange => StatusCode::BAD_REQUEST,
+            Self::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::AlreadyExists | Self::Aborted => StatusCode::CONFLICT,
+            Self::PermissionDenied => StatusCode::FORBIDDEN,
+            Self::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+            Self::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+            Self::Internal | Self::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// Why a call was not done.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Failure {
+    pub code: Code,
+    pub message: String,
+    /// What clients act on: of each acknowledgement id that failed, why.
+    pub reasons: BTreeMap<String, String>,
+    /// What all of that is called, where it is not the first of them.
+    pub reason: Option<&'static str>,
+}
+
+/// Who says the reasons.
+const DOMAIN: &str = "pubsub.googleapis.com";
+const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
+
+impl Failure {
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), reasons: BTreeMap::new(), reason: None }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Code::InvalidArgument, message)
+    }
+
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(Code::NotFound, message)
+    }
+
+    pub fn exists(message: impl Into<String>) -> Self {
+        Self::new(Code::AlreadyExists, message)
+    }
+
+    pub fn precondition(message: impl Into<String>) -> Self {
+        Self::new(Code::FailedPrecondition, message)
+    }
+
+    fn info(&self) -> Option<rpc::ErrorInfo> {
+        let first = self.reasons.values().next()?;
+        let reason = self.reason.unwrap_or(first).to_owned();
+        Some(rpc::ErrorInfo { reason, domain: DOMAIN.into(), metadata: self.reasons.clone() })
+    }
+
+    /// What gRPC has in its trailers of a failure that says more than its message.
+    pub fn details(&self) -> Option<Vec<u8>> {
+        let value = self.info()?.encode_to_vec();
+        let details = vec![Any { type_url: ERROR_INFO.into(), value }];
+        let status = rpc::Status { code: self.code as i32, message: self.message.clone(), details };
+        Some(status.encode_to_vec())
+    }
+
+    pub fn json(&self) -> Vec<u8> {
+        let mut error = serde_json::json!({
+            "code": self.code.status().as_u16(), "message": self.message, "status": self.code.name(),
+        });
+        if let Some(info) = self.info() {
+            error["details"] = serde_json::json!([{
+                "@type": ERROR_INFO, "reason": info.reason, "domain": info.domain, "metadata": info.metadata,
+            }]);
+        }
+        serde_json::json!({ "error": error }).to_string().into_bytes()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.name(), self.message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match error.kind {
+            ErrorKind::Malformed | ErrorKind::Invalid | ErrorKind::TooLarge => Code::InvalidArgument,
+            ErrorKind::Corrupt => Code::DataLoss,
+            ErrorKind::Unsupported => Code::Unimplemented,
+            ErrorKind::NotFound => Code::NotFound,
+            ErrorKind::AlreadyExists => Code::AlreadyExists,
+            ErrorKind::OutOfRange => Code::OutOfRange,
+            ErrorKind::Busy => Code::ResourceExhausted,
+            ErrorKind::Timeout => Code::DeadlineExceeded,
+            ErrorKind::Denied => Code::PermissionDenied,
+            ErrorKind::ShuttingDown | ErrorKind::NoResponders | ErrorKind::Disconnected => Code::Unavailable,
+            ErrorKind::SlowSubscriber | ErrorKind::Fenced => Code::Aborted,
+            ErrorKind::OutOfSequence => Code::FailedPrecondition,
+            ErrorKind::Internal => Code::Internal,
+        };
+        Self::new(code, error.message)
+    }
+}

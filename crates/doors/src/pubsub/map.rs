@@ -1,0 +1,163 @@
+//! Every call of Google's API and the function that answers it, for gRPC and REST alike.
+
+use std::collections::{HashMap, HashSet};
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+
+use broker::{Broker, now_ms};
+use bytes::Bytes;
+use engine::queue::{QueueDefinition, QueueId};
+use net::Drain;
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+
+use super::codec::Encoded;
+use super::errors::{Failure, Result};
+use super::names::Names;
+use super::push::{Allow, Pusher};
+use super::schema::Schemas;
+use super::schemas::Kept;
+use super::stream::Streams;
+use super::{policies, pull, schemas, snapshots, subscriptions, topics};
+
+/// What all calls share.
+pub(super) struct Door {
+    pub broker: Arc<Broker>,
+    pub names: Names,
+    /// Bytes of requests that are on their way.
+    pub bodies: Arc<Semaphore>,
+    pub streams: Streams,
+    /// A subscription came, went or is another.
+    pub changed: Notify,
+    /// When each queue was last asked for messages since the start, ms since 1970.
+    activity: Mutex<HashMap<QueueId, u64>>,
+    pub schemas: Schemas<Kept>,
+    pub pusher: Arc<Pusher>,
+    /// Held while the key of tokens is made.
+    pub making_key: tokio::sync::Mutex<()>,
+}
+
+impl Door {
+    pub fn new(broker: Arc<Broker>, names: Names, bodies_bytes_max: usize, push_allow: Allow) -> Arc<Self> {
+        Arc::new(Self {
+            names,
+            bodies: Arc::new(Semaphore::new(bodies_bytes_max)),
+            streams: Streams::default(),
+            changed: Notify::new(),
+            activity: Mutex::default(),
+            schemas: Schemas::new(Kept(broker.clone())),
+            pusher: Pusher::new(push_allow, None),
+            making_key: tokio::sync::Mutex::default(),
+            broker,
+        })
+    }
+
+    /// Somebody uses a queue, so that it does not expire.
+    pub fn is_active(&self, queue: &QueueDefinition) {
+        self.activity.lock().insert(queue.id, now_ms());
+    }
+
+    pub fn active_ms(&self, queue: &QueueDefinition) -> u64 {
+        self.activity.lock().get(&queue.id).copied().unwrap_or(0)
+    }
+
+    /// Keeps what is known of these queues only.
+    pub fn forget_others(&self, queues: &HashSet<QueueId>) {
+        self.activity.lock().retain(|id, _| queues.contains(id));
+    }
+}
+
+/// A call, with what it is part of.
+#[derive(Clone)]
+pub(super) struct Ask {
+    pub door: Arc<Door>,
+    pub drain: Drain,
+    /// Until when the client waits, where it says so.
+    pub deadline: Option<Instant>,
+}
+
+type Answered = Pin<Box<dyn Future<Output = Result<Encoded>> + Send>>;
+
+/// A call of one message that is answered with one.
+pub(super) struct Rpc {
+    /// As gRPC has it.
+    pub path: &'static str,
+    pub call: fn(Ask, Bytes) -> Answered,
+}
+
+macro_rules! rpcs {
+    ($($service:literal { $($name:literal => $function:path;)* })*) => {
+        &[$($(Rpc {
+            path: concat!("/", $service, "/", $name),
+            call: |ask, message| Box::pin(answer(ask, message, $function)),
+        }),*),*]
+    };
+}
+
+#[rustfmt::skip]
+pub(super) static RPCS: &[Rpc] = rpcs! {
+    "google.pubsub.v1.Publisher" {
+        "CreateTopic" => topics::create;
+        "UpdateTopic" => topics::update;
+        "Publish" => topics::publish;
+        "GetTopic" => topics::get;
+        "ListTopics" => topics::list;
+        "ListTopicSubscriptions" => topics::list_subscriptions;
+        "ListTopicSnapshots" => topics::list_snapshots;
+        "DeleteTopic" => topics::delete;
+        "DetachSubscription" => subscriptions::detach;
+    }
+    "google.pubsub.v1.Subscriber" {
+        "CreateSubscription" => subscriptions::create;
+        "GetSubscription" => subscriptions::get;
+        "UpdateSubscription" => subscriptions::update;
+        "ListSubscriptions" => subscriptions::list;
+        "DeleteSubscription" => subscriptions::delete;
+        "ModifyAckDeadline" => pull::modify_deadline;
+        "Acknowledge" => pull::acknowledge;
+        "Pull" => pull::pull;
+        "ModifyPushConfig" => subscriptions::modify_push;
+        "GetSnapshot" => snapshots::get;
+        "ListSnapshots" => snapshots::list;
+        "CreateSnapshot" => snapshots::create;
+        "UpdateSnapshot" => snapshots::update;
+        "DeleteSnapshot" => snapshots::delete;
+        "Seek" => snapshots::seek;
+    }
+    "google.pubsub.v1.SchemaService" {
+        "CreateSchema" => schemas::create;
+        "GetSchema" => schemas::get;
+        "ListSchemas" => schemas::list;
+        "ListSchemaRevisions" => schemas::list_revisions;
+        "CommitSchema" => schemas::commit;
+        "RollbackSchema" => schemas::roll_back;
+        "DeleteSchemaRevision" => schemas::delete_revision;
+        "DeleteSchema" => schemas::delete;
+        "ValidateSchema" => schemas::validate;
+        "ValidateMessage" => schemas::validate_message;
+    }
+    "google.iam.v1.IAMPolicy" {
+        "SetIamPolicy" => policies::set;
+        "GetIamPolicy" => policies::get;
+        "TestIamPermissions" => policies::test;
+    }
+};
+
+static BY_PATH: LazyLock<HashMap<&str, &Rpc>> = LazyLock::new(|| RPCS.iter().map(|rpc| (rpc.path, rpc)).collect());
+
+/// The call of this path.
+pub(super) fn find(path: &str) -> Option<&'static Rpc> {
+    BY_PATH.get(path).copied()
+}
+
+async fn answer<Q, A, F>(ask: Ask, message: Bytes, function: fn(Ask, Q) -> F) -> Result<Encoded>
+where
+    Q: Message + Default,
+    A: Message,
+    F: Future<Output = Result<A>>,
+{
+    let request = Q::decode(message).map_err(|error| Failure::invalid(format!("this is no message: {error}")))?;
+    Ok(Encoded::new(&function(ask, request).await?))
+}

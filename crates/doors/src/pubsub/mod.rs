@@ -1,0 +1,252 @@
+//! The door of Google Pub/Sub's clients: gRPC and REST on one port, every call answered by the same function.
+
+mod codec;
+mod errors;
+mod map;
+mod names;
+mod pages;
+mod policies;
+pub mod proto;
+mod pull;
+pub mod push;
+mod pushes;
+mod rest;
+pub mod schema;
+mod schemas;
+mod snapshots;
+mod stream;
+mod subscriptions;
+mod sweep;
+mod times;
+mod topics;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::Broker;
+use broker::metrics::{Collect, Exposition};
+use bytes::Bytes;
+use hyper::header::{HOST, HeaderValue, ORIGIN};
+use hyper::http::request::Parts;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use net::http::{Caller, HttpServer, HttpSettings, HttpStats, Plaintext, Refusal, RequestBody, SecurityHeaders};
+use net::tls::Tls;
+use net::{Acceptor, Connections, Drain};
+use tokio::time::Instant;
+
+use codec::{Answer, Messages};
+use errors::{Code, Failure, Result};
+pub use names::is_project;
+
+use map::{Ask, Door, Rpc};
+use names::Names;
+
+/// Bytes of requests that all connections together may have on their way.
+const BODIES_BYTES_MAX: usize = 256 << 20;
+/// A body: what a message may have, in the letters of REST.
+const BODY_BYTES_MAX: u64 = 16 << 20;
+/// Clients keep their connections, and find it strange when they end.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a client may take to read on in its answers. It may stop for as long as its messages are leased to it.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a connection may take to end once the drain has begun.
+const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Calls of one connection side by side. Clients open one connection for many.
+const STREAMS_MAX: u32 = 256;
+
+/// The public key of the tokens that pushes carry.
+const CERTS: &str = "/oauth2/v3/certs";
+
+/// How the door is set up.
+pub struct Settings {
+    pub address: SocketAddr,
+    /// How long a connection may take for the head of a request.
+    pub header_timeout: Duration,
+    /// Whether a client that is not on this machine may speak without TLS.
+    pub allow_plain: bool,
+    /// With it, clients may also speak TLS, on the same port.
+    pub tls: Option<Arc<Tls>>,
+    /// Whose topics have the names that other doors know them by.
+    pub project: String,
+    /// Where messages may be pushed to.
+    pub push_allow: push::Allow,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            header_timeout: Duration::from_secs(5),
+            allow_plain: false,
+            tls: None,
+            project: "thalweg".into(),
+            push_allow: push::Allow::default(),
+        }
+    }
+}
+
+impl Settings {
+    fn runtime(&self) -> HttpSettings {
+        HttpSettings {
+            header_timeout: self.header_timeout,
+            idle_timeout: IDLE_TIMEOUT,
+            write_timeout: WRITE_TIMEOUT,
+            drain_timeout: CLOSE_WAIT_MAX,
+            body_bytes_max: BODY_BYTES_MAX,
+            http2_streams_max: STREAMS_MAX,
+            security_headers: SecurityHeaders::ForData { https_only_s: None },
+            plaintext: if self.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback },
+            refusal_body,
+            ..HttpSettings::default()
+        }
+    }
+}
+
+/// What the runtime refuses, worded as any other failure.
+fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
+    let failure = Failure::invalid(refusal.message.clone());
+    (HeaderValue::from_static("application/json; charset=UTF-8"), failure.json().into())
+}
+
+/// Every call that is served, as gRPC has its path.
+pub fn calls() -> impl Iterator<Item = &'static str> {
+    map::RPCS.iter().map(|rpc| rpc.path).chain([stream::PATH])
+}
+
+/// Opens the door. It serves until the drain begins. The address is the bound one.
+pub async fn open(
+    settings: &Settings,
+    broker: Arc<Broker>,
+    limit: Arc<Connections>,
+    drain: Drain,
+) -> io::Result<SocketAddr> {
+    let acceptor = Acceptor::bind(settings.address)?;
+    let address = acceptor.local_addr()?;
+    let door = Door::new(broker, Names::new(settings.project.clone()), BODIES_BYTES_MAX, settings.push_allow.clone());
+    tokio::spawn(sweep::run(Arc::downgrade(&door), drain.clone()));
+    tokio::spawn(pushes::run(Arc::downgrade(&door), drain.clone()));
+    let shown = door.clone();
+    let service = service_fn(move |request: Request<RequestBody>| {
+        let door = door.clone();
+        async move { Ok::<_, Infallible>(serve(door, request).await) }
+    });
+    let server = HttpServer::new(settings.runtime(), settings.tls.as_deref(), limit, service)?;
+    register(&shown, server.stats());
+    tokio::spawn(server.serve(acceptor, drain));
+    Ok(address)
+}
+
+/// Shows what the door does among the broker's metrics.
+fn register(door: &Arc<Door>, stats: Arc<HttpStats>) {
+    let shown = Arc::downgrade(door);
+    door.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
+        let requests: Vec<(String, u64)> =
+            (1..).zip(stats.requests()).map(|(class, count)| (format!("{class}xx"), count)).collect();
+        out.counters(
+            "thalweg_pubsub_requests",
+            "Requests of Pub/Sub's clients that were answered",
+            "status",
+            &requests,
+        )?;
+        let streams = shown.upgrade().map_or(0, |door| door.streams.count());
+        out.gauge("thalweg_pubsub_streams", "Streams on which messages are pulled", streams as u64)?;
+        let (read, written) = stats.bytes();
+        out.counter("thalweg_pubsub_read_bytes", "Bytes that came from Pub/Sub's clients", read)?;
+        out.counter("thalweg_pubsub_written_bytes", "Bytes that went to Pub/Sub's clients", written)?;
+        shown.upgrade().map_or(Ok(()), |door| door.pusher.expose(out))
+    })));
+}
+
+async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answer> {
+    let (head, body) = request.into_parts();
+    let is_grpc = codec::is_grpc(&head.headers);
+    let asked = admit(&head).map(|caller| {
+        let wait = codec::timeout(&head.headers).filter(|_| is_grpc);
+        let deadline = wait.map(|wait| Instant::now() + wait);
+        Ask { door, drain: caller.connection.drain(), deadline }
+    });
+    match asked {
+        Err(failure) if is_grpc => codec::unary(Err(failure)),
+        Err(failure) => rest::refuse(&failure),
+        Ok(ask) if is_grpc => serve_grpc(ask, &head, body).await,
+        Ok(ask) => serve_rest(ask, &head, body).await,
+    }
+}
+
+/// Refuses what a page of another site makes a browser send.
+fn admit(head: &Parts) -> Result<Caller> {
+    let host = head.headers.get(HOST).map(|host| host.as_bytes());
+    let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str().as_bytes()));
+    if let Some(origin) = head.headers.get(ORIGIN) {
+        let origin = origin.as_bytes();
+        let site = origin.windows(3).position(|part| part == b"://").map(|at| &origin[at + 3..]);
+        if site.is_none() || !site.zip(host).is_some_and(|(site, host)| site.eq_ignore_ascii_case(host)) {
+            return Err(Failure::new(Code::PermissionDenied, "a page of another origin may not use this broker"));
+        }
+    }
+    let caller = head.extensions.get::<Caller>().cloned();
+    caller.ok_or_else(|| Failure::new(Code::Internal, "a request came without its connection"))
+}
+
+async fn serve_grpc(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answer> {
+    let path = head.uri.path();
+    if path == stream::PATH {
+        let messages = Messages::new(&head.headers, body.into_dialogue(), ask.door.bodies.clone());
+        return codec::stream(match messages {
+            Ok(messages) => stream::open(ask, messages).await,
+            Err(failure) => Err(failure),
+        });
+    }
+    let Some(rpc) = map::find(path) else {
+        let message = format!("Method {} is unimplemented", path.trim_start_matches('/'));
+        return codec::unary(Err(Failure::new(Code::Unimplemented, message)));
+    };
+    let answered = async {
+        let messages = Messages::new(&head.headers, body, ask.door.bodies.clone())?;
+        let (message, _held) = messages.only().await?;
+        call(rpc, ask, message).await
+    };
+    codec::unary(answered.await)
+}
+
+/// Answers within the time that the client gives.
+async fn call(rpc: &Rpc, ask: Ask, message: Bytes) -> Result<codec::Encoded> {
+    match ask.deadline {
+        None => (rpc.call)(ask, message).await,
+        Some(deadline) => tokio::time::timeout_at(deadline, (rpc.call)(ask, message)).await.unwrap_or_else(|elapsed| {
+            Err(Failure::new(Code::DeadlineExceeded, format!("the call was not done in time ({elapsed})")))
+        }),
+    }
+}
+
+async fn serve_rest(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answer> {
+    if head.uri.path() == "/" && head.method == Method::GET {
+        return rest::respond(StatusCode::OK, b"Ok\n".to_vec());
+    }
+    if head.uri.path() == CERTS && head.method == Method::GET {
+        return match pushes::key(&ask.door).await {
+            Ok(key) => rest::respond(StatusCode::OK, key.jwks().to_string().into_bytes()),
+            Err(failure) => rest::refuse(&failure),
+        };
+    }
+    let Some(found) = rest::find(head) else {
+        let message = format!("Method not found: {} {}", head.method, head.uri.path());
+        return rest::refuse(&Failure::not_found(message));
+    };
+    let asked = async {
+        let (body, held) = codec::collect(body, &ask.door.bodies).await?;
+        Ok((rest::read(found, &head.uri, &body)?, held))
+    };
+    match asked.await {
+        Ok((mut asked, _held)) => {
+            let message = std::mem::take(&mut asked.message);
+            let answer = call(asked.rpc, ask, message).await;
+            asked.answer(answer)
+        }
+        Err(failure) => rest::refuse(&failure),
+    }
+}

@@ -1,0 +1,159 @@
+//! Which subscriptions are pushed: a task for each that has an endpoint, ended and begun anew as they change.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use broker::{Receipt, Receive};
+use engine::queue::{QueueDefinition, QueueId};
+use net::Drain;
+
+use super::errors::{Code, Failure, Result};
+use super::map::Door;
+use super::proto::push_config::{AuthenticationMethod, Wrapper as Configured};
+use super::pull;
+use super::push::{Message, Oidc, PushTask, Received, SigningKey, Source, Target, Wrapper};
+use super::times::timestamp_ms;
+
+/// The document that is the key of the broker's tokens.
+const KEY: (&str, &str) = ("pubsub.key", "push");
+/// What its tokens call the broker.
+const ISSUER: &str = "thalweg";
+/// How long a lease is longer than what an endpoint has for its answer.
+const LEASE_RESERVE: Duration = Duration::from_secs(5);
+/// How long a task waits for messages before it asks again.
+const RECEIVE_WAIT: Duration = Duration::from_secs(60);
+const RECEIVE_BYTES_MAX: usize = 10 << 20;
+/// After subscriptions could not be looked at.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Serves push subscriptions until the drain begins.
+pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
+    let mut running = HashMap::new();
+    while let Some(strong) = door.upgrade() {
+        let result = serve(&strong, &mut running).await;
+        let changed = async {
+            match result {
+                Ok(()) => strong.changed.notified().await,
+                Err(failure) => {
+                    tracing::warn!(%failure, "push subscriptions cannot be served; trying on");
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        };
+        if drain.or_begun(changed).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Ends the tasks of subscriptions that are gone or changed, and begins those that are new.
+async fn serve(door: &Arc<Door>, running: &mut HashMap<QueueId, (Target, PushTask)>) -> Result<()> {
+    let (queues, _) = door.broker.queues("", "", usize::MAX).await?;
+    let mut wanted = HashMap::new();
+    for queue in queues {
+        if pull::is_pushed(door, &queue)? {
+            match target(door, &queue) {
+                Ok(target) => drop(wanted.insert(queue.id, (target, queue))),
+                Err(failure) => tracing::warn!(%failure, queue = %queue.name, "a subscription cannot be pushed"),
+            }
+        }
+    }
+    running.retain(|id, (target, _)| wanted.get(id).is_some_and(|(wanted, _)| wanted == target));
+    for (id, (target, queue)) in wanted {
+        if running.contains_key(&id) {
+            continue;
+        }
+        if target.oidc.is_some() {
+            key(door).await?;
+        }
+        let lease = target.deadline + LEASE_RESERVE;
+        let source = Pushed { door: door.clone(), queue, lease_ms: lease.as_millis() as u64 };
+        let task = door.pusher.start(target.clone(), source);
+        running.insert(id, (target, task));
+    }
+    Ok(())
+}
+
+fn target(door: &Door, queue: &QueueDefinition) -> Result<Target> {
+    let subscription = door.subscription_of(queue)?;
+    let push = subscription.push_config.unwrap_or_default();
+    let endpoint = push.push_endpoint.parse();
+    let oidc = push.authentication_method.map(|AuthenticationMethod::OidcToken(token)| Oidc {
+        service_account_email: token.service_account_email,
+        audience: Some(token.audience).filter(|audience| !audience.is_empty()),
+    });
+    Ok(Target {
+        subscription: subscription.name,
+        endpoint: endpoint.map_err(|error: super::push::NoEndpoint| Failure::invalid(error.to_string()))?,
+        wrapper: match push.wrapper {
+            Some(Configured::NoWrapper(bare)) => Wrapper::Unwrapped { writes_metadata: bare.write_metadata },
+            Some(Configured::PubsubWrapper(_)) | None => Wrapper::Wrapped,
+        },
+        oidc,
+        deadline: Duration::from_millis(queue.settings.lease_ms),
+    })
+}
+
+/// The key that signs the broker's tokens, made when it is first asked for.
+pub(super) async fn key(door: &Door) -> Result<&SigningKey> {
+    if let Some(key) = door.pusher.key() {
+        return Ok(key);
+    }
+    let failed = |error: std::io::Error| Failure::new(Code::Internal, format!("no key to sign with: {error}"));
+    // One at a time makes it, so that the key that signs is the key that is kept.
+    let _making = door.making_key.lock().await;
+    let kept = match door.broker.document(KEY.0, KEY.1).await? {
+        Some(kept) => kept,
+        None => {
+            let new = bytes::Bytes::from(SigningKey::generate().map_err(failed)?);
+            door.broker.put_document(KEY.0, KEY.1, Some(new.clone())).await?;
+            new
+        }
+    };
+    Ok(door.pusher.set_key(SigningKey::from_pkcs8(&kept, ISSUER).map_err(failed)?))
+}
+
+/// The queue of a push subscription.
+struct Pushed {
+    door: Arc<Door>,
+    queue: Arc<QueueDefinition>,
+    lease_ms: u64,
+}
+
+impl Source for Pushed {
+    type Receipt = Receipt;
+
+    async fn receive(&self, max: usize) -> engine::Result<Vec<Received<Receipt>>> {
+        let Self { door, queue, .. } = self;
+        // As long as it is pushed it does not expire.
+        door.is_active(queue);
+        let receive = Receive { max, bytes_max: RECEIVE_BYTES_MAX, lease_ms: Some(self.lease_ms), wait: RECEIVE_WAIT };
+        let received = door.broker.receive(queue.name.as_str(), &receive).await?;
+        Ok(received.iter().map(|received| self.given(received)).collect())
+    }
+
+    async fn ack(&self, receipt: Receipt) -> engine::Result<()> {
+        self.door.broker.ack(self.queue.name.as_str(), &[receipt]).await.map(drop)
+    }
+
+    async fn nack(&self, receipt: Receipt) -> engine::Result<()> {
+        self.door.broker.nack(self.queue.name.as_str(), &[(receipt, None)]).await.map(drop)
+    }
+}
+
+impl Pushed {
+    fn given(&self, received: &broker::Received) -> Received<Receipt> {
+        let message = pull::message(&self.door, received);
+        let published_ms = message.publish_time.as_ref().and_then(timestamp_ms).unwrap_or(0);
+        let message = Message {
+            id: message.message_id,
+            published_ms: published_ms.unsigned_abs(),
+            data: message.data,
+            attributes: message.attributes.into_iter().collect(),
+            ordering_key: message.ordering_key,
+            attempt: self.queue.settings.dead_letter.is_some().then_some(received.attempts),
+        };
+        Received { receipt: received.receipt, message }
+    }
+}

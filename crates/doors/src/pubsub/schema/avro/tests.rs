@@ -1,0 +1,240 @@
+//! Avro definitions, messages in both encodings, and what may follow what.
+
+use super::*;
+
+const ORDER: &str = r#"{"type": "record", "name": "Order", "namespace": "shop", "fields": [
+    {"name": "id", "type": "long"},
+    {"name": "open", "type": "boolean"},
+    {"name": "note", "type": ["null", "string"], "default": null},
+    {"name": "rates", "type": {"type": "map", "values": "double"}},
+    {"name": "color", "type": {"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}},
+    {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 2}},
+    {"name": "parts", "type": {"type": "array", "items": "Order"}}
+]}"#;
+
+fn parse(text: &str) -> Avro {
+    Avro::parse(text).unwrap_or_else(|why| panic!("{text}: {why}"))
+}
+
+#[test]
+fn definitions_that_hold_are_taken_and_others_refused() {
+    let valid = [
+        "\"int\"",
+        r#"{"type": "string"}"#,
+        r#"{"type": {"type": "string"}}"#,
+        r#"{"type": "long", "logicalType": "timestamp-millis"}"#,
+        r#"["null", "int", {"type": "array", "items": "int"}]"#,
+        r#"{"type": "record", "name": "a.b.C", "fields": [{"name": "next", "type": ["null", "C"]}]}"#,
+        r#"{"type": "record", "name": "C", "fields": [{"name": "p", "type": "double", "default": "0.0"}]}"#,
+        ORDER,
+    ];
+    valid.iter().for_each(|text| drop(parse(text)));
+    let invalid = [
+        "",
+        "1",
+        "{}",
+        "[]",
+        "\"unknown\"",
+        r#"["int", "int"]"#,
+        r#"["int", ["null"]]"#,
+        r#"[{"type": "map", "values": "int"}, {"type": "map", "values": "long"}]"#,
+        r#"{"type": "array"}"#,
+        r#"{"type": "fixed", "name": "F", "size": -1}"#,
+        r#"{"type": "fixed", "name": "F", "size": 3000000000}"#,
+        r#"{"type": "enum", "name": "E", "symbols": ["A", "A"]}"#,
+        r#"{"type": "enum", "name": "E", "symbols": ["A-B"]}"#,
+        r#"{"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}"#,
+        r#"{"type": "record", "fields": []}"#,
+        r#"{"type": "record", "name": "1a", "fields": []}"#,
+        r#"{"type": "record", "name": "R", "fields": [{"name": "a"}]}"#,
+        r#"{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]}"#,
+        r#"{"type":"record","name":"R","fields":[{"name":"a","type": {"type": "enum", "name": "R", "symbols": []}}]}"#,
+        "\"int\" \"int\"",
+    ];
+    for text in invalid {
+        assert!(Avro::parse(text).is_err(), "{text}");
+    }
+    let deep = format!("{}\"int\"{}", r#"{"type":"array","items":"#.repeat(10_000), "}".repeat(10_000));
+    assert!(Avro::parse(&deep).is_err());
+}
+
+#[test]
+fn binary_messages_follow_the_definition_to_the_last_byte() {
+    let order = parse(ORDER);
+    // 150, true, "hi", {"a": 1.0} in a block that says its bytes, BLUE, two bytes, one part that has no parts.
+    let part = b"\x02\x00\x00\x00\x00ab\x00";
+    let whole = [
+        &b"\xac\x02\x01\x02\x04hi"[..],
+        b"\x01\x14\x02a\x00\x00\x00\x00\x00\x00\xf0\x3f\x00",
+        b"\x02ab",
+        b"\x02",
+        part,
+        b"\x00",
+    ]
+    .concat();
+    order.check_binary(&whole).expect("a message");
+    for cut in 0..whole.len() {
+        assert!(order.check_binary(&whole[..cut]).is_err(), "cut at {cut}");
+    }
+    assert_eq!(order.check_binary(&[&whole[..], b"x"].concat()), Err("Too much data to parse for schema.".to_owned()));
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] = byte;
+        order.check_binary(&bytes)
+    };
+    assert!(changed(2, 2).is_err(), "no boolean");
+    assert!(changed(3, 4).is_err(), "no branch of the union");
+    assert!(changed(5, 0xff).is_err(), "not UTF-8");
+    assert!(changed(8, 0x12).is_err(), "a block with other bytes than it says");
+    assert!(changed(20, 4).is_err(), "no symbol");
+}
+
+#[test]
+fn integers_have_their_ranges() {
+    let cases: [(&str, &[u8], bool); 8] = [
+        ("\"int\"", b"\xfe\xff\xff\xff\x0f", true),
+        ("\"int\"", b"\xff\xff\xff\xff\x0f", true),
+        ("\"int\"", b"\x80\x80\x80\x80\x10", false),
+        ("\"long\"", b"\x80\x80\x80\x80\x10", true),
+        ("\"long\"", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", true),
+        ("\"long\"", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", false),
+        ("\"bytes\"", b"\x01", false),
+        ("\"bytes\"", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", false),
+    ];
+    for (text, message, is_valid) in cases {
+        assert_eq!(parse(text).check_binary(message).is_ok(), is_valid, "{text} {message:?}");
+    }
+}
+
+#[test]
+fn json_messages_follow_the_definition() {
+    let order = parse(ORDER);
+    let part = r#"{"id": 1, "open": false, "note": null, "rates": {}, "color": "RED", "hash": "ab", "parts": []}"#;
+    let whole = format!(
+        r#"{{"id": 150, "open": true, "note": {{"string": "hi"}}, "rates": {{"a": 1, "b": 1.5}},
+            "color": "BLUE", "hash": "\u00ffa", "parts": [{part}]}}"#
+    );
+    order.check_json(whole.as_bytes()).expect("a message");
+    let cases = [
+        ("150", "\"150\"", "JSON object with type string does not match schema which expected number_integer"),
+        ("150", "1.5", "JSON object with type number_float does not match schema which expected number_integer"),
+        ("150", "9223372036854775808", "is no long"),
+        ("true", "1", "expected boolean"),
+        (r#"{"string": "hi"}"#, "\"hi\"", "an object with the type as its key"),
+        (r#"{"string": "hi"}"#, r#"{"int": 1}"#, "the union has no type"),
+        (r#"{"string": "hi"}"#, r#"{"string": "hi", "null": null}"#, "one key"),
+        ("BLUE", "GREEN", "has no symbol"),
+        ("\\u00ffa", "abc", "does not have the bytes"),
+        ("\\u00ffa", "\\u0100a", "does not have the bytes"),
+        ("\"open\": true,", "", "missing field \"open\""),
+        ("\"open\": true,", "\"open\": true, \"open\": true,", "comes twice"),
+        ("\"open\": true,", "\"open\": true, \"shut\": 1,", "unknown field \"shut\""),
+        ("\"parts\": []", "\"parts\": [1]", "expected object"),
+        ("\"rates\": {}", "\"rates\": {\"a\": null}", "type null does not match schema which expected number"),
+    ];
+    for (from, to, why) in cases {
+        assert!(whole.contains(from));
+        let refused = order.check_json(whole.replacen(from, to, 1).as_bytes()).expect_err(to);
+        assert!(refused.contains(why), "{to}: {refused}");
+    }
+    assert!(order.check_json(format!("{whole} {{}}").as_bytes()).is_err_and(|why| why.starts_with("Too much data")));
+    assert!(order.check_json(b"").is_err() && order.check_json(b"\xff").is_err());
+}
+
+#[test]
+fn a_few_bytes_never_ask_for_much_work() {
+    // An array of 2^62 items that take no bytes, and records of records of nothing.
+    let nulls = parse(r#"{"type": "array", "items": "null"}"#);
+    assert!(nulls.check_binary(b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00").is_err());
+    assert!(nulls.check_binary(b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01").is_err());
+    nulls.check_binary(b"\x80\x7d\x00").expect("8000 of nothing");
+    let mut text = r#"{"type": "record", "name": "R0", "fields": []}"#.to_owned();
+    for level in 1..12 {
+        let fields: Vec<String> = (1..20).map(|i| format!(r#"{{"name": "f{i}", "type": "R{}"}}"#, level - 1)).collect();
+        let first = format!(r#"{{"name": "f0", "type": {text}}}"#);
+        text = format!(r#"{{"type": "record", "name": "R{level}", "fields": [{first}, {}]}}"#, fields.join(","));
+    }
+    assert!(parse(&text).check_binary(b"").is_err());
+    // A record in itself, which has no end.
+    let endless = parse(r#"{"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}"#);
+    assert!(endless.check_binary(b"").is_err());
+    let list = parse(r#"{"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}"#);
+    list.check_binary(&[&b"\x02".repeat(20)[..], b"\x00"].concat()).expect("a list");
+    assert!(list.check_binary(&b"\x02".repeat(1 << 20)).is_err());
+    let deep = [r#"{"r": {"R": "#.repeat(1 << 16), "null".to_owned(), "}}".repeat(1 << 16)].concat();
+    assert!(list.check_json(deep.as_bytes()).is_err());
+}
+
+#[test]
+fn a_revision_reads_and_is_read() {
+    let record = |fields: &str| format!(r#"{{"type": "record", "name": "R", "fields": [{fields}]}}"#);
+    let a = record(r#"{"name": "a", "type": "int"}"#);
+    let cases = [
+        (a.clone(), a.clone(), true),
+        (a.clone(), record(r#"{"name": "a", "type": "int"}, {"name": "b", "type": "int", "default": 0}"#), true),
+        (a.clone(), record(r#"{"name": "a", "type": "int"}, {"name": "b", "type": "int"}"#), false),
+        (a.clone(), record(""), false),
+        (record(r#"{"name": "a", "type": "int", "default": 1}"#), record(""), true),
+        // Promotions go one way only, save for strings and bytes.
+        (a.clone(), record(r#"{"name": "a", "type": "long"}"#), false),
+        (record(r#"{"name": "a", "type": "string"}"#), record(r#"{"name": "a", "type": "bytes"}"#), true),
+        (a.clone(), a.replace("\"R\"", "\"S\""), false),
+        (a.clone(), a.replace("\"R\"", "\"other.R\""), true),
+        (r#"["null", "int"]"#.into(), r#"["int", "null"]"#.into(), true),
+        (r#"["null", "int"]"#.into(), r#"["null", "int", "string"]"#.into(), false),
+        (
+            r#"{"type": "enum", "name": "E", "symbols": ["A", "B"], "default": "A"}"#.into(),
+            r#"{"type": "enum", "name": "E", "symbols": ["A", "C"], "default": "A"}"#.into(),
+            true,
+        ),
+        (
+            r#"{"type": "enum", "name": "E", "symbols": ["A", "B"]}"#.into(),
+            r#"{"type": "enum", "name": "E", "symbols": ["A"]}"#.into(),
+            false,
+        ),
+        (
+            r#"{"type": "fixed", "name": "F", "size": 1}"#.into(),
+            r#"{"type": "fixed", "name": "F", "size": 2}"#.into(),
+            false,
+        ),
+        (ORDER.to_owned(), ORDER.to_owned(), true),
+    ];
+    for (old, new, is_compatible) in cases {
+        let compared = parse(&new).expect_compatible(&parse(&old));
+        assert_eq!(compared.is_ok(), is_compatible, "{old} {new} {compared:?}");
+    }
+    // Each way by itself.
+    let pairs = |into: &str, from: &str| {
+        let (reader, writer) = (parse(into), parse(from));
+        reader.reads(&writer).is_ok()
+    };
+    assert!(pairs("\"double\"", "\"int\"") && !pairs("\"int\"", "\"double\""));
+    let renamed = record(r#"{"name": "b", "aliases": ["a"], "type": "long"}"#);
+    assert!(pairs(&renamed, &a) && !pairs(&a, &renamed));
+}
+
+#[test]
+fn definitions_that_are_hard_to_compare_are_refused_in_time() {
+    // Unions of records that are nearly the same: each is compared with each.
+    let union = |last: &str| {
+        let fields: String = (0..200).map(|i| format!(r#"{{"name": "f{i}", "type": "int"}},"#)).collect();
+        let records: Vec<String> = (0..300)
+            .map(|i| {
+                format!(r#"{{"type": "record", "name": "n{i}.R", "fields": [{{"name": "a", "type": "{last}"}}]}}"#)
+            })
+            .collect();
+        let whole = format!(r#"{{"type": "record", "name": "W", "fields": [{fields}{{"name": "z", "type": "int"}}]}}"#);
+        format!("[{}, {whole}]", records.join(","))
+    };
+    let compared = parse(&union("int")).expect_compatible(&parse(&union("string")));
+    assert!(compared.is_err());
+    // A chain of names is as deep as it is long.
+    let mut chain = vec![r#"{"type": "record", "name": "R0", "fields": []}"#.to_owned()];
+    for i in 1..3000 {
+        let before = i - 1;
+        chain
+            .push(format!(r#"{{"type": "record", "name": "R{i}", "fields": [{{"name": "r", "type": "R{before}"}}]}}"#));
+    }
+    let chain = parse(&format!("[{}]", chain.join(",")));
+    assert!(chain.expect_compatible(&chain).is_err());
+}

@@ -1,0 +1,172 @@
+//! Protocol buffer definitions: parsed, checked, and kept as tables of messages and enums.
+
+mod binary;
+mod evolve;
+mod json;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+
+use prost_reflect::{Cardinality, DescriptorPool, FieldDescriptor, Kind as Described, MessageDescriptor};
+
+/// What a definition is called inside of its parser.
+const FILE_NAME: &str = "schema.proto";
+
+/// Indices into the tables.
+type MessageId = usize;
+type EnumId = usize;
+
+/// A definition. Messages may contain themselves; whoever walks them counts depth.
+#[derive(Debug)]
+pub(super) struct Proto {
+    messages: Vec<Message>,
+    enums: Vec<Enum>,
+    root: MessageId,
+}
+
+#[derive(Debug)]
+struct Message {
+    name: String,
+    fields: Vec<Field>,
+    by_number: HashMap<u32, usize>,
+    /// Both as the definition writes them and as JSON does.
+    by_name: HashMap<String, usize>,
+    /// How many fields every message needs.
+    required: usize,
+    /// Whether this is what a map field repeats: a key and a value.
+    is_map_entry: bool,
+}
+
+#[derive(Debug)]
+struct Enum {
+    name: String,
+    values: BTreeMap<String, i32>,
+}
+
+#[derive(Debug)]
+struct Field {
+    number: u32,
+    name: String,
+    kind: Kind,
+    label: Cardinality,
+    /// The group of fields of which a message has one, by its name.
+    oneof: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Double,
+    Float,
+    Int32,
+    Int64,
+    Uint32,
+    Uint64,
+    Sint32,
+    Sint64,
+    Fixed32,
+    Fixed64,
+    Sfixed32,
+    Sfixed64,
+    Bool,
+    String,
+    Bytes,
+    Enum(EnumId),
+    Message(MessageId),
+    /// A message between two tags instead of behind its length.
+    Group(MessageId),
+}
+
+impl Proto {
+    /// The text is not larger than a definition may be; the parser goes 31 messages deep and no deeper.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let file = protox_parse::parse(FILE_NAME, text).map_err(|error| error.to_string())?;
+        if let Some(import) = file.dependency.first() {
+            return Err(format!("imports are not supported: {import:?}"));
+        }
+        let top = file.message_type.len() + file.enum_type.len();
+        if file.message_type.len() != 1 || top != 1 {
+            return Err(format!("a schema defines one top-level message type and nothing beside it, not {top} types"));
+        }
+        let mut pool = DescriptorPool::new();
+        pool.add_file_descriptor_proto(file).map_err(|error| error.to_string())?;
+        let root = pool.files().find_map(|file| file.messages().next()).ok_or("no message type")?;
+        let enums: Vec<_> = pool.all_enums().collect();
+        let messages: Vec<_> = pool.all_messages().collect();
+        let by_name = |names: Vec<String>| names.into_iter().zip(0..).collect::<HashMap<String, usize>>();
+        let ids = Ids {
+            messages: by_name(messages.iter().map(|message| message.full_name().to_owned()).collect()),
+            enums: by_name(enums.iter().map(|of| of.full_name().to_owned()).collect()),
+        };
+        Ok(Self {
+            root: ids.messages[root.full_name()],
+            messages: messages.iter().map(|message| Message::of(message, &ids)).collect(),
+            enums: enums.iter().map(Enum::of).collect(),
+        })
+    }
+}
+
+/// Where the types of a definition are in the tables, by their full names.
+struct Ids {
+    messages: HashMap<String, MessageId>,
+    enums: HashMap<String, EnumId>,
+}
+
+impl Message {
+    fn of(described: &MessageDescriptor, ids: &Ids) -> Self {
+        let described_fields: Vec<FieldDescriptor> = described.fields().collect();
+        let fields: Vec<Field> = described_fields.iter().map(|field| Field::of(field, ids)).collect();
+        let by_number = fields.iter().zip(0..).map(|(field, at)| (field.number, at)).collect();
+        let names = |field: &FieldDescriptor| [field.name().to_owned(), field.json_name().to_owned()];
+        let names = described_fields.iter().zip(0..).flat_map(|(field, at)| names(field).map(|name| (name, at)));
+        Self {
+            name: described.full_name().to_owned(),
+            by_number,
+            by_name: names.collect(),
+            required: fields.iter().filter(|field| field.label == Cardinality::Required).count(),
+            is_map_entry: described.is_map_entry(),
+            fields,
+        }
+    }
+}
+
+impl Enum {
+    fn of(described: &prost_reflect::EnumDescriptor) -> Self {
+        let values = described.values().map(|value| (value.name().to_owned(), value.number()));
+        Self { name: described.full_name().to_owned(), values: values.collect() }
+    }
+}
+
+impl Field {
+    fn of(described: &FieldDescriptor, ids: &Ids) -> Self {
+        let kind = match described.kind() {
+            Described::Double => Kind::Double,
+            Described::Float => Kind::Float,
+            Described::Int32 => Kind::Int32,
+            Described::Int64 => Kind::Int64,
+            Described::Uint32 => Kind::Uint32,
+            Described::Uint64 => Kind::Uint64,
+            Described::Sint32 => Kind::Sint32,
+            Described::Sint64 => Kind::Sint64,
+            Described::Fixed32 => Kind::Fixed32,
+            Described::Fixed64 => Kind::Fixed64,
+            Described::Sfixed32 => Kind::Sfixed32,
+            Described::Sfixed64 => Kind::Sfixed64,
+            Described::Bool => Kind::Bool,
+            Described::String => Kind::String,
+            Described::Bytes => Kind::Bytes,
+            Described::Enum(of) => Kind::Enum(ids.enums[of.full_name()]),
+            Described::Message(of) if described.is_group() => Kind::Group(ids.messages[of.full_name()]),
+            Described::Message(of) => Kind::Message(ids.messages[of.full_name()]),
+        };
+        // An optional field of proto3 has a group of its own that nobody named.
+        let oneof = described.containing_oneof().filter(|oneof| !oneof.is_synthetic());
+        Self {
+            number: described.number(),
+            name: described.name().to_owned(),
+            kind,
+            label: described.cardinality(),
+            oneof: oneof.map(|oneof| oneof.name().to_owned()),
+        }
+    }
+}

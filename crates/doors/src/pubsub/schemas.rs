@@ -1,0 +1,213 @@
+//! Schemas: the calls of their service, and messages that are checked before they are published.
+
+use std::sync::Arc;
+
+use broker::{Broker, now_ms};
+use bytes::Bytes;
+
+use super::errors::{Code, Failure, Result};
+use super::map::{Ask, Door};
+use super::names::{Kind as Resource, Name, parse_project};
+use super::pages::{Page, page};
+use super::proto::schema::Type;
+use super::proto::validate_message_request::SchemaSpec;
+use super::proto::{
+    self, CommitSchemaRequest, CreateSchemaRequest, DeleteSchemaRequest, DeleteSchemaRevisionRequest, GetSchemaRequest,
+    ListSchemaRevisionsRequest, ListSchemaRevisionsResponse, ListSchemasRequest, ListSchemasResponse, PubsubMessage,
+    RollbackSchemaRequest, SchemaSettings, SchemaView, ValidateMessageRequest, ValidateMessageResponse,
+    ValidateSchemaRequest, ValidateSchemaResponse,
+};
+use super::schema::{self, Definition, Documents, Encoding, Kind, Range, Refusal, Revision};
+use super::times::timestamp;
+
+/// What a topic shows as its schema once that is deleted.
+const DELETED: &str = "_deleted-schema_";
+/// The documents of the broker that are revisions.
+const DOCUMENT: &str = "pubsub.schema";
+
+/// Revisions among the documents of the broker.
+pub(super) struct Kept(pub Arc<Broker>);
+
+impl Documents for Kept {
+    async fn put(&self, name: &str, value: Option<Bytes>) -> engine::Result<()> {
+        self.0.put_document(DOCUMENT, name, value).await
+    }
+
+    async fn list(&self, prefix: &str) -> engine::Result<Vec<(String, Bytes)>> {
+        self.0.documents(DOCUMENT, prefix).await
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let code = match refusal.code {
+            schema::Code::InvalidArgument => Code::InvalidArgument,
+            schema::Code::NotFound => Code::NotFound,
+            schema::Code::AlreadyExists => Code::AlreadyExists,
+            schema::Code::ResourceExhausted => Code::ResourceExhausted,
+            schema::Code::Unavailable => Code::Unavailable,
+        };
+        let mut failure = Self::new(code, refusal.message);
+        if let Some(info) = refusal.info {
+            failure.reason = Some(info.reason);
+            failure.reasons = info.metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        }
+        failure
+    }
+}
+
+/// The kind and the text of a definition.
+fn defined(schema: Option<&proto::Schema>) -> Result<(Kind, &str)> {
+    let schema = schema.ok_or_else(|| Failure::invalid("No schema provided"))?;
+    let kind = match Type::try_from(schema.r#type) {
+        Ok(Type::Avro) => Kind::Avro,
+        Ok(Type::ProtocolBuffer) => Kind::ProtocolBuffer,
+        _ => return Err(Failure::invalid("Invalid schema type")),
+    };
+    Ok((kind, &schema.definition))
+}
+
+fn encoding(number: i32) -> Result<Encoding> {
+    match proto::Encoding::try_from(number) {
+        Ok(proto::Encoding::Json) => Ok(Encoding::Json),
+        Ok(proto::Encoding::Binary) => Ok(Encoding::Binary),
+        _ => Err(Failure::invalid("Invalid schema encoding provided")),
+    }
+}
+
+fn shown(revision: Revision, is_full: bool) -> proto::Schema {
+    let definition = revision.definition.filter(|_| is_full);
+    proto::Schema {
+        name: revision.schema,
+        r#type: match revision.kind {
+            Kind::Avro => Type::Avro,
+            Kind::ProtocolBuffer => Type::ProtocolBuffer,
+        } as i32,
+        definition: definition.unwrap_or_default(),
+        revision_id: revision.id,
+        revision_create_time: Some(timestamp(revision.created_ms)),
+    }
+}
+
+pub(super) async fn create(ask: Ask, request: CreateSchemaRequest) -> Result<proto::Schema> {
+    parse_project(&request.parent)?;
+    let (kind, text) = defined(request.schema.as_ref())?;
+    let name = format!("{}/schemas/{}", request.parent, request.schema_id);
+    Ok(shown(ask.door.schemas.create(&name, kind, text, now_ms()).await?, true))
+}
+
+pub(super) async fn get(ask: Ask, request: GetSchemaRequest) -> Result<proto::Schema> {
+    let is_full = request.view != SchemaView::Basic as i32;
+    Ok(shown(ask.door.schemas.get(&request.name).await?, is_full))
+}
+
+pub(super) async fn list(ask: Ask, request: ListSchemasRequest) -> Result<ListSchemasResponse> {
+    parse_project(&request.parent)?;
+    let names = ask.door.schemas.list(&request.parent).await?.into_iter();
+    let Page { items, next_page_token } = page(names, String::clone, request.page_size, &request.page_token)?;
+    let mut schemas = Vec::with_capacity(items.len());
+    for name in items {
+        match ask.door.schemas.get(&name).await {
+            Ok(revision) => schemas.push(shown(revision, request.view == SchemaView::Full as i32)),
+            // It was deleted meanwhile.
+            Err(refusal) if refusal.code == schema::Code::NotFound => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+    Ok(ListSchemasResponse { schemas, next_page_token })
+}
+
+/// The newest first. There are so few that they are one page.
+pub(super) async fn list_revisions(
+    ask: Ask,
+    request: ListSchemaRevisionsRequest,
+) -> Result<ListSchemaRevisionsResponse> {
+    let is_full = request.view == SchemaView::Full as i32;
+    let revisions = ask.door.schemas.revisions(&request.name).await?.into_iter();
+    let schemas = revisions.map(|revision| shown(revision, is_full)).collect();
+    Ok(ListSchemaRevisionsResponse { schemas, next_page_token: String::new() })
+}
+
+pub(super) async fn commit(ask: Ask, request: CommitSchemaRequest) -> Result<proto::Schema> {
+    let (kind, text) = defined(request.schema.as_ref())?;
+    Ok(shown(ask.door.schemas.commit(&request.name, kind, text, now_ms()).await?, true))
+}
+
+pub(super) async fn roll_back(ask: Ask, request: RollbackSchemaRequest) -> Result<proto::Schema> {
+    Ok(shown(ask.door.schemas.roll_back(&request.name, &request.revision_id, now_ms()).await?, true))
+}
+
+/// The revision is part of the name; older clients give it beside.
+#[expect(deprecated, reason = "clients still ask for it")]
+pub(super) async fn delete_revision(ask: Ask, request: DeleteSchemaRevisionRequest) -> Result<proto::Schema> {
+    let (name, id) = request.name.split_once('@').unwrap_or((&request.name, &request.revision_id));
+    Ok(shown(ask.door.schemas.delete_revision(name, id).await?, true))
+}
+
+pub(super) async fn delete(ask: Ask, request: DeleteSchemaRequest) -> Result<()> {
+    ask.door.schemas.delete(&request.name).await?;
+    super::policies::forget(&ask.door, &Name::parse(Resource::Schema, &request.name)?).await
+}
+
+pub(super) async fn validate(_: Ask, request: ValidateSchemaRequest) -> Result<ValidateSchemaResponse> {
+    parse_project(&request.parent)?;
+    let (kind, text) = defined(request.schema.as_ref())?;
+    Definition::parse(kind, text)?;
+    Ok(ValidateSchemaResponse {})
+}
+
+pub(super) async fn validate_message(ask: Ask, request: ValidateMessageRequest) -> Result<ValidateMessageResponse> {
+    parse_project(&request.parent)?;
+    let encoding = encoding(request.encoding)?;
+    match &request.schema_spec {
+        None => return Err(Failure::invalid("No schema provided")),
+        Some(SchemaSpec::Name(name)) => ask.door.schemas.check_against(name, encoding, &request.message).await?,
+        Some(SchemaSpec::Schema(schema)) => {
+            let (kind, text) = defined(Some(schema))?;
+            Definition::parse(kind, text)?.admit(encoding, &request.message)?;
+        }
+    }
+    Ok(ValidateMessageResponse {})
+}
+
+fn range(settings: &SchemaSettings) -> Range<'_> {
+    Range { first: &settings.first_revision_id, last: &settings.last_revision_id }
+}
+
+/// Whether a topic may have these.
+pub(super) async fn check_settings(door: &Door, settings: &SchemaSettings) -> Result<()> {
+    match settings.schema.as_str() {
+        "" => return Err(Failure::invalid("No schema name provided")),
+        DELETED => return Ok(()),
+        _ => {}
+    }
+    encoding(settings.encoding)?;
+    Ok(door.schemas.check_range(&settings.schema, range(settings)).await?)
+}
+
+/// Whether messages follow the schema of their topic. They are told which revision each of them follows.
+pub(super) async fn check_messages(door: &Door, topic: &Name, messages: &mut [PubsubMessage]) -> Result<()> {
+    let Some(settings) = door.topic(topic).await?.schema_settings else {
+        return Ok(());
+    };
+    if settings.schema == DELETED {
+        return Err(Failure::not_found("Schema associated with topic deleted."));
+    }
+    let encoding = encoding(settings.encoding)?;
+    for message in messages {
+        let revision = door.schemas.check(&settings.schema, range(&settings), encoding, &message.data).await?;
+        let said = [
+            ("googclient_schemaencoding", encoding.name().to_owned()),
+            ("googclient_schemaname", settings.schema.clone()),
+            ("googclient_schemarevisionid", revision),
+        ];
+        message.attributes.extend(said.map(|(name, value)| (name.to_owned(), value)));
+    }
+    Ok(())
+}
+
+/// There is such a schema.
+pub(super) async fn expect(door: &Door, name: &Name) -> Result<()> {
+    door.schemas.get(&name.to_string()).await?;
+    Ok(())
+}

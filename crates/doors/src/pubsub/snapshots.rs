@@ -1,0 +1,240 @@
+//! Snapshots, and going back to them. The broker keeps what a snapshot needs; labels and an earlier end are documents.
+
+use std::collections::BTreeMap;
+
+use broker::{SeekTo, now_ms};
+use engine::ErrorKind;
+use engine::queue::Snapshot as Kept;
+use prost::Message;
+
+use super::errors::{Code, Failure, Result};
+use super::map::{Ask, Door};
+use super::names::{DELETED_TOPIC, Kind, Name, is_id, parse_project};
+use super::pages::{Page, page};
+use super::policies;
+use super::proto::seek_request::Target;
+use super::proto::{
+    CreateSnapshotRequest, DeleteSnapshotRequest, GetSnapshotRequest, ListSnapshotsRequest, ListSnapshotsResponse,
+    SeekRequest, SeekResponse, Snapshot, UpdateSnapshotRequest,
+};
+use super::subscriptions::Found;
+use super::times::{DAY_MS, timestamp, timestamp_ms};
+use super::topics::check_labels;
+
+const DOCUMENT: &str = "pubsub.snapshot";
+/// How long a snapshot lives, less the age of its oldest message.
+const LIFE_MS_MAX: u64 = 7 * DAY_MS;
+/// One that would expire sooner is refused.
+const LIFE_MS_MIN: u64 = 3_600_000;
+
+fn missing() -> Failure {
+    Failure::not_found("Snapshot does not exist")
+}
+
+/// What was said of a snapshot: its labels, and when it ends if that is before the broker's own time.
+async fn noted(door: &Door, inner: &str) -> Result<Snapshot> {
+    let document = door.broker.document(DOCUMENT, inner).await?.unwrap_or_default();
+    Snapshot::decode(document)
+        .map_err(|error| Failure::new(Code::DataLoss, format!("what is kept of a snapshot cannot be read: {error}")))
+}
+
+async fn note(door: &Door, inner: &str, labels: BTreeMap<String, String>, ends_ms: Option<u64>) -> Result<()> {
+    let note = Snapshot { labels, expire_time: ends_ms.map(timestamp), ..Snapshot::default() };
+    Ok(door.broker.put_document(DOCUMENT, inner, Some(note.encode_to_vec().into())).await?)
+}
+
+/// A snapshot as it is shown; `None` once its time has come.
+async fn shown(door: &Door, inner: &str, kept: &Kept) -> Result<Option<Snapshot>> {
+    let noted = noted(door, inner).await?;
+    let ends_ms = noted.expire_time.as_ref().and_then(timestamp_ms).map_or(kept.expires_ms, |ms| ms.max(0) as u64);
+    let topic = match door.broker.has_topic(kept.topic.as_str()) {
+        true => door.names.outer(Kind::Topic, kept.topic.as_str()).to_string(),
+        false => DELETED_TOPIC.to_owned(),
+    };
+    Ok((ends_ms > now_ms()).then(|| Snapshot {
+        name: door.names.outer(Kind::Snapshot, inner).to_string(),
+        topic,
+        expire_time: Some(timestamp(ends_ms)),
+        labels: noted.labels,
+    }))
+}
+
+async fn find_kept(door: &Door, name: &Name) -> Result<(Kept, Snapshot)> {
+    let inner = door.names.inner(name);
+    let kept = match door.broker.snapshot(&inner).await {
+        Err(error) if error.kind == ErrorKind::NotFound => return Err(missing()),
+        kept => kept?,
+    };
+    let snapshot = shown(door, &inner, &kept).await?.ok_or_else(missing)?;
+    Ok((kept, snapshot))
+}
+
+pub(super) async fn find(door: &Door, name: &Name) -> Result<Snapshot> {
+    Ok(find_kept(door, name).await?.1)
+}
+
+/// The snapshots of a topic.
+pub(super) async fn over(door: &Door, topic: &Name) -> Result<Vec<Snapshot>> {
+    let topic = door.names.inner(topic);
+    let mut snapshots = Vec::new();
+    for (inner, kept) in door.broker.snapshots("").await? {
+        if kept.topic.as_str() == topic {
+            snapshots.extend(shown(door, &inner, &kept).await?);
+        }
+    }
+    Ok(snapshots)
+}
+
+pub(super) async fn create(ask: Ask, request: CreateSnapshotRequest) -> Result<Snapshot> {
+    let door = &ask.door;
+    let name = Name::parse(Kind::Snapshot, &request.name)?;
+    let subscription = Name::parse(Kind::Subscription, &request.subscription)?;
+    check_labels(&request.labels)?;
+    let queue = match door.find_subscription(&subscription).await? {
+        Found::Queue(queue) => queue,
+        Found::WithoutQueue(left) if left.detached => return Err(Failure::precondition("Subscription is detached.")),
+        Found::WithoutQueue(_) => return Err(Failure::precondition("Topic does not exist.")),
+    };
+    match find(door, &name).await {
+        Ok(_) => return Err(Failure::exists("Snapshot already exists")),
+        Err(failure) if failure == missing() => {}
+        Err(failure) => return Err(failure),
+    }
+    // One whose time has come makes room.
+    remove(door, &name).await?;
+    let (now, inner) = (now_ms(), door.names.inner(&name));
+    let oldest_ms = door.broker.queue_counts(queue.name.as_str()).await?.oldest_ms.unwrap_or(now);
+    let expires_ms = oldest_ms.saturating_add(LIFE_MS_MAX);
+    if expires_ms < now + LIFE_MS_MIN {
+        return Err(Failure::precondition(
+            "The operation could not be completed because the requested source subscription's backlog is too old.",
+        ));
+    }
+    door.broker.create_snapshot(&inner, queue.name.as_str(), expires_ms).await?;
+    if !request.labels.is_empty() {
+        note(door, &inner, request.labels, None).await?;
+    }
+    find(door, &name).await
+}
+
+pub(super) async fn get(ask: Ask, request: GetSnapshotRequest) -> Result<Snapshot> {
+    find(&ask.door, &Name::parse(Kind::Snapshot, &request.snapshot)?).await
+}
+
+pub(super) async fn list(ask: Ask, request: ListSnapshotsRequest) -> Result<ListSnapshotsResponse> {
+    let door = &ask.door;
+    let project = parse_project(&request.project)?;
+    let mut snapshots = Vec::new();
+    for (inner, kept) in door.broker.snapshots(&door.names.prefix(project)).await? {
+        snapshots.extend(shown(door, &inner, &kept).await?);
+    }
+    let of_project = snapshots.into_iter().filter(|snapshot| {
+        Name::parse(Kind::Snapshot, &snapshot.name).is_ok_and(|name| name.project == project && is_id(&name.id))
+    });
+    let Page { items, next_page_token } =
+        page(of_project, |snapshot| snapshot.name.clone(), request.page_size, &request.page_token)?;
+    Ok(ListSnapshotsResponse { snapshots: items, next_page_token })
+}
+
+pub(super) async fn update(ask: Ask, request: UpdateSnapshotRequest) -> Result<Snapshot> {
+    let given = request.snapshot.ok_or_else(|| Failure::invalid("Invalid [snapshots] name: (name=)"))?;
+    let name = Name::parse(Kind::Snapshot, &given.name)?;
+    let paths = request.update_mask.map(|mask| mask.paths).unwrap_or_default();
+    if paths.is_empty() {
+        return Err(Failure::invalid(
+            "The update_mask in the UpdateSnapshotRequest must be set, and must contain a non-empty paths list.",
+        ));
+    }
+    let (kept, snapshot) = find_kept(&ask.door, &name).await?;
+    let (mut labels, mut ends_ms) = (snapshot.labels, None);
+    for path in &paths {
+        match path.as_str() {
+            "labels" => labels = given.labels.clone(),
+            "expire_time" => {
+                let given_ms = given.expire_time.as_ref().and_then(timestamp_ms).and_then(|ms| u64::try_from(ms).ok());
+                let ends = given_ms.filter(|ms| (now_ms()..=kept.expires_ms).contains(ms));
+                ends_ms = Some(ends.ok_or_else(|| Failure::invalid("expire_time out of bounds"))?);
+            }
+            other => {
+                return Err(Failure::invalid(format!(
+                    "Invalid update_mask provided in the UpdateSnapshotRequest: {other} is not a known Snapshot field, \
+                     or not mutable."
+                )));
+            }
+        }
+    }
+    check_labels(&labels)?;
+    if ends_ms.is_none() {
+        ends_ms = noted(&ask.door, &ask.door.names.inner(&name))
+            .await?
+            .expire_time
+            .as_ref()
+            .and_then(timestamp_ms)
+            .map(|ms| ms.max(0) as u64);
+    }
+    note(&ask.door, &ask.door.names.inner(&name), labels, ends_ms).await?;
+    find(&ask.door, &name).await
+}
+
+pub(super) async fn delete(ask: Ask, request: DeleteSnapshotRequest) -> Result<()> {
+    let name = Name::parse(Kind::Snapshot, &request.snapshot)?;
+    find(&ask.door, &name).await?;
+    remove(&ask.door, &name).await?;
+    policies::forget(&ask.door, &name).await
+}
+
+pub(super) async fn remove(door: &Door, name: &Name) -> Result<()> {
+    let inner = door.names.inner(name);
+    match door.broker.delete_snapshot(&inner).await {
+        Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    match door.broker.document(DOCUMENT, &inner).await? {
+        Some(_) => Ok(door.broker.put_document(DOCUMENT, &inner, None).await?),
+        None => Ok(()),
+    }
+}
+
+/// Deletes those whose time has come.
+pub(super) async fn sweep(door: &Door) -> Result<()> {
+    for (inner, _) in door.broker.documents(DOCUMENT, "").await? {
+        let name = door.names.outer(Kind::Snapshot, &inner);
+        match find(door, &name).await {
+            Err(failure) if failure == missing() => remove(door, &name).await?,
+            found => drop(found?),
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn seek(ask: Ask, request: SeekRequest) -> Result<SeekResponse> {
+    let door = &ask.door;
+    let name = Name::parse(Kind::Subscription, &request.subscription)?;
+    let Found::Queue(queue) = door.find_subscription(&name).await? else {
+        return Err(Failure::precondition("Subscription is detached."));
+    };
+    let to = match request.target {
+        None => {
+            let message = "No target was specified in the SeekRequest. Must specify either a time or a snapshot";
+            return Err(Failure::invalid(message));
+        }
+        Some(Target::Time(time)) => SeekTo::Time(timestamp_ms(&time).ok_or_else(|| {
+            Failure::invalid("An invalid time was specified in the SeekRequest. See definition of Timestamp.")
+        })?),
+        Some(Target::Snapshot(snapshot)) => {
+            let name = Name::parse(Kind::Snapshot, &snapshot)?;
+            let (kept, _) = find_kept(door, &name).await?;
+            if kept.topic != queue.topic {
+                return Err(Failure::precondition(format!(
+                    "The subscription's topic {} is different from that of the snapshot {}; they must match in order \
+                     for Seek work.",
+                    queue.topic, kept.topic
+                )));
+            }
+            door.broker.seek_to_snapshot(queue.name.as_str(), &door.names.inner(&name)).await?;
+            return Ok(SeekResponse {});
+        }
+    };
+    door.broker.seek_queue(queue.name.as_str(), to).await?;
+    Ok(SeekResponse {})
+}

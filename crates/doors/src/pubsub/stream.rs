@@ -1,0 +1,393 @@
+//! Streaming pull: messages as they come, for as long as the client has room for more, and what it says of them.
+//!
+//! A client acknowledges on its stream or by a call of its own, so streams are found by their queue: see [`Streams`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use broker::{Receipt, Receive, Received};
+use engine::queue::QueueDefinition;
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use super::codec::{Encoded, Messages, STREAM_MESSAGES_MAX};
+use super::errors::{Code, Failure, Result};
+use super::map::{Ask, Door};
+use super::names::{Kind, Name};
+use super::proto::streaming_pull_response::{
+    AcknowledgeConfirmation, ModifyAckDeadlineConfirmation, SubscriptionProperties,
+};
+use super::proto::{StreamingPullRequest, StreamingPullResponse};
+use super::pull::{Outcome, Said, given, holds, is_pushed};
+use super::subscriptions::{ACK_DEADLINE_S_MAX, ACK_DEADLINE_S_MIN, missing};
+use super::times::SECOND_MS;
+
+pub(super) const PATH: &str = "/google.pubsub.v1.Subscriber/StreamingPull";
+/// Messages and bytes in one answer.
+const TOGETHER_MAX: usize = 1000;
+const TOGETHER_BYTES_MAX: usize = 1 << 20;
+/// What one stream has out at most, whatever its client says.
+const HELD_MAX: usize = 100_000;
+const HELD_BYTES_MAX: usize = 1 << 30;
+/// How often a client that asks for it hears from a stream on which nothing goes on.
+const HEARTBEAT: Duration = Duration::from_secs(20);
+/// From this version on clients expect to hear from it.
+const HEARTBEAT_VERSION: i64 = 1;
+/// What a client still has when its stream ends goes to others after this time: it may be about to acknowledge some.
+const GRACE_MS: u64 = 1_000;
+
+/// The open streams of each queue.
+#[derive(Default)]
+pub(super) struct Streams(Mutex<HashMap<String, Vec<Arc<Stream>>>>);
+
+/// What a stream has out.
+struct Stream {
+    messages_max: usize,
+    bytes_max: usize,
+    held: Mutex<Held>,
+    /// There is room again, or the stream has to end.
+    freed: Notify,
+    is_over: AtomicBool,
+    /// How long the client has a message, ms.
+    lease_ms: AtomicU64,
+}
+
+#[derive(Default)]
+struct Held {
+    /// The bytes of each message, and when its lease ends.
+    messages: HashMap<Receipt, (usize, Instant)>,
+    bytes: usize,
+}
+
+impl Held {
+    fn forget(&mut self, receipt: &Receipt) {
+        self.bytes -= self.messages.remove(receipt).map_or(0, |(bytes, _)| bytes);
+    }
+}
+
+impl Streams {
+    fn of(&self, queue: &str) -> Vec<Arc<Stream>> {
+        self.0.lock().get(queue).cloned().unwrap_or_default()
+    }
+
+    fn add(&self, queue: &str, stream: &Arc<Stream>) {
+        self.0.lock().entry(queue.to_owned()).or_default().push(stream.clone());
+    }
+
+    fn remove(&self, queue: &str, stream: &Arc<Stream>) {
+        let mut all = self.0.lock();
+        if let Some(streams) = all.get_mut(queue) {
+            streams.retain(|other| !Arc::ptr_eq(other, stream));
+            if streams.is_empty() {
+                all.remove(queue);
+            }
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.lock().values().map(Vec::len).sum()
+    }
+
+    pub fn is_open(&self, queue: &str) -> bool {
+        self.0.lock().contains_key(queue)
+    }
+
+    /// Clients do not have these any more.
+    pub fn forget(&self, queue: &str, receipts: &[Receipt]) {
+        for stream in self.of(queue) {
+            let mut held = stream.held.lock();
+            let before = held.messages.len();
+            receipts.iter().for_each(|receipt| held.forget(receipt));
+            if held.messages.len() < before {
+                stream.freed.notify_one();
+            }
+        }
+    }
+
+    /// Clients have these for so many milliseconds from now.
+    pub fn extend(&self, queue: &str, leases: &[(Receipt, u64)]) {
+        let now = Instant::now();
+        for stream in self.of(queue) {
+            let mut held = stream.held.lock();
+            for (receipt, ms) in leases {
+                if let Some((_, until)) = held.messages.get_mut(receipt) {
+                    *until = now + Duration::from_millis(*ms);
+                }
+            }
+        }
+    }
+
+    /// The queue is no more.
+    pub fn end(&self, queue: &str) {
+        for stream in self.of(queue) {
+            stream.is_over.store(true, Ordering::Release);
+            stream.freed.notify_one();
+        }
+    }
+}
+
+impl Stream {
+    fn open(request: &StreamingPullRequest) -> Result<Arc<Self>> {
+        let limit =
+            |given: i64, most: usize| usize::try_from(given).ok().filter(|n| *n > 0).map_or(most, |n| n.min(most));
+        Ok(Arc::new(Self {
+            messages_max: limit(request.max_outstanding_messages, HELD_MAX),
+            bytes_max: limit(request.max_outstanding_bytes, HELD_BYTES_MAX),
+            held: Mutex::default(),
+            freed: Notify::new(),
+            is_over: AtomicBool::new(false),
+            lease_ms: AtomicU64::new(deadline_ms(request.stream_ack_deadline_seconds)?),
+        }))
+    }
+
+    /// Messages and bytes that the client has room for; waits until there are some. A lease that ended frees room too.
+    async fn room(&self) -> Result<(usize, usize)> {
+        loop {
+            let next = {
+                let mut held = self.held.lock();
+                if held.messages.len() >= self.messages_max || held.bytes >= self.bytes_max {
+                    let now = Instant::now();
+                    let over: Vec<Receipt> =
+                        held.messages.iter().filter(|(_, (_, until))| *until <= now).map(|(r, _)| *r).collect();
+                    over.iter().for_each(|receipt| held.forget(receipt));
+                }
+                let room = self.messages_max.saturating_sub(held.messages.len());
+                let bytes = self.bytes_max.saturating_sub(held.bytes);
+                if room > 0 && bytes > 0 {
+                    return Ok((room, bytes));
+                }
+                held.messages.values().map(|(_, until)| *until).min()
+            };
+            if self.is_over.load(Ordering::Acquire) {
+                return Err(missing());
+            }
+            let until = next.unwrap_or_else(|| Instant::now() + HEARTBEAT);
+            drop(tokio::time::timeout_at(until, self.freed.notified()).await);
+        }
+    }
+
+    fn hold(&self, received: &[Received], lease: Duration) {
+        let until = Instant::now() + lease;
+        let mut held = self.held.lock();
+        for received in received {
+            let bytes = received.message.body().len();
+            held.bytes += bytes;
+            held.messages.insert(received.receipt, (bytes, until));
+        }
+    }
+}
+
+fn deadline_ms(seconds: i32) -> Result<u64> {
+    match (ACK_DEADLINE_S_MIN..=ACK_DEADLINE_S_MAX).contains(&seconds) {
+        true => Ok(seconds as u64 * SECOND_MS),
+        false => Err(Failure::invalid("stream_ack_deadline_seconds must be between 10 and 600 seconds")),
+    }
+}
+
+/// What the two halves of a stream share.
+struct Dialogue {
+    door: Arc<Door>,
+    queue: Arc<QueueDefinition>,
+    stream: Arc<Stream>,
+    answers: mpsc::Sender<Result<Encoded>>,
+    hears_heartbeats: bool,
+}
+
+/// Begins a stream with its first request. What comes of it is read from the channel.
+pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Receiver<Result<Encoded>>> {
+    let first = next(&mut messages).await?.unwrap_or_default();
+    if first.subscription.is_empty() {
+        return Err(Failure::invalid("first message must set subscription"));
+    }
+    if first.stream_ack_deadline_seconds == 0 {
+        return Err(Failure::invalid("first message must set stream_ack_deadline_seconds"));
+    }
+    let stream = Stream::open(&first)?;
+    let name = Name::parse(Kind::Subscription, &first.subscription)?;
+    let (answers, receiver) = mpsc::channel(STREAM_MESSAGES_MAX);
+    let Some(queue) = ask.door.queue_to_pull(&name).await? else {
+        // Nothing will ever come; the client keeps its stream as it would with the service.
+        tokio::spawn(async move {
+            let mut drain = ask.drain.clone();
+            tokio::select! { () = answers.closed() => {} () = drain.begun() => {} }
+        });
+        return Ok(receiver);
+    };
+    if is_pushed(&ask.door, &queue)? {
+        let message = format!("Subscription is a push subscription: (resource={})", name.id);
+        return Err(Failure::precondition(message));
+    }
+    let dialogue = Dialogue {
+        door: ask.door.clone(),
+        queue,
+        stream,
+        answers,
+        hears_heartbeats: first.protocol_version >= HEARTBEAT_VERSION,
+    };
+    tokio::spawn(dialogue.run(first, messages, ask));
+    Ok(receiver)
+}
+
+async fn next(messages: &mut Messages) -> Result<Option<StreamingPullRequest>> {
+    let message = messages.next().await?;
+    messages.let_go();
+    let request = message.map(StreamingPullRequest::decode).transpose();
+    request.map_err(|error| Failure::invalid(format!("this is no message: {error}")))
+}
+
+impl Dialogue {
+    async fn run(self, first: StreamingPullRequest, messages: Messages, ask: Ask) {
+        let name = self.queue.name.as_str();
+        self.door.streams.add(name, &self.stream);
+        let mut drain = ask.drain;
+        let deadline = async {
+            match ask.deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let end = tokio::select! {
+            end = self.listen(first, messages) => end,
+            end = self.give() => end,
+            () = self.answers.closed() => Ok(()),
+            () = drain.begun() => Err(Failure::new(Code::Unavailable, "the broker is shutting down")),
+            () = deadline => Err(Failure::new(Code::DeadlineExceeded, "the deadline of the stream is over")),
+        };
+        self.door.streams.remove(name, &self.stream);
+        self.door.is_active(&self.queue);
+        if let Err(failure) = end {
+            // Nobody may listen any more.
+            drop(self.answers.try_send(Err(failure)));
+        }
+        self.leave().await;
+    }
+
+    /// What the client did not answer goes to others soon.
+    async fn leave(&self) {
+        let now = Instant::now();
+        let soon = |until: Instant| until.saturating_duration_since(now) > Duration::from_millis(GRACE_MS);
+        let left: Vec<(Receipt, u64)> = {
+            let held = self.stream.held.lock();
+            held.messages.iter().filter(|(_, (_, until))| soon(*until)).map(|(r, _)| (*r, GRACE_MS)).collect()
+        };
+        if left.is_empty() {
+            return;
+        }
+        if let Err(error) = self.door.broker.extend(self.queue.name.as_str(), &left).await {
+            tracing::debug!(queue = %self.queue.name, %error, "a subscription went with its stream");
+        }
+    }
+
+    /// Takes what the client says, until it has no more to say.
+    async fn listen(&self, first: StreamingPullRequest, mut messages: Messages) -> Result<()> {
+        self.tell(StreamingPullResponse::default()).await;
+        self.hear(&first).await?;
+        while let Some(request) = next(&mut messages).await? {
+            if !request.subscription.is_empty() {
+                return Err(Failure::invalid("subscription may only be set in first message"));
+            }
+            if request.max_outstanding_messages != 0 || request.max_outstanding_bytes != 0 {
+                return Err(Failure::invalid("flow control settings may only be set in first message"));
+            }
+            if request.stream_ack_deadline_seconds != 0 {
+                self.stream.lease_ms.store(deadline_ms(request.stream_ack_deadline_seconds)?, Ordering::Relaxed);
+            }
+            self.hear(&request).await?;
+        }
+        Ok(())
+    }
+
+    async fn hear(&self, request: &StreamingPullRequest) -> Result<()> {
+        let deadlines = &request.modify_deadline_seconds;
+        if request.modify_deadline_ack_ids.len() != deadlines.len() {
+            return Err(Failure::invalid("ack IDs and deadlines must have the same size"));
+        }
+        if request.ack_ids.is_empty() && deadlines.is_empty() {
+            if self.hears_heartbeats {
+                self.tell(StreamingPullResponse::default()).await;
+            }
+            return Ok(());
+        }
+        let done: Vec<(String, Said)> = request.ack_ids.iter().map(|ack_id| (ack_id.clone(), Said::Done)).collect();
+        let modified = request.modify_deadline_ack_ids.iter().zip(deadlines);
+        let modified = modified.map(|(ack_id, seconds)| Ok((ack_id.clone(), holds(*seconds)?)));
+        let modified: Vec<(String, Said)> = modified.collect::<Result<_>>()?;
+        let of_done = self.door.say(&self.queue, &done).await?;
+        let of_modified = self.door.say(&self.queue, &modified).await?;
+        if self.queue.settings.is_strict {
+            self.tell(StreamingPullResponse {
+                acknowledge_confirmation: (!done.is_empty()).then(|| confirm_done(of_done)),
+                modify_ack_deadline_confirmation: (!modified.is_empty()).then(|| confirm_modified(of_modified)),
+                ..StreamingPullResponse::default()
+            })
+            .await;
+        }
+        Ok(())
+    }
+
+    /// Gives messages while the client has room for them.
+    async fn give(&self) -> Result<()> {
+        loop {
+            let (max, bytes_max) = self.stream.room().await?;
+            // Without anybody to take it the other half ends.
+            let Ok(place) = self.answers.reserve().await else {
+                return Ok(());
+            };
+            let lease_ms = self.stream.lease_ms.load(Ordering::Relaxed);
+            let receive = Receive {
+                max: max.min(TOGETHER_MAX),
+                bytes_max: bytes_max.min(TOGETHER_BYTES_MAX),
+                lease_ms: Some(lease_ms),
+                wait: HEARTBEAT,
+            };
+            let received = match self.door.broker.receive(self.queue.name.as_str(), &receive).await {
+                Ok(received) => received,
+                Err(error) if error.kind == engine::ErrorKind::NotFound => return Err(missing()),
+                Err(error) => return Err(error.into()),
+            };
+            if received.is_empty() && !self.hears_heartbeats {
+                continue;
+            }
+            self.stream.hold(&received, Duration::from_millis(lease_ms));
+            let messages = received.iter().map(|received| given(&self.door, &self.queue, received));
+            let received_messages = messages.collect::<Result<_>>()?;
+            let answer = StreamingPullResponse { received_messages, ..StreamingPullResponse::default() };
+            place.send(Ok(Encoded::new(&self.with_properties(answer))));
+        }
+    }
+
+    async fn tell(&self, answer: StreamingPullResponse) {
+        // Whoever is gone is noticed elsewhere.
+        drop(self.answers.send(Ok(Encoded::new(&self.with_properties(answer)))).await);
+    }
+
+    /// Clients go by the properties of the last answer.
+    fn with_properties(&self, answer: StreamingPullResponse) -> StreamingPullResponse {
+        let settings = &self.queue.settings;
+        let properties = SubscriptionProperties {
+            exactly_once_delivery_enabled: settings.is_strict,
+            message_ordering_enabled: settings.order == engine::queue::Order::Groups,
+        };
+        StreamingPullResponse { subscription_properties: Some(properties), ..answer }
+    }
+}
+
+fn confirm_done(outcome: Outcome) -> AcknowledgeConfirmation {
+    AcknowledgeConfirmation {
+        ack_ids: outcome.good,
+        invalid_ack_ids: outcome.bad,
+        ..AcknowledgeConfirmation::default()
+    }
+}
+
+fn confirm_modified(outcome: Outcome) -> ModifyAckDeadlineConfirmation {
+    ModifyAckDeadlineConfirmation {
+        ack_ids: outcome.good,
+        invalid_ack_ids: outcome.bad,
+        ..ModifyAckDeadlineConfirmation::default()
+    }
+}

@@ -1,0 +1,531 @@
+//! Subscriptions: queues over topics. What the broker has no word for is a note of the queue, as JSON.
+//!
+//! A subscription whose topic was deleted, or that was detached, has no queue any more: it is a document, until it is
+//! deleted too.
+
+use std::sync::Arc;
+
+use broker::{NewQueue, QueueStart};
+use bytes::Bytes;
+use engine::queue::{Filter, IN_FLIGHT_MAX, Order, QueueDefinition, QueueName, QueueSettings};
+use engine::{ErrorKind, TopicName};
+use prost::Message;
+
+use super::errors::{Code, Failure, Result};
+use super::map::{Ask, Door};
+use super::names::{DELETED_TOPIC, Kind, Name, is_id, parse_project};
+use super::pages::{Page, page};
+use super::proto::{
+    DeadLetterPolicy, DeleteSubscriptionRequest, DetachSubscriptionRequest, DetachSubscriptionResponse,
+    ExpirationPolicy, GetSubscriptionRequest, ListSubscriptionsRequest, ListSubscriptionsResponse,
+    ModifyPushConfigRequest, PushConfig, RetryPolicy, Subscription, UpdateSubscriptionRequest,
+};
+use super::push::Endpoint;
+use super::times::{Bounds, DAY_MS, MINUTE_MS, SECOND_MS, duration, duration_ms, shown};
+use super::topics::{check_labels, check_transforms};
+use super::{policies, rest};
+
+/// The note of a queue that has the rest of its subscription.
+const NOTE: &str = "pubsub.subscription";
+const MESSAGE: &str = "google.pubsub.v1.Subscription";
+/// Subscriptions that have no queue any more.
+const WITHOUT_QUEUE: &str = "pubsub.subscription";
+
+pub(super) const ACK_DEADLINE_S_MIN: i32 = 10;
+pub(super) const ACK_DEADLINE_S_MAX: i32 = 600;
+const ACK_DEADLINE_S_DEFAULT: i32 = 10;
+const RETENTION: Bounds = Bounds { min_ms: 10 * MINUTE_MS, max_ms: 31 * DAY_MS };
+const RETENTION_MS_DEFAULT: u64 = 7 * DAY_MS;
+const BACKOFF: Bounds = Bounds { min_ms: 0, max_ms: 600 * SECOND_MS };
+const BACKOFF_MS_DEFAULT: (u64, u64) = (10 * SECOND_MS, 600 * SECOND_MS);
+const EXPIRATION_MS_MIN: u64 = DAY_MS;
+const EXPIRATION_MS_DEFAULT: u64 = 31 * DAY_MS;
+const ATTEMPTS_MIN: i32 = 5;
+const ATTEMPTS_MAX: i32 = 100;
+const ATTEMPTS_DEFAULT: i32 = 5;
+const FILTER_BYTES_MAX: usize = 256;
+const ENDPOINT_BYTES_MAX: usize = 4096;
+
+pub(super) fn missing() -> Failure {
+    Failure::not_found("Subscription does not exist")
+}
+
+/// A subscription as it can be now.
+pub(super) enum Found {
+    Queue(Arc<QueueDefinition>),
+    /// Its topic is gone, or it was detached from it.
+    WithoutQueue(Box<Subscription>),
+}
+
+/// Whether it was created here.
+pub(super) fn is_own(queue: &QueueDefinition) -> bool {
+    queue.notes.contains_key(NOTE)
+}
+
+impl Door {
+    pub(super) async fn find_subscription(&self, name: &Name) -> Result<Found> {
+        let inner = self.names.inner(name);
+        match self.broker.queue(&inner).await {
+            Ok(queue) => return Ok(Found::Queue(queue)),
+            Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let document = self.broker.document(WITHOUT_QUEUE, &inner).await?.ok_or_else(missing)?;
+        Ok(Found::WithoutQueue(Box::new(read(document)?)))
+    }
+
+    pub(super) async fn subscription(&self, name: &Name) -> Result<Subscription> {
+        match self.find_subscription(name).await? {
+            Found::Queue(queue) => self.subscription_of(&queue),
+            Found::WithoutQueue(subscription) => Ok(*subscription),
+        }
+    }
+
+    /// The queue of a subscription that messages can be pulled from; `None` where none will come any more.
+    pub(super) async fn queue_to_pull(&self, name: &Name) -> Result<Option<Arc<QueueDefinition>>> {
+        match self.find_subscription(name).await? {
+            Found::WithoutQueue(subscription) if subscription.detached => {
+                Err(Failure::precondition("Subscription is detached."))
+            }
+            Found::WithoutQueue(_) => Ok(None),
+            Found::Queue(queue) => Ok(Some(queue)),
+        }
+    }
+
+    /// What a queue is as a subscription. What its settings say counts, whoever set them.
+    pub(super) fn subscription_of(&self, queue: &QueueDefinition) -> Result<Subscription> {
+        let noted = queue.notes.get(NOTE).map(|note| rest::from_text(MESSAGE, note)).transpose()?;
+        let noted: Subscription = noted.unwrap_or_default();
+        let settings = &queue.settings;
+        let dead_letter_policy = settings.dead_letter.as_ref().map(|topic| DeadLetterPolicy {
+            dead_letter_topic: self.names.outer(Kind::Topic, topic.as_str()).to_string(),
+            max_delivery_attempts: settings.attempts_max as i32,
+        });
+        let retry_policy = (settings.backoff_ms != (0, 0)).then(|| RetryPolicy {
+            minimum_backoff: Some(duration(settings.backoff_ms.0)),
+            maximum_backoff: Some(duration(settings.backoff_ms.1)),
+        });
+        Ok(Subscription {
+            name: self.names.outer(Kind::Subscription, queue.name.as_str()).to_string(),
+            topic: self.names.outer(Kind::Topic, queue.topic.as_str()).to_string(),
+            ack_deadline_seconds: settings.lease_ms.div_ceil(SECOND_MS) as i32,
+            retain_acked_messages: settings.keeps_acked,
+            message_retention_duration: Some(duration(settings.retention_ms)),
+            enable_message_ordering: settings.order == Order::Groups,
+            enable_exactly_once_delivery: settings.is_strict,
+            filter: settings.filter.as_ref().map(ToString::to_string).unwrap_or_default(),
+            dead_letter_policy,
+            retry_policy,
+            push_config: noted.push_config.or(Some(PushConfig::default())),
+            expiration_policy: noted.expiration_policy.or(Some(default_expiration())),
+            ..noted
+        })
+    }
+
+    /// Checks what a subscription is to be, and fills in what is left open.
+    fn checked(&self, mut subscription: Subscription) -> Result<Subscription> {
+        check_labels(&subscription.labels)?;
+        check_transforms(&subscription.message_transforms)?;
+        if subscription.ack_deadline_seconds == 0 {
+            subscription.ack_deadline_seconds = ACK_DEADLINE_S_DEFAULT;
+        }
+        if !(ACK_DEADLINE_S_MIN..=ACK_DEADLINE_S_MAX).contains(&subscription.ack_deadline_seconds) {
+            return Err(Failure::invalid("ack_deadline_secs out of bounds"));
+        }
+        let kept = subscription.message_retention_duration.get_or_insert_with(|| duration(RETENTION_MS_DEFAULT));
+        if !duration_ms(kept).is_some_and(|kept_ms| RETENTION.has(kept_ms)) {
+            return Err(Failure::invalid("message_retention_duration out of bounds"));
+        }
+        if let Some(policy) = &mut subscription.retry_policy {
+            check_retry(policy)?;
+        }
+        if let Some(policy) = &mut subscription.dead_letter_policy {
+            self.check_dead_letters(policy)?;
+        }
+        check_expiration(subscription.expiration_policy.get_or_insert_with(default_expiration))?;
+        check_push(subscription.push_config.get_or_insert_default())?;
+        let is_push = subscription.push_config.as_ref().is_some_and(|push| !push.push_endpoint.is_empty());
+        if is_push && subscription.enable_exactly_once_delivery {
+            return Err(Failure::invalid("Exactly once delivery is not supported for push subscriptions."));
+        }
+        let exports = subscription.bigquery_config.is_some()
+            || subscription.cloud_storage_config.is_some()
+            || subscription.bigtable_config.is_some();
+        if exports {
+            return Err(Failure::new(Code::Unimplemented, "this broker exports to no other service"));
+        }
+        subscription.tags.clear();
+        subscription.state = 0;
+        subscription.detached = false;
+        subscription.topic_message_retention_duration = None;
+        subscription.analytics_hub_subscription_info = None;
+        Ok(subscription)
+    }
+
+    fn check_dead_letters(&self, policy: &mut DeadLetterPolicy) -> Result<()> {
+        if policy.max_delivery_attempts == 0 {
+            policy.max_delivery_attempts = ATTEMPTS_DEFAULT;
+        }
+        let attempts = policy.max_delivery_attempts;
+        let out_of_range = |which: &str, bound: &str, value: i32| {
+            let message = format!(
+                "The value for max_delivery_attempts is too {which}. You passed {attempts} in the request, but the \
+                 {bound} value is {value}."
+            );
+            Err(Failure::new(Code::OutOfRange, message))
+        };
+        if attempts < ATTEMPTS_MIN {
+            return out_of_range("small", "minimum", ATTEMPTS_MIN);
+        }
+        if attempts > ATTEMPTS_MAX {
+            return out_of_range("large", "maximum", ATTEMPTS_MAX);
+        }
+        let missing = || Failure::not_found("Dead letter topic not found");
+        if policy.dead_letter_topic.is_empty() {
+            return Err(missing());
+        }
+        let topic = Name::parse(Kind::Topic, &policy.dead_letter_topic)?;
+        if self.broker.has_topic(&self.names.inner(&topic)) { Ok(()) } else { Err(missing()) }
+    }
+
+    /// The settings of the queue of a subscription that was checked.
+    fn settings_of(&self, subscription: &Subscription) -> Result<QueueSettings> {
+        let ms = |duration: Option<&prost_types::Duration>| duration.and_then(duration_ms).unwrap_or(0);
+        let retry = subscription.retry_policy.as_ref();
+        let backoff_ms =
+            retry.map_or((0, 0), |policy| (ms(policy.minimum_backoff.as_ref()), ms(policy.maximum_backoff.as_ref())));
+        let dead = subscription.dead_letter_policy.as_ref();
+        let dead_letter = dead
+            .map(|policy| {
+                let topic = Name::parse(Kind::Topic, &policy.dead_letter_topic)?;
+                Ok::<_, Failure>(TopicName::parse(&self.names.inner(&topic))?)
+            })
+            .transpose()?;
+        let filter = match subscription.filter.as_str() {
+            "" => None,
+            text if text.len() > FILTER_BYTES_MAX => {
+                return Err(Failure::invalid(format!("Filter is longer than {FILTER_BYTES_MAX} bytes.")));
+            }
+            text => Some(Filter::parse(text)?),
+        };
+        let is_ordered = subscription.enable_message_ordering;
+        Ok(QueueSettings {
+            lease_ms: subscription.ack_deadline_seconds as u64 * SECOND_MS,
+            retention_ms: ms(subscription.message_retention_duration.as_ref()),
+            order: if is_ordered { Order::Groups } else { Order::Any },
+            returns_following: is_ordered,
+            attempts_max: dead.map_or(0, |policy| policy.max_delivery_attempts as u32),
+            dead_letter,
+            backoff_ms,
+            is_strict: subscription.enable_exactly_once_delivery,
+            in_flight_max: IN_FLIGHT_MAX,
+            filter,
+            keeps_acked: subscription.retain_acked_messages,
+            ..QueueSettings::default()
+        })
+    }
+
+    /// Takes the queue from a subscription. What is left shows what it was.
+    async fn leave_without_queue(&self, queue: &QueueDefinition, left: Subscription) -> Result<()> {
+        let document = left.encode_to_vec();
+        let inner = queue.name.as_str();
+        self.broker.put_document(WITHOUT_QUEUE, inner, Some(document.into())).await?;
+        self.broker.delete_queue(inner).await?;
+        self.streams.end(inner);
+        Ok(())
+    }
+
+    /// The subscriptions of a topic that is about to go.
+    pub(super) async fn leave_topic(&self, topic: &str) -> Result<()> {
+        for queue in self.broker.queues_over(topic).await? {
+            let subscription = self.subscription_of(&queue)?;
+            self.leave_without_queue(&queue, Subscription { topic: DELETED_TOPIC.into(), ..subscription }).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn remove_subscription(&self, name: &Name) -> Result<()> {
+        let inner = self.names.inner(name);
+        match self.find_subscription(name).await? {
+            Found::Queue(_) => self.broker.delete_queue(&inner).await?,
+            Found::WithoutQueue(_) => self.broker.put_document(WITHOUT_QUEUE, &inner, None).await?,
+        }
+        self.streams.end(&inner);
+        policies::forget(self, name).await
+    }
+}
+
+fn read(document: Bytes) -> Result<Subscription> {
+    Subscription::decode(document).map_err(|error| {
+        Failure::new(Code::DataLoss, format!("what is kept of a subscription cannot be read: {error}"))
+    })
+}
+
+/// What the queue cannot say itself.
+fn note(subscription: &Subscription) -> Result<String> {
+    let rest = Subscription {
+        name: String::new(),
+        topic: String::new(),
+        ack_deadline_seconds: 0,
+        retain_acked_messages: false,
+        message_retention_duration: None,
+        enable_message_ordering: false,
+        enable_exactly_once_delivery: false,
+        filter: String::new(),
+        dead_letter_policy: None,
+        retry_policy: None,
+        ..subscription.clone()
+    };
+    rest::text_of(MESSAGE, &rest)
+}
+
+fn default_expiration() -> ExpirationPolicy {
+    ExpirationPolicy { ttl: Some(duration(EXPIRATION_MS_DEFAULT)) }
+}
+
+/// Without a time it never expires.
+fn check_expiration(policy: &ExpirationPolicy) -> Result<()> {
+    let Some(ttl) = &policy.ttl else {
+        return Ok(());
+    };
+    match duration_ms(ttl) {
+        Some(ms) if ms >= EXPIRATION_MS_MIN => Ok(()),
+        ms => Err(Failure::invalid(format!(
+            "The value for ttl is too small. You passed {} in the request, but the minimum value is {}.",
+            shown(ms.unwrap_or(0)),
+            shown(EXPIRATION_MS_MIN)
+        ))),
+    }
+}
+
+fn check_retry(policy: &mut RetryPolicy) -> Result<()> {
+    let bounded = |name: &str, given: &mut Option<prost_types::Duration>, default_ms: u64| {
+        let ms = duration_ms(given.get_or_insert_with(|| duration(default_ms)));
+        ms.filter(|ms| BACKOFF.has(*ms)).ok_or_else(|| {
+            Failure::invalid(format!(
+                "The value for {name} is out of bounds. You passed {} in the request, but the value must be between {} \
+                 and {}.",
+                ms.map_or_else(|| "a negative duration".to_owned(), shown),
+                shown(BACKOFF.min_ms),
+                shown(BACKOFF.max_ms)
+            ))
+        })
+    };
+    let least = bounded("minimum_backoff", &mut policy.minimum_backoff, BACKOFF_MS_DEFAULT.0)?;
+    let most = bounded("maximum_backoff", &mut policy.maximum_backoff, BACKOFF_MS_DEFAULT.1)?;
+    match least <= most {
+        true => Ok(()),
+        false => Err(Failure::invalid(format!(
+            "The value for maximum_backoff is too small. You passed {} in the request, but the minimum value is {}.",
+            shown(most),
+            shown(least)
+        ))),
+    }
+}
+
+fn check_push(push: &PushConfig) -> Result<()> {
+    let endpoint = push.push_endpoint.as_str();
+    if endpoint.is_empty() {
+        return Ok(());
+    }
+    if !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {
+        return Err(Failure::invalid("Unsupported push_endpoint"));
+    }
+    match endpoint.parse::<Endpoint>() {
+        Ok(_) if endpoint.len() <= ENDPOINT_BYTES_MAX => Ok(()),
+        _ => Err(Failure::invalid("Invalid push_endpoint")),
+    }
+}
+
+pub(super) async fn create(ask: Ask, subscription: Subscription) -> Result<Subscription> {
+    let door = &ask.door;
+    let name = Name::parse(Kind::Subscription, &subscription.name)?;
+    let topic = Name::parse(Kind::Topic, &subscription.topic)?;
+    let inner_topic = door.names.inner(&topic);
+    if door.find_subscription(&name).await.is_ok() {
+        return Err(Failure::exists("Subscription already exists"));
+    }
+    if !door.broker.has_topic(&inner_topic) {
+        return Err(Failure::not_found("Subscription topic does not exist"));
+    }
+    let subscription = door.checked(subscription)?;
+    let new = NewQueue {
+        topic: Some(TopicName::parse(&inner_topic)?),
+        start: QueueStart::Live,
+        settings: door.settings_of(&subscription)?,
+        notes: [(NOTE.to_owned(), note(&subscription)?)].into(),
+        ..NewQueue::new(QueueName::parse(&door.names.inner(&name))?)
+    };
+    let queue = door.broker.create_queue(new).await?;
+    door.changed.notify_one();
+    door.subscription_of(&queue)
+}
+
+pub(super) async fn get(ask: Ask, request: GetSubscriptionRequest) -> Result<Subscription> {
+    ask.door.subscription(&Name::parse(Kind::Subscription, &request.subscription)?).await
+}
+
+pub(super) async fn list(ask: Ask, request: ListSubscriptionsRequest) -> Result<ListSubscriptionsResponse> {
+    let door = &ask.door;
+    let project = parse_project(&request.project)?;
+    let prefix = door.names.prefix(project);
+    let (queues, _) = door.broker.queues(&prefix, "", usize::MAX).await?;
+    let shown = queues.iter().map(|queue| queue.name.as_str().to_owned());
+    let without = door.broker.documents(WITHOUT_QUEUE, &prefix).await?;
+    let inner = shown.chain(without.into_iter().map(|(name, _)| name));
+    let names = inner.map(|inner| door.names.outer(Kind::Subscription, &inner));
+    let names = names.filter(|name| name.project == project && is_id(&name.id));
+    let Page { items, next_page_token } = page(names, ToString::to_string, request.page_size, &request.page_token)?;
+    let mut subscriptions = Vec::with_capacity(items.len());
+    for name in items {
+        match door.subscription(&name).await {
+            Ok(subscription) => subscriptions.push(subscription),
+            // It was deleted meanwhile.
+            Err(failure) if failure.code == Code::NotFound => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(ListSubscriptionsResponse { subscriptions, next_page_token })
+}
+
+pub(super) async fn delete(ask: Ask, request: DeleteSubscriptionRequest) -> Result<()> {
+    let name = Name::parse(Kind::Subscription, &request.subscription)?;
+    ask.door.remove_subscription(&name).await?;
+    ask.door.changed.notify_one();
+    Ok(())
+}
+
+/// It keeps its name, and gets no message any more.
+pub(super) async fn detach(ask: Ask, request: DetachSubscriptionRequest) -> Result<DetachSubscriptionResponse> {
+    let name = Name::parse(Kind::Subscription, &request.subscription)?;
+    match ask.door.find_subscription(&name).await? {
+        Found::WithoutQueue(subscription) if subscription.detached => {
+            Err(Failure::precondition("Subscription already detached."))
+        }
+        Found::WithoutQueue(_) => Err(Failure::precondition("Topic does not exist.")),
+        Found::Queue(queue) => {
+            let subscription = ask.door.subscription_of(&queue)?;
+            ask.door.leave_without_queue(&queue, Subscription { detached: true, ..subscription }).await?;
+            ask.door.changed.notify_one();
+            Ok(DetachSubscriptionResponse {})
+        }
+    }
+}
+
+pub(super) async fn modify_push(ask: Ask, request: ModifyPushConfigRequest) -> Result<()> {
+    let name = Name::parse(Kind::Subscription, &request.subscription)?;
+    change(&ask.door, &name, |subscription| {
+        subscription.push_config = Some(request.push_config.unwrap_or_default());
+        Ok(())
+    })
+    .await
+    .map(drop)
+}
+
+pub(super) async fn update(ask: Ask, request: UpdateSubscriptionRequest) -> Result<Subscription> {
+    let given = request.subscription.ok_or_else(|| Failure::invalid("Invalid [subscriptions] name: (name=)"))?;
+    let name = Name::parse(Kind::Subscription, &given.name)?;
+    let paths = request.update_mask.map(|mask| mask.paths).unwrap_or_default();
+    if paths.is_empty() {
+        return Err(Failure::invalid(
+            "The update_mask in the UpdateSubscriptionRequest must be set, and must contain a non-empty paths list.",
+        ));
+    }
+    change(&ask.door, &name, |subscription| paths.iter().try_for_each(|path| apply(subscription, &given, path))).await
+}
+
+/// Changes a subscription, and its queue with it.
+async fn change(door: &Door, name: &Name, work: impl FnOnce(&mut Subscription) -> Result<()>) -> Result<Subscription> {
+    let Found::Queue(queue) = door.find_subscription(name).await? else {
+        return Err(Failure::precondition("Subscription is detached."));
+    };
+    let mut subscription = door.subscription_of(&queue)?;
+    work(&mut subscription)?;
+    let subscription = door.checked(subscription)?;
+    let (settings, note) = (door.settings_of(&subscription)?, note(&subscription)?);
+    let alter = |definition: &mut QueueDefinition| {
+        definition.settings = settings;
+        definition.notes.insert(NOTE.to_owned(), note);
+        Ok(())
+    };
+    let queue = door.broker.alter_queue(queue.name.as_str(), alter).await?;
+    door.changed.notify_one();
+    door.subscription_of(&queue)
+}
+
+/// Takes what a path of a mask names from what was given.
+fn apply(to: &mut Subscription, given: &Subscription, path: &str) -> Result<()> {
+    let is_fixed = matches!(
+        path,
+        "name"
+            | "topic"
+            | "enable_message_ordering"
+            | "filter"
+            | "detached"
+            | "state"
+            | "topic_message_retention_duration"
+    );
+    if is_fixed {
+        return Err(Failure::invalid(format!(
+            "Invalid update_mask provided in the UpdateSubscriptionRequest: the {path} field in the Subscription is \
+             not mutable."
+        )));
+    }
+    let given = given.clone();
+    match path {
+        "push_config" => to.push_config = given.push_config,
+        "ack_deadline_seconds" => to.ack_deadline_seconds = given.ack_deadline_seconds,
+        "retain_acked_messages" => to.retain_acked_messages = given.retain_acked_messages,
+        "message_retention_duration" => to.message_retention_duration = given.message_retention_duration,
+        "labels" => to.labels = given.labels,
+        "expiration_policy" => to.expiration_policy = given.expiration_policy,
+        "dead_letter_policy" => to.dead_letter_policy = given.dead_letter_policy,
+        "retry_policy" => to.retry_policy = given.retry_policy,
+        "enable_exactly_once_delivery" => to.enable_exactly_once_delivery = given.enable_exactly_once_delivery,
+        "bigquery_config" => to.bigquery_config = given.bigquery_config,
+        "cloud_storage_config" => to.cloud_storage_config = given.cloud_storage_config,
+        "bigtable_config" => to.bigtable_config = given.bigtable_config,
+        "message_transforms" => to.message_transforms = given.message_transforms,
+        _ => return apply_part(to, given, path),
+    }
+    Ok(())
+}
+
+/// The same for a field of a field.
+fn apply_part(to: &mut Subscription, given: Subscription, path: &str) -> Result<()> {
+    let push = given.push_config.unwrap_or_default();
+    let dead = given.dead_letter_policy.unwrap_or_default();
+    let retry = given.retry_policy.unwrap_or_default();
+    match path {
+        "push_config.push_endpoint" => to.push_config.get_or_insert_default().push_endpoint = push.push_endpoint,
+        "push_config.attributes" => to.push_config.get_or_insert_default().attributes = push.attributes,
+        "push_config.oidc_token" => {
+            to.push_config.get_or_insert_default().authentication_method = push.authentication_method;
+        }
+        "push_config.pubsub_wrapper" | "push_config.no_wrapper" => {
+            to.push_config.get_or_insert_default().wrapper = push.wrapper;
+        }
+        "dead_letter_policy.dead_letter_topic" => {
+            to.dead_letter_policy.get_or_insert_default().dead_letter_topic = dead.dead_letter_topic;
+        }
+        "dead_letter_policy.max_delivery_attempts" => {
+            to.dead_letter_policy.get_or_insert_default().max_delivery_attempts = dead.max_delivery_attempts;
+        }
+        "retry_policy.minimum_backoff" => {
+            to.retry_policy.get_or_insert_default().minimum_backoff = retry.minimum_backoff;
+        }
+        "retry_policy.maximum_backoff" => {
+            to.retry_policy.get_or_insert_default().maximum_backoff = retry.maximum_backoff;
+        }
+        "expiration_policy.ttl" => {
+            to.expiration_policy.get_or_insert_default().ttl = given.expiration_policy.unwrap_or_default().ttl;
+        }
+        _ => {
+            return Err(Failure::invalid(format!(
+                "Invalid update_mask provided in the UpdateSubscriptionRequest: {path} is not a known Subscription \
+                 field. Note that field paths must be of the form 'push_config' rather than 'pushConfig'."
+            )));
+        }
+    }
+    Ok(())
+}

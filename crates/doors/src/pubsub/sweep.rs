@@ -1,0 +1,52 @@
+//! What nobody uses any more: subscriptions that expired, and snapshots.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use broker::now_ms;
+use net::Drain;
+
+use super::errors::Result;
+use super::map::Door;
+use super::names::Kind;
+use super::snapshots;
+use super::subscriptions::is_own;
+use super::times::duration_ms;
+
+/// How often it is looked for. The shortest life is an hour.
+const EVERY: Duration = Duration::from_secs(600);
+
+pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
+    let started_ms = now_ms();
+    while drain.or_begun(tokio::time::sleep(EVERY)).await.is_some() {
+        let Some(door) = door.upgrade() else {
+            return;
+        };
+        if let Err(failure) = sweep(&door, started_ms).await {
+            tracing::warn!(%failure, "subscriptions that nobody uses stay for now");
+        }
+    }
+}
+
+async fn sweep(door: &Door, started_ms: u64) -> Result<()> {
+    snapshots::sweep(door).await?;
+    let (queues, _) = door.broker.queues("", "", usize::MAX).await?;
+    door.forget_others(&queues.iter().map(|queue| queue.id).collect());
+    for queue in queues {
+        // Of a queue that another door made nobody said when it expires.
+        if !is_own(&queue) || door.streams.is_open(queue.name.as_str()) {
+            continue;
+        }
+        let policy = door.subscription_of(&queue)?.expiration_policy;
+        let Some(life_ms) = policy.and_then(|policy| policy.ttl).as_ref().and_then(duration_ms) else {
+            continue;
+        };
+        let used_ms = door.active_ms(&queue).max(queue.altered_ms).max(started_ms);
+        if used_ms.saturating_add(life_ms) < now_ms() {
+            let name = door.names.outer(Kind::Subscription, queue.name.as_str());
+            tracing::info!(subscription = %name, "it was not used for as long as it may not be, and is deleted");
+            door.remove_subscription(&name).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! Durations and moments as Google's messages have them, in milliseconds.
+
+use prost_types::{Duration, Timestamp};
+
+pub(super) const SECOND_MS: u64 = 1000;
+pub(super) const MINUTE_MS: u64 = 60 * SECOND_MS;
+pub(super) const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
+
+/// From when to when a duration may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub min_ms: u64,
+    pub max_ms: u64,
+}
+
+impl Bounds {
+    pub fn has(self, ms: u64) -> bool {
+        (self.min_ms..=self.max_ms).contains(&ms)
+    }
+}
+
+/// `None` for one that is negative.
+pub(super) fn duration_ms(duration: &Duration) -> Option<u64> {
+    let (seconds, nanos) = (u64::try_from(duration.seconds).ok()?, u64::try_from(duration.nanos).ok()?);
+    seconds.checked_mul(SECOND_MS)?.checked_add(nanos / 1_000_000)
+}
+
+pub(super) fn duration(ms: u64) -> Duration {
+    Duration { seconds: (ms / SECOND_MS) as i64, nanos: (ms % SECOND_MS) as i32 * 1_000_000 }
+}
+
+/// As JSON writes it.
+pub(super) fn shown(ms: u64) -> String {
+    match ms % SECOND_MS {
+        0 => format!("{}s", ms / SECOND_MS),
+        rest => format!("{}.{rest:03}s", ms / SECOND_MS),
+    }
+}
+
+pub(super) fn timestamp(ms: u64) -> Timestamp {
+    Timestamp { seconds: (ms / SECOND_MS) as i64, nanos: (ms % SECOND_MS) as i32 * 1_000_000 }
+}
+
+/// Milliseconds since 1970, if that is a moment which can be written.
+pub(super) fn timestamp_ms(timestamp: &Timestamp) -> Option<i64> {
+    let is_valid = (-62_135_596_800..=253_402_300_799).contains(&timestamp.seconds)
+        && (0..1_000_000_000).contains(&timestamp.nanos);
+    is_valid.then(|| timestamp.seconds * 1000 + i64::from(timestamp.nanos) / 1_000_000)
+}

@@ -1,0 +1,348 @@
+//! Topics: created, changed, found, listed, deleted, published to. What the broker has no word for is a document.
+
+use std::collections::BTreeMap;
+
+use broker::OutMessage;
+use bytes::Bytes;
+use engine::queue::header;
+use engine::{ErrorKind, SettingsChange, TopicName, TopicSettings};
+use prost::Message as _;
+
+use super::errors::{Failure, Result};
+use super::map::{Ask, Door};
+use super::names::{Kind, Name, is_id, parse_project};
+use super::pages::{Page, page};
+use super::proto::{
+    DeleteTopicRequest, GetTopicRequest, ListTopicSnapshotsRequest, ListTopicSnapshotsResponse,
+    ListTopicSubscriptionsRequest, ListTopicSubscriptionsResponse, ListTopicsRequest, ListTopicsResponse,
+    PublishRequest, PublishResponse, PubsubMessage, Topic, UpdateTopicRequest,
+};
+use super::times::{Bounds, DAY_MS, MINUTE_MS, duration_ms};
+use super::{schemas, snapshots};
+
+const DOCUMENT: &str = "pubsub.topic";
+const RETENTION: Bounds = Bounds { min_ms: 10 * MINUTE_MS, max_ms: 31 * DAY_MS };
+/// How long a topic keeps what a subscription has not acknowledged, whatever that is set to.
+const RETENTION_MS_MAX: u64 = RETENTION.max_ms;
+
+const MESSAGES_MAX: usize = 1000;
+const PUBLISH_BYTES_MAX: usize = 10_000_000;
+const ATTRIBUTES_MAX: usize = 100;
+const KEY_BYTES_MAX: usize = 256;
+const VALUE_BYTES_MAX: usize = 1024;
+const ORDERING_KEY_BYTES_MAX: usize = 1024;
+
+const LABELS_MAX: usize = 64;
+const LABEL_CHARS_MAX: usize = 63;
+
+fn missing() -> Failure {
+    Failure::not_found("Topic not found")
+}
+
+impl Door {
+    /// The topic of a name, as it was defined. What another door created has the settings of nobody.
+    pub(super) async fn topic(&self, name: &Name) -> Result<Topic> {
+        let inner = self.names.inner(name);
+        if !self.broker.has_topic(&inner) {
+            return Err(missing());
+        }
+        self.topic_document(name, &inner).await
+    }
+
+    async fn topic_document(&self, name: &Name, inner: &str) -> Result<Topic> {
+        let document = self.broker.document(DOCUMENT, inner).await?.unwrap_or_default();
+        let topic = Topic::decode(document).map_err(|error| {
+            Failure::new(super::errors::Code::DataLoss, format!("what is kept of topic {name} cannot be read: {error}"))
+        })?;
+        Ok(Topic { name: name.to_string(), ..topic })
+    }
+
+    async fn keep_topic(&self, inner: &str, topic: &Topic) -> Result<()> {
+        let document = Topic { name: String::new(), ..topic.clone() }.encode_to_vec();
+        Ok(self.broker.put_document(DOCUMENT, inner, Some(document.into())).await?)
+    }
+
+    /// Checks what a topic is to be, and fills in what is left open.
+    async fn checked_topic(&self, mut topic: Topic) -> Result<Topic> {
+        check_labels(&topic.labels)?;
+        if let Some(duration) = &topic.message_retention_duration {
+            let kept_ms = duration_ms(duration);
+            if !kept_ms.is_some_and(|kept_ms| RETENTION.has(kept_ms)) {
+                return Err(Failure::invalid("message_retention_duration out of bounds"));
+            }
+        }
+        if let Some(settings) = &topic.schema_settings {
+            schemas::check_settings(self, settings).await?;
+        }
+        if topic.ingestion_data_source_settings.is_some() {
+            return Err(Failure::new(super::errors::Code::Unimplemented, "this broker ingests from nowhere else"));
+        }
+        check_transforms(&topic.message_transforms)?;
+        topic.tags = BTreeMap::new();
+        topic.satisfies_pzs = false;
+        topic.state = 0;
+        Ok(topic)
+    }
+}
+
+/// What the log keeps: for as long as it is told, else until every subscription is done with it.
+fn kept(topic: &Topic) -> (u64, bool) {
+    let kept_ms = topic.message_retention_duration.as_ref().and_then(duration_ms);
+    (kept_ms.unwrap_or(RETENTION_MS_MAX), kept_ms.is_none())
+}
+
+pub(super) async fn create(ask: Ask, topic: Topic) -> Result<Topic> {
+    let door = &ask.door;
+    let name = Name::parse(Kind::Topic, &topic.name)?;
+    let inner = door.names.inner(&name);
+    let topic = door.checked_topic(topic).await?;
+    if door.broker.has_topic(&inner) {
+        return Err(Failure::exists("Topic already exists"));
+    }
+    let (retention_ms, drop_consumed) = kept(&topic);
+    let settings = TopicSettings { retention_ms, retention_bytes: 0, drop_consumed, ..TopicSettings::of_broker() };
+    door.broker.create_topic(&inner, settings).await?;
+    door.keep_topic(&inner, &topic).await?;
+    Ok(topic)
+}
+
+pub(super) async fn get(ask: Ask, request: GetTopicRequest) -> Result<Topic> {
+    ask.door.topic(&Name::parse(Kind::Topic, &request.topic)?).await
+}
+
+pub(super) async fn update(ask: Ask, request: UpdateTopicRequest) -> Result<Topic> {
+    let given = request.topic.ok_or_else(|| Failure::invalid("Invalid [topics] name: (name=)"))?;
+    let name = Name::parse(Kind::Topic, &given.name)?;
+    let paths = request.update_mask.map(|mask| mask.paths).unwrap_or_default();
+    if paths.is_empty() {
+        let message = "The update_mask in the UpdateTopicRequest must be set, and must contain a non-empty paths list.";
+        return Err(Failure::invalid(message));
+    }
+    let mut topic = ask.door.topic(&name).await?;
+    for path in &paths {
+        match path.as_str() {
+            "labels" => topic.labels = given.labels.clone(),
+            "message_storage_policy" => topic.message_storage_policy = given.message_storage_policy.clone(),
+            "kms_key_name" => topic.kms_key_name = given.kms_key_name.clone(),
+            "schema_settings" => topic.schema_settings = given.schema_settings.clone(),
+            "message_retention_duration" => topic.message_retention_duration = given.message_retention_duration,
+            "ingestion_data_source_settings" => {
+                topic.ingestion_data_source_settings = given.ingestion_data_source_settings.clone();
+            }
+            "message_transforms" => topic.message_transforms = given.message_transforms.clone(),
+            other => match other.split_once('.') {
+                Some(("schema_settings", field)) => {
+                    let given = given.schema_settings.clone().unwrap_or_default();
+                    let settings = topic.schema_settings.get_or_insert_default();
+                    match field {
+                        "schema" => settings.schema = given.schema,
+                        "encoding" => settings.encoding = given.encoding,
+                        "first_revision_id" => settings.first_revision_id = given.first_revision_id,
+                        "last_revision_id" => settings.last_revision_id = given.last_revision_id,
+                        _ => return Err(unknown_path(other)),
+                    }
+                }
+                _ => return Err(unknown_path(other)),
+            },
+        }
+    }
+    let topic = ask.door.checked_topic(topic).await?;
+    let inner = ask.door.names.inner(&name);
+    if paths.iter().any(|path| path == "message_retention_duration") {
+        let (retention_ms, drop_consumed) = kept(&topic);
+        let change = SettingsChange {
+            retention_ms: Some(retention_ms),
+            drop_consumed: Some(drop_consumed),
+            ..SettingsChange::default()
+        };
+        ask.door.broker.alter_topic(&inner, change).await?;
+    }
+    ask.door.keep_topic(&inner, &topic).await?;
+    Ok(topic)
+}
+
+fn unknown_path(path: &str) -> Failure {
+    Failure::invalid(format!(
+        "Invalid update_mask provided in the UpdateTopicRequest: {path} is not a known Topic field. Note that field \
+         paths must be of the form 'schema_settings' rather than 'schemaSettings'."
+    ))
+}
+
+pub(super) async fn list(ask: Ask, request: ListTopicsRequest) -> Result<ListTopicsResponse> {
+    let door = &ask.door;
+    let project = parse_project(&request.project)?;
+    let prefix = door.names.prefix(project);
+    let outlines = door.broker.outline_topics();
+    let names = outlines.iter().map(|outline| &outline.name).filter(|name: &&TopicName| !name.is_hidden());
+    let names = names.filter(|name| name.as_str().starts_with(&prefix));
+    let names = names.map(|name| door.names.outer(Kind::Topic, name.as_str()));
+    let names = names.filter(|name| name.project == project && is_id(&name.id));
+    let Page { items, next_page_token } = page(names, |name| name.to_string(), request.page_size, &request.page_token)?;
+    let mut topics = Vec::with_capacity(items.len());
+    for name in items {
+        topics.push(door.topic_document(&name, &door.names.inner(&name)).await?);
+    }
+    Ok(ListTopicsResponse { topics, next_page_token })
+}
+
+pub(super) async fn list_subscriptions(
+    ask: Ask,
+    request: ListTopicSubscriptionsRequest,
+) -> Result<ListTopicSubscriptionsResponse> {
+    let door = &ask.door;
+    let name = Name::parse(Kind::Topic, &request.topic)?;
+    door.topic(&name).await?;
+    let queues = door.broker.queues_over(&door.names.inner(&name)).await?;
+    let names = queues.iter().map(|queue| door.names.outer(Kind::Subscription, queue.name.as_str()).to_string());
+    let Page { items, next_page_token } = page(names, String::clone, request.page_size, &request.page_token)?;
+    Ok(ListTopicSubscriptionsResponse { subscriptions: items, next_page_token })
+}
+
+pub(super) async fn list_snapshots(ask: Ask, request: ListTopicSnapshotsRequest) -> Result<ListTopicSnapshotsResponse> {
+    let name = Name::parse(Kind::Topic, &request.topic)?;
+    ask.door.topic(&name).await?;
+    let snapshots = snapshots::over(&ask.door, &name).await?;
+    let names = snapshots.into_iter().map(|snapshot| snapshot.name);
+    let Page { items, next_page_token } = page(names, String::clone, request.page_size, &request.page_token)?;
+    Ok(ListTopicSnapshotsResponse { snapshots: items, next_page_token })
+}
+
+/// Its subscriptions stay, and show that it is gone.
+pub(super) async fn delete(ask: Ask, request: DeleteTopicRequest) -> Result<()> {
+    let door = &ask.door;
+    let name = Name::parse(Kind::Topic, &request.topic)?;
+    let inner = door.names.inner(&name);
+    if !door.broker.has_topic(&inner) {
+        return Err(missing());
+    }
+    door.leave_topic(&inner).await?;
+    match door.broker.delete_topic(&inner).await {
+        Err(error) if error.kind == ErrorKind::NotFound => return Err(missing()),
+        deleted => deleted?,
+    }
+    door.broker.put_document(DOCUMENT, &inner, None).await?;
+    super::policies::forget(door, &name).await
+}
+
+pub(super) async fn publish(ask: Ask, mut request: PublishRequest) -> Result<PublishResponse> {
+    let door = &ask.door;
+    let name = Name::parse(Kind::Topic, &request.topic)?;
+    check_messages(&request.messages)?;
+    let inner = door.names.inner(&name);
+    if !door.broker.has_topic(&inner) {
+        return Err(missing());
+    }
+    schemas::check_messages(door, &name, &mut request.messages).await?;
+    let headers: Vec<Vec<(&str, &[u8])>> = request
+        .messages
+        .iter()
+        .map(|message| message.attributes.iter().map(|(key, value)| (key.as_str(), value.as_bytes())).collect())
+        .collect();
+    let messages: Vec<OutMessage<'_>> = request
+        .messages
+        .iter()
+        .zip(&headers)
+        .map(|(message, headers)| OutMessage {
+            body: &message.data,
+            group: Some(message.ordering_key.as_bytes()).filter(|key| !key.is_empty()),
+            headers,
+            ..OutMessage::default()
+        })
+        .collect();
+    let sent = door.broker.send_to_topic(&inner, &messages).await?;
+    Ok(PublishResponse { message_ids: sent.iter().map(|sent| sent.id.to_string()).collect() })
+}
+
+fn too_large(what: &str, given: usize, max: usize) -> Failure {
+    Failure::invalid(format!(
+        "The value for {what} is too large. You passed {given} in the request, but the maximum value is {max}."
+    ))
+}
+
+fn check_messages(messages: &[PubsubMessage]) -> Result<()> {
+    if messages.is_empty() {
+        return Err(Failure::invalid("No messages to publish"));
+    }
+    if messages.len() > MESSAGES_MAX {
+        return Err(too_large("message_count", messages.len(), MESSAGES_MAX));
+    }
+    let bytes: usize = messages.iter().map(prost::Message::encoded_len).sum();
+    if bytes > PUBLISH_BYTES_MAX {
+        return Err(too_large("request_size", bytes, PUBLISH_BYTES_MAX));
+    }
+    messages.iter().try_for_each(check_message)
+}
+
+pub(super) fn check_message(message: &PubsubMessage) -> Result<()> {
+    if message.data.is_empty() && message.attributes.is_empty() {
+        return Err(Failure::invalid("Some messages are empty"));
+    }
+    if message.attributes.len() > ATTRIBUTES_MAX {
+        return Err(too_large("attribute_count", message.attributes.len(), ATTRIBUTES_MAX));
+    }
+    for (key, value) in &message.attributes {
+        if key.len() > KEY_BYTES_MAX {
+            return Err(too_large("attribute_key_size", key.len(), KEY_BYTES_MAX));
+        }
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(too_large("attribute_value_size", value.len(), VALUE_BYTES_MAX));
+        }
+        if key.is_empty() || key.starts_with("goog") || key.starts_with(header::PREFIX) {
+            return Err(Failure::invalid(format!("Invalid attribute key: (key={key})")));
+        }
+    }
+    if message.ordering_key.len() > ORDERING_KEY_BYTES_MAX {
+        return Err(too_large("ordering_key_size", message.ordering_key.len(), ORDERING_KEY_BYTES_MAX));
+    }
+    Ok(())
+}
+
+/// At most 64 labels of lower case letters, digits, `_` and `-`; keys begin with a letter.
+pub(super) fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
+    if labels.len() > LABELS_MAX {
+        return Err(too_large("label_count", labels.len(), LABELS_MAX));
+    }
+    let is_char = |c: char| {
+        c.is_lowercase() || c.is_numeric() || c == '_' || c == '-' || (c.is_alphabetic() && !c.is_uppercase())
+    };
+    let is_part = |text: &str| text.chars().count() <= LABEL_CHARS_MAX && text.chars().all(is_char);
+    for (key, value) in labels {
+        if key.is_empty() || !is_part(key) || !key.starts_with(|c: char| c.is_alphabetic()) {
+            return Err(Failure::invalid(format!("Invalid label key: (key={key})")));
+        }
+        if !is_part(value) {
+            return Err(Failure::invalid(format!("Invalid label value: (key={key}, value={value})")));
+        }
+    }
+    Ok(())
+}
+
+/// Transforms that are off may be kept; nothing here runs them.
+pub(super) fn check_transforms(transforms: &[super::proto::MessageTransform]) -> Result<()> {
+    match transforms.iter().any(|transform| !transform.disabled) {
+        true => Err(Failure::new(super::errors::Code::Unimplemented, "this broker runs no message transforms")),
+        false => Ok(()),
+    }
+}
+
+/// A message as a subscriber gets it.
+pub(super) fn received(received: &broker::Received) -> PubsubMessage {
+    let message = &received.message;
+    let attributes = message.headers().map(|(name, value)| (text(name), text(value))).collect();
+    PubsubMessage {
+        data: message.body().clone(),
+        attributes,
+        message_id: received.id.to_string(),
+        publish_time: Some(super::times::timestamp(received.sent_ms)),
+        ordering_key: message.group().map(text).unwrap_or_default(),
+    }
+}
+
+/// A text; of bytes that are none their base64.
+fn text(bytes: &Bytes) -> String {
+    use base64::Engine;
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => base64::engine::general_purpose::STANDARD.encode(bytes),
+    }
+}

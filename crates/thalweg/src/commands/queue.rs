@@ -1,0 +1,413 @@
+//! `thalweg queue`: queues and their messages.
+
+mod message;
+mod transfer;
+mod work;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use client::{
+    Client, LeaseAnswer, NewQueue, OutMessage, Queue as ClientQueue, QueueCounts, QueueInfo, Receive, RedriveInfo,
+    RedriveState, Sent,
+};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use engine::queue::{QueueSettings, SettingValue};
+use serde_json::{Map, Value, json};
+use thalweg::config::Config;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use super::connect;
+use super::time::{format_time, parse_start};
+use crate::args::{Queue, QueueCreate, QueueReceive, QueueRedrive, QueueSend};
+use crate::block_on;
+use crate::output::{FAILED, Failure, Result, USAGE};
+
+/// In a table, where there is nothing.
+const DASH: &str = "-";
+/// What is read of the input at once.
+const INPUT_BUFFER_BYTES: usize = 256 << 10;
+/// Lines that are sent together.
+const LINES_TOGETHER: usize = 4096;
+/// How often a move of messages is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+pub fn run(config: &Config, command: Queue, is_json: bool) -> Result {
+    block_on(async {
+        let client = connect(config).await?;
+        let done = dispatch(&client, command, is_json).await;
+        client.close().await;
+        done
+    })
+}
+
+async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
+    let out = &mut io::stdout();
+    match command {
+        Queue::Create(args) => create(out, client, args, is_json).await,
+        Queue::Alter { queue, options } => {
+            let settings = options.named();
+            if settings.is_empty() {
+                return Err(Failure::new(USAGE, "say what is to be different, as --lease 60s; see --help"));
+            }
+            let info = client.queue(&queue).alter(settings).await?;
+            match is_json {
+                true => Ok(writeln!(out, "{}", to_json(&info))?),
+                false => Ok(writeln!(out, "queue {queue} has these settings now:\n{}", settings_table(&info))?),
+            }
+        }
+        Queue::Delete { queue } => {
+            client.queue(&queue).delete().await?;
+            tell(out, is_json, &json!({ "deleted": queue }), &format!("queue {queue} is deleted"))
+        }
+        Queue::List { prefix } => list(out, &client.list_queues(&prefix).await?, is_json),
+        Queue::Stats { queue } => stats(out, &client.queue(&queue).describe().await?, is_json),
+        Queue::Send(args) => send(out, &client.queue(&args.queue), &args, is_json).await,
+        Queue::Receive(args) => receive(out, &client.queue(&args.queue), &args, is_json).await,
+        Queue::Ack { queue, receipt } => {
+            let answers = client.queue(&queue).ack(&receipt).await?;
+            settled(out, "acknowledged", &receipt, &answers, is_json)
+        }
+        Queue::Nack { queue, receipt, delay } => {
+            let leases: Vec<_> = receipt.iter().map(|one| (one.clone(), delay.map(Duration::from_millis))).collect();
+            let answers = client.queue(&queue).nack(&leases).await?;
+            settled(out, "returned", &receipt, &answers, is_json)
+        }
+        Queue::Extend { queue, receipt, lease } => {
+            let leases: Vec<_> = receipt.iter().map(|one| (one.clone(), Duration::from_millis(lease))).collect();
+            let answers = client.queue(&queue).extend(&leases).await?;
+            settled(out, "extended", &receipt, &answers, is_json)
+        }
+        Queue::Peek { queue, max } => message::peek(out, &client.queue(&queue), max, is_json).await,
+        Queue::Purge { queue } => {
+            let purged = client.queue(&queue).purge().await?;
+            let told = format!("{purged} messages of queue {queue} are dropped");
+            tell(out, is_json, &json!({ "queue": queue, "purged": purged }), &told)
+        }
+        Queue::Seek { queue, to } => {
+            let start = parse_start("--to", &to)?;
+            client.queue(&queue).seek(start).await?;
+            let told = json!({ "queue": queue, "to": to });
+            tell(out, is_json, &told, &format!("queue {queue} goes on at {to}"))
+        }
+        Queue::Redrive(args) => redrive(out, client, &args, is_json).await,
+        Queue::Work(args) => work::run(out, &client.queue(&args.queue), &args, is_json).await,
+        Queue::Export { queue } => transfer::export(out, &client.queue(&queue)).await,
+        Queue::Import { name, storage, file } => {
+            transfer::import(out, client, name.as_deref(), storage, file.as_deref(), is_json).await
+        }
+    }
+}
+
+fn tell(out: &mut impl Write, is_json: bool, json: &Value, text: &str) -> Result {
+    match is_json {
+        true => Ok(writeln!(out, "{json}")?),
+        false => Ok(writeln!(out, "{text}")?),
+    }
+}
+
+async fn create(out: &mut impl Write, client: &Client, args: QueueCreate, is_json: bool) -> Result {
+    let new = NewQueue {
+        topic: args.topic.unwrap_or_default(),
+        is_live: args.live,
+        storage: args.storage,
+        settings: args.options.named(),
+        ..NewQueue::new(args.queue)
+    };
+    let info = client.create_queue(new).await?;
+    let over =
+        if info.owns_topic { "with a topic of its own".to_owned() } else { format!("over topic {}", info.topic) };
+    tell(out, is_json, &to_json(&info), &format!("queue {} is there, {over}", info.queue))
+}
+
+async fn send(out: &mut impl Write, queue: &ClientQueue, args: &QueueSend, is_json: bool) -> Result {
+    let mut template = OutMessage {
+        group: args.group.clone().map(Into::into),
+        dedup: args.dedup.clone(),
+        delay_ms: args.delay,
+        ..OutMessage::default()
+    };
+    for header in &args.header {
+        let Some((name, value)) = header.split_once('=') else {
+            return Err(Failure::new(USAGE, format!("--header {header}: write NAME=VALUE")));
+        };
+        template = template.with_header(name, value.to_owned());
+    }
+    if let Some(body) = &args.body {
+        let Sent { id, partition, offset, is_duplicate } =
+            queue.send(OutMessage { body: body.clone().into(), ..template }).await?;
+        let sent = json!({ "id": id, "partition": partition, "offset": offset, "is_duplicate": is_duplicate });
+        return tell(out, is_json, &sent, &id);
+    }
+    let sent = send_lines(queue, args.file.as_deref(), &template).await?;
+    match is_json {
+        true => Ok(writeln!(out, "{}", json!({ "queue": queue.name(), "sent": sent }))?),
+        false => Ok(()),
+    }
+}
+
+/// Each line is a message. What has come is sent at once, however little it is.
+async fn send_lines(queue: &ClientQueue, file: Option<&Path>, template: &OutMessage) -> Result<u64> {
+    let mut input = input(file)?;
+    let (mut line, mut sent) = (Vec::new(), 0);
+    loop {
+        let mut messages = Vec::new();
+        while messages.len() < LINES_TOGETHER && (messages.is_empty() || input.buffer().contains(&b'\n')) {
+            line.clear();
+            if input.read_until(b'\n', &mut line).await? == 0 {
+                break;
+            }
+            if line.last() == Some(&b'\n') {
+                line.pop();
+            }
+            messages.push(OutMessage { body: line.clone().into(), ..template.clone() });
+        }
+        if messages.is_empty() {
+            return Ok(sent);
+        }
+        sent += all_sent(queue.send_many(messages).await, sent)?;
+    }
+}
+
+/// How many there were, if all were taken.
+fn all_sent(answers: Vec<client::Result<Sent>>, before: u64) -> Result<u64> {
+    let count = answers.len() as u64;
+    let taken = answers.iter().filter(|sent| sent.is_ok()).count() as u64;
+    match answers.into_iter().find_map(|sent| sent.err()) {
+        None => Ok(count),
+        Some(error) => {
+            let failure = Failure::from(error);
+            let sent = before + taken;
+            Err(Failure::new(failure.code, format!("{sent} messages were sent, then not all: {failure}")))
+        }
+    }
+}
+
+fn input(file: Option<&Path>) -> Result<BufReader<Box<dyn tokio::io::AsyncRead + Unpin>>> {
+    let input: Box<dyn tokio::io::AsyncRead + Unpin> = match file {
+        Some(path) => {
+            let file = File::open(path).map_err(|e| Failure::new(FAILED, format!("{}: {e}", path.display())))?;
+            Box::new(tokio::fs::File::from_std(file))
+        }
+        None => Box::new(tokio::io::stdin()),
+    };
+    Ok(BufReader::with_capacity(INPUT_BUFFER_BYTES, input))
+}
+
+async fn receive(out: &mut impl Write, queue: &ClientQueue, args: &QueueReceive, is_json: bool) -> Result {
+    let wanted = Receive {
+        count_max: args.max,
+        lease: args.lease.map(Duration::from_millis),
+        wait: Duration::from_millis(args.wait.unwrap_or_default()),
+        // Else they would be back before anybody could acknowledge them.
+        outlives_connection: !args.ack,
+        ..Receive::default()
+    };
+    let received = queue.receive(&wanted).await?;
+    for one in &received.messages {
+        match is_json {
+            true => writeln!(out, "{}", message::received_to_json(one))?,
+            false => {
+                if !args.ack {
+                    write!(out, "{}\t", one.receipt)?;
+                }
+                out.write_all(&one.message.body)?;
+                writeln!(out)?;
+            }
+        }
+    }
+    out.flush()?;
+    if !args.ack || received.messages.is_empty() {
+        return Ok(());
+    }
+    let receipts: Vec<String> = received.messages.into_iter().map(|one| one.receipt).collect();
+    let answers = queue.ack(&receipts).await?;
+    settled(&mut io::sink(), "acknowledged", &receipts, &answers, is_json)
+}
+
+/// What became of leases. One that did not count is a failure, after all of them were told.
+fn settled(out: &mut impl Write, verb: &str, receipts: &[String], answers: &[LeaseAnswer], is_json: bool) -> Result {
+    let refused: Vec<_> =
+        receipts.iter().zip(answers).filter_map(|(receipt, answer)| Some((receipt, answer.refusal()?))).collect();
+    let done = answers.len() - refused.len();
+    let errors: Vec<Value> =
+        refused.iter().map(|(receipt, why)| json!({ "receipt": receipt, "message": why })).collect();
+    tell(out, is_json, &json!({ verb: done, "refused": errors }), &format!("{done} messages are {verb}"))?;
+    match refused.first() {
+        None => Ok(()),
+        Some((receipt, why)) => {
+            let message = format!("{} of {} receipts do not count: {receipt}: {why}", refused.len(), answers.len());
+            Err(Failure::new(FAILED, message))
+        }
+    }
+}
+
+async fn redrive(out: &mut impl Write, client: &Client, args: &QueueRedrive, is_json: bool) -> Result {
+    let queue = client.queue(&args.queue);
+    if args.list {
+        return list_redrives(out, &queue.redrives().await?, is_json);
+    }
+    if let Some(number) = args.cancel {
+        let redrive = client.cancel_redrive(number).await?;
+        return tell(
+            out,
+            is_json,
+            &redrive_to_json(&redrive),
+            &format!("it stops, with {} messages moved", redrive.moved),
+        );
+    }
+    let number = queue.start_redrive(args.to.as_deref(), args.rate).await?;
+    let found = loop {
+        let found = queue.redrives().await?.into_iter().find(|redrive| redrive.redrive == number);
+        let Some(found) = found else {
+            return Err(Failure::new(FAILED, "the broker does not know the move of messages that it began"));
+        };
+        if !args.wait || !matches!(found.state, RedriveState::Running | RedriveState::Cancelling) {
+            break found;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
+    let told = match found.state {
+        RedriveState::Running => format!("moves {} messages, as number {number}", found.to_move),
+        state => format!("{}: {} messages are moved", state.name(), found.moved),
+    };
+    tell(out, is_json, &redrive_to_json(&found), &told)?;
+    match &found.failure {
+        Some(why) => Err(Failure::new(FAILED, why.clone())),
+        None => Ok(()),
+    }
+}
+
+fn list_redrives(out: &mut impl Write, redrives: &[RedriveInfo], is_json: bool) -> Result {
+    if is_json {
+        return Ok(writeln!(out, "{}", Value::Array(redrives.iter().map(redrive_to_json).collect()))?);
+    }
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["NUMBER", "TO", "STATE", "MOVED", "OF", "STARTED", "FAILURE"]);
+    for redrive in redrives {
+        table.add_row([
+            redrive.redrive.to_string(),
+            redrive.to.clone().unwrap_or_else(|| "where it came from".to_owned()),
+            redrive.state.name().to_owned(),
+            redrive.moved.to_string(),
+            redrive.to_move.to_string(),
+            format_time(redrive.started_ms as i64),
+            redrive.failure.clone().unwrap_or_else(|| DASH.to_owned()),
+        ]);
+    }
+    Ok(writeln!(out, "{table}")?)
+}
+
+fn redrive_to_json(redrive: &RedriveInfo) -> Value {
+    json!({
+        "redrive": redrive.redrive,
+        "from": redrive.from,
+        "to": redrive.to,
+        "rate": redrive.rate,
+        "started_ms": redrive.started_ms,
+        "state": redrive.state.name(),
+        "moved": redrive.moved,
+        "to_move": redrive.to_move,
+        "failure": redrive.failure,
+    })
+}
+
+fn list(out: &mut impl Write, queues: &[QueueInfo], is_json: bool) -> Result {
+    if is_json {
+        return Ok(writeln!(out, "{}", Value::Array(queues.iter().map(to_json).collect()))?);
+    }
+    if queues.is_empty() {
+        return Ok(writeln!(out, "no queues; `thalweg queue create NAME` makes one")?);
+    }
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["QUEUE", "TOPIC", "VISIBLE", "IN FLIGHT", "DELAYED", "OLDEST"]);
+    for info in queues {
+        let shown = |count: fn(&QueueCounts) -> u64| {
+            info.counts.as_ref().map_or(DASH.to_owned(), |counts| count(counts).to_string())
+        };
+        table.add_row([
+            info.queue.clone(),
+            info.topic.clone(),
+            shown(|counts| counts.visible),
+            shown(|counts| counts.in_flight),
+            shown(|counts| counts.delayed),
+            oldest(info),
+        ]);
+    }
+    Ok(writeln!(out, "{table}")?)
+}
+
+fn oldest(info: &QueueInfo) -> String {
+    let oldest_ms = info.counts.as_ref().and_then(|counts| counts.oldest_ms);
+    oldest_ms.map_or(DASH.to_owned(), |oldest_ms| format_time(oldest_ms as i64))
+}
+
+fn stats(out: &mut impl Write, info: &QueueInfo, is_json: bool) -> Result {
+    if is_json {
+        return Ok(writeln!(out, "{}", to_json(info))?);
+    }
+    let of = if info.owns_topic { "its own" } else { "which was there" };
+    writeln!(out, "queue {}\ntopic {}, {of}\n", info.queue, info.topic)?;
+    match &info.counts {
+        None => writeln!(out, "its topic was deleted\n")?,
+        Some(counts) => {
+            let mut table = Table::new();
+            table.load_style(NOTHING);
+            table.add_row(["visible".to_owned(), counts.visible.to_string()]);
+            table.add_row(["in flight".to_owned(), counts.in_flight.to_string()]);
+            table.add_row(["delayed".to_owned(), counts.delayed.to_string()]);
+            table.add_row(["bytes from the oldest on".to_owned(), counts.bytes.to_string()]);
+            table.add_row(["oldest sent at".to_owned(), oldest(info)]);
+            writeln!(out, "{table}\n")?;
+        }
+    }
+    Ok(writeln!(out, "{}", settings_table(info))?)
+}
+
+fn settings_table(info: &QueueInfo) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    for (name, value) in &info.settings {
+        table.add_row([name.as_str(), if value.is_empty() { DASH } else { value }]);
+    }
+    table
+}
+
+fn to_json(info: &QueueInfo) -> Value {
+    let mut shown = json!({
+        "queue": info.queue,
+        "topic": info.topic,
+        "owns_topic": info.owns_topic,
+        "created_ms": info.created_ms,
+        "altered_ms": info.altered_ms,
+        "settings": settings_to_json(&info.settings),
+        "notes": info.notes.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<Map<_, _>>(),
+        "counts": Value::Null,
+    });
+    if let Some(counts) = &info.counts {
+        shown["counts"] = json!({
+            "visible": counts.visible,
+            "in_flight": counts.in_flight,
+            "delayed": counts.delayed,
+            "bytes": counts.bytes,
+            "oldest_ms": counts.oldest_ms,
+            "noisy_groups": counts.noisy_groups,
+        });
+    }
+    shown
+}
+
+/// Each setting as what it is; one that only a later broker knows as text.
+fn settings_to_json(settings: &[(String, String)]) -> Value {
+    let known = QueueSettings::default().named();
+    let value = |name: &str, value: &str| match known.iter().find(|(known, _)| *known == name) {
+        Some((_, SettingValue::Count(_))) => value.parse::<u64>().map_or(json!(value), |count| json!(count)),
+        Some((_, SettingValue::Flag(_))) => json!(value == "true"),
+        _ if value.is_empty() => Value::Null,
+        _ => json!(value),
+    };
+    settings.iter().map(|(name, text)| (name.clone(), value(name, text))).collect::<Map<_, _>>().into()
+}

@@ -1,0 +1,79 @@
+//! What a peer cannot do itself, as it is written down: those scenarios do not prove anything against it.
+
+use std::fs;
+
+use super::report::{Report, Verdict};
+use crate::run::{Outcome, root};
+
+/// Lines of `SCENARIO: why`, or `CLIENT/SCENARIO: why` where it is so with one client only. `SCENARIO?: why` is what a
+/// peer does not always do.
+pub struct Lacks {
+    peer: String,
+    lines: Vec<Line>,
+}
+
+struct Line {
+    scenario: String,
+    is_certain: bool,
+    why: String,
+}
+
+impl Lacks {
+    /// A peer without such a file lacks nothing.
+    pub fn of(system: &str, peer: &str) -> Outcome<Self> {
+        let path = root().join(format!("compat/{system}/suite/{peer}.lacks"));
+        let text = if path.exists() {
+            fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?
+        } else {
+            String::new()
+        };
+        Self::read(peer, &text)
+    }
+
+    fn read(peer: &str, text: &str) -> Outcome<Self> {
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let lines = lines.map(|line| {
+            let (name, why) = line.split_once(": ").ok_or_else(|| format!("{peer}.lacks: '{line}' has no reason"))?;
+            let scenario = name.trim_end_matches('?').to_owned();
+            Ok(Line { scenario, is_certain: !name.ends_with('?'), why: why.to_owned() })
+        });
+        Ok(Self { peer: peer.to_owned(), lines: lines.collect::<Outcome<_>>()? })
+    }
+
+    /// A failure that is written down is none. A line that is no longer true is one.
+    pub fn apply(&self, report: &mut Report) {
+        for (scenario, verdict) in &mut report.scenarios {
+            let own = format!("{}/{scenario}", report.client);
+            let is_it = |line: &&Line| line.scenario == *scenario || line.scenario == own;
+            let Some(Line { is_certain, why, .. }) = self.lines.iter().find(is_it) else { continue };
+            match verdict {
+                Verdict::Failed(_) => *verdict = Verdict::Skipped(format!("{}: {why}", self.peer)),
+                Verdict::Passed if *is_certain => {
+                    *verdict = Verdict::Failed(format!("it passes, though {}.lacks says: {why}", self.peer));
+                }
+                Verdict::Passed | Verdict::Skipped(_) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_lacks_is_no_failure_and_what_it_can_do_is_not_on_the_list() {
+        let text = "# Why\n\nnulls: it has none\nkcat/headers: with one client\nother: it has none\nlock?: a race\n";
+        let lacks = Lacks::read("peer", text).expect("lines");
+        let mut report = Report::new("kcat");
+        for line in ["FAILED nulls: x", "FAILED headers: x", "ok lock (1 s)", "ok other (1 s)", "FAILED codecs: x"] {
+            report.take(line);
+        }
+        lacks.apply(&mut report);
+        let verdicts: Vec<&Verdict> = report.scenarios.iter().map(|(_, verdict)| verdict).collect();
+        let skipped = |why: &str| Verdict::Skipped(format!("peer: {why}"));
+        assert_eq!(verdicts[..3], [&skipped("it has none"), &skipped("with one client"), &Verdict::Passed]);
+        assert!(matches!(verdicts[3..], [Verdict::Failed(_), Verdict::Failed(_)]), "{verdicts:?}");
+        assert!(Lacks::read("peer", "nulls").is_err());
+    }
+}

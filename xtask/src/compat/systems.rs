@@ -1,0 +1,214 @@
+//! The systems whose clients are tried: which clients, how ours is started for them, and what the scenarios are proved
+//! against.
+
+use super::broker::{self, Broker};
+use super::clients::{Client, Jars, Kind, client, debian, driven, venv};
+use crate::run::{Call, Outcome};
+
+/// One of them: its folder in `compat`, and the door that its clients come through.
+pub struct System {
+    pub name: &'static str,
+    pub clients: &'static [Client],
+    /// A broker of this tree with a door for them.
+    pub start: fn() -> Outcome<Broker>,
+    /// The first is the one that `--peer` alone means.
+    pub peers: &'static [Peer],
+    /// Options of the command that become variables of the programs.
+    pub options: &'static [(&'static str, &'static str)],
+    /// How its page of the documentation begins.
+    pub page: &'static str,
+}
+
+/// Another server of the same protocol. What it cannot do itself is written in `suite/NAME.lacks` of the system.
+pub struct Peer {
+    pub name: &'static str,
+    /// The scenarios that it can do; all, if none is named.
+    pub only: &'static [&'static str],
+    pub install: fn() -> Outcome,
+    /// Starts it, with a folder for its data, in which `ready.json` then says where it listens.
+    pub start: fn(&str) -> Call,
+}
+
+pub static SYSTEMS: &[&System] = &[&KAFKA, &SQS, &PUBSUB];
+
+static KAFKA_JARS: Jars = Jars {
+    pom: "compat/kafka/suite/pom.xml",
+    folder: "target/compat/jars",
+    classes: "target/compat/java",
+    options: &["-Dlog4j2.configurationFile=compat/kafka/suite/log4j2.xml"],
+    about: "Kafka's jars from Maven Central: 126 MB",
+};
+
+static KAFKA: System = System {
+    name: "kafka",
+    clients: &[
+        client("kafka", "kcat", Kind::Debian("kcat")).quick(),
+        client("kafka", "confluent-kafka", Kind::Python).quick(),
+        client("kafka", "kafka-python", Kind::Python).quick(),
+        client("kafka", "aiokafka", Kind::Python),
+        client("kafka", "franz-go", Kind::Go).quick(),
+        client("kafka", "sarama", Kind::Go),
+        client("kafka", "kafka-go", Kind::Go),
+        client("kafka", "kafkajs", Kind::Node),
+        client("kafka", "rdkafka", Kind::Rust),
+        client("kafka", "java", Kind::Java("Client", &KAFKA_JARS)),
+        client("kafka", "tools", Kind::Jars(&KAFKA_JARS)),
+        client("kafka", "streams", Kind::Java("WordCount", &KAFKA_JARS)),
+        client("kafka", "connect", Kind::Jars(&KAFKA_JARS)),
+    ],
+    start: broker::kafka,
+    peers: &[Peer {
+        name: "kafka",
+        only: &[],
+        install: || KAFKA_JARS.install(),
+        start: |folder| Call::line("python3 compat/kafka/suite/peer.py --until-eof").arg(folder),
+    }],
+    options: &[
+        ("--sasl-address", "COMPAT_SASL"),
+        ("--sasl-tls-address", "COMPAT_SASL_TLS"),
+        ("--ca", "COMPAT_CA"),
+        ("--user", "COMPAT_USER"),
+        ("--password", "COMPAT_PASSWORD"),
+    ],
+    page: "# Kafka's clients: what was tried
+
+<!-- Written by `cargo xtask compat kafka --table FILE`: run the clients, do not change this file. -->
+
+Clients and tools as their registries have them, unchanged, against a broker of this tree with a data directory, and
+one more that asks for users and takes TLS. Each scenario looks at contents, not only at counts, and is proved against
+Apache Kafka itself. How to run them and what they do: [compat/kafka](../../compat/kafka/README.md).
+",
+};
+
+static AWS_JARS: Jars = Jars {
+    pom: "compat/sqs/aws-sdk-java/pom.xml",
+    folder: "target/compat/aws-sdk-java-jars",
+    classes: "target/compat/aws-sdk-java",
+    options: &[],
+    about: "the jars of AWS's SDK from Maven Central: 12 MB",
+};
+static ELASTICMQ_JARS: Jars = Jars {
+    pom: "compat/sqs/suite/pom.xml",
+    folder: "target/compat/elasticmq-jars",
+    classes: "",
+    options: &[],
+    about: "ElasticMQ's jars from Maven Central: 70 MB",
+};
+const MOTO: &str = "target/compat/moto";
+
+static SQS: System = System {
+    name: "sqs",
+    clients: &[
+        driven("sqs", "boto3", Kind::Python).quick(),
+        driven("sqs", "boto3-query", Kind::Python).quick(),
+        driven("sqs", "aws-cli", Kind::Python),
+        driven("sqs", "aws-sdk-js", Kind::Node).quick(),
+        driven("sqs", "aws-sdk-go", Kind::Go).quick(),
+        driven("sqs", "aws-sdk-java", Kind::Java("Client", &AWS_JARS)),
+        driven("sqs", "aws-sdk-rust", Kind::Rust),
+        client("sqs", "celery", Kind::Python),
+    ],
+    start: broker::sqs,
+    peers: &[
+        Peer {
+            name: "moto",
+            only: &[],
+            install: || venv(MOTO, "compat/sqs/suite/moto.txt"),
+            start: |folder| peer(folder, &[&format!("{MOTO}/bin/moto_server"), "-H", "127.0.0.1", "-p", "{port}"]),
+        },
+        Peer { name: "elasticmq", only: &[], install: || ELASTICMQ_JARS.install(), start: elasticmq },
+    ],
+    options: &[("--signed-address", "COMPAT_SIGNED"), ("--user", "COMPAT_USER"), ("--password", "COMPAT_PASSWORD")],
+    page: "# SQS clients: what was tried
+
+<!-- Written by `cargo xtask compat sqs --table FILE`: run the clients, do not change this file. -->
+
+Clients as their registries have them, unchanged, against a broker of this tree with a data directory. All but Celery
+go through the same scenarios, call by call with the names that AWS gives them. Each scenario looks at contents and at
+the library's own class of an error; moto and ElasticMQ prove it, but for what they lack themselves. How to run them
+and what they do: [compat/sqs](../../compat/sqs/README.md).
+",
+};
+
+fn elasticmq(folder: &str) -> Call {
+    let command = [
+        "java",
+        "-Xmx512m",
+        "-XX:TieredStopAtLevel=1",
+        "-Drest-sqs.bind-hostname=127.0.0.1",
+        "-Drest-sqs.bind-port={port}",
+        "-Dnode-address.port={port}",
+        "-Drest-stats.enabled=false",
+        "-cp",
+        &format!("{}/*", ELASTICMQ_JARS.folder),
+        "org.elasticmq.server.Main",
+    ];
+    peer(folder, &command)
+}
+
+const EMULATOR: &str = "/usr/lib/google-cloud-sdk/platform/pubsub-emulator/bin/cloud-pubsub-emulator";
+const PSTEST: Client = client("pubsub", "pstest", Kind::Go);
+
+static PUBSUB: System = System {
+    name: "pubsub",
+    clients: &[
+        driven("pubsub", "pubsub-python", Kind::Python).quick(),
+        driven("pubsub", "pubsub-go", Kind::Go).quick(),
+        driven("pubsub", "pubsub-node", Kind::Node),
+        driven("pubsub", "pubsub-rest", Kind::Script).quick(),
+    ],
+    start: || broker::one("pubsub", &[]),
+    peers: &[
+        Peer {
+            name: "emulator",
+            only: &[],
+            install: || debian(EMULATOR, "google-cloud-cli-pubsub-emulator"),
+            start: |folder| peer(folder, &[EMULATOR, "--host=127.0.0.1", "--port={port}"]),
+        },
+        Peer {
+            name: "pstest",
+            // It ends at some other calls.
+            only: &[
+                "topic_labels",
+                "subscription_labels",
+                "filter_has",
+                "filter_equals",
+                "filter_differs",
+                "filter_prefix",
+                "filter_and_not",
+                "filter_or",
+                "filter_quoted",
+            ],
+            install: || PSTEST.install(),
+            start: |folder| peer(folder, &["target/compat/pstest", "127.0.0.1:{port}"]),
+        },
+    ],
+    options: &[],
+    page: "# Google Pub/Sub's clients: what was tried
+
+<!-- Written by `cargo xtask compat pubsub --table FILE`: run the clients, do not change this file. -->
+
+Clients as their registries have them, unchanged, against a broker of this tree with a data directory, to which they
+are led by `PUBSUB_EMULATOR_HOST`; and the same calls over REST by hand. All go through the same scenarios, which look
+at contents; Google's own emulator proves them, and its fake for Go, but for what these lack themselves. How to run
+them and what they do: [compat/pubsub](../../compat/pubsub/README.md).
+",
+};
+
+/// Started by a script that finds a free port and waits until somebody answers there.
+fn peer(folder: &str, command: &[&str]) -> Call {
+    Call::line("python3 compat/suite/peer.py --until-eof").arg(folder).args(command.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_clients_are_installed_into_one_place() {
+        let names: Vec<&str> = SYSTEMS.iter().flat_map(|system| system.clients).map(|client| client.name).collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
+    }
+}
