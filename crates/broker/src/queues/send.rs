@@ -53,6 +53,9 @@ struct Parcel {
     dedup: Option<Arc<[u8]>>,
 }
 
+/// The parcel a message is in, and as which of its messages.
+type Place = (usize, u64);
+
 impl Broker {
     /// Sends messages to a queue. Each has an answer of its own; it lasts when this is over.
     pub async fn send(&self, queue: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Result<Sent>>> {
@@ -109,7 +112,7 @@ impl Broker {
             self.count_sent(count as usize, &published);
             outcomes.push(published);
         }
-        let sent = |(parcel, i): (usize, u64)| match &outcomes[parcel] {
+        let sent = |(parcel, i): Place| match &outcomes[parcel] {
             Ok(published) => Ok(sent_at(topic, published, i)),
             Err(error) => Err(error.clone()),
         };
@@ -221,13 +224,13 @@ fn partition_of(topic: &Topic, message: &OutMessage<'_>) -> PartitionId {
     }
 }
 
-/// Messages that are told apart from ones sent before go one by one, the others together. Says of each message in which
-/// parcel it is, and as which of its messages.
+/// Messages that are told apart from ones sent before go one by one, the others together. Says of each message where
+/// it is.
 fn parcels(
     definition: &QueueDefinition,
     topic: &Topic,
     messages: &[OutMessage<'_>],
-) -> Result<(Vec<Parcel>, Vec<(usize, u64)>)> {
+) -> Result<(Vec<Parcel>, Vec<Place>)> {
     let now = now_ms();
     // What is reserved stays with the batch in the log, so nothing is where it is not known what comes.
     let room = match topic.partitions().len() {
