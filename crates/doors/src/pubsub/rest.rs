@@ -425,10 +425,12 @@ mod tests {
         let made = read(Method::POST, "/v1/projects/p/schemas?schemaId=s", r#"{"type":"AVRO","definition":"d"}"#);
         let expected = r#"{"parent":"projects/p","schema":{"type":"AVRO","definition":"d"},"schemaId":"s"}"#;
         assert_eq!(made.as_deref(), Ok(expected));
+        let detached = read(Method::POST, "/v1/projects/p/subscriptions/abc:detach", "{}");
+        assert_eq!(detached.as_deref(), Ok(r#"{"subscription":"projects/p/subscriptions/abc"}"#));
         for (method, uri, body) in [
             (Method::GET, "/v1/projects/p/topics?foo=1", ""),
             (Method::GET, "/v1/projects/p/topics?pageSize=x", ""),
-            (Method::GET, "/v1/projects/p/topics", "{}"),
+            (Method::GET, "/v1/projects/p/topics", r#"{"pageSize":3}"#),
             (Method::PUT, "/v1/projects/p/topics/abc", "[]"),
             (Method::PUT, "/v1/projects/p/topics/abc", r#"{"labels":{"a":1}}"#),
             (Method::PATCH, "/v1/projects/p/topics/abc", r#"{"topic":1}"#),
