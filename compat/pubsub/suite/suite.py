@@ -103,6 +103,7 @@ class Session(drivers.Session):
     @contextlib.contextmanager
     def open(self, subscription, **settings):
         stream = Stream(self, self.call("open", subscription=subscription, **settings)["stream"])
+        self.called.add("StreamingPull")
         try:
             yield stream
         finally:
