@@ -53,7 +53,7 @@ const QUEUE_FILTERS: [(&str, &str); 14] = [
 ];
 
 /// Requests of SQS: what is asked for by its place among the actions of the door, with the highest bit for Query.
-const SQS_REQUESTS: [(&str, u8, &str); 8] = [
+const SQS_REQUESTS: [(&str, u8, &str); 16] = [
     (
         "send",
         0,
@@ -63,6 +63,54 @@ const SQS_REQUESTS: [(&str, u8, &str); 8] = [
     ("send-batch", 1, r#"{"QueueUrl":"q","Entries":[{"Id":"a","MessageBody":"x"},{"Id":"b","MessageBody":"y"}]}"#),
     ("receive", 2, r#"{"QueueUrl":"http://h/0/q","AttributeNames":["All"],"MaxNumberOfMessages":10.0}"#),
     ("create", 7, r#"{"QueueName":"q","Attributes":{"RedrivePolicy":"{\"maxReceiveCount\":1}"},"tags":{"a":"b"}}"#),
+    (
+        "send-number",
+        0,
+        r#"{"QueueUrl":"http://h/queue/q","MessageBody":"\ud83d\ude00","DelaySeconds":900,"MessageAttributes":
+            {"n":{"DataType":"Number.int","StringValue":"-1.5e10"},"s":{"DataType":"String","StringValue":"x"}},
+            "MessageSystemAttributes":{"AWSTraceHeader":{"DataType":"String","StringValue":"Root=1"}}}"#,
+    ),
+    (
+        "send-batch-fifo",
+        1,
+        r#"{"QueueUrl":"q.fifo","Entries":[{"Id":"a-_1","MessageBody":"x","MessageGroupId":"g",
+            "MessageDeduplicationId":"d","MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"AA=="}}}]}"#,
+    ),
+    (
+        "delete-batch",
+        4,
+        r#"{"QueueUrl":"http://sqs.us-east-1.h/000000000000/q","Entries":[{"Id":"a","ReceiptHandle":"r"}],"More":[{}]}"#,
+    ),
+    (
+        "create-fifo",
+        7,
+        r#"{"QueueName":"q.fifo","Attributes":{"FifoQueue":"true","ContentBasedDeduplication":"true",
+            "DeduplicationScope":"messageGroup","FifoThroughputLimit":"perMessageGroupId",
+            "RedriveAllowPolicy":"{\"redrivePermission\":\"byQueue\",\"sourceQueueArns\":[\"arn:aws:sqs:r:1:q\"]}",
+            "RedrivePolicy":"{\"deadLetterTargetArn\":\"arn:aws:sqs:us-east-1:000000000000:d.fifo\",\"maxReceiveCount\":\"5\"}",
+            "KmsMasterKeyId":"","Policy":"{\"Statement\":[]}"}}"#,
+    ),
+    (
+        "create-all",
+        7,
+        r#"{"QueueName":"a-b_C","Attributes":{"DelaySeconds":"900","MaximumMessageSize":"1024","VisibilityTimeout":"0",
+            "MessageRetentionPeriod":"60","ReceiveMessageWaitTimeSeconds":"20","SqsManagedSseEnabled":"false",
+            "KmsDataKeyReusePeriodSeconds":"300"}}"#,
+    ),
+    (
+        "send-form-attributes",
+        0x80,
+        "QueueUrl=q&MessageBody=%F0%9F%98%80%0d&MessageAttribute.2.Name=b&MessageAttribute.2.Value.DataType=Binary\
+         &MessageAttribute.2.Value.BinaryValue=AP8%3D&MessageAttribute.10.Name=a\
+         &MessageAttribute.10.Value.DataType=Number&MessageAttribute.10.Value.StringValue=%2B1&DelaySeconds=-0",
+    ),
+    (
+        "receive-form",
+        0x82,
+        "QueueUrl=q&AttributeName.1=All&AttributeName.02=x&AttributeName.1a=y&MessageAttributeName.member.1=.*\
+         &MaxNumberOfMessages=99999999999999999999&VisibilityTimeout=-99999999999999999999&a%zz=%&&=",
+    ),
+    ("permissions-form", 0x92, "Label=l&AWSAccountId.1=1&AWSAccountId.1.x=2&ActionName.1=*&ActionName=&QueueUrl.a.b=c"),
     (
         "send-form",
         0x80,
@@ -90,7 +138,7 @@ const SERVICE: [(&str, &[u8]); 8] = [
 ];
 
 /// Definitions of schemas and messages that follow them: the choice of language and encoding, both texts.
-const SCHEMAS: [(&str, u8, &str, &[u8]); 6] = [
+const SCHEMAS: [(&str, u8, &str, &[u8]); 12] = [
     ("avro-json", 0, AVRO, br#"{"a": 1, "b": {"string": "x"}, "c": {"k": [0.5]}, "d": "X", "e": "ab"}"#),
     ("avro-binary", 2, AVRO, b"\x02\x02\x02x\x02\x02k\x02\0\0\0\0\0\0\xe0\x3f\0\0\0ab"),
     ("avro-list", 2, r#"{"type":"record","name":"L","fields":[{"name":"n","type":["null","L"]}]}"#, b"\x02\x02\x00"),
@@ -101,6 +149,42 @@ const SCHEMAS: [(&str, u8, &str, &[u8]); 6] = [
         3,
         "syntax = \"proto2\"; message A { required group G = 1 { optional fixed32 f = 2; } }",
         b"\x0b\x0c",
+    ),
+    ("avro-logical", 2, r#"{"type":"bytes","logicalType":"decimal","precision":4}"#, b"\x06abc"),
+    (
+        "avro-names",
+        0,
+        r#"[{"type":"error","name":"E","namespace":"n","aliases":["o.F","G"],"fields":[{"name":"f","aliases":["g"],
+            "type":{"type":"enum","name":"S","symbols":["A","B"],"default":"A"},"default":"B"}]},"n.S","boolean"]"#,
+        br#"{"n.E": {"f": "B"}}"#,
+    ),
+    (
+        "avro-blocks",
+        2,
+        r#"{"type":"array","items":["float","double","long",{"type":"map","values":"boolean"}]}"#,
+        b"\x01\x0a\x00\0\0\0\x3f\x04\x04\xff\x01\x06\x02\x02a\x01\x00\x00",
+    ),
+    (
+        "proto-packed",
+        3,
+        "syntax = \"proto3\"; package p.q; message M { repeated sint32 a = 1; repeated fixed64 b = 2; \
+         optional float f = 3; double d = 4; reserved 5 to 9, 12; sfixed32 g = 10; sfixed64 h = 11; }",
+        b"\x0a\x02\x01\x02\x11\x01\0\0\0\0\0\0\0\x1d\0\0\x80\x3f\x55\x01\0\0\0\x62\x00",
+    ),
+    (
+        "proto-required",
+        1,
+        "syntax = \"proto2\"; message A { required uint64 a = 1; repeated group G = 2 { optional string f = 3 \
+         [default = \"x\"]; } extensions 100 to 199; enum E { option allow_alias = true; P = 0; Q = 0; } \
+         optional E e = 4 [json_name = \"j\"]; }",
+        br#"{"a": 18446744073709551615, "g": [{"f": "\u00e4"}, {}], "j": "Q"}"#,
+    ),
+    (
+        "proto-numbers",
+        1,
+        "syntax = \"proto3\"; message M { double d = 1; float f = 2; uint32 u = 3; sint64 s = 4; \
+         map<string, bytes> m = 5; map<bool, M> b = 6; }",
+        br#"{"d": "-Infinity", "f": 1e3, "u": 4.0, "s": "-1", "m": {"": "_-8"}, "b": {"true": {}}}"#,
     ),
 ];
 const AVRO: &str = r#"{"type":"record","name":"n.R","fields":[{"name":"a","type":"int"},
