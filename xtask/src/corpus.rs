@@ -125,6 +125,65 @@ const SQS_REQUESTS: [(&str, u8, &str); 16] = [
     ("create-form", 0x87, "QueueName=q&Attribute.Name=DelaySeconds&Attribute.Value=5&Tag.1.Key=a&Tag.1.Value=b"),
 ];
 
+/// Bodies of calls of Pub/Sub by gRPC: the call by its place among those of the door, whether they may be compressed, the
+/// sizes of the pieces, and the bytes.
+const PUBSUB_GRPC: [(&str, u8, [u8; 4], &[u8]); 9] = [
+    ("whole", 3, [0; 4], b"\0\0\0\0\x17\x0a\x15projects/p/topics/abc"),
+    ("bytewise", 3, [1; 4], b"\0\0\0\0\x17\x0a\x15projects/p/topics/abc"),
+    ("two", 16, [5, 1, 2, 0], b"\0\0\0\0\x04\x0a\x00\x18\x01\0\0\0\0\x00"),
+    ("publish", 2, [7, 0, 0, 0], b"\0\0\0\0\x12\x0a\x01t\x12\x0d\x0a\x01x\x12\x08\x0a\x01k\x12\x01v\x2a\x00"),
+    (
+        "compressed",
+        0x43,
+        [11, 0, 0, 0],
+        b"\x01\0\0\0\x2b\x1f\x8b\x08\0\0\0\0\0\x02\x03\xe3\x12-(\xca\xcfJM.)\xd6/\xc8/\xc9/\xc8L.\xd6OLJ\x06\0\xb7\xa3\x81i\
+          \x17\0\0\0",
+    ),
+    ("no-compression", 3, [0; 4], b"\x01\0\0\0\x01a"),
+    ("no-gzip", 0x43, [0; 4], b"\x01\0\0\0\x04\x1f\x8b\x08\0"),
+    ("too-long", 0, [0; 4], b"\0\xff\xff\xff\xff"),
+    ("cut", 0, [3, 0, 0, 0], b"\0\0\0\0\x02a"),
+];
+
+/// Requests of REST: the place of the method in the target, the address and the body.
+const PUBSUB_REST: [(&str, u8, &str, &str); 14] = [
+    ("get", 0, "/v1/projects/p/topics/a%7Ebc?alt=json&$prettyPrint=0", ""),
+    ("list", 0, "/v1/projects/p/schemas?view=FULL&page_size=3&pageToken=a%26b+c", "{}"),
+    ("policy", 0, "/v1/projects/p/topics/abc:getIamPolicy?options.requestedPolicyVersion=3", ""),
+    ("policy-set", 2, "/v1/projects/p/a/b/c:setIamPolicy", r#"{"policy":{"bindings":[{"role":"r","condition":{}}]}}"#),
+    ("create", 1, "/v1/projects/p/topics/abc", r#"{"labels":{"a":"b"},"messageRetentionDuration":"600.5s"}"#),
+    (
+        "subscribe",
+        1,
+        "/v1/projects/p/subscriptions/abc",
+        r#"{"topic":"t","pushConfig":{"pushEndpoint":"http://h","oidcToken":{},"noWrapper":{"writeMetadata":true}},
+            "retryPolicy":{"minimumBackoff":"-1s"},"deadLetterPolicy":{"maxDeliveryAttempts":5.0}}"#,
+    ),
+    (
+        "publish",
+        2,
+        "/v1/projects/p/topics/abc:publish",
+        r#"{"messages":[{"data":"_-8=","attributes":{"\ud83d\ude00":""}}]}"#,
+    ),
+    (
+        "update",
+        3,
+        "/v1/projects/p/topics/abc?updateMask=message_retention_duration,labels&topic.kmsKeyName=x",
+        r#"{"topic":{"name":"x","state":"ACTIVE","schemaSettings":{"encoding":2}}}"#,
+    ),
+    (
+        "update-snapshot",
+        3,
+        "/v1/projects/p/snapshots/abc",
+        r#"{"snapshot":{"expireTime":"2026-01-01T00:00:00.5+01:00"}}"#,
+    ),
+    ("seek", 2, "/v1/projects/p/subscriptions/abc:seek", r#"{"time":"9999-12-31T23:59:59Z","snapshot":"s"}"#),
+    ("ack", 2, "/v1/projects/p/subscriptions/abc:modifyAckDeadline", r#"{"ackIds":["a"],"ackDeadlineSeconds":"600"}"#),
+    ("schema", 2, "/v1/projects/p/schemas?schemaId=s", r#"{"type":"AVRO","definition":"\"int\"","revisionId":null}"#),
+    ("delete", 4, "/v1/projects/p/schemas/abc@0a:deleteRevision?revisionId=x", ""),
+    ("permissions", 2, "/v1/projects/p/topics/abc:testIamPermissions", r#"{"permissions":["pubsub.topics.get"]}"#),
+];
+
 /// What the service of its target is asked: what, a tag, a length and as many words, and so on.
 const SERVICE: [(&str, &[u8]); 8] = [
     ("now", b"\x00\x01\x02hi\x00\x02\x00"),
@@ -298,6 +357,13 @@ fn seeds() -> Outcome<Seeds> {
     }
     for (name, asked, body) in SQS_REQUESTS {
         seeds.insert(("sqs_request", name.to_owned()), [&[asked], body.as_bytes()].concat());
+    }
+    for (name, asked, cuts, body) in PUBSUB_GRPC {
+        seeds.insert(("pubsub_request", format!("grpc-{name}")), [&[asked], &cuts[..], body].concat());
+    }
+    for (name, method, uri, body) in PUBSUB_REST {
+        let seed = [&[0x80 | method], uri.as_bytes(), b"\n", body.as_bytes()].concat();
+        seeds.insert(("pubsub_request", format!("rest-{name}")), seed);
     }
     let by_hand = KAFKA_BY_HAND.iter().map(|(name, request)| ((*name).to_owned(), request.to_vec()));
     for (name, request) in vectors(KAFKA_REQUESTS)?.into_iter().chain(by_hand) {

@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 11] = [
+pub const TARGETS: [&str; 12] = [
     "frames",
     "request",
     "response",
@@ -14,6 +14,7 @@ pub const TARGETS: [&str; 11] = [
     "queue_filter",
     "pubsub_schema",
     "sqs_request",
+    "pubsub_request",
 ];
 const SECONDS: &str = "60";
 

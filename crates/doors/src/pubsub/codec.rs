@@ -83,13 +83,18 @@ impl Encoded {
 /// The messages of a body, each of them bounded.
 pub(super) struct Messages {
     body: RequestBody,
-    has_gzip: bool,
-    /// What came and was not taken yet. Invariant: at most one of the two has bytes.
-    whole: Bytes,
-    partial: BytesMut,
+    frames: Frames,
     /// What requests of all clients together may hold.
     all: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
+}
+
+/// What came of a body and was not taken yet.
+pub(super) struct Frames {
+    has_gzip: bool,
+    /// Invariant: at most one of the two has bytes.
+    whole: Bytes,
+    partial: BytesMut,
 }
 
 impl Messages {
@@ -99,25 +104,22 @@ impl Messages {
             Some(b"gzip") => true,
             Some(_) => return Err(Failure::new(Code::Unimplemented, "grpc-encoding is identity or gzip")),
         };
-        Ok(Self { body, has_gzip, whole: Bytes::new(), partial: BytesMut::new(), all, held: None })
+        Ok(Self { body, frames: Frames::new(has_gzip), all, held: None })
     }
 
     /// The next message; `None` at the end of the body.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         loop {
-            if let Some(message) = self.take()? {
+            if let Some(message) = self.frames.take()? {
                 return Ok(Some(message));
             }
             let Some(frame) = self.body.frame().await else {
-                return match self.whole.is_empty() && self.partial.is_empty() {
-                    true => Ok(None),
-                    false => Err(Failure::invalid("the request ends within a message")),
-                };
+                return self.frames.end().map(|()| None);
             };
             let frame = frame.map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
             if let Ok(data) = frame.into_data() {
                 self.hold(data.len())?;
-                self.push(data);
+                self.frames.push(data);
             }
         }
     }
@@ -135,7 +137,18 @@ impl Messages {
         hold(&self.all, &mut self.held, bytes)
     }
 
-    fn push(&mut self, data: Bytes) {
+    /// A dialogue holds what is on its way, and not all that ever came.
+    pub fn let_go(&mut self) {
+        self.held = None;
+    }
+}
+
+impl Frames {
+    pub fn new(has_gzip: bool) -> Self {
+        Self { has_gzip, whole: Bytes::new(), partial: BytesMut::new() }
+    }
+
+    pub fn push(&mut self, data: Bytes) {
         if self.partial.is_empty() && self.whole.is_empty() {
             self.whole = data;
             return;
@@ -146,7 +159,8 @@ impl Messages {
         self.partial.extend_from_slice(&data);
     }
 
-    fn take(&mut self) -> Result<Option<Bytes>> {
+    /// The next message, if it is whole.
+    pub fn take(&mut self) -> Result<Option<Bytes>> {
         let there: &[u8] = if self.partial.is_empty() { &self.whole } else { &self.partial };
         let Some(&[flag, a, b, c, d]) = there.first_chunk::<PREFIX_BYTES>() else {
             return Ok(None);
@@ -170,9 +184,12 @@ impl Messages {
         }
     }
 
-    /// A dialogue holds what is on its way, and not all that ever came.
-    pub fn let_go(&mut self) {
-        self.held = None;
+    /// Nothing comes any more.
+    pub fn end(&self) -> Result<()> {
+        match self.whole.is_empty() && self.partial.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::invalid("the request ends within a message")),
+        }
     }
 }
 

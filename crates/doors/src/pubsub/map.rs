@@ -85,6 +85,8 @@ pub(super) struct Rpc {
     /// As gRPC has it.
     pub path: &'static str,
     pub call: fn(Ask, Bytes) -> Answered,
+    /// Whether a message can be read as its request.
+    pub reads: fn(Bytes) -> bool,
 }
 
 macro_rules! rpcs {
@@ -92,6 +94,7 @@ macro_rules! rpcs {
         &[$($(Rpc {
             path: concat!("/", $service, "/", $name),
             call: |ask, message| Box::pin(answer(ask, message, $function)),
+            reads: |message| decode(message, $function).is_ok(),
         }),*),*]
     };
 }
@@ -158,6 +161,11 @@ where
     A: Message,
     F: Future<Output = Result<A>>,
 {
-    let request = Q::decode(message).map_err(|error| Failure::invalid(format!("this is no message: {error}")))?;
+    let request = decode(message, function)?;
     Ok(Encoded::new(&function(ask, request).await?))
+}
+
+/// What a function is asked.
+fn decode<Q: Message + Default, F>(message: Bytes, _: fn(Ask, Q) -> F) -> Result<Q> {
+    Q::decode(message).map_err(|error| Failure::invalid(format!("this is no message: {error}")))
 }

@@ -117,6 +117,39 @@ pub fn calls() -> impl Iterator<Item = &'static str> {
     map::RPCS.iter().map(|rpc| rpc.path).chain([stream::PATH])
 }
 
+/// Reads the body of a call of gRPC as the door does, for whoever tries it with any bytes: how many messages are in it,
+/// and how many of them are requests; `None` if it is refused. `call` counts the calls that there are, round and round.
+pub fn check_grpc<'t>(
+    call: usize,
+    has_gzip: bool,
+    pieces: impl IntoIterator<Item = &'t [u8]>,
+) -> Option<(usize, usize)> {
+    let rpc = &map::RPCS[call % map::RPCS.len()];
+    let (mut frames, mut messages, mut requests) = (codec::Frames::new(has_gzip), 0, 0);
+    for piece in pieces {
+        frames.push(Bytes::copy_from_slice(piece));
+        while let Some(message) = frames.take().ok()? {
+            messages += 1;
+            requests += usize::from((rpc.reads)(message));
+        }
+    }
+    frames.end().ok().map(|()| (messages, requests))
+}
+
+/// The same for a request of REST. Whatever is taken is a request of its call: Google's JSON and our structs are of the
+/// same definitions.
+pub fn check_rest(method: Method, uri: &str, body: &[u8]) -> bool {
+    let Ok(request) = Request::builder().method(method).uri(uri).body(()) else {
+        return false;
+    };
+    let (head, ()) = request.into_parts();
+    let asked = rest::find(&head).map(|found| rest::read(found, &head.uri, body));
+    asked.and_then(Result::ok).is_some_and(|asked| {
+        assert!((asked.rpc.reads)(asked.message), "{} cannot be read", asked.rpc.path);
+        true
+    })
+}
+
 /// Opens the door. It serves until the drain begins. The address is the bound one.
 pub async fn open(
     settings: &Settings,

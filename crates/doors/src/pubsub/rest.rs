@@ -173,8 +173,8 @@ fn decode_percent(text: &str) -> Option<String> {
     while let Some(byte) = bytes.next() {
         out.push(match byte {
             b'%' => {
-                let hex = [bytes.next()?, bytes.next()?];
-                u8::from_str_radix(std::str::from_utf8(&hex).ok()?, 16).ok()?
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                (digit()? << 4 | digit()?) as u8
             }
             byte => byte,
         });
@@ -400,6 +400,7 @@ mod tests {
             "/v1/projects/p/topics/abc:nothing",
             "/v1/projects//topics/abc",
             "/v1/projects/p/topics/a%zz",
+            "/v1/projects/p/topics/a%+1",
         ] {
             assert_eq!(found(Method::GET, bad), None, "{bad}");
         }

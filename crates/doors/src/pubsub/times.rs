@@ -6,6 +6,9 @@ pub(super) const SECOND_MS: u64 = 1000;
 pub(super) const MINUTE_MS: u64 = 60 * SECOND_MS;
 pub(super) const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
 
+/// What a duration may be by its definition, about 10,000 years.
+const DURATION_S_MAX: i64 = 315_576_000_000;
+
 /// From when to when a duration may be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
@@ -19,10 +22,10 @@ impl Bounds {
     }
 }
 
-/// `None` for one that is negative.
+/// `None` for one that is negative, or that is none: JSON has no form of that.
 pub(super) fn duration_ms(duration: &Duration) -> Option<u64> {
-    let (seconds, nanos) = (u64::try_from(duration.seconds).ok()?, u64::try_from(duration.nanos).ok()?);
-    seconds.checked_mul(SECOND_MS)?.checked_add(nanos / 1_000_000)
+    let is_valid = (0..=DURATION_S_MAX).contains(&duration.seconds) && (0..1_000_000_000).contains(&duration.nanos);
+    is_valid.then(|| duration.seconds as u64 * SECOND_MS + duration.nanos as u64 / 1_000_000)
 }
 
 pub(super) fn duration(ms: u64) -> Duration {

@@ -92,14 +92,13 @@ fn segments(path: &str) -> impl Iterator<Item = &str> {
     path.split('.')
 }
 
-/// By segments, numbers by their size: what begins alike is together, and elements are in their order.
+/// By segments, numbers first and by their size: what begins alike is together, and elements are in their order.
+///
+/// Invariant: a total order, whatever the segments are; sorting panics without one.
 fn by_segments(a: &str, b: &str) -> Ordering {
     let number = |segment: &str| segment.parse::<u32>().ok();
-    let compared = segments(a).zip(segments(b)).map(|(a, b)| match (number(a), number(b)) {
-        (Some(x), Some(y)) => x.cmp(&y).then_with(|| a.cmp(b)),
-        _ => a.cmp(b),
-    });
-    compared.fold(Ordering::Equal, Ordering::then).then_with(|| segments(a).count().cmp(&segments(b).count()))
+    let key = |segment| (number(segment).map_or(u64::MAX, u64::from), segment);
+    segments(a).map(key).cmp(segments(b).map(key))
 }
 
 #[derive(Clone, Copy)]
@@ -347,6 +346,27 @@ mod tests {
             };
             assert_eq!(request.expect("a request"), Request::SendMessage(wanted));
         });
+    }
+
+    /// `10` is before `1a` and that before `9` as texts, and `9` is before `10` as a number.
+    #[test]
+    fn numbers_and_what_only_looks_like_some_have_one_order() {
+        let mut seed = 1_u32;
+        let mut random = |below: u32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 16) % below
+        };
+        for _ in 0..100 {
+            let names = (0..40)
+                .map(|_| ["A.9".to_owned(), format!("A.{}", random(20)), "A.1a".into()][random(3) as usize].clone());
+            let text = names.collect::<Vec<_>>().join("&");
+            let mut form = Form::parse(&[text.as_bytes()]).expect("a form");
+            form.sort();
+            let mut paths: Vec<&str> = form.0.iter().map(|parameter| &*parameter.path).collect();
+            paths.dedup();
+            let distinct: std::collections::HashSet<&str> = paths.iter().copied().collect();
+            assert_eq!(paths.len(), distinct.len(), "what is the same is together: {paths:?}");
+        }
     }
 
     #[test]

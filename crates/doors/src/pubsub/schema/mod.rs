@@ -26,6 +26,9 @@ pub const REVISIONS_MAX: usize = 20;
 /// Schemas of one project; the service's limit.
 pub const SCHEMAS_MAX: usize = 10_000;
 
+/// The full name of anything in a definition. What is inside of something else repeats all of its name, so that without
+/// a limit a small text would be tables of any size.
+const NAME_BYTES_MAX: usize = 512;
 /// Values within values. The JSON parser has 128 as well.
 const DEPTH_MAX: usize = 128;
 const TOO_DEEP: &str = "The message is nested too deeply.";
@@ -112,6 +115,14 @@ impl Definition {
             _ => Err("the type of a schema cannot change".to_owned()),
         };
         compared.map_err(|why| shortened(&why).to_owned())
+    }
+}
+
+/// Refuses names that are too long.
+fn expect_short(name_bytes: usize) -> Result<(), String> {
+    match name_bytes <= NAME_BYTES_MAX {
+        true => Ok(()),
+        false => Err(format!("a name with all that it is inside of has {name_bytes} bytes, at most {NAME_BYTES_MAX}")),
     }
 }
 

@@ -10,6 +10,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Map, Value};
 
+use super::expect_short;
+
 /// An index into the table of types.
 type TypeId = usize;
 
@@ -43,7 +45,7 @@ enum Type {
 struct Names {
     /// With its namespace.
     full: String,
-    /// Other names that it goes by when it reads what another definition wrote, with their namespaces.
+    /// Other names that it goes by when it reads what another definition wrote, without their namespaces.
     aliases: Vec<String>,
 }
 
@@ -272,10 +274,10 @@ fn names(object: &Map<String, Value>, enclosing: &str) -> Result<Names, String> 
         Some(Value::String(namespace)) => namespace,
         Some(other) => return Err(format!("a namespace has to be a string: {other}")),
     };
+    expect_short(name.len() + 1 + namespace.len())?;
     let full = in_namespace(name, namespace);
     full.split('.').try_for_each(|part| expect_name(part).map(drop))?;
-    let own = full.rsplit_once('.').map_or("", |(namespace, _)| namespace);
-    let aliases = texts(object.get("aliases"))?.map(|alias| in_namespace(alias, own)).collect();
+    let aliases = texts(object.get("aliases"))?.map(|alias| simple(alias).to_owned()).collect();
     Ok(Names { full, aliases })
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::super::{DEPTH_MAX, TOO_DEEP, Walk};
-use super::{Avro, Enum, Names, Record, Type, TypeId, name_of, simple};
+use super::super::{DEPTH_MAX, TOO_DEEP, Walk, shortened};
+use super::{Avro, Enum, Names, Record, Type, TypeId, name_of};
 
 /// Pairs of types that may be compared: definitions that are larger together are refused, not compared for minutes.
 const STEPS_MAX: usize = 1_000_000;
@@ -102,7 +102,7 @@ impl Pairs<'_> {
             match names.find_map(|name| from.by_name.get(name)) {
                 Some(at) => {
                     let compared = self.compare(field.of, from.fields[*at].of);
-                    compared.map_err(|why| format!("{}.{}: {why}", into.name.full, field.name))?;
+                    compared.map_err(|why| format!("{}.{}: {}", into.name.full, field.name, shortened(&why)))?;
                 }
                 None if field.has_default => {}
                 None => {
@@ -116,8 +116,7 @@ impl Pairs<'_> {
 }
 
 fn is_same(into: &Names, from: &Names) -> bool {
-    into.simple() == from.simple()
-        || into.aliases.iter().any(|alias| *alias == from.full || simple(alias) == from.simple())
+    into.simple() == from.simple() || into.aliases.iter().any(|alias| alias == from.simple())
 }
 
 /// The same primitive type, or one that holds all values of the other.

@@ -238,3 +238,34 @@ fn definitions_that_are_hard_to_compare_are_refused_in_time() {
     let chain = parse(&format!("[{}]", chain.join(",")));
     assert!(chain.expect_compatible(&chain).is_err());
 }
+
+/// Types take their namespace from what they are inside of, and aliases too: 300 KB of text would be gigabytes.
+#[test]
+fn names_are_bounded_with_their_namespaces() {
+    let of = |namespace_bytes: usize| {
+        let fields: Vec<String> = (0..2000)
+            .map(|i| {
+                let aliases = vec!["\"a\""; 10].join(",");
+                let fixed = format!(r#"{{"type":"fixed","name":"f{i:04}","size":1,"aliases":[{aliases}]}}"#);
+                format!(r#"{{"name":"f{i}","type":{fixed}}}"#)
+            })
+            .collect();
+        let namespace = "n".repeat(namespace_bytes);
+        Avro::parse(&format!(
+            r#"{{"type":"record","name":"R","namespace":"{namespace}","fields":[{}]}}"#,
+            fields.join(",")
+        ))
+    };
+    let avro = of(506).expect("every name has 512 bytes");
+    let kept: usize =
+        avro.types.iter().map(|of| if let Type::Fixed { name, .. } = of { name.bytes() } else { 0 }).sum();
+    assert_eq!(kept, 2000 * (512 + 10), "aliases are kept without it");
+    assert!(of(507).is_err_and(|why| why.contains("513 bytes, at most 512")));
+    assert!(of(100_000).is_err());
+}
+
+impl Names {
+    fn bytes(&self) -> usize {
+        self.full.len() + self.aliases.iter().map(String::len).sum::<usize>()
+    }
+}

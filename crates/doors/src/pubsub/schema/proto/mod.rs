@@ -9,6 +9,11 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 
 use prost_reflect::{Cardinality, DescriptorPool, FieldDescriptor, Kind as Described, MessageDescriptor};
+use prost_types::{
+    DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto, OneofDescriptorProto,
+};
+
+use super::expect_short;
 
 /// What a definition is called inside of its parser.
 const FILE_NAME: &str = "schema.proto";
@@ -88,6 +93,7 @@ impl Proto {
         if file.message_type.len() != 1 || top != 1 {
             return Err(format!("a schema defines one top-level message type and nothing beside it, not {top} types"));
         }
+        file.message_type.iter().try_for_each(|message| expect_short_names(file.package().len(), message))?;
         let mut pool = DescriptorPool::new();
         pool.add_file_descriptor_proto(file).map_err(|error| error.to_string())?;
         let root = pool.files().find_map(|file| file.messages().next()).ok_or("no message type")?;
@@ -104,6 +110,18 @@ impl Proto {
             enums: enums.iter().map(Enum::of).collect(),
         })
     }
+}
+
+/// Of all that is in a message, which is itself inside of something whose name has so many bytes.
+fn expect_short_names(outer: usize, message: &DescriptorProto) -> Result<(), String> {
+    let own = outer + 1 + message.name().len();
+    let fields = message.field.iter().chain(&message.extension).map(FieldDescriptorProto::name);
+    let oneofs = message.oneof_decl.iter().map(OneofDescriptorProto::name);
+    let values = message.enum_type.iter().flat_map(|of| &of.value).map(EnumValueDescriptorProto::name);
+    let enums = message.enum_type.iter().map(EnumDescriptorProto::name);
+    let longest = fields.chain(oneofs).chain(values).chain(enums).map(str::len).max();
+    expect_short(longest.map_or(own, |bytes| own + 1 + bytes))?;
+    message.nested_type.iter().try_for_each(|nested| expect_short_names(own, nested))
 }
 
 /// Where the types of a definition are in the tables, by their full names.

@@ -231,3 +231,20 @@ fn optional_fields_come_and_go_and_all_else_stays() {
         }
     }
 }
+
+/// What is inside of something repeats its name: 300 KB of text would be gigabytes.
+#[test]
+fn names_are_bounded_with_all_that_they_are_inside_of() {
+    for inside in
+        ["int32 abc = 1;", "oneof abc { int32 f = 1; }", "enum abc { A = 0; }", "enum E { abc = 0; }", "message abc {}"]
+    {
+        let of = |package_bytes: usize| {
+            let package = "p".repeat(package_bytes);
+            Proto::parse(&format!("syntax = \"proto3\"; package {package}; message M {{ {inside} }}"))
+        };
+        let fits = 512 - ".M.abc".len();
+        assert!(of(fits).is_ok(), "{inside}");
+        assert!(of(fits + 1).is_err_and(|why| why.contains("513 bytes, at most 512")), "{inside}");
+        assert!(of(100_000).is_err(), "{inside}");
+    }
+}
