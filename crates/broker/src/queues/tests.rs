@@ -157,6 +157,75 @@ async fn what_comes_back_for_the_last_time_goes_to_the_dead_letters_though_nobod
     }
 }
 
+/// Two queues are each other's dead letters, or one its own: a message moves when somebody has had it, and not by itself.
+#[tokio::test]
+async fn dead_letters_that_go_in_a_circle_neither_spin_nor_are_lost() {
+    let broker = in_memory();
+    let one_attempt = |dead: &str| {
+        let dead_letter = Some(TopicName::parse(dead).expect("a name"));
+        QueueSettings { attempts_max: 1, dead_letter, ..QueueSettings::default() }
+    };
+    create(&broker, "b", QueueSettings::default()).await;
+    create(&broker, "a", one_attempt("b")).await;
+    let circle = |definition: &mut QueueDefinition| {
+        definition.settings = one_attempt("a");
+        Ok(())
+    };
+    broker.alter_queue("b", circle).await.expect("altered");
+    let message = OutMessage { body: b"x", headers: &[("own", b"y")], ..OutMessage::default() };
+    let sent: Vec<_> =
+        (0..3).map(|_| OutMessage { body: message.body, headers: message.headers, ..OutMessage::default() }).collect();
+    let sent = broker.send("a", &sent).await.expect("sent");
+    let ids: std::collections::BTreeSet<String> =
+        sent.into_iter().map(|sent| sent.expect("taken").id.to_string()).collect();
+    let mut bytes = std::collections::BTreeSet::new();
+    let mut moved = 0;
+    for round in 0..20 {
+        let from = ["a", "b"][round % 2];
+        for _ in 0..3 {
+            let wanted = Receive { wait: Duration::from_secs(20), ..Receive::default() };
+            let got = broker.receive(from, &wanted).await.expect("received").remove(0);
+            assert!(ids.contains(&got.id.to_string()));
+            assert_eq!((got.attempts, got.message.header("own")), (1, Some("y")), "round {round}");
+            if round > 1 {
+                bytes.insert(got.message.bytes());
+            }
+            match round % 3 {
+                0 => broker.nack(from, &[(got.receipt, None)]).await.expect("answered")[0].expect("returned"),
+                1 => assert_eq!(broker.release(from, &[got.receipt]).await.expect("answered"), 1),
+                _ => broker.extend(from, &[(got.receipt, 0)]).await.expect("answered")[0].expect("ended"),
+            }
+            moved += 1;
+            // What was moved is visible there at once; nothing else is anywhere.
+            while broker.queues_there().counts.dead.get() < moved || counts(&broker, from).await.1 > 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let to = ["b", "a"][round % 2];
+        assert_eq!((counts(&broker, from).await, counts(&broker, to).await), ((0, 0, 0), (3, 0, 0)), "round {round}");
+    }
+    assert_eq!(broker.queues_there().counts.dead.get(), 60, "each once a round");
+    assert_eq!(bytes.len(), 1, "it does not grow on its way: {bytes:?}");
+
+    create(&broker, "own", QueueSettings::default()).await;
+    let own = |definition: &mut QueueDefinition| {
+        definition.settings = one_attempt("own");
+        Ok(())
+    };
+    broker.alter_queue("own", own).await.expect("altered");
+    send(&broker, "own", &["x"]).await;
+    for _ in 0..5 {
+        let wanted = Receive { wait: Duration::from_secs(20), ..Receive::default() };
+        let got = broker.receive("own", &wanted).await.expect("received").remove(0);
+        assert_eq!((got.attempts, counts(&broker, "own").await), (1, (0, 1, 0)));
+        broker.nack("own", &[(got.receipt, None)]).await.expect("answered")[0].expect("returned");
+    }
+    while counts(&broker, "own").await != (1, 0, 0) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(broker.queues_there().counts.dead.get(), 65);
+}
+
 #[tokio::test]
 async fn what_nobody_can_handle_goes_to_the_dead_letters_and_back() {
     let broker = in_memory();

@@ -76,13 +76,26 @@ pub(super) struct Failure {
     pub reason: Option<&'static str>,
 }
 
+/// What a failure says may repeat what somebody sent, of any length. In gRPC it goes into headers, and a client that gets
+/// more than some KiB of those closes its connection, with all other calls on it.
+const MESSAGE_BYTES_MAX: usize = 1024;
+/// The same for the reasons, of which there may be thousands. Of ids beyond that clients know that the call failed.
+const REASONS_BYTES_MAX: usize = 4096;
+/// What a reason takes beside its texts.
+const REASON_BYTES: usize = 8;
+
 /// Who says the reasons.
 const DOMAIN: &str = "pubsub.googleapis.com";
 const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
 
 impl Failure {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), reasons: BTreeMap::new(), reason: None }
+        let mut message = message.into();
+        if message.len() > MESSAGE_BYTES_MAX {
+            message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+            message.push_str("..");
+        }
+        Self { code, message, reasons: BTreeMap::new(), reason: None }
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
@@ -109,7 +122,13 @@ impl Failure {
 
     /// What gRPC has in its trailers of a failure that says more than its message.
     pub fn details(&self) -> Option<Vec<u8>> {
-        let value = self.info()?.encode_to_vec();
+        let mut info = self.info()?;
+        let mut bytes = 0;
+        info.metadata.retain(|name, value| {
+            bytes += name.len() + value.len() + REASON_BYTES;
+            bytes <= REASONS_BYTES_MAX
+        });
+        let value = info.encode_to_vec();
         let details = vec![Any { type_url: ERROR_INFO.into(), value }];
         let status = rpc::Status { code: self.code as i32, message: self.message.clone(), details };
         Some(status.encode_to_vec())
@@ -152,5 +171,25 @@ impl From<Error> for Failure {
             ErrorKind::Internal => Code::Internal,
         };
         Self::new(code, error.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_failure_repeats_is_bounded() {
+        assert_eq!(Failure::invalid("x".repeat(1024)).message.len(), 1024);
+        let long = Failure::not_found("\u{e4}".repeat(100_000)).message;
+        assert_eq!((long.len(), long.ends_with("\u{e4}..")), (1026, true));
+        let reasons: BTreeMap<String, String> =
+            (0..5000).map(|i| (format!("an id that failed {i}"), "PERMANENT".to_owned())).collect();
+        let failure = Failure { reasons, ..Failure::precondition("Some failed.") };
+        let details = failure.details().expect("reasons");
+        assert!(details.len() < REASONS_BYTES_MAX + 256, "{}", details.len());
+        let status = rpc::Status::decode(details.as_slice()).expect("a status");
+        let info = rpc::ErrorInfo::decode(status.details[0].value.as_slice()).expect("reasons");
+        assert!(info.metadata.len() > 50 && info.metadata.iter().all(|(id, why)| failure.reasons[id] == *why));
     }
 }

@@ -102,7 +102,10 @@ pub(super) async fn create(ask: Ask, topic: Topic) -> Result<Topic> {
     let (retention_ms, drop_consumed) = kept(&topic);
     let settings = TopicSettings { retention_ms, retention_bytes: 0, drop_consumed, ..TopicSettings::of_broker() };
     door.broker.create_topic(&inner, settings).await?;
-    door.keep_topic(&inner, &topic).await?;
+    if let Err(failure) = door.keep_topic(&inner, &topic).await {
+        door.broker.delete_topic(&inner).await?;
+        return Err(failure);
+    }
     Ok(topic)
 }
 

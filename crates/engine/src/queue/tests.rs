@@ -413,6 +413,56 @@ fn a_clock_that_is_set_back_holds_nothing_longer() {
     assert_eq!(queue.counts(9000), Counts { visible: 3, leased: 0, delayed: 0 });
 }
 
+/// Whatever a clock does that is set an hour forward and back: a lease or a delay that is looked at lasts no longer than
+/// it should, none is lost, and what is done with does not come back.
+#[test]
+fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
+    let (count, lease_ms, delay_ms, hour_ms) = (50, 30_000, 10_000, 3_600_000);
+    for seed in 0..20_u32 {
+        let mut queue = Queue::new(QueueSettings::default(), 0, count, true);
+        let mut state = seed;
+        let mut random = |below: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) % below
+        };
+        // The clock is some hours off the time that passes.
+        let (mut passed_ms, mut off_ms) = (0, 10 * hour_ms);
+        let (mut held, mut done) = (Vec::new(), std::collections::BTreeSet::new());
+        for _ in 0..400 {
+            passed_ms += u64::from(random(5_000));
+            match random(10) {
+                0 => off_ms += hour_ms,
+                1 => off_ms = off_ms.saturating_sub(hour_ms),
+                _ => {}
+            }
+            let now_ms = passed_ms + off_ms;
+            match random(3) {
+                0 => {
+                    let taken = queue.take(now_ms, 3, lease_ms, |_| Look::Message(None));
+                    assert!(taken.leases.iter().all(|lease| !done.contains(&lease.offset)), "{taken:?}");
+                    held.extend(taken.leases);
+                }
+                answer if !held.is_empty() => {
+                    let lease: Lease = held.swap_remove(random(held.len() as u32) as usize);
+                    // Its time may be over, or another have it.
+                    let said = match answer {
+                        1 => queue.ack(lease.offset, lease.lease, now_ms),
+                        _ => queue.nack(lease.offset, lease.lease, now_ms, Some(delay_ms)),
+                    };
+                    if answer == 1 && said.is_ok() {
+                        done.insert(lease.offset);
+                    }
+                }
+                _ => {}
+            }
+            let Counts { visible, leased, delayed } = queue.counts(now_ms);
+            assert_eq!(visible + leased + delayed, count - done.len() as u64);
+        }
+        let left = Counts { visible: count - done.len() as u64, leased: 0, delayed: 0 };
+        assert_eq!(queue.counts(passed_ms + off_ms + lease_ms.max(delay_ms)), left, "seed {seed}");
+    }
+}
+
 #[test]
 fn no_look_goes_by_more_than_it_may() {
     let mut groups = vec![Some(1); 10_000];

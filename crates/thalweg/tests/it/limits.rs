@@ -121,7 +121,7 @@ async fn a_flood_without_acknowledgement_is_bounded_and_counted() {
 }
 
 /// File descriptors that this process may have, raised to what is allowed. Brokers inherit it.
-fn files_max() -> u64 {
+pub fn files_max() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).expect("raised");

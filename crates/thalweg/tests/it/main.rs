@@ -22,6 +22,7 @@ mod overflow;
 mod producers;
 mod publishing;
 mod pubsub;
+mod pubsub_model;
 mod pubsub_push;
 mod queues;
 mod requests;

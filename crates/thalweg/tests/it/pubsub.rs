@@ -18,20 +18,20 @@ use crate::server::{Server, within};
 const TOPIC: &str = "projects/shop/topics/orders";
 const BILLING: &str = "projects/shop/subscriptions/billing";
 
-fn server() -> Server {
+pub fn server() -> Server {
     Server::with(&["pubsub=127.0.0.1:0"])
 }
 
 /// A client of gRPC.
-struct Grpc(Channel);
+pub struct Grpc(Channel);
 
 impl Grpc {
-    async fn of(server: &Server) -> Self {
+    pub async fn of(server: &Server) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{}", server.pubsub())).expect("an address");
         Self(within("a connection", endpoint.connect()).await.expect("connected"))
     }
 
-    async fn client(&self) -> tonic::client::Grpc<Channel> {
+    pub async fn client(&self) -> tonic::client::Grpc<Channel> {
         let mut client = tonic::client::Grpc::new(self.0.clone()).max_decoding_message_size(64 << 20);
         within("the connection", client.ready()).await.expect("ready");
         client

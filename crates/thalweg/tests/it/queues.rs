@@ -403,6 +403,14 @@ async fn a_queue_moves_between_brokers_and_kinds_of_storage() {
         serde_json::from_str(again.lines().next().expect("a line")).expect("JSON"),
     );
     assert_eq!(first["settings"], second["settings"]);
+    // And on from there, to all kinds of storage.
+    for storage in ["sqlite", "memory"] {
+        let imported = feed(&there, ["--json", "queue", "import", "--name", storage, "--storage", storage], &again);
+        assert_eq!(imported.json(), json!({ "queue": storage, "imported": 3 }));
+        let onwards = on(&there, ["queue", "export", storage]).ok();
+        assert_eq!(messages(&onwards)[..2], messages(&again)[..2], "{storage}");
+        assert!(due(&onwards).abs_diff(due(&again)) < 60_000, "{storage}");
+    }
 
     let moved = there.client("tcp").await.queue("moved");
     let got = receive(&moved, ten()).await;

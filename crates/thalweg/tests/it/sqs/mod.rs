@@ -5,5 +5,6 @@ mod fifo;
 mod messages;
 mod model;
 mod moves;
+mod polls;
 mod protocols;
 mod queues;
