@@ -417,7 +417,7 @@ fn a_clock_that_is_set_back_holds_nothing_longer() {
 /// it should, none is lost, and what is done with does not come back.
 #[test]
 fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
-    let (count, lease_ms, delay_ms, hour_ms) = (50, 30_000, 10_000, 3_600_000);
+    let (count, lease_ms, delay_ms, hour_ms) = (50, 30_000, 10_000, 3_600_000_u64);
     for seed in 0..20_u32 {
         let mut queue = Queue::new(QueueSettings::default(), 0, count, true);
         let mut state = seed;
@@ -426,7 +426,7 @@ fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
             (state >> 16) % below
         };
         // The clock is some hours off the time that passes.
-        let (mut passed_ms, mut off_ms) = (0, 10 * hour_ms);
+        let (mut passed_ms, mut off_ms) = (0_u64, 10 * hour_ms);
         let (mut held, mut done) = (Vec::new(), std::collections::BTreeSet::new());
         for _ in 0..400 {
             passed_ms += u64::from(random(5_000));
@@ -443,10 +443,11 @@ fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
                     held.extend(taken.leases);
                 }
                 answer if !held.is_empty() => {
-                    let lease: Lease = held.swap_remove(random(held.len() as u32) as usize);
+                    let at = random(held.len() as u32) as usize;
+                    let lease: Lease = held.swap_remove(at);
                     // Its time may be over, or another have it.
                     let said = match answer {
-                        1 => queue.ack(lease.offset, lease.lease, now_ms),
+                        1 => queue.ack(lease.offset, lease.lease, now_ms).map(drop),
                         _ => queue.nack(lease.offset, lease.lease, now_ms, Some(delay_ms)),
                     };
                     if answer == 1 && said.is_ok() {
