@@ -157,7 +157,7 @@ async fn what_comes_back_for_the_last_time_goes_to_the_dead_letters_though_nobod
     }
 }
 
-/// Two queues are each other's dead letters, or one its own: a message moves when somebody has had it, and not by itself.
+/// Two queues are each other's dead letters, or one its own: a message moves when somebody has had it, not by itself.
 #[tokio::test]
 async fn dead_letters_that_go_in_a_circle_neither_spin_nor_are_lost() {
     let broker = in_memory();

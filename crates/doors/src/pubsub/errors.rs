@@ -76,8 +76,8 @@ pub(super) struct Failure {
     pub reason: Option<&'static str>,
 }
 
-/// What a failure says may repeat what somebody sent, of any length. In gRPC it goes into headers, and a client that gets
-/// more than some KiB of those closes its connection, with all other calls on it.
+/// What a failure says may repeat what somebody sent, of any length. In gRPC it goes into headers, and a client that
+/// gets more than some KiB of those closes its connection, with all other calls on it.
 const MESSAGE_BYTES_MAX: usize = 1024;
 /// The same for the reasons, of which there may be thousands. Of ids beyond that clients know that the call failed.
 const REASONS_BYTES_MAX: usize = 4096;

@@ -413,8 +413,8 @@ fn a_clock_that_is_set_back_holds_nothing_longer() {
     assert_eq!(queue.counts(9000), Counts { visible: 3, leased: 0, delayed: 0 });
 }
 
-/// Whatever a clock does that is set an hour forward and back: a lease or a delay that is looked at lasts no longer than
-/// it should, none is lost, and what is done with does not come back.
+/// Whatever a clock does that is set an hour forward and back: a lease or a delay that is looked at lasts no longer
+/// than it should, none is lost, and what is done with does not come back.
 #[test]
 fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
     let (count, lease_ms, delay_ms, hour_ms) = (50, 30_000, 10_000, 3_600_000_u64);
