@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use aws_lc_rs::rand;
 use bytes::Bytes;
+use engine::groups::GroupName;
 use engine::queue::{
     Cursor, DEDUP_WINDOW_MS, Dedup, DedupRule, Entry, QUEUES_TOPIC, Queue, QueueDefinition, QueueId, QueueName,
     QueueRecord, QueueSettings, header, header_of,
@@ -15,7 +16,9 @@ use engine::{
 };
 
 use super::receipt::{KEY_BYTES, ReceiptKey};
-use super::{DOCUMENT_BYTES_MAX, DOCUMENTS_MAX, NOTES_BYTES_MAX, QUEUES_MAX, QueueCell, QueueView, no_such_queue};
+use super::{
+    DOCUMENT_BYTES_MAX, DOCUMENTS_MAX, NOTES_BYTES_MAX, QUEUES_MAX, QueueCell, QueueView, check_users, no_such_queue,
+};
 use crate::broker::Broker;
 use crate::internal::Appended;
 use crate::partition::PartitionCell;
@@ -136,6 +139,7 @@ impl Broker {
         name: &str,
         change: impl FnOnce(&mut QueueDefinition) -> Result<()>,
     ) -> Result<Arc<QueueDefinition>> {
+        check_users(name)?;
         self.restored_queues().await?;
         let queues = self.queues_there();
         let _control = queues.control.lock().await;
@@ -182,6 +186,11 @@ impl Broker {
 
     /// Deletes a queue, with its messages if the topic is its own. It lasts when this is over.
     pub async fn delete_queue(&self, name: &str) -> Result<()> {
+        check_users(name)?;
+        self.delete_any_queue(name).await
+    }
+
+    pub(crate) async fn delete_any_queue(&self, name: &str) -> Result<()> {
         self.restored_queues().await?;
         let queues = self.queues_there();
         let _control = queues.control.lock().await;
@@ -254,6 +263,7 @@ impl Broker {
     }
 
     pub async fn queue(&self, name: &str) -> Result<Arc<QueueDefinition>> {
+        check_users(name)?;
         self.restored_queues().await?;
         let found = self.queues_there().by_name.read().get(name).map(|cell| cell.definition());
         found.ok_or_else(|| no_such_queue(name))
@@ -263,7 +273,8 @@ impl Broker {
     pub async fn queues(&self, prefix: &str, after: &str, max: usize) -> Result<(Vec<Arc<QueueDefinition>>, bool)> {
         self.restored_queues().await?;
         let by_name = self.queues_there().by_name.read();
-        let is_meant = |name: &&QueueName| name.as_str().starts_with(prefix) && name.as_str() > after;
+        let is_meant =
+            |name: &&QueueName| name.as_str().starts_with(prefix) && name.as_str() > after && !name.is_internal();
         let mut names: Vec<&QueueName> = by_name.keys().filter(is_meant).collect();
         names.sort_unstable();
         let is_last = names.len() <= max;
@@ -275,9 +286,26 @@ impl Broker {
         self.restored_queues().await?;
         let by_name = self.queues_there().by_name.read();
         let mut over: Vec<_> = by_name.values().map(|cell| cell.definition()).collect();
-        over.retain(|definition| definition.topic.as_str() == topic);
+        over.retain(|definition| definition.topic.as_str() == topic && !definition.name.is_internal());
         over.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(over)
+    }
+
+    /// The queues of share groups, each with its group.
+    pub(crate) async fn share_queues(&self) -> Result<Vec<(GroupName, Arc<QueueDefinition>)>> {
+        self.restored_queues().await?;
+        let by_name = self.queues_there().by_name.read();
+        let of_group = |(name, cell): (&QueueName, &Arc<QueueCell>)| Some((name.share_group()?, cell.definition()));
+        Ok(by_name.iter().filter_map(of_group).collect())
+    }
+
+    /// Whether a queue is there, over the topic that has this name now.
+    pub(crate) async fn has_queue(&self, name: &QueueName) -> Result<bool> {
+        let (cell, topic) = match self.any_queue_cell(name.as_str()).await {
+            Err(error) if error.kind == ErrorKind::NotFound => return Ok(false),
+            found => found?,
+        };
+        Ok(topic.partitions().first().is_some_and(|partition| partition.with_view(cell.id, |_, _| ()).is_ok()))
     }
 
     /// Keeps something that a door defines; without a value it is gone. It lasts when this is over.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use engine::queue::{Counts, Message, MessageId, Phase};
 use engine::{Error, ErrorKind, Offset, PartitionId, Result};
 
-use super::QueueCell;
+use super::{QueueCell, check_users};
 use crate::broker::Broker;
 use crate::metrics::Exposition;
 use crate::partition::PartitionCell;
@@ -146,7 +146,12 @@ impl Broker {
 
     /// The queue goes on elsewhere: what is before is done with, what is after is as if nobody had been given it.
     pub async fn seek_queue(&self, queue: &str, to: SeekTo) -> Result<()> {
-        let (cell, topic) = self.queue_cell(queue).await?;
+        check_users(queue)?;
+        self.seek_any_queue(queue, to).await
+    }
+
+    pub(crate) async fn seek_any_queue(&self, queue: &str, to: SeekTo) -> Result<()> {
+        let (cell, topic) = self.any_queue_cell(queue).await?;
         let mut saved = Vec::new();
         for partition in topic.partitions() {
             let at_time = match to {

@@ -73,7 +73,12 @@ pub(super) struct Subscriber<'a> {
 
 impl<'a> Subscriber<'a> {
     /// One that subscribes to what these patterns mean of the topics.
-    pub(super) fn new(id: &'a MemberId, rank: &'a str, patterns: &[Pattern], topics: &BTreeMap<TopicName, u32>) -> Self {
+    pub(super) fn new(
+        id: &'a MemberId,
+        rank: &'a str,
+        patterns: &[Pattern],
+        topics: &BTreeMap<TopicName, u32>,
+    ) -> Self {
         let mut subscribed = BTreeSet::new();
         for pattern in patterns {
             match pattern {

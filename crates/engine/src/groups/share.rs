@@ -144,8 +144,7 @@ impl ShareGroup {
             let message = format!("group {} has {GROUP_MEMBERS_MAX} members", self.name);
             return Err(GroupError::new(Reason::GroupFull, message));
         }
-        let member =
-            Member { client, host, topics, session_timeout_ms, session_ends_ms: 0, epoch: 0, epoch_before: 0 };
+        let member = Member { client, host, topics, session_timeout_ms, session_ends_ms: 0, epoch: 0, epoch_before: 0 };
         self.members.insert(id.clone(), member);
         match is_same {
             true => self.refresh(catalog),
@@ -222,6 +221,13 @@ impl ShareGroup {
         let is_wanted = |topic: &TopicName| members.values().flat_map(|m| &m.topics).any(|p| p.matches(topic));
         self.topics.retain(|topic, _| is_wanted(topic));
         self.rebalance();
+    }
+
+    /// A topic was deleted: one that comes with the same name is another, which members are told of.
+    pub fn forget_topic(&mut self, topic: &TopicName) {
+        if self.topics.remove(topic).is_some() {
+            self.rebalance();
+        }
     }
 
     /// When [`ShareGroup::expire`] has something to do, if nothing is heard until then.

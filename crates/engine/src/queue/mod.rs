@@ -80,7 +80,11 @@ impl QueueName {
 
     /// Whether it is the broker's own, and is not shown among the queues of users.
     pub fn is_internal(&self) -> bool {
-        self.0.starts_with(SHARE_PREFIX)
+        Self::is_internal_name(&self.0)
+    }
+
+    pub fn is_internal_name(name: &str) -> bool {
+        name.starts_with(SHARE_PREFIX)
     }
 
     /// A name as it was kept.
