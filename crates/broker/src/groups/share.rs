@@ -3,16 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bytes::Bytes;
 use engine::groups::{GroupError, GroupName, MemberId, Now, Reason, ShareGroup, ShareJoin, Turn};
 use engine::limits::GROUPS_MAX;
 use engine::queue::{QueueName, QueueSettings, RETENTION_MS_MAX};
 use engine::{Error, Offset, PartitionId, Pattern, Result, TopicName, TopicPartition};
 use parking_lot::Mutex;
 
-use super::{Outcome, Topics, no_such_group};
+use super::{Outcome, Topics};
 use crate::broker::Broker;
 use crate::queues::{AcquireFrom, NewQueue, QueuePosition, QueueStart, SeekTo};
 
+/// The kind of documents that say that there is such a group.
+const SHARE_GROUP: &str = "share.group";
 /// Messages of one partition that all members of a group have at a time, at most.
 pub const SHARE_IN_FLIGHT_MAX: u32 = 10_000;
 
@@ -52,7 +55,7 @@ pub struct ShareGroupStatus {
     pub members: Vec<ShareGroupMember>,
 }
 
-/// Every share group that has members; the others are known by their queues.
+/// Every share group that has members; the others are known by their documents.
 #[derive(Default)]
 pub(super) struct ShareGroups(Mutex<BTreeMap<GroupName, ShareGroup>>);
 
@@ -99,6 +102,10 @@ fn queue_settings() -> QueueSettings {
         in_flight_max: SHARE_IN_FLIGHT_MAX,
         ..QueueSettings::default()
     }
+}
+
+fn no_such_share_group(name: &GroupName) -> GroupError {
+    GroupError::new(Reason::NoSuchGroup, format!("there is no share group '{name}'"))
 }
 
 impl Broker {
@@ -156,7 +163,7 @@ impl Broker {
     pub async fn leave_share_group(&self, name: &GroupName, member: &MemberId) -> Outcome {
         let coordinator = self.restored_groups().await?;
         let mut groups = coordinator.shares.0.lock();
-        let group = groups.get_mut(name).ok_or_else(|| no_such_group(name))?;
+        let group = groups.get_mut(name).ok_or_else(|| no_such_share_group(name))?;
         group.leave(member)?;
         if group.is_empty() {
             groups.remove(name);
@@ -177,6 +184,10 @@ impl Broker {
             Err(error) if error.kind != engine::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
+        // It is there until it is deleted, also without a topic.
+        if self.document(SHARE_GROUP, name.as_str()).await?.is_none() {
+            self.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?;
+        }
         let new = NewQueue {
             topic: Some(topic.clone()),
             start: if start == ShareStart::Earliest { QueueStart::Earliest } else { QueueStart::Live },
@@ -194,8 +205,9 @@ impl Broker {
     /// The names of all share groups, and whether they have members.
     pub async fn share_groups(&self) -> Outcome<BTreeMap<GroupName, bool>> {
         let coordinator = self.restored_groups().await?;
+        let kept = self.documents(SHARE_GROUP, "").await?.into_iter();
         let mut all: BTreeMap<GroupName, bool> =
-            self.share_queues().await?.into_iter().map(|(name, _)| (name, false)).collect();
+            kept.filter_map(|(name, _)| Some((GroupName::parse(&name).ok()?, false))).collect();
         all.extend(coordinator.shares.0.lock().keys().map(|name| (name.clone(), true)));
         Ok(all)
     }
@@ -213,9 +225,9 @@ impl Broker {
             });
             return Ok(ShareGroupStatus { epoch: group.epoch(), members: members.collect() });
         }
-        match self.share_topics(name).await?.is_empty() {
-            true => Err(no_such_group(name)),
-            false => Ok(ShareGroupStatus { epoch: 0, members: Vec::new() }),
+        match self.document(SHARE_GROUP, name.as_str()).await? {
+            Some(_) => Ok(ShareGroupStatus { epoch: 0, members: Vec::new() }),
+            None => Err(no_such_share_group(name)),
         }
     }
 
@@ -237,7 +249,7 @@ impl Broker {
         topic: &TopicName,
         offsets: &[(PartitionId, Offset)],
     ) -> Outcome {
-        self.check_without_members(name, "its offsets can be set").await?;
+        self.check_share_group_empty(name, "its offsets can be set").await?;
         let queue = self.share_queue(name, topic, ShareStart::Live).await?;
         for (partition, offset) in offsets {
             let from = AcquireFrom { queue: queue.clone(), partition: *partition };
@@ -248,25 +260,25 @@ impl Broker {
 
     /// A share group without members forgets how far it has come in a topic.
     pub async fn forget_share_topic(&self, name: &GroupName, topic: &TopicName) -> Outcome {
-        self.check_without_members(name, "its offsets can be deleted").await?;
+        self.check_share_group_empty(name, "its offsets can be deleted").await?;
         Ok(self.delete_any_queue(QueueName::of_share(name, topic).as_str()).await?)
     }
 
     /// Removes a share group that has no members, with all that it was not done with.
     pub async fn delete_share_group(&self, name: &GroupName) -> Outcome {
-        self.check_without_members(name, "it can be deleted").await?;
+        self.check_share_group_empty(name, "it can be deleted").await?;
         for topic in self.share_topics(name).await? {
             self.delete_any_queue(QueueName::of_share(name, &topic).as_str()).await?;
         }
-        Ok(())
+        Ok(self.put_document(SHARE_GROUP, name.as_str(), None).await?)
     }
 
     /// That there is such a group, and nobody in it.
-    async fn check_without_members(&self, name: &GroupName, what: &str) -> Outcome {
+    pub async fn check_share_group_empty(&self, name: &GroupName, what: &str) -> Outcome {
         let coordinator = self.restored_groups().await?;
         if let Some(group) = coordinator.shares.0.lock().get(name) {
             return group.check_empty(what);
         }
-        if self.share_topics(name).await?.is_empty() { Err(no_such_group(name)) } else { Ok(()) }
+        self.document(SHARE_GROUP, name.as_str()).await?.map(drop).ok_or_else(|| no_such_share_group(name))
     }
 }
