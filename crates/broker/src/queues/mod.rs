@@ -15,6 +15,8 @@ mod status;
 mod view;
 
 #[cfg(test)]
+mod acquire_tests;
+#[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
 mod tests;
