@@ -58,7 +58,7 @@ struct Member {
     epoch_before: u32,
 }
 
-/// Invariant: `target` has every member, and every partition of `topics` with at least one of those who subscribe to it.
+/// Invariant: `target` has every member, and every partition of `topics` with at least one who subscribes to it.
 #[derive(Debug)]
 pub struct ShareGroup {
     name: GroupName,

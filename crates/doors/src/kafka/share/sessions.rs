@@ -65,7 +65,7 @@ pub(super) struct Change {
 }
 
 impl ShareSessions {
-    /// A request of a session: its epoch is the next, or the first. Returns what it takes from, another first each time.
+    /// A request of a session: its epoch is the next, or the first. Returns what it takes from, in turn.
     pub(super) fn step(&self, key: &Key, connection: u64, epoch: i32, change: Change) -> Result<Vec<Place>, Code> {
         let mut sessions = self.sessions.lock();
         if epoch == BEGINS {
