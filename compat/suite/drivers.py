@@ -105,18 +105,22 @@ class Session:
 
     def __init__(self, drivers, driver, scenario):
         self.drivers, self.driver, self.scenario = drivers, driver, scenario
-        self.about = driver.about
+        self.about, self.called = driver.about, set()
         self.stack = contextlib.ExitStack()
 
     def name(self, what="q"):
         return f"{what}-{self.scenario.replace('_', '-')}-{os.getpid()}-{next(self.numbers)}"
 
     def call(self, name, /, **values):
-        return self.driver.call(name, values)
+        answer = self.driver.call(name, values)
+        self.called.add(name)
+        return answer
 
     def other(self):
         """The same with a driver of its own, until the scenario ends."""
-        return type(self)(self.drivers, self.stack.enter_context(self.drivers.one()), self.scenario)
+        other = type(self)(self.drivers, self.stack.enter_context(self.drivers.one()), self.scenario)
+        other.called = self.called
+        return other
 
     @contextlib.contextmanager
     def meanwhile(self, does):
@@ -129,7 +133,8 @@ class Session:
 def main(scenarios, session=Session, env=None):
     """PROGRAM DRIVER.. -- HOST:PORT [SCENARIO..]
 
-    `scenarios` are functions of a session. `env` makes the variables of a driver from the address.
+    `scenarios` are functions of a session. `env` makes the variables of a driver from the address. Before a scenario that
+    passes stands which calls of the service were answered: `calls SCENARIO CALL..`.
     """
     try:
         split = sys.argv.index("--")
@@ -161,7 +166,8 @@ def attempt(drivers, session, name, scenario):
                     scenario(subject)
                 except Skip as why:
                     return f"skipped {name}: {why}"
-        return f"ok {name} ({time.monotonic() - begin:.1f} s)"
+        called = "".join(f" {call}" for call in sorted(subject.called) if call[0].isupper())
+        return f"calls {name}{called}\nok {name} ({time.monotonic() - begin:.1f} s)"
     except Exception as error:
         if os.environ.get("COMPAT_TRACE"):
             traceback.print_exc()

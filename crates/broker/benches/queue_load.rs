@@ -100,7 +100,7 @@ async fn receive(broker: &Arc<Broker>, queue: &str, max: usize) -> Vec<Receipt> 
     received.iter().map(|message| message.receipt).collect()
 }
 
-async fn ack(broker: &Broker, queue: &str, receipts: &[Receipt]) {
+async fn ack(broker: &Arc<Broker>, queue: &str, receipts: &[Receipt]) {
     let answers = broker.ack(queue, black_box(receipts)).await.expect("answered");
     assert!(answers.iter().all(Result::is_ok), "they are leased");
 }

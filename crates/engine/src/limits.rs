@@ -9,7 +9,7 @@ pub const TOPICS_MAX: usize = 65_536;
 /// Partitions of one broker.
 pub const PARTITIONS_TOTAL_MAX: usize = 131_072;
 /// A record batch, which is also the largest record and nearly the largest frame.
-pub const BATCH_BYTES_MAX: usize = 8 << 20;
+pub const BATCH_BYTES_MAX: usize = 10 << 20;
 /// What the records of a compressed batch may come to: text gets to a quarter of its size or less, and nobody
 /// gives a reader more than this to hold for one batch.
 pub const RECORDS_EXPANDED_BYTES_MAX: usize = 8 * BATCH_BYTES_MAX;

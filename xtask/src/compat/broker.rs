@@ -16,7 +16,7 @@ use crate::run::{Call, Outcome, root};
 const READY: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Those of other systems' clients that a broker opens if nothing is said.
-const DOORS: [&str; 2] = ["kafka", "sqs"];
+const DOORS: [&str; 3] = ["kafka", "sqs", "pubsub"];
 const USER: &str = "alice";
 const PASSWORD: &str = "alice-secret";
 
@@ -58,9 +58,9 @@ pub fn one(door: &str, settings: &[String]) -> Outcome<Broker> {
     Ok(Broker { address, env: Vec::new(), running: vec![running] })
 }
 
-/// Two of them: the second one asks for signatures.
+/// Two of them: the first waits between purges as AWS does, the second one asks for signatures.
 pub fn sqs() -> Outcome<Broker> {
-    let mut broker = one("sqs", &[])?;
+    let mut broker = one("sqs", &["sqs_cooldown_s=60".to_owned()])?;
     let settings = ["sqs_auth=verify".to_owned(), format!("sqs_credentials={USER}:{PASSWORD}")];
     let (signed, address) = serve(folder("thalweg-signed")?, "sqs", &settings)?;
     broker.running.push(signed);

@@ -1,4 +1,5 @@
-//! What a peer cannot do itself, as it is written down: those scenarios do not prove anything against it.
+//! What a peer cannot do itself, as it is written down: those scenarios do not prove anything against it. What a broker
+//! of this tree lacks is known by the same means.
 
 use std::fs;
 

@@ -1,6 +1,7 @@
 //! What the programs say, line by line, and the table of it.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -25,6 +26,8 @@ pub struct Report {
     pub client: String,
     pub version: String,
     pub scenarios: Vec<(String, Verdict)>,
+    /// Calls of the service, each with the scenarios that passed and made it.
+    pub calls: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Report {
@@ -32,14 +35,22 @@ impl Report {
         Self { client: client.to_owned(), ..Self::default() }
     }
 
-    /// Takes a line: `client NAME VERSION`, `ok SCENARIO (TIME)`, `FAILED SCENARIO: why` or `skipped SCENARIO: why`.
-    /// Whatever else a library prints says nothing here.
+    /// Takes a line: `client NAME VERSION`, `ok SCENARIO (TIME)`, `FAILED SCENARIO: why`, `skipped SCENARIO: why` or
+    /// `calls SCENARIO CALL..`. Whatever else a library prints says nothing here.
     pub fn take(&mut self, line: &str) {
         let Some((word, rest)) = line.split_once(' ') else { return };
         let (name, why) = rest.split_once(": ").unwrap_or((rest, ""));
         let verdict = match word {
             "client" => {
                 self.version = rest.rsplit(' ').next().unwrap_or_default().to_owned();
+                return;
+            }
+            "calls" => {
+                let mut words = rest.split(' ');
+                let scenario = words.next().unwrap_or_default();
+                for call in words {
+                    self.calls.entry(call.to_owned()).or_default().insert(scenario.to_owned());
+                }
                 return;
             }
             "ok" => Verdict::Passed,
@@ -157,11 +168,29 @@ pub fn page(begin: &str, reports: &[Report]) -> String {
         };
         out.push_str(&row(&format!("`{name}`"), reports.iter().map(mark).collect()));
     }
+    out.push_str(&calls(reports));
     out.push_str("\n## Why not\n\n");
     for report in reports {
         for (why, names) in whys(report) {
             let _ = writeln!(out, "- **{}**, `{}`: {why}", report.client, names.join("`, `"));
         }
+    }
+    out
+}
+
+/// What proves each call of the service, where the programs say which they make.
+fn calls(reports: &[Report]) -> String {
+    let mut calls: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (call, scenarios) in reports.iter().flat_map(|report| &report.calls) {
+        calls.entry(call).or_default().extend(scenarios.iter().map(String::as_str));
+    }
+    if calls.is_empty() {
+        return String::new();
+    }
+    let mut out = "\n## Call by call\n\n| Call | Scenarios that make it |\n|---|---|\n".to_owned();
+    for (call, scenarios) in calls {
+        let scenarios: Vec<&str> = scenarios.into_iter().collect();
+        let _ = writeln!(out, "| `{call}` | `{}` |", scenarios.join("`, `"));
     }
     out
 }
@@ -235,12 +264,15 @@ FAILED kcat headers: a: not b
     #[test]
     fn the_page_says_the_same_with_each_reason_once() {
         let [mut one, two] = reports();
-        one.take("FAILED timestamps: a: not b");
+        for line in ["FAILED timestamps: a: not b", "calls nulls Send Receive", "calls groups Receive"] {
+            one.take(line);
+        }
         let page = page("# Tried\n", &[one, two]);
         let rows = [
             "# Tried\n\n✓ passed",
             "| kcat | 1.7 | 1 | 0 | 2 |\n",
             "|  | kcat | franz-go |\n|---|:-:|:-:|\n| `nulls` | ✓ |  |\n| `headers` | **✗** | – |\n",
+            "| Call | Scenarios that make it |\n|---|---|\n| `Receive` | `groups`, `nulls` |\n| `Send` | `nulls` |\n",
             "- **kcat**, `headers`, `timestamps`: a: not b\n- **franz-go**, `headers`: no such call\n",
         ];
         for row in rows {

@@ -35,14 +35,18 @@ struct Options<'a> {
 pub fn run(system: &'static System, args: &[&str]) -> Outcome {
     let options = options(system, args)?;
     let mut reports = Vec::new();
-    let (mut lacks, mut scenarios) = (None, options.scenarios);
-    if let Wanted::Peer(peer) = options.broker {
-        (peer.install)()?;
-        lacks = Some(Lacks::of(system.name, peer.name)?);
-        if scenarios.is_empty() {
-            scenarios.extend(peer.only);
+    let mut scenarios = options.scenarios;
+    let lacks = match options.broker {
+        Wanted::Peer(peer) => {
+            (peer.install)()?;
+            if scenarios.is_empty() {
+                scenarios.extend(peer.only);
+            }
+            Some(Lacks::of(system.name, peer.name)?)
         }
-    }
+        Wanted::Ours => Some(Lacks::of(system.name, "thalweg")?),
+        Wanted::At(_) => None,
+    };
     let mut ready = Vec::new();
     for client in options.clients {
         match client.install() {

@@ -205,6 +205,22 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::run::root;
+
+    /// The first table of a door's page has all its calls; the page of its clients says what proves each.
+    #[test]
+    fn every_call_of_a_door_is_made_by_a_scenario() {
+        let page = |name: String| std::fs::read_to_string(root().join("docs/reference").join(name)).expect("a page");
+        for system in ["sqs", "pubsub"] {
+            let (served, tried) = (page(format!("{system}.md")), page(format!("{system}-clients.md")));
+            let rows = served.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+            let rows = rows.take_while(|line| line.starts_with('|')).filter_map(|line| line.split('|').nth(1));
+            let calls: Vec<&str> = rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+            assert!(calls.len() > 20, "{system}: {calls:?}");
+            let untried = |call: &&&str| !tried.contains(&format!("\n| `{call}` | `"));
+            assert_eq!(calls.iter().filter(untried).collect::<Vec<_>>(), Vec::<&&str>::new(), "{system}");
+        }
+    }
 
     #[test]
     fn no_two_clients_are_installed_into_one_place() {

@@ -82,6 +82,7 @@ impl Broker {
         if queues.by_name.read().len() >= QUEUES_MAX {
             return Err(Error::busy(format!("there are {QUEUES_MAX} queues, which is all there may be")));
         }
+        self.set_receipt_key().await?;
         let (topic, owns_topic) = self.topic_for(&new).await?;
         let now = now_ms();
         let definition = QueueDefinition {
@@ -418,7 +419,9 @@ impl Broker {
         }
         let queues = self.queues_there();
         *queues.documents.write() = saved.documents;
-        self.set_receipt_key().await?;
+        if !saved.definitions.is_empty() {
+            self.set_receipt_key().await?;
+        }
         self.hold_snapshots()?;
         for definition in saved.definitions.into_values() {
             let entries = saved.entries.get(&definition.id);
@@ -564,27 +567,25 @@ impl Broker {
         Ok(())
     }
 
+    /// Whoever has no queue needs no key.
     async fn set_receipt_key(&self) -> Result<()> {
-        let queues = self.queues_there();
+        let key = &self.queues_there().receipt_key;
+        key.get_or_try_init(|| self.make_receipt_key()).await.map(drop)
+    }
+
+    async fn make_receipt_key(&self) -> Result<ReceiptKey> {
         let (kind, name) = RECEIPT_KEY;
-        let bytes = match self.read_document(kind, name) {
-            Some(bytes) => bytes,
-            None => {
-                let mut fresh = vec![0; KEY_BYTES];
-                rand::fill(&mut fresh).map_err(|error| {
-                    Error::new(ErrorKind::Internal, format!("the system gives no random numbers: {error}"))
-                })?;
-                let fresh = Bytes::from(fresh);
-                // A broker without a disk has no receipts of before.
-                if self.store().is_some() {
-                    self.write_document(kind, name, Some(fresh.clone())).await?;
-                }
-                fresh
-            }
-        };
-        // Nobody else sets it: this is done once.
-        queues.receipt_key.set(ReceiptKey::new(&bytes)).unwrap_or_default();
-        Ok(())
+        if let Some(bytes) = self.read_document(kind, name) {
+            return Ok(ReceiptKey::new(&bytes));
+        }
+        let mut fresh = vec![0; KEY_BYTES];
+        rand::fill(&mut fresh)
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("the system gives no random numbers: {error}")))?;
+        // A broker without a disk has no receipts of before.
+        if self.store().is_some() {
+            self.write_document(kind, name, Some(fresh.clone().into())).await?;
+        }
+        Ok(ReceiptKey::new(&fresh))
     }
 
     /// Lets go of what all queues of a partition are done with, these records among it, where its topic is set so.

@@ -349,10 +349,10 @@ impl Broker {
     }
 
     /// Messages are done with. It lasts when this is over.
-    pub async fn ack(&self, queue: &str, receipts: &[Receipt]) -> Result<Answers> {
+    pub async fn ack(self: &Arc<Self>, queue: &str, receipts: &[Receipt]) -> Result<Answers> {
         let now = now_ms();
         let answers = self
-            .change_leases(queue, receipts.iter().map(|receipt| (*receipt, ())), |view, receipt, ()| {
+            .change_leases(queue, receipts.iter().map(|receipt| (*receipt, ())), now, |view, receipt, ()| {
                 view.queue.ack(receipt.offset, receipt.lease, now).map(drop)
             })
             .await?;
@@ -361,20 +361,20 @@ impl Broker {
     }
 
     /// Leases end so long from now; at once where that is 0.
-    pub async fn extend(&self, queue: &str, leases: &[(Receipt, u64)]) -> Result<Answers> {
+    pub async fn extend(self: &Arc<Self>, queue: &str, leases: &[(Receipt, u64)]) -> Result<Answers> {
         let now = now_ms();
-        self.change_leases(queue, leases.iter().copied(), |view, receipt, lease_ms| {
+        self.change_leases(queue, leases.iter().copied(), now, |view, receipt, lease_ms| {
             view.queue.extend(receipt.offset, receipt.lease, now, lease_ms)
         })
         .await
     }
 
     /// Messages go back to the queue, for others after a delay: as the queue is set where none is named.
-    pub async fn nack(&self, queue: &str, leases: &[(Receipt, Option<u64>)]) -> Result<Answers> {
+    pub async fn nack(self: &Arc<Self>, queue: &str, leases: &[(Receipt, Option<u64>)]) -> Result<Answers> {
         leases.iter().try_for_each(|(_, delay_ms)| check_most("delay_ms", *delay_ms, DELAY_MS_MAX))?;
         let now = now_ms();
         let answers = self
-            .change_leases(queue, leases.iter().copied(), |view, receipt, delay_ms| {
+            .change_leases(queue, leases.iter().copied(), now, |view, receipt, delay_ms| {
                 view.queue.nack(receipt.offset, receipt.lease, now, delay_ms)
             })
             .await?;
@@ -383,11 +383,11 @@ impl Broker {
     }
 
     /// Whoever had these messages is gone: what nobody else has meanwhile goes back at once. Returns how many did.
-    pub async fn release(&self, queue: &str, receipts: &[Receipt]) -> Result<usize> {
+    pub async fn release(self: &Arc<Self>, queue: &str, receipts: &[Receipt]) -> Result<usize> {
         let now = now_ms();
         let released = |is_released| if is_released { Ok(()) } else { Err(LeaseError::NotLeased) };
         let answers = self
-            .change_leases(queue, receipts.iter().map(|receipt| (*receipt, ())), |view, receipt, ()| {
+            .change_leases(queue, receipts.iter().map(|receipt| (*receipt, ())), now, |view, receipt, ()| {
                 released(view.queue.release(receipt.offset, receipt.lease, now))
             })
             .await?;
@@ -396,11 +396,13 @@ impl Broker {
         Ok(count)
     }
 
-    /// Does something to leases, those of one partition together, and waits until it lasts.
+    /// Does something to leases, those of one partition together, and waits until it lasts. What came back and has no
+    /// attempt left goes to the dead letters.
     async fn change_leases<C: Copy>(
-        &self,
+        self: &Arc<Self>,
         queue: &str,
         leases: impl Iterator<Item = (Receipt, C)>,
+        now_ms: u64,
         mut change: impl FnMut(&mut QueueView, &Receipt, C) -> std::result::Result<(), LeaseError>,
     ) -> Result<Answers> {
         let (cell, topic) = self.queue_cell(queue).await?;
@@ -414,11 +416,16 @@ impl Broker {
             let Some(partition) = topic.partitions().get(of_partition[0].1.partition as usize) else {
                 continue;
             };
+            let mut dead = Vec::new();
             let ((), one) = self.change_view(partition, cell.id, |view, _| {
                 for (i, receipt, how) in of_partition {
                     answers[*i] = change(view, receipt, *how);
+                    dead.extend(view.queue.take_dead(receipt.offset, now_ms));
                 }
             })?;
+            if !dead.is_empty() {
+                self.bury(&cell, &topic, partition, dead);
+            }
             // What is so already may have become so just now.
             let saved = match one {
                 None if is_saved(&topic) => Some(self.settled_queue_records(cell.id, partition.id)?),

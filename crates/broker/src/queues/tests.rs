@@ -51,7 +51,7 @@ fn bodies(messages: &[Received]) -> Vec<String> {
     messages.iter().map(|message| String::from_utf8_lossy(message.message.body()).into_owned()).collect()
 }
 
-async fn ack(broker: &Broker, queue: &str, messages: &[Received]) {
+async fn ack(broker: &Arc<Broker>, queue: &str, messages: &[Received]) {
     let receipts: Vec<Receipt> = messages.iter().map(|message| message.receipt).collect();
     for answer in broker.ack(queue, &receipts).await.expect("answered") {
         answer.expect("acknowledged");
@@ -138,6 +138,23 @@ async fn groups_keep_their_order_and_a_deduplication_id_counts_once() {
     ack(&broker, "jobs.fifo", &b).await;
     let answers = broker.ack("jobs.fifo", &[b[0].receipt]).await.expect("answered");
     assert_eq!(answers, [Err(LeaseError::Gone)]);
+}
+
+#[tokio::test]
+async fn what_comes_back_for_the_last_time_goes_to_the_dead_letters_though_nobody_asks_for_it() {
+    let broker = in_memory();
+    create(&broker, "dead", QueueSettings::default()).await;
+    let dead_letter = Some(TopicName::parse("dead").expect("a name"));
+    create(&broker, "jobs", QueueSettings { attempts_max: 1, dead_letter, ..QueueSettings::default() }).await;
+    send(&broker, "jobs", &["given back", "let go", "ended"]).await;
+    let got = receive(&broker, "jobs", 3).await;
+    broker.nack("jobs", &[(got[0].receipt, Some(60_000))]).await.expect("answered")[0].expect("returned");
+    assert_eq!(broker.release("jobs", &[got[1].receipt]).await.expect("answered"), 1);
+    broker.extend("jobs", &[(got[2].receipt, 0)]).await.expect("answered")[0].expect("ended");
+    let wanted = Receive { wait: Duration::from_secs(20), ..Receive::default() };
+    for expected in ["given back", "let go", "ended"] {
+        assert_eq!(bodies(&broker.receive("dead", &wanted).await.expect("received")), [expected]);
+    }
 }
 
 #[tokio::test]

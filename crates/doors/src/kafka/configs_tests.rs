@@ -53,7 +53,7 @@ fn page() -> String {
             Rule::RetentionMs | Rule::RetentionBytes => {
                 (broker_free, "as in Kafka; -1 while records are only compacted")
             }
-            Rule::BatchBytesMax => ("`8388608`", "128 to 8388608"),
+            Rule::BatchBytesMax => ("`10485760`", "128 to 10485760"),
             Rule::TimestampType => ("`CreateTime`", "as in Kafka"),
             Rule::TombstoneMs => (broker_free, "taken up to that, without effect"),
             Rule::Only(FOREVER) => ("no limit", "refused, unless it is that"),

@@ -200,6 +200,8 @@ pub(super) fn read(found: (usize, String), uri: &Uri, body: &[u8]) -> Result<Ask
     let (route, value) = (&ROUTES[found.0], found.1);
     let mut json = match &route.body {
         _ if body.is_empty() => Map::new(),
+        // Some clients send an empty object for nothing.
+        Filling::Nothing if object(body)?.is_empty() => Map::new(),
         Filling::Nothing => return Err(Failure::invalid("this method takes no request body")),
         Filling::Everything => object(body)?,
         Filling::Field(field) => [(field.clone(), Value::Object(object(body)?))].into_iter().collect(),
@@ -423,10 +425,12 @@ mod tests {
         let made = read(Method::POST, "/v1/projects/p/schemas?schemaId=s", r#"{"type":"AVRO","definition":"d"}"#);
         let expected = r#"{"parent":"projects/p","schema":{"type":"AVRO","definition":"d"},"schemaId":"s"}"#;
         assert_eq!(made.as_deref(), Ok(expected));
+        let detached = read(Method::POST, "/v1/projects/p/subscriptions/abc:detach", "{}");
+        assert_eq!(detached.as_deref(), Ok(r#"{"subscription":"projects/p/subscriptions/abc"}"#));
         for (method, uri, body) in [
             (Method::GET, "/v1/projects/p/topics?foo=1", ""),
             (Method::GET, "/v1/projects/p/topics?pageSize=x", ""),
-            (Method::GET, "/v1/projects/p/topics", "{}"),
+            (Method::GET, "/v1/projects/p/topics", r#"{"pageSize":3}"#),
             (Method::PUT, "/v1/projects/p/topics/abc", "[]"),
             (Method::PUT, "/v1/projects/p/topics/abc", r#"{"labels":{"a":1}}"#),
             (Method::PATCH, "/v1/projects/p/topics/abc", r#"{"topic":1}"#),

@@ -118,13 +118,18 @@ impl<'t> Node<'t> {
     /// The value of the parameter that ends here.
     fn value(self) -> Option<&'t str> {
         let first = self.parameters.0.first()?;
-        (first.path.len() < self.from).then_some(&*first.value)
+        self.is_end(first).then_some(&*first.value)
+    }
+
+    /// Whether the path of a parameter ends here.
+    fn is_end(self, parameter: &Parameter<'_>) -> bool {
+        parameter.path.len() < self.from
     }
 
     /// The parts below, each with its name.
     fn children(self) -> Children<'t> {
         let parameters = self.parameters.0;
-        let own = parameters.iter().take_while(|parameter| parameter.path.len() < self.from).count();
+        let own = parameters.iter().take_while(|parameter| self.is_end(parameter)).count();
         Children { parameters: &parameters[own..], from: self.from }
     }
 
@@ -132,12 +137,14 @@ impl<'t> Node<'t> {
         self.children().find(|(name, _)| names.contains(name)).map(|(_, child)| child)
     }
 
-    /// The elements of a list or a map: numbered ones, which may stand below one name for all.
+    /// The elements of a list or a map: numbered ones, which may stand below one name for all. One without a value has
+    /// none.
     fn elements(self) -> impl Iterator<Item = Self> {
         let inner = self.child(&["entry", "member"]).unwrap_or(self);
         let mut alone = None;
         let is_numbered = inner.children().any(|(name, _)| name.parse::<u32>().is_ok());
-        if !is_numbered && !inner.parameters.0.is_empty() {
+        let is_empty = inner.parameters.0.iter().all(|parameter| inner.is_end(parameter) && parameter.value.is_empty());
+        if !is_numbered && !is_empty {
             alone = Some(inner);
         }
         let numbered = inner.children().filter(move |(name, _)| name.parse::<u32>().is_ok()).map(|(_, child)| child);
@@ -371,6 +378,10 @@ mod tests {
         read(Action::GetQueueAttributes, "AttributeName=All&X.1.Y.2=z&X=", |request| {
             let Ok(Request::GetQueueAttributes(request)) = request else { panic!("{request:?}") };
             assert_eq!(request.attribute_names, Some(List(vec![text("All")])));
+        });
+        read(Action::SendMessageBatch, "SendMessageBatchRequestEntry=", |request| {
+            let Ok(Request::SendMessageBatch(request)) = request else { panic!("{request:?}") };
+            assert_eq!(request.entries.map(|List(entries)| entries.len()), Some(0));
         });
         read(Action::SetQueueAttributes, "Attribute.Name=DelaySeconds&Attribute.Value=5", |request| {
             let Ok(Request::SetQueueAttributes(request)) = request else { panic!("{request:?}") };

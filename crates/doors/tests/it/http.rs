@@ -256,7 +256,7 @@ async fn topics_from_begin_to_end() {
         created.text().replace(&id, "ID"),
         concat!(
             r#"{"topic":"b","id":"ID","settings":{"partitions":2,"retention_bytes":67108864,"retention_ms":5000,"#,
-            r#""storage":"memory","compact":false,"batch_bytes_max":8388608,"arrival_times":false},"#,
+            r#""storage":"memory","compact":false,"batch_bytes_max":10485760,"arrival_times":false},"#,
             r#""partitions":[{"partition":0,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0},"#,
             r#"{"partition":1,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0}]}"#
         )
@@ -362,7 +362,7 @@ const MISTAKES: &[Mistake] = &[
     ("PATCH", "/v1/topics/t", JSON, "{}", 400, "invalid", "say what is to be different"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":2,"storage":"disk"}"#, 400, "malformed", "`storage`"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"compact":true}"#, 400, "invalid", "--data DIR"),
-    ("PATCH", "/v1/topics/t", JSON, r#"{"batch_bytes_max":1}"#, 400, "invalid", "128 to 8388608"),
+    ("PATCH", "/v1/topics/t", JSON, r#"{"batch_bytes_max":1}"#, 400, "invalid", "128 to 10485760"),
     ("PATCH", "/v1/topics/t", TEXT, r#"{"partitions":2}"#, 415, "unsupported", "application/json"),
     ("DELETE", RECORDS, TEXT, "", 400, "invalid", "before: an offset"),
     ("DELETE", "/v1/topics/t/records?before=7", TEXT, "", 416, "out_of_range", "0 to "),

@@ -301,10 +301,9 @@ impl Queue {
             };
             let before = self.drop_entry(offset).map_or((0, 0), |entry| (entry.attempts, entry.first_ms));
             let is_dead = self.settings.is_last_attempt(before.0);
-            self.last_lease = (self.last_lease + 1).max(now_ms << LEASE_COUNT_BITS);
             let attempts = before.0 + u32::from(!is_dead);
             let first_ms = if before.0 == 0 { now_ms } else { before.1 };
-            let lease = Lease { offset, lease: self.last_lease, attempts, first_ms };
+            let lease = Lease { offset, lease: self.new_lease(now_ms), attempts, first_ms };
             match is_dead {
                 true => taken.dead.push(lease),
                 false => taken.leases.push(lease),
@@ -324,6 +323,24 @@ impl Queue {
             }
         }
         taken
+    }
+
+    fn new_lease(&mut self, now_ms: u64) -> u64 {
+        self.last_lease = (self.last_lease + 1).max(now_ms << LEASE_COUNT_BITS);
+        self.last_lease
+    }
+
+    /// A message that came back and has no attempt left: from now on only whoever moves it to the dead letters has it.
+    pub fn take_dead(&mut self, offset: Offset, now_ms: u64) -> Option<Lease> {
+        let entry = self.entries.get(&offset).copied()?;
+        let is_back = matches!(entry.phase, Phase::Waiting | Phase::Delayed) && offset < self.next;
+        if !is_back || !self.settings.is_last_attempt(entry.attempts) {
+            return None;
+        }
+        self.drop_entry(offset);
+        let lease = self.new_lease(now_ms);
+        self.put(offset, Entry { phase: Phase::Leased, due_ms: NEVER, lease, ..entry });
+        Some(Lease { offset, lease, attempts: entry.attempts, first_ms: entry.first_ms })
     }
 
     /// The message that is next; it waits in no line any more.

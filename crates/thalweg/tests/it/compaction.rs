@@ -82,7 +82,7 @@ async fn a_topic_is_altered_while_it_is_in_use() {
     assert!(said.contains("the newest record") && said.contains("1048576 bytes"), "{said}");
     assert!(command::on(&server, ["topic", "alter", "t"]).failed(2).contains("--retention 7d"));
     assert!(command::on(&server, ["topic", "alter", "none", "--compact", "no"]).failed(4).contains("no topic 'none'"));
-    assert!(command::on(&server, ["topic", "alter", "t", "--batch-bytes-max", "1GiB"]).failed(2).contains("8388608"));
+    assert!(command::on(&server, ["topic", "alter", "t", "--batch-bytes-max", "1GiB"]).failed(2).contains("10485760"));
     let keyless = command::feed(&server, ["publish", "t"], "a record without a key\n").failed(2);
     assert!(keyless.contains("has no key"), "{keyless}");
     server.crash_and_restart();
