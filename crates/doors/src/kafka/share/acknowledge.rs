@@ -120,10 +120,12 @@ impl<'a> Member<'a> {
             return Ok(());
         }
         let sessions = &self.caller.shares.sessions;
-        let Some(Taken { queue, leases }) = sessions.taken(&self.key, place) else {
-            return Err(Code::INVALID_RECORD_STATE);
+        let look = |taken: &Taken| {
+            let settlements = settlements(batches, &taken.leases, self.settings.lease_ms)?;
+            Some((taken.queue.clone(), settlements))
         };
-        let settlements = settlements(batches, &leases, self.settings.lease_ms).ok_or(Code::INVALID_RECORD_STATE)?;
+        let found = sessions.taken(&self.key, place, look).flatten();
+        let (queue, settlements) = found.ok_or(Code::INVALID_RECORD_STATE)?;
         let from = AcquireFrom { queue, partition: place.1 };
         let settled = self.broker.settle(&from, &settlements, self.settings.attempts_max).await;
         if settled.map_err(|error| errors::code(&error))?.is_err() {

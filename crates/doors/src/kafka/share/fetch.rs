@@ -1,11 +1,12 @@
 //! ShareFetch: messages for a member of a share group, in the batches that everybody shares who reads them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{AcquireFrom, AcquireLimits, Acquired, Broker};
 use bytes::BufMut;
-use engine::queue::Lease;
+use engine::queue::{Lease, QueueName};
 use engine::security::Resource;
 use engine::{RecordBatch, TopicId};
 use net::service::Out;
@@ -31,14 +32,13 @@ pub(in super::super) struct ShareFetched {
     code: Code,
     /// How long it has the messages.
     lease_ms: u64,
-    topics: Vec<(TopicId, Vec<PartitionShared>)>,
+    partitions: BTreeMap<Place, PartitionShared>,
     /// For the bytes of all batches.
     permit: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug, Default)]
 struct PartitionShared {
-    partition: i32,
     code: Code,
     /// Of what the member said of messages that it had.
     settled: Code,
@@ -91,7 +91,7 @@ async fn try_fetch(
     let mut answer = ShareFetched { lease_ms: member.settings.lease_ms, ..ShareFetched::default() };
     for (place, batches) in &settles {
         let settled = member.settle(place, batches, request.is_renew_ack).await.err().unwrap_or(Code::NONE);
-        answer.partition(place).settled = settled;
+        answer.partitions.entry(*place).or_default().settled = settled;
     }
     if epoch == ENDS {
         caller.shares.sessions.end(broker, &member.key).await;
@@ -117,13 +117,13 @@ fn named(topics: Vec<FetchTopic>) -> (Vec<Place>, Vec<(Place, Vec<Batch>)>) {
 }
 
 impl Member<'_> {
-    /// Where a member takes from, if it may. A topic that is there has a queue of its group.
-    async fn place(&self, place: &Place) -> Result<AcquireFrom, Code> {
+    /// The queue that a member takes from, if it may. A topic that is there has one of its group.
+    async fn queue(&self, topic: TopicId) -> Result<QueueName, Code> {
         // tidy: there is nothing to keep of it: no topic has this id.
-        let topic = self.broker.topic_by_id(place.0).map_err(|_| Code::UNKNOWN_TOPIC_ID)?;
+        let topic = self.broker.topic_by_id(topic).map_err(|_| Code::UNKNOWN_TOPIC_ID)?;
         self.caller.may_use(self.broker, self.api, &Resource::topic(topic.as_str()))?;
         let queue = self.broker.share_queue(&self.key.group, &topic, self.settings.start).await;
-        Ok(AcquireFrom { queue: queue.map_err(|error| errors::code(&error))?, partition: place.1 })
+        queue.map_err(|error| errors::code(&error))
     }
 
     /// Whoever waits while the broker goes away is answered with what is there.
@@ -138,31 +138,21 @@ impl Member<'_> {
 }
 
 impl ShareFetched {
-    fn partition(&mut self, (topic, partition): &Place) -> &mut PartitionShared {
-        let at = self.topics.iter().position(|(id, _)| id == topic).unwrap_or_else(|| {
-            self.topics.push((*topic, Vec::new()));
-            self.topics.len() - 1
-        });
-        let (partitions, number) = (&mut self.topics[at].1, *partition as i32);
-        let at = partitions.iter().position(|there| there.partition == number).unwrap_or_else(|| {
-            partitions.push(PartitionShared { partition: number, ..PartitionShared::default() });
-            partitions.len() - 1
-        });
-        &mut partitions[at]
-    }
-
     /// Takes messages for a member. What is neither wrong nor anything to take is not told.
     async fn take(&mut self, member: &Member<'_>, budget: &FetchBudget, places: &[Place], limits: &AcquireLimits) {
         let (mut from, mut of, mut limits) = (Vec::new(), Vec::new(), *limits);
-        for place in places {
-            match member.place(place).await {
-                Ok(at) => {
-                    from.push(at);
-                    of.push(*place);
-                }
-                Err(code) => {
-                    self.partition(place).code = code;
-                    limits.wait = Duration::ZERO;
+        for of_topic in places.chunk_by(|a, b| a.0 == b.0) {
+            let queue = member.queue(of_topic[0].0).await;
+            for place in of_topic {
+                match &queue {
+                    Ok(queue) => {
+                        from.push(AcquireFrom { queue: queue.clone(), partition: place.1 });
+                        of.push(*place);
+                    }
+                    Err(code) => {
+                        self.partitions.entry(*place).or_default().code = *code;
+                        limits.wait = Duration::ZERO;
+                    }
                 }
             }
         }
@@ -181,7 +171,7 @@ impl ShareFetched {
         }
         for ((place, from), acquired) in of.iter().zip(&from).zip(found) {
             match acquired {
-                Err(error) => self.partition(place).code = errors::code(&error),
+                Err(error) => self.partitions.entry(*place).or_default().code = errors::code(&error),
                 Ok(acquired) if acquired.leases().is_empty() => {}
                 Ok(mut acquired) => {
                     let sessions = &member.caller.shares.sessions;
@@ -189,7 +179,7 @@ impl ShareFetched {
                         continue;
                     }
                     let leases = acquired.keep();
-                    let partition = self.partition(place);
+                    let partition = self.partitions.entry(*place).or_default();
                     partition.acquired = ranges(&leases);
                     partition.batches = std::mem::take(&mut acquired.batches);
                     sessions.tidy(member.broker, &member.key, place).await;
@@ -199,21 +189,23 @@ impl ShareFetched {
     }
 
     pub(in super::super) fn encode(self, out: &mut Out) {
-        let all = self.topics.iter().flat_map(|(_, partitions)| partitions);
-        let mut batches = Batches::new(all.map(|partition| partition.batches.len()).sum(), self.permit);
+        let count = self.partitions.values().map(|partition| partition.batches.len()).sum();
+        let mut batches = Batches::new(count, self.permit);
+        let partitions: Vec<(Place, PartitionShared)> = self.partitions.into_iter().collect();
+        let topics = || partitions.chunk_by(|((a, _), _), ((b, _), _)| a == b);
         {
             let mut head = Write::new(out.buf(), true);
             head.put_i32(0);
             head.put_i16(self.code.0);
             head.nullable_string(None);
             head.put_i32(self.lease_ms as i32);
-            head.count(self.topics.len());
+            head.count(topics().count());
         }
-        for (topic, partitions) in &self.topics {
+        for of_topic in topics() {
             let mut head = Write::new(out.buf(), true);
-            head.put_slice(&topic.to_bytes());
-            head.count(partitions.len());
-            partitions.iter().for_each(|partition| partition.encode(&mut batches, out));
+            head.put_slice(&of_topic[0].0.0.to_bytes());
+            head.count(of_topic.len());
+            of_topic.iter().for_each(|((_, number), partition)| partition.encode(*number as i32, &mut batches, out));
             Write::new(out.buf(), true).tags();
         }
         let mut end = Write::new(out.buf(), true);
@@ -224,9 +216,9 @@ impl ShareFetched {
 }
 
 impl PartitionShared {
-    fn encode(&self, batches: &mut Batches, out: &mut Out) {
+    fn encode(&self, number: i32, batches: &mut Batches, out: &mut Out) {
         let mut head = Write::new(out.buf(), true);
-        head.put_i32(self.partition);
+        head.put_i32(number);
         head.put_i16(self.code.0);
         head.nullable_string(None);
         head.put_i16(self.settled.0);
@@ -283,12 +275,12 @@ mod tests {
         assert_eq!(shown, [(3, 4, 1), (5, 5, 2), (7, 8, 2)]);
         let topic = TopicId::new(3, 4);
         let batches = vec![batch.clone(), batch.clone()];
-        let partition = PartitionShared { partition: 2, batches, acquired: acquired.clone(), ..Default::default() };
+        let partition = PartitionShared { batches, acquired: acquired.clone(), ..Default::default() };
         let (code, settled) = (Code::UNKNOWN_TOPIC_ID, Code::INVALID_RECORD_STATE);
-        let refused = PartitionShared { partition: 5, code, settled, ..Default::default() };
-        let topics = vec![(topic, vec![partition, refused])];
+        let refused = PartitionShared { code, settled, ..Default::default() };
+        let partitions = [((topic, 2), partition), ((topic, 5), refused)].into();
         let mut out = Out::default();
-        ShareFetched { code: Code::NONE, lease_ms: 30_000, topics, permit: None }.encode(&mut out);
+        ShareFetched { code: Code::NONE, lease_ms: 30_000, partitions, permit: None }.encode(&mut out);
         let bytes: Bytes = out.buf().split().freeze();
         for version in [1, 2] {
             let mut reader = Reader::new(bytes.clone());

@@ -2,7 +2,7 @@
 //!
 //! A session ends with its connection, or when its member says so. What its member still has goes back then.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -45,7 +45,7 @@ struct Session {
     connection: u64,
     /// That of the next request.
     epoch: i32,
-    partitions: Vec<Place>,
+    partitions: BTreeSet<Place>,
     /// The member has these, or had them until their time was over.
     taken: HashMap<Place, Taken>,
 }
@@ -74,7 +74,7 @@ impl ShareSessions {
             }
             // What the member has it still has.
             let session = sessions.entry(key.clone()).or_default();
-            session.partitions = Vec::new();
+            session.partitions = BTreeSet::new();
             session.epoch = BEGINS;
         }
         let session = sessions.get_mut(key).ok_or(Code::SHARE_SESSION_NOT_FOUND)?;
@@ -87,12 +87,12 @@ impl ShareSessions {
         }
         session.epoch = if epoch == i32::MAX { 1 } else { epoch + 1 };
         for place in change.added {
-            if session.partitions.len() < GROUP_PARTITIONS_MAX && !session.partitions.contains(&place) {
-                session.partitions.push(place);
+            if session.partitions.len() < GROUP_PARTITIONS_MAX {
+                session.partitions.insert(place);
             }
         }
-        session.partitions.retain(|place| !change.forgotten.contains(place));
-        let mut partitions = session.partitions.clone();
+        change.forgotten.iter().for_each(|place| _ = session.partitions.remove(place));
+        let mut partitions: Vec<Place> = session.partitions.iter().copied().collect();
         if !partitions.is_empty() {
             let turn = epoch as usize % partitions.len();
             partitions.rotate_left(turn);
@@ -100,9 +100,9 @@ impl ShareSessions {
         Ok(partitions)
     }
 
-    /// What a member has of a partition.
-    pub(super) fn taken(&self, key: &Key, place: &Place) -> Option<Taken> {
-        self.sessions.lock().get(key)?.taken.get(place).cloned()
+    /// Looks at what a member has of a partition.
+    pub(super) fn taken<T>(&self, key: &Key, place: &Place, look: impl FnOnce(&Taken) -> T) -> Option<T> {
+        self.sessions.lock().get(key)?.taken.get(place).map(look)
     }
 
     /// The member has these from now on. `false`: its session is over, and it will not hear of them.
@@ -120,7 +120,10 @@ impl ShareSessions {
     /// The member does not have these any more, unless it was given them anew.
     pub(super) fn give_back(&self, key: &Key, place: &Place, leases: &[(Offset, u64)]) {
         let mut sessions = self.sessions.lock();
-        let Some(taken) = sessions.get_mut(key).and_then(|session| session.taken.get_mut(place)) else {
+        let Some(session) = sessions.get_mut(key) else {
+            return;
+        };
+        let Some(taken) = session.taken.get_mut(place) else {
             return;
         };
         for (offset, lease) in leases {
@@ -128,12 +131,15 @@ impl ShareSessions {
                 taken.leases.remove(offset);
             }
         }
+        if taken.leases.is_empty() {
+            session.taken.remove(place);
+        }
     }
 
     /// Forgets what the member had until its time was over, where that has become much.
     pub(super) async fn tidy(&self, broker: &Broker, key: &Key, place: &Place) {
-        let Some(taken) = self.taken(key, place).filter(|taken| taken.leases.len() > SHARE_IN_FLIGHT_MAX as usize)
-        else {
+        let much = |taken: &Taken| (taken.leases.len() > SHARE_IN_FLIGHT_MAX as usize).then(|| taken.clone());
+        let Some(taken) = self.taken(key, place, much).flatten() else {
             return;
         };
         let from = AcquireFrom { queue: taken.queue, partition: place.1 };
@@ -204,5 +210,48 @@ impl Drop for ShareConnection {
                 }
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(member: &str) -> Key {
+        let group = GroupName::parse("g").expect("a name");
+        Key { group, member: MemberId::parse(member).expect("an id") }
+    }
+
+    #[test]
+    fn there_are_no_more_sessions_than_there_may_be() {
+        let sessions = ShareSessions::default();
+        for number in 0..SESSIONS_MAX {
+            sessions.step(&key(&number.to_string()), 0, BEGINS, Change::default()).expect("room");
+        }
+        let one_more = sessions.step(&key("one more"), 0, BEGINS, Change::default());
+        assert_eq!(one_more, Err(Code::SHARE_SESSION_LIMIT_REACHED));
+        sessions.step(&key("7"), 0, BEGINS, Change::default()).expect("it is there already");
+        drop(ShareConnection { sessions: Arc::new(sessions), broker: Weak::new(), id: 0 });
+    }
+
+    #[test]
+    fn a_session_takes_from_what_it_was_told_in_turn() {
+        let sessions = ShareSessions::default();
+        let place = |number| (TopicId::new(2, 3), number);
+        let of = |added: &[u32], forgotten: &[u32]| {
+            let places = |numbers: &[u32]| numbers.iter().map(|number| place(*number)).collect();
+            Change { added: places(added), forgotten: places(forgotten) }
+        };
+        let mut step = |epoch, change| {
+            let places = sessions.step(&key("m"), 0, epoch, change)?;
+            Ok(places.into_iter().map(|(_, number)| number).collect::<Vec<_>>())
+        };
+        assert_eq!(step(0, of(&[2, 1, 2], &[])), Ok(vec![1, 2]));
+        assert_eq!(step(1, of(&[3], &[])), Ok(vec![2, 3, 1]));
+        assert_eq!(step(2, of(&[4], &[4, 1, 9])), Ok(vec![2, 3]));
+        assert_eq!(step(2, of(&[], &[])), Err(Code::INVALID_SHARE_SESSION_EPOCH));
+        assert_eq!(step(0, of(&[], &[])), Ok(vec![]), "it begins anew");
+        let too_many: Vec<u32> = (0..=GROUP_PARTITIONS_MAX as u32).collect();
+        assert_eq!(step(1, of(&too_many, &[])).map(|places| places.len()), Ok(GROUP_PARTITIONS_MAX));
     }
 }
