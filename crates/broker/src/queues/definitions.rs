@@ -9,10 +9,11 @@ use bytes::Bytes;
 use engine::groups::GroupName;
 use engine::queue::{
     Cursor, DEDUP_WINDOW_MS, Dedup, DedupRule, Entry, QUEUES_TOPIC, Queue, QueueDefinition, QueueId, QueueName,
-    QueueRecord, QueueSettings, header, header_of,
+    QueueOverflow, QueueRecord, QueueSettings, header, header_of,
 };
 use engine::{
-    Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, Storage, TopicName, TopicSettings, partitioner,
+    Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, SettingsChange, Storage, TopicName, TopicSettings,
+    partitioner,
 };
 
 use super::receipt::{KEY_BYTES, ReceiptKey};
@@ -166,10 +167,14 @@ impl Broker {
         if let Ok(topic) = self.topic(definition.topic.as_str()) {
             check_dedup(&definition, topic.settings.partitions)?;
         }
-        if before.owns_topic && before.settings.retention_ms != definition.settings.retention_ms {
-            let retention_ms = definition.settings.retention_ms;
-            let change =
-                engine::SettingsChange { retention_ms: Some(retention_ms), ..engine::SettingsChange::default() };
+        let kept = |settings| {
+            let TopicSettings { retention_ms, retention_bytes, .. } = own_topic(settings, Storage::Auto);
+            (retention_ms, retention_bytes)
+        };
+        if before.owns_topic && kept(&before.settings) != kept(&definition.settings) {
+            let (retention_ms, retention_bytes) = kept(&definition.settings);
+            let (retention_ms, retention_bytes) = (Some(retention_ms), Some(retention_bytes));
+            let change = SettingsChange { retention_ms, retention_bytes, ..SettingsChange::default() };
             self.alter_topic(definition.topic.as_str(), change).await?;
         }
         let saved = self.save_definition(&definition)?;
@@ -603,9 +608,11 @@ impl Broker {
 
 /// What a topic is created with that comes with a queue.
 fn own_topic(settings: &QueueSettings, storage: Storage) -> TopicSettings {
+    let drops_oldest = settings.overflow == QueueOverflow::DropOldest;
     TopicSettings {
         partitions: 1,
-        retention_bytes: 0,
+        // Of as many bytes as it may have the topic lets go by itself, the oldest first.
+        retention_bytes: if drops_oldest { settings.bytes_max } else { 0 },
         retention_ms: settings.retention_ms,
         storage,
         drop_consumed: true,

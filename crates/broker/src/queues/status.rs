@@ -69,6 +69,8 @@ impl Broker {
         let mut sum = QueueCounts::default();
         for partition in topic.partitions() {
             let ((counts, noisy, bytes, oldest_ms), _) = self.change_view(partition, cell.id, |view, log| {
+                // What the log has let go of is no message any more.
+                view.queue.trim(log.extent().start);
                 let Counts { visible, leased, delayed } = view.queue.counts(now);
                 let oldest = if visible + leased + delayed == 0 { None } else { view.oldest_ms(log) };
                 ((visible, leased, delayed), view.queue.noisy_groups(), log.extent().bytes, oldest)
