@@ -242,7 +242,7 @@ mod tests {
             let places = |numbers: &[u32]| numbers.iter().map(|number| place(*number)).collect();
             Change { added: places(added), forgotten: places(forgotten) }
         };
-        let mut step = |epoch, change| {
+        let step = |epoch, change| {
             let places = sessions.step(&key("m"), 0, epoch, change)?;
             Ok(places.into_iter().map(|(_, number)| number).collect::<Vec<_>>())
         };
