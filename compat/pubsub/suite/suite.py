@@ -907,6 +907,7 @@ def schemas(c):
     same((found["type"], found["definition"]), ("AVRO", AVRO), "type and definition")
     listed = lambda: name in [each["name"] for each in c.call("ListSchemas", parent=c.project)["items"]]
     same(listed(), True, "whether it is listed")
+    c.call("ValidateSchema", parent=c.project, schema={"type": "AVRO", "definition": AVRO})
     again = {"parent": c.project, "schemaId": name.rsplit("/", 1)[-1], "schema": {"type": "AVRO", "definition": AVRO}}
     c.refused("ALREADY_EXISTS", "CreateSchema", **again)
     c.call("DeleteSchema", name=name)

@@ -233,7 +233,7 @@ async fn read(cell: &PartitionCell, offset: Offset, bytes_max: usize, isolation:
 }
 
 /// Waits for one of many.
-async fn any(appended: &mut [Pin<Box<Notified<'_>>>]) {
+pub(crate) async fn any(appended: &mut [Pin<Box<Notified<'_>>>]) {
     std::future::poll_fn(|context| {
         match appended.iter_mut().any(|appended| appended.as_mut().poll(context).is_ready()) {
             true => Poll::Ready(()),

@@ -274,7 +274,19 @@ impl Queue {
     }
 
     /// Gives out up to `max` messages until `lease_ms` from now. Where messages have groups, `look` says which.
-    pub fn take(&mut self, now_ms: u64, max: usize, lease_ms: u64, mut look: impl FnMut(Offset) -> Look) -> Taken {
+    pub fn take(&mut self, now_ms: u64, max: usize, lease_ms: u64, look: impl FnMut(Offset) -> Look) -> Taken {
+        self.take_before(Offset::MAX, now_ms, max, lease_ms, look)
+    }
+
+    /// The same, and nothing from `until` on that nobody was ever given.
+    pub fn take_before(
+        &mut self,
+        until: Offset,
+        now_ms: u64,
+        max: usize,
+        lease_ms: u64,
+        mut look: impl FnMut(Offset) -> Look,
+    ) -> Taken {
         self.expire(now_ms);
         let leases = Vec::with_capacity(self.undone().min(max as u64) as usize);
         let (mut taken, mut passed) = (Taken { leases, ..Taken::default() }, 0);
@@ -284,7 +296,7 @@ impl Queue {
             if taken.is_full {
                 break;
             }
-            let Some((offset, group)) = self.pick(&mut look, &mut taken, &mut passed) else {
+            let Some((offset, group)) = self.pick(until, &mut look, &mut taken, &mut passed) else {
                 break;
             };
             let before = self.drop_entry(offset).map_or((0, 0), |entry| (entry.attempts, entry.first_ms));
@@ -334,6 +346,7 @@ impl Queue {
     /// The message that is next; it waits in no line any more.
     fn pick(
         &mut self,
+        until: Offset,
         look: &mut impl FnMut(Offset) -> Look,
         taken: &mut Taken,
         passed: &mut usize,
@@ -341,7 +354,7 @@ impl Queue {
         if let Some(first) = self.line.first(false) {
             return Some(first);
         }
-        while self.next < self.end {
+        while self.next < self.end.min(until) {
             if *passed >= PASSED_PER_LOOK_MAX {
                 taken.is_cut = true;
                 return None;
@@ -393,6 +406,12 @@ impl Queue {
             self.counts.delayed -= 1;
             self.put(offset, Entry { group, ..entry });
         }
+    }
+
+    /// Whether the lease still runs, and how often its message was given out.
+    pub fn held(&self, offset: Offset, lease: u64, now_ms: u64) -> Option<u32> {
+        let entry = self.entries.get(&offset).filter(|entry| entry.lease == lease && entry.phase == Phase::Leased)?;
+        (entry.due_ms > now_ms).then_some(entry.attempts)
     }
 
     /// A message is done with. Says whether it was there.
