@@ -17,13 +17,18 @@ use hyper::body::{Body, Frame};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use net::http::RequestBody;
-use prost::Message;
+use prost::encoding::{DecodeContext, decode_key, skip_field};
+use prost::{DecodeError, Message};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::errors::{Code, Failure, Result};
 
 /// The bytes of one message: what the service takes in a publish, 10 MB, and a little for what is around them.
 pub(super) const MESSAGE_BYTES_MAX: usize = 11 << 20;
+/// The same of calls that publish nothing. The service takes half of it.
+pub(super) const REQUEST_BYTES_MAX: usize = 1 << 20;
+/// Fields of a message side by side. An empty one has 2 bytes, and is a hundred once it was read.
+const FIELDS_MAX: usize = 1 << 18;
 /// What is before each message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
 /// Messages that a client has not taken yet, on one stream.
@@ -92,19 +97,21 @@ pub(super) struct Messages {
 /// What came of a body and was not taken yet.
 pub(super) struct Frames {
     has_gzip: bool,
+    /// Of one message.
+    bytes_max: usize,
     /// Invariant: at most one of the two has bytes.
     whole: Bytes,
     partial: BytesMut,
 }
 
 impl Messages {
-    pub fn new(headers: &HeaderMap, body: RequestBody, all: Arc<Semaphore>) -> Result<Self> {
+    pub fn new(headers: &HeaderMap, body: RequestBody, all: Arc<Semaphore>, bytes_max: usize) -> Result<Self> {
         let has_gzip = match headers.get(ENCODING).map(HeaderValue::as_bytes) {
             None | Some(b"identity") => false,
             Some(b"gzip") => true,
             Some(_) => return Err(Failure::new(Code::Unimplemented, "grpc-encoding is identity or gzip")),
         };
-        Ok(Self { body, frames: Frames::new(has_gzip), all, held: None })
+        Ok(Self { body, frames: Frames::new(has_gzip, bytes_max), all, held: None })
     }
 
     /// The next message; `None` at the end of the body.
@@ -144,8 +151,8 @@ impl Messages {
 }
 
 impl Frames {
-    pub fn new(has_gzip: bool) -> Self {
-        Self { has_gzip, whole: Bytes::new(), partial: BytesMut::new() }
+    pub fn new(has_gzip: bool, bytes_max: usize) -> Self {
+        Self { has_gzip, bytes_max, whole: Bytes::new(), partial: BytesMut::new() }
     }
 
     pub fn push(&mut self, data: Bytes) {
@@ -166,8 +173,8 @@ impl Frames {
             return Ok(None);
         };
         let len = u32::from_be_bytes([a, b, c, d]) as usize;
-        if len > MESSAGE_BYTES_MAX {
-            return Err(too_large());
+        if len > self.bytes_max {
+            return Err(too_large(self.bytes_max));
         }
         if there.len() < PREFIX_BYTES + len {
             return Ok(None);
@@ -179,7 +186,7 @@ impl Frames {
         let message = self.whole.split_to(len);
         match flag {
             0 => Ok(Some(message)),
-            1 if self.has_gzip => inflate(&message).map(Some),
+            1 if self.has_gzip => inflate(&message, self.bytes_max).map(Some),
             _ => Err(Failure::new(Code::Internal, "a message is compressed, and grpc-encoding does not say how")),
         }
     }
@@ -222,15 +229,30 @@ pub(super) async fn collect(
     Ok((whole.freeze(), held))
 }
 
-fn too_large() -> Failure {
-    Failure::invalid(format!("Request payload size exceeds the limit: {MESSAGE_BYTES_MAX} bytes."))
+fn too_large(bytes_max: usize) -> Failure {
+    Failure::invalid(format!("Request payload size exceeds the limit: {bytes_max} bytes."))
 }
 
-fn inflate(message: &[u8]) -> Result<Bytes> {
+/// A request out of its message.
+pub(super) fn decode<Q: Message + Default>(message: Bytes) -> Result<Q> {
+    let invalid = |error: DecodeError| Failure::invalid(format!("this is no message: {error}"));
+    let (mut rest, mut fields) = (&message[..], 0);
+    while !rest.is_empty() {
+        let (tag, wire_type) = decode_key(&mut rest).map_err(invalid)?;
+        skip_field(wire_type, tag, &mut rest, DecodeContext::default()).map_err(invalid)?;
+        fields += 1;
+        if fields > FIELDS_MAX {
+            return Err(Failure::invalid(format!("a message has more than {FIELDS_MAX} fields")));
+        }
+    }
+    Q::decode(message).map_err(invalid)
+}
+
+fn inflate(message: &[u8], bytes_max: usize) -> Result<Bytes> {
     let mut out = Vec::new();
-    let mut limited = GzDecoder::new(message).take(MESSAGE_BYTES_MAX as u64 + 1);
+    let mut limited = GzDecoder::new(message).take(bytes_max as u64 + 1);
     limited.read_to_end(&mut out).map_err(|error| Failure::invalid(format!("a message is no gzip: {error}")))?;
-    if out.len() > MESSAGE_BYTES_MAX { Err(too_large()) } else { Ok(out.into()) }
+    if out.len() > bytes_max { Err(too_large(bytes_max)) } else { Ok(out.into()) }
 }
 
 /// The body of an answer.
@@ -369,8 +391,20 @@ mod tests {
                 .expect("gzip");
             out
         };
-        assert_eq!(inflate(&gzip(b"hello")), Ok(Bytes::from_static(b"hello")));
-        assert_eq!(inflate(&gzip(&vec![0; MESSAGE_BYTES_MAX + 1])), Err(too_large()));
-        assert!(inflate(b"hello").is_err());
+        assert_eq!(inflate(&gzip(b"hello"), 5), Ok(Bytes::from_static(b"hello")));
+        assert_eq!(inflate(&gzip(b"hello!"), 5), Err(too_large(5)));
+        let zeros = gzip(&vec![0; MESSAGE_BYTES_MAX + 1]);
+        assert_eq!(inflate(&zeros, MESSAGE_BYTES_MAX), Err(too_large(MESSAGE_BYTES_MAX)));
+        assert!(inflate(b"hello", 5).is_err());
+    }
+
+    #[test]
+    fn a_message_of_many_empty_fields_is_refused_before_it_is_read() {
+        use super::super::proto::PublishRequest;
+        let of = |fields: usize| decode::<PublishRequest>(b"\x12\0".repeat(fields).into());
+        assert_eq!(of(2000).expect("a request").messages.len(), 2000);
+        let refused = of(FIELDS_MAX + 1).expect_err("half a MiB, and some 30 MiB as a request");
+        assert_eq!(refused, Failure::invalid("a message has more than 262144 fields"));
+        assert!(decode::<PublishRequest>(Bytes::from_static(b"\x12\x05a")).is_err());
     }
 }

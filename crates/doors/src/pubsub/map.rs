@@ -13,8 +13,8 @@ use prost::Message;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-use super::codec::Encoded;
-use super::errors::{Failure, Result};
+use super::codec::{self, Encoded, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX};
+use super::errors::Result;
 use super::names::Names;
 use super::push::{Allow, Pusher};
 use super::schema::Schemas;
@@ -148,6 +148,16 @@ pub(super) static RPCS: &[Rpc] = rpcs! {
     }
 };
 
+/// What carries messages of publishers, which are larger than anything else.
+const LARGE: [&str; 2] = ["/google.pubsub.v1.Publisher/Publish", "/google.pubsub.v1.SchemaService/ValidateMessage"];
+
+impl Rpc {
+    /// How large its request may be.
+    pub fn bytes_max(&self) -> usize {
+        if LARGE.contains(&self.path) { MESSAGE_BYTES_MAX } else { REQUEST_BYTES_MAX }
+    }
+}
+
 static BY_PATH: LazyLock<HashMap<&str, &Rpc>> = LazyLock::new(|| RPCS.iter().map(|rpc| (rpc.path, rpc)).collect());
 
 /// The call of this path.
@@ -167,5 +177,5 @@ where
 
 /// What a function is asked.
 fn decode<Q: Message + Default, F>(message: Bytes, _: fn(Ask, Q) -> F) -> Result<Q> {
-    Q::decode(message).map_err(|error| Failure::invalid(format!("this is no message: {error}")))
+    codec::decode(message)
 }

@@ -38,7 +38,7 @@ use net::tls::Tls;
 use net::{Acceptor, Connections, Drain};
 use tokio::time::Instant;
 
-use codec::{Answer, Messages};
+use codec::{Answer, Messages, REQUEST_BYTES_MAX};
 use errors::{Code, Failure, Result};
 pub use names::is_project;
 
@@ -125,7 +125,7 @@ pub fn check_grpc<'t>(
     pieces: impl IntoIterator<Item = &'t [u8]>,
 ) -> Option<(usize, usize)> {
     let rpc = &map::RPCS[call % map::RPCS.len()];
-    let (mut frames, mut messages, mut requests) = (codec::Frames::new(has_gzip), 0, 0);
+    let (mut frames, mut messages, mut requests) = (codec::Frames::new(has_gzip, rpc.bytes_max()), 0, 0);
     for piece in pieces {
         frames.push(Bytes::copy_from_slice(piece));
         while let Some(message) = frames.take().ok()? {
@@ -228,7 +228,7 @@ fn admit(head: &Parts) -> Result<Caller> {
 async fn serve_grpc(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answer> {
     let path = head.uri.path();
     if path == stream::PATH {
-        let messages = Messages::new(&head.headers, body.into_dialogue(), ask.door.bodies.clone());
+        let messages = Messages::new(&head.headers, body.into_dialogue(), ask.door.bodies.clone(), REQUEST_BYTES_MAX);
         return codec::stream(match messages {
             Ok(messages) => stream::open(ask, messages).await,
             Err(failure) => Err(failure),
@@ -239,7 +239,7 @@ async fn serve_grpc(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answe
         return codec::unary(Err(Failure::new(Code::Unimplemented, message)));
     };
     let answered = async {
-        let messages = Messages::new(&head.headers, body, ask.door.bodies.clone())?;
+        let messages = Messages::new(&head.headers, body, ask.door.bodies.clone(), rpc.bytes_max())?;
         let (message, _held) = messages.only().await?;
         call(rpc, ask, message).await
     };

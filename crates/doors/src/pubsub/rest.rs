@@ -213,8 +213,29 @@ pub(super) fn read(found: (usize, String), uri: &Uri, body: &[u8]) -> Result<Ask
     Ok(Asked { rpc: route.rpc, message: message.encode_to_vec().into(), output: route.output.clone() })
 }
 
+/// Values of a body, those inside of others too. One has 2 bytes at least, and is some hundred once it was read.
+const VALUES_MAX: usize = 1 << 18;
+
 fn object(body: &[u8]) -> Result<Map<String, Value>> {
+    if separators(body) >= VALUES_MAX {
+        return Err(invalid_payload(&format!("It has more than {VALUES_MAX} values.")));
+    }
     serde_json::from_slice(body).map_err(|error| invalid_payload(&error.to_string()))
+}
+
+/// What is between values of a JSON text: no more values are in it than these and one.
+fn separators(text: &[u8]) -> usize {
+    let (mut count, mut in_string, mut is_escaped) = (0, false, false);
+    for byte in text {
+        match (in_string, is_escaped, byte) {
+            (true, true, _) => is_escaped = false,
+            (true, false, b'\\') => is_escaped = true,
+            (_, _, b'"') => in_string = !in_string,
+            (false, _, b',' | b'[' | b'{') => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 fn invalid_payload(why: &str) -> Failure {
@@ -404,6 +425,17 @@ mod tests {
         ] {
             assert_eq!(found(Method::GET, bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_body_of_many_values_is_refused_before_it_is_read() {
+        let separators = |text: &str| separators(text.as_bytes());
+        assert_eq!(separators(r#"{"a": [1, 2, {}], "b": "[,{\\\",", "c": ""}"#), 7);
+        let of = |count: usize| object(format!(r#"{{"a":[{}0]}}"#, "0,".repeat(count)).as_bytes());
+        assert!(of(VALUES_MAX - 3).is_ok());
+        assert!(of(VALUES_MAX - 2).is_err_and(|failure| failure.message.ends_with("It has more than 262144 values.")));
+        let text = format!(r#"{{"data":"{}"}}"#, ",[{".repeat(VALUES_MAX));
+        assert!(object(text.as_bytes()).is_ok(), "what is in a text is none");
     }
 
     #[test]

@@ -10,11 +10,10 @@ use std::time::Duration;
 use broker::{Receipt, Receive, Received};
 use engine::queue::QueueDefinition;
 use parking_lot::Mutex;
-use prost::Message;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::codec::{Encoded, Messages, STREAM_MESSAGES_MAX};
+use super::codec::{self, Encoded, Messages, STREAM_MESSAGES_MAX};
 use super::errors::{Code, Failure, Result};
 use super::map::{Ask, Door};
 use super::names::{Kind, Name};
@@ -235,8 +234,7 @@ pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Recei
 async fn next(messages: &mut Messages) -> Result<Option<StreamingPullRequest>> {
     let message = messages.next().await?;
     messages.let_go();
-    let request = message.map(StreamingPullRequest::decode).transpose();
-    request.map_err(|error| Failure::invalid(format!("this is no message: {error}")))
+    message.map(codec::decode).transpose()
 }
 
 impl Dialogue {

@@ -63,16 +63,10 @@ async fn wait_for_each_other(count: u64) {
     // Nobody gets anything before there is something, however long it takes until all are there.
     let begin = Instant::now();
     let all = until("all to wait", async || waiting().await == count);
-    let all = async {
-        tokio::pin!(all);
-        loop {
-            tokio::select! {
-                () = &mut all => break,
-                got = polls.next() => panic!("{got:?} of an empty queue"),
-            }
-        }
-    };
-    all.await;
+    tokio::select! {
+        () = all => {}
+        got = polls.next() => panic!("{got:?} of an empty queue"),
+    }
     let grown = server.resident_bytes().saturating_sub(before);
     eprintln!("{count} wait after {:?}, {} bytes each", begin.elapsed(), grown / count);
     assert!(grown < count * POLL_BYTES_MAX, "{} bytes each", grown / count);

@@ -245,7 +245,7 @@ fn names_are_bounded_with_their_namespaces() {
     let of = |namespace_bytes: usize| {
         let fields: Vec<String> = (0..2000)
             .map(|i| {
-                let aliases = vec!["\"a\""; 10].join(",");
+                let aliases = ["\"a\""; 10].join(",");
                 let fixed = format!(r#"{{"type":"fixed","name":"f{i:04}","size":1,"aliases":[{aliases}]}}"#);
                 format!(r#"{{"name":"f{i}","type":{fixed}}}"#)
             })
