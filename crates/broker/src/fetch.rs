@@ -1,15 +1,13 @@
 //! Reading partitions by offset or by time.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result};
-use tokio::sync::futures::Notified;
 
 use crate::broker::Broker;
-use crate::partition::{Extent, PartitionCell};
+use crate::partition::{Extent, NextAppend, PartitionCell};
 
 /// Bytes that one fetch returns of a partition at most, beyond its first batch.
 const FETCH_BYTES_MAX: usize = 4 << 20;
@@ -109,10 +107,7 @@ impl Broker {
         }
         let deadline = tokio::time::Instant::now() + limits.wait.min(FETCH_WAIT_MAX);
         loop {
-            let mut appended: Vec<_> = cells.iter().flatten().map(|cell| Box::pin(cell.appended())).collect();
-            appended.iter_mut().for_each(|appended| {
-                appended.as_mut().enable();
-            });
+            let mut appended: Vec<_> = cells.iter().flatten().map(|cell| cell.appended()).collect();
             let found = read_all(&cells, from, &limits).await;
             if is_enough(&found, &limits) || tokio::time::timeout_at(deadline, any(&mut appended)).await.is_err() {
                 return found;
@@ -233,9 +228,9 @@ async fn read(cell: &PartitionCell, offset: Offset, bytes_max: usize, isolation:
 }
 
 /// Waits for one of many.
-async fn any(appended: &mut [Pin<Box<Notified<'_>>>]) {
+async fn any(appended: &mut [NextAppend<'_>]) {
     std::future::poll_fn(|context| {
-        match appended.iter_mut().any(|appended| appended.as_mut().poll(context).is_ready()) {
+        match appended.iter_mut().any(|appended| appended.notified.as_mut().poll(context).is_ready()) {
             true => Poll::Ready(()),
             false => Poll::Pending,
         }

@@ -176,6 +176,7 @@ impl Broker {
         }
         let definition = Arc::new(definition);
         *cell.definition.write() = definition.clone();
+        queues.near.forget(name);
         cell.wake();
         saved.lasts().await?;
         Ok(definition)
@@ -188,6 +189,7 @@ impl Broker {
         let _control = queues.control.lock().await;
         let cell = queues.by_name.write().remove(name).ok_or_else(|| no_such_queue(name))?;
         cell.is_deleted.store(true, Ordering::Release);
+        queues.near.forget(name);
         cell.wake_all();
         let definition = cell.definition();
         let mut saved = Vec::new();
@@ -564,11 +566,11 @@ impl Broker {
     pub(super) fn drop_consumed(
         &self,
         topic: &Topic,
-        partition: &Arc<PartitionCell>,
+        partition: &PartitionCell,
         done: impl IntoIterator<Item = Offset>,
     ) {
         if topic.settings.drop_consumed {
-            self.log_budget().release(partition.drop_consumed(done, false));
+            self.log_budget().release(partition.drop_consumed(done));
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod dead;
 mod definitions;
+mod near;
 mod receipt;
 mod receive;
 mod send;
@@ -50,6 +51,7 @@ pub const NOTES_BYTES_MAX: usize = 64 << 10;
 /// All queues, and what doors define beside them.
 pub(crate) struct Queues {
     by_name: RwLock<HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>>,
+    near: near::Near,
     documents: RwLock<BTreeMap<(String, String), Bytes>>,
     /// Set once all were read from their topic.
     is_restored: OnceCell<()>,
@@ -156,6 +158,7 @@ impl Default for Queues {
     fn default() -> Self {
         Self {
             by_name: RwLock::default(),
+            near: near::Near::default(),
             documents: RwLock::default(),
             is_restored: OnceCell::new(),
             control: tokio::sync::Mutex::default(),
@@ -173,11 +176,7 @@ fn no_such_queue(name: &str) -> Error {
 impl Broker {
     /// The queue of a name, with its topic.
     async fn queue_cell(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
-        if !self.has_restored_queues() {
-            Box::pin(self.restored_queues()).await?;
-        }
-        let cell = self.queues_there().by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
-        let topic = self.topic(cell.topic.as_str())?;
-        Ok((cell, topic))
+        let bound = self.bound_queue(name).await?;
+        Ok((bound.cell.clone(), bound.topic.clone()))
     }
 }
