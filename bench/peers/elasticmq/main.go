@@ -106,7 +106,7 @@ func run(c config) (*result, error) {
 		return nil, err
 	}
 	defer control.conn.Close()
-	queue := fmt.Sprintf("load-%s-%d-%d", c.Mode, c.Connections, os.Getpid())
+	queue := fmt.Sprintf("load-%s-%d", c.Mode, c.Connections)
 	answer, err := control.call(request(c.Address, "CreateQueue", fmt.Sprintf(`{"QueueName":%q}`, queue)))
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ round; the table has the median over the rounds and how far they spread. install
 """
 
 import argparse
+import atexit
 import contextlib
 import http.client
 import json
@@ -67,7 +68,7 @@ def elasticmq(port, _options):
 
 
 def thalweg(port, options, storage=("--set", "retention_bytes=4GiB", "--set", "memory_max=8GiB")):
-    return [options.thalweg, "serve", "--native", "off", "--http", "off", "--kafka", "off", "--sqs",
+    return [options.thalweg, "serve", "--native", "off", "--http", "off", "--kafka", "off", "--pubsub", "off", "--sqs",
             f"127.0.0.1:{port}", *storage, *shlex.split(options.options)]
 
 
@@ -75,7 +76,18 @@ def thalweg_on_disk(port, options):
     return thalweg(port, options, storage=("--data", "data"))
 
 
-SYSTEMS = {"elasticmq": elasticmq, "thalweg": thalweg, "thalweg-disk": thalweg_on_disk}
+def thalweg_sqlite(port, options):
+    """The queues that sqs-load will ask for are there from the start: SQS has no word for where they are kept."""
+    handle, path = tempfile.mkstemp(prefix="thalweg-sqlite-", suffix=".toml")
+    atexit.register(os.unlink, path)
+    with open(handle, "w") as file:
+        for mode in options.modes:
+            for connections in options.connections:
+                file.write(f'[[queues]]\nname = "load-{mode}-{connections}"\nstorage = "sqlite"\n')
+    return thalweg(port, options, storage=("--data", "data", "--config", path))
+
+
+SYSTEMS = {"elasticmq": elasticmq, "thalweg": thalweg, "thalweg-disk": thalweg_on_disk, "thalweg-sqlite": thalweg_sqlite}
 
 
 def ask(connection, action, body):
