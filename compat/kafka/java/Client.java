@@ -644,6 +644,266 @@ public class Client {
         stranger.admin.close(Duration.ZERO);
     }
 
+    // Share groups: queues over topics.
+
+    ShareConsumer<byte[], byte[]> sharer(Object... pairs) {
+        var options = options(pairs);
+        options.putIfAbsent("group.id", name("group"));
+        var consumer = new KafkaShareConsumer<>(options, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+        consumer.subscribe(List.of(topic()));
+        return consumer;
+    }
+
+    ShareConsumer<byte[], byte[]> explicit(Object... pairs) {
+        var all = new ArrayList<Object>(List.of("share.acknowledgement.mode", "explicit"));
+        all.addAll(List.of(pairs));
+        return sharer(all.toArray());
+    }
+
+    void setGroup(String... pairs) throws Exception {
+        var resource = new ConfigResource(ConfigResource.Type.GROUP, name("group"));
+        var changes = new ArrayList<AlterConfigOp>();
+        for (int i = 0; i < pairs.length; i += 2) changes.add(new AlterConfigOp(new ConfigEntry(pairs[i], pairs[i + 1]), AlterConfigOp.OpType.SET));
+        admin.incrementalAlterConfigs(Map.of(resource, changes)).all().get();
+        until("the group is set", () -> {
+            var found = admin.describeConfigs(List.of(resource)).all().get().get(resource);
+            return changes.stream().allMatch(change -> found.get(change.configEntry().name()).value().equals(change.configEntry().value()));
+        });
+    }
+
+    void fromEarliest() throws Exception { setGroup("share.auto.offset.reset", "earliest"); }
+
+    /** The next records, of which there are some. */
+    static List<ConsumerRecord<byte[], byte[]>> some(ShareConsumer<byte[], byte[]> consumer) {
+        var found = new ArrayList<ConsumerRecord<byte[], byte[]>>();
+        until("records", () -> {
+            consumer.poll(Duration.ofMillis(200)).forEach(found::add);
+            return !found.isEmpty();
+        });
+        return found;
+    }
+
+    static void settled(ShareConsumer<byte[], byte[]> consumer) {
+        consumer.commitSync().forEach((at, failure) -> same(failure, Optional.empty(), "what came of " + at));
+    }
+
+    static List<String> deliveries(List<ConsumerRecord<byte[], byte[]>> records) {
+        return records.stream().map(r -> r.offset() + " x" + r.deliveryCount().orElse((short) 0)).toList();
+    }
+
+    static void nothing(ShareConsumer<byte[], byte[]> consumer) {
+        for (int i = 0; i < 3; i++) same(consumer.poll(QUIET).count(), 0, "the number of records that are left");
+    }
+
+    static void shareImplicit(Client c) throws Exception {
+        c.create(c.topic(), 1);
+        c.fromEarliest();
+        c.produce(numbered(50));
+        try (var consumer = c.sharer()) {
+            var found = new ArrayList<ConsumerRecord<byte[], byte[]>>();
+            while (found.size() < 50) found.addAll(some(consumer));
+            same(plain(found), numbered(50), "what was given out");
+            settled(consumer);
+            nothing(consumer);
+            c.produce(numbered("later", 0, 3));
+            same(plain(some(consumer)), numbered("later", 0, 3), "what came later");
+            // What it was given last is settled by the next poll, or by this.
+            settled(consumer);
+        }
+        try (var consumer = c.sharer()) {
+            nothing(consumer);
+        }
+    }
+
+    static void shareExplicit(Client c) throws Exception {
+        c.create(c.topic(), 1);
+        c.fromEarliest();
+        c.produce(numbered(6));
+        try (var consumer = c.explicit()) {
+            var found = some(consumer);
+            same(deliveries(found), List.of("0 x1", "1 x1", "2 x1", "3 x1", "4 x1", "5 x1"), "what was given out");
+            var kinds = List.of(AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT, AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.ACCEPT);
+            for (int i = 0; i < 6; i++) consumer.acknowledge(found.get(i), kinds.get(i));
+            settled(consumer);
+            var again = new ArrayList<ConsumerRecord<byte[], byte[]>>();
+            while (again.size() < 2) {
+                var next = some(consumer);
+                next.forEach(record -> consumer.acknowledge(record, AcknowledgeType.ACCEPT));
+                again.addAll(next);
+            }
+            same(deliveries(again), List.of("1 x2", "4 x2"), "what was released");
+            settled(consumer);
+            nothing(consumer);
+        }
+    }
+
+    static void shareDeliveryLimit(Client c) throws Exception {
+        c.create(c.topic(), 1);
+        c.fromEarliest();
+        c.produce(numbered(1));
+        try (var consumer = c.explicit()) {
+            for (int i = 1; i <= 5; i++) {
+                var found = some(consumer);
+                same(deliveries(found), List.of("0 x" + i), "what was given out");
+                consumer.acknowledge(found.get(0), AcknowledgeType.RELEASE);
+                settled(consumer);
+            }
+            nothing(consumer);
+            c.produce(numbered("next", 0, 1));
+            var next = some(consumer);
+            same(deliveries(next), List.of("1 x1"), "what is next");
+            consumer.acknowledge(next.get(0));
+        }
+    }
+
+    static void shareRenew(Client c) throws Exception {
+        c.create(c.topic(), 1);
+        c.fromEarliest();
+        c.produce(numbered(1));
+        try (var consumer = c.explicit()) {
+            var found = some(consumer);
+            for (int i = 0; i < 2; i++) {
+                consumer.acknowledge(found.get(0), AcknowledgeType.RENEW);
+                settled(consumer);
+                // A record that is held for longer is given to its member once more, to be settled.
+                found = some(consumer);
+                same(deliveries(found), List.of("0 x1"), "what it still has");
+            }
+            consumer.acknowledge(found.get(0), AcknowledgeType.ACCEPT);
+            settled(consumer);
+            nothing(consumer);
+        }
+    }
+
+    static void shareTwo(Client c) throws Exception {
+        c.create(c.topic(), 1);
+        c.fromEarliest();
+        try (var one = c.sharer("max.poll.records", 5); var two = c.sharer("max.poll.records", 5)) {
+            nothing(one);
+            nothing(two);
+            try (var producer = c.producer("linger.ms", 0)) {
+                for (int i = 0; i < 40; i++) deliver(producer, records(c.topic(), 0, numbered("value", 5 * i, 5)));
+            }
+            var found = Map.of(one, new ArrayList<Rec>(), two, new ArrayList<Rec>());
+            until("all records", () -> {
+                for (var consumer : List.of(one, two)) {
+                    for (var record : consumer.poll(Duration.ofMillis(100))) found.get(consumer).addAll(plain(List.of(record)));
+                    consumer.commitSync();
+                }
+                return found.get(one).size() + found.get(two).size() >= 200;
+            });
+            nothing(one);
+            nothing(two);
+            same(found.values().stream().noneMatch(List::isEmpty), true, "whether each has some");
+            var all = new HashSet<Rec>(found.get(one));
+            all.addAll(found.get(two));
+            same(all, Set.copyOf(numbered(200)), "what both have");
+            same(found.get(one).size() + found.get(two).size(), 200, "how many that is");
+        }
+    }
+
+    static void shareGivenBack(Client c) throws Exception {
+        c.create(c.topic(), 1);
+        c.fromEarliest();
+        c.produce(numbered(10));
+        try (var other = c.explicit()) {
+            try (var consumer = c.explicit()) {
+                var found = some(consumer);
+                same(plain(found), numbered(10), "what the first was given");
+                nothing(other);
+                for (var record : found.subList(0, 4)) consumer.acknowledge(record, AcknowledgeType.ACCEPT);
+                // It goes without a word of the others.
+                for (var record : found.subList(4, 10)) consumer.acknowledge(record, AcknowledgeType.RELEASE);
+            }
+            var found = new ArrayList<ConsumerRecord<byte[], byte[]>>();
+            while (found.size() < 6) {
+                var next = some(other);
+                next.forEach(record -> other.acknowledge(record));
+                found.addAll(next);
+            }
+            same(plain(found), numbered("value", 4, 6), "what the other was given");
+        }
+    }
+
+    static void shareCommitted(Client c) throws Exception {
+        c.create(c.topic(), 1);
+        c.setGroup("share.auto.offset.reset", "earliest", "share.isolation.level", "read_committed");
+        try (var producer = c.transactional(); var consumer = c.sharer()) {
+            producer.beginTransaction();
+            deliver(producer, records(c.topic(), 0, numbered("aborted", 0, 3)));
+            nothing(consumer);
+            producer.abortTransaction();
+            producer.beginTransaction();
+            deliver(producer, records(c.topic(), 0, numbered("committed", 0, 3)));
+            nothing(consumer);
+            producer.commitTransaction();
+            same(plain(some(consumer)), numbered("committed", 0, 3), "what was given out");
+        }
+    }
+
+    static void shareAdmin(Client c) throws Exception {
+        c.create(c.topic(), 2);
+        c.fromEarliest();
+        c.produce(numbered(5));
+        c.produce(records(c.topic(), 1, numbered(4)));
+        var group = c.name("group");
+        TopicPartition zero = new TopicPartition(c.topic(), 0), one = new TopicPartition(c.topic(), 1);
+        Callable<Optional<GroupListing>> listed = () ->
+            c.admin.listGroups(ListGroupsOptions.forShareGroups()).all().get().stream().filter(each -> each.groupId().equals(group)).findAny();
+        Callable<ShareGroupDescription> described = () -> c.admin.describeShareGroups(List.of(group)).all().get().get(group);
+        Callable<Map<TopicPartition, Long>> lags = () -> {
+            var found = new HashMap<TopicPartition, Long>();
+            var infos = c.admin.listShareGroupOffsets(Map.of(group, new ListShareGroupOffsetsSpec())).partitionsToOffsetInfo(group).get();
+            infos.forEach((at, info) -> { if (info != null) found.put(at, info.lag().orElse(-1L)); });
+            return found;
+        };
+        try (var consumer = c.sharer()) {
+            int count = 0;
+            while (count < 9) count += some(consumer).size();
+            settled(consumer);
+            same(listed.call().flatMap(GroupListing::type), Optional.of(GroupType.SHARE), "how it is listed");
+            same(described.call().groupState(), GroupState.STABLE, "its state");
+            same(described.call().members().iterator().next().assignment().topicPartitions(), Set.of(zero, one), "the assignment");
+            refused("NON_EMPTY_GROUP", () -> c.admin.alterShareGroupOffsets(group, Map.of(zero, 2L)).all().get());
+            refused("NON_EMPTY_GROUP", () -> c.admin.deleteShareGroups(List.of(group)).all().get());
+        }
+        until("the group is empty", () -> described.call().groupState() == GroupState.EMPTY);
+        until("it lacks nothing", () -> lags.call().equals(Map.of(zero, 0L, one, 0L)));
+        c.admin.alterShareGroupOffsets(group, Map.of(zero, 2L)).all().get();
+        until("it lacks three", () -> lags.call().equals(Map.of(zero, 3L, one, 0L)));
+        try (var consumer = c.sharer()) {
+            same(plain(some(consumer)), numbered("value", 2, 3), "what is given out from there");
+        }
+        until("the group is empty", () -> described.call().groupState() == GroupState.EMPTY);
+        c.admin.deleteShareGroupOffsets(group, Set.of(c.topic())).all().get();
+        until("there are none left", () -> lags.call().isEmpty());
+    }
+
+    static void shareDelete(Client c) throws Exception {
+        c.create(c.topic(), 1);
+        c.fromEarliest();
+        c.produce(numbered(3));
+        var group = c.name("group");
+        Callable<Boolean> listed = () -> c.admin.listGroups().all().get().stream().anyMatch(each -> each.groupId().equals(group));
+        try (var consumer = c.sharer()) {
+            same(some(consumer).size(), 3, "the number of records");
+        }
+        until("it can be deleted", () -> {
+            try {
+                c.admin.deleteShareGroups(List.of(group)).all().get();
+                return true;
+            } catch (ExecutionException e) {
+                if (error(e) != Errors.NON_EMPTY_GROUP) throw e;
+                return false;
+            }
+        });
+        until("the group is gone", () -> !listed.call());
+        refused("GROUP_ID_NOT_FOUND", () -> c.admin.describeShareGroups(List.of(group)).all().get());
+        try (var consumer = c.sharer()) {
+            same(some(consumer).size(), 3, "the number of records for a new one");
+        }
+    }
+
     static Map<String, Scenario> scenarios() {
         var all = new LinkedHashMap<String, Scenario>();
         for (var codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) all.put("codec_" + codec, c -> codec(c, codec));
@@ -660,6 +920,15 @@ public class Client {
         all.put("group_cooperative", c -> group(c, assignor, CooperativeStickyAssignor.class.getName()));
         all.put("group_static", Client::groupStatic);
         all.put("group_server_side", c -> group(c, "group.protocol", "consumer"));
+        all.put("share_implicit", Client::shareImplicit);
+        all.put("share_explicit", Client::shareExplicit);
+        all.put("share_delivery_limit", Client::shareDeliveryLimit);
+        all.put("share_renew", Client::shareRenew);
+        all.put("share_two_consumers", Client::shareTwo);
+        all.put("share_given_back", Client::shareGivenBack);
+        all.put("share_committed", Client::shareCommitted);
+        all.put("share_admin", Client::shareAdmin);
+        all.put("share_delete", Client::shareDelete);
         all.put("commit_resume", Client::commitResume);
         all.put("admin_topics", Client::adminTopics);
         all.put("admin_configs", Client::adminConfigs);

@@ -117,6 +117,29 @@ def group_command(c, n):
     same(n("group") in c.groups("--list").split(), False, "whether it is still listed")
 
 
+def share_command(c, n):
+    c.create(n())
+    group = n("group")
+    config = lambda *arguments: c.tool("kafka.admin.ConfigCommand", "--entity-type", "groups", "--entity-name", group, *arguments)
+    config("--alter", "--add-config", "share.auto.offset.reset=earliest,share.record.lock.duration.ms=20000")
+    suite.until("the group is set", lambda: "share.auto.offset.reset=earliest" in config("--describe"))
+    c.produce(n(), numbered(10))
+    limits = ["--max-messages", 10, "--timeout-ms", 20_000]
+    found = c.tool("consumer.ConsoleShareConsumer", "--topic", n(), "--group", group, *limits).splitlines()
+    same(found, numbered(10), "what a share group was given")
+    shares = lambda *arguments, **options: c.tool("consumer.group.ShareGroupCommand", *arguments, **options)
+    says(shares("--list"), re.escape(group))
+    says(c.tool("GroupsCommand", "--list", "--group-type", "share"), rf"{re.escape(group)}\s+Share\s+share")
+    suite.until("it is empty", lambda: re.search(r"Empty\s+0", shares("--describe", "--group", group, "--state")))
+    row = lambda: shares("--describe", "--group", group)
+    says(row(), rf"{re.escape(group)}\s+{re.escape(n())}\s+0\s")
+    says(shares("--reset-offsets", "--group", group, "--topic", n(), "--to-earliest", "--execute"), rf"{re.escape(n())}\s+0\s+0")
+    suite.until("all of it is to be done again", lambda: re.search(rf"{re.escape(n())}\s+0\s+0\s+10", row()))
+    says(shares("--delete-offsets", "--group", group, "--topic", n()), re.escape(n()))
+    says(shares("--delete", "--group", group), "successful")
+    same(group in shares("--list").split(), False, "whether it is still listed")
+
+
 def group_members(protocol):
     def scenario(c, n):
         c.create(n(), 2)
@@ -273,6 +296,7 @@ SCENARIOS = {
     "topic_command": topic_command,
     "config_command": config_command,
     "group_command": group_command,
+    "share_command": share_command,
     "group_eager": group_members("classic"),
     "group_server_side": group_members("consumer"),
     "verifiable": verifiable,

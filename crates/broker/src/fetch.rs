@@ -1,5 +1,6 @@
 //! Reading partitions by offset or by time.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result};
 
 use crate::broker::Broker;
-use crate::partition::{Extent, NextAppend, PartitionCell};
+use crate::partition::{Extent, PartitionCell};
 
 /// Bytes that one fetch returns of a partition at most, beyond its first batch.
 const FETCH_BYTES_MAX: usize = 4 << 20;
@@ -228,12 +229,10 @@ async fn read(cell: &PartitionCell, offset: Offset, bytes_max: usize, isolation:
 }
 
 /// Waits for one of many.
-async fn any(appended: &mut [NextAppend<'_>]) {
-    std::future::poll_fn(|context| {
-        match appended.iter_mut().any(|appended| appended.notified.as_mut().poll(context).is_ready()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
+pub(crate) async fn any(events: &mut [impl Future<Output = ()> + Unpin]) {
+    std::future::poll_fn(|context| match events.iter_mut().any(|event| Pin::new(event).poll(context).is_ready()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
     })
     .await
 }

@@ -26,14 +26,15 @@ pub use broker::Broker;
 pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
 pub use groups::{
     Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo,
+    SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart,
 };
 pub use lanes::{LanePolicy, Lanes};
 pub use metrics::Metrics;
 pub use producers::{ProducerIds, ReserveIds};
 pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish, Wakes};
 pub use queues::{
-    NewQueue, OutMessage, PEEK_MAX, Peeked, QueueCounts, QueueStart, RECEIVE_MAX, Receipt, Receive, Received, Redrive,
-    RedriveId, RedriveState, SeekTo, Sent,
+    AcquireFrom, AcquireLimits, Acquired, NewQueue, OutMessage, PEEK_MAX, Peeked, QueueCounts, QueuePosition,
+    QueueStart, RECEIVE_MAX, Receipt, Receive, Received, Redrive, RedriveId, RedriveState, SeekTo, Sent, Settlement,
 };
 pub use security::{ConfiguredUser, SecuritySettings, UserStatus};
 pub use settings::Settings;

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
 use engine::producers::{Aborted, ProducerStatus};
 use engine::queue::{Dedup, QueueId};
@@ -84,7 +85,15 @@ impl Commit {
 /// Somebody waits for the next append, as long as this lives.
 pub(crate) struct NextAppend<'a> {
     awaiting: &'a AtomicUsize,
-    pub notified: Pin<Box<Notified<'a>>>,
+    notified: Pin<Box<Notified<'a>>>,
+}
+
+impl Future for NextAppend<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.notified.as_mut().poll(context)
+    }
 }
 
 impl Drop for NextAppend<'_> {

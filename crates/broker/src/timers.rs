@@ -26,18 +26,17 @@ pub async fn sweep_retention(broker: Weak<Broker>) {
     let mut interval = tokio::time::interval_at(tokio::time::Instant::now() + RETENTION_INTERVAL, RETENTION_INTERVAL);
     loop {
         interval.tick().await;
-        match broker.upgrade() {
-            Some(broker) => {
-                let trimmed = broker.clone();
-                // Topics in a database are looked up in its file.
-                if let Err(error) = tokio::task::spawn_blocking(move || trimmed.trim_logs(now_ms())).await {
-                    tracing::error!(%error, "retention could not be applied");
-                }
-                if let Err(error) = broker.expire_snapshots(now_ms()).await {
-                    tracing::warn!(%error, "snapshots of queues could not be looked through");
-                }
-            }
-            None => return,
+        let Some(trimmed) = broker.upgrade() else {
+            return;
+        };
+        // Topics in a database are looked up in its file. The broker may end meanwhile.
+        if let Err(error) = tokio::task::spawn_blocking(move || trimmed.trim_logs(now_ms())).await {
+            tracing::error!(%error, "retention could not be applied");
+        }
+        if let Some(broker) = broker.upgrade()
+            && let Err(error) = broker.expire_snapshots(now_ms()).await
+        {
+            tracing::warn!(%error, "snapshots of queues could not be looked through");
         }
     }
 }

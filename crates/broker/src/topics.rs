@@ -313,6 +313,10 @@ impl Broker {
         if let Some(queue) = self.queues_over(name).await?.into_iter().find(|queue| queue.owns_topic) {
             return Box::pin(self.delete_queue(queue.name.as_str())).await;
         }
+        // What share groups were not done with is not for a topic that comes with this name.
+        for (_, queue) in self.share_queues().await?.into_iter().filter(|(_, queue)| queue.topic.as_str() == name) {
+            self.delete_any_queue(queue.name.as_str()).await?;
+        }
         let lasts = self.remove(name)?;
         self.forget_topic_of_transactions(&TopicName::parse(name)?);
         lasts.wait().await

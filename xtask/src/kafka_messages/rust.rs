@@ -121,7 +121,7 @@ fn type_name(kind: &str) -> Outcome<String> {
         "int64" => "i64",
         "float64" => "f64",
         "string" => "String",
-        "bytes" => "Bytes",
+        "bytes" | "records" => "Bytes",
         "uuid" => "Uuid",
         name if name.starts_with(|c: char| c.is_ascii_uppercase()) => name,
         other => return Err(format!("a field of the type '{other}'")),

@@ -5,6 +5,7 @@
 
 mod classic;
 mod log;
+mod share;
 mod status;
 mod transactional;
 
@@ -31,6 +32,7 @@ use crate::timers;
 pub(crate) use transactional::StagedCommit;
 
 pub use classic::Entered;
+pub use share::{SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart};
 pub use status::{ClassicInfo, GroupMember, GroupPartition, GroupStatus, GroupSummary};
 
 /// Timeouts are looked at no more often than this.
@@ -45,6 +47,7 @@ type Outcome<T = ()> = Result<T, GroupError>;
 /// All consumer groups of a broker.
 pub(crate) struct Coordinator {
     groups: RwLock<HashMap<GroupName, Arc<Cell>>>,
+    shares: share::ShareGroups,
     /// Set once the groups were read from the topic of offsets.
     is_restored: OnceCell<()>,
     /// Rises with every topic that comes or goes.
@@ -127,6 +130,7 @@ impl Default for Coordinator {
     fn default() -> Self {
         Self {
             groups: RwLock::default(),
+            shares: share::ShareGroups::default(),
             is_restored: OnceCell::new(),
             topics_version: AtomicU64::new(1),
             changed: Arc::default(),
@@ -188,6 +192,9 @@ impl Coordinator {
         let mut groups = self.groups.write();
         if groups.len() >= GROUPS_MAX && !groups.contains_key(name) {
             return Err(Error::busy(format!("this broker has {GROUPS_MAX} consumer groups; delete some first")).into());
+        }
+        if self.shares.has(name) {
+            return Err(GroupError::new(Reason::InconsistentProtocol, format!("group '{name}' is a share group")));
         }
         let new = || Arc::new(Cell::new(Group::new(name.clone(), self.now()), &self.offsets));
         Ok(groups.entry(name.clone()).or_insert_with(new).clone())
@@ -628,6 +635,7 @@ impl Broker {
             cell.count_offsets(|group| self.forget_offsets(group, topic, &mut wakes));
             cell.news.notify_waiters();
         }
+        coordinator.shares.forget_topic(topic);
         // Members may have a deadline now by which they have to give up what they had.
         coordinator.topics_changed();
     }
@@ -635,6 +643,7 @@ impl Broker {
     /// Puts out members that are silent or do not give up what they have to, and tells groups of new topics.
     async fn tick_groups(&self) {
         let coordinator = self.groups();
+        coordinator.counts.expired_members.add(coordinator.shares.expire(self, coordinator.now()));
         for cell in coordinator.cells() {
             let now = coordinator.now();
             let is_due = {
@@ -689,7 +698,8 @@ impl Broker {
     fn next_group_deadline(&self) -> Option<Duration> {
         let now = self.groups().now().steady_ms;
         let deadlines = self.groups().cells();
-        let next = deadlines.iter().filter_map(|cell| cell.state.lock().group.next_deadline_ms()).min()?;
+        let deadlines = deadlines.iter().filter_map(|cell| cell.state.lock().group.next_deadline_ms());
+        let next = deadlines.chain(self.groups().shares.next_deadline_ms()).min()?;
         Some(Duration::from_millis(next.saturating_sub(now)))
     }
 }

@@ -192,6 +192,9 @@ impl Broker {
         }
         out.gauge("thalweg_groups", "Consumer groups", cells.len() as u64)?;
         out.gauge("thalweg_group_members", "Members of all consumer groups", members)?;
+        let (shares, sharers) = coordinator.shares.counts();
+        out.gauge("thalweg_share_groups", "Share groups with members", shares as u64)?;
+        out.gauge("thalweg_share_group_members", "Members of all share groups", sharers as u64)?;
         out.gauge(
             "thalweg_group_partitions_left_out",
             "Partitions that no member gets because their group subscribes to too many",

@@ -6,16 +6,20 @@ use std::sync::atomic::Ordering;
 
 use aws_lc_rs::rand;
 use bytes::Bytes;
+use engine::groups::GroupName;
 use engine::queue::{
     Cursor, DEDUP_WINDOW_MS, Dedup, DedupRule, Entry, QUEUES_TOPIC, Queue, QueueDefinition, QueueId, QueueName,
-    QueueRecord, QueueSettings, header, header_of,
+    QueueOverflow, QueueRecord, QueueSettings, header, header_of,
 };
 use engine::{
-    Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, Storage, TopicName, TopicSettings, partitioner,
+    Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, SettingsChange, Storage, TopicName, TopicSettings,
+    partitioner,
 };
 
 use super::receipt::{KEY_BYTES, ReceiptKey};
-use super::{DOCUMENT_BYTES_MAX, DOCUMENTS_MAX, NOTES_BYTES_MAX, QUEUES_MAX, QueueCell, QueueView, no_such_queue};
+use super::{
+    DOCUMENT_BYTES_MAX, DOCUMENTS_MAX, NOTES_BYTES_MAX, QUEUES_MAX, QueueCell, QueueView, check_users, no_such_queue,
+};
 use crate::broker::Broker;
 use crate::internal::Appended;
 use crate::partition::PartitionCell;
@@ -137,6 +141,7 @@ impl Broker {
         name: &str,
         change: impl FnOnce(&mut QueueDefinition) -> Result<()>,
     ) -> Result<Arc<QueueDefinition>> {
+        check_users(name)?;
         self.restored_queues().await?;
         let queues = self.queues_there();
         let _control = queues.control.lock().await;
@@ -162,10 +167,14 @@ impl Broker {
         if let Ok(topic) = self.topic(definition.topic.as_str()) {
             check_dedup(&definition, topic.settings.partitions)?;
         }
-        if before.owns_topic && before.settings.retention_ms != definition.settings.retention_ms {
-            let retention_ms = definition.settings.retention_ms;
-            let change =
-                engine::SettingsChange { retention_ms: Some(retention_ms), ..engine::SettingsChange::default() };
+        let kept = |settings| {
+            let TopicSettings { retention_ms, retention_bytes, .. } = own_topic(settings, Storage::Auto);
+            (retention_ms, retention_bytes)
+        };
+        if before.owns_topic && kept(&before.settings) != kept(&definition.settings) {
+            let (retention_ms, retention_bytes) = kept(&definition.settings);
+            let (retention_ms, retention_bytes) = (Some(retention_ms), Some(retention_bytes));
+            let change = SettingsChange { retention_ms, retention_bytes, ..SettingsChange::default() };
             self.alter_topic(definition.topic.as_str(), change).await?;
         }
         let saved = self.save_definition(&definition)?;
@@ -184,6 +193,11 @@ impl Broker {
 
     /// Deletes a queue, with its messages if the topic is its own. It lasts when this is over.
     pub async fn delete_queue(&self, name: &str) -> Result<()> {
+        check_users(name)?;
+        self.delete_any_queue(name).await
+    }
+
+    pub(crate) async fn delete_any_queue(&self, name: &str) -> Result<()> {
         self.restored_queues().await?;
         let queues = self.queues_there();
         let _control = queues.control.lock().await;
@@ -257,6 +271,7 @@ impl Broker {
     }
 
     pub async fn queue(&self, name: &str) -> Result<Arc<QueueDefinition>> {
+        check_users(name)?;
         self.restored_queues().await?;
         let found = self.queues_there().by_name.read().get(name).map(|cell| cell.definition());
         found.ok_or_else(|| no_such_queue(name))
@@ -266,7 +281,8 @@ impl Broker {
     pub async fn queues(&self, prefix: &str, after: &str, max: usize) -> Result<(Vec<Arc<QueueDefinition>>, bool)> {
         self.restored_queues().await?;
         let by_name = self.queues_there().by_name.read();
-        let is_meant = |name: &&QueueName| name.as_str().starts_with(prefix) && name.as_str() > after;
+        let is_meant =
+            |name: &&QueueName| name.as_str().starts_with(prefix) && name.as_str() > after && !name.is_internal();
         let mut names: Vec<&QueueName> = by_name.keys().filter(is_meant).collect();
         names.sort_unstable();
         let is_last = names.len() <= max;
@@ -278,9 +294,26 @@ impl Broker {
         self.restored_queues().await?;
         let by_name = self.queues_there().by_name.read();
         let mut over: Vec<_> = by_name.values().map(|cell| cell.definition()).collect();
-        over.retain(|definition| definition.topic.as_str() == topic);
+        over.retain(|definition| definition.topic.as_str() == topic && !definition.name.is_internal());
         over.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(over)
+    }
+
+    /// The queues of share groups, each with its group.
+    pub(crate) async fn share_queues(&self) -> Result<Vec<(GroupName, Arc<QueueDefinition>)>> {
+        self.restored_queues().await?;
+        let by_name = self.queues_there().by_name.read();
+        let of_group = |(name, cell): (&QueueName, &Arc<QueueCell>)| Some((name.share_group()?, cell.definition()));
+        Ok(by_name.iter().filter_map(of_group).collect())
+    }
+
+    /// Whether a queue is there, over the topic that has this name now.
+    pub(crate) async fn has_queue(&self, name: &QueueName) -> Result<bool> {
+        let (cell, topic) = match self.any_queue_cell(name.as_str()).await {
+            Err(error) if error.kind == ErrorKind::NotFound => return Ok(false),
+            found => found?,
+        };
+        Ok(topic.partitions().first().is_some_and(|partition| partition.with_view(cell.id, |_, _| ()).is_ok()))
     }
 
     /// Keeps something that a door defines; without a value it is gone. It lasts when this is over.
@@ -577,9 +610,11 @@ impl Broker {
 
 /// What a topic is created with that comes with a queue.
 fn own_topic(settings: &QueueSettings, storage: Storage) -> TopicSettings {
+    let drops_oldest = settings.overflow == QueueOverflow::DropOldest;
     TopicSettings {
         partitions: 1,
-        retention_bytes: 0,
+        // Of as many bytes as it may have the topic lets go by itself, the oldest first.
+        retention_bytes: if drops_oldest { settings.bytes_max } else { 0 },
         retention_ms: settings.retention_ms,
         storage,
         drop_consumed: true,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::queue::{DEDUP_WINDOW_MS, DedupRule, MessageId, Order, QueueName, QueueRecord, QueueSettings};
 use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
@@ -25,8 +25,17 @@ fn in_memory() -> Arc<Broker> {
 fn on_disk(dir: &Path) -> Arc<Broker> {
     let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
     settings.journal.file_bytes = 1 << 20;
-    let opened = Store::open(Arc::new(RealDisk), dir, settings, crate::now_ms, &mut |_| {}).expect("opens");
-    Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("starts")
+    let begin = Instant::now();
+    loop {
+        match Store::open(Arc::new(RealDisk), dir, settings, crate::now_ms, &mut |_| {}) {
+            // A sweep that runs when a broker is let go has it to its end.
+            Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => std::thread::yield_now(),
+            opened => {
+                let opened = Some(opened.expect("opens"));
+                return Broker::start_with(Settings::default(), &[Handle::current()], opened).expect("starts");
+            }
+        }
+    }
 }
 
 /// The directory as a process leaves it that is killed now.

@@ -4,6 +4,7 @@
 //! for it in the same moment. Whoever waits for a message is woken by the append, or by the lease or delay that ends
 //! first, which one of those who wait keeps in mind for all.
 
+mod acquire;
 mod dead;
 mod definitions;
 mod near;
@@ -14,6 +15,8 @@ mod snapshots;
 mod status;
 mod view;
 
+#[cfg(test)]
+mod acquire_tests;
 #[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
@@ -33,6 +36,7 @@ use crate::broker::Broker;
 use crate::metrics::Counter;
 use crate::topics::Topic;
 
+pub use acquire::{AcquireFrom, AcquireLimits, Acquired, QueuePosition, Settlement};
 pub use dead::{Redrive, RedriveId, RedriveState};
 pub use definitions::{NewQueue, QueueStart};
 pub use receive::{RECEIVE_MAX, Receipt, Receive, Received};
@@ -91,6 +95,8 @@ pub(crate) struct QueueCell {
     keeper_due_ms: AtomicU64,
     /// That may be earlier than the one who keeps the time knows.
     earlier: Notify,
+    /// Messages went back: all look who wait for those of some partitions only.
+    returned: Notify,
     /// The partition that is looked at first takes turns.
     turn: AtomicU32,
     is_deleted: AtomicBool,
@@ -108,6 +114,7 @@ impl QueueCell {
             has_timekeeper: AtomicBool::new(false),
             keeper_due_ms: AtomicU64::new(u64::MAX),
             earlier: Notify::new(),
+            returned: Notify::new(),
             turn: AtomicU32::new(0),
             is_deleted: AtomicBool::new(false),
         })
@@ -143,6 +150,7 @@ impl QueueCell {
 
     fn wake_all(&self) {
         self.news.notify_waiters();
+        self.returned.notify_waiters();
         self.earlier.notify_one();
     }
 
@@ -173,10 +181,24 @@ fn no_such_queue(name: &str) -> Error {
     Error::not_found(format!("there is no queue {name}; create it, or list the queues there are"))
 }
 
+/// Whether a queue of a user can have this name.
+fn check_users(name: &str) -> Result<()> {
+    if QueueName::is_internal_name(name) { Err(no_such_queue(name)) } else { Ok(()) }
+}
+
 impl Broker {
-    /// The queue of a name, with its topic.
+    /// The queue of a name, with its topic. What is the broker's own is no queue of a user.
     async fn queue_cell(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
         let bound = self.bound_queue(name).await?;
         Ok((bound.cell.clone(), bound.topic.clone()))
+    }
+
+    async fn any_queue_cell(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
+        if !self.has_restored_queues() {
+            Box::pin(self.restored_queues()).await?;
+        }
+        let cell = self.queues_there().by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
+        let topic = self.topic(cell.topic.as_str())?;
+        Ok((cell, topic))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine::queue::{QueueDefinition, QueueName};
 use parking_lot::RwLock;
 
-use super::{QueueCell, no_such_queue};
+use super::{QueueCell, check_users, no_such_queue};
 use crate::broker::Broker;
 use crate::metrics::thread_number;
 use crate::topics::Topic;
@@ -49,7 +49,7 @@ impl Near {
 }
 
 impl Broker {
-    /// The queue of a name, with its topic.
+    /// The queue of a name, with its topic. What is the broker's own is no queue of a user, and in no shard.
     pub(super) async fn bound_queue(&self, name: &str) -> engine::Result<Arc<Bound>> {
         match self.queues_there().near.get(name) {
             Some(bound) => Ok(bound),
@@ -58,6 +58,7 @@ impl Broker {
     }
 
     async fn bind_queue(&self, name: &str) -> engine::Result<Arc<Bound>> {
+        check_users(name)?;
         self.restored_queues().await?;
         let queues = self.queues_there();
         let cell = queues.by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use engine::queue::{Counts, Message, MessageId, Phase};
 use engine::{Error, ErrorKind, Offset, PartitionId, Result};
 
-use super::QueueCell;
+use super::{QueueCell, check_users};
 use crate::broker::Broker;
 use crate::metrics::Exposition;
 use crate::partition::PartitionCell;
@@ -69,6 +69,8 @@ impl Broker {
         let mut sum = QueueCounts::default();
         for partition in topic.partitions() {
             let ((counts, noisy, bytes, oldest_ms), _) = self.change_view(partition, cell.id, |view, log| {
+                // What the log has let go of is no message any more.
+                view.queue.trim(log.extent().start);
                 let Counts { visible, leased, delayed } = view.queue.counts(now);
                 let oldest = if visible + leased + delayed == 0 { None } else { view.oldest_ms(log) };
                 ((visible, leased, delayed), view.queue.noisy_groups(), log.extent().bytes, oldest)
@@ -146,7 +148,12 @@ impl Broker {
 
     /// The queue goes on elsewhere: what is before is done with, what is after is as if nobody had been given it.
     pub async fn seek_queue(&self, queue: &str, to: SeekTo) -> Result<()> {
-        let (cell, topic) = self.queue_cell(queue).await?;
+        check_users(queue)?;
+        self.seek_any_queue(queue, to).await
+    }
+
+    pub(crate) async fn seek_any_queue(&self, queue: &str, to: SeekTo) -> Result<()> {
+        let (cell, topic) = self.any_queue_cell(queue).await?;
         let mut saved = Vec::new();
         for partition in topic.partitions() {
             let at_time = match to {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::queue::{DedupRule, LeaseError, Order, QueueName, QueueOverflow, QueueSettings, header};
+use engine::queue::{DedupRule, LeaseError, Order, QueueDefinition, QueueName, QueueOverflow, QueueSettings, header};
 use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
 use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
@@ -138,6 +138,33 @@ async fn groups_keep_their_order_and_a_deduplication_id_counts_once() {
     ack(&broker, "jobs.fifo", &b).await;
     let answers = broker.ack("jobs.fifo", &[b[0].receipt]).await.expect("answered");
     assert_eq!(answers, [Err(LeaseError::Gone)]);
+}
+
+#[tokio::test]
+async fn a_queue_that_may_have_few_bytes_drops_its_oldest_messages() {
+    let broker = in_memory();
+    let overflow = QueueOverflow::DropOldest;
+    create(&broker, "jobs", QueueSettings { bytes_max: 2000, overflow, ..QueueSettings::default() }).await;
+    let body = "x".repeat(300);
+    for i in 0..20 {
+        send(&broker, "jobs", &[&format!("{i}{body}")]).await;
+    }
+    let first_left = |found: &[Received]| bodies(found)[0].trim_end_matches('x').parse::<u32>().expect("a number");
+    let counts = broker.queue_counts("jobs").await.expect("counted");
+    let found = receive(&broker, "jobs", 20).await;
+    assert!((3..=6).contains(&found.len()) && found.len() as u64 == counts.visible, "{} of {counts:?}", found.len());
+    assert_eq!(first_left(&found) as usize, 20 - found.len());
+    // More may be there from now on.
+    let more = |definition: &mut QueueDefinition| {
+        definition.settings.bytes_max = 1 << 20;
+        Ok(())
+    };
+    broker.alter_queue("jobs", more).await.expect("altered");
+    ack(&broker, "jobs", &found).await;
+    for i in 0..20 {
+        send(&broker, "jobs", &[&format!("{i}{body}")]).await;
+    }
+    assert_eq!(receive(&broker, "jobs", 20).await.len(), 20);
 }
 
 #[tokio::test]

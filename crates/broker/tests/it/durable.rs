@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use broker::{Attempt, Broker, OffsetCommit, Settings, Wakes};
 use engine::groups::{Committer, GroupName, NO_LEADER_EPOCH};
@@ -11,6 +12,9 @@ use storage::{RealDisk, Store, StoreSettings};
 use tokio::runtime::Handle;
 
 use crate::support::{publish, within};
+
+/// Only a failure reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Small files, so that every start is quick.
 fn settings() -> StoreSettings {
@@ -24,8 +28,17 @@ pub fn open(dir: &Path) -> Arc<Broker> {
 }
 
 pub fn open_with(dir: &Path, of_broker: Settings) -> Arc<Broker> {
-    let stored = Store::open(Arc::new(RealDisk), dir, settings(), broker::now_ms, &mut |_| {}).expect("opened");
-    Broker::start_with(of_broker, &[Handle::current()], Some(stored)).expect("started")
+    let begin = Instant::now();
+    loop {
+        match Store::open(Arc::new(RealDisk), dir, settings(), broker::now_ms, &mut |_| {}) {
+            // A sweep that runs when a broker is let go has it to its end.
+            Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => std::thread::yield_now(),
+            stored => {
+                let stored = Some(stored.expect("opened"));
+                return Broker::start_with(of_broker, &[Handle::current()], stored).expect("started");
+            }
+        }
+    }
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -100,7 +113,7 @@ async fn an_acknowledgement_says_what_it_means() {
             _ => panic!("{acks:?} is not answered as it should be"),
         }
     }
-    let all = within("a fetch", broker.fetch("t", 0, 0, 1 << 20, std::time::Duration::ZERO)).await.expect("records");
+    let all = within("a fetch", broker.fetch("t", 0, 0, 1 << 20, Duration::ZERO)).await.expect("records");
     assert_eq!((all.end, all.batches.len()), (4, 4));
 }
 
@@ -160,7 +173,7 @@ async fn history_is_read_from_files() {
     }
     let mut offset = 0;
     while offset < count {
-        let fetched = broker.fetch("t", 0, offset, 1 << 20, std::time::Duration::ZERO);
+        let fetched = broker.fetch("t", 0, offset, 1 << 20, Duration::ZERO);
         for batch in within("a fetch", fetched).await.expect("records").batches {
             assert_eq!(batch.base_offset(), offset);
             offset = batch.next_offset();

@@ -56,12 +56,12 @@ needs! {
     29 DescribeAcls: Describe Cluster;
     30 CreateAcls: Alter Cluster;
     31 DeleteAcls: Alter Cluster;
-    32 DescribeConfigs: DescribeConfigs Topic, DescribeConfigs Cluster;
-    33 AlterConfigs: AlterConfigs Topic, AlterConfigs Cluster;
+    32 DescribeConfigs: DescribeConfigs Topic, DescribeConfigs Cluster, DescribeConfigs Group;
+    33 AlterConfigs: AlterConfigs Topic, AlterConfigs Cluster, AlterConfigs Group;
     35 DescribeLogDirs: Describe Cluster;
     37 CreatePartitions: Alter Topic;
     42 DeleteGroups: Delete Group;
-    44 IncrementalAlterConfigs: AlterConfigs Topic, AlterConfigs Cluster;
+    44 IncrementalAlterConfigs: AlterConfigs Topic, AlterConfigs Cluster, AlterConfigs Group;
     46 ListPartitionReassignments: Describe Cluster;
     47 OffsetDelete: Delete Group, Read Topic;
     48 DescribeClientQuotas: DescribeConfigs Cluster;
@@ -74,6 +74,13 @@ needs! {
     69 ConsumerGroupDescribe: Describe Group, Describe Topic;
     74 ListConfigResources: DescribeConfigs Cluster;
     75 DescribeTopicPartitions: Describe Topic;
+    76 ShareGroupHeartbeat: Read Group, Describe Topic;
+    77 ShareGroupDescribe: Describe Group, Describe Topic;
+    78 ShareFetch: Read Group, Read Topic;
+    79 ShareAcknowledge: Read Group, Read Topic;
+    90 DescribeShareGroupOffsets: Describe Group, Describe Topic;
+    91 AlterShareGroupOffsets: Read Group, Read Topic;
+    92 DeleteShareGroupOffsets: Delete Group, Read Topic;
 }
 
 /// What the API with this key needs for resources of this kind; `None` where anybody may.
@@ -121,7 +128,7 @@ fn operations_of(kind: ResourceKind) -> &'static [Operation] {
     };
     match kind {
         ResourceKind::Topic => &[Read, Write, Create, Describe, Delete, Alter, DescribeConfigs, AlterConfigs],
-        ResourceKind::Group => &[Read, Describe, Delete],
+        ResourceKind::Group => &[Read, Describe, Delete, DescribeConfigs, AlterConfigs],
         ResourceKind::Cluster => {
             &[Create, ClusterAction, DescribeConfigs, AlterConfigs, IdempotentWrite, Alter, Describe]
         }

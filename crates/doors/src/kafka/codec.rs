@@ -16,6 +16,7 @@ use super::messages::api_versions::{ApiVersion, ApiVersionsResponse};
 use super::messages::{self, APIS, Api, Message, Reader, Request, Response};
 use super::parse::Fields;
 use super::produce::{ProduceRequest, Produced};
+use super::share::ShareFetched;
 
 /// The largest request; Kafka's own default (`socket.request.max.bytes`).
 pub(super) const FRAME_BYTES_MAX: usize = 100 << 20;
@@ -65,6 +66,7 @@ pub(super) enum Body {
 pub(super) enum Answer {
     Produced(Produced),
     Fetched(FetchAnswer),
+    Shared(ShareFetched),
     Control(Response),
     /// The versions that are known, in the form that every client understands.
     Versions(ApiVersionsResponse),
@@ -124,6 +126,7 @@ impl Protocol for KafkaProtocol {
         match answer {
             Answer::Produced(produced) => produced.encode(ticket.version, out.buf()),
             Answer::Fetched(fetched) => fetched.encode(ticket.version, out),
+            Answer::Shared(fetched) => fetched.encode(out),
             Answer::Control(response) => response.encode(ticket.version, out.buf()),
             Answer::Versions(versions) => versions.encode(0, out.buf()),
             Answer::Silence => {}

@@ -21,6 +21,7 @@ use super::messages::incremental_alter_configs::{
     IncrementalAlterConfigsResponse,
 };
 use super::messages::list_config_resources::{ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse};
+use super::share;
 
 /// What went wrong, with a sentence for people.
 pub(super) type Failure = (Code, String);
@@ -28,11 +29,13 @@ pub(super) type Failure = (Code, String);
 /// Kinds of resources that have settings.
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
-/// Kinds that have none here: the levels of a broker's log, what clients measure, groups.
-const WITHOUT_SETTINGS: [i8; 3] = [8, 16, 32];
+const GROUP: i8 = 32;
+/// Kinds that have none here: the levels of a broker's log, what clients measure.
+const WITHOUT_SETTINGS: [i8; 2] = [8, 16];
 
 /// Where a value comes from.
 const SET_FOR_TOPIC: i8 = 1;
+const SET_FOR_GROUP: i8 = 8;
 const STATIC: i8 = 4;
 const DEFAULT: i8 = 5;
 
@@ -51,7 +54,7 @@ const FOREVER: &str = "9223372036854775807";
 
 /// The type of a value, in Kafka's numbers.
 #[derive(Clone, Copy)]
-enum Kind {
+pub(super) enum Kind {
     Bool = 1,
     Text = 2,
     Int = 3,
@@ -222,7 +225,7 @@ fn list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty())
 }
 
-fn wrong(message: String) -> Failure {
+pub(super) fn wrong(message: String) -> Failure {
     (Code::INVALID_CONFIG, message)
 }
 
@@ -456,9 +459,60 @@ fn of_broker(broker: &Broker, wanted: Wanted) -> Vec<DescribeConfigsResourceResu
     rows.into_iter().map(describe).collect()
 }
 
+/// What a group is set to.
+async fn of_group(broker: &Broker, name: &str, wanted: Wanted) -> Result<Vec<DescribeConfigsResourceResult>, Failure> {
+    let settings = share::describe_settings(broker, name).await?;
+    let describe = |setting: share::Shown| {
+        let source = if setting.value == setting.default { DEFAULT } else { SET_FOR_GROUP };
+        let synonym =
+            DescribeConfigsSynonym { name: setting.name.to_owned(), value: Some(setting.value.clone()), source };
+        DescribeConfigsResourceResult {
+            name: setting.name.to_owned(),
+            value: Some(setting.value),
+            read_only: false,
+            config_source: source,
+            is_sensitive: false,
+            synonyms: if wanted.synonyms { vec![synonym] } else { Vec::new() },
+            config_type: setting.kind as i8,
+            documentation: wanted.documentation.then(|| setting.help.to_owned()),
+        }
+    };
+    Ok(settings.into_iter().map(describe).collect())
+}
+
 /// The resource of access control that settings belong to.
 fn resource(kind: i8, name: &str) -> Resource<'_> {
-    if kind == TOPIC { Resource::topic(name) } else { Resource::CLUSTER }
+    match kind {
+        TOPIC => Resource::topic(name),
+        GROUP => Resource::group(name),
+        _ => Resource::CLUSTER,
+    }
+}
+
+/// What a group shall be set to, and what is no longer set, by name.
+pub(super) struct Steps<'a> {
+    /// What is not named is not set any more.
+    pub begin_anew: bool,
+    pub settings: Vec<(&'a str, Option<&'a str>)>,
+}
+
+/// Changes what a group is set to, and says what came of it.
+async fn alter_group(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    key: i16,
+    name: &str,
+    is_dry_run: bool,
+    steps: Result<Steps<'_>, Failure>,
+) -> (i16, Option<String>) {
+    let outcome = match caller.may_use(broker, key, &Resource::group(name)) {
+        Ok(()) => match steps {
+            Ok(steps) => share::change(broker, name, steps, is_dry_run).await,
+            Err(failure) => Err(failure),
+        },
+        Err(code) => Err((code, String::new())),
+    };
+    outcome.map_or_else(|(code, message)| (code.0, Some(message)), |()| (Code::NONE.0, None))
 }
 
 fn topic(broker: &Broker, name: &str) -> Result<TopicOutline, Failure> {
@@ -477,24 +531,28 @@ fn no_settings(kind: i8) -> Failure {
     (Code::INVALID_REQUEST, format!("resources of type {kind} have no settings here"))
 }
 
-pub(super) fn describe_configs(
+pub(super) async fn describe_configs(
     broker: &Broker,
     caller: &Caller,
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
     let wanted = Wanted { synonyms: request.include_synonyms, documentation: request.include_documentation };
-    let describe = |asked: DescribeConfigsResource| {
-        let DescribeConfigsResource { resource_type, resource_name, configuration_keys } = asked;
-        let allowed = caller.may_use(broker, 32, &resource(resource_type, &resource_name));
-        let found = allowed.map_err(|code| (code, String::new())).and_then(|()| match resource_type {
+    let found = async |kind, name: &str| {
+        caller.may_use(broker, 32, &resource(kind, name)).map_err(|code| (code, String::new()))?;
+        match kind {
             TOPIC => {
-                let settings = topic(broker, &resource_name)?.settings;
+                let settings = topic(broker, name)?.settings;
                 Ok(SETTINGS.iter().map(|setting| setting.describe(broker, &settings, wanted)).collect())
             }
-            BROKER => check_node(&resource_name).map(|()| of_broker(broker, wanted)),
+            BROKER => check_node(name).map(|()| of_broker(broker, wanted)),
+            GROUP => of_group(broker, name, wanted).await,
             other if WITHOUT_SETTINGS.contains(&other) => Ok(Vec::new()),
             other => Err(no_settings(other)),
-        });
+        }
+    };
+    let describe = async |asked: DescribeConfigsResource| {
+        let DescribeConfigsResource { resource_type, resource_name, configuration_keys } = asked;
+        let found = found(resource_type, &resource_name).await;
         let (error_code, error_message, mut configs) = match found {
             Ok(configs) => (Code::NONE.0, None, configs),
             Err((code, message)) => (code.0, Some(message), Vec::new()),
@@ -507,7 +565,10 @@ pub(super) fn describe_configs(
     // A resource is described once, however often it is named.
     let mut named = HashSet::new();
     let is_new = |asked: &DescribeConfigsResource| named.insert((asked.resource_type, asked.resource_name.clone()));
-    let results = request.resources.into_iter().filter(is_new).map(describe).collect();
+    let mut results = Vec::with_capacity(request.resources.len());
+    for asked in request.resources.into_iter().filter(is_new) {
+        results.push(describe(asked).await);
+    }
     DescribeConfigsResponse { results, ..Default::default() }
 }
 
@@ -529,6 +590,11 @@ pub(super) async fn alter_configs(
         let what = (asked.resource_type, asked.resource_name.as_str());
         let (error_code, error_message) = match twice.contains(&what) {
             true => (Code::INVALID_REQUEST.0, Some(format!("{} is in the request twice", what.1))),
+            false if asked.resource_type == GROUP => {
+                let settings = asked.configs.iter().map(|config| (config.name.as_str(), config.value.as_deref()));
+                let steps = Steps { begin_anew: true, settings: settings.collect() };
+                alter_group(broker, caller, 33, what.1, request.validate_only, Ok(steps)).await
+            }
             false => alter(broker, caller, 33, what, request.validate_only, draft).await,
         };
         responses.push(AlterConfigsResourceResponse {
@@ -560,6 +626,20 @@ pub(super) async fn incremental_alter_configs(
         let what = (asked.resource_type, asked.resource_name.as_str());
         let (error_code, error_message) = match twice.contains(&what) {
             true => (Code::INVALID_REQUEST.0, Some(format!("{} is in the request twice", what.1))),
+            false if asked.resource_type == GROUP => {
+                let settings = asked.configs.iter().map(|config| {
+                    let name = config.name.as_str();
+                    match (config.config_operation, &config.value) {
+                        (SET, Some(value)) => Ok((name, Some(value.as_str()))),
+                        (DELETE, _) => Ok((name, None)),
+                        (SET, None) => Err((Code::INVALID_REQUEST, format!("{name}: a value is missing"))),
+                        _ => Err(wrong(format!("{name} is no list: nothing is appended to it or taken from it"))),
+                    }
+                });
+                let steps = settings.collect::<Result<_, _>>();
+                let steps = steps.map(|settings| Steps { begin_anew: false, settings });
+                alter_group(broker, caller, 44, what.1, request.validate_only, steps).await
+            }
             false => alter(broker, caller, 44, what, request.validate_only, draft).await,
         };
         responses.push(IncrementalResourceResponse {
@@ -617,7 +697,7 @@ pub(super) fn describe_client_quotas(
     DescribeClientQuotasResponse { error_code, error_message: None, ..Default::default() }
 }
 
-pub(super) fn list_config_resources(
+pub(super) async fn list_config_resources(
     broker: &Broker,
     caller: &Caller,
     request: ListConfigResourcesRequest,
@@ -637,6 +717,16 @@ pub(super) fn list_config_resources(
     }
     if is_asked(BROKER) {
         config_resources.push(ConfigResource { resource_name: NODE_ID.to_string(), resource_type: BROKER });
+    }
+    if is_asked(GROUP) {
+        let groups = match share::set_groups(broker).await {
+            Ok(groups) => groups,
+            Err(error) => {
+                return ListConfigResourcesResponse { error_code: errors::code(&error).0, ..Default::default() };
+            }
+        };
+        let named = |resource_name| ConfigResource { resource_name, resource_type: GROUP };
+        config_resources.extend(groups.into_iter().map(named));
     }
     ListConfigResourcesResponse { config_resources, ..Default::default() }
 }

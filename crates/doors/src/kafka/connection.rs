@@ -17,6 +17,7 @@ use super::map::{self, Attempts, Caller, Leaving, Refusal};
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, Produced};
 use super::security::Login;
+use super::share::{self, SHARE_FETCH, ShareConnection, ShareSessions};
 
 /// Where a peer without an address is: on this machine.
 const LOCALHOST: &str = "localhost";
@@ -28,6 +29,7 @@ pub(super) struct KafkaHandler {
     /// Where clients are told to connect, if not where they did.
     pub(super) advertised: Option<(String, u16)>,
     pub(super) budget: FetchBudget,
+    pub(super) shares: Arc<ShareSessions>,
     /// Whether clients have to say who they are.
     pub(super) is_login_required: bool,
 }
@@ -40,6 +42,8 @@ pub(super) struct Session {
     /// Who it is.
     login: Rc<Login>,
     leaving: Rc<Leaving>,
+    /// With it what its members of share groups have goes back.
+    shares: Rc<ShareConnection>,
     wakes: Wakes,
     /// Records were refused of which nobody asked to hear. The connection ends, as it does in Kafka: only so does the
     /// client learn that it has to look anew where its topics are.
@@ -67,6 +71,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             advertised,
             login,
             leaving: Rc::default(),
+            shares: Rc::new(ShareConnection::new(self.shares.clone(), Arc::downgrade(&self.broker))),
             wakes: Wakes::default(),
             has_lost: false,
         }
@@ -103,6 +108,19 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                         // It may have waited, and whoever was let in is let go of meanwhile.
                         match login.lets_pass(&broker, FETCH) {
                             true => Answer::Fetched(fetched),
+                            false => Answer::Silence,
+                        }
+                    }
+                    .boxed_local(),
+                ))
+            }
+            Body::Control(Request::ShareFetch(request)) => {
+                let (broker, budget, login) = (self.broker.clone(), self.budget.clone(), session.login.clone());
+                Reply::Alone(once(
+                    async move {
+                        let fetched = share::fetch(&broker, &budget, &caller, request).await;
+                        match login.lets_pass(&broker, SHARE_FETCH) {
+                            true => Answer::Shared(fetched),
                             false => Answer::Silence,
                         }
                     }
@@ -177,7 +195,8 @@ impl Session {
 
     fn caller(&self, client: String, version: i16) -> Caller {
         let (user, host) = (self.login.user(), host_of(&self.peer));
-        Caller { client, user, host, advertised: self.advertised.clone(), version, leaving: self.leaving.clone() }
+        let (leaving, shares) = (self.leaving.clone(), self.shares.clone());
+        Caller { client, user, host, advertised: self.advertised.clone(), version, leaving, shares }
     }
 }
 

@@ -5,7 +5,7 @@ use engine::{Error, ErrorKind};
 use net::service::{Fault, FaultKind};
 
 /// What went wrong, in Kafka's numbers. 0 is nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Code(pub i16);
 
 impl Code {
@@ -72,7 +72,11 @@ impl Code {
     pub const STALE_MEMBER_EPOCH: Self = Self(113);
     pub const MISMATCHED_ENDPOINT_TYPE: Self = Self(114);
     pub const UNSUPPORTED_ENDPOINT_TYPE: Self = Self(115);
+    pub const INVALID_RECORD_STATE: Self = Self(121);
+    pub const SHARE_SESSION_NOT_FOUND: Self = Self(122);
+    pub const INVALID_SHARE_SESSION_EPOCH: Self = Self(123);
     pub const INVALID_REGULAR_EXPRESSION: Self = Self(128);
+    pub const SHARE_SESSION_LIMIT_REACHED: Self = Self(133);
 }
 
 /// The one mapping of why a group refuses.

@@ -148,15 +148,25 @@ impl FetchBudget {
 
     /// A permit for these batches; `None` where others have not read theirs yet.
     pub(super) fn acquire(&self, found: &[Result<Fetched>]) -> Option<OwnedSemaphorePermit> {
-        self.0.units.clone().try_acquire_many_owned(units(found)).ok()
+        self.acquire_bytes(bytes(found))
+    }
+
+    /// The same for batches of so many bytes.
+    pub(super) fn acquire_bytes(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        self.0.units.clone().try_acquire_many_owned(units(bytes)).ok()
     }
 
     /// Returns when there is room for as much, or was not for so long.
     pub(super) async fn wait(&self, found: Vec<Result<Fetched>>) {
-        self.0.waits.add(1);
-        let units = units(&found);
+        let bytes = bytes(&found);
         // What waits holds no batches.
         drop(found);
+        self.wait_bytes(bytes).await;
+    }
+
+    pub(super) async fn wait_bytes(&self, bytes: usize) {
+        self.0.waits.add(1);
+        let units = units(bytes);
         // Whoever comes next takes what is given back here.
         drop(tokio::time::timeout(BUDGET_WAIT, self.0.units.acquire_many(units)).await);
     }
@@ -177,20 +187,27 @@ impl FetchBudget {
     }
 }
 
-fn units(found: &[Result<Fetched>]) -> u32 {
-    let bytes: usize = found.iter().flatten().flat_map(|found| &found.batches).map(RecordBatch::len).sum();
+fn bytes(found: &[Result<Fetched>]) -> usize {
+    found.iter().flatten().flat_map(|found| &found.batches).map(RecordBatch::len).sum()
+}
+
+fn units(bytes: usize) -> u32 {
     bytes.div_ceil(BUDGET_UNIT_BYTES) as u32
 }
 
 /// The batches of an answer on their way out, of which so many are to come.
-struct Batches {
+pub(super) struct Batches {
     left: usize,
     permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Batches {
+    pub(super) fn new(left: usize, permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self { left, permit }
+    }
+
     /// The last one takes the permit with it: both go when it is written.
-    fn put(&mut self, bytes: Bytes, out: &mut Out) {
+    pub(super) fn put(&mut self, bytes: Bytes, out: &mut Out) {
         self.left -= 1;
         match self.permit.take_if(|_| self.left == 0) {
             Some(permit) => out.put_shared(Bytes::from_owner(Charged { bytes, _permit: permit })),
@@ -218,7 +235,7 @@ impl FetchAnswer {
     pub(super) fn encode(self, version: i16, out: &mut Out) {
         let all = self.topics.iter().flat_map(|(_, partitions)| partitions);
         let left = all.filter_map(|(_, fetched)| fetched.as_ref().ok()).map(|found| found.batches.len()).sum();
-        let mut batches = Batches { left, permit: self.permit };
+        let mut batches = Batches::new(left, self.permit);
         let is_flexible = version >= 12;
         {
             let mut head = Write::new(out.buf(), is_flexible);

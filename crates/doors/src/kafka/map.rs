@@ -21,6 +21,7 @@ use super::log;
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
 use super::security;
+use super::share::{self, ShareConnection};
 use super::topics;
 use super::transactions;
 
@@ -43,6 +44,8 @@ pub(super) struct Caller {
     pub version: i16,
     /// Whether the broker goes away: then nobody waits for others any more.
     pub leaving: Rc<Leaving>,
+    /// What it takes messages of share groups with.
+    pub shares: Rc<ShareConnection>,
 }
 
 /// Whether the broker goes away.
@@ -244,6 +247,12 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::DescribeGroups(r) => A::DescribeGroups(groups::describe(broker, who, r).await),
         Q::ConsumerGroupDescribe(r) => A::ConsumerGroupDescribe(groups::describe_consumer(broker, who, r).await),
         Q::DeleteGroups(r) => A::DeleteGroups(groups::delete(broker, who, r).await),
+        Q::ShareGroupHeartbeat(r) => A::ShareGroupHeartbeat(share::heartbeat(broker, who, r).await),
+        Q::ShareGroupDescribe(r) => A::ShareGroupDescribe(share::describe(broker, who, r).await),
+        Q::ShareAcknowledge(r) => A::ShareAcknowledge(share::acknowledge(broker, who, r).await),
+        Q::DescribeShareGroupOffsets(r) => A::DescribeShareGroupOffsets(share::describe_offsets(broker, who, r).await),
+        Q::AlterShareGroupOffsets(r) => A::AlterShareGroupOffsets(share::alter_offsets(broker, who, r).await),
+        Q::DeleteShareGroupOffsets(r) => A::DeleteShareGroupOffsets(share::delete_offsets(broker, who, r).await),
         Q::InitProducerId(r) => A::InitProducerId(transactions::init_producer(broker, who, r).await),
         Q::AddPartitionsToTxn(r) => A::AddPartitionsToTxn(transactions::add_partitions(broker, who, r).await),
         Q::AddOffsetsToTxn(r) => A::AddOffsetsToTxn(transactions::add_offsets(broker, who, r).await),
@@ -262,13 +271,13 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::ListPartitionReassignments(r) => {
             A::ListPartitionReassignments(admin::list_partition_reassignments(broker, who, r))
         }
-        Q::DescribeConfigs(r) => A::DescribeConfigs(configs::describe_configs(broker, who, r)),
+        Q::DescribeConfigs(r) => A::DescribeConfigs(configs::describe_configs(broker, who, r).await),
         Q::AlterConfigs(r) => A::AlterConfigs(configs::alter_configs(broker, who, r).await),
         Q::IncrementalAlterConfigs(r) => {
             A::IncrementalAlterConfigs(configs::incremental_alter_configs(broker, who, r).await)
         }
         Q::DescribeClientQuotas(r) => A::DescribeClientQuotas(configs::describe_client_quotas(broker, who, r)),
-        Q::ListConfigResources(r) => A::ListConfigResources(configs::list_config_resources(broker, who, r)),
+        Q::ListConfigResources(r) => A::ListConfigResources(configs::list_config_resources(broker, who, r).await),
         Q::DescribeAcls(r) => A::DescribeAcls(acls::describe_acls(broker, who, r).await),
         Q::CreateAcls(r) => A::CreateAcls(acls::create_acls(broker, who, r).await),
         Q::DeleteAcls(r) => A::DeleteAcls(acls::delete_acls(broker, who, r).await),
@@ -278,6 +287,8 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::AlterUserScramCredentials(r) => {
             A::AlterUserScramCredentials(security::alter_user_scram_credentials(broker, who, r).await)
         }
-        Q::SaslHandshake(_) | Q::SaslAuthenticate(_) => unreachable!("invariant: the connection answers them itself"),
+        Q::SaslHandshake(_) | Q::SaslAuthenticate(_) | Q::ShareFetch(_) => {
+            unreachable!("invariant: the connection answers them itself")
+        }
     }
 }

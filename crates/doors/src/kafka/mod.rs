@@ -15,6 +15,7 @@ pub mod messages;
 mod parse;
 mod produce;
 mod security;
+mod share;
 mod topics;
 mod transactions;
 mod write;
@@ -35,6 +36,7 @@ pub use codec::check_request;
 use codec::{FRAME_BYTES_MAX, KafkaProtocol, LENGTH_BYTES};
 use connection::KafkaHandler;
 use fetch::FetchBudget;
+use share::ShareSessions;
 
 /// Requests of one connection that may wait for their answers: batches that are on their way to the disk.
 const REQUESTS_PER_CONNECTION_MAX: usize = 1024;
@@ -91,10 +93,14 @@ pub fn open(
     let budget = FetchBudget::new(FETCHED_BYTES_MAX);
     let exposed = budget.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
+    let shares = Arc::new(ShareSessions::default());
+    let exposed = shares.clone();
+    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     let handler = KafkaHandler {
         broker,
         advertised: settings.advertised.clone(),
         budget,
+        shares,
         is_login_required: settings.is_login_required,
     };
     let service = Service::new(KafkaProtocol, handler, service_settings);

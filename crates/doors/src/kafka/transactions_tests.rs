@@ -1,5 +1,7 @@
 //! What Kafka's clients hear of transactions, request by request.
 
+use std::sync::Weak;
+
 use engine::record::Producer;
 use engine::security::UserName;
 use engine::{Acks, BatchBuilder, Codec, TopicSettings};
@@ -8,6 +10,7 @@ use tokio::runtime::Handle;
 use super::super::messages::add_partitions_to_txn::AddPartitionsToTxnTopic;
 use super::super::messages::describe_producers::TopicRequest;
 use super::super::messages::txn_offset_commit::TxnOffsetCommitRequestTopic;
+use super::super::share::ShareConnection;
 use super::*;
 
 async fn broker() -> Arc<Broker> {
@@ -24,6 +27,7 @@ fn caller(version: i16) -> Caller {
         advertised: ("localhost".into(), 9092),
         version,
         leaving: Default::default(),
+        shares: ShareConnection::new(Arc::default(), Weak::new()).into(),
     }
 }
 

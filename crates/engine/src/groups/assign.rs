@@ -6,6 +6,7 @@ use std::str::FromStr;
 use super::MemberId;
 use crate::error::{Error, Result};
 use crate::ids::{PartitionId, TopicName, TopicPartition};
+use crate::pattern::Pattern;
 
 /// The partitions of each member.
 pub type Assignment = BTreeMap<MemberId, BTreeSet<TopicPartition>>;
@@ -68,6 +69,28 @@ pub(super) struct Subscriber<'a> {
     /// What orders members for `range`: the same after a restart where it is an instance id.
     pub rank: &'a str,
     pub topics: BTreeSet<TopicName>,
+}
+
+impl<'a> Subscriber<'a> {
+    /// One that subscribes to what these patterns mean of the topics.
+    pub(super) fn new(
+        id: &'a MemberId,
+        rank: &'a str,
+        patterns: &[Pattern],
+        topics: &BTreeMap<TopicName, u32>,
+    ) -> Self {
+        let mut subscribed = BTreeSet::new();
+        for pattern in patterns {
+            match pattern {
+                Pattern::Topic(name) if topics.contains_key(name) => drop(subscribed.insert(name.clone())),
+                Pattern::Topic(_) => {}
+                Pattern::Wildcard(_) | Pattern::Rule(_) => {
+                    subscribed.extend(topics.keys().filter(|topic| pattern.matches(topic)).cloned())
+                }
+            }
+        }
+        Self { id, rank, topics: subscribed }
+    }
 }
 
 fn range(topics: &BTreeMap<TopicName, u32>, members: &[Subscriber<'_>]) -> Assignment {

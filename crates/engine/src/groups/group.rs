@@ -489,8 +489,8 @@ impl Group {
         debug_assert!(self.saved.is_some_and(|saved| self.epoch < saved.epoch_bound), "invariant: saved beforehand");
         self.epoch += 1;
         self.version += 1;
-        let subscriber = |(id, member)| Subscriber::new(id, member, &self.topics);
-        let subscribers: Vec<Subscriber<'_>> = self.members.iter().map(subscriber).collect();
+        let subscribers = self.members.iter().map(|(id, member)| member.subscriber(id, &self.topics));
+        let subscribers: Vec<Subscriber<'_>> = subscribers.collect();
         self.target = self.assignor().assign(&self.topics, &subscribers, &self.target);
     }
 
@@ -734,24 +734,12 @@ impl Group {
     }
 }
 
-impl<'a> Subscriber<'a> {
-    fn new(id: &'a MemberId, member: &'a Member, topics: &BTreeMap<TopicName, u32>) -> Self {
-        let rank = member.instance.as_ref().map_or(id.as_str(), InstanceId::as_str);
-        let mut subscribed = BTreeSet::new();
-        for pattern in &member.topics {
-            match pattern {
-                Pattern::Topic(name) if topics.contains_key(name) => drop(subscribed.insert(name.clone())),
-                Pattern::Topic(_) => {}
-                Pattern::Wildcard(_) | Pattern::Rule(_) => {
-                    subscribed.extend(topics.keys().filter(|topic| pattern.matches(topic)).cloned())
-                }
-            }
-        }
-        Self { id, rank, topics: subscribed }
-    }
-}
-
 impl Member {
+    fn subscriber<'a>(&'a self, id: &'a MemberId, topics: &BTreeMap<TopicName, u32>) -> Subscriber<'a> {
+        let rank = self.instance.as_ref().map_or(id.as_str(), InstanceId::as_str);
+        Subscriber::new(id, rank, &self.topics, topics)
+    }
+
     fn subscribes(&self, topic: &TopicName) -> bool {
         self.topics.iter().any(|pattern| pattern.matches(topic))
     }

@@ -18,6 +18,7 @@ mod classic_api;
 mod group;
 mod offsets;
 mod record;
+mod share;
 mod shared;
 mod status;
 mod wait;
@@ -38,6 +39,7 @@ pub use classic_api::{
 pub use group::{Committer, Group, Identity, Join, Now, Turn};
 pub use offsets::{Change, Committed, NO_LEADER_EPOCH};
 pub use record::{OffsetsRecord, SavedGroup};
+pub use share::{ShareGroup, ShareJoin, ShareMember};
 pub use status::{ClassicStatus, GroupState, MemberState, MemberStatus};
 
 /// The topic that holds the committed offsets and the epochs of all groups.

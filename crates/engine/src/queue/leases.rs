@@ -294,7 +294,19 @@ impl Queue {
     }
 
     /// Gives out up to `max` messages until `lease_ms` from now. Where messages have groups, `look` says which.
-    pub fn take(&mut self, now_ms: u64, max: usize, lease_ms: u64, mut look: impl FnMut(Offset) -> Look) -> Taken {
+    pub fn take(&mut self, now_ms: u64, max: usize, lease_ms: u64, look: impl FnMut(Offset) -> Look) -> Taken {
+        self.take_before(Offset::MAX, now_ms, max, lease_ms, look)
+    }
+
+    /// The same, and nothing from `until` on that nobody was ever given.
+    pub fn take_before(
+        &mut self,
+        until: Offset,
+        now_ms: u64,
+        max: usize,
+        lease_ms: u64,
+        mut look: impl FnMut(Offset) -> Look,
+    ) -> Taken {
         self.expire(now_ms);
         let leases = Vec::with_capacity(self.undone().min(max as u64) as usize);
         let (mut taken, mut passed) = (Taken { leases, ..Taken::default() }, 0);
@@ -304,7 +316,7 @@ impl Queue {
             if taken.is_full {
                 break;
             }
-            let Some(Picked { offset, group, is_new }) = self.pick(&mut look, &mut taken, &mut passed) else {
+            let Some(Picked { offset, group, is_new }) = self.pick(until, &mut look, &mut taken, &mut passed) else {
                 break;
             };
             let known = if is_new { None } else { self.drop_entry(offset) };
@@ -356,12 +368,18 @@ impl Queue {
     }
 
     /// The message that is next; it waits in no line any more.
-    fn pick(&mut self, look: &mut impl FnMut(Offset) -> Look, taken: &mut Taken, passed: &mut usize) -> Option<Picked> {
+    fn pick(
+        &mut self,
+        until: Offset,
+        look: &mut impl FnMut(Offset) -> Look,
+        taken: &mut Taken,
+        passed: &mut usize,
+    ) -> Option<Picked> {
         let waiting = |(offset, group)| Picked { offset, group, is_new: false };
         if let Some(first) = self.line.first(false) {
             return Some(waiting(first));
         }
-        while self.next < self.end {
+        while self.next < self.end.min(until) {
             if *passed >= PASSED_PER_LOOK_MAX {
                 taken.is_cut = true;
                 return None;
@@ -413,6 +431,12 @@ impl Queue {
             self.counts.delayed -= 1;
             self.put(offset, Entry { group, ..entry });
         }
+    }
+
+    /// Whether the lease still runs, and how often its message was given out.
+    pub fn held(&self, offset: Offset, lease: u64, now_ms: u64) -> Option<u32> {
+        let entry = self.entries.get(&offset).filter(|entry| entry.lease == lease && entry.phase == Phase::Leased)?;
+        (entry.due_ms > now_ms).then_some(entry.attempts)
     }
 
     /// A message is done with. Says whether it was there.

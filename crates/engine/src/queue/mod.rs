@@ -20,6 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::groups::GroupName;
 use crate::ids::TopicName;
 
 pub use dedup::{DEDUP_WINDOW_MS, Dedup};
@@ -47,7 +48,12 @@ pub const RETENTION_MS_MAX: u64 = 31 * 24 * 3_600_000;
 /// Leases of one queue in one partition.
 pub const IN_FLIGHT_MAX: u32 = 1_000_000;
 
-/// The name of a queue. It follows the rules of the names of topics.
+/// What names of topics do not have: the names of the queues of share groups begin with it.
+const SHARE_PREFIX: &str = "_share/";
+/// Between the topic, which does not have it either, and the group.
+const SHARE_SEPARATOR: char = '/';
+
+/// The name of a queue. It follows the rules of the names of topics, unless it is that of a share group.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueName(Arc<str>);
 
@@ -59,6 +65,32 @@ impl QueueName {
             true => Err(Error::invalid(format!("queue name '{name}' is one of the broker's own"))),
             false => Ok(Self(Arc::from(name))),
         }
+    }
+
+    /// The name of the queue of a share group over a topic. No other queue can have it.
+    pub fn of_share(group: &GroupName, topic: &TopicName) -> Self {
+        Self(Arc::from(format!("{SHARE_PREFIX}{topic}{SHARE_SEPARATOR}{group}")))
+    }
+
+    /// The share group whose queue this is.
+    pub fn share_group(&self) -> Option<GroupName> {
+        let (_, group) = self.0.strip_prefix(SHARE_PREFIX)?.split_once(SHARE_SEPARATOR)?;
+        GroupName::parse(group).ok()
+    }
+
+    /// Whether it is the broker's own, and is not shown among the queues of users.
+    pub fn is_internal(&self) -> bool {
+        Self::is_internal_name(&self.0)
+    }
+
+    pub fn is_internal_name(name: &str) -> bool {
+        name.starts_with(SHARE_PREFIX)
+    }
+
+    /// A name as it was kept.
+    fn kept(name: &str) -> Result<Self> {
+        let kept = Self(Arc::from(name));
+        if kept.share_group().is_some() { Ok(kept) } else { Self::parse(name) }
     }
 
     pub fn as_str(&self) -> &str {

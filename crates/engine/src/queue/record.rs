@@ -133,7 +133,7 @@ impl QueueRecord {
         }
         let record = match kind {
             KEY_QUEUE => {
-                let name = QueueName::parse(key.text()?)?;
+                let name = QueueName::kept(key.text()?)?;
                 let definition = value.as_mut().map(|value| value.definition(name.clone())).transpose()?;
                 Self::Queue { name, definition: definition.map(Box::new) }
             }
@@ -272,6 +272,16 @@ impl Fields<'_> {
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
+    use crate::groups::GroupName;
+
+    /// With a name of a group that a queue of a user could not have.
+    fn of_share_group() -> QueueName {
+        let group = GroupName::parse("a/b c").expect("a name");
+        let name = QueueName::of_share(&group, &TopicName::parse("t").expect("a name"));
+        assert_eq!((name.share_group(), name.is_internal()), (Some(group), true));
+        QueueName::parse(name.as_str()).expect_err("no name of a user's");
+        name
+    }
 
     fn records() -> Vec<QueueRecord> {
         let name = QueueName::parse("orders.fifo").expect("a name");
@@ -308,6 +318,7 @@ mod tests {
         vec![
             QueueRecord::Queue { name: name.clone(), definition: Some(Box::new(definition)) },
             QueueRecord::Queue { name, definition: None },
+            QueueRecord::Queue { name: of_share_group(), definition: None },
             QueueRecord::Entry { queue: 7, partition: 1, offset: 1 << 40, entry: Some(entry) },
             QueueRecord::Entry { queue: 7, partition: 1, offset: 3, entry: None },
             QueueRecord::Cursor { queue: 7, partition: 0, cursor: Some(Cursor { next: 12, has_delays: true }) },

@@ -23,7 +23,7 @@ use super::messages::{decode_embedded, encode_embedded};
 pub(super) use classic::{heartbeat, join, leave, sync};
 pub(super) use consumer::consumer_heartbeat;
 pub(super) use offsets::{commit, delete_offsets, fetch};
-pub(super) use shown::{delete, describe, describe_consumer, list};
+pub(super) use shown::{client_host, delete, describe, describe_consumer, list};
 
 /// The keys of the requests.
 const OFFSET_COMMIT: i16 = 8;
@@ -43,13 +43,13 @@ const CONSUMERS: &str = "consumer";
 /// The version in which the broker writes what is embedded: every client reads it.
 const EMBEDDED_VERSION: i16 = 0;
 
-type Outcome<T> = Result<T, Refused>;
+pub(super) type Outcome<T> = Result<T, Refused>;
 
 /// Why something of a group was not done.
 #[derive(Clone, Debug)]
-struct Refused {
-    code: Code,
-    message: String,
+pub(super) struct Refused {
+    pub code: Code,
+    pub message: String,
 }
 
 impl From<GroupError> for Refused {
@@ -72,13 +72,13 @@ impl From<Code> for Refused {
 }
 
 /// The group, where the caller may use the API with this key on it.
-fn group_for(broker: &Broker, caller: &Caller, key: i16, name: &str) -> Outcome<GroupName> {
+pub(super) fn group_for(broker: &Broker, caller: &Caller, key: i16, name: &str) -> Outcome<GroupName> {
     caller.may_use(broker, key, &Resource::group(name))?;
     GroupName::parse(name).map_err(|error| Refused { code: Code::INVALID_GROUP_ID, message: error.message })
 }
 
 /// What cannot be an id is nobody's.
-fn member_id(id: &str) -> Outcome<MemberId> {
+pub(super) fn member_id(id: &str) -> Outcome<MemberId> {
     MemberId::parse(id).map_err(|error| GroupError { reason: Reason::UnknownMember, error }.into())
 }
 
@@ -91,7 +91,7 @@ fn identity(member: &str, instance: Option<&str>) -> Outcome<Identity> {
 }
 
 /// Each name once: an answer is no longer than what is asked about.
-fn distinct(names: Vec<String>) -> impl Iterator<Item = String> {
+pub(super) fn distinct(names: Vec<String>) -> impl Iterator<Item = String> {
     let mut seen = BTreeSet::new();
     names.into_iter().filter(move |name| seen.insert(name.clone()))
 }
@@ -117,7 +117,7 @@ fn partitions_of<'a>(topics: impl IntoIterator<Item = (&'a str, &'a [i32])>) -> 
 }
 
 /// Partitions in the order of their topics, by topic.
-fn by_topic(partitions: impl IntoIterator<Item = TopicPartition>) -> Vec<(TopicName, Vec<i32>)> {
+pub(super) fn by_topic(partitions: impl IntoIterator<Item = TopicPartition>) -> Vec<(TopicName, Vec<i32>)> {
     let mut topics: Vec<(TopicName, Vec<i32>)> = Vec::new();
     for TopicPartition { topic, partition } in partitions {
         match topics.last_mut() {

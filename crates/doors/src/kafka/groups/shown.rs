@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use broker::{Broker, ClassicInfo, GroupMember, GroupStatus};
 use bytes::Bytes;
-use engine::groups::{ClassicPhase, GroupState};
+use engine::groups::{ClassicPhase, GroupState, Reason};
 use engine::security::Resource;
 use engine::{Pattern, TopicName, TopicPartition};
 
@@ -22,6 +22,7 @@ use super::super::messages::describe_groups::{
 };
 use super::super::messages::list_groups::{ListGroupsRequest, ListGroupsResponse, ListedGroup};
 use super::super::messages::{Uuid, encode_embedded};
+use super::super::share;
 use super::{
     CONSUMER_GROUP_DESCRIBE, CONSUMERS, DELETE_GROUPS, DESCRIBE_GROUPS, EMBEDDED_VERSION, LIST_GROUPS, Outcome,
     Refused, by_topic, distinct, group_for, write_share,
@@ -30,6 +31,9 @@ use super::{
 /// Who shares out.
 const CLASSIC: &str = "Classic";
 const CONSUMER: &str = "Consumer";
+const SHARE: &str = "Share";
+/// What members do of a share group.
+const SHARERS: &str = "share";
 /// The state of a group that is not there.
 const DEAD: &str = "Dead";
 /// The first version that says that a group is not there.
@@ -59,30 +63,40 @@ pub(in super::super) async fn list(
     caller: &Caller,
     request: ListGroupsRequest,
 ) -> ListGroupsResponse {
-    let mut groups = match broker.group_states().await {
+    let groups = match all(broker).await {
         Ok(groups) => groups,
-        Err(refused) => {
-            return ListGroupsResponse { error_code: Refused::from(refused).code.0, ..Default::default() };
-        }
+        Err(refused) => return ListGroupsResponse { error_code: refused.code.0, ..Default::default() },
     };
     let is_wanted = |wanted: &[String], name: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))
     };
-    groups.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));
     // Who may see the cluster sees all.
     let may_see_all = caller.may_use(broker, LIST_GROUPS, &Resource::CLUSTER).is_ok();
     let may_see = |name: &str| may_see_all || caller.may_use(broker, LIST_GROUPS, &Resource::group(name)).is_ok();
-    let groups = groups.into_iter().filter(|(name, ..)| may_see(name.as_str()));
-    let groups = groups.map(|(name, state, classic)| ListedGroup {
+    let groups = groups.into_iter().filter(|group| may_see(&group.group_id));
+    let groups = groups.filter(|group| {
+        is_wanted(&request.states_filter, &group.group_state) && is_wanted(&request.types_filter, &group.group_type)
+    });
+    ListGroupsResponse { groups: groups.collect(), ..Default::default() }
+}
+
+/// All groups of all kinds, in the order of their names.
+async fn all(broker: &Arc<Broker>) -> Outcome<Vec<ListedGroup>> {
+    let consumers = broker.group_states().await?.into_iter().map(|(name, state, classic)| ListedGroup {
         group_state: state_name(state, classic.as_ref()).into(),
         group_type: type_name(state, classic.as_ref()).into(),
         protocol_type: classic.map_or_else(|| CONSUMERS.into(), |classic| classic.protocol_type),
         group_id: name.to_string(),
     });
-    let groups = groups.filter(|group| {
-        is_wanted(&request.states_filter, &group.group_state) && is_wanted(&request.types_filter, &group.group_type)
+    let shares = share::states(broker).await?.into_iter().map(|(name, state)| ListedGroup {
+        group_state: state.into(),
+        group_type: SHARE.into(),
+        protocol_type: SHARERS.into(),
+        group_id: name.to_string(),
     });
-    ListGroupsResponse { groups: groups.collect(), ..Default::default() }
+    let mut groups: Vec<ListedGroup> = consumers.chain(shares).collect();
+    groups.sort_unstable_by(|a, b| a.group_id.cmp(&b.group_id));
+    Ok(groups)
 }
 
 pub(in super::super) async fn describe(
@@ -142,7 +156,7 @@ fn described(status: GroupStatus) -> DescribedGroup {
 }
 
 /// Kafka writes the address of a client so.
-fn client_host(host: &str) -> String {
+pub(in super::super) fn client_host(host: &str) -> String {
     format!("/{host}")
 }
 
@@ -246,7 +260,11 @@ pub(in super::super) async fn delete(
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in request.groups_names {
         let deleted = match group_for(broker, caller, DELETE_GROUPS, &group_id) {
-            Ok(name) => broker.delete_group(&name).await.map_err(Refused::from),
+            Ok(name) => match broker.delete_group(&name).await {
+                Err(refused) if refused.reason == Reason::NoSuchGroup => broker.delete_share_group(&name).await,
+                deleted => deleted,
+            }
+            .map_err(Refused::from),
             Err(refused) => Err(refused),
         };
         let error_code = deleted.err().map_or(Code::NONE, |refused| refused.code).0;

@@ -109,6 +109,16 @@ impl<T: Sample> Sample for Option<T> {
     }
 }
 
+/// Versions, by their keys, and fields that the other implementation does not have yet.
+const NEWER_VERSIONS: [(i16, i16); 3] = [(78, 2), (79, 2), (90, 1)];
+const NEWER_FIELDS: [&str; 5] = [
+    "ShareFetchRequest.share_acquire_mode",
+    "ShareFetchRequest.is_renew_ack",
+    "ShareAcknowledgeRequest.is_renew_ack",
+    "ShareAcknowledgeResponse.acquisition_lock_timeout_ms",
+    "DescribeShareGroupOffsetsResponsePartition.lag",
+];
+
 /// What one message is here and there, whichever of the two kinds it is.
 struct Pair {
     name: String,
@@ -132,7 +142,7 @@ fn for_each_pair(mut check: impl FnMut(Pair)) {
         for request in Request::samples(random) {
             let api = api(request.key()).expect("it is served");
             let key = ApiKey::try_from(api.key).expect("it is known there");
-            for version in api.version_min..=api.version_max {
+            for version in known_there(api, key) {
                 let name = format!("request of {} version {version}", api.name);
                 let bytes = encoded(|out| request.encode(version, out));
                 let here = Request::decode(api.key, version, &mut Reader::new(bytes.clone())).expect(&name);
@@ -155,7 +165,7 @@ fn for_each_pair(mut check: impl FnMut(Pair)) {
         for response in Response::samples(random) {
             let api = api(response.key()).expect("it is served");
             let key = ApiKey::try_from(api.key).expect("it is known there");
-            for version in api.version_min..=api.version_max {
+            for version in known_there(api, key) {
                 let name = format!("response of {} version {version}", api.name);
                 let bytes = encoded(|out| response.encode(version, out));
                 let here = Response::decode(api.key, version, &mut Reader::new(bytes.clone())).expect(&name);
@@ -178,6 +188,14 @@ fn for_each_pair(mut check: impl FnMut(Pair)) {
     }
 }
 
+/// The versions that the other implementation has, too.
+fn known_there(api: &Api, key: ApiKey) -> std::ops::RangeInclusive<i16> {
+    let known = key.valid_versions();
+    let is_known = api.version_max <= known.max || NEWER_VERSIONS.contains(&(api.key, api.version_max));
+    assert!(is_known && api.version_min >= known.min, "{} {known:?}", api.name);
+    api.version_min..=api.version_max.min(known.max)
+}
+
 fn encoded(encode: impl FnOnce(&mut BytesMut)) -> Bytes {
     let mut out = BytesMut::new();
     encode(&mut out);
@@ -197,6 +215,7 @@ fn every_message_is_the_same_bytes_and_the_same_values_in_another_implementation
         there.sort_by(|a, b| a.0.cmp(&b.0));
         // What only later versions have.
         there.retain(|(field, _)| here.iter().any(|(known, _)| known == field));
+        here.retain(|(field, _)| !NEWER_FIELDS.contains(&field.as_str()));
         assert_eq!(here, there, "{name}");
         count += 1;
     });

@@ -27,6 +27,7 @@ use crate::server::{Launch, Server};
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
+const GROUP: i8 = 32;
 
 fn wanted(name: &str, partitions: i32, replicas: i16, configs: &[(&str, &str)]) -> CreatableTopic {
     let config = |(name, value): &(&str, &str)| {
@@ -258,13 +259,25 @@ async fn settings_are_described_with_where_they_come_from() {
         assert_eq!(of("log.retention.ms").value.as_deref(), Some("3600000"));
         assert!(configs.iter().all(|config| config.read_only));
     }
-    for (kind, name, code) in [(TOPIC, "none", 3), (BROKER, "7", 42), (99, "x", 42), (32, "group", 0)] {
+    for (kind, name, code) in [(TOPIC, "none", 3), (BROKER, "7", 42), (99, "x", 42), (16, "client", 0)] {
         let response = raw.call(4, ask(kind, name)).await;
         assert_eq!((response.results[0].error_code, response.results[0].configs.len()), (code, 0), "{kind} {name}");
     }
+    for (value, source) in [("30000", 5), ("1000", 8)] {
+        let response = raw.call(4, ask(GROUP, "g")).await;
+        let configs = &response.results[0].configs;
+        let of = configs.iter().find(|config| config.name.as_str() == "share.record.lock.duration.ms");
+        let of = of.expect("it is there");
+        assert_eq!((of.value.as_deref(), of.config_source, of.read_only), (Some(value), source, false));
+        let lock = AlterableConfig::default().with_name(of.name.clone()).with_value(Some(text("1000")));
+        let group = AlterConfigsResource::default().with_resource_type(GROUP).with_resource_name(text("g"));
+        let set = IncrementalAlterConfigsRequest::default().with_resources(vec![group.with_configs(vec![lock])]);
+        assert_eq!(raw.call(1, set).await.responses[0].error_code, 0);
+    }
     let response = raw.call(1, ListConfigResourcesRequest::default()).await;
     let named: Vec<_> = response.config_resources.iter().map(|r| (r.resource_type, r.resource_name.as_str())).collect();
-    assert_eq!(named, [(TOPIC, "t"), (BROKER, "1")]);
+    // What is set for groups is kept in the first.
+    assert_eq!(named, [(TOPIC, "_queues"), (TOPIC, "t"), (BROKER, "1"), (GROUP, "g")]);
     assert!(raw.call(0, ListConfigResourcesRequest::default()).await.config_resources.is_empty());
 }
 

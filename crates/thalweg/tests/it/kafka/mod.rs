@@ -5,6 +5,7 @@ mod groups;
 mod produce_fetch;
 pub mod raw;
 mod security;
+mod share;
 mod topics;
 mod transactions;
 mod wrong;

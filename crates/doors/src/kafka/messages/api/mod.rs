@@ -3,6 +3,7 @@
 pub mod add_offsets_to_txn;
 pub mod add_partitions_to_txn;
 pub mod alter_configs;
+pub mod alter_share_group_offsets;
 pub mod alter_user_scram_credentials;
 pub mod api_versions;
 pub mod consumer_group_describe;
@@ -15,6 +16,7 @@ pub mod create_topics;
 pub mod delete_acls;
 pub mod delete_groups;
 pub mod delete_records;
+pub mod delete_share_group_offsets;
 pub mod delete_topics;
 pub mod describe_acls;
 pub mod describe_client_quotas;
@@ -23,6 +25,7 @@ pub mod describe_configs;
 pub mod describe_groups;
 pub mod describe_log_dirs;
 pub mod describe_producers;
+pub mod describe_share_group_offsets;
 pub mod describe_topic_partitions;
 pub mod describe_transactions;
 pub mod describe_user_scram_credentials;
@@ -45,6 +48,10 @@ pub mod offset_fetch;
 pub mod offset_for_leader_epoch;
 pub mod sasl_authenticate;
 pub mod sasl_handshake;
+pub mod share_acknowledge;
+pub mod share_fetch;
+pub mod share_group_describe;
+pub mod share_group_heartbeat;
 pub mod sync_group;
 pub mod txn_offset_commit;
 
@@ -146,5 +153,19 @@ apis! {
             list_config_resources ListConfigResourcesRequest ListConfigResourcesResponse;
         75 DescribeTopicPartitions 0..=0, flexible Some(0),
             describe_topic_partitions DescribeTopicPartitionsRequest DescribeTopicPartitionsResponse;
+        76 ShareGroupHeartbeat 1..=1, flexible Some(0),
+            share_group_heartbeat ShareGroupHeartbeatRequest ShareGroupHeartbeatResponse;
+        77 ShareGroupDescribe 1..=1, flexible Some(0),
+            share_group_describe ShareGroupDescribeRequest ShareGroupDescribeResponse;
+        78 ShareFetch 1..=2, flexible Some(0),
+            share_fetch ShareFetchRequest ShareFetchResponse;
+        79 ShareAcknowledge 1..=2, flexible Some(0),
+            share_acknowledge ShareAcknowledgeRequest ShareAcknowledgeResponse;
+        90 DescribeShareGroupOffsets 0..=1, flexible Some(0),
+            describe_share_group_offsets DescribeShareGroupOffsetsRequest DescribeShareGroupOffsetsResponse;
+        91 AlterShareGroupOffsets 0..=0, flexible Some(0),
+            alter_share_group_offsets AlterShareGroupOffsetsRequest AlterShareGroupOffsetsResponse;
+        92 DeleteShareGroupOffsets 0..=0, flexible Some(0),
+            delete_share_group_offsets DeleteShareGroupOffsetsRequest DeleteShareGroupOffsetsResponse;
     }
 }

@@ -1,0 +1,380 @@
+//! Messages given out in the batches that they came in, each told by its offset: what members of share groups do.
+//!
+//! What a receiver gets here is as long as its lease its own, as anywhere; the broker reads no record for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::producers::AbortedIndex;
+use engine::queue::{Lease, LeaseError, Look, QueueName};
+use engine::{ErrorKind, Offset, PartitionId, RecordBatch, Result};
+use tokio::time::Instant;
+
+use super::{QueueCell, QueueView};
+use crate::broker::Broker;
+use crate::fetch::{FETCH_WAIT_MAX, Isolation, any};
+use crate::log::Log;
+use crate::partition::PartitionCell;
+use crate::timers::now_ms;
+use crate::topics::Topic;
+
+/// Bytes that are read together; a batch that is larger comes alone.
+const READ_BYTES_MAX: usize = 4 << 20;
+
+/// Where messages are acquired.
+#[derive(Clone, Debug)]
+pub struct AcquireFrom {
+    pub queue: QueueName,
+    pub partition: PartitionId,
+}
+
+/// How much is acquired, and on what terms.
+#[derive(Clone, Copy, Debug)]
+pub struct AcquireLimits {
+    /// Of all partitions together; bytes beyond the first batch.
+    pub records_max: usize,
+    pub bytes_max: usize,
+    pub wait: Duration,
+    pub lease_ms: u64,
+    /// How often a message is given out before it is dropped; 0 is no limit.
+    pub attempts_max: u32,
+    /// Leases at a time, in each partition.
+    pub in_flight_max: usize,
+    pub isolation: Isolation,
+}
+
+/// Messages of one partition. They go back as if nobody had had them, unless they are [kept](Self::keep).
+#[derive(Default)]
+pub struct Acquired {
+    /// They may hold others, too, which are not the receiver's.
+    pub batches: Vec<RecordBatch>,
+    held: Option<Held>,
+}
+
+/// Leases that go back when nobody takes them out.
+struct Held {
+    broker: Arc<Broker>,
+    place: Place,
+    leases: Vec<Lease>,
+}
+
+/// One partition of a queue.
+#[derive(Clone)]
+struct Place {
+    cell: Arc<QueueCell>,
+    topic: Arc<Topic>,
+    partition: Arc<PartitionCell>,
+}
+
+/// What becomes of a message that was acquired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settlement {
+    Done,
+    /// It goes to another, or is dropped where it has been given out as often as it may.
+    Back,
+    /// The lease ends so long from now.
+    Held(u64),
+}
+
+/// How far a queue has come in one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePosition {
+    pub partition: PartitionId,
+    /// All before it is done with.
+    pub start: Offset,
+    /// Messages from there on that are not.
+    pub undone: u64,
+}
+
+impl Acquired {
+    /// In the order of their offsets.
+    pub fn leases(&self) -> &[Lease] {
+        self.held.as_ref().map_or(&[], |held| &held.leases)
+    }
+
+    /// They are the receiver's until their lease ends or is settled.
+    pub fn keep(&mut self) -> Vec<Lease> {
+        self.held.take().map_or_else(Vec::new, |mut held| std::mem::take(&mut held.leases))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.leases.is_empty() {
+            return;
+        }
+        let back = |view: &mut QueueView, _: &mut Log| self.leases.iter().for_each(|lease| view.queue.untake(lease));
+        // Of a partition that is gone there is nothing to give back.
+        if let Err(error) = self.broker.change_view(&self.place.partition, self.place.cell.id, back) {
+            tracing::debug!(%error, "what was not given out is gone");
+        }
+        self.place.cell.returned.notify_waiters();
+    }
+}
+
+impl Broker {
+    /// Leases messages of many partitions, in their order. Where there are none it waits for the first.
+    pub async fn acquire(self: &Arc<Self>, from: &[AcquireFrom], limits: &AcquireLimits) -> Vec<Result<Acquired>> {
+        let mut places = Vec::with_capacity(from.len());
+        for from in from {
+            places.push(self.place(&from.queue, from.partition).await);
+        }
+        let deadline = Instant::now() + limits.wait.min(FETCH_WAIT_MAX);
+        loop {
+            let there = || places.iter().flatten();
+            let mut appended: Vec<_> = there().map(|place| place.partition.appended()).collect();
+            let mut returned: Vec<_> = there().map(|place| Box::pin(place.cell.returned.notified())).collect();
+            returned.iter_mut().for_each(|returned| {
+                returned.as_mut().enable();
+            });
+            let (found, due_ms) = self.acquire_now(&places, limits).await;
+            let is_over = |found: &Result<Acquired>| found.as_ref().map_or(true, |found| !found.leases().is_empty());
+            if found.iter().any(is_over) || Instant::now() >= deadline {
+                return found;
+            }
+            let due = due_ms.map(|due_ms| Instant::now() + Duration::from_millis(due_ms.saturating_sub(now_ms())));
+            // That the wait is over is seen above.
+            tokio::select! {
+                () = any(&mut appended) => {}
+                () = any(&mut returned) => {}
+                () = tokio::time::sleep_until(due.map_or(deadline, |due| due.min(deadline))) => {}
+            }
+        }
+    }
+
+    async fn place(&self, queue: &QueueName, partition: PartitionId) -> Result<Place> {
+        let (cell, topic) = self.any_queue_cell(queue.as_str()).await?;
+        let partition = topic.partition(partition)?;
+        Ok(Place { cell, topic, partition })
+    }
+
+    /// What there is now, and when there may be more without an append.
+    async fn acquire_now(
+        self: &Arc<Self>,
+        places: &[Result<Place>],
+        limits: &AcquireLimits,
+    ) -> (Vec<Result<Acquired>>, Option<u64>) {
+        let (mut records, mut bytes, mut due_ms) = (limits.records_max, limits.bytes_max, None);
+        let mut found = Vec::with_capacity(places.len());
+        for place in places {
+            let limits = AcquireLimits { records_max: records, bytes_max: bytes, ..*limits };
+            let acquired = match place {
+                Ok(_) if records == 0 || bytes == 0 => Ok(Acquired::default()),
+                Ok(place) => self.acquire_one(place, &limits, &mut due_ms).await,
+                Err(error) => Err(error.clone()),
+            };
+            if let Ok(acquired) = &acquired {
+                records -= acquired.leases().len();
+                bytes = bytes.saturating_sub(acquired.batches.iter().map(RecordBatch::len).sum());
+            }
+            found.push(acquired);
+        }
+        (found, due_ms)
+    }
+
+    async fn acquire_one(
+        self: &Arc<Self>,
+        place: &Place,
+        limits: &AcquireLimits,
+        due_ms: &mut Option<u64>,
+    ) -> Result<Acquired> {
+        let Place { cell, partition, .. } = place;
+        loop {
+            let until = match limits.isolation {
+                Isolation::Committed => partition.extent().stable_end,
+                Isolation::Uncommitted => Offset::MAX,
+            };
+            let now = now_ms();
+            let ((taken, unseen, due), saved) = self.change_view(partition, cell.id, |view, log| {
+                view.queue.trim(log.extent().start);
+                let leased = view.queue.counts(now).leased as usize;
+                let max = limits.records_max.min(limits.in_flight_max.saturating_sub(leased));
+                let taken = view.queue.take_before(until, now, max, limits.lease_ms, |_| Look::Message(None));
+                (taken, view.unseen(log), view.queue.next_due_ms())
+            })?;
+            drop(saved);
+            *due_ms = [*due_ms, due].into_iter().flatten().min();
+            let is_idle = taken.leases.is_empty();
+            let held = Held { broker: self.clone(), place: place.clone(), leases: taken.leases };
+            let (acquired, done) = self.read_held(held, limits).await?;
+            if !acquired.leases().is_empty() {
+                self.queues_there().counts.received.add(acquired.leases().len() as u64);
+                return Ok(acquired);
+            }
+            if is_idle && unseen.is_some() {
+                self.look_through(cell, partition).await?;
+            } else if done == 0 && !taken.is_cut {
+                return Ok(acquired);
+            }
+            // Much that is for nobody: others are let in between.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The batches of what is held. What is for nobody is done with, which is counted, and what there is no room for
+    /// goes back.
+    async fn read_held(&self, mut held: Held, limits: &AcquireLimits) -> Result<(Acquired, usize)> {
+        held.leases.sort_unstable_by_key(|lease| lease.offset);
+        let partition = held.place.partition.clone();
+        let (mut batches, mut kept, mut done) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut left, mut bytes) = (&held.leases[..], limits.bytes_max);
+        while let Some(first) = left.first().filter(|_| bytes > 0) {
+            let (found, aborted) = match read(&partition, first.offset, bytes, limits.isolation).await {
+                // Retention took it meanwhile.
+                Err(error) if error.kind == ErrorKind::OutOfRange => {
+                    done.extend_from_slice(left);
+                    left = &[];
+                    break;
+                }
+                found => found?,
+            };
+            if found.is_empty() {
+                break;
+            }
+            for batch in found {
+                let (absent, others) = left.split_at(left.partition_point(|lease| lease.offset < batch.base_offset()));
+                done.extend_from_slice(absent);
+                left = others;
+                let count = left.partition_point(|lease| lease.offset < batch.next_offset());
+                if count > 0 && !batches.is_empty() && batch.len() > bytes {
+                    bytes = 0;
+                    break;
+                }
+                let (within, others) = left.split_at(count);
+                left = others;
+                let is_void = batch.is_control() || batch.count() == 0 || aborted.has(&batch);
+                let is_over = |lease: &Lease| limits.attempts_max > 0 && lease.attempts > limits.attempts_max;
+                let before = kept.len();
+                for lease in within {
+                    if is_void || is_over(lease) { done.push(*lease) } else { kept.push(*lease) }
+                }
+                if kept.len() > before {
+                    bytes = bytes.saturating_sub(batch.len());
+                    batches.push(batch);
+                }
+            }
+        }
+        if !done.is_empty() || !left.is_empty() {
+            let now = now_ms();
+            let ((), saved) = self.change_view(&partition, held.place.cell.id, |view, _| {
+                // A lease that was given out just now nobody else can end.
+                done.iter().for_each(|lease| _ = view.queue.ack(lease.offset, lease.lease, now));
+                left.iter().for_each(|lease| view.queue.untake(lease));
+            })?;
+            drop(saved);
+            self.drop_consumed(&held.place.topic, &partition, done.iter().map(|lease| lease.offset));
+        }
+        held.leases = kept;
+        Ok((Acquired { batches, held: Some(held) }, done.len()))
+    }
+
+    /// Decides on messages of one partition that were acquired under these leases: on all of them, or, where one is
+    /// not held any more, on none. It lasts when this is over.
+    pub async fn settle(
+        &self,
+        from: &AcquireFrom,
+        settlements: &[(Offset, u64, Settlement)],
+        attempts_max: u32,
+    ) -> Result<std::result::Result<(), LeaseError>> {
+        let Place { cell, topic, partition } = self.place(&from.queue, from.partition).await?;
+        let now = now_ms();
+        let (settled, saved) = self.change_view(&partition, cell.id, |view, _| {
+            let queue = &mut view.queue;
+            let attempts = settlements.iter().map(|(offset, lease, _)| queue.held(*offset, *lease, now));
+            let attempts = attempts.collect::<Option<Vec<u32>>>().ok_or(LeaseError::Expired)?;
+            for ((offset, lease, how), attempts) in settlements.iter().zip(attempts) {
+                let is_last = attempts_max > 0 && attempts >= attempts_max;
+                match how {
+                    Settlement::Back if !is_last => queue.nack(*offset, *lease, now, Some(0))?,
+                    Settlement::Done | Settlement::Back => drop(queue.ack(*offset, *lease, now)?),
+                    Settlement::Held(lease_ms) => queue.extend(*offset, *lease, now, *lease_ms)?,
+                }
+            }
+            Ok(())
+        })?;
+        cell.returned.notify_waiters();
+        if settled.is_ok() {
+            let count = |is: fn(&Settlement) -> bool| settlements.iter().filter(|(.., how)| is(how)).count() as u64;
+            let counts = &self.queues_there().counts;
+            counts.acked.add(count(|how| *how == Settlement::Done));
+            counts.returned.add(count(|how| *how == Settlement::Back));
+        }
+        if let Some(saved) = saved {
+            saved.lasts().await?;
+        }
+        self.drop_consumed(&topic, &partition, settlements.iter().map(|(offset, ..)| *offset));
+        Ok(settled)
+    }
+
+    /// Whoever acquired these is gone and may never have seen them: what is still held goes back as if it had not
+    /// been given out.
+    pub async fn give_up(&self, from: &AcquireFrom, leases: &[(Offset, u64)]) -> Result<()> {
+        let Place { cell, partition, .. } = self.place(&from.queue, from.partition).await?;
+        let now = now_ms();
+        let ((), saved) = self.change_view(&partition, cell.id, |view, _| {
+            for (offset, lease) in leases {
+                if let Some(attempts) = view.queue.held(*offset, *lease, now) {
+                    view.queue.untake(&Lease { offset: *offset, lease: *lease, attempts, first_ms: 0 });
+                }
+            }
+        })?;
+        drop(saved);
+        cell.returned.notify_waiters();
+        Ok(())
+    }
+
+    /// Those of these leases that still run.
+    pub async fn held(&self, from: &AcquireFrom, leases: &mut Vec<(Offset, u64)>) -> Result<()> {
+        let Place { cell, partition, .. } = self.place(&from.queue, from.partition).await?;
+        let now = now_ms();
+        partition.with_view(cell.id, |view, _| {
+            leases.retain(|(offset, lease)| view.queue.held(*offset, *lease, now).is_some());
+        })
+    }
+
+    /// How far a queue has come in each partition.
+    pub async fn queue_positions(&self, queue: &QueueName) -> Result<Vec<QueuePosition>> {
+        let (cell, topic) = self.any_queue_cell(queue.as_str()).await?;
+        let mut positions = Vec::with_capacity(topic.partitions().len());
+        for partition in topic.partitions() {
+            self.look_through(&cell, partition).await?;
+            positions.push(partition.with_view(cell.id, |view, log| {
+                view.queue.trim(log.extent().start);
+                QueuePosition { partition: partition.id, start: view.queue.floor(), undone: view.queue.undone() }
+            })?);
+        }
+        Ok(positions)
+    }
+
+    /// A queue goes on elsewhere in one partition. It lasts when this is over.
+    pub async fn seek_partition(&self, from: &AcquireFrom, to: Offset) -> Result<()> {
+        let Place { cell, partition, .. } = self.place(&from.queue, from.partition).await?;
+        let ((), saved) = self.change_view(&partition, cell.id, |view, log| {
+            let extent = log.extent();
+            view.seek(to.clamp(extent.start, extent.end));
+        })?;
+        self.look_through(&cell, &partition).await?;
+        if let Some(saved) = saved {
+            saved.lasts().await?;
+        }
+        cell.returned.notify_waiters();
+        Ok(())
+    }
+}
+
+/// Batches from an offset on, and what among them never happened for who reads what is committed.
+async fn read(
+    partition: &PartitionCell,
+    from: Offset,
+    bytes_max: usize,
+    isolation: Isolation,
+) -> Result<(Vec<RecordBatch>, AbortedIndex)> {
+    let bytes_max = bytes_max.min(READ_BYTES_MAX);
+    match isolation {
+        Isolation::Uncommitted => Ok((partition.read(from, bytes_max).await?.1, AbortedIndex::default())),
+        Isolation::Committed => {
+            let (_, batches, aborted) = partition.read_committed(from, bytes_max).await?;
+            Ok((batches, AbortedIndex::new(aborted)))
+        }
+    }
+}

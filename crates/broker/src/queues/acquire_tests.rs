@@ -1,0 +1,136 @@
+//! Messages that are given out in their batches.
+
+use engine::groups::GroupName;
+use engine::queue::QueueName;
+use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
+use storage::{RealDisk, Store, StoreSettings};
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::{Isolation, Settings, ShareStart, Wakes};
+
+fn start(dir: Option<&TempDir>) -> Arc<Broker> {
+    let opened = dir.map(|dir| {
+        let settings = StoreSettings::default();
+        Store::open(Arc::new(RealDisk), dir.path(), settings, crate::now_ms, &mut |_| {}).expect("opens")
+    });
+    Broker::start_with(Settings::default(), &[Handle::current()], opened).expect("starts")
+}
+
+fn group() -> GroupName {
+    GroupName::parse("g").expect("a name")
+}
+
+/// Batches of so many records each, and the queue of the group over them.
+async fn prepared(broker: &Arc<Broker>, storage: Storage, batches: &[u32]) -> AcquireFrom {
+    broker.create_topic("t", TopicSettings { storage, ..TopicSettings::of_broker() }).await.expect("created");
+    for records in batches {
+        let mut batch = BatchBuilder::new();
+        (0..*records).for_each(|n| batch.push(1, None, Some(&[n as u8; 100]), &[]).expect("a record"));
+        let batch = batch.finish().expect("records");
+        broker.publish("t", Some(0), Acks::Committed, batch, &mut Wakes::default()).await.expect("published");
+    }
+    let topic = TopicName::parse("t").expect("a name");
+    let queue = broker.share_queue(&group(), &topic, ShareStart::Earliest).await.expect("made");
+    AcquireFrom { queue, partition: 0 }
+}
+
+const LIMITS: AcquireLimits = AcquireLimits {
+    records_max: 100,
+    bytes_max: 1 << 20,
+    wait: std::time::Duration::ZERO,
+    lease_ms: 600_000,
+    attempts_max: 5,
+    in_flight_max: 2000,
+    isolation: Isolation::Uncommitted,
+};
+
+async fn acquire(broker: &Arc<Broker>, from: &AcquireFrom, limits: &AcquireLimits) -> Acquired {
+    broker.acquire(std::slice::from_ref(from), limits).await.remove(0).expect("acquired")
+}
+
+/// Offsets with their attempts, and the batches that they are in.
+fn shown(acquired: &Acquired) -> (Vec<(u64, u32)>, Vec<u64>) {
+    let leases = acquired.leases().iter().map(|lease| (lease.offset, lease.attempts)).collect();
+    (leases, acquired.batches.iter().map(|batch| batch.base_offset()).collect())
+}
+
+fn settle(acquired: &[engine::queue::Lease], how: Settlement) -> Vec<(u64, u64, Settlement)> {
+    acquired.iter().map(|lease| (lease.offset, lease.lease, how)).collect()
+}
+
+#[tokio::test]
+async fn no_more_is_given_out_than_was_asked_for_and_what_is_not_kept_goes_back() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for storage in [Storage::Memory, Storage::Disk] {
+        let broker = start((storage == Storage::Disk).then_some(&dir));
+        let from = prepared(&broker, storage, &[3, 3, 3]).await;
+        let some = AcquireLimits { records_max: 4, ..LIMITS };
+        for _ in 0..2 {
+            // The first is not kept: it goes back as if nobody had had it.
+            let first = acquire(&broker, &from, &some).await;
+            assert_eq!(shown(&first), (vec![(0, 1), (1, 1), (2, 1), (3, 1)], vec![0, 3]));
+        }
+        let first = acquire(&broker, &from, &some).await.keep();
+        // One batch is always given, and no other where there is no room for it.
+        let small = AcquireLimits { bytes_max: 1, ..LIMITS };
+        let second = acquire(&broker, &from, &small).await.keep();
+        assert_eq!(second.iter().map(|lease| lease.offset).collect::<Vec<_>>(), [4, 5]);
+        let full = AcquireLimits { in_flight_max: 7, ..LIMITS };
+        let third = acquire(&broker, &from, &full).await;
+        assert_eq!(shown(&third), (vec![(6, 1)], vec![6]));
+        drop(third);
+        broker.settle(&from, &settle(&first, Settlement::Back), 5).await.expect("asked").expect("held");
+        broker.settle(&from, &settle(&first, Settlement::Done), 5).await.expect("asked").expect_err("not theirs");
+        broker.give_up(&from, &[(4, second[0].lease), (5, second[1].lease + 1)]).await.expect("given up");
+        let again = acquire(&broker, &from, &LIMITS).await;
+        let offsets = vec![(0, 2), (1, 2), (2, 2), (3, 2), (4, 1), (6, 1), (7, 1), (8, 1)];
+        assert_eq!(shown(&again), (offsets, vec![0, 3, 6]), "all but the one whose lease runs");
+        let positions = broker.queue_positions(&from.queue).await.expect("known");
+        assert_eq!(positions, [QueuePosition { partition: 0, start: 0, undone: 9 }]);
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_was_given_out_too_often_is_dropped() {
+    let broker = start(None);
+    let from = prepared(&broker, Storage::Memory, &[1, 1]).await;
+    let limits = AcquireLimits { records_max: 1, attempts_max: 2, ..LIMITS };
+    for attempt in 1..=2 {
+        let given = acquire(&broker, &from, &limits).await.keep();
+        assert_eq!((given[0].offset, given[0].attempts), (0, attempt));
+        broker.settle(&from, &settle(&given, Settlement::Back), 2).await.expect("asked").expect("held");
+    }
+    let next = acquire(&broker, &from, &limits).await;
+    assert_eq!(shown(&next).0, [(1, 1)]);
+    // A lease that ends by its time is one more, too, and nobody says so: whoever looks next finds out.
+    drop(next);
+    let short = AcquireLimits { lease_ms: 1, attempts_max: 1, wait: std::time::Duration::from_secs(20), ..limits };
+    assert_eq!(acquire(&broker, &from, &short).await.keep().len(), 1);
+    let position = async || broker.queue_positions(&from.queue).await.expect("known")[0].start;
+    while position().await < 2 {
+        drop(acquire(&broker, &from, &AcquireLimits { wait: std::time::Duration::ZERO, ..short }).await);
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn queues_of_share_groups_are_nobody_elses() {
+    let broker = start(None);
+    let from = prepared(&broker, Storage::Memory, &[1]).await;
+    let name = from.queue.as_str();
+    assert_eq!(broker.queues("", "", 10).await.expect("listed").0, []);
+    assert_eq!(broker.queues_over("t").await.expect("listed"), []);
+    let missing = Some(ErrorKind::NotFound);
+    assert_eq!(broker.queue(name).await.map_err(|error| error.kind).err(), missing);
+    assert_eq!(broker.receive(name, &Receive::default()).await.map_err(|error| error.kind).err(), missing);
+    assert_eq!(broker.delete_queue(name).await.map_err(|error| error.kind).err(), missing);
+    assert_eq!(broker.alter_queue(name, |_| Ok(())).await.map_err(|error| error.kind).err(), missing);
+    assert_eq!(broker.seek_queue(name, SeekTo::End).await.map_err(|error| error.kind).err(), missing);
+    QueueName::parse(name).expect_err("no name of a user's");
+    // It goes with its topic.
+    broker.delete_topic("t").await.expect("deleted");
+    assert!(!broker.has_queue(&from.queue).await.expect("asked"));
+    assert_eq!(broker.share_topics(&group()).await.expect("known").len(), 0);
+}

@@ -1,0 +1,222 @@
+//! ShareAcknowledge, and what a fetch says of the same kind: what becomes of messages that a member has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use broker::{AcquireFrom, Broker, Settlement};
+use engine::Offset;
+use engine::security::Resource;
+
+use super::super::errors::{self, Code};
+use super::super::groups::{group_for, member_id};
+use super::super::map::{Caller, LEADER_EPOCH, NODE_ID};
+use super::super::messages::share_acknowledge::{
+    AcknowledgePartition, AcknowledgementBatch, LeaderIdAndEpoch, PartitionData, ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse, ShareAcknowledgeTopicResponse,
+};
+use super::sessions::{BEGINS, Change, ENDS, Key, Place, Taken};
+use super::settings::ShareSettings;
+use super::{SHARE_ACKNOWLEDGE, topic_id};
+
+/// What a member says of a message. There may be none at an offset that it got: it says so.
+const GAP: i8 = 0;
+const ACCEPT: i8 = 1;
+const RELEASE: i8 = 2;
+const REJECT: i8 = 3;
+const RENEW: i8 = 4;
+
+/// Who answers for whom.
+pub(super) struct Member<'a> {
+    pub broker: &'a Arc<Broker>,
+    pub caller: &'a Caller,
+    pub key: Key,
+    pub settings: ShareSettings,
+    /// The API that it uses.
+    pub api: i16,
+}
+
+pub(in super::super) async fn acknowledge(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: ShareAcknowledgeRequest,
+) -> ShareAcknowledgeResponse {
+    match try_acknowledge(broker, caller, request).await {
+        Ok(response) => response,
+        Err(code) => ShareAcknowledgeResponse { error_code: code.0, ..Default::default() },
+    }
+}
+
+async fn try_acknowledge(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: ShareAcknowledgeRequest,
+) -> Result<ShareAcknowledgeResponse, Code> {
+    let (group, id) = (request.group_id.as_deref(), request.member_id.as_deref());
+    let member = Member::of(broker, caller, SHARE_ACKNOWLEDGE, group, id).await?;
+    let epoch = request.share_session_epoch;
+    if epoch == BEGINS {
+        return Err(Code::INVALID_SHARE_SESSION_EPOCH);
+    }
+    caller.shares.sessions.step(&member.key, caller.shares.id, epoch, Change::default())?;
+    let mut responses = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for AcknowledgePartition { partition_index, acknowledgement_batches } in topic.partitions {
+            let place = (topic_id(topic.topic_id), partition_index as u32);
+            let batches: Vec<Batch> = acknowledgement_batches.into_iter().map(Batch::from).collect();
+            let code = member.settle(&place, &batches, request.is_renew_ack).await.err().unwrap_or(Code::NONE);
+            let current_leader = LeaderIdAndEpoch { leader_id: NODE_ID, leader_epoch: LEADER_EPOCH };
+            partitions.push(PartitionData {
+                partition_index,
+                error_code: code.0,
+                current_leader,
+                ..Default::default()
+            });
+        }
+        responses.push(ShareAcknowledgeTopicResponse { topic_id: topic.topic_id, partitions });
+    }
+    if epoch == ENDS {
+        caller.shares.sessions.end(broker, &member.key).await;
+    }
+    let acquisition_lock_timeout_ms = member.settings.lease_ms as i32;
+    Ok(ShareAcknowledgeResponse { responses, acquisition_lock_timeout_ms, ..Default::default() })
+}
+
+/// What is said of the messages from one offset to another: of all the same, or of each.
+#[derive(Clone, Debug)]
+pub(super) struct Batch {
+    pub first: i64,
+    pub last: i64,
+    pub kinds: Vec<i8>,
+}
+
+impl From<AcknowledgementBatch> for Batch {
+    fn from(batch: AcknowledgementBatch) -> Self {
+        Self { first: batch.first_offset, last: batch.last_offset, kinds: batch.acknowledge_types }
+    }
+}
+
+impl<'a> Member<'a> {
+    pub(super) async fn of(
+        broker: &'a Arc<Broker>,
+        caller: &'a Caller,
+        api: i16,
+        group: Option<&str>,
+        member: Option<&str>,
+    ) -> Result<Self, Code> {
+        let group = group_for(broker, caller, api, group.unwrap_or_default()).map_err(|refused| refused.code)?;
+        let member = member_id(member.unwrap_or_default()).map_err(|refused| refused.code)?;
+        let settings = ShareSettings::of(broker, &group).await.map_err(|error| errors::code(&error))?;
+        Ok(Self { broker, caller, key: Key { group, member }, settings, api })
+    }
+
+    /// Decides on messages of one partition, on all of them or on none.
+    pub(super) async fn settle(&self, place: &Place, batches: &[Batch], renews: bool) -> Result<(), Code> {
+        // tidy: there is nothing to keep of it: no topic has this id.
+        let topic = self.broker.topic_by_id(place.0).map_err(|_| Code::UNKNOWN_TOPIC_ID)?;
+        self.caller.may_use(self.broker, self.api, &Resource::topic(topic.as_str()))?;
+        check(batches, renews && self.settings.renews)?;
+        if batches.is_empty() {
+            return Ok(());
+        }
+        let sessions = &self.caller.shares.sessions;
+        let look = |taken: &Taken| {
+            let settlements = settlements(batches, &taken.leases, self.settings.lease_ms)?;
+            Some((taken.queue.clone(), settlements))
+        };
+        let found = sessions.taken(&self.key, place, look).flatten();
+        let (queue, settlements) = found.ok_or(Code::INVALID_RECORD_STATE)?;
+        let from = AcquireFrom { queue, partition: place.1 };
+        let settled = self.broker.settle(&from, &settlements, self.settings.attempts_max).await;
+        if settled.map_err(|error| errors::code(&error))?.is_err() {
+            return Err(Code::INVALID_RECORD_STATE);
+        }
+        let is_over = |how: &Settlement| !matches!(how, Settlement::Held(_));
+        let over = settlements.into_iter().filter(|(.., how)| is_over(how)).map(|(offset, lease, _)| (offset, lease));
+        sessions.give_back(&self.key, place, &over.collect::<Vec<_>>());
+        Ok(())
+    }
+}
+
+/// Whether batches follow each other, and say something of each of their messages.
+fn check(batches: &[Batch], may_renew: bool) -> Result<(), Code> {
+    let mut after = -1;
+    for Batch { first, last, kinds } in batches {
+        let count = last.checked_sub(*first).and_then(|count| count.checked_add(1)).filter(|count| *count > 0);
+        let says_each = kinds.len() == 1 || count == Some(kinds.len() as i64);
+        let is_known = |kind: &i8| (GAP..=REJECT).contains(kind) || (*kind == RENEW && may_renew);
+        if *first <= after || count.is_none() || kinds.is_empty() || !says_each || !kinds.iter().all(is_known) {
+            return Err(Code::INVALID_REQUEST);
+        }
+        after = *last;
+    }
+    Ok(())
+}
+
+/// What becomes of each message; `None` where the member does not have one of them.
+fn settlements(
+    batches: &[Batch],
+    leases: &BTreeMap<Offset, u64>,
+    lease_ms: u64,
+) -> Option<Vec<(Offset, u64, Settlement)>> {
+    let mut settlements = Vec::new();
+    for Batch { first, last, kinds } in batches {
+        let (first, last) = (*first as Offset, *last as Offset);
+        // No more is looked at than there is.
+        let before = settlements.len();
+        for (offset, lease) in leases.range(first..=last) {
+            let kind = if kinds.len() == 1 { kinds[0] } else { kinds[(offset - first) as usize] };
+            let how = match kind {
+                RELEASE => Settlement::Back,
+                RENEW => Settlement::Held(lease_ms),
+                GAP | ACCEPT | REJECT => Settlement::Done,
+                _ => return None,
+            };
+            settlements.push((*offset, *lease, how));
+        }
+        if (settlements.len() - before) as u64 != last - first + 1 {
+            return None;
+        }
+    }
+    Some(settlements)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(first: i64, last: i64, kinds: &[i8]) -> Batch {
+        Batch { first, last, kinds: kinds.to_vec() }
+    }
+
+    #[test]
+    fn batches_say_something_of_each_of_their_messages() {
+        let cases: [(&[Batch], Result<(), Code>); 10] = [
+            (&[], Ok(())),
+            (&[batch(0, 0, &[ACCEPT]), batch(1, 3, &[GAP, RELEASE, REJECT]), batch(9, 20, &[ACCEPT])], Ok(())),
+            (&[batch(3, 2, &[ACCEPT])], Err(Code::INVALID_REQUEST)),
+            (&[batch(-1, 2, &[ACCEPT])], Err(Code::INVALID_REQUEST)),
+            (&[batch(0, i64::MAX, &[ACCEPT, ACCEPT])], Err(Code::INVALID_REQUEST)),
+            (&[batch(0, 2, &[ACCEPT, ACCEPT])], Err(Code::INVALID_REQUEST)),
+            (&[batch(0, 2, &[])], Err(Code::INVALID_REQUEST)),
+            (&[batch(0, 2, &[5])], Err(Code::INVALID_REQUEST)),
+            (&[batch(0, 2, &[RENEW])], Err(Code::INVALID_REQUEST)),
+            (&[batch(0, 2, &[ACCEPT]), batch(2, 3, &[ACCEPT])], Err(Code::INVALID_REQUEST)),
+        ];
+        for (batches, expected) in cases {
+            assert_eq!(check(batches, false), expected, "{batches:?}");
+        }
+        assert_eq!(check(&[batch(0, 2, &[RENEW])], true), Ok(()));
+    }
+
+    #[test]
+    fn only_what_a_member_has_is_settled() {
+        let leases: BTreeMap<Offset, u64> = [(3, 30), (4, 40), (5, 50), (7, 70)].into();
+        let (done, back, held) = (Settlement::Done, Settlement::Back, Settlement::Held(9));
+        let found = settlements(&[batch(3, 5, &[ACCEPT, RELEASE, GAP]), batch(7, 7, &[RENEW])], &leases, 9);
+        assert_eq!(found, Some(vec![(3, 30, done), (4, 40, back), (5, 50, done), (7, 70, held)]));
+        for lacking in [batch(5, 7, &[ACCEPT]), batch(0, 3, &[ACCEPT]), batch(0, i64::MAX, &[REJECT])] {
+            assert_eq!(settlements(std::slice::from_ref(&lacking), &leases, 9), None, "{lacking:?}");
+        }
+    }
+}

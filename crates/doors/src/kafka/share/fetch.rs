@@ -1,0 +1,297 @@
+//! ShareFetch: messages for a member of a share group, in the batches that everybody shares who reads them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{AcquireFrom, AcquireLimits, Acquired, Broker};
+use bytes::BufMut;
+use engine::queue::{Lease, QueueName};
+use engine::security::Resource;
+use engine::{RecordBatch, TopicId};
+use net::service::Out;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::super::errors::{self, Code};
+use super::super::fetch::{Batches, FetchBudget};
+use super::super::map::{Caller, LEADER_EPOCH, NODE_ID};
+use super::super::messages::share_fetch::{
+    AcknowledgementBatch, AcquiredRecords, FetchPartition, FetchTopic, ShareFetchRequest,
+};
+use super::super::write::Write;
+use super::acknowledge::{Batch, Member};
+use super::sessions::{BEGINS, Change, ENDS, Place};
+use super::{SHARE_FETCH, topic_id};
+
+/// Bytes that one request gets at most, beyond its first batch.
+const BYTES_MAX: usize = 32 << 20;
+
+/// What a member gets.
+#[derive(Debug, Default)]
+pub(in super::super) struct ShareFetched {
+    code: Code,
+    /// How long it has the messages.
+    lease_ms: u64,
+    partitions: BTreeMap<Place, PartitionShared>,
+    /// For the bytes of all batches.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Debug, Default)]
+struct PartitionShared {
+    code: Code,
+    /// Of what the member said of messages that it had.
+    settled: Code,
+    batches: Vec<RecordBatch>,
+    /// Which of their messages it got.
+    acquired: Vec<AcquiredRecords>,
+}
+
+impl From<AcknowledgementBatch> for Batch {
+    fn from(batch: AcknowledgementBatch) -> Self {
+        Self { first: batch.first_offset, last: batch.last_offset, kinds: batch.acknowledge_types }
+    }
+}
+
+pub(in super::super) async fn fetch(
+    broker: &Arc<Broker>,
+    budget: &FetchBudget,
+    caller: &Caller,
+    request: ShareFetchRequest,
+) -> ShareFetched {
+    let refused = |code| ShareFetched { code, ..ShareFetched::default() };
+    try_fetch(broker, budget, caller, request).await.unwrap_or_else(refused)
+}
+
+async fn try_fetch(
+    broker: &Arc<Broker>,
+    budget: &FetchBudget,
+    caller: &Caller,
+    request: ShareFetchRequest,
+) -> Result<ShareFetched, Code> {
+    let (group, id) = (request.group_id.as_deref(), request.member_id.as_deref());
+    let member = Member::of(broker, caller, SHARE_FETCH, group, id).await?;
+    let epoch = request.share_session_epoch;
+    let limits = AcquireLimits {
+        records_max: request.max_records.max(0) as usize,
+        bytes_max: (request.max_bytes.max(0) as usize).min(BYTES_MAX),
+        wait: Duration::from_millis(request.max_wait_ms.max(0) as u64),
+        ..member.settings.limits()
+    };
+    let (named, settles) = named(request.topics);
+    if epoch == BEGINS && !settles.is_empty() {
+        return Err(Code::INVALID_REQUEST);
+    }
+    let forgotten = request.forgotten_topics_data.iter().flat_map(|of| {
+        let id = topic_id(of.topic_id);
+        of.partitions.iter().map(move |partition| (id, *partition as u32))
+    });
+    let change = Change { added: named, forgotten: forgotten.collect() };
+    let places = caller.shares.sessions.step(&member.key, caller.shares.id, epoch, change)?;
+    let mut answer = ShareFetched { lease_ms: member.settings.lease_ms, ..ShareFetched::default() };
+    for (place, batches) in &settles {
+        let settled = member.settle(place, batches, request.is_renew_ack).await.err().unwrap_or(Code::NONE);
+        answer.partitions.entry(*place).or_default().settled = settled;
+    }
+    if epoch == ENDS {
+        caller.shares.sessions.end(broker, &member.key).await;
+    } else if !request.is_renew_ack {
+        answer.take(&member, budget, &places, &limits).await;
+    }
+    Ok(answer)
+}
+
+/// The partitions that a request names, and what it says of messages of them.
+fn named(topics: Vec<FetchTopic>) -> (Vec<Place>, Vec<(Place, Vec<Batch>)>) {
+    let (mut named, mut settles) = (Vec::new(), Vec::new());
+    for FetchTopic { topic_id: id, partitions } in topics {
+        for FetchPartition { partition_index, acknowledgement_batches } in partitions {
+            let place = (topic_id(id), partition_index as u32);
+            named.push(place);
+            if !acknowledgement_batches.is_empty() {
+                settles.push((place, acknowledgement_batches.into_iter().map(Batch::from).collect()));
+            }
+        }
+    }
+    (named, settles)
+}
+
+impl Member<'_> {
+    /// The queue that a member takes from, if it may. A topic that is there has one of its group.
+    async fn queue(&self, topic: TopicId) -> Result<QueueName, Code> {
+        // tidy: there is nothing to keep of it: no topic has this id.
+        let topic = self.broker.topic_by_id(topic).map_err(|_| Code::UNKNOWN_TOPIC_ID)?;
+        self.caller.may_use(self.broker, self.api, &Resource::topic(topic.as_str()))?;
+        let queue = self.broker.share_queue(&self.key.group, &topic, self.settings.start).await;
+        queue.map_err(|error| errors::code(&error))
+    }
+
+    /// Whoever waits while the broker goes away is answered with what is there.
+    async fn acquire(&self, from: &[AcquireFrom], limits: &AcquireLimits) -> Vec<engine::Result<Acquired>> {
+        tokio::select! {
+            found = self.broker.acquire(from, limits) => found,
+            () = self.caller.leaving.begun() => {
+                self.broker.acquire(from, &AcquireLimits { wait: Duration::ZERO, ..*limits }).await
+            }
+        }
+    }
+}
+
+impl ShareFetched {
+    /// Takes messages for a member. What is neither wrong nor anything to take is not told.
+    async fn take(&mut self, member: &Member<'_>, budget: &FetchBudget, places: &[Place], limits: &AcquireLimits) {
+        let (mut from, mut of, mut limits) = (Vec::new(), Vec::new(), *limits);
+        for of_topic in places.chunk_by(|a, b| a.0 == b.0) {
+            let queue = member.queue(of_topic[0].0).await;
+            for place in of_topic {
+                match &queue {
+                    Ok(queue) => {
+                        from.push(AcquireFrom { queue: queue.clone(), partition: place.1 });
+                        of.push(*place);
+                    }
+                    Err(code) => {
+                        self.partitions.entry(*place).or_default().code = *code;
+                        limits.wait = Duration::ZERO;
+                    }
+                }
+            }
+        }
+        if from.is_empty() || limits.records_max == 0 {
+            return;
+        }
+        let mut found = member.acquire(&from, &limits).await;
+        let batches = found.iter().flatten().flat_map(|acquired| &acquired.batches);
+        let bytes = batches.map(RecordBatch::len).sum();
+        self.permit = budget.acquire_bytes(bytes);
+        if self.permit.is_none() {
+            // What is taken goes back before it is waited for room: the member asks again.
+            found.clear();
+            budget.wait_bytes(bytes).await;
+            return;
+        }
+        for ((place, from), acquired) in of.iter().zip(&from).zip(found) {
+            match acquired {
+                Err(error) => self.partitions.entry(*place).or_default().code = errors::code(&error),
+                Ok(acquired) if acquired.leases().is_empty() => {}
+                Ok(mut acquired) => {
+                    let sessions = &member.caller.shares.sessions;
+                    if !sessions.take(&member.key, *place, &from.queue, acquired.leases()) {
+                        continue;
+                    }
+                    let leases = acquired.keep();
+                    let partition = self.partitions.entry(*place).or_default();
+                    partition.acquired = ranges(&leases);
+                    partition.batches = std::mem::take(&mut acquired.batches);
+                    sessions.tidy(member.broker, &member.key, place).await;
+                }
+            }
+        }
+    }
+
+    pub(in super::super) fn encode(self, out: &mut Out) {
+        let count = self.partitions.values().map(|partition| partition.batches.len()).sum();
+        let mut batches = Batches::new(count, self.permit);
+        let partitions: Vec<(Place, PartitionShared)> = self.partitions.into_iter().collect();
+        let topics = || partitions.chunk_by(|((a, _), _), ((b, _), _)| a == b);
+        {
+            let mut head = Write::new(out.buf(), true);
+            head.put_i32(0);
+            head.put_i16(self.code.0);
+            head.nullable_string(None);
+            head.put_i32(self.lease_ms as i32);
+            head.count(topics().count());
+        }
+        for of_topic in topics() {
+            let mut head = Write::new(out.buf(), true);
+            head.put_slice(&of_topic[0].0.0.to_bytes());
+            head.count(of_topic.len());
+            of_topic.iter().for_each(|((_, number), partition)| partition.encode(*number as i32, &mut batches, out));
+            Write::new(out.buf(), true).tags();
+        }
+        let mut end = Write::new(out.buf(), true);
+        // No other node is to be asked.
+        end.count(0);
+        end.tags();
+    }
+}
+
+impl PartitionShared {
+    fn encode(&self, number: i32, batches: &mut Batches, out: &mut Out) {
+        let mut head = Write::new(out.buf(), true);
+        head.put_i32(number);
+        head.put_i16(self.code.0);
+        head.nullable_string(None);
+        head.put_i16(self.settled.0);
+        head.nullable_string(None);
+        head.put_i32(NODE_ID);
+        head.put_i32(LEADER_EPOCH);
+        head.tags();
+        head.count(self.batches.iter().map(RecordBatch::len).sum());
+        for batch in &self.batches {
+            batches.put(batch.bytes().clone(), out);
+        }
+        let mut end = Write::new(out.buf(), true);
+        end.count(self.acquired.len());
+        for acquired in &self.acquired {
+            end.put_i64(acquired.first_offset);
+            end.put_i64(acquired.last_offset);
+            end.put_i16(acquired.delivery_count);
+            end.tags();
+        }
+        end.tags();
+    }
+}
+
+/// Neighbours that were given out as often as each other are told of together.
+fn ranges(leases: &[Lease]) -> Vec<AcquiredRecords> {
+    let is_next = |a: &Lease, b: &Lease| a.offset + 1 == b.offset && a.attempts == b.attempts;
+    let range = |run: &[Lease]| AcquiredRecords {
+        first_offset: run[0].offset as i64,
+        last_offset: run[run.len() - 1].offset as i64,
+        delivery_count: i16::try_from(run[0].attempts).unwrap_or(i16::MAX),
+    };
+    leases.chunk_by(is_next).map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use engine::{BatchBuilder, DraftBatch};
+
+    use super::super::super::messages::share_fetch::ShareFetchResponse;
+    use super::super::super::messages::{Message, Reader};
+    use super::super::uuid;
+    use super::*;
+
+    #[test]
+    fn an_answer_is_what_its_table_says() {
+        let mut builder = BatchBuilder::new();
+        builder.push(0, None, Some(b"value"), &[]).expect("a record");
+        let batch = builder.finish().map(|draft: DraftBatch| draft.stamp(7)).expect("a batch");
+        let lease = |offset, attempts| Lease { offset, lease: 1, attempts, first_ms: 0 };
+        let acquired = ranges(&[lease(3, 1), lease(4, 1), lease(5, 2), lease(7, 2), lease(8, 2)]);
+        let shown: Vec<_> =
+            acquired.iter().map(|run| (run.first_offset, run.last_offset, run.delivery_count)).collect();
+        assert_eq!(shown, [(3, 4, 1), (5, 5, 2), (7, 8, 2)]);
+        let topic = TopicId::new(3, 4);
+        let batches = vec![batch.clone(), batch.clone()];
+        let partition = PartitionShared { batches, acquired: acquired.clone(), ..Default::default() };
+        let (code, settled) = (Code::UNKNOWN_TOPIC_ID, Code::INVALID_RECORD_STATE);
+        let refused = PartitionShared { code, settled, ..Default::default() };
+        let partitions = [((topic, 2), partition), ((topic, 5), refused)].into();
+        let mut out = Out::default();
+        ShareFetched { code: Code::NONE, lease_ms: 30_000, partitions, permit: None }.encode(&mut out);
+        let bytes: Bytes = out.buf().split().freeze();
+        for version in [1, 2] {
+            let mut reader = Reader::new(bytes.clone());
+            let response = ShareFetchResponse::decode(version, &mut reader).expect("an answer");
+            assert_eq!((response.acquisition_lock_timeout_ms, reader.remaining()), (30_000, 0));
+            let of = &response.responses[0];
+            assert_eq!((of.topic_id, of.partitions.len()), (uuid(topic), 2));
+            let [first, second] = &of.partitions[..] else { panic!("two partitions") };
+            assert_eq!((first.partition_index, &first.acquired_records), (2, &acquired));
+            assert_eq!(first.records, [&batch.bytes()[..], &batch.bytes()[..]].concat());
+            assert_eq!((second.error_code, second.acknowledge_error_code), (code.0, settled.0));
+        }
+    }
+}

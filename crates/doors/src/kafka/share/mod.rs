@@ -1,0 +1,37 @@
+//! Share groups: who is in them (`members`), what they are given and what becomes of it (`fetch`, `acknowledge`), the
+//! sessions in which that happens (`sessions`), how far they have come (`offsets`) and how they are set (`settings`).
+
+mod acknowledge;
+mod fetch;
+mod members;
+mod offsets;
+mod sessions;
+mod settings;
+
+pub(super) use acknowledge::acknowledge;
+pub(super) use fetch::{ShareFetched, fetch};
+pub(super) use members::{describe, heartbeat, states};
+pub(super) use offsets::{alter_offsets, delete_offsets, describe_offsets};
+pub(super) use sessions::{ShareConnection, ShareSessions};
+pub(super) use settings::{Shown, change, describe_settings, set_groups};
+
+use engine::TopicId;
+
+use super::messages::Uuid;
+
+/// The keys of the requests.
+const SHARE_GROUP_HEARTBEAT: i16 = 76;
+const SHARE_GROUP_DESCRIBE: i16 = 77;
+pub(super) const SHARE_FETCH: i16 = 78;
+const SHARE_ACKNOWLEDGE: i16 = 79;
+const DESCRIBE_SHARE_GROUP_OFFSETS: i16 = 90;
+const ALTER_SHARE_GROUP_OFFSETS: i16 = 91;
+const DELETE_SHARE_GROUP_OFFSETS: i16 = 92;
+
+fn topic_id(id: Uuid) -> TopicId {
+    TopicId::from_bytes(id.0.to_be_bytes())
+}
+
+fn uuid(id: TopicId) -> Uuid {
+    Uuid(u128::from_be_bytes(id.to_bytes()))
+}

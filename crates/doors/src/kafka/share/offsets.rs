@@ -1,0 +1,215 @@
+//! DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets: how far share groups have come.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use broker::{Broker, QueuePosition};
+use engine::groups::GroupName;
+use engine::security::Resource;
+use engine::{ErrorKind, Offset, PartitionId, TopicId, TopicName};
+
+use super::super::errors::{self, Code};
+use super::super::groups::{Outcome, Refused, group_for};
+use super::super::map::{Caller, LEADER_EPOCH};
+use super::super::messages::alter_share_group_offsets::{
+    AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsRequestTopic, AlterShareGroupOffsetsResponse,
+    AlterShareGroupOffsetsResponsePartition, AlterShareGroupOffsetsResponseTopic,
+};
+use super::super::messages::delete_share_group_offsets::{
+    DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse, DeleteShareGroupOffsetsResponseTopic,
+};
+use super::super::messages::describe_share_group_offsets::{
+    DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsRequestGroup, DescribeShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsResponse, DescribeShareGroupOffsetsResponseGroup,
+    DescribeShareGroupOffsetsResponsePartition, DescribeShareGroupOffsetsResponseTopic,
+};
+use super::{ALTER_SHARE_GROUP_OFFSETS, DELETE_SHARE_GROUP_OFFSETS, DESCRIBE_SHARE_GROUP_OFFSETS, uuid};
+
+/// Where a group has not begun yet, and how much it lacks where that is not known.
+const UNKNOWN: i64 = -1;
+
+/// A topic that the caller may use the API on.
+fn topic(broker: &Broker, caller: &Caller, api: i16, name: &str) -> Outcome<(TopicName, TopicId)> {
+    caller.may_use(broker, api, &Resource::topic(name))?;
+    let unknown = || Refused { code: Code::UNKNOWN_TOPIC_OR_PARTITION, message: format!("there is no topic {name}") };
+    let (id, _) = broker.find_topic(name).ok_or_else(unknown)?;
+    Ok((TopicName::parse(name)?, id))
+}
+
+pub(in super::super) async fn describe_offsets(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: DescribeShareGroupOffsetsRequest,
+) -> DescribeShareGroupOffsetsResponse {
+    let mut groups = Vec::with_capacity(request.groups.len());
+    for DescribeShareGroupOffsetsRequestGroup { group_id, topics } in request.groups {
+        let described = describe_group(broker, caller, &group_id, topics).await;
+        groups.push(match described {
+            Ok(topics) => DescribeShareGroupOffsetsResponseGroup { group_id, topics, ..Default::default() },
+            Err(Refused { code, message }) => DescribeShareGroupOffsetsResponseGroup {
+                group_id,
+                error_code: code.0,
+                error_message: Some(message),
+                ..Default::default()
+            },
+        });
+    }
+    DescribeShareGroupOffsetsResponse { groups, ..Default::default() }
+}
+
+async fn describe_group(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    name: &str,
+    wanted: Option<Vec<DescribeShareGroupOffsetsRequestTopic>>,
+) -> Outcome<Vec<DescribeShareGroupOffsetsResponseTopic>> {
+    let group = group_for(broker, caller, DESCRIBE_SHARE_GROUP_OFFSETS, name)?;
+    broker.describe_share_group(&group).await?;
+    let is_all = wanted.is_none();
+    let wanted: Vec<(String, Vec<i32>)> = match wanted {
+        Some(wanted) => wanted.into_iter().map(|wanted| (wanted.topic_name, wanted.partitions)).collect(),
+        None => broker.share_topics(&group).await?.into_iter().map(|topic| (topic.to_string(), Vec::new())).collect(),
+    };
+    let mut topics = Vec::with_capacity(wanted.len());
+    for (topic_name, numbers) in wanted {
+        match topic(broker, caller, DESCRIBE_SHARE_GROUP_OFFSETS, &topic_name) {
+            Ok((topic, id)) => {
+                let positions = positions(broker, &group, &topic).await?;
+                let numbers = if is_all { positions.keys().map(|number| *number as i32).collect() } else { numbers };
+                let partitions = numbers.into_iter().map(|number| partition(number, positions.get(&(number as u32))));
+                let partitions = partitions.collect();
+                topics.push(DescribeShareGroupOffsetsResponseTopic { topic_name, topic_id: uuid(id), partitions });
+            }
+            // Of all topics those are told of that the caller may see.
+            Err(_) if is_all => {}
+            Err(Refused { code, message }) => {
+                let refused = |number| DescribeShareGroupOffsetsResponsePartition {
+                    partition_index: number,
+                    start_offset: UNKNOWN,
+                    error_code: code.0,
+                    error_message: Some(message.clone()),
+                    ..Default::default()
+                };
+                let partitions = numbers.into_iter().map(refused).collect();
+                topics.push(DescribeShareGroupOffsetsResponseTopic { topic_name, partitions, ..Default::default() });
+            }
+        }
+    }
+    Ok(topics)
+}
+
+/// Where a group is in a topic; nowhere yet where it was never given anything of it.
+async fn positions(
+    broker: &Arc<Broker>,
+    group: &GroupName,
+    topic: &TopicName,
+) -> Outcome<BTreeMap<PartitionId, QueuePosition>> {
+    match broker.share_positions(group, topic).await {
+        Err(refused) if refused.error.kind == ErrorKind::NotFound => Ok(BTreeMap::new()),
+        found => Ok(found?.into_iter().map(|position| (position.partition, position)).collect()),
+    }
+}
+
+fn partition(number: i32, position: Option<&QueuePosition>) -> DescribeShareGroupOffsetsResponsePartition {
+    DescribeShareGroupOffsetsResponsePartition {
+        partition_index: number,
+        start_offset: position.map_or(UNKNOWN, |position| position.start as i64),
+        leader_epoch: LEADER_EPOCH,
+        lag: position.map_or(UNKNOWN, |position| position.undone as i64),
+        ..Default::default()
+    }
+}
+
+pub(in super::super) async fn alter_offsets(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: AlterShareGroupOffsetsRequest,
+) -> AlterShareGroupOffsetsResponse {
+    match try_alter(broker, caller, request).await {
+        Ok(responses) => AlterShareGroupOffsetsResponse { responses, ..Default::default() },
+        Err(Refused { code, message }) => {
+            AlterShareGroupOffsetsResponse { error_code: code.0, error_message: Some(message), ..Default::default() }
+        }
+    }
+}
+
+async fn try_alter(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: AlterShareGroupOffsetsRequest,
+) -> Outcome<Vec<AlterShareGroupOffsetsResponseTopic>> {
+    let group = group_for(broker, caller, ALTER_SHARE_GROUP_OFFSETS, &request.group_id)?;
+    // What is wrong with the group is wrong with all of it.
+    broker.check_share_group_empty(&group, "its offsets can be set").await?;
+    let mut responses = Vec::with_capacity(request.topics.len());
+    for AlterShareGroupOffsetsRequestTopic { topic_name, partitions } in request.topics {
+        let altered = match topic(broker, caller, ALTER_SHARE_GROUP_OFFSETS, &topic_name) {
+            Ok((topic, id)) => {
+                let offsets = partitions.iter().map(|partition| {
+                    let offset = Offset::try_from(partition.start_offset).unwrap_or_default();
+                    (partition.partition_index as PartitionId, offset)
+                });
+                let offsets: Vec<_> = offsets.collect();
+                broker.seek_share_group(&group, &topic, &offsets).await.map(|()| id).map_err(Refused::from)
+            }
+            Err(refused) => Err(refused),
+        };
+        let (error_code, error_message) = outcome(&altered);
+        let altered_partition = |index| AlterShareGroupOffsetsResponsePartition {
+            partition_index: index,
+            error_code,
+            error_message: error_message.clone(),
+        };
+        responses.push(AlterShareGroupOffsetsResponseTopic {
+            topic_name,
+            topic_id: altered.map(uuid).unwrap_or_default(),
+            partitions: partitions.iter().map(|partition| altered_partition(partition.partition_index)).collect(),
+        });
+    }
+    Ok(responses)
+}
+
+fn outcome<T>(outcome: &Outcome<T>) -> (i16, Option<String>) {
+    outcome.as_ref().err().map_or((Code::NONE.0, None), |refused| (refused.code.0, Some(refused.message.clone())))
+}
+
+pub(in super::super) async fn delete_offsets(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: DeleteShareGroupOffsetsRequest,
+) -> DeleteShareGroupOffsetsResponse {
+    match try_delete(broker, caller, request).await {
+        Ok(responses) => DeleteShareGroupOffsetsResponse { responses, ..Default::default() },
+        Err(Refused { code, message }) => {
+            DeleteShareGroupOffsetsResponse { error_code: code.0, error_message: Some(message), ..Default::default() }
+        }
+    }
+}
+
+async fn try_delete(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    request: DeleteShareGroupOffsetsRequest,
+) -> Outcome<Vec<DeleteShareGroupOffsetsResponseTopic>> {
+    let group = group_for(broker, caller, DELETE_SHARE_GROUP_OFFSETS, &request.group_id)?;
+    broker.check_share_group_empty(&group, "its offsets can be deleted").await?;
+    let mut responses = Vec::with_capacity(request.topics.len());
+    for of in request.topics {
+        let deleted = match topic(broker, caller, DELETE_SHARE_GROUP_OFFSETS, &of.topic_name) {
+            Ok((topic, id)) => match broker.forget_share_topic(&group, &topic).await {
+                Ok(()) => Ok(id),
+                Err(refused) if refused.error.kind == ErrorKind::NotFound => Err(Refused {
+                    code: errors::code(&refused.error),
+                    message: format!("group {group} has no offsets of topic {topic}"),
+                }),
+                Err(refused) => Err(refused.into()),
+            },
+            Err(refused) => Err(refused),
+        };
+        let (error_code, error_message) = outcome(&deleted);
+        let topic_id = deleted.map(uuid).unwrap_or_default();
+        let topic_name = of.topic_name;
+        responses.push(DeleteShareGroupOffsetsResponseTopic { topic_name, topic_id, error_code, error_message });
+    }
+    Ok(responses)
+}

@@ -1,0 +1,257 @@
+//! Share sessions: what a member takes from, and which messages it has, from one request of it to the next.
+//!
+//! A session ends with its connection, or when its member says so. What its member still has goes back then.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use broker::metrics::Exposition;
+use broker::{AcquireFrom, Broker, SHARE_IN_FLIGHT_MAX};
+use engine::groups::{GroupName, MemberId};
+use engine::limits::GROUP_PARTITIONS_MAX;
+use engine::queue::{Lease, QueueName};
+use engine::{Offset, PartitionId, TopicId};
+use parking_lot::Mutex;
+
+use super::super::errors::Code;
+
+/// Sessions of all connections.
+pub(super) const SESSIONS_MAX: usize = 16_384;
+/// In place of an epoch: a session begins, or ends.
+pub(super) const BEGINS: i32 = 0;
+pub(super) const ENDS: i32 = -1;
+
+/// Whose session it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub group: GroupName,
+    pub member: MemberId,
+}
+
+/// A partition as requests name it.
+pub(super) type Place = (TopicId, PartitionId);
+
+#[derive(Default)]
+pub(in super::super) struct ShareSessions {
+    sessions: Mutex<HashMap<Key, Session>>,
+    connections: AtomicU64,
+}
+
+#[derive(Default)]
+struct Session {
+    /// Where it came from last.
+    connection: u64,
+    /// That of the next request.
+    epoch: i32,
+    partitions: BTreeSet<Place>,
+    /// The member has these, or had them until their time was over.
+    taken: HashMap<Place, Taken>,
+}
+
+/// Messages of one partition by their offsets, each with its lease.
+#[derive(Clone, Debug)]
+pub(super) struct Taken {
+    pub queue: QueueName,
+    pub leases: BTreeMap<Offset, u64>,
+}
+
+/// What a request of a session changes about what it takes from.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    pub added: Vec<Place>,
+    pub forgotten: Vec<Place>,
+}
+
+impl ShareSessions {
+    /// A request of a session: its epoch is the next, or the first. Returns what it takes from, in turn.
+    pub(super) fn step(&self, key: &Key, connection: u64, epoch: i32, change: Change) -> Result<Vec<Place>, Code> {
+        let mut sessions = self.sessions.lock();
+        if epoch == BEGINS {
+            if sessions.len() >= SESSIONS_MAX && !sessions.contains_key(key) {
+                return Err(Code::SHARE_SESSION_LIMIT_REACHED);
+            }
+            // What the member has it still has.
+            let session = sessions.entry(key.clone()).or_default();
+            session.partitions = BTreeSet::new();
+            session.epoch = BEGINS;
+        }
+        let session = sessions.get_mut(key).ok_or(Code::SHARE_SESSION_NOT_FOUND)?;
+        session.connection = connection;
+        if epoch == ENDS {
+            return Ok(Vec::new());
+        }
+        if epoch != session.epoch {
+            return Err(Code::INVALID_SHARE_SESSION_EPOCH);
+        }
+        session.epoch = if epoch == i32::MAX { 1 } else { epoch + 1 };
+        for place in change.added {
+            if session.partitions.len() < GROUP_PARTITIONS_MAX {
+                session.partitions.insert(place);
+            }
+        }
+        change.forgotten.iter().for_each(|place| _ = session.partitions.remove(place));
+        let mut partitions: Vec<Place> = session.partitions.iter().copied().collect();
+        if !partitions.is_empty() {
+            let turn = epoch as usize % partitions.len();
+            partitions.rotate_left(turn);
+        }
+        Ok(partitions)
+    }
+
+    /// Looks at what a member has of a partition.
+    pub(super) fn taken<T>(&self, key: &Key, place: &Place, look: impl FnOnce(&Taken) -> T) -> Option<T> {
+        self.sessions.lock().get(key)?.taken.get(place).map(look)
+    }
+
+    /// The member has these from now on. `false`: its session is over, and it will not hear of them.
+    pub(super) fn take(&self, key: &Key, place: Place, queue: &QueueName, leases: &[Lease]) -> bool {
+        let mut sessions = self.sessions.lock();
+        let Some(session) = sessions.get_mut(key) else {
+            return false;
+        };
+        let taken = session.taken.entry(place);
+        let taken = taken.or_insert_with(|| Taken { queue: queue.clone(), leases: BTreeMap::new() });
+        taken.leases.extend(leases.iter().map(|lease| (lease.offset, lease.lease)));
+        true
+    }
+
+    /// The member does not have these any more, unless it was given them anew.
+    pub(super) fn give_back(&self, key: &Key, place: &Place, leases: &[(Offset, u64)]) {
+        let mut sessions = self.sessions.lock();
+        let Some(session) = sessions.get_mut(key) else {
+            return;
+        };
+        let Some(taken) = session.taken.get_mut(place) else {
+            return;
+        };
+        for (offset, lease) in leases {
+            if taken.leases.get(offset) == Some(lease) {
+                taken.leases.remove(offset);
+            }
+        }
+        if taken.leases.is_empty() {
+            session.taken.remove(place);
+        }
+    }
+
+    /// Forgets what the member had until its time was over, where that has become much.
+    pub(super) async fn tidy(&self, broker: &Broker, key: &Key, place: &Place) {
+        let much = |taken: &Taken| (taken.leases.len() > SHARE_IN_FLIGHT_MAX as usize).then(|| taken.clone());
+        let Some(taken) = self.taken(key, place, much).flatten() else {
+            return;
+        };
+        let from = AcquireFrom { queue: taken.queue, partition: place.1 };
+        let mut over: Vec<(Offset, u64)> = taken.leases.into_iter().collect();
+        let all = over.clone();
+        if let Err(error) = broker.held(&from, &mut over).await {
+            tracing::debug!(%error, "its topic was deleted meanwhile");
+            over.clear();
+        }
+        let held: BTreeMap<Offset, u64> = over.into_iter().collect();
+        let over: Vec<_> = all.into_iter().filter(|(offset, _)| !held.contains_key(offset)).collect();
+        self.give_back(key, place, &over);
+    }
+
+    /// A session is over.
+    pub(super) async fn end(&self, broker: &Broker, key: &Key) {
+        let ended = self.sessions.lock().remove(key);
+        if let Some(session) = ended {
+            session.release(broker).await;
+        }
+    }
+
+    pub(in super::super) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let count = self.sessions.lock().len() as u64;
+        out.gauge("thalweg_kafka_share_sessions", "Sessions in which members of share groups take messages", count)
+    }
+}
+
+impl Session {
+    async fn release(self, broker: &Broker) {
+        for ((_, partition), Taken { queue, leases }) in self.taken {
+            let leases: Vec<(Offset, u64)> = leases.into_iter().collect();
+            if let Err(error) = broker.give_up(&AcquireFrom { queue, partition }, &leases).await {
+                tracing::debug!(%error, "what a member had is gone");
+            }
+        }
+    }
+}
+
+/// One connection, with whose end its sessions end.
+pub(in super::super) struct ShareConnection {
+    pub(super) sessions: Arc<ShareSessions>,
+    broker: Weak<Broker>,
+    pub(super) id: u64,
+}
+
+impl ShareConnection {
+    pub(in super::super) fn new(sessions: Arc<ShareSessions>, broker: Weak<Broker>) -> Self {
+        let id = sessions.connections.fetch_add(1, Ordering::Relaxed);
+        Self { sessions, broker, id }
+    }
+}
+
+impl Drop for ShareConnection {
+    fn drop(&mut self) {
+        let mut sessions = self.sessions.sessions.lock();
+        let ended: Vec<Session> =
+            sessions.extract_if(|_, session| session.connection == self.id).map(|(_, session)| session).collect();
+        drop(sessions);
+        if ended.is_empty() {
+            return;
+        }
+        // Where the process ends, leases end by their time.
+        if let (Ok(runtime), Some(broker)) = (tokio::runtime::Handle::try_current(), self.broker.upgrade()) {
+            runtime.spawn(async move {
+                for session in ended {
+                    session.release(&broker).await;
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(member: &str) -> Key {
+        let group = GroupName::parse("g").expect("a name");
+        Key { group, member: MemberId::parse(member).expect("an id") }
+    }
+
+    #[test]
+    fn there_are_no_more_sessions_than_there_may_be() {
+        let sessions = ShareSessions::default();
+        for number in 0..SESSIONS_MAX {
+            sessions.step(&key(&number.to_string()), 0, BEGINS, Change::default()).expect("room");
+        }
+        let one_more = sessions.step(&key("one more"), 0, BEGINS, Change::default());
+        assert_eq!(one_more, Err(Code::SHARE_SESSION_LIMIT_REACHED));
+        sessions.step(&key("7"), 0, BEGINS, Change::default()).expect("it is there already");
+        drop(ShareConnection { sessions: Arc::new(sessions), broker: Weak::new(), id: 0 });
+    }
+
+    #[test]
+    fn a_session_takes_from_what_it_was_told_in_turn() {
+        let sessions = ShareSessions::default();
+        let place = |number| (TopicId::new(2, 3), number);
+        let of = |added: &[u32], forgotten: &[u32]| {
+            let places = |numbers: &[u32]| numbers.iter().map(|number| place(*number)).collect();
+            Change { added: places(added), forgotten: places(forgotten) }
+        };
+        let step = |epoch, change| {
+            let places = sessions.step(&key("m"), 0, epoch, change)?;
+            Ok(places.into_iter().map(|(_, number)| number).collect::<Vec<_>>())
+        };
+        assert_eq!(step(0, of(&[2, 1, 2], &[])), Ok(vec![1, 2]));
+        assert_eq!(step(1, of(&[3], &[])), Ok(vec![2, 3, 1]));
+        assert_eq!(step(2, of(&[4], &[4, 1, 9])), Ok(vec![2, 3]));
+        assert_eq!(step(2, of(&[], &[])), Err(Code::INVALID_SHARE_SESSION_EPOCH));
+        assert_eq!(step(0, of(&[], &[])), Ok(vec![]), "it begins anew");
+        let too_many: Vec<u32> = (0..=GROUP_PARTITIONS_MAX as u32).collect();
+        assert_eq!(step(1, of(&too_many, &[])).map(|places| places.len()), Ok(GROUP_PARTITIONS_MAX));
+    }
+}

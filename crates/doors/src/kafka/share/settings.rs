@@ -1,0 +1,348 @@
+//! What is set for a share group, under Kafka's names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{AcquireLimits, Broker, Isolation, SHARE_IN_FLIGHT_MAX, ShareStart};
+use bytes::Bytes;
+use engine::groups::GroupName;
+use engine::limits::{SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN};
+use engine::{Error, Result};
+
+use super::super::configs::{Failure, Kind, Steps, wrong};
+use super::super::errors::{self, Code};
+
+/// The kind of documents that the settings of groups are kept as: a line `name=value` for each.
+const DOCUMENT: &str = "kafka.group";
+/// Kafka's largest is a minute; whoever works on a message for longer asks for more time.
+const LEASE_MS: (u64, u64) = (100, 3_600_000);
+const HEARTBEAT_MS: (u64, u64) = (100, 60_000);
+const ATTEMPTS: (u64, u64) = (1, 1000);
+
+/// How a share group is set.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ShareSettings {
+    pub start: ShareStart,
+    pub isolation: Isolation,
+    /// How long a member has a message.
+    pub lease_ms: u64,
+    /// How often a message is given out.
+    pub attempts_max: u32,
+    /// Messages of one partition that members have at a time.
+    pub in_flight_max: usize,
+    /// How long a member may be silent, and how often it shall be heard.
+    pub session_timeout_ms: u32,
+    pub heartbeat_ms: u32,
+    /// Whether members may ask for more time.
+    pub renews: bool,
+}
+
+impl Default for ShareSettings {
+    /// Kafka's own.
+    fn default() -> Self {
+        Self {
+            start: ShareStart::Live,
+            isolation: Isolation::Uncommitted,
+            lease_ms: 30_000,
+            attempts_max: 5,
+            in_flight_max: 2000,
+            session_timeout_ms: 45_000,
+            heartbeat_ms: 5_000,
+            renews: true,
+        }
+    }
+}
+
+struct Setting {
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    help: &'static str,
+    set: fn(&mut ShareSettings, &str) -> Result<()>,
+}
+
+/// All that can be set, in the order of the names.
+const SETTINGS: [Setting; 8] = [
+    Setting {
+        name: "share.auto.offset.reset",
+        kind: Kind::Text,
+        default: "latest",
+        help: "Where a group begins in a topic: earliest, latest or by_duration:PT1H",
+        set: |settings, value| start(value).map(|start| settings.start = start),
+    },
+    Setting {
+        name: "share.delivery.count.limit",
+        kind: Kind::Int,
+        default: "5",
+        help: "How often a record is given out before it is dropped",
+        set: |settings, value| number(value, ATTEMPTS).map(|limit| settings.attempts_max = limit as u32),
+    },
+    Setting {
+        name: "share.heartbeat.interval.ms",
+        kind: Kind::Int,
+        default: "5000",
+        help: "How often a member shall be heard",
+        set: |settings, value| number(value, HEARTBEAT_MS).map(|ms| settings.heartbeat_ms = ms as u32),
+    },
+    Setting {
+        name: "share.isolation.level",
+        kind: Kind::Text,
+        default: "read_uncommitted",
+        help: "Whether records of open and of aborted transactions are given out",
+        set: |settings, value| {
+            settings.isolation = match value {
+                "read_committed" => Isolation::Committed,
+                "read_uncommitted" => Isolation::Uncommitted,
+                _ => return Err(Error::invalid("it is read_committed or read_uncommitted")),
+            };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "share.partition.max.record.locks",
+        kind: Kind::Int,
+        default: "2000",
+        help: "Records of one partition that members have at a time",
+        set: |settings, value| {
+            number(value, (1, SHARE_IN_FLIGHT_MAX.into())).map(|max| settings.in_flight_max = max as usize)
+        },
+    },
+    Setting {
+        name: "share.record.lock.duration.ms",
+        kind: Kind::Int,
+        default: "30000",
+        help: "How long a member has a record",
+        set: |settings, value| number(value, LEASE_MS).map(|ms| settings.lease_ms = ms),
+    },
+    Setting {
+        name: "share.renew.acknowledge.enable",
+        kind: Kind::Bool,
+        default: "true",
+        help: "Whether members may ask for more time for a record",
+        set: |settings, value| {
+            let parsed = value.parse().or(Err(Error::invalid("it is true or false")));
+            parsed.map(|renews| settings.renews = renews)
+        },
+    },
+    Setting {
+        name: "share.session.timeout.ms",
+        kind: Kind::Int,
+        default: "45000",
+        help: "How long a member may be silent",
+        set: |settings, value| {
+            let range = (SESSION_TIMEOUT_MS_MIN.into(), SESSION_TIMEOUT_MS_MAX.into());
+            number(value, range).map(|ms| settings.session_timeout_ms = ms as u32)
+        },
+    },
+];
+
+fn number(value: &str, (least, most): (u64, u64)) -> Result<u64> {
+    let parsed = value.trim().parse().ok().filter(|number| (least..=most).contains(number));
+    parsed.ok_or_else(|| Error::invalid(format!("it is a whole number from {least} to {most}")))
+}
+
+fn start(value: &str) -> Result<ShareStart> {
+    match value.split_once(':') {
+        None if value == "earliest" => Ok(ShareStart::Earliest),
+        None if value == "latest" => Ok(ShareStart::Live),
+        Some(("by_duration", ago)) => duration(ago).map(ShareStart::Ago).ok_or_else(wrong_duration),
+        _ => Err(Error::invalid("it is earliest, latest or by_duration with a duration, as in by_duration:PT1H30M")),
+    }
+}
+
+fn wrong_duration() -> Error {
+    Error::invalid("a duration is as in P1DT2H30M or PT0.5S")
+}
+
+/// As ISO 8601 has it, in days, hours, minutes and seconds.
+fn duration(text: &str) -> Option<Duration> {
+    let (days, time) = match text.strip_prefix('P')?.split_once('T') {
+        Some((_, "")) => return None,
+        Some((days, time)) => (days, time),
+        None => (text.strip_prefix('P')?, ""),
+    };
+    let (mut seconds, mut count) = (0.0, 0);
+    for (mut rest, units) in [(days, &[('D', 86_400.0)][..]), (time, &[('H', 3600.0), ('M', 60.0), ('S', 1.0)][..])] {
+        for (unit, factor) in units {
+            if let Some((number, after)) = rest.split_once(*unit) {
+                let is_number = number.bytes().all(|b| b.is_ascii_digit() || (b == b'.' && *unit == 'S'));
+                seconds += number.parse::<f64>().ok().filter(|_| is_number)? * factor;
+                rest = after;
+                count += 1;
+            }
+        }
+        if !rest.is_empty() {
+            return None;
+        }
+    }
+    Duration::try_from_secs_f64(seconds).ok().filter(|_| count > 0)
+}
+
+impl ShareSettings {
+    pub(super) async fn of(broker: &Broker, group: &GroupName) -> Result<Self> {
+        let kept = broker.document(DOCUMENT, group.as_str()).await?;
+        let mut settings = Self::default();
+        for (name, value) in kept.iter().flat_map(|kept| lines(kept)) {
+            // What another version kept and this one does not know is as if it had not been set.
+            if let Ok(setting) = find(name) {
+                (setting.set)(&mut settings, value).unwrap_or_default();
+            }
+        }
+        Ok(settings)
+    }
+
+    /// What they say of messages that are acquired.
+    pub(super) fn limits(&self) -> AcquireLimits {
+        AcquireLimits {
+            records_max: 0,
+            bytes_max: 0,
+            wait: Duration::ZERO,
+            lease_ms: self.lease_ms,
+            attempts_max: self.attempts_max,
+            in_flight_max: self.in_flight_max,
+            isolation: self.isolation,
+        }
+    }
+}
+
+fn lines(kept: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+    std::str::from_utf8(kept).unwrap_or_default().lines().filter_map(|line| line.split_once('='))
+}
+
+fn find(name: &str) -> Result<&'static Setting, Failure> {
+    let found = SETTINGS.iter().find(|setting| setting.name == name);
+    found.ok_or_else(|| wrong(format!("a group has no setting '{name}' here")))
+}
+
+/// What is set for one group or another.
+pub(in super::super) async fn set_groups(broker: &Broker) -> Result<BTreeSet<String>> {
+    Ok(broker.documents(DOCUMENT, "").await?.into_iter().map(|(name, _)| name).collect())
+}
+
+/// One setting of a group as it is shown.
+pub(in super::super) struct Shown {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub value: String,
+    pub default: &'static str,
+    pub help: &'static str,
+}
+
+/// All settings of a group.
+pub(in super::super) async fn describe_settings(broker: &Broker, name: &str) -> Result<Vec<Shown>, Failure> {
+    let kept = kept(broker, name).await?;
+    let shown = |setting: &Setting| Shown {
+        name: setting.name,
+        kind: setting.kind,
+        value: kept.get(setting.name).map_or(setting.default, String::as_str).to_owned(),
+        default: setting.default,
+        help: setting.help,
+    };
+    Ok(SETTINGS.iter().map(shown).collect())
+}
+
+async fn kept(broker: &Broker, name: &str) -> Result<BTreeMap<String, String>, Failure> {
+    GroupName::parse(name).map_err(|error| (Code::INVALID_REQUEST, error.message))?;
+    let kept = broker.document(DOCUMENT, name).await.map_err(failed)?;
+    Ok(kept.iter().flat_map(|kept| lines(kept)).map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}
+
+fn failed(error: Error) -> Failure {
+    (errors::code(&error), error.message)
+}
+
+/// Changes what is set for a group: all of it anew, or step by step.
+pub(in super::super) async fn change(
+    broker: &Arc<Broker>,
+    name: &str,
+    steps: Steps<'_>,
+    is_dry_run: bool,
+) -> Result<(), Failure> {
+    let mut kept = kept(broker, name).await?;
+    if steps.begin_anew {
+        kept.clear();
+    }
+    for (setting, value) in steps.settings {
+        let setting = find(setting)?;
+        match value {
+            Some(value) => {
+                let why = (setting.set)(&mut ShareSettings::default(), value);
+                why.map_err(|error| wrong(format!("{} = '{value}': {}", setting.name, error.message)))?;
+                kept.insert(setting.name.to_owned(), value.to_owned());
+            }
+            None => drop(kept.remove(setting.name)),
+        }
+    }
+    if is_dry_run {
+        return Ok(());
+    }
+    let lines: String = kept.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    let document = Some(Bytes::from(lines)).filter(|lines| !lines.is_empty());
+    broker.put_document(DOCUMENT, name, document).await.map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_as_the_default_is_what_a_group_is_set_to() {
+        let mut settings = ShareSettings { lease_ms: 1, attempts_max: 1, in_flight_max: 1, ..ShareSettings::default() };
+        settings.session_timeout_ms = 1;
+        settings.heartbeat_ms = 1;
+        settings.renews = false;
+        settings.isolation = Isolation::Committed;
+        settings.start = ShareStart::Earliest;
+        for setting in &SETTINGS {
+            (setting.set)(&mut settings, setting.default).expect(setting.name);
+        }
+        assert_eq!(settings, ShareSettings::default());
+        assert!(SETTINGS.is_sorted_by(|a, b| a.name < b.name));
+    }
+
+    #[test]
+    fn values_are_checked() {
+        let set = |name: &str, value: &str| {
+            let mut settings = ShareSettings::default();
+            (find(name).expect(name).set)(&mut settings, value).map(|()| settings)
+        };
+        for (name, value) in [
+            ("share.auto.offset.reset", "newest"),
+            ("share.auto.offset.reset", "by_duration:1h"),
+            ("share.delivery.count.limit", "0"),
+            ("share.isolation.level", "committed"),
+            ("share.partition.max.record.locks", "10001"),
+            ("share.record.lock.duration.ms", "-1"),
+            ("share.renew.acknowledge.enable", "yes"),
+            ("share.session.timeout.ms", "soon"),
+        ] {
+            assert!(set(name, value).is_err(), "{name} {value}");
+        }
+        let hour = set("share.auto.offset.reset", "by_duration:PT1H").map(|settings| settings.start);
+        assert_eq!(hour, Ok(ShareStart::Ago(Duration::from_secs(3600))));
+        assert!(find("consumer.session.timeout.ms").is_err());
+    }
+
+    #[test]
+    fn durations_are_read() {
+        let seconds = |text: &str| duration(text).map(|duration| duration.as_secs_f64());
+        for (text, expected) in [
+            ("PT1H", Some(3600.0)),
+            ("P1DT2H3M4.5S", Some(93_784.5)),
+            ("P2D", Some(172_800.0)),
+            ("PT0S", Some(0.0)),
+            ("P", None),
+            ("PT", None),
+            ("P1DT", None),
+            ("PT1", None),
+            ("PT-1S", None),
+            ("-PT1S", None),
+            ("PT1S1H", None),
+            ("PTinfS", None),
+            ("1H", None),
+        ] {
+            assert_eq!(seconds(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! A share group: members that take messages of the same partitions, each message going to one of them.
+//!
+//! Nobody owns a partition here, so nobody has to give one up: a member has what the newest epoch gives it as soon as
+//! it hears of it. Kafka knows the same as KIP-932. Who has which message is for the group's queues to say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::assign::{Assignment, Subscriber};
+use super::classic_api::CLIENT_BYTES_MAX;
+use super::group::{Now, Turn, check_session, check_topics, sort};
+use super::wait::{self, Outcome};
+use super::{Catalog, GroupError, GroupName, MemberId, Reason};
+use crate::error::Result;
+use crate::ids::{TopicName, TopicPartition};
+use crate::limits::{GROUP_MEMBERS_MAX, GROUP_PARTITIONS_MAX};
+use crate::pattern::Pattern;
+
+/// What a member says when it joins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareJoin {
+    pub member: MemberId,
+    /// How its program calls itself, and where that runs, for people.
+    pub client: String,
+    pub host: String,
+    pub topics: Vec<Pattern>,
+    /// How long it may be silent.
+    pub session_timeout_ms: u32,
+}
+
+impl ShareJoin {
+    /// Whether every value is in its range.
+    pub fn check(&self) -> Result<()> {
+        check_topics(&self.topics)?;
+        check_session(self.session_timeout_ms)
+    }
+}
+
+/// A member as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareMember<'a> {
+    pub id: &'a MemberId,
+    pub client: &'a str,
+    pub host: &'a str,
+    pub epoch: u32,
+    pub topics: &'a [Pattern],
+    pub assigned: Vec<TopicPartition>,
+}
+
+#[derive(Debug)]
+struct Member {
+    client: String,
+    host: String,
+    topics: Vec<Pattern>,
+    session_timeout_ms: u32,
+    session_ends_ms: u64,
+    /// What it was told last, and before that: an answer may be lost.
+    epoch: u32,
+    epoch_before: u32,
+}
+
+/// Invariant: `target` has every member, and every partition of `topics` with at least one who subscribes to it.
+#[derive(Debug)]
+pub struct ShareGroup {
+    name: GroupName,
+    epoch: u32,
+    members: BTreeMap<MemberId, Member>,
+    /// The topics that members subscribe to, with their partitions, as of `catalog_version`.
+    topics: BTreeMap<TopicName, u32>,
+    catalog_version: u64,
+    target: Assignment,
+}
+
+impl ShareGroup {
+    pub fn new(name: GroupName) -> Self {
+        Self {
+            name,
+            epoch: 0,
+            members: BTreeMap::new(),
+            topics: BTreeMap::new(),
+            catalog_version: 0,
+            target: Assignment::new(),
+        }
+    }
+
+    pub fn name(&self) -> &GroupName {
+        &self.name
+    }
+
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The topics that members subscribe to and that are there.
+    pub fn topics(&self) -> impl Iterator<Item = &TopicName> {
+        self.topics.keys()
+    }
+
+    pub fn subscribes(&self, topic: &TopicName) -> bool {
+        self.members.values().flat_map(|member| &member.topics).any(|pattern| pattern.matches(topic))
+    }
+
+    pub fn members(&self) -> impl Iterator<Item = ShareMember<'_>> {
+        self.members.iter().map(|(id, member)| ShareMember {
+            id,
+            client: &member.client,
+            host: &member.host,
+            epoch: member.epoch,
+            topics: &member.topics,
+            assigned: self.assigned(id),
+        })
+    }
+
+    fn assigned(&self, id: &MemberId) -> Vec<TopicPartition> {
+        self.target.get(id).into_iter().flatten().cloned().collect()
+    }
+
+    /// That nobody is in the group.
+    pub fn check_empty(&self, what: &str) -> Outcome {
+        match self.members.len() {
+            0 => Ok(()),
+            n => {
+                let message = format!("group {} has members ({n}); {what} once they have left", self.name);
+                Err(GroupError::new(Reason::HasMembers, message))
+            }
+        }
+    }
+
+    /// A member joins, or begins anew.
+    pub fn join(&mut self, join: ShareJoin, catalog: &dyn Catalog, now: Now) -> Outcome<Turn> {
+        join.check()?;
+        let ShareJoin { member: id, mut client, host, mut topics, session_timeout_ms } = join;
+        sort(&mut topics);
+        client.truncate(client.floor_char_boundary(CLIENT_BYTES_MAX));
+        let is_same = self.members.get(&id).is_some_and(|member| member.topics == topics);
+        if !self.members.contains_key(&id) && self.members.len() >= GROUP_MEMBERS_MAX {
+            let message = format!("group {} has {GROUP_MEMBERS_MAX} members", self.name);
+            return Err(GroupError::new(Reason::GroupFull, message));
+        }
+        let member = Member { client, host, topics, session_timeout_ms, session_ends_ms: 0, epoch: 0, epoch_before: 0 };
+        self.members.insert(id.clone(), member);
+        match is_same {
+            true => self.refresh(catalog),
+            false => {
+                self.resolve(catalog);
+                self.rebalance();
+            }
+        }
+        self.turn(&id, true, now)
+    }
+
+    /// A member is alive, and may subscribe to something else. It is told what it has where that is new, or where it
+    /// says what it subscribes to.
+    pub fn beat(
+        &mut self,
+        id: &MemberId,
+        epoch: u32,
+        topics: Option<Vec<Pattern>>,
+        catalog: &dyn Catalog,
+        now: Now,
+    ) -> Outcome<Turn> {
+        let name = &self.name;
+        let member = self.members.get_mut(id).ok_or_else(|| wait::unknown(name, id.as_str()))?;
+        if epoch != member.epoch && epoch != member.epoch_before {
+            let message = format!("member {id} of group {name} shows epoch {epoch} and is at {}", member.epoch);
+            return Err(GroupError::new(Reason::StaleEpoch, format!("{message}: join again")));
+        }
+        let in_full = topics.is_some() || epoch != member.epoch;
+        let mut is_new = false;
+        if let Some(mut topics) = topics {
+            check_topics(&topics)?;
+            sort(&mut topics);
+            is_new = member.topics != topics;
+            member.topics = topics;
+        }
+        if is_new {
+            self.resolve(catalog);
+            self.rebalance();
+        }
+        self.refresh(catalog);
+        self.turn(id, in_full, now)
+    }
+
+    fn turn(&mut self, id: &MemberId, in_full: bool, now: Now) -> Outcome<Turn> {
+        let (name, epoch) = (&self.name, self.epoch);
+        let member = self.members.get_mut(id).ok_or_else(|| wait::unknown(name, id.as_str()))?;
+        member.session_ends_ms = now.steady_ms + u64::from(member.session_timeout_ms);
+        let has_news = member.epoch != epoch;
+        if has_news {
+            (member.epoch_before, member.epoch) = (member.epoch, epoch);
+        }
+        Ok(Turn { epoch, assignment: (has_news || in_full).then(|| self.assigned(id)) })
+    }
+
+    pub fn leave(&mut self, id: &MemberId) -> Outcome {
+        self.members.remove(id).ok_or_else(|| wait::unknown(&self.name, id.as_str()))?;
+        self.lost_some();
+        Ok(())
+    }
+
+    /// Removes members whose session is over.
+    pub fn expire(&mut self, now: Now) -> Vec<MemberId> {
+        let is_over = |(_, member): &(&MemberId, &Member)| member.session_ends_ms <= now.steady_ms;
+        let over: Vec<MemberId> = self.members.iter().filter(is_over).map(|(id, _)| id.clone()).collect();
+        if !over.is_empty() {
+            over.iter().for_each(|id| drop(self.members.remove(id)));
+            self.lost_some();
+        }
+        over
+    }
+
+    fn lost_some(&mut self) {
+        let members = &self.members;
+        let is_wanted = |topic: &TopicName| members.values().flat_map(|m| &m.topics).any(|p| p.matches(topic));
+        self.topics.retain(|topic, _| is_wanted(topic));
+        self.rebalance();
+    }
+
+    /// A topic was deleted: one that comes with the same name is another, which members are told of.
+    pub fn forget_topic(&mut self, topic: &TopicName) {
+        if self.topics.remove(topic).is_some() {
+            self.rebalance();
+        }
+    }
+
+    /// When [`ShareGroup::expire`] has something to do, if nothing is heard until then.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        self.members.values().map(|member| member.session_ends_ms).min()
+    }
+
+    /// Looks at the topics again if they may have changed.
+    pub fn refresh(&mut self, catalog: &dyn Catalog) {
+        if catalog.version() == self.catalog_version || self.members.is_empty() {
+            return;
+        }
+        let before = self.topics.clone();
+        self.resolve(catalog);
+        if self.topics != before {
+            self.rebalance();
+        }
+    }
+
+    /// The topics of all subscriptions, by name, as far as the limit goes.
+    fn resolve(&mut self, catalog: &dyn Catalog) {
+        // First: what comes meanwhile is seen the next time.
+        self.catalog_version = catalog.version();
+        let mut patterns: Vec<&Pattern> = self.members.values().flat_map(|member| &member.topics).collect();
+        sort(&mut patterns);
+        let found: BTreeMap<TopicName, u32> = patterns.into_iter().flat_map(|p| catalog.matching(p)).collect();
+        let mut left = GROUP_PARTITIONS_MAX;
+        let fits = |(_, partitions): &(TopicName, u32)| {
+            let fits = *partitions as usize <= left;
+            left -= if fits { *partitions as usize } else { 0 };
+            fits
+        };
+        self.topics = found.into_iter().filter(fits).collect();
+    }
+
+    fn rebalance(&mut self) {
+        self.epoch += 1;
+        let members = self.members.iter();
+        let members = members.map(|(id, member)| Subscriber::new(id, id.as_str(), &member.topics, &self.topics));
+        let members: Vec<Subscriber<'_>> = members.collect();
+        self.target = share_out(&self.topics, &members);
+    }
+}
+
+/// Gives every partition to as many of those who subscribe to its topic as it takes for each of them to have one, and
+/// those with more partitions than members in equal shares.
+fn share_out(topics: &BTreeMap<TopicName, u32>, members: &[Subscriber<'_>]) -> Assignment {
+    let mut target: Assignment = members.iter().map(|member| (member.id.clone(), BTreeSet::new())).collect();
+    // Topics with the same readers are shared out as one.
+    let mut classes: BTreeMap<Vec<&MemberId>, Vec<TopicPartition>> = BTreeMap::new();
+    for (topic, partitions) in topics {
+        let readers = members.iter().filter(|member| member.topics.contains(topic)).map(|member| member.id).collect();
+        let all = (0..*partitions).map(|partition| TopicPartition { topic: topic.clone(), partition });
+        classes.entry(readers).or_default().extend(all);
+    }
+    for (readers, partitions) in classes {
+        let pairs = if partitions.is_empty() { 0 } else { readers.len().max(partitions.len()) };
+        for pair in 0..pairs {
+            let (Some(reader), at) = (readers.get(pair % readers.len().max(1)), pair % partitions.len()) else {
+                break;
+            };
+            target.entry((*reader).clone()).or_default().insert(partitions[at].clone());
+        }
+    }
+    target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Topics, patterns, show};
+    use super::*;
+
+    fn group() -> ShareGroup {
+        ShareGroup::new(GroupName::parse("g").expect("a name"))
+    }
+
+    fn id(name: &str) -> MemberId {
+        MemberId::parse(name).expect("an id")
+    }
+
+    fn at(steady_ms: u64) -> Now {
+        Now { steady_ms, unix_ms: 1_000_000 + steady_ms }
+    }
+
+    fn join(group: &mut ShareGroup, name: &str, topics: &str, catalog: &Topics) -> Turn {
+        let join = ShareJoin {
+            member: id(name),
+            client: "c".into(),
+            host: "h".into(),
+            topics: patterns(topics),
+            session_timeout_ms: 1000,
+        };
+        group.join(join, catalog, at(0)).expect("joined")
+    }
+
+    fn topics(of: &[(&str, u32)]) -> Topics {
+        let mut topics = Topics::default();
+        of.iter().for_each(|(name, partitions)| topics.set(name, *partitions));
+        topics
+    }
+
+    fn shares(group: &ShareGroup) -> Vec<String> {
+        group.members().map(|member| format!("{}: {}", member.id, show(member.assigned))).collect()
+    }
+
+    #[test]
+    fn partitions_are_shared_out_and_shared() {
+        let catalog = topics(&[("one", 1), ("two", 2), ("many", 5)]);
+        let group = &mut group();
+        join(group, "a", "many", &catalog);
+        join(group, "b", "many", &catalog);
+        assert_eq!(shares(group), ["a: many/0 many/2 many/4", "b: many/1 many/3"]);
+        // More members than partitions: each has one, and every partition has somebody.
+        for member in ["a", "b", "c"] {
+            join(group, member, "two", &catalog);
+        }
+        assert_eq!(shares(group), ["a: two/0", "b: two/1", "c: two/0"]);
+        join(group, "c", "one,two", &catalog);
+        join(group, "d", "one", &catalog);
+        assert_eq!(shares(group), ["a: two/0", "b: two/1", "c: one/0 two/0", "d: one/0"]);
+        group.leave(&id("a")).expect("it was there");
+        assert_eq!(shares(group), ["b: two/0", "c: one/0 two/1", "d: one/0"]);
+        assert_eq!(group.topics().map(TopicName::as_str).collect::<Vec<_>>(), ["one", "two"]);
+    }
+
+    #[test]
+    fn a_member_is_told_what_is_new_and_an_answer_that_was_lost_again() {
+        let mut catalog = topics(&[("t", 2)]);
+        let group = &mut group();
+        let first = join(group, "a", "t,later", &catalog);
+        assert_eq!((first.epoch, first.assignment.map(show)), (1, Some("t/0 t/1".into())));
+        let beat = |group: &mut ShareGroup, epoch, catalog: &Topics| group.beat(&id("a"), epoch, None, catalog, at(1));
+        assert_eq!(beat(group, 1, &catalog), Ok(Turn { epoch: 1, assignment: None }));
+        join(group, "b", "t", &catalog);
+        for _ in 0..2 {
+            // It shows the epoch of before, as who has not heard of the new one does.
+            let turn = beat(group, 1, &catalog).expect("a member");
+            assert_eq!((turn.epoch, turn.assignment.map(show)), (2, Some("t/0".into())));
+        }
+        assert_eq!(beat(group, 2, &catalog), Ok(Turn { epoch: 2, assignment: None }));
+        for stale in [0, 3] {
+            assert_eq!(beat(group, stale, &catalog).map_err(|refused| refused.reason), Err(Reason::StaleEpoch));
+        }
+        // A topic that came later.
+        catalog.set("later", 1);
+        let turn = beat(group, 2, &catalog).expect("a member");
+        assert_eq!((turn.epoch, turn.assignment.map(show)), (3, Some("later/0 t/0".into())));
+    }
+
+    #[test]
+    fn who_is_silent_is_put_out_and_has_to_join_again() {
+        let catalog = topics(&[("t", 1)]);
+        let group = &mut group();
+        join(group, "a", "t", &catalog);
+        join(group, "b", "t", &catalog);
+        group.beat(&id("b"), 2, None, &catalog, at(500)).expect("a member");
+        assert_eq!((group.next_deadline_ms(), group.expire(at(999))), (Some(1000), vec![]));
+        assert_eq!((group.expire(at(1000)), group.len()), (vec![id("a")], 1));
+        let refused = group.beat(&id("a"), 1, None, &catalog, at(1000)).map_err(|refused| refused.reason);
+        assert_eq!(refused, Err(Reason::UnknownMember));
+        assert!(group.check_empty("it can be deleted").is_err());
+        assert_eq!(group.expire(at(2000)), [id("b")]);
+        assert_eq!((group.is_empty(), group.topics().count()), (true, 0));
+    }
+
+    #[test]
+    fn no_more_members_join_than_there_may_be() {
+        let catalog = topics(&[("t", 1)]);
+        let group = &mut group();
+        for number in 0..GROUP_MEMBERS_MAX {
+            join(group, &format!("m{number}"), "t", &catalog);
+        }
+        let one_more = ShareJoin {
+            member: id("one-more"),
+            client: String::new(),
+            host: String::new(),
+            topics: patterns("t"),
+            session_timeout_ms: 1000,
+        };
+        let refused = group.join(one_more, &catalog, at(0)).map_err(|refused| refused.reason);
+        assert_eq!(refused, Err(Reason::GroupFull));
+    }
+}
