@@ -6,7 +6,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result};
-use tokio::sync::futures::Notified;
 
 use crate::broker::Broker;
 use crate::partition::{Extent, PartitionCell};
@@ -109,10 +108,7 @@ impl Broker {
         }
         let deadline = tokio::time::Instant::now() + limits.wait.min(FETCH_WAIT_MAX);
         loop {
-            let mut appended: Vec<_> = cells.iter().flatten().map(|cell| Box::pin(cell.appended())).collect();
-            appended.iter_mut().for_each(|appended| {
-                appended.as_mut().enable();
-            });
+            let mut appended: Vec<_> = cells.iter().flatten().map(|cell| cell.appended()).collect();
             let found = read_all(&cells, from, &limits).await;
             if is_enough(&found, &limits) || tokio::time::timeout_at(deadline, any(&mut appended)).await.is_err() {
                 return found;
@@ -233,12 +229,10 @@ async fn read(cell: &PartitionCell, offset: Offset, bytes_max: usize, isolation:
 }
 
 /// Waits for one of many.
-pub(crate) async fn any(appended: &mut [Pin<Box<Notified<'_>>>]) {
-    std::future::poll_fn(|context| {
-        match appended.iter_mut().any(|appended| appended.as_mut().poll(context).is_ready()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
+pub(crate) async fn any(events: &mut [impl Future<Output = ()> + Unpin]) {
+    std::future::poll_fn(|context| match events.iter_mut().any(|event| Pin::new(event).poll(context).is_ready()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
     })
     .await
 }

@@ -4,8 +4,10 @@
 //! then nobody reads it, and who asked for that waits.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
 use engine::producers::{Aborted, ProducerStatus};
 use engine::queue::{Dedup, QueueId};
@@ -14,6 +16,7 @@ use engine::{
 };
 use parking_lot::Mutex;
 use storage::{DiskExtent, MemoryLog, Owner};
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 
 use crate::admission::LogBudget;
@@ -28,8 +31,9 @@ pub(crate) struct PartitionCell {
     pub topic: TopicName,
     pub id: PartitionId,
     state: Mutex<State>,
-    /// Fetches that wait for the next append.
+    /// Fetches that wait for the next append, and how many there are.
     appended: Notify,
+    awaiting: AtomicUsize,
     /// A subscriber has ended: it gets nothing more, and no share of a group.
     has_ended_member: AtomicBool,
 }
@@ -75,6 +79,26 @@ pub(crate) enum Commit {
 impl Commit {
     pub(crate) fn is_reached(&self) -> bool {
         matches!(self, Self::Reached)
+    }
+}
+
+/// Somebody waits for the next append, as long as this lives.
+pub(crate) struct NextAppend<'a> {
+    awaiting: &'a AtomicUsize,
+    notified: Pin<Box<Notified<'a>>>,
+}
+
+impl Future for NextAppend<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.notified.as_mut().poll(context)
+    }
+}
+
+impl Drop for NextAppend<'_> {
+    fn drop(&mut self) {
+        self.awaiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -137,7 +161,14 @@ impl PartitionCell {
             uncommitted: VecDeque::new(),
             is_deleted: false,
         };
-        Self { topic, id, state: Mutex::new(state), appended: Notify::new(), has_ended_member: AtomicBool::new(false) }
+        Self {
+            topic,
+            id,
+            state: Mutex::new(state),
+            appended: Notify::new(),
+            awaiting: AtomicUsize::new(0),
+            has_ended_member: AtomicBool::new(false),
+        }
     }
 
     /// Gives the batch its offsets and keeps it: the one place where a partition grows. Subscribers that have to be
@@ -193,7 +224,7 @@ impl PartitionCell {
                 deliver(&mut state.fanout, &mut state.queues, &batch, context.now_ms, wakes);
                 log.append(batch, context.now_ms);
                 context.budget.release(log.trim(context.retention_bytes, context.retention_ms, context.now_ms));
-                self.appended.notify_waiters();
+                self.wake_fetches();
                 state.note_sent(context, base_offset);
                 Ok(Appended { base_offset, receivers, is_duplicate: false, commit: Commit::InMemory })
             }
@@ -462,9 +493,19 @@ impl PartitionCell {
         disk.offset_for_time(timestamp_ms)
     }
 
-    /// Completes with the next append or deletion after it was first polled.
-    pub(crate) fn appended(&self) -> tokio::sync::futures::Notified<'_> {
-        self.appended.notified()
+    /// Completes with the next append or deletion from now on.
+    pub(crate) fn appended(&self) -> NextAppend<'_> {
+        self.awaiting.fetch_add(1, Ordering::Relaxed);
+        let mut next = NextAppend { awaiting: &self.awaiting, notified: Box::pin(self.appended.notified()) };
+        next.notified.as_mut().enable();
+        next
+    }
+
+    /// With the lock held: a fetch that looked before has counted itself before that, any other finds what is there.
+    fn wake_fetches(&self) {
+        if self.awaiting.load(Ordering::Relaxed) > 0 {
+            self.appended.notify_waiters();
+        }
     }
 
     /// Nothing is taken or read here any more. Returns the subscribers and the bytes that became free.
@@ -504,8 +545,28 @@ impl PartitionCell {
 
     /// Does something to a queue's view, with the log at hand.
     pub(crate) fn with_view<T>(&self, id: QueueId, work: impl FnOnce(&mut QueueView, &mut Log) -> T) -> Result<T> {
+        self.work_on(&mut self.state.lock(), id, work)
+    }
+
+    /// The same with messages that may be done with then, which nobody has to write down: [`Self::drop_consumed`]
+    /// before anybody else does something.
+    pub(crate) fn with_view_of_consumed<T>(
+        &self,
+        id: QueueId,
+        work: impl FnOnce(&mut QueueView, &mut Log) -> T,
+        done: impl IntoIterator<Item = Offset>,
+    ) -> Result<(T, usize)> {
         let mut state = self.state.lock();
-        let state = &mut *state;
+        let outcome = self.work_on(&mut state, id, work)?;
+        Ok((outcome, state.drop_consumed(done).1))
+    }
+
+    fn work_on<T>(
+        &self,
+        state: &mut State,
+        id: QueueId,
+        work: impl FnOnce(&mut QueueView, &mut Log) -> T,
+    ) -> Result<T> {
         let view = state.queues.iter_mut().find(|view| view.cell.id == id);
         match view {
             Some(view) => Ok(work(view, &mut state.log)),
@@ -533,36 +594,24 @@ impl PartitionCell {
         self.state.lock().dedup = dedup;
     }
 
-    /// Lets go of what all queues are done with: of what is before all of them, and of these records, which lasts. What
-    /// begins on disk elsewhere is an entry of the journal, so only the sweep says that. Returns the bytes of memory
-    /// that became free.
-    pub(crate) fn drop_consumed(self: &Arc<Self>, done: impl IntoIterator<Item = Offset>, is_sweep: bool) -> usize {
+    /// Lets go of what all queues are done with, these records among it, which lasts. Returns the bytes of memory that
+    /// became free.
+    pub(crate) fn drop_consumed(&self, done: impl IntoIterator<Item = Offset>) -> usize {
+        self.state.lock().drop_consumed(done).1
+    }
+
+    /// The same of all that is before every queue. What begins on disk elsewhere is an entry of the journal, so only
+    /// the sweep says that.
+    pub(crate) fn sweep_consumed(self: &Arc<Self>) -> usize {
         let mut state = self.state.lock();
-        let state = &mut *state;
-        let end = state.log.extent().end;
-        let keeps = |view: &QueueView| view.queue.settings().keeps_acked;
-        if state.queues.iter().any(keeps) {
-            return 0;
+        let (start, freed) = state.drop_consumed([]);
+        if let Log::Disk(log) = &state.log
+            && start > log.extent().start
+            && let Err(error) = log.set_start(start, self.clone())
+        {
+            tracing::debug!(topic = %self.topic, partition = self.id, %error, "what is consumed has to wait");
         }
-        // After a restart what was sent lately is found in the log.
-        let known = state.dedup.oldest(timers::now_ms()).filter(|_| matches!(state.log, Log::Disk(_)));
-        let held = state.holds.iter().map(|(_, floor)| *floor).chain(known).min().unwrap_or(end);
-        let floor = state.queues.iter_mut().map(|view| view.queue.floor()).min().unwrap_or(end).min(held);
-        let is_done = |offset: &Offset| state.queues.iter().all(|view| view.queue.is_done(*offset));
-        let behind = done.into_iter().filter(|offset| (floor..held).contains(offset)).filter(is_done);
-        match &mut state.log {
-            Log::Memory(log) => log.set_start(floor) + behind.map(|offset| log.forget(offset)).sum::<usize>(),
-            Log::Disk(log) => {
-                behind.for_each(|offset| log.forget(offset));
-                if is_sweep
-                    && floor > log.extent().start
-                    && let Err(error) = log.set_start(floor.min(end), self.clone())
-                {
-                    tracing::debug!(topic = %self.topic, partition = self.id, %error, "what is consumed has to wait");
-                }
-                0
-            }
-        }
+        freed
     }
 
     fn gone(&self) -> Error {
@@ -584,6 +633,31 @@ impl State {
             return Err(broken);
         }
         Ok(await_commit(&mut self.uncommitted, end, committed))
+    }
+
+    /// Lets go of what all queues are done with: in memory of what is before all of them, and of these records. Returns
+    /// where what is needed begins, and the bytes of memory that became free.
+    fn drop_consumed(&mut self, done: impl IntoIterator<Item = Offset>) -> (Offset, usize) {
+        if self.queues.iter().any(|view| view.queue.settings().keeps_acked) {
+            return (0, 0);
+        }
+        let (end, known) = match &self.log {
+            Log::Memory(log) => (log.end(), None),
+            // After a restart what was sent lately is found in the log.
+            Log::Disk(log) => (log.extent().end, self.dedup.oldest(timers::now_ms())),
+        };
+        let held = self.holds.iter().map(|(_, floor)| *floor).chain(known).min().unwrap_or(end);
+        let floor = self.queues.iter_mut().map(|view| view.queue.floor()).min().unwrap_or(end).min(held);
+        let is_done = |offset: &Offset| self.queues.iter().all(|view| view.queue.is_done(*offset));
+        let behind = done.into_iter().filter(|offset| (floor..held).contains(offset)).filter(is_done);
+        let freed = match &mut self.log {
+            Log::Memory(log) => log.set_start(floor) + behind.map(|offset| log.forget(offset)).sum::<usize>(),
+            Log::Disk(log) => {
+                behind.for_each(|offset| log.forget(offset));
+                0
+            }
+        };
+        (floor.min(end), freed)
     }
 
     /// Where the batch is that was sent with the same deduplication id lately.
@@ -628,7 +702,7 @@ impl Owner for PartitionCell {
         while let Some((_, committed)) = state.uncommitted.pop_front_if(|(end, _)| *end <= mark) {
             committed.send(Ok(())).unwrap_or_default();
         }
-        self.appended.notify_waiters();
+        self.wake_fetches();
     }
 
     fn failed(&self, error: &Error) {

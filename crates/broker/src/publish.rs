@@ -79,7 +79,7 @@ impl Drop for Wakes {
 pub enum Attempt {
     Done(Published),
     /// A subscriber whose overflow policy is to block has no room, or the journal: [`WaitingPublish::finish`] waits.
-    Waits(WaitingPublish),
+    Waits(Box<WaitingPublish>),
     /// It has its place, and is acknowledged when it is on the disk: [`CommittingPublish::finish`] waits for that.
     Commits(CommittingPublish),
 }
@@ -112,10 +112,11 @@ struct How {
     drop_consumed: bool,
     /// What the batch is known by, if it is sent again.
     dedup: Option<Arc<[u8]>>,
+    now_ms: u64,
 }
 
 impl How {
-    fn of(topic: &Topic, awaits_commit: bool) -> Self {
+    fn of(topic: &Topic, awaits_commit: bool, now_ms: u64) -> Self {
         let settings = &topic.settings;
         let retention = (settings.retention_bytes, settings.retention_ms);
         Self {
@@ -126,6 +127,7 @@ impl How {
             arrival_ms: None,
             drop_consumed: settings.drop_consumed,
             dedup: None,
+            now_ms,
         }
     }
 }
@@ -171,11 +173,12 @@ impl Broker {
         cell: &Arc<PartitionCell>,
         mut batch: DraftBatch,
         dedup: Option<Arc<[u8]>>,
+        now_ms: u64,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
         topic.admit(&mut batch)?;
         let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
-        let how = How { arrival_ms, dedup, ..How::of(topic, self.settings().ack_on_commit) };
+        let how = How { arrival_ms, dedup, ..How::of(topic, self.settings().ack_on_commit, now_ms) };
         self.attempt(cell, how, batch, None, wakes)
     }
 
@@ -197,7 +200,7 @@ impl Broker {
         wakes: &mut Wakes,
     ) -> Result<Appended> {
         let (cell, count) = (topic.partition(partition)?, u64::from(batch.count()));
-        let appended = self.append_to(&cell, &How { yields: false, ..How::of(topic, true) }, batch, wakes);
+        let appended = self.append_to(&cell, &How { yields: false, ..How::of(topic, true, now_ms()) }, batch, wakes);
         appended.map(|(published, commit)| Appended::new(published, count, commit)).map_err(|refused| match refused {
             Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
             Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
@@ -230,7 +233,7 @@ impl Broker {
             Acks::Default => self.settings().ack_on_commit,
         };
         let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
-        let how = How { arrival_ms, ..How::of(&topic, awaits_commit) };
+        let how = How { arrival_ms, ..How::of(&topic, awaits_commit, now_ms()) };
         self.attempt(&cell, how, batch, begin, wakes)
     }
 
@@ -250,7 +253,7 @@ impl Broker {
             Err(Refused::Failed(error)) => Err(error),
             Err(Refused::Blocked(batch, blocking)) => {
                 self.metrics().publish_waits.add(1);
-                Ok(Attempt::Waits(WaitingPublish { cell: cell.clone(), how, batch, blocking, begin }))
+                Ok(Attempt::Waits(Box::new(WaitingPublish { cell: cell.clone(), how, batch, blocking, begin })))
             }
         }
     }
@@ -271,7 +274,7 @@ impl Broker {
             retention_ms: how.retention.1,
             drop_consumed: how.drop_consumed,
             dedup: how.dedup.as_ref(),
-            now_ms: now_ms(),
+            now_ms: how.now_ms,
         };
         let appended = cell.append(batch, &context, wakes)?;
         if appended.is_duplicate {
@@ -326,7 +329,7 @@ impl WaitingPublish {
     }
 
     async fn append(self, broker: &Broker, wakes: &mut Wakes) -> Result<Published> {
-        let Self { cell, how, mut batch, mut blocking, .. } = self;
+        let Self { cell, mut how, mut batch, mut blocking, .. } = self;
         let deadline = tokio::time::Instant::now() + broker.settings().publish_wait;
         loop {
             wakes.flush();
@@ -334,6 +337,7 @@ impl WaitingPublish {
                 Blocking::Subscriber(subscriber) => wait_for_room(subscriber, &cell, batch.len(), deadline).await?,
                 Blocking::Journal(full) => broker.wait_for_journal(&cell, full, deadline).await?,
             }
+            how.now_ms = now_ms();
             (batch, blocking) = match broker.append_to(&cell, &how, batch, wakes) {
                 Ok((published, commit)) => return finish_commit(published, commit).await,
                 Err(Refused::Failed(error)) => return Err(error),

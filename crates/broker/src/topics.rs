@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use engine::ids::{is_inbox, is_internal};
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
@@ -26,6 +26,8 @@ pub(crate) struct Topic {
     /// Its id in the data directory, if it is there.
     pub(crate) stored_as: Option<u32>,
     turn: AtomicU32,
+    /// It is in no table any more: another is in its place, or none.
+    is_replaced: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
@@ -68,14 +70,17 @@ impl Topics {
     pub(crate) fn insert(&mut self, topic: Arc<Topic>) {
         self.by_id.insert(topic.id, topic.clone());
         self.partitions += topic.partitions.len();
-        let before = self.by_name.insert(topic.name.clone(), topic);
-        self.partitions -= before.map_or(0, |before| before.partitions.len());
+        if let Some(before) = self.by_name.insert(topic.name.clone(), topic) {
+            self.partitions -= before.partitions.len();
+            before.is_replaced.store(true, Ordering::Release);
+        }
     }
 
     pub(crate) fn remove(&mut self, name: &str) {
         if let Some(topic) = self.by_name.remove(name) {
             self.by_id.remove(&topic.id);
             self.partitions -= topic.partitions.len();
+            topic.is_replaced.store(true, Ordering::Release);
         }
     }
 
@@ -117,7 +122,8 @@ impl Topic {
     ) -> Arc<Self> {
         let cell = |(partition, log)| Arc::new(PartitionCell::new(name.clone(), partition, log));
         let partitions = (0..).zip(logs).map(cell).collect();
-        Arc::new(Self { name, id, settings, partitions, stored_as, turn: AtomicU32::new(0) })
+        Self { name, id, settings, partitions, stored_as, turn: AtomicU32::new(0), is_replaced: AtomicBool::new(false) }
+            .into()
     }
 
     /// The same topic with partitions added, which nobody reads yet.
@@ -126,15 +132,24 @@ impl Topic {
         let added = (self.settings.partitions..).zip(added).map(cell);
         let partitions: Box<[_]> = self.partitions.iter().cloned().chain(added).collect();
         let settings = TopicSettings { partitions: partitions.len() as u32, ..self.settings };
-        let turn = AtomicU32::new(self.turn.load(Ordering::Relaxed));
-        Arc::new(Self { name: self.name.clone(), id: self.id, settings, partitions, stored_as: self.stored_as, turn })
+        self.with(settings, partitions)
     }
 
     /// The same topic with other settings. The number of its partitions stays.
     pub(crate) fn altered(&self, settings: TopicSettings) -> Arc<Self> {
         let settings = TopicSettings { partitions: self.settings.partitions, ..settings };
-        let (turn, partitions) = (AtomicU32::new(self.turn.load(Ordering::Relaxed)), self.partitions.clone());
-        Arc::new(Self { name: self.name.clone(), id: self.id, settings, partitions, stored_as: self.stored_as, turn })
+        self.with(settings, self.partitions.clone())
+    }
+
+    fn with(&self, settings: TopicSettings, partitions: Box<[Arc<PartitionCell>]>) -> Arc<Self> {
+        let turn = AtomicU32::new(self.turn.load(Ordering::Relaxed));
+        let (name, id, stored_as) = (self.name.clone(), self.id, self.stored_as);
+        Arc::new(Self { name, id, settings, partitions, stored_as, turn, is_replaced: AtomicBool::new(false) })
+    }
+
+    /// Whether whoever looks for it by its name finds it, and not another or none.
+    pub(crate) fn is_current(&self) -> bool {
+        !self.is_replaced.load(Ordering::Acquire)
     }
 
     pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {
@@ -415,7 +430,7 @@ impl Broker {
                 let settings = &topic.settings;
                 self.log_budget().release(cell.trim(settings.retention_bytes, settings.retention_ms, now_ms));
                 if settings.drop_consumed && self.has_restored_queues() {
-                    self.log_budget().release(cell.drop_consumed([], true));
+                    self.log_budget().release(cell.sweep_consumed());
                 }
             }
         }

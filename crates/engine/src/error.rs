@@ -167,7 +167,9 @@ pub struct Error {
     pub message: String,
 }
 
+/// All that make one are cold: the compiler keeps them out of the way of what goes well.
 impl Error {
+    #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let retry_after_ms = match kind.retry_class() {
             RetryClass::RetryAfter => 100,
@@ -176,22 +178,27 @@ impl Error {
         Self { kind, retry_after_ms, message: message.into() }
     }
 
+    #[cold]
     pub fn malformed(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Malformed, message)
     }
 
+    #[cold]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)
     }
 
+    #[cold]
     pub fn too_large(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::TooLarge, message)
     }
 
+    #[cold]
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::NotFound, message)
     }
 
+    #[cold]
     pub fn busy(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Busy, message)
     }

@@ -649,14 +649,19 @@ fn nullable_len(bytes: Option<&[u8]>) -> usize {
     bytes.map_or(1, |bytes| varint_len(bytes.len() as i64) + bytes.len())
 }
 
+#[inline]
 fn read_varint(rest: &mut &[u8]) -> Result<i64> {
-    // Most have one byte.
-    if let Some((byte, behind)) = rest.split_first()
-        && byte & 0x80 == 0
-    {
-        *rest = behind;
-        return Ok(i64::from(byte >> 1) ^ -i64::from(byte & 1));
-    }
+    // Most have one byte or two.
+    let (value, behind) = match **rest {
+        [byte, ref behind @ ..] if byte < 0x80 => (u64::from(byte), behind),
+        [low, high, ref behind @ ..] if high < 0x80 => (u64::from(low & 0x7f) | u64::from(high) << 7, behind),
+        _ => return read_long_varint(rest),
+    };
+    *rest = behind;
+    Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+}
+
+fn read_long_varint(rest: &mut &[u8]) -> Result<i64> {
     let mut value = 0u64;
     for (i, byte) in rest.iter().enumerate().take(10) {
         value |= u64::from(byte & 0x7f) << (7 * i);
@@ -669,6 +674,7 @@ fn read_varint(rest: &mut &[u8]) -> Result<i64> {
 }
 
 /// A length: `None` for -1.
+#[inline]
 fn read_length(rest: &mut &[u8]) -> Result<Option<usize>> {
     match read_varint(rest)? {
         -1 => Ok(None),
@@ -678,6 +684,7 @@ fn read_length(rest: &mut &[u8]) -> Result<Option<usize>> {
     }
 }
 
+#[inline]
 fn read_nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>> {
     match read_length(rest)? {
         None => Ok(None),
@@ -685,6 +692,7 @@ fn read_nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>> {
     }
 }
 
+#[inline]
 fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8]> {
     let (head, tail) = rest.split_at_checked(length).ok_or_else(|| Error::malformed("a record is cut short"))?;
     *rest = tail;

@@ -311,6 +311,29 @@ fn records_can_be_taken_one_by_one() {
 }
 
 #[test]
+fn the_only_record_of_a_batch_is_read_alone_as_among_others() {
+    let full = record(5, Some(b"k"), Some(&[7; 300])).with_header("h", "x");
+    for one in [record(1, None, Some(b"v")), record(1, Some(b"k"), None), full.clone()] {
+        let mut draft = builder_of(std::slice::from_ref(&one)).finish().expect("a record");
+        let sent = draft.bytes.clone();
+        draft.set_arrival(77);
+        for (draft, timestamp_ms) in [(DraftBatch { bytes: sent }, one.timestamp_ms), (draft, 77)] {
+            let batch = draft.stamp(9);
+            assert_eq!(batch.alone(), Some(Record { offset: 9, timestamp_ms, ..one.clone() }));
+        }
+    }
+    let batch = batch_of(std::slice::from_ref(&full), 9);
+    let parsed = |change: fn(&mut Vec<u8>)| parse(&resealed(&batch, change)).expect("the frame is right").alone();
+    assert_eq!(parsed(|bytes| bytes.push(0)), None, "it is longer than its record");
+    assert_eq!(parsed(|bytes| bytes.truncate(BATCH_HEADER_BYTES + 9)), None, "it is cut short");
+    let compressed = builder_of(&[full]).finish_with(Codec::Zstd, None).expect("a record").stamp(9);
+    assert_eq!((compressed.codec(), compressed.alone()), (Ok(Codec::Zstd), None));
+    assert_eq!(small().alone(), None, "it has two");
+    let second = small().thinned(|record| record.key.is_none()).expect("readable");
+    assert_eq!(second.alone().map(|record| record.offset), Some(8), "where it was");
+}
+
+#[test]
 fn compressed_records_that_are_damaged_or_unknown_are_refused() {
     for (codec, kind) in [(5, ErrorKind::Unsupported), (7, ErrorKind::Unsupported), (1, ErrorKind::Malformed)] {
         let batch = parse(&resealed(&small(), |bytes| bytes[AT_ATTRIBUTES + 1] = codec)).expect("the frame is right");

@@ -96,8 +96,7 @@ impl MemoryLog {
     /// Nobody needs a record any more. Returns the bytes that became free: a batch goes with its last record, and is
     /// written anew without them when half of its records are forgotten.
     pub fn forget(&mut self, offset: Offset) -> usize {
-        let before = self.bytes;
-        let at = self.entries.partition_point(|entry| entry.next <= offset);
+        let (before, at) = (self.bytes, self.place(offset));
         let Some(entry) = self.entries.get_mut(at) else {
             return 0;
         };
@@ -147,8 +146,19 @@ impl MemoryLog {
 
     /// The batch that holds an offset, if it is here.
     pub fn find(&self, offset: Offset) -> Option<&RecordBatch> {
-        let at = self.entries.partition_point(|entry| entry.next <= offset);
-        self.entries.get(at)?.batch.as_ref().filter(|batch| batch.base_offset() <= offset && offset >= self.deleted)
+        let entry = self.entries.get(self.place(offset))?;
+        entry.batch.as_ref().filter(|batch| batch.base_offset() <= offset && offset >= self.deleted)
+    }
+
+    /// The place of the first entry that ends behind an offset.
+    fn place(&self, offset: Offset) -> usize {
+        // Where all batches have one record and none is missing.
+        let first = self.entries.front().map_or(0, |entry| entry.next);
+        let at = (offset + 1).saturating_sub(first) as usize;
+        match self.entries.get(at).is_some_and(|entry| entry.next == offset + 1) {
+            true => at,
+            false => self.entries.partition_point(|entry| entry.next <= offset),
+        }
     }
 
     /// The batches from the one that holds `from`, up to `bytes_max`, at least one where there is one. A batch without
@@ -160,7 +170,7 @@ impl MemoryLog {
                 format!("offset {from} is not in the log, which has {} to {}", self.start(), self.end),
             ));
         }
-        let first = self.entries.partition_point(|entry| entry.next <= from);
+        let first = self.place(from);
         let mut gathered = Gathered::new(from, bytes_max);
         for batch in self.entries.iter().skip(first).filter_map(|entry| entry.batch.as_ref()) {
             if !gathered.push(batch.clone()) {
@@ -277,6 +287,19 @@ mod tests {
     }
 
     #[test]
+    fn batches_of_one_record_are_found_wherever_others_are_missing() {
+        let mut log = log_of(&[(1, 0, 0); 400]);
+        let found = |log: &MemoryLog, offset| log.find(offset).map(RecordBatch::base_offset);
+        for offset in (100..400).step_by(2).chain(0..10) {
+            log.forget(offset);
+        }
+        let is_kept = |offset: Offset| (10..100).contains(&offset) || (100..400).contains(&offset) && offset % 2 == 1;
+        for offset in 0..402 {
+            assert_eq!(found(&log, offset), is_kept(offset).then_some(offset));
+        }
+    }
+
+    #[test]
     fn a_batch_that_begins_before_the_start_goes_with_its_last_record_behind_it() {
         let mut log = log_of(&[(8, 0, 0), (1, 0, 0)]);
         log.set_start(5);
@@ -302,6 +325,11 @@ mod tests {
             assert_eq!((kept, freed), (log.bytes(), all - kept));
             assert!(log.gone <= GONE_MIN.max(log.batches()) && log.entries.len() - log.gone == log.batches());
         }
+        let linear = |offset: &Offset| {
+            let mut kept = log.entries.iter().filter_map(|entry| entry.batch.as_ref());
+            kept.find(|batch| (batch.base_offset()..batch.next_offset()).contains(offset) && *offset >= log.deleted)
+        };
+        assert!((0..log.end() + 2).all(|offset| log.find(offset) == linear(&offset)));
         let batches = log.read(log.start(), usize::MAX).expect("in range");
         assert!(batches.windows(2).all(|pair| pair[0].next_offset() == pair[1].base_offset()), "a hole");
         assert_eq!(batches.last().map(RecordBatch::next_offset), Some(log.end()));

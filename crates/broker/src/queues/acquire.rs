@@ -121,11 +121,11 @@ impl Broker {
         }
         let deadline = Instant::now() + limits.wait.min(FETCH_WAIT_MAX);
         loop {
-            let news =
-                places.iter().flatten().flat_map(|place| [place.partition.appended(), place.cell.returned.notified()]);
-            let mut news: Vec<_> = news.map(Box::pin).collect();
-            news.iter_mut().for_each(|news| {
-                news.as_mut().enable();
+            let there = || places.iter().flatten();
+            let mut appended: Vec<_> = there().map(|place| place.partition.appended()).collect();
+            let mut returned: Vec<_> = there().map(|place| Box::pin(place.cell.returned.notified())).collect();
+            returned.iter_mut().for_each(|returned| {
+                returned.as_mut().enable();
             });
             let (found, due_ms) = self.acquire_now(&places, limits).await;
             let is_over = |found: &Result<Acquired>| found.as_ref().map_or(true, |found| !found.leases().is_empty());
@@ -134,7 +134,11 @@ impl Broker {
             }
             let due = due_ms.map(|due_ms| Instant::now() + Duration::from_millis(due_ms.saturating_sub(now_ms())));
             // That the wait is over is seen above.
-            tokio::time::timeout_at(due.map_or(deadline, |due| due.min(deadline)), any(&mut news)).await.unwrap_or(());
+            tokio::select! {
+                () = any(&mut appended) => {}
+                () = any(&mut returned) => {}
+                () = tokio::time::sleep_until(due.map_or(deadline, |due| due.min(deadline))) => {}
+            }
         }
     }
 

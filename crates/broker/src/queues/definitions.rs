@@ -185,6 +185,7 @@ impl Broker {
         }
         let definition = Arc::new(definition);
         *cell.definition.write() = definition.clone();
+        queues.near.forget(name);
         cell.wake();
         saved.lasts().await?;
         Ok(definition)
@@ -202,6 +203,7 @@ impl Broker {
         let _control = queues.control.lock().await;
         let cell = queues.by_name.write().remove(name).ok_or_else(|| no_such_queue(name))?;
         cell.is_deleted.store(true, Ordering::Release);
+        queues.near.forget(name);
         cell.wake_all();
         let definition = cell.definition();
         let mut saved = Vec::new();
@@ -597,11 +599,11 @@ impl Broker {
     pub(super) fn drop_consumed(
         &self,
         topic: &Topic,
-        partition: &Arc<PartitionCell>,
+        partition: &PartitionCell,
         done: impl IntoIterator<Item = Offset>,
     ) {
         if topic.settings.drop_consumed {
-            self.log_budget().release(partition.drop_consumed(done, false));
+            self.log_budget().release(partition.drop_consumed(done));
         }
     }
 }

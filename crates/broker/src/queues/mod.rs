@@ -7,6 +7,7 @@
 mod acquire;
 mod dead;
 mod definitions;
+mod near;
 mod receipt;
 mod receive;
 mod send;
@@ -54,6 +55,7 @@ pub const NOTES_BYTES_MAX: usize = 64 << 10;
 /// All queues, and what doors define beside them.
 pub(crate) struct Queues {
     by_name: RwLock<HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>>,
+    near: near::Near,
     documents: RwLock<BTreeMap<(String, String), Bytes>>,
     /// Set once all were read from their topic.
     is_restored: OnceCell<()>,
@@ -164,6 +166,7 @@ impl Default for Queues {
     fn default() -> Self {
         Self {
             by_name: RwLock::default(),
+            near: near::Near::default(),
             documents: RwLock::default(),
             is_restored: OnceCell::new(),
             control: tokio::sync::Mutex::default(),
@@ -186,8 +189,8 @@ fn check_users(name: &str) -> Result<()> {
 impl Broker {
     /// The queue of a name, with its topic. What is the broker's own is no queue of a user.
     async fn queue_cell(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
-        check_users(name)?;
-        self.any_queue_cell(name).await
+        let bound = self.bound_queue(name).await?;
+        Ok((bound.cell.clone(), bound.topic.clone()))
     }
 
     async fn any_queue_cell(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {

@@ -1,19 +1,21 @@
 //! A message on its way to a receiver and back: received, acknowledged, held longer, returned.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::limits::BATCH_BYTES_MAX;
 use engine::queue::{
-    DELAY_MS_MAX, Entry, LEASE_TOTAL_MS_MAX, Lease, LeaseError, Message, MessageId, QueueDefinition, QueueId,
+    DELAY_MS_MAX, Entry, LEASE_TOTAL_MS_MAX, Lease, LeaseError, Message, MessageId, Queue, QueueDefinition, QueueId,
     QueueRecord, header,
 };
-use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Result};
+use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Result, TopicId};
 use tokio::time::Instant;
 
 use super::definitions::is_saved;
-use super::view::{Found, Given, Turn, carried_attempts};
+use super::near::Bound;
+use super::view::{Found, Turn, carried_attempts};
 use super::{QueueCell, QueueView};
 use crate::broker::Broker;
 use crate::fetch::FETCH_WAIT_MAX;
@@ -125,40 +127,36 @@ impl Broker {
     /// Leases messages. Where there are none it waits for the first, as long as it may.
     pub async fn receive(self: &Arc<Self>, queue: &str, receive: &Receive) -> Result<Vec<Received>> {
         check_most("lease_ms", receive.lease_ms, LEASE_TOTAL_MS_MAX)?;
-        let (cell, topic) = self.queue_cell(queue).await?;
+        let bound = self.bound_queue(queue).await?;
         if receive.wait.is_zero() {
-            cell.check_there()?;
-            let (found, _) = self.receive_now(&cell, &topic, receive).await?;
-            self.note_received(&cell, &found);
+            bound.cell.check_there()?;
+            let (found, _) = self.receive_now(&bound.cell, &bound.topic, receive).await?;
+            self.note_received(&bound.cell, &found);
             return Ok(found);
         }
-        Box::pin(self.receive_waiting(cell, topic, receive)).await
+        Box::pin(self.receive_waiting(&bound, receive)).await
     }
 
-    async fn receive_waiting(
-        self: &Arc<Self>,
-        cell: Arc<QueueCell>,
-        topic: Arc<Topic>,
-        receive: &Receive,
-    ) -> Result<Vec<Received>> {
+    async fn receive_waiting(self: &Arc<Self>, bound: &Bound, receive: &Receive) -> Result<Vec<Received>> {
+        let Bound { cell, topic, .. } = bound;
         let deadline = Instant::now() + receive.wait.min(FETCH_WAIT_MAX);
-        let mut waiting = Waiting::begin(&cell);
+        let mut waiting = Waiting::begin(cell);
         loop {
             let news = cell.news.notified();
             tokio::pin!(news);
             waiting.has_looked = false;
             news.as_mut().enable();
             cell.check_there()?;
-            let outcome = self.receive_now(&cell, &topic, receive).await;
+            let outcome = self.receive_now(cell, topic, receive).await;
             // Where as many are in flight as may be, others would find nothing either.
             waiting.has_looked = !matches!(&outcome, Err(error) if error.kind != ErrorKind::Busy);
             let (found, next_due_ms) = outcome?;
             if !found.is_empty() || Instant::now() >= deadline {
                 drop(waiting);
-                self.note_received(&cell, &found);
+                self.note_received(cell, &found);
                 return Ok(found);
             }
-            wait(&cell, news, deadline, next_due_ms).await;
+            wait(cell, news, deadline, next_due_ms).await;
         }
     }
 
@@ -179,19 +177,23 @@ impl Broker {
     ) -> Result<(Vec<Received>, Option<u64>)> {
         let max = receive.max.clamp(1, RECEIVE_MAX);
         let partitions = topic.partitions();
-        let first = cell.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        let first = match partitions.len() {
+            1 => 0,
+            _ => cell.turn.fetch_add(1, Ordering::Relaxed) as usize,
+        };
         let (found, bytes_max) = (Vec::new(), receive.bytes_max);
         let mut answer = Answer { broker: self, cell, topic, found, bytes: 0, bytes_max };
         let mut next_due_ms = None;
         for i in 0..partitions.len() {
             let partition = &partitions[(first + i) % partitions.len()];
+            let origin = Origin { topic: topic.id, partition: partition.id };
             loop {
                 let now = now_ms();
                 let left = max - answer.found.len();
-                let (mut due, mut unseen) = (None, None);
+                let (mut due, mut has_unseen) = (None, false);
                 let (mut turn, saved) = self.change_view(partition, cell.id, |view, log| {
-                    let turn = view.take(log, now, left, receive.lease_ms);
-                    unseen = view.unseen(log);
+                    let turn = view.take(log, origin, now, left, receive.lease_ms);
+                    has_unseen = view.has_unseen(log);
                     due = view.queue.next_due_ms();
                     turn
                 })?;
@@ -208,16 +210,16 @@ impl Broker {
                 let (cold, is_cut) = (turn.cold, turn.is_cut);
                 let given = match turn.unread.is_empty() {
                     true => turn.given,
-                    false => Box::pin(self.read_given(cell, partition, turn)).await?,
+                    false => Box::pin(self.read_given(cell, origin, partition, turn)).await?,
                 };
                 let is_idle = given.is_empty();
-                self.fill(cell, topic, partition, given, &mut answer);
+                self.fill(cell, partition, given, &mut answer);
                 if answer.is_full(max) {
                     break;
                 }
                 if let Some(offset) = cold {
                     Box::pin(self.read_ahead(cell.id, partition, offset)).await?;
-                } else if is_over && unseen.is_some() {
+                } else if is_over && has_unseen {
                     Box::pin(self.look_through(cell, partition)).await?;
                 } else {
                     is_over &= !is_cut;
@@ -238,12 +240,18 @@ impl Broker {
     }
 
     /// The records of what was given out, those of files too.
-    async fn read_given(&self, cell: &QueueCell, partition: &Arc<PartitionCell>, turn: Turn) -> Result<Vec<Given>> {
+    async fn read_given(
+        &self,
+        cell: &QueueCell,
+        origin: Origin,
+        partition: &Arc<PartitionCell>,
+        turn: Turn,
+    ) -> Result<Vec<Received>> {
         let Turn { mut given, unread, .. } = turn;
         let Some(first) = unread.iter().map(|lease| lease.offset).min() else {
             return Ok(given);
         };
-        let leases = given.iter().map(|given| given.lease).chain(unread.iter().copied()).collect();
+        let leases = given.iter().map(Received::lease).chain(unread.iter().copied()).collect();
         let mut held = Unread { broker: self, cell, partition, leases };
         // The next turn begins where this one ends.
         self.read_ahead(cell.id, partition, first).await?;
@@ -254,13 +262,13 @@ impl Broker {
                     if carried_attempts(&record).is_some() {
                         drop(self.change_view(partition, cell.id, |view, _| view.carry(&mut lease, &record))?);
                     }
-                    given.push(Given { lease, record });
+                    given.push(origin.received(lease, record));
                 }
                 None => drop(self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())?),
             }
         }
         held.leases.clear();
-        given.sort_unstable_by_key(|given| given.lease.offset);
+        given.sort_unstable_by_key(|given| given.receipt.offset);
         Ok(given)
     }
 
@@ -268,31 +276,34 @@ impl Broker {
     fn fill(
         &self,
         cell: &QueueCell,
-        topic: &Topic,
         partition: &Arc<PartitionCell>,
-        given: Vec<Given>,
+        mut given: Vec<Received>,
         answer: &mut Answer<'_>,
     ) {
         let oldest_ms = match cell.owns_topic {
             true => 0,
             false => now_ms().saturating_sub(cell.definition().settings.retention_ms),
         };
-        answer.found.reserve(given.len());
         let (mut back, mut expired) = (Vec::new(), Vec::new());
-        for Given { lease, record } in given {
-            if (record.timestamp_ms.max(0) as u64) < oldest_ms {
-                expired.push((lease.offset, lease.lease));
-                continue;
+        let mut has_any = !answer.found.is_empty();
+        given.retain(|received| {
+            if (received.message.record().timestamp_ms.max(0) as u64) < oldest_ms {
+                expired.push((received.receipt.offset, received.receipt.lease));
+                return false;
             }
-            let message = Message::from(record);
-            let len = message.bytes();
-            if !answer.found.is_empty() && answer.bytes + len > answer.bytes_max {
+            let len = received.message.bytes();
+            if has_any && answer.bytes + len > answer.bytes_max {
                 answer.bytes = answer.bytes_max;
-                back.push(lease);
-                continue;
+                back.push(received.lease());
+                return false;
             }
             answer.bytes += len;
-            answer.found.push(received(topic, partition.id, lease, message));
+            has_any = true;
+            true
+        });
+        match answer.found.is_empty() {
+            true => answer.found = given,
+            false => answer.found.append(&mut given),
         }
         if !back.is_empty() || !expired.is_empty() {
             let now = now_ms();
@@ -352,8 +363,8 @@ impl Broker {
     pub async fn ack(self: &Arc<Self>, queue: &str, receipts: &[Receipt]) -> Result<Answers> {
         let now = now_ms();
         let answers = self
-            .change_leases(queue, receipts.iter().map(|receipt| (*receipt, ())), now, |view, receipt, ()| {
-                view.queue.ack(receipt.offset, receipt.lease, now).map(drop)
+            .change_leases(queue, receipts, now, |queue, receipt| {
+                queue.ack(receipt.offset, receipt.lease, now).map(drop)
             })
             .await?;
         self.queues_there().counts.acked.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
@@ -363,8 +374,8 @@ impl Broker {
     /// Leases end so long from now; at once where that is 0.
     pub async fn extend(self: &Arc<Self>, queue: &str, leases: &[(Receipt, u64)]) -> Result<Answers> {
         let now = now_ms();
-        self.change_leases(queue, leases.iter().copied(), now, |view, receipt, lease_ms| {
-            view.queue.extend(receipt.offset, receipt.lease, now, lease_ms)
+        self.change_leases(queue, leases, now, |queue, (receipt, lease_ms)| {
+            queue.extend(receipt.offset, receipt.lease, now, *lease_ms)
         })
         .await
     }
@@ -374,8 +385,8 @@ impl Broker {
         leases.iter().try_for_each(|(_, delay_ms)| check_most("delay_ms", *delay_ms, DELAY_MS_MAX))?;
         let now = now_ms();
         let answers = self
-            .change_leases(queue, leases.iter().copied(), now, |view, receipt, delay_ms| {
-                view.queue.nack(receipt.offset, receipt.lease, now, delay_ms)
+            .change_leases(queue, leases, now, |queue, (receipt, delay_ms)| {
+                queue.nack(receipt.offset, receipt.lease, now, *delay_ms)
             })
             .await?;
         self.queues_there().counts.returned.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
@@ -387,8 +398,8 @@ impl Broker {
         let now = now_ms();
         let released = |is_released| if is_released { Ok(()) } else { Err(LeaseError::NotLeased) };
         let answers = self
-            .change_leases(queue, receipts.iter().map(|receipt| (*receipt, ())), now, |view, receipt, ()| {
-                released(view.queue.release(receipt.offset, receipt.lease, now))
+            .change_leases(queue, receipts, now, |queue, receipt| {
+                released(queue.release(receipt.offset, receipt.lease, now))
             })
             .await?;
         let count = answers.iter().filter(|answer| answer.is_ok()).count();
@@ -398,56 +409,71 @@ impl Broker {
 
     /// Does something to leases, those of one partition together, and waits until it lasts. What came back and has no
     /// attempt left goes to the dead letters.
-    async fn change_leases<C: Copy>(
+    async fn change_leases<L: Leased>(
         self: &Arc<Self>,
         queue: &str,
-        leases: impl Iterator<Item = (Receipt, C)>,
+        leases: &[L],
         now_ms: u64,
-        mut change: impl FnMut(&mut QueueView, &Receipt, C) -> std::result::Result<(), LeaseError>,
+        mut change: impl FnMut(&mut Queue, &L) -> std::result::Result<(), LeaseError>,
     ) -> Result<Answers> {
-        let (cell, topic) = self.queue_cell(queue).await?;
-        let mut leases: Vec<(usize, Receipt, C)> =
-            leases.enumerate().map(|(i, (receipt, c))| (i, receipt, c)).collect();
-        leases.sort_by_key(|(_, receipt, _)| receipt.partition);
+        let bound = self.bound_queue(queue).await?;
+        let (cell, topic) = (&bound.cell, &bound.topic);
         let mut answers = vec![Err(LeaseError::Gone); leases.len()];
         let mut saved_of = Vec::new();
-        for of_partition in leases.chunk_by(|(_, a, _), (_, b, _)| a.partition == b.partition) {
+        let places = by_partition(leases);
+        let receipt = |place: &usize| leases[*place].receipt();
+        for of_partition in places.chunk_by(|a, b| receipt(a).partition == receipt(b).partition) {
             // A receipt of a partition that is not there is of a topic that was deleted.
-            let Some(partition) = topic.partitions().get(of_partition[0].1.partition as usize) else {
+            let Some(partition) = topic.partitions().get(receipt(&of_partition[0]).partition as usize) else {
                 continue;
             };
             let mut dead = Vec::new();
-            let ((), one) = self.change_view(partition, cell.id, |view, _| {
-                for (i, receipt, how) in of_partition {
-                    answers[*i] = change(view, receipt, *how);
-                    dead.extend(view.queue.take_dead(receipt.offset, now_ms));
+            let work = |view: &mut QueueView, _: &mut crate::log::Log| {
+                for place in of_partition {
+                    answers[*place] = change(&mut view.queue, &leases[*place]);
+                    dead.extend(view.queue.take_dead(receipt(place).offset, now_ms));
                 }
-            })?;
-            if !dead.is_empty() {
-                self.bury(&cell, &topic, partition, dead);
-            }
-            // What is so already may have become so just now.
-            let saved = match one {
-                None if is_saved(&topic) => Some(self.settled_queue_records(cell.id, partition.id)?),
-                one => one,
             };
-            match saved {
-                Some(one) => saved_of.push((partition, of_partition, one)),
-                None => self.drop_done(&topic, partition, of_partition),
+            let done = of_partition.iter().map(|place| receipt(place).offset);
+            match is_saved(topic) {
+                false => self.change_unsaved(topic, partition, cell.id, work, done)?,
+                true => {
+                    // What is so already may have become so just now.
+                    let saved = match self.change_view(partition, cell.id, work)? {
+                        ((), Some(saved)) => saved,
+                        ((), None) => self.settled_queue_records(cell.id, partition.id)?,
+                    };
+                    saved_of.push((partition, done, saved));
+                }
+            }
+            if !dead.is_empty() {
+                self.bury(cell, topic, partition, dead);
             }
         }
         // Before it is waited for: whoever does not wait for the answer changes nothing about it.
         cell.wake_for_change();
-        for (partition, of_partition, one) in saved_of {
-            one.lasts().await?;
-            self.drop_done(&topic, partition, of_partition);
+        for (partition, done, saved) in saved_of {
+            saved.lasts().await?;
+            self.drop_consumed(topic, partition, done);
         }
         Ok(answers)
     }
 
-    /// Lets go of those of these messages that all queues are done with.
-    fn drop_done<C>(&self, topic: &Topic, partition: &Arc<PartitionCell>, changed: &[(usize, Receipt, C)]) {
-        self.drop_consumed(topic, partition, changed.iter().map(|(_, receipt, _)| receipt.offset));
+    /// Does something to a view of which nothing is written down, after which messages may be done with.
+    fn change_unsaved(
+        &self,
+        topic: &Topic,
+        partition: &PartitionCell,
+        id: QueueId,
+        work: impl FnOnce(&mut QueueView, &mut crate::log::Log),
+        done: impl IntoIterator<Item = Offset>,
+    ) -> Result<()> {
+        if !topic.settings.drop_consumed {
+            return partition.with_view(id, work);
+        }
+        let ((), freed) = partition.with_view_of_consumed(id, work, done)?;
+        self.log_budget().release(freed);
+        Ok(())
     }
 
     /// The broker's own leases end: their messages are done with.
@@ -507,6 +533,35 @@ impl Broker {
     }
 }
 
+/// A lease that a call is about.
+trait Leased {
+    fn receipt(&self) -> &Receipt;
+}
+
+impl Leased for Receipt {
+    fn receipt(&self) -> &Receipt {
+        self
+    }
+}
+
+impl<T> Leased for (Receipt, T) {
+    fn receipt(&self) -> &Receipt {
+        &self.0
+    }
+}
+
+/// The places of the leases of a call, those of one partition together.
+fn by_partition(leases: &[impl Leased]) -> Cow<'static, [usize]> {
+    match leases {
+        [_] => Cow::Borrowed(&[0]),
+        _ => {
+            let mut places: Vec<usize> = (0..leases.len()).collect();
+            places.sort_by_key(|place| leases[*place].receipt().partition);
+            Cow::Owned(places)
+        }
+    }
+}
+
 fn check_most(what: &str, given: Option<u64>, most: u64) -> Result<()> {
     match given.filter(|given| *given > most) {
         Some(given) => Err(Error::invalid(format!("{what} is at most {most}, not {given}"))),
@@ -514,15 +569,24 @@ fn check_most(what: &str, given: Option<u64>, most: u64) -> Result<()> {
     }
 }
 
-fn received(topic: &Topic, partition: PartitionId, lease: Lease, message: Message) -> Received {
-    let receipt = Receipt { partition, offset: lease.offset, lease: lease.lease };
-    Received {
-        receipt,
-        id: message.id(topic.id, partition),
-        sent_ms: message.sent_ms(),
-        message,
-        attempts: lease.attempts,
-        first_received_ms: lease.first_ms,
+/// Where messages are that are given out together.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    topic: TopicId,
+    partition: PartitionId,
+}
+
+impl Origin {
+    pub(super) fn received(&self, lease: Lease, record: Record) -> Received {
+        let message = Message::from(record);
+        Received {
+            receipt: Receipt { partition: self.partition, offset: lease.offset, lease: lease.lease },
+            id: message.id(self.topic, self.partition),
+            sent_ms: message.sent_ms(),
+            message,
+            attempts: lease.attempts,
+            first_received_ms: lease.first_ms,
+        }
     }
 }
 

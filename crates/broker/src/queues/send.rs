@@ -59,17 +59,18 @@ type Place = (usize, u64);
 impl Broker {
     /// Sends messages to a queue. Each has an answer of its own; it lasts when this is over.
     pub async fn send(&self, queue: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Result<Sent>>> {
-        let (cell, topic) = self.queue_cell(queue).await?;
-        let definition = cell.definition();
+        let bound = self.bound_queue(queue).await?;
+        let (topic, definition) = (&bound.topic, &bound.definition);
         check_count(messages.len())?;
         check_delays(messages)?;
         if messages.iter().any(|message| message.delay_ms.is_some_and(|delay_ms| delay_ms > 0)) {
-            Box::pin(self.expect_delays(&cell, &topic)).await?;
+            Box::pin(self.expect_delays(&bound.cell, topic)).await?;
         }
         let mut wakes = Wakes::default();
+        let now = now_ms();
         if let [message] = messages {
-            let parcel = parcel(&definition, message, partition_of(&topic, message), now_ms())?;
-            let published = match self.try_parcel(&topic, parcel, &mut wakes) {
+            let parcel = parcel(definition, message, partition_of(topic, message), now)?;
+            let published = match self.try_parcel(topic, parcel, now, &mut wakes) {
                 // What does not wait needs no room for what does.
                 Ok(Attempt::Done(published)) => Ok(published),
                 Ok(attempt) => {
@@ -79,9 +80,9 @@ impl Broker {
                 Err(error) => Err(error),
             };
             self.count_sent(1, &published);
-            return Ok(vec![published.map(|published| sent_at(&topic, &published, 0))]);
+            return Ok(vec![published.map(|published| sent_at(topic, &published, 0))]);
         }
-        Box::pin(self.send_many(&definition, &topic, messages, wakes)).await
+        Box::pin(self.send_many(definition, topic, messages, now, wakes)).await
     }
 
     async fn send_many(
@@ -89,13 +90,14 @@ impl Broker {
         definition: &QueueDefinition,
         topic: &Topic,
         messages: &[OutMessage<'_>],
+        now_ms: u64,
         mut wakes: Wakes,
     ) -> Result<Vec<Result<Sent>>> {
-        let (parcels, places) = parcels(definition, topic, messages)?;
+        let (parcels, places) = parcels(definition, topic, messages, now_ms)?;
         let mut under_way = Vec::with_capacity(parcels.len());
         for parcel in parcels {
             let count = parcel.batch.count();
-            let mut attempt = self.try_parcel(topic, parcel, &mut wakes);
+            let mut attempt = self.try_parcel(topic, parcel, now_ms, &mut wakes);
             if let Ok(Attempt::Waits(waiting)) = attempt {
                 // The next ones must not get in before it.
                 attempt = waiting.finish(self, &mut wakes).await.map(Attempt::Done);
@@ -119,10 +121,10 @@ impl Broker {
         Ok(places.into_iter().map(sent).collect())
     }
 
-    fn try_parcel(&self, topic: &Topic, parcel: Parcel, wakes: &mut Wakes) -> Result<Attempt> {
+    fn try_parcel(&self, topic: &Topic, parcel: Parcel, now_ms: u64, wakes: &mut Wakes) -> Result<Attempt> {
         let Parcel { partition, batch, dedup } = parcel;
         // It was chosen among those that there are.
-        self.try_send(topic, &topic.partitions()[partition as usize], batch, dedup, wakes)
+        self.try_send(topic, &topic.partitions()[partition as usize], batch, dedup, now_ms, wakes)
     }
 
     /// Sends messages to a topic, for all its queues.
@@ -230,8 +232,8 @@ fn parcels(
     definition: &QueueDefinition,
     topic: &Topic,
     messages: &[OutMessage<'_>],
+    now_ms: u64,
 ) -> Result<(Vec<Parcel>, Vec<Place>)> {
-    let now = now_ms();
     // What is reserved stays with the batch in the log, so nothing is where it is not known what comes.
     let room = match topic.partitions().len() {
         1 => messages.iter().map(bytes_of).sum::<usize>().min(PARCEL_BYTES),
@@ -252,7 +254,7 @@ fn parcels(
                 close(&mut parcels, open.swap_remove(at));
             }
             places.push((parcels.len(), 0));
-            parcels.push(Some(parcel(definition, message, partition, now)?));
+            parcels.push(Some(parcel(definition, message, partition, now_ms)?));
             continue;
         }
         let at = open.iter().position(|(of, ..)| *of == partition).unwrap_or_else(|| {
@@ -262,7 +264,7 @@ fn parcels(
         });
         let (_, parcel, builder) = &mut open[at];
         places.push((*parcel, builder.count().into()));
-        push(builder, message, due_of(definition, message, now).as_deref(), now)?;
+        push(builder, message, due_of(definition, message, now_ms).as_deref(), now_ms)?;
         if builder.len() >= PARCEL_BYTES {
             close(&mut parcels, open.swap_remove(at));
         }

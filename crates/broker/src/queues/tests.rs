@@ -550,7 +550,10 @@ async fn messages_of_a_call_keep_their_order_whether_or_not_they_have_a_deduplic
 #[tokio::test]
 async fn a_receiver_that_waits_alone_sleeps() {
     let broker = in_memory();
-    create(&broker, "jobs", QueueSettings::default()).await;
+    let settings = TopicSettings { partitions: 2, storage: Storage::Memory, ..TopicSettings::default() };
+    broker.create_topic("log", settings).await.expect("created");
+    let topic = Some(TopicName::parse("log").expect("a name"));
+    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("jobs")) }).await.expect("created");
     send(&broker, "jobs", &["a"]).await;
     let held = receive(&broker, "jobs", 1).await;
     // What another acknowledges wakes it, and there is nothing for it.
@@ -561,4 +564,66 @@ async fn a_receiver_that_waits_alone_sleeps() {
     let (cell, _) = broker.queue_cell("jobs").await.expect("there");
     let looks = cell.turn.load(Ordering::Relaxed);
     assert!((3..10).contains(&looks), "{looks} looks");
+}
+
+/// Sends a message from each of many threads, and says what all of them are told.
+async fn sent_from_threads(broker: &Arc<Broker>, queue: &'static str, message: OutMessage<'static>) -> Vec<String> {
+    let mut told = Vec::new();
+    for _ in 0..16 {
+        let (broker, runtime) = (broker.clone(), Handle::current());
+        let send = move || runtime.block_on(async { broker.send(queue, &[message]).await?.remove(0) });
+        let (done, sent) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || done.send(send()));
+        told.push(match sent.await.expect("it ends") {
+            Ok(sent) if sent.is_duplicate => "duplicate".into(),
+            Ok(_) => "sent".into(),
+            Err(error) => error.kind.name().to_owned(),
+        });
+    }
+    told.dedup();
+    told
+}
+
+#[tokio::test]
+async fn every_thread_goes_by_what_a_queue_is_now() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let message = OutMessage { body: &[b'x'; 2000], dedup: Some("1"), ..OutMessage::default() };
+    assert_eq!(sent_from_threads(&broker, "jobs", message).await, ["sent"]);
+    broker
+        .alter_queue("jobs", |definition| {
+            definition.settings.dedup = DedupRule::Queue;
+            Ok(())
+        })
+        .await
+        .expect("altered");
+    assert_eq!(sent_from_threads(&broker, "jobs", message).await, ["sent", "duplicate"], "the first is remembered");
+    let change = engine::SettingsChange { batch_bytes_max: Some(1024), ..engine::SettingsChange::default() };
+    broker.alter_topic("jobs", change).await.expect("altered");
+    assert_eq!(sent_from_threads(&broker, "jobs", message).await, ["too_large"]);
+    broker.delete_queue("jobs").await.expect("deleted");
+    assert_eq!(sent_from_threads(&broker, "jobs", message).await, ["not_found"]);
+    create(&broker, "jobs", QueueSettings::default()).await;
+    assert_eq!(sent_from_threads(&broker, "jobs", message).await, ["sent"]);
+    assert_eq!(counts(&broker, "jobs").await, (16, 0, 0), "of the new one alone");
+}
+
+#[tokio::test]
+async fn receipts_of_several_partitions_are_answered_in_the_order_of_the_call() {
+    let broker = in_memory();
+    let settings = TopicSettings { partitions: 3, storage: Storage::Memory, ..TopicSettings::default() };
+    broker.create_topic("log", settings).await.expect("created");
+    let topic = Some(TopicName::parse("log").expect("a name"));
+    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("jobs")) }).await.expect("created");
+    send(&broker, "jobs", &["a", "b", "c", "d", "e", "f"]).await;
+    let got = receive(&broker, "jobs", 10).await;
+    let mut receipts: Vec<Receipt> = got.iter().map(|message| message.receipt).collect();
+    receipts.sort_by_key(|receipt| receipt.offset);
+    receipts[3].lease = 0;
+    receipts.insert(1, Receipt { partition: 9, ..receipts[0] });
+    let answers = broker.ack("jobs", &receipts).await.expect("answered");
+    let (expired, gone) = (Err(LeaseError::Expired), Err(LeaseError::Gone));
+    assert_eq!(answers, [Ok(()), gone, Ok(()), Ok(()), expired, Ok(()), Ok(())]);
+    assert_eq!(counts(&broker, "jobs").await, (0, 1, 0));
+    assert_eq!(broker.ack("jobs", &[]).await, Ok(Vec::new()));
 }

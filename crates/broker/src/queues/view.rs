@@ -10,6 +10,7 @@ use engine::queue::{
 use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Records, Result};
 
 use super::QueueCell;
+use super::receive::{Origin, Received};
 use crate::log::{Log, Read};
 
 /// Records that one look may keep, so that they are not read twice.
@@ -55,16 +56,10 @@ struct OpenBatch {
     records: Records,
 }
 
-/// A message that was given out, with what it says.
-pub(super) struct Given {
-    pub(super) lease: Lease,
-    pub(super) record: Record,
-}
-
 /// What one turn at a partition brought.
 #[derive(Default)]
 pub(super) struct Turn {
-    pub(super) given: Vec<Given>,
+    pub(super) given: Vec<Received>,
     /// Leased, and still to be read from a file.
     pub(super) unread: Vec<Lease>,
     pub(super) dead: Vec<Lease>,
@@ -102,9 +97,12 @@ impl QueueView {
 
     /// The first message that has to be looked at before it is given out.
     pub(super) fn unseen(&mut self, log: &Log) -> Option<Offset> {
-        let extent = log.extent();
-        self.queue.trim(extent.start);
-        (self.queue.end() < extent.end).then(|| self.queue.end())
+        self.queue.trim(log.extent().start);
+        self.has_unseen(log).then(|| self.queue.end())
+    }
+
+    pub(super) fn has_unseen(&self, log: &Log) -> bool {
+        self.queue.end() < log.extent().end
     }
 
     /// Messages that have to be looked at: all that the log has from `from` up to `until`.
@@ -172,8 +170,8 @@ impl QueueView {
         }
     }
 
-    /// Gives out messages, with what they say where that can be had at once.
-    pub(super) fn take(&mut self, log: &Log, now_ms: u64, max: usize, lease_ms: Option<u64>) -> Turn {
+    /// Gives out messages of a place, with what they say where that can be had at once.
+    pub(super) fn take(&mut self, log: &Log, of: Origin, now_ms: u64, max: usize, lease_ms: Option<u64>) -> Turn {
         let lease_ms = lease_ms.unwrap_or(self.queue.settings().lease_ms);
         self.queue.trim(log.extent().start);
         let reader = &mut self.reader;
@@ -184,7 +182,7 @@ impl QueueView {
             match self.reader.find(log, lease.offset) {
                 Found::Record(record) => {
                     self.carry(&mut lease, &record);
-                    turn.given.push(Given { lease, record });
+                    turn.given.push(of.received(lease, record));
                 }
                 Found::Cold => turn.unread.push(lease),
                 // Nobody misses it, and nobody else has it.
@@ -279,6 +277,12 @@ impl Reader {
             return Found::Record(self.looked[at].clone());
         }
         if self.open.as_ref().is_none_or(|open| !(open.next..open.end).contains(&offset)) {
+            if let Log::Memory(log) = log
+                && let Some(record) = log.find(offset).and_then(RecordBatch::alone)
+            {
+                self.open = None;
+                return if record.offset == offset { Found::Record(record) } else { Found::Absent };
+            }
             self.open = match self.batch(log, offset) {
                 Ok(Some(batch)) => batch.records_from(offset).ok().map(|records| OpenBatch {
                     end: batch.next_offset(),

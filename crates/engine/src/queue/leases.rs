@@ -1,7 +1,7 @@
 //! The state machine of a queue over one partition: who holds which message until when, and what is next.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, hash_map};
 
 use super::line::{GroupId, Line, Stand};
 use super::{DELAY_MS_MAX, LEASE_TOTAL_MS_MAX, QueueSettings, WAITING_MAX};
@@ -64,6 +64,18 @@ pub struct Entry {
     pub group: Option<GroupId>,
 }
 
+impl Entry {
+    /// Whether a receipt of a lease counts.
+    fn check(&self, settings: &QueueSettings, lease: u64, now_ms: u64) -> Result<(), LeaseError> {
+        if self.lease == 0 {
+            return Err(LeaseError::Gone);
+        }
+        let runs = self.phase == Phase::Leased && self.due_ms > now_ms;
+        let counts = if settings.is_strict { self.lease == lease && runs } else { lease <= self.lease && lease > 0 };
+        if counts { Ok(()) } else { Err(LeaseError::Expired) }
+    }
+}
+
 /// A message that was given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
@@ -95,6 +107,14 @@ pub struct Taken {
     pub is_full: bool,
     /// It has gone by so many that it stopped: the next look goes on.
     pub is_cut: bool,
+}
+
+/// The message that is next.
+struct Picked {
+    offset: Offset,
+    group: Option<GroupId>,
+    /// Nobody was given it yet, and nothing is known of it.
+    is_new: bool,
 }
 
 /// Why a receipt does not count.
@@ -296,10 +316,11 @@ impl Queue {
             if taken.is_full {
                 break;
             }
-            let Some((offset, group)) = self.pick(until, &mut look, &mut taken, &mut passed) else {
+            let Some(Picked { offset, group, is_new }) = self.pick(until, &mut look, &mut taken, &mut passed) else {
                 break;
             };
-            let before = self.drop_entry(offset).map_or((0, 0), |entry| (entry.attempts, entry.first_ms));
+            let known = if is_new { None } else { self.drop_entry(offset) };
+            let before = known.map_or((0, 0), |entry| (entry.attempts, entry.first_ms));
             let is_dead = self.settings.is_last_attempt(before.0);
             let attempts = before.0 + u32::from(!is_dead);
             let first_ms = if before.0 == 0 { now_ms } else { before.1 };
@@ -332,6 +353,9 @@ impl Queue {
 
     /// A message that came back and has no attempt left: from now on only whoever moves it to the dead letters has it.
     pub fn take_dead(&mut self, offset: Offset, now_ms: u64) -> Option<Lease> {
+        if !self.settings.has_last_attempt() {
+            return None;
+        }
         let entry = self.entries.get(&offset).copied()?;
         let is_back = matches!(entry.phase, Phase::Waiting | Phase::Delayed) && offset < self.next;
         if !is_back || !self.settings.is_last_attempt(entry.attempts) {
@@ -350,9 +374,10 @@ impl Queue {
         look: &mut impl FnMut(Offset) -> Look,
         taken: &mut Taken,
         passed: &mut usize,
-    ) -> Option<(Offset, Option<GroupId>)> {
+    ) -> Option<Picked> {
+        let waiting = |(offset, group)| Picked { offset, group, is_new: false };
         if let Some(first) = self.line.first(false) {
-            return Some(first);
+            return Some(waiting(first));
         }
         while self.next < self.end.min(until) {
             if *passed >= PASSED_PER_LOOK_MAX {
@@ -380,7 +405,7 @@ impl Queue {
             }
             if self.line.admits(group) {
                 self.next += 1;
-                return Some((offset, group));
+                return Some(Picked { offset, group, is_new: true });
             }
             if self.counts.waiting >= WAITING_MAX {
                 break;
@@ -391,7 +416,7 @@ impl Queue {
             let entry = Entry { phase: Phase::Waiting, due_ms: 0, lease: 0, attempts: 0, first_ms: 0, group };
             self.put(offset, entry);
         }
-        self.line.first(true)
+        self.line.first(true).map(waiting)
     }
 
     /// The cursor goes by a message that is not to be given out now.
@@ -416,9 +441,15 @@ impl Queue {
 
     /// A message is done with. Says whether it was there.
     pub fn ack(&mut self, offset: Offset, lease: u64, now_ms: u64) -> Result<bool, LeaseError> {
-        match self.check(offset, lease, now_ms) {
-            Ok(_) => {
-                self.drop_entry(offset);
+        let checked = match self.entries.entry(offset) {
+            hash_map::Entry::Occupied(there) => {
+                there.get().check(&self.settings, lease, now_ms).map(|()| there.remove())
+            }
+            hash_map::Entry::Vacant(_) => Err(LeaseError::Gone),
+        };
+        match checked {
+            Ok(entry) => {
+                self.count_out(offset, &entry);
                 Ok(true)
             }
             Err(LeaseError::Gone) if !self.settings.is_strict && self.is_done(offset) => Ok(false),
@@ -491,17 +522,10 @@ impl Queue {
         }
     }
 
-    fn check(&self, offset: Offset, lease: u64, now_ms: u64) -> Result<Entry, LeaseError> {
-        let entry = self.entries.get(&offset).copied().filter(|entry| entry.lease > 0).ok_or(LeaseError::Gone)?;
-        let is_newest = entry.lease == lease;
-        let runs = entry.phase == Phase::Leased && entry.due_ms > now_ms;
-        let counts = if self.settings.is_strict { is_newest && runs } else { lease <= entry.lease && lease > 0 };
-        if counts { Ok(entry) } else { Err(LeaseError::Expired) }
-    }
-
     fn check_leased(&mut self, offset: Offset, lease: u64, now_ms: u64) -> Result<Entry, LeaseError> {
         self.expire(now_ms);
-        let entry = self.check(offset, lease, now_ms)?;
+        let entry = self.entries.get(&offset).copied().ok_or(LeaseError::Gone)?;
+        entry.check(&self.settings, lease, now_ms)?;
         if entry.phase == Phase::Leased { Ok(entry) } else { Err(LeaseError::NotLeased) }
     }
 
@@ -664,6 +688,12 @@ impl Queue {
 
     fn drop_entry(&mut self, offset: Offset) -> Option<Entry> {
         let entry = self.entries.remove(&offset)?;
+        self.count_out(offset, &entry);
+        Some(entry)
+    }
+
+    /// An entry was removed.
+    fn count_out(&mut self, offset: Offset, entry: &Entry) {
         if let Some(stand) = entry.phase.stand() {
             self.line.remove(offset, entry.group, stand);
         }
@@ -671,7 +701,6 @@ impl Queue {
             *count -= 1;
         }
         self.note(offset);
-        Some(entry)
     }
 
     fn set_timer(&mut self, offset: Offset, entry: &Entry) {

@@ -289,7 +289,12 @@ impl QueueSettings {
 
     /// Whether a message that was given out so often goes to the dead letters in place of being given out again.
     pub(crate) fn is_last_attempt(&self, attempts: u32) -> bool {
-        self.attempts_max > 0 && self.dead_letter.is_some() && attempts >= self.attempts_max
+        self.has_last_attempt() && attempts >= self.attempts_max
+    }
+
+    /// Whether any message goes there.
+    pub(crate) fn has_last_attempt(&self) -> bool {
+        self.attempts_max > 0 && self.dead_letter.is_some()
     }
 
     /// The delay of a message that comes back after so many attempts: twice as long each time.

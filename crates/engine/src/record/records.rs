@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::{
     BATCH_HEADER_BYTES, HeaderView, Record, RecordBatch, RecordView, read_length, read_nullable, read_varint, take,
 };
+use crate::codec::Codec;
 use crate::error::{Error, Result};
 use crate::ids::Offset;
 use crate::limits::HEADERS_MAX;
@@ -31,6 +32,25 @@ impl RecordBatch {
             base_timestamp: self.base_timestamp_ms(),
             arrival: self.arrival_ms(),
         })
+    }
+}
+
+impl RecordBatch {
+    /// The record of a batch that has no other, which is neither compressed nor the broker's own; `None` for any other
+    /// batch, and where it does not decode. All that is shared is what the record is made of.
+    pub fn alone(&self) -> Option<Record> {
+        if self.count() != 1 || self.is_control() || self.codec() != Ok(Codec::None) {
+            return None;
+        }
+        let mut only = RecordIter {
+            rest: &self.bytes[BATCH_HEADER_BYTES..],
+            left: 1,
+            first: 0,
+            base_offset: self.base_offset(),
+            base_timestamp: self.base_timestamp_ms(),
+            arrival: self.arrival_ms(),
+        };
+        Some(own(&self.bytes, &only.next()?.ok()?))
     }
 }
 
@@ -96,14 +116,22 @@ impl Records {
 
     /// A record of these that shares their bytes.
     pub fn own(&self, view: &RecordView<'_>) -> Record {
-        let share = |part: &[u8]| self.bytes.slice_ref(part);
-        Record {
-            offset: view.offset,
-            timestamp_ms: view.timestamp_ms,
-            key: view.key.map(share),
-            value: view.value.map(share),
-            headers: view.headers().map(|(name, value)| (share(name), value.map(share))).collect(),
-        }
+        own(&self.bytes, view)
+    }
+}
+
+/// A record that shares the bytes that it is in.
+fn own(bytes: &Bytes, view: &RecordView<'_>) -> Record {
+    let share = |part: &[u8]| bytes.slice_ref(part);
+    Record {
+        offset: view.offset,
+        timestamp_ms: view.timestamp_ms,
+        key: view.key.map(share),
+        value: view.value.map(share),
+        headers: match view.header_count {
+            0 => Vec::new(),
+            _ => view.headers().map(|(name, value)| (share(name), value.map(share))).collect(),
+        },
     }
 }
 
