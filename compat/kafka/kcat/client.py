@@ -165,7 +165,7 @@ def unknown_topic(c, n):
 
 def too_large(c, n):
     # More than any broker takes whose topics have no setting of their own, as those that kcat creates.
-    said = c.produce(n(), [("k", "0123456789" * 1_000_000)], "-X", "message.max.bytes=20000000", fails=True)
+    said = c.produce(n(), [("k", "0123456789" * 1_200_000)], "-X", "message.max.bytes=20000000", fails=True)
     same("Message size too large" in said, True, f"whether it says what is wrong in {said!r}")
     c.produce(n(), numbered(3))
     same(c.read(n()), numbered(3), "what was read")
