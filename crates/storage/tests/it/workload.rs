@@ -9,7 +9,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Storage, TopicName, TopicSettings};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -20,6 +20,33 @@ use crate::sim::Random;
 
 /// What only a failure reaches.
 pub const PATIENCE: Duration = Duration::from_secs(600);
+/// How often whoever waits looks whether there is something to wait for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// A journal that has no file for so long while the power is on would get one.
+const WITHOUT_FILE: Duration = Duration::from_secs(3);
+
+/// How long somebody waits: for ever, nearly, but not where the power went while the journal was getting a file.
+struct Patience {
+    begin: Instant,
+    served: Instant,
+}
+
+impl Patience {
+    fn begin() -> Self {
+        Self { begin: Instant::now(), served: Instant::now() }
+    }
+
+    fn lasts(&mut self, store: &Store) -> bool {
+        if !store.stats().journal.is_full {
+            self.served = Instant::now();
+        }
+        self.served.elapsed() < WITHOUT_FILE && !self.is_spent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.begin.elapsed() > PATIENCE
+    }
+}
 
 /// Journal files, segments and checkpoints so small that all of them change all the time.
 pub fn small(syncs_in_flight: usize) -> StoreSettings {
@@ -400,6 +427,19 @@ impl Writer {
         state.committed >= end
     }
 
+    /// The same, where the journal may get no file any more, so that nobody is told anything before it is stopped.
+    fn wait_while_served(&self, end: Offset, store: &Store) {
+        let mut patience = Patience::begin();
+        while patience.lasts(store) {
+            let mut state = self.state.lock();
+            if state.committed >= end || state.failed.is_some() {
+                return;
+            }
+            self.changed.wait_for(&mut state, LOOK_EVERY);
+        }
+        assert!(!patience.is_spent(), "{}/{}: neither committed nor failed at {end}", self.topic, self.partition);
+    }
+
     pub fn is_deleted(&self) -> bool {
         self.log.set_start(u64::MAX, Arc::new(Nobody)).is_err_and(|error| error.kind == ErrorKind::NotFound)
     }
@@ -464,11 +504,16 @@ impl Told {
         Arc::new(Self { event, say: say.clone(), is_over: Mutex::new(false), changed: Condvar::new() })
     }
 
-    fn wait(&self) {
-        let mut is_over = self.is_over.lock();
-        while !*is_over {
-            assert!(!self.changed.wait_for(&mut is_over, PATIENCE).timed_out(), "never told of {}", self.event);
+    /// Waits until it is told, or as long as it may be.
+    fn wait(&self, store: &Store) {
+        let mut patience = Patience::begin();
+        while patience.lasts(store) {
+            let mut is_over = self.is_over.lock();
+            if *is_over || !self.changed.wait_for(&mut is_over, LOOK_EVERY).timed_out() {
+                return;
+            }
         }
+        assert!(!patience.is_spent(), "never told of {}", self.event);
     }
 
     fn end(&self) {
@@ -567,7 +612,7 @@ impl Work {
     /// Makes a topic and waits for it.
     pub fn create(&self, partitions: u32) -> Result<Vec<Arc<Writer>>, Error> {
         let (writers, told) = self.begin_create(partitions)?;
-        told.wait();
+        told.wait(&self.store);
         Ok(writers)
     }
 
@@ -595,7 +640,7 @@ impl Work {
         let told = Told::new(Event::Deleted(name), &self.say);
         self.store.delete_topic(topic.id, told.clone())?;
         if random.is_one_in(2) {
-            told.wait();
+            told.wait(&self.store);
         }
         Ok(())
     }
@@ -617,7 +662,7 @@ impl Work {
         if start > extent.start {
             writer.log.set_start(start, told.clone())?;
             if start > writer.log.extent().start {
-                told.wait();
+                told.wait(&self.store);
             }
         }
         Ok(())
@@ -633,7 +678,7 @@ impl Work {
             0..3 if self.topics.read().len() < self.topics_max => {
                 let (_, told) = self.begin_create(1 + random.below(3) as u32)?;
                 if random.is_one_in(2) {
-                    told.wait();
+                    told.wait(&self.store);
                 }
                 Ok(())
             }
@@ -642,7 +687,7 @@ impl Work {
             8..11 => self.store.checkpoint(),
             11..22 => writer.read_somewhere(random),
             22..35 => {
-                writer.wait(writer.log.end());
+                writer.wait_while_served(writer.log.end(), &self.store);
                 Ok(())
             }
             _ => (0..=random.below(3)).try_for_each(|_| writer.append().map(drop)),
