@@ -190,20 +190,24 @@ impl Broker {
             loop {
                 let now = now_ms();
                 let left = max - answer.found.len();
-                let (mut due, mut has_unseen) = (None, false);
-                let (mut turn, saved) = self.change_view(partition, cell.id, |view, log| {
-                    let turn = view.take(log, origin, now, left, receive.lease_ms);
+                let (mut due, mut has_unseen, mut dead) = (None, false, Vec::new());
+                let changed = self.change_view(partition, cell.id, |view, log| {
+                    let mut turn = view.take(log, origin, now, left, receive.lease_ms);
                     has_unseen = view.has_unseen(log);
                     due = view.queue.next_due_ms();
+                    dead = std::mem::take(&mut turn.dead);
                     turn
-                })?;
+                });
+                // With the dead out of the way there may be others. Nobody else moves them, whether or not it could be
+                // written down.
+                let has_dead = !dead.is_empty();
+                if has_dead {
+                    self.bury(cell, topic, partition, dead);
+                }
+                let (turn, saved) = changed?;
                 drop(saved);
                 next_due_ms = [next_due_ms, due].into_iter().flatten().min();
-                // With the dead out of the way there may be others.
-                let mut is_over = turn.given.is_empty() && turn.unread.is_empty() && turn.dead.is_empty();
-                if !turn.dead.is_empty() {
-                    self.bury(cell, topic, partition, std::mem::take(&mut turn.dead));
-                }
+                let mut is_over = turn.given.is_empty() && turn.unread.is_empty() && !has_dead;
                 if turn.is_full && is_over && answer.found.is_empty() && partitions.len() == 1 {
                     return Err(in_flight_full(&cell.definition()));
                 }
@@ -435,19 +439,20 @@ impl Broker {
                 }
             };
             let done = of_partition.iter().map(|place| receipt(place).offset);
-            match is_saved(topic) {
-                false => self.change_unsaved(topic, partition, cell.id, work, done)?,
-                true => {
-                    // What is so already may have become so just now.
-                    let saved = match self.change_view(partition, cell.id, work)? {
-                        ((), Some(saved)) => saved,
-                        ((), None) => self.settled_queue_records(cell.id, partition.id)?,
-                    };
-                    saved_of.push((partition, done, saved));
-                }
-            }
+            let changed = match is_saved(topic) {
+                false => self.change_unsaved(topic, partition, cell.id, work, done.clone()).map(|()| None),
+                // What is so already may have become so just now.
+                true => self.change_view(partition, cell.id, work).and_then(|((), saved)| match saved {
+                    Some(saved) => Ok(Some(saved)),
+                    None => self.settled_queue_records(cell.id, partition.id).map(Some),
+                }),
+            };
+            // Nobody else moves them, whether or not it could be written down.
             if !dead.is_empty() {
                 self.bury(cell, topic, partition, dead);
+            }
+            if let Some(saved) = changed? {
+                saved_of.push((partition, done, saved));
             }
         }
         // Before it is waited for: whoever does not wait for the answer changes nothing about it.
