@@ -151,13 +151,18 @@ impl Site {
 fn the_newest_record_of_each_key_stays_and_older_ones_go() {
     repeatable(10, |seed| {
         let (mut site, mut random) = (Site::new(settings()), Random::new(seed));
-        for _ in 0..600 {
-            while site.append(&mut random, 30).is_err() {}
-        }
-        site.settle();
-        site.store.checkpoint().expect("it is safe");
-        let before = site.log.extent();
-        site.store.compact().expect("it is compacted");
+        // The store also does it by itself: where it just did, what came after that is not worth it yet.
+        let before = loop {
+            for _ in 0..600 {
+                while site.append(&mut random, 30).is_err() {}
+            }
+            site.settle();
+            site.store.checkpoint().expect("it is safe");
+            let before = site.log.extent();
+            if site.store.compact().expect("it is compacted").turns > 0 {
+                break before;
+            }
+        };
         // Nothing came since: nothing is written again.
         assert_eq!(site.store.compact().expect("it is looked at").turns, 0);
         let removed = site.store.stats().compaction.records_removed;
