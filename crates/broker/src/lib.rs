@@ -24,7 +24,7 @@ mod topics;
 mod transactions;
 
 pub use broker::Broker;
-pub use caches::{Cache, CacheSettings, CacheStatus, Change, ChangeKind, ScanCursor, Ttl, WatchFrom, Watched};
+pub use caches::Cache;
 pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
 pub use groups::{
     Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo,

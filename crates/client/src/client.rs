@@ -30,6 +30,7 @@ pub(crate) struct Shared {
     pub dialer: Arc<Dialer>,
     pub publish: Pool,
     pub events: Pool,
+    pub caches: Pool,
     pub requester: Requester,
 }
 
@@ -61,6 +62,7 @@ impl Client {
             shared: Arc::new(Shared {
                 publish: Pool::new(dialer.clone(), settings.pub_conn_pool, settings.pub_streams_per_conn.max(1)),
                 events: Pool::new(dialer.clone(), settings.event_conn_pool, 0),
+                caches: Pool::new(dialer.clone(), settings.cache_conn_pool, settings.cache_streams_per_conn.max(1)),
                 requester: Requester::default(),
                 dialer,
             }),
@@ -73,6 +75,7 @@ impl Client {
         let close = async {
             self.shared.publish.close().await;
             self.shared.events.close().await;
+            self.shared.caches.close().await;
         };
         if tokio::time::timeout(CLOSE_TIMEOUT, close).await.is_err() {
             tracing::debug!("the broker did not take note of the close in time");

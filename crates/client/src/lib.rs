@@ -17,6 +17,7 @@
 
 mod address;
 mod backoff;
+mod cache;
 mod client;
 mod connection;
 mod consumer;
@@ -32,8 +33,12 @@ mod tls;
 mod users;
 
 pub use address::{Address, Pipes};
+pub use cache::{Cache, CacheWatch, Changes};
 pub use client::Client;
 pub use consumer::{Consumer, ConsumerBuilder, ConsumerEvent};
+pub use engine::cache::{
+    Added, CacheSettings, CacheStatus, Change, ChangeKind, Condition, Eviction, ScanCursor, Stored, Ttl, WatchFrom,
+};
 pub use engine::groups::{Assignor, GroupState, MemberState};
 pub use engine::security;
 pub use engine::{
@@ -44,6 +49,7 @@ pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher
 pub use queue::{Outcome, Queue, Receive, Received, WorkReport, Worker};
 pub use settings::ClientSettings;
 pub use subscription::{Batch, Event, Message, Subscription, SubscriptionBuilder};
+pub use wire::caches::{Entry, Value};
 pub use wire::groups::{CommittedOffset, GroupInfo, GroupPartition, GroupSummary, MemberInfo, OffsetReset};
 pub use wire::queues::{
     LeaseAnswer, MessageInfo, MessagePhase, NewQueue, OutMessage, PeekedMessage, QueueCounts, QueueInfo,

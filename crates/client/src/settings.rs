@@ -11,6 +11,10 @@ pub struct ClientSettings {
     pub pub_streams_per_conn: usize,
     /// Connections for subscriptions.
     pub event_conn_pool: usize,
+    /// Connections for caches.
+    pub cache_conn_pool: usize,
+    /// Streams of each of them. Over TCP a connection is one stream.
+    pub cache_streams_per_conn: usize,
     /// Bytes that one connection may have on the way to this client.
     pub event_conn_recv_window: u64,
     /// Bytes that one subscription may have on the way: also its credit.
@@ -36,6 +40,8 @@ impl Default for ClientSettings {
             pub_conn_pool: 4,
             pub_streams_per_conn: 2,
             event_conn_pool: 8,
+            cache_conn_pool: 8,
+            cache_streams_per_conn: 4,
             event_conn_recv_window: 256 << 20,
             event_stream_recv_window: 64 << 20,
             event_send_window: 256 << 20,

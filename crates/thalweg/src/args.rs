@@ -9,9 +9,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use client::{Acks, Codec, Overflow};
 
 mod admin;
+mod cache;
 mod queue;
 
 pub use admin::*;
+pub use cache::*;
 pub use queue::*;
 
 /// One log, every door: pub/sub over QUIC and TCP, HTTP beside it.
@@ -83,6 +85,9 @@ Examples:
     /// Send to queues, receive from them, work through them, and look after them
     #[command(subcommand)]
     Queue(Queue),
+    /// Caches and their entries
+    #[command(subcommand)]
+    Cache(Cache),
     /// Add, list and delete users and their passwords
     #[command(subcommand)]
     User(User),

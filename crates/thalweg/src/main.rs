@@ -48,6 +48,7 @@ fn run(mut cli: Cli) -> Result {
         Command::Topic(args) => commands::topic::run(&load(global, Vec::new())?, args, global.json),
         Command::Group(args) => commands::group::run(&load(global, Vec::new())?, args, global.json),
         Command::Queue(args) => commands::queue::run(&load(global, Vec::new())?, args, global.json),
+        Command::Cache(args) => commands::cache::run(&load(global, Vec::new())?, args, global.json),
         Command::User(args) => commands::user::run(&load(global, Vec::new())?, args, global.json),
         Command::Acl(args) => commands::acl::run(&load(global, Vec::new())?, args, global.json),
         Command::Config(args) => commands::config::run(&load(global, Vec::new())?, &args, global.json),

@@ -2,6 +2,7 @@
 //!
 //! The byte layout of everything here is documented in `docs/reference/protocol.md`.
 
+pub mod caches;
 mod field;
 pub mod frame;
 pub mod groups;
@@ -11,6 +12,7 @@ pub mod request;
 pub mod response;
 pub mod security;
 
+pub use caches::{CacheRequest, CacheResponse};
 pub use frame::{Assembler, Frame, Header};
 pub use groups::{GroupRequest, GroupResponse};
 pub use negotiate::{Features, VERSION};

@@ -5,6 +5,7 @@ use engine::{
     Acks, Error, ErrorKind, Offset, Overflow, PartitionId, Result, SettingsChange, Start, Storage, TopicSettings,
 };
 
+use crate::caches::CacheRequest;
 use crate::field::{Fields, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupRequest;
@@ -59,6 +60,20 @@ pub mod kind {
     pub const REDRIVE_START: u8 = 0x3d;
     pub const REDRIVE_LIST: u8 = 0x3e;
     pub const REDRIVE_CANCEL: u8 = 0x3f;
+    pub const CACHE_CREATE: u8 = 0x40;
+    pub const CACHE_OPEN: u8 = 0x41;
+    pub const CACHE_DELETE: u8 = 0x42;
+    pub const CACHE_DESCRIBE: u8 = 0x43;
+    pub const CACHE_LIST: u8 = 0x44;
+    pub const CACHE_GET: u8 = 0x45;
+    pub const CACHE_MULTI_GET: u8 = 0x46;
+    pub const CACHE_PUT: u8 = 0x47;
+    pub const CACHE_REMOVE: u8 = 0x48;
+    pub const CACHE_ADD: u8 = 0x49;
+    pub const CACHE_TOUCH: u8 = 0x4a;
+    pub const CACHE_SCAN: u8 = 0x4b;
+    pub const CACHE_WATCH: u8 = 0x4c;
+    pub const CACHE_FLUSH: u8 = 0x4d;
 }
 
 /// Stands for "no partition named" where a partition is expected.
@@ -137,6 +152,8 @@ pub enum Request {
     Security(SecurityRequest),
     /// Queues and their messages.
     Queue(QueueRequest),
+    /// Caches and their entries.
+    Cache(CacheRequest),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -221,6 +238,7 @@ impl Request {
             Self::Group(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
             Self::Security(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
             Self::Queue(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
+            Self::Cache(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
         }
     }
 
@@ -265,6 +283,7 @@ impl Request {
             kind::GROUP_HEARTBEAT..=kind::OFFSET_RESET => Self::Group(GroupRequest::get(frame.kind, &mut f)?),
             kind::USER_PUT..=kind::ACL_LIST => Self::Security(SecurityRequest::get(frame.kind, &mut f)?),
             kind::QUEUE_CREATE..=kind::REDRIVE_CANCEL => Self::Queue(QueueRequest::get(frame.kind, &mut f)?),
+            kind::CACHE_CREATE..=kind::CACHE_FLUSH => Self::Cache(CacheRequest::get(frame.kind, &mut f)?),
             unknown => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,

@@ -3,6 +3,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, RetryClass, TopicSettings};
 
+use crate::caches::CacheResponse;
 use crate::field::{Fields, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupResponse;
@@ -61,6 +62,20 @@ pub mod kind {
     pub const REDRIVE_STARTED: u8 = ANSWER | request::REDRIVE_START;
     pub const REDRIVES: u8 = ANSWER | request::REDRIVE_LIST;
     pub const REDRIVE_CANCELLED: u8 = ANSWER | request::REDRIVE_CANCEL;
+    pub const CACHE_CREATED: u8 = ANSWER | request::CACHE_CREATE;
+    pub const CACHE_OPENED: u8 = ANSWER | request::CACHE_OPEN;
+    pub const CACHE_DELETED: u8 = ANSWER | request::CACHE_DELETE;
+    pub const CACHE_DESCRIBED: u8 = ANSWER | request::CACHE_DESCRIBE;
+    pub const CACHES: u8 = ANSWER | request::CACHE_LIST;
+    pub const CACHE_GOT: u8 = ANSWER | request::CACHE_GET;
+    pub const CACHE_MULTI_GOT: u8 = ANSWER | request::CACHE_MULTI_GET;
+    pub const CACHE_STORED: u8 = ANSWER | request::CACHE_PUT;
+    pub const CACHE_REMOVED: u8 = ANSWER | request::CACHE_REMOVE;
+    pub const CACHE_ADDED: u8 = ANSWER | request::CACHE_ADD;
+    pub const CACHE_TOUCHED: u8 = ANSWER | request::CACHE_TOUCH;
+    pub const CACHE_SCANNED: u8 = ANSWER | request::CACHE_SCAN;
+    pub const CACHE_WATCHED: u8 = ANSWER | request::CACHE_WATCH;
+    pub const CACHE_FLUSHED: u8 = ANSWER | request::CACHE_FLUSH;
     pub const ERROR: u8 = 0xff;
 
     pub const DELIVER: u8 = 0x40;
@@ -106,6 +121,7 @@ pub enum Response {
     Group(GroupResponse),
     Security(SecurityResponse),
     Queue(QueueResponse),
+    Cache(CacheResponse),
     Error(Error),
 }
 
@@ -257,6 +273,7 @@ impl Response {
             Self::Group(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Security(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Queue(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
+            Self::Cache(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -313,6 +330,7 @@ impl Response {
             kind::GROUP_TURN..=kind::OFFSETS_RESET => Self::Group(GroupResponse::get(frame.kind, &mut f)?),
             kind::USER_PUT..=kind::ACLS => Self::Security(SecurityResponse::get(frame.kind, &mut f)?),
             kind::QUEUE_CREATED..=kind::REDRIVE_CANCELLED => Self::Queue(QueueResponse::get(frame.kind, &mut f)?),
+            kind::CACHE_CREATED..=kind::CACHE_FLUSHED => Self::Cache(CacheResponse::get(frame.kind, &mut f)?),
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };

@@ -1,7 +1,7 @@
 //! Caches: named, made when they are first used, each a view that many threads share.
 //!
-//! A cache is cut into shards by the hash of the key ([`engine::cache::Shard`]), each behind a lock that is held for one
-//! change. What is watched is also written down in the order in which it came ([`watch`]).
+//! A cache is cut into shards by the hash of the key ([`engine::cache::Shard`]), each behind a lock that is held for
+//! one change. What is watched is also written down in the order in which it came ([`watch`]).
 
 mod watch;
 
@@ -10,12 +10,13 @@ mod tests;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use engine::cache::{
-    Added, Budget, CACHES_MAX, CacheName, Condition, Cursor, Eviction, Expires, Found, Key, Shard, ShardSettings,
-    ShardStats, Stored, TTL_MS_MAX,
+    Added, Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, Condition, Cursor, Expires, Found, Key,
+    ScanCursor, Shard, ShardSettings, ShardStats, Stored, TTL_MS_MAX, Ttl,
 };
 use engine::{Error, ErrorKind, Result};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -24,8 +25,6 @@ use crate::broker::Broker;
 use crate::metrics::Exposition;
 use crate::timers::now_ms;
 use watch::Changes;
-
-pub use watch::{Change, ChangeKind, WatchFrom, Watched};
 
 /// Shards of a cache. Two threads meet at one of them seldom.
 const SHARDS: usize = 64;
@@ -39,46 +38,10 @@ const SCAN_PLACES: u32 = 1024;
 const BLOCK_BYTES_MAX: u64 = 64 << 10;
 const BLOCK_BYTES_MIN: u64 = 256;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheSettings {
-    /// What it may hold; as much as there is for all caches where nothing is said.
-    pub bytes_max: Option<u64>,
-    pub eviction: Eviction,
-    /// How long an entry stays that is put without a time.
-    pub ttl_ms: Option<u64>,
-}
-
-/// How long what is put shall stay.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ttl {
-    /// As the cache is set.
-    #[default]
-    Default,
-    Never,
-    /// Ms from now.
-    For(u64),
-    /// Ms since 1970.
-    Until(u64),
-    /// As long as what was there.
-    Kept,
-}
-
-/// A cache as it is shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheStatus {
-    pub name: CacheName,
-    pub settings: CacheSettings,
-    /// What it may hold, all things considered.
-    pub bytes_max: u64,
-    pub stats: ShardStats,
-}
-
-/// A place in a scan: the shard, and the place in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScanCursor(pub u64);
-
 pub struct Caches {
     by_name: RwLock<HashMap<CacheName, Arc<Cache>>>,
+    /// The same caches by their numbers.
+    by_id: RwLock<HashMap<u64, Arc<Cache>>>,
     budget: Arc<Budget>,
     hasher: foldhash::quality::RandomState,
     /// Where the newest cache began to count its changes.
@@ -86,12 +49,15 @@ pub struct Caches {
 }
 
 pub struct Cache {
+    /// No other cache ever has it, of this name or another.
+    id: u64,
     name: CacheName,
     settings: CacheSettings,
     budget: Arc<Budget>,
     hasher: foldhash::quality::RandomState,
     shards: Box<[Padded]>,
     changes: Changes,
+    is_deleted: AtomicBool,
 }
 
 /// A shard that shares no line of the processor's cache with its neighbour.
@@ -102,14 +68,15 @@ impl Caches {
     pub(crate) fn new(bytes_max: u64) -> Self {
         Self {
             by_name: RwLock::default(),
+            by_id: RwLock::default(),
             budget: Arc::new(Budget::new(bytes_max, None)),
             hasher: foldhash::quality::RandomState::default(),
             origin: Mutex::new(0),
         }
     }
 
-    /// Where a new cache begins to count its changes: none of the same name has come so far, also before a restart. Nobody
-    /// makes a million changes in one shard within one ms.
+    /// Where a new cache begins to count its changes: none of the same name has come so far, also before a restart.
+    /// Nobody makes a million changes in one shard within one ms.
     fn next_origin(&self) -> u64 {
         let mut origin = self.origin.lock();
         *origin = (now_ms() << 20).max(*origin + (1 << 20));
@@ -134,6 +101,12 @@ impl Broker {
         self.make_cache(name, CacheSettings::default())
     }
 
+    /// The cache of a number, as long as it is there.
+    pub fn cache_of(&self, id: u64) -> Result<Arc<Cache>> {
+        let cache = self.caches().by_id.read().get(&id).cloned();
+        cache.ok_or_else(|| Error::not_found(format!("no cache has number {id} any more: open it again by its name")))
+    }
+
     /// A new cache; one that is there with these settings is as good.
     pub fn create_cache(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
         let name = CacheName::parse(name)?;
@@ -149,7 +122,9 @@ impl Broker {
     pub fn delete_cache(&self, name: &str) -> Result<()> {
         let removed = self.caches().by_name.write().remove(name);
         let cache = removed.ok_or_else(|| no_such_cache(name))?;
+        self.caches().by_id.write().remove(&cache.id);
         // Whoever still has it finds it empty, and a watcher that it ended.
+        cache.is_deleted.store(true, Ordering::Relaxed);
         cache.flush();
         cache.changes.end();
         Ok(())
@@ -180,6 +155,7 @@ impl Broker {
         }
         let cache = Arc::new(Cache::new(name.clone(), settings, caches));
         by_name.insert(name, cache.clone());
+        caches.by_id.write().insert(cache.id, cache.clone());
         Ok(cache)
     }
 
@@ -211,16 +187,26 @@ impl Cache {
         let bytes_max = settings.bytes_max.unwrap_or(u64::MAX);
         let budget = Arc::new(Budget::new(bytes_max, Some(caches.budget.clone())));
         let block = (budget.max() / (16 * SHARDS as u64)).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
-        let version = caches.next_origin();
-        let shard = || ShardSettings { eviction: settings.eviction, budget: budget.clone(), block, version };
+        let id = caches.next_origin();
+        let shard = || ShardSettings { eviction: settings.eviction, budget: budget.clone(), block, version: id };
         Self {
+            id,
             shards: (0..SHARDS).map(|_| Padded(Mutex::new(Shard::new(shard())))).collect(),
             name,
             settings,
             hasher: caches.hasher.clone(),
-            changes: Changes::new(version),
+            changes: Changes::new(id),
+            is_deleted: AtomicBool::new(false),
             budget,
         }
+    }
+
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub fn is_deleted(&self) -> bool {
+        self.is_deleted.load(Ordering::Relaxed)
     }
 
     pub fn name(&self) -> &CacheName {
@@ -291,8 +277,8 @@ impl Cache {
         Ok(is_there)
     }
 
-    /// Entries whose keys begin so, from a place on: each that is there all the time comes once. `each` says when it has
-    /// enough. Where to go on, until all were seen.
+    /// Entries whose keys begin so, from a place on: each that is there all the time comes once. `each` says when it
+    /// has enough. Where to go on, until all were seen.
     pub fn scan(&self, prefix: &[u8], from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
         let (at, place) = (from.0 >> 32, from.0 as u32);
         let shard = self.shards.get(at as usize)?.0.lock();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use engine::cache::{ChangeKind, Eviction, WatchFrom};
 use tokio::runtime::Handle;
 
 use super::*;

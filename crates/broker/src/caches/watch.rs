@@ -1,4 +1,5 @@
-//! What changes in a cache, for those who watch it: written down in its order while somebody does, and for a while after.
+//! What changes in a cache, for those who watch it: written down in its order while somebody does, and for a while
+//! after.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use engine::cache::{Found, Key, Shard, Why};
+use engine::cache::{Change, ChangeKind, Found, Key, ScanCursor, Shard, WatchFrom, Watched, Why};
 use engine::{Error, Result};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{Cache, ScanCursor};
+use super::Cache;
 use crate::timers::now_ms;
 
 /// What is written down: whoever is further behind begins anew.
@@ -21,48 +22,6 @@ const CHANGES_BYTES_MAX: usize = 16 << 20;
 const CHANGE_BYTES: usize = 96;
 /// How long a watcher may be away and find all that happened meanwhile.
 const AWAY_MAX: Duration = Duration::from_secs(60);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    pub key: Bytes,
-    pub kind: ChangeKind,
-    /// The version that was put, or the number of the change.
-    pub version: u64,
-    pub expires_ms: Option<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChangeKind {
-    /// It is there with this value: found at the beginning, or put since.
-    Put(Bytes),
-    Deleted,
-    Expired,
-    Evicted,
-    /// All entries went.
-    Flushed,
-}
-
-/// Where a watcher is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WatchFrom {
-    /// All that is there, then what changes.
-    #[default]
-    Snapshot,
-    /// In the middle of what is there; what changed since is from this position on.
-    Scan { cursor: ScanCursor, position: u64 },
-    /// What changed from this position on.
-    Changes { position: u64 },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watched {
-    pub changes: Vec<Change>,
-    /// Where to go on.
-    pub next: WatchFrom,
-    /// The watcher was away for too long: what is told from here on is all that is there. What it knows beside that is
-    /// gone.
-    pub is_reset: bool,
-}
 
 /// What changed, as far back as it is written down.
 pub(super) struct Changes {

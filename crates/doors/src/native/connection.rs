@@ -18,11 +18,11 @@ use tokio::sync::{Notify, watch};
 use wire::frame::BODY_BYTES_MAX;
 use wire::negotiate::{self, VERSION};
 use wire::response::{HelloOk, Push};
-use wire::{GroupRequest, QueueRequest, Request, Response, Subscribe};
+use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Response, Subscribe};
 
 use super::codec::{self, Answer, DeliveryEncoder, NativeProtocol};
 use super::errors::{self, Verdict};
-use super::{groups, map, queues, security};
+use super::{caches, groups, map, queues, security};
 
 /// Fetches of one connection that wait for records at once.
 const FETCHES_MAX: usize = 64;
@@ -30,6 +30,8 @@ const FETCHES_MAX: usize = 64;
 const HEARTBEATS_MAX: usize = 256;
 /// Receives of one connection that wait for messages at once.
 const RECEIVES_MAX: usize = 256;
+/// Watches of caches of one connection that wait for changes at once.
+const WATCHES_MAX: usize = 256;
 /// Partitions that the answer to a subscribe names: at least those of one topic.
 const SOURCES_TOLD_MAX: usize = engine::limits::PARTITIONS_MAX as usize;
 /// Subscriptions of one connection.
@@ -56,6 +58,7 @@ struct Shared {
     fetches: AtomicUsize,
     heartbeats: AtomicUsize,
     receives: AtomicUsize,
+    watches: AtomicUsize,
     /// Messages of queues that go back with the connection.
     held: Mutex<queues::Held>,
     /// The broker goes away: nothing waits for news any more.
@@ -67,6 +70,7 @@ pub(super) struct Stream {
     connection: Rc<Connection>,
     outbox: Arc<Outbox>,
     wakes: Wakes,
+    caches: caches::Recent,
 }
 
 type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
@@ -83,6 +87,7 @@ impl Handler<NativeProtocol> for NativeHandler {
             fetches: AtomicUsize::new(0),
             heartbeats: AtomicUsize::new(0),
             receives: AtomicUsize::new(0),
+            watches: AtomicUsize::new(0),
             held: Mutex::default(),
             is_leaving: watch::Sender::new(false),
         };
@@ -90,7 +95,12 @@ impl Handler<NativeProtocol> for NativeHandler {
     }
 
     fn open(&self, connection: &Rc<Connection>, outbox: &Arc<Outbox>) -> Stream {
-        Stream { connection: connection.clone(), outbox: outbox.clone(), wakes: Wakes::default() }
+        Stream {
+            connection: connection.clone(),
+            outbox: outbox.clone(),
+            wakes: Wakes::default(),
+            caches: caches::Recent::default(),
+        }
     }
 
     fn call(&self, stream: &mut Stream, request: Result<Request>) -> Reply<Answer, Later> {
@@ -256,6 +266,15 @@ impl NativeHandler {
                 })
             }
             Request::Queue(request) => self.queue(stream, request)?,
+            Request::Cache(request @ CacheRequest::Watch { .. }) => {
+                let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.watches, WATCHES_MAX);
+                let turn = turn.ok_or_else(|| {
+                    Error::busy(format!("{WATCHES_MAX} watches of this connection are waiting already"))
+                })?;
+                let watch = caches::watch(broker.clone(), request);
+                later(async move { turn.wait(watch).await })
+            }
+            Request::Cache(request) => now(caches::answer(broker, &mut stream.caches, request)?),
             Request::Stats => now(Response::Stats(broker.stats()?)),
             Request::Ping => now(Response::Pong),
             Request::InitProducer => later(map::init_producer(broker.clone())),

@@ -1,5 +1,6 @@
 //! The native door: QUIC and TCP on one port number, the same frames over both.
 
+mod caches;
 mod codec;
 mod connection;
 mod errors;

@@ -1,9 +1,9 @@
 //! Which entry goes when there is no room: S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction",
 //! SOSP 2023).
 //!
-//! New entries wait in a small queue. Those that are asked for again there go on to the main queue, others leave, and only
-//! their hashes are remembered for a while: who comes back meanwhile goes to the main queue at once. In the main queue an
-//! entry goes round once more for each time that it was asked for, three at most.
+//! New entries wait in a small queue. Those that are asked for again there go on to the main queue, others leave, and
+//! only their hashes are remembered for a while: who comes back meanwhile goes to the main queue at once. In the main
+//! queue an entry goes round once more for each time that it was asked for, three at most.
 
 use super::shard::Slot;
 use super::slab::{NONE, Slab};

@@ -7,8 +7,8 @@ use super::slab::{NONE, Slab};
 /// What the innermost ring counts in.
 const TICK_MS: u64 = 16;
 const RING: u64 = 64;
-/// Rings, each turning once while the next one moves by one place: 1 s, 65 s, 70 min, 3 days. What is due later waits in
-/// the last place of the last ring and is placed anew when its turn comes.
+/// Rings, each turning once while the next one moves by one place: 1 s, 65 s, 70 min, 3 days. What is due later waits
+/// in the last place of the last ring and is placed anew when its turn comes.
 const RINGS: usize = 4;
 
 /// The times of the entries of a shard that have one.

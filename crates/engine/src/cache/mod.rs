@@ -1,13 +1,15 @@
 //! Caches: the latest value of each key, for as long as it is to be kept and there is room.
 //!
-//! A cache is cut into shards by the hash of the key. [`Shard`] is the state machine of one: a table of entries, when they
-//! expire ([`expiry`]), and which goes when there is no room ([`evict`]). All shards take their bytes from one [`Budget`].
+//! A cache is cut into shards by the hash of the key. [`Shard`] is the state machine of one: a table of entries, when
+//! they expire ([`expiry`]), and which goes when there is no room ([`evict`]). All shards take their bytes from one
+//! [`Budget`].
 
 mod budget;
 mod evict;
 mod expiry;
 mod shard;
 mod slab;
+mod values;
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +25,8 @@ pub use shard::{
     Added, Condition, Cursor, Expires, Found, Key, Removed, Shard, ShardSettings, ShardStats, Stored, Why,
     parse_number, write_number,
 };
+
+pub use values::{CacheSettings, CacheStatus, Change, ChangeKind, ScanCursor, Ttl, WatchFrom, Watched};
 
 /// A key.
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;

@@ -11,8 +11,8 @@ use super::slab::{NONE, Slab};
 use super::{Eviction, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 
-/// What an entry takes beside its key and value: its slot, its place in the table (which is half full at the least), and
-/// what the allocator adds.
+/// What an entry takes beside its key and value: its slot, its place in the table (which is half full at the least),
+/// and what the allocator adds.
 const ENTRY_BYTES: u64 = size_of::<Slot>() as u64 + 10 + 8;
 /// What one takes more that expires.
 const TIMER_BYTES: u64 = 24;
@@ -70,7 +70,8 @@ pub enum Condition {
 /// What became of a put or a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// It is done. The number of the change, which is the version of what was put; and the version that was there before.
+    /// It is done. The number of the change, which is the version of what was put; and the version that was there
+    /// before.
     Done { version: u64, previous: Option<u64> },
     /// The condition does not hold. The version that is there.
     Unmet { current: Option<u64> },
@@ -287,8 +288,8 @@ impl Shard {
         true
     }
 
-    /// Entries from a place on, in no order that means anything: each that is there all the time comes once. It looks at
-    /// so many places at most, and ends early where `each` says so. Where to go on, until all were seen.
+    /// Entries from a place on, in no order that means anything: each that is there all the time comes once. It looks
+    /// at so many places at most, and ends early where `each` says so. Where to go on, until all were seen.
     pub fn scan(
         &self,
         from: Cursor,

@@ -287,7 +287,7 @@ fn side_by_side() -> RangedU64ValueParser<usize> {
 }
 
 /// `500ms`, or `90s`, `5m`, `2h`, `7d`.
-fn millis(text: &str) -> Result<u64, String> {
+pub(super) fn millis(text: &str) -> Result<u64, String> {
     let ms = match text.strip_suffix("ms") {
         Some(ms) => ms.parse().ok(),
         None => parse_duration(text).and_then(|time| u64::try_from(time.as_millis()).ok()),

@@ -2,6 +2,7 @@
 
 pub mod acl;
 pub mod bench;
+pub mod cache;
 pub mod config;
 pub mod demo;
 pub mod group;

@@ -119,7 +119,8 @@ pub const KEYS: &[Key] = &[
     key("http_access_log", Broker, Kind::Bool, "false", "Log every HTTP request, with the target net::access"),
     // What topics keep.
     key("memory_max", Broker, bytes(1 << 20, 1 << 44), "1GiB", "Bytes that all logs in memory hold together"),
-    key("auto_create_topics", Broker, Kind::Bool, "true", "Create a topic when someone publishes or subscribes to it"),
+    key("cache_memory_max", Broker, bytes(1 << 20, 1 << 44), "1GiB", "Bytes that all caches hold together"),
+    key("auto_create_topics", Broker, Kind::Bool, "true", "Create a topic when someone publishes or subscribes to it, and a cache when someone uses it"),
     key("default_partitions", Broker, count(1, 1024), "1", "Partitions of a topic that names none"),
     key("retention_bytes", Broker, bytes(0, 1 << 44), "64MiB", "Bytes that a partition in memory keeps; 0 is no limit of its own"),
     key("retention_ms", Broker, count(0, u64::MAX), "3600000", "How long a batch stays in memory; 0 is no limit"),
@@ -159,6 +160,8 @@ pub const KEYS: &[Key] = &[
     tuned("pub_conn_pool", Client, count(1, 256), ["4", "2", "8"], Some(["2", "4", "8"]), "Connections for publishing"),
     tuned("pub_streams_per_conn", Client, count(1, 64), ["2", "1", "4"], None, "Publish streams of each of them, over QUIC"),
     tuned("event_conn_pool", Client, count(1, 256), ["8", "4", "16"], Some(["4", "8", "16"]), "Connections for subscriptions"),
+    tuned("cache_conn_pool", Client, count(1, 256), ["8", "4", "16"], Some(["4", "8", "16"]), "Connections for caches"),
+    tuned("cache_streams_per_conn", Client, count(1, 64), ["4", "2", "8"], None, "Streams of each of them, over QUIC; the broker serves pub_workers_per_conn of them side by side"),
     tuned("event_conn_recv_window", Client, WINDOW, ["256MiB", "64MiB", "512MiB"], None, "Bytes on the way to one connection"),
     tuned("event_stream_recv_window", Client, WINDOW, ["64MiB", "16MiB", "128MiB"], None, "Bytes on the way to one subscription"),
     tuned("event_send_window", Client, WINDOW, ["256MiB", "64MiB", "512MiB"], None, "Bytes on the way from one connection"),

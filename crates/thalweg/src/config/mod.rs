@@ -368,6 +368,7 @@ impl Config {
                 ..TopicSettings::on_disk()
             },
             log_bytes_max: self.size("memory_max"),
+            cache_bytes_max: self.bytes("cache_memory_max"),
             ack_on_commit: self.bool("ack_on_commit"),
             pub_queue_depth: self.size("pub_queue_depth"),
             pub_workers_per_conn: self.size("pub_workers_per_conn"),
@@ -405,6 +406,8 @@ impl Config {
             pub_conn_pool: self.size("pub_conn_pool"),
             pub_streams_per_conn: self.size("pub_streams_per_conn"),
             event_conn_pool: self.size("event_conn_pool"),
+            cache_conn_pool: self.size("cache_conn_pool"),
+            cache_streams_per_conn: self.size("cache_streams_per_conn"),
             event_conn_recv_window: self.bytes("event_conn_recv_window"),
             event_stream_recv_window: self.bytes("event_stream_recv_window"),
             event_send_window: self.bytes("event_send_window"),

@@ -1,0 +1,301 @@
+//! Caches: the latest value of each key, and what changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::cache::{
+    Added, CacheSettings, CacheStatus, Change, Condition, KEY_BYTES_MAX, ScanCursor, Stored, Ttl, VALUE_BYTES_MAX,
+    WatchFrom,
+};
+use engine::{Error, ErrorKind, Result};
+use wire::caches::{Entry, OpenCache, Value};
+use wire::{CacheRequest, CacheResponse, Request, Response};
+
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::link::unexpected;
+use crate::pool::is_transient;
+
+/// Caches in one answer, and entries of a scan.
+const LIST_COUNT: u32 = 500;
+/// How long one request for changes waits.
+const WATCH_WAIT: Duration = Duration::from_secs(20);
+const CHANGES_MAX: u32 = 1000;
+/// A cache that was not opened yet.
+const NOT_OPEN: u64 = 0;
+
+/// A cache of a broker.
+///
+/// ```no_run
+/// # async fn example(client: client::Client) -> Result<(), client::Error> {
+/// use client::{Condition, Stored, Ttl};
+///
+/// let sessions = client.cache("sessions");
+/// sessions.put("alice", "cart: 1 coffee").await?;
+/// if let Some(found) = sessions.get("alice").await? {
+///     // Only if nobody else has changed it meanwhile.
+///     let condition = Condition::IfVersion(found.version);
+///     let stored = sessions.put_with("alice", "cart: empty", Ttl::For(60_000), condition).await?;
+///     assert!(matches!(stored, Stored::Done { .. }));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Cache {
+    client: Client,
+    name: Arc<str>,
+    /// What the broker calls it by.
+    id: Arc<AtomicU64>,
+}
+
+/// What is there, then what changes.
+pub struct CacheWatch {
+    cache: Cache,
+    prefix: Bytes,
+    from: WatchFrom,
+}
+
+/// What a watcher hears together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes {
+    pub changes: Vec<Change>,
+    /// All that is there is told from here on: what is known beside that is gone.
+    pub is_reset: bool,
+    /// All that was there at the beginning is told.
+    pub is_caught_up: bool,
+}
+
+impl Client {
+    /// A cache of this name, which is made with the first use where it is not there.
+    pub fn cache(&self, name: &str) -> Cache {
+        Cache { client: self.clone(), name: name.into(), id: Arc::new(AtomicU64::new(NOT_OPEN)) }
+    }
+
+    /// Creates a cache. One that is there already with the same settings is fine.
+    pub async fn create_cache(&self, name: &str, settings: CacheSettings) -> Result<CacheStatus> {
+        match self.ask_caches(CacheRequest::Create { cache: name.to_owned(), settings }).await? {
+            CacheResponse::Created(open) => Ok(open.status),
+            other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    pub async fn delete_cache(&self, name: &str) -> Result<()> {
+        match self.ask_caches(CacheRequest::Delete { cache: name.to_owned() }).await? {
+            CacheResponse::Deleted => Ok(()),
+            other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    pub async fn describe_cache(&self, name: &str) -> Result<CacheStatus> {
+        match self.ask_caches(CacheRequest::Describe { cache: name.to_owned() }).await? {
+            CacheResponse::Described(status) => Ok(status),
+            other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    /// All caches, in the order of their names.
+    pub async fn list_caches(&self) -> Result<Vec<CacheStatus>> {
+        let mut found: Vec<CacheStatus> = Vec::new();
+        loop {
+            let after = found.last().map_or(String::new(), |cache| cache.name.to_string());
+            match self.ask_caches(CacheRequest::List { after, count_max: LIST_COUNT }).await? {
+                CacheResponse::Caches { caches, is_last } => {
+                    found.extend(caches);
+                    if is_last {
+                        return Ok(found);
+                    }
+                }
+                other => return Err(unexpected_of_caches(other)),
+            }
+        }
+    }
+
+    /// Caches have streams of their own: a large value holds up no publisher.
+    async fn ask_caches(&self, request: CacheRequest) -> Result<CacheResponse> {
+        let link = self.shared.caches.link(self.shared.caches.next_turn()).await?;
+        match link.request(&Request::Cache(request), self.settings().request_timeout).await? {
+            Response::Cache(response) => Ok(response),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl Cache {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Value>> {
+        let key = key.into();
+        match self.ask(|cache| CacheRequest::Get { cache, key: key.clone() }).await? {
+            CacheResponse::Got(value) => Ok(value),
+            other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    /// The value of each key, in their order.
+    pub async fn multi_get(&self, keys: impl IntoIterator<Item = impl Into<Bytes>>) -> Result<Vec<Option<Value>>> {
+        let keys: Vec<Bytes> = keys.into_iter().map(Into::into).collect();
+        keys.iter().try_for_each(|key| check_key(key))?;
+        match self.ask(|cache| CacheRequest::MultiGet { cache, keys: keys.clone() }).await? {
+            CacheResponse::MultiGot(values) => Ok(values),
+            other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    /// Puts a value, for as long as the cache keeps what is put. Its version.
+    pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<u64> {
+        match self.put_with(key, value, Ttl::Default, Condition::Always).await? {
+            Stored::Done { version, .. } => Ok(version),
+            Stored::Unmet { .. } => Err(Error::new(ErrorKind::Internal, "a put without a condition was not done")),
+        }
+    }
+
+    pub async fn put_with(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        ttl: Ttl,
+        condition: Condition,
+    ) -> Result<Stored> {
+        let (key, value) = (key.into(), value.into());
+        check_key(&key)?;
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::too_large(format!("a value of {} bytes; at most {VALUE_BYTES_MAX}", value.len())));
+        }
+        let put = |cache| CacheRequest::Put { cache, condition, ttl, key: key.clone(), value: value.clone() };
+        match self.ask(put).await? {
+            CacheResponse::Put(stored) => Ok(stored),
+            other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    /// Whether there was an entry.
+    pub async fn delete(&self, key: impl Into<Bytes>) -> Result<bool> {
+        let stored = self.delete_if(key, Condition::Always).await?;
+        Ok(matches!(stored, Stored::Done { previous: Some(_), .. }))
+    }
+
+    pub async fn delete_if(&self, key: impl Into<Bytes>, condition: Condition) -> Result<Stored> {
+        let key = key.into();
+        match self.ask(|cache| CacheRequest::Remove { cache, condition, key: key.clone() }).await? {
+            CacheResponse::Removed(stored) => Ok(stored),
+            other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    /// Adds to a counter; one that is not there begins with 0, and is kept for this long.
+    pub async fn add(&self, key: impl Into<Bytes>, delta: i64, ttl: Ttl) -> Result<Added> {
+        let key = key.into();
+        match self.ask(|cache| CacheRequest::Add { cache, delta, ttl, key: key.clone() }).await? {
+            CacheResponse::Added(added) => Ok(added),
+            other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    /// Keeps an entry for another time. Whether there is one.
+    pub async fn touch(&self, key: impl Into<Bytes>, ttl: Ttl) -> Result<bool> {
+        let key = key.into();
+        match self.ask(|cache| CacheRequest::Touch { cache, ttl, key: key.clone() }).await? {
+            CacheResponse::Touched(is_there) => Ok(is_there),
+            other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    /// Some entries whose keys begin so, from a place on, and where to go on: each that is there all the time comes
+    /// once.
+    pub async fn scan(
+        &self,
+        prefix: impl Into<Bytes>,
+        from: ScanCursor,
+        with_values: bool,
+    ) -> Result<(Vec<Entry>, Option<ScanCursor>)> {
+        let prefix = prefix.into();
+        let scan =
+            |cache| CacheRequest::Scan { cache, from, count_max: LIST_COUNT, with_values, prefix: prefix.clone() };
+        match self.ask(scan).await? {
+            CacheResponse::Scanned { entries, next } => Ok((entries, next)),
+            other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    /// All that is there for keys that begin so, then all that changes.
+    pub fn watch(&self, prefix: impl Into<Bytes>) -> CacheWatch {
+        self.watch_from(prefix, WatchFrom::Snapshot)
+    }
+
+    /// The same from where another watch was ([`CacheWatch::position`]).
+    pub fn watch_from(&self, prefix: impl Into<Bytes>, from: WatchFrom) -> CacheWatch {
+        CacheWatch { cache: self.clone(), prefix: prefix.into(), from }
+    }
+
+    /// Removes all entries. How many there were.
+    pub async fn flush(&self) -> Result<u64> {
+        match self.ask(|cache| CacheRequest::Flush { cache }).await? {
+            CacheResponse::Flushed(count) => Ok(count),
+            other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    /// Asks by the number of the cache, which is another after the broker was restarted or the cache made anew.
+    async fn ask(&self, request: impl Fn(u64) -> CacheRequest) -> Result<CacheResponse> {
+        let known = self.id.load(Ordering::Relaxed);
+        if known != NOT_OPEN {
+            match self.client.ask_caches(request(known)).await {
+                Err(error) if error.kind == ErrorKind::NotFound => {}
+                answer => return answer,
+            }
+        }
+        let opened = self.client.ask_caches(CacheRequest::Open { cache: self.name.to_string() }).await?;
+        let CacheResponse::Opened(OpenCache { cache, .. }) = opened else {
+            return Err(unexpected_of_caches(opened));
+        };
+        self.id.store(cache, Ordering::Relaxed);
+        self.client.ask_caches(request(cache)).await
+    }
+}
+
+impl CacheWatch {
+    /// What comes next. Over a connection that breaks it goes on where it was.
+    pub async fn next(&mut self) -> Result<Changes> {
+        let mut backoff = Backoff::new();
+        loop {
+            let (from, prefix) = (self.from, self.prefix.clone());
+            let wait_ms = WATCH_WAIT.as_millis() as u32;
+            let watch =
+                |cache| CacheRequest::Watch { cache, from, count_max: CHANGES_MAX, wait_ms, prefix: prefix.clone() };
+            match self.cache.ask(watch).await {
+                Ok(CacheResponse::Watched(watched)) => {
+                    let was_scanning = !matches!(from, WatchFrom::Changes { .. });
+                    let is_caught_up = matches!(watched.next, WatchFrom::Changes { .. });
+                    self.from = watched.next;
+                    if !watched.changes.is_empty() || watched.is_reset || was_scanning && is_caught_up {
+                        return Ok(Changes { changes: watched.changes, is_reset: watched.is_reset, is_caught_up });
+                    }
+                }
+                Ok(other) => return Err(unexpected_of_caches(other)),
+                Err(error) if is_transient(&error) => tokio::time::sleep(backoff.next()).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Where it is: another watch may go on from there.
+    pub fn position(&self) -> WatchFrom {
+        self.from
+    }
+}
+
+fn check_key(key: &Bytes) -> Result<()> {
+    match key.len() {
+        0..=KEY_BYTES_MAX => Ok(()),
+        length => Err(Error::too_large(format!("a key of {length} bytes; at most {KEY_BYTES_MAX}"))),
+    }
+}
+
+fn unexpected_of_caches(response: CacheResponse) -> Error {
+    unexpected(&Response::Cache(response))
+}

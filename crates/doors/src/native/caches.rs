@@ -1,0 +1,129 @@
+//! Requests of caches into calls of the broker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{Broker, Cache};
+use bytes::Bytes;
+use engine::cache::{Found, ScanCursor, VALUE_BYTES_MAX};
+use engine::{Error, Result};
+use wire::caches::{Entry, OpenCache, Value};
+use wire::{CacheRequest, CacheResponse, Response};
+
+/// Caches in one answer to a list.
+const LIST_COUNT_MAX: u32 = 1000;
+/// Keys of one request.
+const KEYS_MAX: usize = 10_000;
+/// Entries and changes in one answer, and their bytes beyond the first.
+const ENTRIES_MAX: u32 = 10_000;
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// How long an answer waits for a change, at most.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+const _: () = assert!(ANSWER_BYTES_MAX + VALUE_BYTES_MAX < wire::frame::BODY_BYTES_MAX);
+
+/// What the broker says to a request that it answers at once.
+pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest) -> Result<Response> {
+    Ok(Response::Cache(match request {
+        CacheRequest::Create { cache, settings } => {
+            broker.create_cache(&cache, settings).map(|cache| CacheResponse::Created(open(&cache)))?
+        }
+        CacheRequest::Open { cache } => broker.cache(&cache).map(|cache| CacheResponse::Opened(open(&cache)))?,
+        CacheRequest::Delete { cache } => {
+            broker.delete_cache(&cache)?;
+            CacheResponse::Deleted
+        }
+        CacheRequest::Describe { cache } => CacheResponse::Described(broker.describe_cache(&cache)?),
+        CacheRequest::List { after, count_max } => {
+            let (caches, is_last) = broker.list_caches(&after, count_max.clamp(1, LIST_COUNT_MAX) as usize);
+            CacheResponse::Caches { caches, is_last }
+        }
+        CacheRequest::Get { cache, key } => {
+            CacheResponse::Got(recent.cache(broker, cache)?.get(&key, |found| found.map(value)))
+        }
+        CacheRequest::MultiGet { cache, keys } => multi_get(recent.cache(broker, cache)?, &keys)?,
+        CacheRequest::Put { cache, condition, ttl, key, value } => {
+            CacheResponse::Put(recent.cache(broker, cache)?.put(&key, &value, ttl, condition)?)
+        }
+        CacheRequest::Remove { cache, condition, key } => {
+            CacheResponse::Removed(recent.cache(broker, cache)?.delete(&key, condition))
+        }
+        CacheRequest::Add { cache, delta, ttl, key } => {
+            CacheResponse::Added(recent.cache(broker, cache)?.add(&key, delta, ttl)?)
+        }
+        CacheRequest::Touch { cache, ttl, key } => {
+            CacheResponse::Touched(recent.cache(broker, cache)?.touch(&key, ttl)?)
+        }
+        CacheRequest::Scan { cache, from, count_max, with_values, prefix } => {
+            scan(recent.cache(broker, cache)?, from, count_max, with_values, &prefix)
+        }
+        CacheRequest::Flush { cache } => CacheResponse::Flushed(recent.cache(broker, cache)?.flush()),
+        CacheRequest::Watch { .. } => return Err(Error::invalid("a watch waits")),
+    }))
+}
+
+/// A watch, which may wait.
+pub(super) async fn watch(broker: Arc<Broker>, request: CacheRequest) -> Result<Response> {
+    let CacheRequest::Watch { cache, from, count_max, wait_ms, prefix } = request else {
+        return Err(Error::invalid("this is no watch"));
+    };
+    let cache = broker.cache_of(cache)?;
+    let wait = Duration::from_millis(wait_ms.into()).min(WAIT_MAX);
+    let count_max = count_max.clamp(1, ENTRIES_MAX) as usize;
+    let watched = cache.watch(&prefix, from, count_max, ANSWER_BYTES_MAX, wait).await?;
+    Ok(Response::Cache(CacheResponse::Watched(watched)))
+}
+
+/// The cache that a stream used last: it is the same most of the time.
+#[derive(Default)]
+pub(super) struct Recent(Option<Arc<Cache>>);
+
+impl Recent {
+    fn cache(&mut self, broker: &Broker, id: u64) -> Result<&Cache> {
+        let recent = self.0.take().filter(|cache| cache.id() == id && !cache.is_deleted());
+        let cache = match recent {
+            Some(cache) => cache,
+            None => broker.cache_of(id)?,
+        };
+        Ok(self.0.insert(cache))
+    }
+}
+
+fn open(cache: &Cache) -> OpenCache {
+    OpenCache { cache: cache.id(), status: cache.status() }
+}
+
+fn value(found: Found<'_>) -> Value {
+    Value { value: Bytes::copy_from_slice(found.value), version: found.version, expires_ms: found.expires_ms }
+}
+
+fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
+    if keys.len() > KEYS_MAX {
+        return Err(Error::too_large(format!("{} keys in one request; at most {KEYS_MAX}", keys.len())));
+    }
+    let (mut bytes, mut values) = (0, Vec::with_capacity(keys.len()));
+    for key in keys {
+        let value = cache.get(key, |found| found.map(value));
+        bytes += value.as_ref().map_or(0, |value| value.value.len());
+        if bytes > ANSWER_BYTES_MAX && values.len() > 1 {
+            return Err(Error::too_large(format!(
+                "the values of {} keys are more than {ANSWER_BYTES_MAX} bytes: ask for fewer at once",
+                keys.len()
+            )));
+        }
+        values.push(value);
+    }
+    Ok(CacheResponse::MultiGot(values))
+}
+
+fn scan(cache: &Cache, from: ScanCursor, count_max: u32, with_values: bool, prefix: &[u8]) -> CacheResponse {
+    let count_max = count_max.clamp(1, ENTRIES_MAX) as usize;
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    let next = cache.scan(prefix, from, |found| {
+        let shown = if with_values { found.value } else { &[] };
+        bytes += found.key.len() + shown.len();
+        entries.push(Entry { key: Bytes::copy_from_slice(found.key), value: value(Found { value: shown, ..found }) });
+        entries.len() < count_max && bytes < ANSWER_BYTES_MAX
+    });
+    CacheResponse::Scanned { entries, next }
+}

@@ -1,0 +1,304 @@
+//! `thalweg cache`: caches and their entries.
+
+use std::io::{self, Read, Write};
+
+use client::{
+    Cache as ClientCache, CacheSettings, CacheStatus, Change, ChangeKind, Client, Condition, Eviction, ScanCursor,
+    Stored, Ttl, Value,
+};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use serde_json::{Value as Json, json};
+use thalweg::config::Config;
+
+use super::connect;
+use super::time::format_time;
+use crate::args::{Cache, CachePut};
+use crate::block_on;
+use crate::output::{FAILED, Failure, Result, note};
+
+/// In a table, where there is nothing.
+const DASH: &str = "-";
+
+pub fn run(config: &Config, command: Cache, is_json: bool) -> Result {
+    block_on(async {
+        let client = connect(config).await?;
+        let done = dispatch(&client, command, is_json).await;
+        client.close().await;
+        done
+    })
+}
+
+async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
+    let out = &mut io::stdout();
+    match command {
+        Cache::Create { cache, bytes_max, eviction, ttl } => {
+            let settings = CacheSettings { bytes_max, eviction: Eviction::parse(&eviction)?, ttl_ms: ttl };
+            let status = client.create_cache(&cache, settings).await?;
+            tell(out, is_json, &to_json(&status), &format!("cache {cache} is there"))
+        }
+        Cache::Delete { cache } => {
+            client.delete_cache(&cache).await?;
+            tell(out, is_json, &json!({ "deleted": cache }), &format!("cache {cache} is deleted"))
+        }
+        Cache::List => list(out, &client.list_caches().await?, is_json),
+        Cache::Stats { cache } => stats(out, &client.describe_cache(&cache).await?, is_json),
+        Cache::Get { cache, key } => get(out, &client.cache(&cache), &key, is_json).await,
+        Cache::Put(args) => put(out, &client.cache(&args.cache), args, is_json).await,
+        Cache::Del { cache, key, if_version } => {
+            let condition = if_version.map_or(Condition::Always, Condition::IfVersion);
+            delete(out, &client.cache(&cache), &key, condition, is_json).await
+        }
+        Cache::Incr { cache, key, by, ttl } => {
+            let added = client.cache(&cache).add(key.clone(), by, ttl.map_or(Ttl::Default, Ttl::For)).await?;
+            let told = json!({ "key": key, "value": added.value, "version": added.version });
+            tell(out, is_json, &told, &added.value.to_string())
+        }
+        Cache::Touch { cache, key, ttl } => {
+            match client.cache(&cache).touch(key.clone(), ttl.map_or(Ttl::Never, Ttl::For)).await? {
+                true => tell(out, is_json, &json!({ "key": key }), "touched"),
+                false => Err(no_entry(&cache, &key)),
+            }
+        }
+        Cache::Scan { cache, prefix, keys } => scan(out, &client.cache(&cache), &prefix, keys, is_json).await,
+        Cache::Watch { cache, prefix, changes, max } => {
+            watch(out, &client.cache(&cache), &prefix, changes, max, is_json).await
+        }
+        Cache::Flush { cache } => {
+            let count = client.cache(&cache).flush().await?;
+            let told = format!("{count} entries of cache {cache} are gone");
+            tell(out, is_json, &json!({ "cache": cache, "flushed": count }), &told)
+        }
+    }
+}
+
+fn tell(out: &mut impl Write, is_json: bool, json: &Json, text: &str) -> Result {
+    match is_json {
+        true => Ok(writeln!(out, "{json}")?),
+        false => Ok(writeln!(out, "{text}")?),
+    }
+}
+
+fn no_entry(cache: &str, key: &str) -> Failure {
+    Failure::new(FAILED, format!("cache {cache} has no '{key}'"))
+}
+
+async fn get(out: &mut impl Write, cache: &ClientCache, keys: &[String], is_json: bool) -> Result {
+    let values = cache.multi_get(keys.iter().cloned()).await?;
+    let mut missing = None;
+    for (key, value) in keys.iter().zip(values) {
+        match value {
+            Some(value) if is_json => writeln!(out, "{}", entry_json(key.as_bytes(), &value))?,
+            Some(value) => {
+                out.write_all(&value.value)?;
+                out.write_all(b"\n")?;
+            }
+            None => {
+                missing.get_or_insert(key);
+            }
+        }
+    }
+    missing.map_or(Ok(()), |key| Err(no_entry(cache.name(), key)))
+}
+
+async fn put(out: &mut impl Write, cache: &ClientCache, args: CachePut, is_json: bool) -> Result {
+    let value = match args.value {
+        Some(value) => value.into_bytes(),
+        None => {
+            let mut value = Vec::new();
+            io::stdin().read_to_end(&mut value)?;
+            value
+        }
+    };
+    let ttl = match (args.ttl, args.forever) {
+        (Some(ms), _) => Ttl::For(ms),
+        (None, true) => Ttl::Never,
+        (None, false) => Ttl::Default,
+    };
+    let condition = match (args.if_absent, args.if_present, args.if_version) {
+        (true, ..) => Condition::IfAbsent,
+        (_, true, _) => Condition::IfPresent,
+        (.., Some(version)) => Condition::IfVersion(version),
+        (..) => Condition::Always,
+    };
+    match cache.put_with(args.key.clone(), value, ttl, condition).await? {
+        Stored::Done { version, previous } => {
+            let told = json!({ "key": args.key, "version": version, "previous": previous });
+            tell(out, is_json, &told, &format!("version {version}"))
+        }
+        Stored::Unmet { current } => Err(unmet(&args.key, current)),
+    }
+}
+
+fn unmet(key: &str, current: Option<u64>) -> Failure {
+    let there = current.map_or("not there".to_owned(), |version| format!("there in version {version}"));
+    Failure::new(FAILED, format!("'{key}' is {there}: nothing was changed"))
+}
+
+async fn delete(
+    out: &mut impl Write,
+    cache: &ClientCache,
+    keys: &[String],
+    condition: Condition,
+    is_json: bool,
+) -> Result {
+    let mut deleted = 0;
+    for key in keys {
+        match cache.delete_if(key.clone(), condition).await? {
+            Stored::Done { previous, .. } => deleted += u64::from(previous.is_some()),
+            Stored::Unmet { current } => return Err(unmet(key, current)),
+        }
+    }
+    tell(out, is_json, &json!({ "deleted": deleted }), &format!("{deleted} deleted"))
+}
+
+async fn scan(out: &mut impl Write, cache: &ClientCache, prefix: &str, keys_only: bool, is_json: bool) -> Result {
+    let mut from = Some(ScanCursor::default());
+    while let Some(cursor) = from {
+        let (entries, next) = cache.scan(prefix.to_owned(), cursor, !keys_only).await?;
+        for entry in entries {
+            let key = String::from_utf8_lossy(&entry.key);
+            match (is_json, keys_only) {
+                (true, _) => writeln!(out, "{}", entry_json(&entry.key, &entry.value))?,
+                (false, true) => writeln!(out, "{key}")?,
+                (false, false) => writeln!(out, "{key}\t{}", String::from_utf8_lossy(&entry.value.value))?,
+            }
+        }
+        from = next;
+    }
+    Ok(())
+}
+
+async fn watch(
+    out: &mut impl Write,
+    cache: &ClientCache,
+    prefix: &str,
+    changes_only: bool,
+    max: Option<u64>,
+    is_json: bool,
+) -> Result {
+    let (mut watch, mut is_caught_up, mut left) = (cache.watch(prefix.to_owned()), false, max.unwrap_or(u64::MAX));
+    loop {
+        let news = watch.next().await?;
+        if news.is_reset {
+            note("more changed than is written down: what follows is all that is there");
+        }
+        for change in &news.changes {
+            if changes_only && !is_caught_up && !news.is_reset {
+                continue;
+            }
+            match is_json {
+                true => writeln!(out, "{}", change_json(change))?,
+                false => writeln!(out, "{}", change_line(change))?,
+            }
+            left -= 1;
+            if left == 0 {
+                return Ok(());
+            }
+        }
+        out.flush()?;
+        is_caught_up |= news.is_caught_up;
+    }
+}
+
+fn change_line(change: &Change) -> String {
+    let key = String::from_utf8_lossy(&change.key);
+    match &change.kind {
+        ChangeKind::Put(value) => format!("put\t{key}\t{}", String::from_utf8_lossy(value)),
+        ChangeKind::Flushed => "flushed".to_owned(),
+        kind => format!("{}\t{key}", kind_name(kind)),
+    }
+}
+
+fn kind_name(kind: &ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Put(_) => "put",
+        ChangeKind::Deleted => "deleted",
+        ChangeKind::Expired => "expired",
+        ChangeKind::Evicted => "evicted",
+        ChangeKind::Flushed => "flushed",
+    }
+}
+
+fn change_json(change: &Change) -> Json {
+    let value = match &change.kind {
+        ChangeKind::Put(value) => Some(String::from_utf8_lossy(value)),
+        _ => None,
+    };
+    json!({
+        "change": kind_name(&change.kind),
+        "key": String::from_utf8_lossy(&change.key),
+        "value": value,
+        "version": change.version,
+        "expires": change.expires_ms.map(|ms| format_time(ms as i64)),
+    })
+}
+
+fn entry_json(key: &[u8], value: &Value) -> Json {
+    json!({
+        "key": String::from_utf8_lossy(key),
+        "value": String::from_utf8_lossy(&value.value),
+        "version": value.version,
+        "expires": value.expires_ms.map(|ms| format_time(ms as i64)),
+    })
+}
+
+fn to_json(status: &CacheStatus) -> Json {
+    let (settings, stats) = (&status.settings, &status.stats);
+    json!({
+        "cache": status.name.as_str(),
+        "bytes_max": status.bytes_max,
+        "eviction": settings.eviction.name(),
+        "ttl_ms": settings.ttl_ms,
+        "entries": stats.entries,
+        "bytes": stats.bytes,
+        "hits": stats.hits,
+        "misses": stats.misses,
+        "expired": stats.expired,
+        "evicted": stats.evicted,
+    })
+}
+
+fn list(out: &mut impl Write, caches: &[CacheStatus], is_json: bool) -> Result {
+    if is_json {
+        return Ok(caches.iter().try_for_each(|cache| writeln!(out, "{}", to_json(cache)))?);
+    }
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["CACHE", "ENTRIES", "BYTES", "OF", "EVICTION", "HITS", "MISSES"]);
+    for cache in caches {
+        let (settings, stats) = (&cache.settings, &cache.stats);
+        table.add_row([
+            cache.name.to_string(),
+            stats.entries.to_string(),
+            stats.bytes.to_string(),
+            cache.bytes_max.to_string(),
+            settings.eviction.name().to_owned(),
+            stats.hits.to_string(),
+            stats.misses.to_string(),
+        ]);
+    }
+    Ok(writeln!(out, "{table}")?)
+}
+
+fn stats(out: &mut impl Write, cache: &CacheStatus, is_json: bool) -> Result {
+    if is_json {
+        return Ok(writeln!(out, "{}", to_json(cache))?);
+    }
+    let (settings, stats) = (&cache.settings, &cache.stats);
+    let asked = stats.hits + stats.misses;
+    let ratio = if asked == 0 { DASH.to_owned() } else { format!("{:.1} %", 100.0 * stats.hits as f64 / asked as f64) };
+    let rows = [
+        ("entries", stats.entries.to_string()),
+        ("bytes", format!("{} of {}", stats.bytes, cache.bytes_max)),
+        ("eviction", settings.eviction.name().to_owned()),
+        ("ttl", settings.ttl_ms.map_or(DASH.to_owned(), |ms| format!("{ms} ms"))),
+        ("hits", format!("{} ({ratio})", stats.hits)),
+        ("misses", stats.misses.to_string()),
+        ("expired", stats.expired.to_string()),
+        ("evicted", stats.evicted.to_string()),
+    ];
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    rows.into_iter().for_each(|(name, value)| drop(table.add_row([name.to_owned(), value])));
+    Ok(writeln!(out, "{table}")?)
+}

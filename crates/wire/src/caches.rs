@@ -1,0 +1,563 @@
+//! Caches on the wire. Requests for entries name their cache by the number that it was opened under.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use engine::cache::{
+    Added, CacheName, CacheSettings, CacheStatus, Change, ChangeKind, Condition, Eviction, ScanCursor, ShardStats,
+    Stored, Ttl, WatchFrom, Watched,
+};
+use engine::{Error, Result};
+
+use crate::field::{Fields, put_list, put_str};
+use crate::request::kind as request;
+use crate::response::kind as response;
+
+/// A number of 64 bits that is not there.
+const NONE_U64: u64 = u64::MAX;
+/// The least that a key takes, a value, an entry, a change and a cache.
+const KEY_BYTES_MIN: usize = 2;
+const VALUE_BYTES_MIN: usize = 1;
+const ENTRY_BYTES_MIN: usize = KEY_BYTES_MIN + 20;
+const CHANGE_BYTES_MIN: usize = KEY_BYTES_MIN + 17;
+const STATUS_BYTES_MIN: usize = 84;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CacheRequest {
+    Create {
+        cache: String,
+        settings: CacheSettings,
+    },
+    /// It is made if it is not there, where topics are.
+    Open {
+        cache: String,
+    },
+    Delete {
+        cache: String,
+    },
+    Describe {
+        cache: String,
+    },
+    /// Caches in the order of their names, after this one.
+    List {
+        after: String,
+        count_max: u32,
+    },
+    Get {
+        cache: u64,
+        key: Bytes,
+    },
+    MultiGet {
+        cache: u64,
+        keys: Vec<Bytes>,
+    },
+    Put {
+        cache: u64,
+        condition: Condition,
+        ttl: Ttl,
+        key: Bytes,
+        value: Bytes,
+    },
+    Remove {
+        cache: u64,
+        condition: Condition,
+        key: Bytes,
+    },
+    /// The time is that of a counter that is made by this.
+    Add {
+        cache: u64,
+        delta: i64,
+        ttl: Ttl,
+        key: Bytes,
+    },
+    Touch {
+        cache: u64,
+        ttl: Ttl,
+        key: Bytes,
+    },
+    /// Entries whose keys begin so, from a place on.
+    Scan {
+        cache: u64,
+        from: ScanCursor,
+        count_max: u32,
+        with_values: bool,
+        prefix: Bytes,
+    },
+    /// What changes for keys that begin so; where nothing did yet, the answer waits.
+    Watch {
+        cache: u64,
+        from: WatchFrom,
+        count_max: u32,
+        wait_ms: u32,
+        prefix: Bytes,
+    },
+    Flush {
+        cache: u64,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CacheResponse {
+    Created(OpenCache),
+    Opened(OpenCache),
+    Deleted,
+    Described(CacheStatus),
+    Caches {
+        caches: Vec<CacheStatus>,
+        is_last: bool,
+    },
+    Got(Option<Value>),
+    /// Of each key, in their order.
+    MultiGot(Vec<Option<Value>>),
+    Put(Stored),
+    Removed(Stored),
+    Added(Added),
+    /// Whether it is there.
+    Touched(bool),
+    Scanned {
+        entries: Vec<Entry>,
+        next: Option<ScanCursor>,
+    },
+    Watched(Watched),
+    /// How many entries there were.
+    Flushed(u64),
+}
+
+/// A cache, and the number that entries of it are asked for by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenCache {
+    pub cache: u64,
+    pub status: CacheStatus,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Value {
+    pub value: Bytes,
+    pub version: u64,
+    /// Ms since 1970.
+    pub expires_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub key: Bytes,
+    /// Without its bytes where they were not asked for.
+    pub value: Value,
+}
+
+impl CacheRequest {
+    pub(crate) fn kind(&self) -> u8 {
+        match self {
+            Self::Create { .. } => request::CACHE_CREATE,
+            Self::Open { .. } => request::CACHE_OPEN,
+            Self::Delete { .. } => request::CACHE_DELETE,
+            Self::Describe { .. } => request::CACHE_DESCRIBE,
+            Self::List { .. } => request::CACHE_LIST,
+            Self::Get { .. } => request::CACHE_GET,
+            Self::MultiGet { .. } => request::CACHE_MULTI_GET,
+            Self::Put { .. } => request::CACHE_PUT,
+            Self::Remove { .. } => request::CACHE_REMOVE,
+            Self::Add { .. } => request::CACHE_ADD,
+            Self::Touch { .. } => request::CACHE_TOUCH,
+            Self::Scan { .. } => request::CACHE_SCAN,
+            Self::Watch { .. } => request::CACHE_WATCH,
+            Self::Flush { .. } => request::CACHE_FLUSH,
+        }
+    }
+
+    /// The last field of most is a key, or a value, that ends with its frame.
+    pub(crate) fn put(&self, b: &mut BytesMut) {
+        match self {
+            Self::Create { cache, settings } => {
+                put_str(b, cache);
+                put_settings(b, settings);
+            }
+            Self::Open { cache } | Self::Delete { cache } | Self::Describe { cache } => put_str(b, cache),
+            Self::List { after, count_max } => {
+                put_str(b, after);
+                b.put_u32(*count_max);
+            }
+            Self::Get { cache, key } => {
+                b.put_u64(*cache);
+                b.put_slice(key);
+            }
+            Self::MultiGet { cache, keys } => {
+                b.put_u64(*cache);
+                put_list(b, keys, |b, key| put_key(b, key));
+            }
+            Self::Put { cache, condition, ttl, key, value } => {
+                b.put_u64(*cache);
+                put_condition(b, *condition);
+                put_ttl(b, *ttl);
+                put_key(b, key);
+                b.put_slice(value);
+            }
+            Self::Remove { cache, condition, key } => {
+                b.put_u64(*cache);
+                put_condition(b, *condition);
+                b.put_slice(key);
+            }
+            Self::Add { cache, delta, ttl, key } => {
+                b.put_u64(*cache);
+                b.put_i64(*delta);
+                put_ttl(b, *ttl);
+                b.put_slice(key);
+            }
+            Self::Touch { cache, ttl, key } => {
+                b.put_u64(*cache);
+                put_ttl(b, *ttl);
+                b.put_slice(key);
+            }
+            Self::Scan { cache, from, count_max, with_values, prefix } => {
+                b.put_u64(*cache);
+                b.put_u64(from.0);
+                b.put_u32(*count_max);
+                b.put_u8(u8::from(*with_values));
+                b.put_slice(prefix);
+            }
+            Self::Watch { cache, from, count_max, wait_ms, prefix } => {
+                b.put_u64(*cache);
+                put_from(b, *from);
+                b.put_u32(*count_max);
+                b.put_u32(*wait_ms);
+                b.put_slice(prefix);
+            }
+            Self::Flush { cache } => b.put_u64(*cache),
+        }
+    }
+
+    pub(crate) fn get<B: Buf>(kind: u8, f: &mut Fields<B>) -> Result<Self> {
+        Ok(match kind {
+            request::CACHE_CREATE => Self::Create { cache: f.str()?, settings: get_settings(f)? },
+            request::CACHE_OPEN => Self::Open { cache: f.str()? },
+            request::CACHE_DELETE => Self::Delete { cache: f.str()? },
+            request::CACHE_DESCRIBE => Self::Describe { cache: f.str()? },
+            request::CACHE_LIST => Self::List { after: f.str()?, count_max: f.u32()? },
+            request::CACHE_GET => Self::Get { cache: f.u64()?, key: f.all()? },
+            request::CACHE_MULTI_GET => Self::MultiGet { cache: f.u64()?, keys: f.list(KEY_BYTES_MIN, get_key)? },
+            request::CACHE_PUT => Self::Put {
+                cache: f.u64()?,
+                condition: get_condition(f)?,
+                ttl: get_ttl(f)?,
+                key: get_key(f)?,
+                value: f.all()?,
+            },
+            request::CACHE_REMOVE => Self::Remove { cache: f.u64()?, condition: get_condition(f)?, key: f.all()? },
+            request::CACHE_ADD => Self::Add { cache: f.u64()?, delta: f.i64()?, ttl: get_ttl(f)?, key: f.all()? },
+            request::CACHE_TOUCH => Self::Touch { cache: f.u64()?, ttl: get_ttl(f)?, key: f.all()? },
+            request::CACHE_SCAN => Self::Scan {
+                cache: f.u64()?,
+                from: ScanCursor(f.u64()?),
+                count_max: f.u32()?,
+                with_values: f.bool()?,
+                prefix: f.all()?,
+            },
+            request::CACHE_WATCH => Self::Watch {
+                cache: f.u64()?,
+                from: get_from(f)?,
+                count_max: f.u32()?,
+                wait_ms: f.u32()?,
+                prefix: f.all()?,
+            },
+            _ => Self::Flush { cache: f.u64()? },
+        })
+    }
+}
+
+impl CacheResponse {
+    pub(crate) fn kind(&self) -> u8 {
+        match self {
+            Self::Created(_) => response::CACHE_CREATED,
+            Self::Opened(_) => response::CACHE_OPENED,
+            Self::Deleted => response::CACHE_DELETED,
+            Self::Described(_) => response::CACHE_DESCRIBED,
+            Self::Caches { .. } => response::CACHES,
+            Self::Got(_) => response::CACHE_GOT,
+            Self::MultiGot(_) => response::CACHE_MULTI_GOT,
+            Self::Put(_) => response::CACHE_STORED,
+            Self::Removed(_) => response::CACHE_REMOVED,
+            Self::Added(_) => response::CACHE_ADDED,
+            Self::Touched(_) => response::CACHE_TOUCHED,
+            Self::Scanned { .. } => response::CACHE_SCANNED,
+            Self::Watched(_) => response::CACHE_WATCHED,
+            Self::Flushed(_) => response::CACHE_FLUSHED,
+        }
+    }
+
+    pub(crate) fn put(&self, b: &mut BytesMut) {
+        match self {
+            Self::Created(open) | Self::Opened(open) => {
+                b.put_u64(open.cache);
+                put_status(b, &open.status);
+            }
+            Self::Deleted => {}
+            Self::Described(status) => put_status(b, status),
+            Self::Caches { caches, is_last } => {
+                b.put_u8(u8::from(*is_last));
+                put_list(b, caches, put_status);
+            }
+            Self::Got(value) => put_value_head(b, value.as_ref(), |b, value| b.put_slice(&value.value)),
+            Self::MultiGot(values) => put_list(b, values, |b, value| put_value(b, value.as_ref())),
+            Self::Put(stored) | Self::Removed(stored) => put_stored(b, *stored),
+            Self::Added(Added { value, version, expires_ms }) => {
+                b.put_i64(*value);
+                b.put_u64(*version);
+                b.put_u64(expires_ms.unwrap_or(NONE_U64));
+            }
+            Self::Touched(is_there) => b.put_u8(u8::from(*is_there)),
+            Self::Scanned { entries, next } => {
+                b.put_u64(next.map_or(NONE_U64, |next| next.0));
+                put_list(b, entries, |b, entry| {
+                    put_key(b, &entry.key);
+                    b.put_u64(entry.value.version);
+                    b.put_u64(entry.value.expires_ms.unwrap_or(NONE_U64));
+                    put_long(b, &entry.value.value);
+                });
+            }
+            Self::Watched(Watched { changes, next, is_reset }) => {
+                b.put_u8(u8::from(*is_reset));
+                put_from(b, *next);
+                put_list(b, changes, put_change);
+            }
+            Self::Flushed(count) => b.put_u64(*count),
+        }
+    }
+
+    pub(crate) fn get<B: Buf>(kind: u8, f: &mut Fields<B>) -> Result<Self> {
+        Ok(match kind {
+            response::CACHE_CREATED => Self::Created(OpenCache { cache: f.u64()?, status: get_status(f)? }),
+            response::CACHE_OPENED => Self::Opened(OpenCache { cache: f.u64()?, status: get_status(f)? }),
+            response::CACHE_DELETED => Self::Deleted,
+            response::CACHE_DESCRIBED => Self::Described(get_status(f)?),
+            response::CACHES => {
+                let is_last = f.bool()?;
+                Self::Caches { caches: f.list(STATUS_BYTES_MIN, get_status)?, is_last }
+            }
+            response::CACHE_GOT => Self::Got(get_value_head(f, Fields::all)?),
+            response::CACHE_MULTI_GOT => Self::MultiGot(f.list(VALUE_BYTES_MIN, |f| get_value_head(f, get_long))?),
+            response::CACHE_STORED => Self::Put(get_stored(f)?),
+            response::CACHE_REMOVED => Self::Removed(get_stored(f)?),
+            response::CACHE_ADDED => Self::Added(Added { value: f.i64()?, version: f.u64()?, expires_ms: get_u64(f)? }),
+            response::CACHE_TOUCHED => Self::Touched(f.bool()?),
+            response::CACHE_SCANNED => {
+                let next = get_u64(f)?.map(ScanCursor);
+                let entries = f.list(ENTRY_BYTES_MIN, |f| {
+                    let key = get_key(f)?;
+                    let (version, expires_ms) = (f.u64()?, get_u64(f)?);
+                    Ok(Entry { key, value: Value { value: get_long(f)?, version, expires_ms } })
+                })?;
+                Self::Scanned { entries, next }
+            }
+            response::CACHE_WATCHED => {
+                let (is_reset, next) = (f.bool()?, get_from(f)?);
+                Self::Watched(Watched { changes: f.list(CHANGE_BYTES_MIN, get_change)?, next, is_reset })
+            }
+            _ => Self::Flushed(f.u64()?),
+        })
+    }
+}
+
+/// Keys are checked before they get here; one that is too long all the same loses its end rather than the frame its
+/// shape.
+fn put_key(b: &mut BytesMut, key: &[u8]) {
+    let key = &key[..key.len().min(usize::from(u16::MAX))];
+    b.put_u16(key.len() as u16);
+    b.put_slice(key);
+}
+
+fn get_key<B: Buf>(f: &mut Fields<B>) -> Result<Bytes> {
+    let length = f.u16()?;
+    f.bytes(length.into())
+}
+
+fn put_long(b: &mut BytesMut, value: &[u8]) {
+    b.put_u32(value.len() as u32);
+    b.put_slice(value);
+}
+
+fn get_long<B: Buf>(f: &mut Fields<B>) -> Result<Bytes> {
+    let length = f.u32()?;
+    f.bytes(length as usize)
+}
+
+fn get_u64<B: Buf>(f: &mut Fields<B>) -> Result<Option<u64>> {
+    Ok(Some(f.u64()?).filter(|number| *number != NONE_U64))
+}
+
+fn put_value_head(b: &mut BytesMut, value: Option<&Value>, put: impl FnOnce(&mut BytesMut, &Value)) {
+    b.put_u8(u8::from(value.is_some()));
+    if let Some(value) = value {
+        b.put_u64(value.version);
+        b.put_u64(value.expires_ms.unwrap_or(NONE_U64));
+        put(b, value);
+    }
+}
+
+fn put_value(b: &mut BytesMut, value: Option<&Value>) {
+    put_value_head(b, value, |b, value| put_long(b, &value.value));
+}
+
+fn get_value_head<B: Buf>(
+    f: &mut Fields<B>,
+    get: impl FnOnce(&mut Fields<B>) -> Result<Bytes>,
+) -> Result<Option<Value>> {
+    Ok(match f.bool()? {
+        false => None,
+        true => {
+            let (version, expires_ms) = (f.u64()?, get_u64(f)?);
+            Some(Value { value: get(f)?, version, expires_ms })
+        }
+    })
+}
+
+fn put_stored(b: &mut BytesMut, stored: Stored) {
+    let (code, version, previous) = match stored {
+        Stored::Unmet { current } => (0, NONE_U64, current),
+        Stored::Done { version, previous } => (1, version, previous),
+    };
+    b.put_u8(code);
+    b.put_u64(version);
+    b.put_u64(previous.unwrap_or(NONE_U64));
+}
+
+fn get_stored<B: Buf>(f: &mut Fields<B>) -> Result<Stored> {
+    let is_done = f.bool()?;
+    let (version, before) = (f.u64()?, get_u64(f)?);
+    Ok(if is_done { Stored::Done { version, previous: before } } else { Stored::Unmet { current: before } })
+}
+
+fn put_condition(b: &mut BytesMut, condition: Condition) {
+    match condition {
+        Condition::Always => b.put_u8(0),
+        Condition::IfAbsent => b.put_u8(1),
+        Condition::IfPresent => b.put_u8(2),
+        Condition::IfVersion(version) => {
+            b.put_u8(3);
+            b.put_u64(version);
+        }
+    }
+}
+
+fn get_condition<B: Buf>(f: &mut Fields<B>) -> Result<Condition> {
+    Ok(match f.u8()? {
+        0 => Condition::Always,
+        1 => Condition::IfAbsent,
+        2 => Condition::IfPresent,
+        3 => Condition::IfVersion(f.u64()?),
+        other => return Err(Error::malformed(format!("condition {other} is none"))),
+    })
+}
+
+fn put_ttl(b: &mut BytesMut, ttl: Ttl) {
+    match ttl {
+        Ttl::Default => b.put_u8(0),
+        Ttl::Never => b.put_u8(1),
+        Ttl::For(ms) => {
+            b.put_u8(2);
+            b.put_u64(ms);
+        }
+        Ttl::Until(ms) => {
+            b.put_u8(3);
+            b.put_u64(ms);
+        }
+        Ttl::Kept => b.put_u8(4),
+    }
+}
+
+fn get_ttl<B: Buf>(f: &mut Fields<B>) -> Result<Ttl> {
+    Ok(match f.u8()? {
+        0 => Ttl::Default,
+        1 => Ttl::Never,
+        2 => Ttl::For(f.u64()?),
+        3 => Ttl::Until(f.u64()?),
+        4 => Ttl::Kept,
+        other => return Err(Error::malformed(format!("time to live {other} is none"))),
+    })
+}
+
+fn put_from(b: &mut BytesMut, from: WatchFrom) {
+    match from {
+        WatchFrom::Snapshot => b.put_u8(0),
+        WatchFrom::Scan { cursor, position } => {
+            b.put_u8(1);
+            b.put_u64(cursor.0);
+            b.put_u64(position);
+        }
+        WatchFrom::Changes { position } => {
+            b.put_u8(2);
+            b.put_u64(position);
+        }
+    }
+}
+
+fn get_from<B: Buf>(f: &mut Fields<B>) -> Result<WatchFrom> {
+    Ok(match f.u8()? {
+        0 => WatchFrom::Snapshot,
+        1 => WatchFrom::Scan { cursor: ScanCursor(f.u64()?), position: f.u64()? },
+        2 => WatchFrom::Changes { position: f.u64()? },
+        other => return Err(Error::malformed(format!("a watch does not begin with {other}"))),
+    })
+}
+
+fn put_change(b: &mut BytesMut, change: &Change) {
+    let code = match &change.kind {
+        ChangeKind::Put(_) => 1,
+        ChangeKind::Deleted => 2,
+        ChangeKind::Expired => 3,
+        ChangeKind::Evicted => 4,
+        ChangeKind::Flushed => 5,
+    };
+    b.put_u8(code);
+    put_key(b, &change.key);
+    b.put_u64(change.version);
+    b.put_u64(change.expires_ms.unwrap_or(NONE_U64));
+    if let ChangeKind::Put(value) = &change.kind {
+        put_long(b, value);
+    }
+}
+
+fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<Change> {
+    let (code, key) = (f.u8()?, get_key(f)?);
+    let (version, expires_ms) = (f.u64()?, get_u64(f)?);
+    let kind = match code {
+        1 => ChangeKind::Put(get_long(f)?),
+        2 => ChangeKind::Deleted,
+        3 => ChangeKind::Expired,
+        4 => ChangeKind::Evicted,
+        5 => ChangeKind::Flushed,
+        other => return Err(Error::malformed(format!("change {other} is none"))),
+    };
+    Ok(Change { key, kind, version, expires_ms })
+}
+
+fn put_settings(b: &mut BytesMut, settings: &CacheSettings) {
+    b.put_u64(settings.bytes_max.unwrap_or(NONE_U64));
+    put_str(b, settings.eviction.name());
+    b.put_u64(settings.ttl_ms.unwrap_or(NONE_U64));
+}
+
+fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<CacheSettings> {
+    Ok(CacheSettings { bytes_max: get_u64(f)?, eviction: Eviction::parse(&f.str()?)?, ttl_ms: get_u64(f)? })
+}
+
+fn put_status(b: &mut BytesMut, status: &CacheStatus) {
+    put_str(b, status.name.as_str());
+    put_settings(b, &status.settings);
+    b.put_u64(status.bytes_max);
+    let ShardStats { entries, bytes, hits, misses, expired, evicted } = status.stats;
+    [entries, bytes, hits, misses, expired, evicted].into_iter().for_each(|number| b.put_u64(number));
+}
+
+fn get_status<B: Buf>(f: &mut Fields<B>) -> Result<CacheStatus> {
+    Ok(CacheStatus {
+        name: CacheName::parse(&f.str()?)?,
+        settings: get_settings(f)?,
+        bytes_max: f.u64()?,
+        stats: ShardStats {
+            entries: f.u64()?,
+            bytes: f.u64()?,
+            hits: f.u64()?,
+            misses: f.u64()?,
+            expired: f.u64()?,
+            evicted: f.u64()?,
+        },
+    })
+}
