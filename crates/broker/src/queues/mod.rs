@@ -10,6 +10,7 @@ mod definitions;
 mod near;
 mod receipt;
 mod receive;
+mod renewal;
 mod send;
 mod snapshots;
 mod status;
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use bytes::Bytes;
 use engine::queue::{QueueDefinition, QueueId, QueueName};
-use engine::{Error, Result, TopicName};
+use engine::{Error, Result, TopicId, TopicName};
 use parking_lot::RwLock;
 use tokio::sync::{Notify, OnceCell};
 
@@ -84,6 +85,7 @@ pub(crate) struct QueueCell {
     pub(crate) id: QueueId,
     /// The same for as long as the queue is there.
     topic: TopicName,
+    topic_id: TopicId,
     owns_topic: bool,
     definition: RwLock<Arc<QueueDefinition>>,
     /// A message may be there.
@@ -107,6 +109,7 @@ impl QueueCell {
         Arc::new(Self {
             id: definition.id,
             topic: definition.topic.clone(),
+            topic_id: definition.topic_id,
             owns_topic: definition.owns_topic,
             definition: RwLock::new(Arc::new(definition)),
             news: Notify::new(),
@@ -199,6 +202,6 @@ impl Broker {
         }
         let cell = self.queues_there().by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
         let topic = self.topic(cell.topic.as_str())?;
-        Ok((cell, topic))
+        if topic.id == cell.topic_id { Ok((cell, topic)) } else { Box::pin(self.renewed_queue(name)).await }
     }
 }
