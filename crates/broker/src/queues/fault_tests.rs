@@ -535,6 +535,31 @@ async fn who_is_woken_for_nothing_wakes_nobody() {
     assert!(looks < 60, "{looks} looks");
 }
 
+/// One whose connection takes no more answers waits, and nobody looks whether it has been woken.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_told_to_one_who_does_not_look_is_for_another() {
+    for is_keeper in [false, true] {
+        let broker = in_memory();
+        create(&broker, "jobs", QueueSettings::default()).await;
+        if is_keeper {
+            send(&broker, "jobs", message("a")).await;
+            let held = Receive { lease_ms: Some(2000), ..Receive::default() };
+            assert_eq!(broker.receive("jobs", &held).await.expect("received").len(), 1);
+        }
+        let wanted = Receive { wait: FETCH_WAIT_MAX, lease_ms: Some(600_000), ..Receive::default() };
+        let mut idle = Box::pin(broker.receive("jobs", &wanted));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(idle.as_mut().poll(&mut context).is_pending());
+        let other = waiter(&broker, "jobs", FETCH_WAIT_MAX);
+        until_waiting(&broker, "jobs", 2).await;
+        if !is_keeper {
+            send(&broker, "jobs", message("a")).await;
+        }
+        let got = tokio::time::timeout(FETCH_WAIT_MAX / 2, other).await.expect("not at its own end");
+        assert_eq!(bodies(&got.expect("ends")), ["a"]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn as_many_messages_wake_as_many_who_wait() {
     const COUNT: usize = 3000;

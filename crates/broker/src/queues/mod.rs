@@ -35,6 +35,7 @@ use tokio::sync::{Notify, OnceCell};
 
 use crate::broker::Broker;
 use crate::metrics::Counter;
+use crate::timers::now_ms;
 use crate::topics::Topic;
 
 pub use acquire::{AcquireFrom, AcquireLimits, Acquired, QueuePosition, Settlement};
@@ -52,6 +53,9 @@ pub const DOCUMENTS_MAX: usize = 65_536;
 pub const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 /// What doors keep with one queue.
 pub const NOTES_BYTES_MAX: usize = 64 << 10;
+
+/// How long whoever was woken may take until it looks, before others are woken for that.
+const IDLE_MS_MAX: u64 = 1000;
 
 /// All queues, and what doors define beside them.
 pub(crate) struct Queues {
@@ -90,6 +94,8 @@ pub(crate) struct QueueCell {
     definition: RwLock<Arc<QueueDefinition>>,
     /// A message may be there.
     news: Notify,
+    /// Since when one of those who wait is to look at what there is, ms since 1970; 0 where somebody has looked since.
+    unseen_ms: AtomicU64,
     waiting: AtomicUsize,
     /// One of those who wait wakes up when a lease or a delay ends.
     has_timekeeper: AtomicBool,
@@ -113,6 +119,7 @@ impl QueueCell {
             owns_topic: definition.owns_topic,
             definition: RwLock::new(Arc::new(definition)),
             news: Notify::new(),
+            unseen_ms: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             has_timekeeper: AtomicBool::new(false),
             keeper_due_ms: AtomicU64::new(u64::MAX),
@@ -139,7 +146,24 @@ impl QueueCell {
     /// A message may be there for one of those who wait. Whoever takes the last but one wakes the next.
     pub(crate) fn wake(&self) {
         if self.is_awaited() {
-            self.news.notify_one();
+            self.wake_one();
+        }
+    }
+
+    fn wake_one(&self) {
+        if self.unseen_ms.load(Ordering::SeqCst) == 0 {
+            self.unseen_ms.store(now_ms(), Ordering::SeqCst);
+        }
+        self.news.notify_one();
+    }
+
+    /// Wakes all who wait, where the one who was woken does not look, or does not keep the time: nobody may be reading
+    /// what it would be told.
+    fn wake_for_idle(&self, now_ms: u64) {
+        let is_late = |at_ms: u64| at_ms != 0 && at_ms.saturating_add(IDLE_MS_MAX) <= now_ms;
+        let (unseen_ms, due_ms) = (&self.unseen_ms, &self.keeper_due_ms);
+        if self.is_awaited() && [unseen_ms, due_ms].iter().any(|at_ms| is_late(at_ms.load(Ordering::SeqCst))) {
+            self.news.notify_waiters();
         }
     }
 
@@ -147,7 +171,7 @@ impl QueueCell {
     fn wake_for_change(&self) {
         if self.is_awaited() {
             self.earlier.notify_one();
-            self.news.notify_one();
+            self.wake_one();
         }
     }
 
@@ -190,6 +214,11 @@ fn check_users(name: &str) -> Result<()> {
 }
 
 impl Broker {
+    /// Sees to it that nobody waits for one who does not look.
+    pub(crate) fn wake_receivers(&self, now_ms: u64) {
+        self.queues_there().by_name.read().values().for_each(|cell| cell.wake_for_idle(now_ms));
+    }
+
     /// The queue of a name, with its topic. What is the broker's own is no queue of a user.
     async fn queue_cell(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
         let bound = self.bound_queue(name).await?;
