@@ -29,6 +29,7 @@ pub async fn sweep_retention(broker: Weak<Broker>) {
         let Some(trimmed) = broker.upgrade() else {
             return;
         };
+        trimmed.wake_receivers(now_ms());
         // Topics in a database are looked up in its file. The broker may end meanwhile.
         if let Err(error) = tokio::task::spawn_blocking(move || trimmed.trim_logs(now_ms())).await {
             tracing::error!(%error, "retention could not be applied");

@@ -208,6 +208,13 @@ impl Broker {
     /// Creates a topic. One that is there already with the same settings is fine. What the settings leave open is
     /// as the broker is set. A topic on disk lasts when this is over.
     pub async fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
+        let topic = self.create_topic_alone(name, settings).await?;
+        self.renew_queues_over(&topic).await;
+        Ok(topic.status())
+    }
+
+    /// The same, and queues that were over one of its name are left for later.
+    pub(crate) async fn create_topic_alone(&self, name: &str, settings: TopicSettings) -> Result<Arc<Topic>> {
         let name = TopicName::parse(name)?;
         let settings = self.resolve(settings)?;
         if name.is_inbox() {
@@ -222,7 +229,7 @@ impl Broker {
             ));
         }
         lasts.wait().await?;
-        Ok(topic.status())
+        Ok(topic)
     }
 
     /// What [`Broker::create_topic`] would make of such settings, or why it would refuse them.

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::{Outcome, Topics};
 use crate::broker::Broker;
 use crate::queues::{AcquireFrom, NewQueue, QueuePosition, QueueStart, SeekTo};
+use crate::topics::refuse_internal;
 
 /// The kind of documents that say that there is such a group.
 const SHARE_GROUP: &str = "share.group";
@@ -173,17 +174,13 @@ impl Broker {
 
     /// The queue of a share group over a topic, which is made where there is none.
     pub async fn share_queue(&self, name: &GroupName, topic: &TopicName, start: ShareStart) -> Result<QueueName> {
+        refuse_internal(topic.as_str())?;
         let queue = QueueName::of_share(name, topic);
         if self.has_queue(&queue).await? {
             return Ok(queue);
         }
-        // The topic has to be there before anything of one of its name goes.
+        // The topic has to be there before it is written down that the group is.
         self.topic(topic.as_str())?;
-        match self.delete_any_queue(queue.as_str()).await {
-            // Of a topic that was deleted; or there was none, or another member makes it.
-            Err(error) if error.kind != engine::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
         // It is there until it is deleted, also without a topic.
         if self.document(SHARE_GROUP, name.as_str()).await?.is_none() {
             self.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?;
@@ -194,8 +191,9 @@ impl Broker {
             settings: queue_settings(),
             ..NewQueue::new(queue.clone())
         };
-        self.create_queue(new).await?;
-        if let ShareStart::Ago(ago) = start {
+        // Another member may have made it meanwhile.
+        let (_, begins) = self.make_queue(new).await?;
+        if begins && let ShareStart::Ago(ago) = start {
             let at_ms = crate::timers::now_ms().saturating_sub(ago.as_millis() as u64);
             self.seek_any_queue(queue.as_str(), SeekTo::Time(at_ms as i64)).await?;
         }

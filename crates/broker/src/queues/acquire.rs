@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::producers::AbortedIndex;
-use engine::queue::{Lease, LeaseError, Look, QueueName};
+use engine::queue::{Lease, LeaseError, Look, Queue, QueueName};
 use engine::{ErrorKind, Offset, PartitionId, RecordBatch, Result};
 use tokio::time::Instant;
 
@@ -269,7 +269,8 @@ impl Broker {
     }
 
     /// Decides on messages of one partition that were acquired under these leases: on all of them, or, where one is
-    /// not held any more, on none. It lasts when this is over.
+    /// not held any more or would be for too long, on none. What the log has let go of meanwhile is done with, whatever
+    /// is said of it. It lasts when this is over.
     pub async fn settle(
         &self,
         from: &AcquireFrom,
@@ -278,11 +279,16 @@ impl Broker {
     ) -> Result<std::result::Result<(), LeaseError>> {
         let Place { cell, topic, partition } = self.place(&from.queue, from.partition).await?;
         let now = now_ms();
-        let (settled, saved) = self.change_view(&partition, cell.id, |view, _| {
-            let queue = &mut view.queue;
-            let attempts = settlements.iter().map(|(offset, lease, _)| queue.held(*offset, *lease, now));
-            let attempts = attempts.collect::<Option<Vec<u32>>>().ok_or(LeaseError::Expired)?;
-            for ((offset, lease, how), attempts) in settlements.iter().zip(attempts) {
+        let (settled, saved) = self.change_view(&partition, cell.id, |view, log| {
+            let (queue, start) = (&mut view.queue, log.extent().start);
+            queue.trim(start);
+            let there = || settlements.iter().filter(|(offset, ..)| *offset >= start);
+            let attempts = there().map(|(offset, lease, how)| match how {
+                Settlement::Held(lease_ms) if !Queue::may_extend(*lease, now, *lease_ms) => Err(LeaseError::TooLong),
+                _ => queue.held(*offset, *lease, now).ok_or(LeaseError::Expired),
+            });
+            let attempts = attempts.collect::<std::result::Result<Vec<u32>, LeaseError>>()?;
+            for ((offset, lease, how), attempts) in there().zip(attempts) {
                 let is_last = attempts_max > 0 && attempts >= attempts_max;
                 match how {
                     Settlement::Back if !is_last => queue.nack(*offset, *lease, now, Some(0))?,

@@ -1,7 +1,7 @@
 //! Messages that are given out in their batches.
 
 use engine::groups::GroupName;
-use engine::queue::QueueName;
+use engine::queue::{LeaseError, QueueName};
 use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
 use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
@@ -133,4 +133,55 @@ async fn queues_of_share_groups_are_nobody_elses() {
     broker.delete_topic("t").await.expect("deleted");
     assert!(!broker.has_queue(&from.queue).await.expect("asked"));
     assert_eq!(broker.share_topics(&group()).await.expect("known").len(), 0);
+}
+
+#[tokio::test]
+async fn members_who_come_at_once_share_one_queue() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = start(Some(&dir));
+    let on_disk = TopicSettings { storage: Storage::Disk, ..TopicSettings::of_broker() };
+    broker.create_topic("t", on_disk).await.expect("created");
+    // Only the queue is still to be made, and the first who makes one waits for the disk.
+    broker.put_document("share.group", "g", Some(bytes::Bytes::new())).await.expect("kept");
+    let (group, topic) = (group(), TopicName::parse("t").expect("a name"));
+    let mut first = Box::pin(broker.share_queue(&group, &topic, ShareStart::Earliest));
+    let mut second = Box::pin(broker.share_queue(&group, &topic, ShareStart::Earliest));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    assert!(second.as_mut().poll(&mut context).is_pending());
+    first.await.expect("made");
+    let made = broker.share_queues().await.expect("known")[0].1.id;
+    second.await.expect("there");
+    assert_eq!(broker.share_queues().await.expect("known")[0].1.id, made);
+}
+
+#[tokio::test]
+async fn what_the_log_has_let_go_of_is_done_with_whatever_is_said_of_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for storage in [Storage::Memory, Storage::Disk] {
+        let broker = start((storage == Storage::Disk).then_some(&dir));
+        let from = prepared(&broker, storage, &[1, 1, 1, 1]).await;
+        let given = acquire(&broker, &from, &AcquireLimits { records_max: 3, ..LIMITS }).await.keep();
+        broker.delete_records("t", 0, 2).await.expect("deleted");
+        // Others look meanwhile, and see that it is gone.
+        drop(acquire(&broker, &from, &LIMITS).await);
+        broker.settle(&from, &settle(&given, Settlement::Done), 5).await.expect("asked").expect("held");
+        let positions = broker.queue_positions(&from.queue).await.expect("known");
+        assert_eq!(positions, [QueuePosition { partition: 0, start: 3, undone: 1 }]);
+    }
+}
+
+#[tokio::test]
+async fn messages_are_settled_all_or_none_also_where_one_would_be_held_too_long() {
+    let broker = start(None);
+    let from = prepared(&broker, Storage::Memory, &[1, 1]).await;
+    let given = acquire(&broker, &from, &LIMITS).await.keep();
+    let mut settlements = settle(&given, Settlement::Done);
+    settlements[1].2 = Settlement::Held(engine::queue::LEASE_TOTAL_MS_MAX + 600_000);
+    let settled = broker.settle(&from, &settlements, 5).await.expect("asked");
+    assert_eq!(settled, Err(LeaseError::TooLong));
+    settlements[1].2 = Settlement::Held(600_000);
+    broker.settle(&from, &settlements, 5).await.expect("asked").expect("both are still held");
+    let positions = broker.queue_positions(&from.queue).await.expect("known");
+    assert_eq!(positions, [QueuePosition { partition: 0, start: 1, undone: 1 }]);
 }

@@ -25,7 +25,7 @@ use crate::internal::Appended;
 use crate::partition::PartitionCell;
 use crate::publish::Wakes;
 use crate::timers::now_ms;
-use crate::topics::Topic;
+use crate::topics::{Topic, refuse_internal};
 
 /// The document that has the key of receipts.
 const RECEIPT_KEY: (&str, &str) = ("broker", "receipt_key");
@@ -70,15 +70,26 @@ impl NewQueue {
 impl Broker {
     /// Creates a queue. One that is there already with the same settings is fine. It lasts when this is over.
     pub async fn create_queue(&self, new: NewQueue) -> Result<Arc<QueueDefinition>> {
+        self.make_queue(new).await.map(|(definition, _)| definition)
+    }
+
+    /// The same, and whether it begins with that: it was not there, or over a topic that was deleted.
+    pub(crate) async fn make_queue(&self, new: NewQueue) -> Result<(Arc<QueueDefinition>, bool)> {
         new.settings.validate()?;
         check_notes(&new.notes)?;
         self.restored_queues().await?;
         let queues = self.queues_there();
         let _control = queues.control.lock().await;
-        if let Some(there) = queues.by_name.read().get(&new.name).map(|cell| cell.definition()) {
-            let is_same =
-                there.settings == new.settings && new.topic.as_ref().is_none_or(|topic| *topic == there.topic);
-            return if is_same { Ok(there) } else { Err(is_there(&new.name)) };
+        let there = queues.by_name.read().get(&new.name).cloned();
+        if let Some(there) = there {
+            let definition = there.definition();
+            let is_same = definition.settings == new.settings
+                && new.topic.as_ref().is_none_or(|topic| *topic == definition.topic);
+            if !is_same && !new.name.is_internal() {
+                return Err(is_there(&new.name));
+            }
+            let (now, _) = self.renew(there.clone(), new.start).await?;
+            return Ok((now.definition(), now.id != there.id));
         }
         if queues.by_name.read().len() >= QUEUES_MAX {
             return Err(Error::busy(format!("there are {QUEUES_MAX} queues, which is all there may be")));
@@ -87,7 +98,7 @@ impl Broker {
         let (topic, owns_topic) = self.topic_for(&new).await?;
         let now = now_ms();
         let definition = QueueDefinition {
-            id: self.next_volatile_number() ^ (now << 20),
+            id: self.next_queue_id(now),
             name: new.name,
             topic: topic.name.clone(),
             topic_id: topic.id,
@@ -97,31 +108,53 @@ impl Broker {
             settings: new.settings,
             notes: new.notes,
         };
+        let (cell, saved) = self.begin(definition, &topic, new.start).await?;
+        self.renew_over(&topic).await;
+        saved.lasts().await?;
+        Ok((cell.definition(), true))
+    }
+
+    pub(super) fn next_queue_id(&self, now_ms: u64) -> QueueId {
+        self.next_volatile_number() ^ (now_ms << 20)
+    }
+
+    /// A queue begins, with a view of each partition of its topic, in place of one that had its name. `control` is
+    /// held.
+    pub(super) async fn begin(
+        &self,
+        definition: QueueDefinition,
+        topic: &Arc<Topic>,
+        start: QueueStart,
+    ) -> Result<(Arc<QueueCell>, Appended)> {
         check_dedup(&definition, topic.settings.partitions)?;
         let cell = QueueCell::new(definition);
-        let mut birth = Birth { cell: &cell, topic: &topic, is_over: false };
+        let definition = cell.definition();
+        let mut birth = Birth { cell: &cell, topic, is_over: false };
         for partition in topic.partitions() {
             let extent = partition.extent();
-            let start = if new.start == QueueStart::Live && !owns_topic { extent.end } else { extent.start };
-            let queue = Queue::new(cell.definition().settings.clone(), start, extent.end, is_saved(&topic));
-            let mut view = QueueView::new(cell.clone(), queue, is_saved(&topic));
+            let start = if start == QueueStart::Live && !cell.owns_topic { extent.end } else { extent.start };
+            let queue = Queue::new(definition.settings.clone(), start, extent.end, is_saved(topic));
+            let mut view = QueueView::new(cell.clone(), queue, is_saved(topic));
             view.begin_look();
             partition.attach_view(view);
             self.look_through(&cell, partition).await?;
             // Where it begins has to be known when it is known that it is there.
             self.change_view(partition, cell.id, |_, _| ()).map(drop)?;
         }
-        let definition = cell.definition();
         let saved = self.save_definition(&definition)?;
+        let queues = self.queues_there();
         queues.by_name.write().insert(definition.name.clone(), cell.clone());
+        queues.near.forget(definition.name.as_str());
         birth.is_over = true;
-        saved.lasts().await?;
-        Ok(definition)
+        drop(birth);
+        Ok((cell, saved))
     }
 
     /// The topic of a queue to be, and whether that is its own.
     async fn topic_for(&self, new: &NewQueue) -> Result<(Arc<Topic>, bool)> {
         if let Some(name) = &new.topic {
+            // What queues do is written there: one over that would wait for itself.
+            refuse_internal(name.as_str())?;
             return Ok((self.topic(name.as_str())?, false));
         }
         if let Ok(topic) = self.topic(new.name.as_str()) {
@@ -131,8 +164,7 @@ impl Broker {
             let is_left = topic.settings.drop_consumed && !by_name.values().any(|cell| cell.is_over(&topic.name));
             return Ok((topic, is_left));
         }
-        self.create_topic(new.name.as_str(), own_topic(&new.settings, new.storage)).await?;
-        Ok((self.topic(new.name.as_str())?, true))
+        Ok((self.create_topic_alone(new.name.as_str(), own_topic(&new.settings, new.storage)).await?, true))
     }
 
     /// Changes what is said about a queue. The order of its messages stays. It lasts when this is over.
@@ -178,7 +210,9 @@ impl Broker {
             self.alter_topic(definition.topic.as_str(), change).await?;
         }
         let saved = self.save_definition(&definition)?;
-        if let Ok(topic) = self.topic(definition.topic.as_str()) {
+        if let Ok(topic) = self.topic(definition.topic.as_str())
+            && topic.id == cell.topic_id
+        {
             for partition in topic.partitions() {
                 partition.with_view(cell.id, |view, _| view.queue.alter(definition.settings.clone()))?;
             }
@@ -254,7 +288,7 @@ impl Broker {
 
     /// Queues over a topic read its new partitions, too, from the first record on.
     pub(crate) fn grow_queues(&self, topic: &Topic, had: usize) {
-        let over = |cell: &&Arc<QueueCell>| cell.is_over(&topic.name);
+        let over = |cell: &&Arc<QueueCell>| cell.topic_id == topic.id;
         for cell in self.queues_there().by_name.read().values().filter(over) {
             for partition in &topic.partitions()[had..] {
                 let queue = Queue::new(cell.definition().settings.clone(), 0, 0, is_saved(topic));
@@ -430,33 +464,47 @@ impl Broker {
             self.set_receipt_key().await?;
         }
         self.hold_snapshots()?;
-        for definition in saved.definitions.into_values() {
-            let entries = saved.entries.get(&definition.id);
-            let cell = QueueCell::new(definition);
-            let definition = cell.definition();
-            // A topic that is gone leaves its queues behind: they say so themselves.
-            if let Ok(topic) = self.topic_again(&definition) {
-                for partition in topic.partitions() {
-                    let saved = entries.and_then(|of_queue| of_queue.get(&partition.id));
-                    self.resume_view(&cell, &topic, partition, saved).await?;
-                }
-                saved.entries.remove(&definition.id);
+        let mut left = Vec::new();
+        for mut definition in saved.definitions.into_values() {
+            if definition.topic.is_internal() {
+                let (queue, topic) = (&definition.name, &definition.topic);
+                tracing::warn!(%queue, %topic, "a queue over a topic of the broker itself is left out");
+                continue;
             }
-            queues.by_name.write().insert(definition.name.clone(), cell);
+            let topic = self.topic_again(&definition);
+            if let Ok(topic) = &topic
+                && topic.stored_as.is_none()
+            {
+                // In memory it is another at each start.
+                definition.topic_id = topic.id;
+            }
+            let cell = QueueCell::new(definition);
+            match topic {
+                Ok(topic) if topic.id == cell.topic_id => {
+                    let entries = is_saved(&topic).then(|| saved.entries.remove(&cell.id)).flatten();
+                    for partition in topic.partitions() {
+                        let saved = entries.as_ref().and_then(|of_queue| of_queue.get(&partition.id));
+                        self.resume_view(&cell, &topic, partition, saved).await?;
+                    }
+                }
+                Ok(topic) => left.push(topic),
+                // A topic that is gone leaves its queues behind: they say so themselves.
+                Err(_) => {}
+            }
+            queues.by_name.write().insert(cell.definition().name.clone(), cell);
         }
-        self.forget_left(&saved.entries)
+        self.forget_left(&saved.entries)?;
+        // Nobody else can hold `control` yet.
+        for topic in left {
+            self.renew_over(&topic).await;
+        }
+        Ok(())
     }
 
     /// The topic of a queue that was there before the start. One in memory that came with its queue comes back with
     /// it, empty; any other in memory is a new one at each start.
     fn topic_again(&self, definition: &QueueDefinition) -> Result<Arc<Topic>> {
         match self.topic(definition.topic.as_str()) {
-            Ok(topic) if topic.stored_as.is_some() && topic.id != definition.topic_id => {
-                Err(Error::not_found(format!(
-                    "the topic {} of queue {} was deleted, and is another one now",
-                    definition.topic, definition.name
-                )))
-            }
             Err(_) if definition.owns_topic => {
                 let settings = own_topic(&definition.settings, Storage::Memory);
                 Ok(self.create(definition.topic.clone(), self.resolve(settings)?)?.0)

@@ -329,26 +329,106 @@ async fn nothing_is_kept_about_queues_of_topics_that_are_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_is_not_over_another_topic_of_the_same_name() {
+async fn a_queue_begins_anew_with_a_topic_of_the_name_of_its_own() {
     let dir = TempDir::new().expect("a folder");
     let mut broker = on_disk(dir.path());
     broker.create_topic("log", TopicSettings::on_disk()).await.expect("created");
     create_over(&broker, "view", "log", QueueStart::Earliest).await;
     publish(&broker, "log", &["a", "b"]).await;
-    assert_eq!(receive(&broker, "view", 1).await.len(), 1);
+    let of_before = broker.queue("view").await.expect("there");
+    let held = receive(&broker, "view", 1).await;
+    let receipt = broker.seal(&of_before, &held[0].receipt).expect("sealed");
     broker.delete_topic("log").await.expect("deleted");
+    let sent = broker.send("view", &[message("nowhere")]).await.map(|_| ()).map_err(|error| error.kind);
+    assert_eq!(sent, Err(ErrorKind::NotFound));
     broker.create_topic("log", TopicSettings::on_disk()).await.expect("created");
-    publish(&broker, "log", &["c", "d", "e"]).await;
+    publish(&broker, "log", &["c", "d"]).await;
+    send(&broker, "view", message("e")).await;
+    assert_eq!(bodies(&receive(&broker, "view", 1).await), ["c"]);
     for _ in 0..2 {
-        let counted = broker.queue_counts("view").await.map_err(|error| error.kind);
-        assert_eq!(counted, Err(ErrorKind::NotFound));
+        let counted = broker.queue_counts("view").await.expect("counted");
+        assert_eq!((counted.visible, counted.in_flight), (2, 1));
+        let now = broker.queue("view").await.expect("there");
+        broker.unseal(&now, &receipt).expect_err("it is of a message that is gone");
         broker.stop().expect("stops");
         drop(broker);
         broker = on_disk(dir.path());
     }
-    broker.delete_queue("view").await.expect("deleted");
+    assert_eq!(bodies(&receive(&broker, "view", 10).await), ["d", "e"]);
+}
+
+#[tokio::test]
+async fn a_topic_that_comes_again_by_itself_has_its_queues() {
+    let broker = in_memory();
+    publish(&broker, "log", &["a"]).await;
     create_over(&broker, "view", "log", QueueStart::Earliest).await;
-    assert_eq!(bodies(&receive(&broker, "view", 10).await), ["c", "d", "e"]);
+    for round in 0..2 {
+        broker.delete_topic("log").await.expect("deleted");
+        publish(&broker, "log", &["b"]).await;
+        if round == 0 {
+            create_over(&broker, "view", "log", QueueStart::Earliest).await;
+        }
+        send(&broker, "view", message("c")).await;
+        assert_eq!(bodies(&receive(&broker, "view", 10).await), ["b", "c"]);
+        broker.grow_topic("log", 2).await.expect("grown");
+        assert_eq!(total(&broker, "view").await, 2);
+    }
+    broker.delete_topic("log").await.expect("deleted");
+    let over = NewQueue { topic: Some(topic_name("log")), ..new_queue("view", QueueSettings::default()) };
+    let created = broker.create_queue(over).await.map(drop).map_err(|error| error.kind);
+    assert_eq!(created, Err(ErrorKind::NotFound), "there is nothing that it is over");
+}
+
+/// What the one queue is done with goes from its own topic, once the other is done with it, too.
+#[tokio::test]
+async fn another_queue_over_a_topic_that_came_again_misses_nothing() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings::default()).await;
+    create_over(&broker, "audit", "jobs", QueueStart::Earliest).await;
+    broker.delete_queue("jobs").await.expect("deleted");
+    create(&broker, "jobs", QueueSettings::default()).await;
+    send(&broker, "jobs", message("a")).await;
+    let got = receive(&broker, "jobs", 1).await;
+    broker.ack("jobs", &[got[0].receipt]).await.expect("answered")[0].expect("acknowledged");
+    assert_eq!(bodies(&receive(&broker, "audit", 1).await), ["a"]);
+}
+
+#[tokio::test]
+async fn a_queue_over_a_topic_in_memory_is_there_again_with_its_topic() {
+    let dir = TempDir::new().expect("a folder");
+    let in_memory = || TopicSettings { storage: Storage::Memory, ..TopicSettings::default() };
+    let broker = on_disk(dir.path());
+    broker.create_topic("quick", in_memory()).await.expect("created");
+    create_over(&broker, "view", "quick", QueueStart::Earliest).await;
+    send(&broker, "view", message("a")).await;
+    broker.stop().expect("stops");
+    drop(broker);
+    let broker = on_disk(dir.path());
+    assert_eq!(broker.queue("view").await.expect("there").topic.as_str(), "quick");
+    let sent = broker.send("view", &[message("nowhere")]).await.map(|_| ()).map_err(|error| error.kind);
+    assert_eq!(sent, Err(ErrorKind::NotFound));
+    broker.create_topic("quick", in_memory()).await.expect("created");
+    send(&broker, "view", message("b")).await;
+    assert_eq!(bodies(&receive(&broker, "view", 10).await), ["b"]);
+}
+
+#[tokio::test]
+async fn no_queue_is_over_a_topic_of_the_broker_itself() {
+    let dir = TempDir::new().expect("a folder");
+    for broker in [in_memory(), on_disk(dir.path())] {
+        create(&broker, "jobs", QueueSettings::default()).await;
+        let group = engine::groups::GroupName::parse("g").expect("a name");
+        for topic in engine::ids::INTERNAL_TOPICS.map(topic_name) {
+            let over = NewQueue { topic: Some(topic.clone()), ..new_queue("own", QueueSettings::default()) };
+            let outcome = broker.create_queue(over).await.map(drop).map_err(|error| error.kind);
+            assert_eq!(outcome, Err(ErrorKind::Invalid), "{topic}");
+            let shared = broker.share_queue(&group, &topic, crate::ShareStart::Earliest).await;
+            assert_eq!(shared.map_err(|error| error.kind), Err(ErrorKind::Invalid), "{topic}");
+            let dead = QueueSettings { attempts_max: 1, dead_letter: Some(topic.clone()), ..QueueSettings::default() };
+            let outcome = broker.create_queue(new_queue("own", dead)).await.map(drop).map_err(|error| error.kind);
+            assert_eq!(outcome, Err(ErrorKind::Invalid), "{topic}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -453,6 +533,31 @@ async fn who_is_woken_for_nothing_wakes_nobody() {
     }
     let looks = cell.turn.load(Ordering::SeqCst);
     assert!(looks < 60, "{looks} looks");
+}
+
+/// One whose connection takes no more answers waits, and nobody looks whether it has been woken.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_told_to_one_who_does_not_look_is_for_another() {
+    for is_keeper in [false, true] {
+        let broker = in_memory();
+        create(&broker, "jobs", QueueSettings::default()).await;
+        if is_keeper {
+            send(&broker, "jobs", message("a")).await;
+            let held = Receive { lease_ms: Some(2000), ..Receive::default() };
+            assert_eq!(broker.receive("jobs", &held).await.expect("received").len(), 1);
+        }
+        let wanted = Receive { wait: FETCH_WAIT_MAX, lease_ms: Some(600_000), ..Receive::default() };
+        let mut idle = Box::pin(broker.receive("jobs", &wanted));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(idle.as_mut().poll(&mut context).is_pending());
+        let other = waiter(&broker, "jobs", FETCH_WAIT_MAX);
+        until_waiting(&broker, "jobs", 2).await;
+        if !is_keeper {
+            send(&broker, "jobs", message("a")).await;
+        }
+        let got = tokio::time::timeout(FETCH_WAIT_MAX / 2, other).await.expect("not at its own end");
+        assert_eq!(bodies(&got.expect("ends")), ["a"]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@ mod definitions;
 mod near;
 mod receipt;
 mod receive;
+mod renewal;
 mod send;
 mod snapshots;
 mod status;
@@ -28,12 +29,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use bytes::Bytes;
 use engine::queue::{QueueDefinition, QueueId, QueueName};
-use engine::{Error, Result, TopicName};
+use engine::{Error, Result, TopicId, TopicName};
 use parking_lot::RwLock;
 use tokio::sync::{Notify, OnceCell};
 
 use crate::broker::Broker;
 use crate::metrics::Counter;
+use crate::timers::now_ms;
 use crate::topics::Topic;
 
 pub use acquire::{AcquireFrom, AcquireLimits, Acquired, QueuePosition, Settlement};
@@ -51,6 +53,9 @@ pub const DOCUMENTS_MAX: usize = 65_536;
 pub const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 /// What doors keep with one queue.
 pub const NOTES_BYTES_MAX: usize = 64 << 10;
+
+/// How long whoever was woken may take until it looks, before others are woken for that.
+const IDLE_MS_MAX: u64 = 1000;
 
 /// All queues, and what doors define beside them.
 pub(crate) struct Queues {
@@ -84,10 +89,13 @@ pub(crate) struct QueueCell {
     pub(crate) id: QueueId,
     /// The same for as long as the queue is there.
     topic: TopicName,
+    topic_id: TopicId,
     owns_topic: bool,
     definition: RwLock<Arc<QueueDefinition>>,
     /// A message may be there.
     news: Notify,
+    /// Since when one of those who wait is to look at what there is, ms since 1970; 0 where somebody has looked since.
+    unseen_ms: AtomicU64,
     waiting: AtomicUsize,
     /// One of those who wait wakes up when a lease or a delay ends.
     has_timekeeper: AtomicBool,
@@ -107,9 +115,11 @@ impl QueueCell {
         Arc::new(Self {
             id: definition.id,
             topic: definition.topic.clone(),
+            topic_id: definition.topic_id,
             owns_topic: definition.owns_topic,
             definition: RwLock::new(Arc::new(definition)),
             news: Notify::new(),
+            unseen_ms: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             has_timekeeper: AtomicBool::new(false),
             keeper_due_ms: AtomicU64::new(u64::MAX),
@@ -136,7 +146,24 @@ impl QueueCell {
     /// A message may be there for one of those who wait. Whoever takes the last but one wakes the next.
     pub(crate) fn wake(&self) {
         if self.is_awaited() {
-            self.news.notify_one();
+            self.wake_one();
+        }
+    }
+
+    fn wake_one(&self) {
+        if self.unseen_ms.load(Ordering::SeqCst) == 0 {
+            self.unseen_ms.store(now_ms(), Ordering::SeqCst);
+        }
+        self.news.notify_one();
+    }
+
+    /// Wakes all who wait, where the one who was woken does not look, or does not keep the time: nobody may be reading
+    /// what it would be told.
+    fn wake_for_idle(&self, now_ms: u64) {
+        let is_late = |at_ms: u64| at_ms != 0 && at_ms.saturating_add(IDLE_MS_MAX) <= now_ms;
+        let (unseen_ms, due_ms) = (&self.unseen_ms, &self.keeper_due_ms);
+        if self.is_awaited() && [unseen_ms, due_ms].iter().any(|at_ms| is_late(at_ms.load(Ordering::SeqCst))) {
+            self.news.notify_waiters();
         }
     }
 
@@ -144,7 +171,7 @@ impl QueueCell {
     fn wake_for_change(&self) {
         if self.is_awaited() {
             self.earlier.notify_one();
-            self.news.notify_one();
+            self.wake_one();
         }
     }
 
@@ -187,6 +214,11 @@ fn check_users(name: &str) -> Result<()> {
 }
 
 impl Broker {
+    /// Sees to it that nobody waits for one who does not look.
+    pub(crate) fn wake_receivers(&self, now_ms: u64) {
+        self.queues_there().by_name.read().values().for_each(|cell| cell.wake_for_idle(now_ms));
+    }
+
     /// The queue of a name, with its topic. What is the broker's own is no queue of a user.
     async fn queue_cell(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
         let bound = self.bound_queue(name).await?;
@@ -199,6 +231,6 @@ impl Broker {
         }
         let cell = self.queues_there().by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
         let topic = self.topic(cell.topic.as_str())?;
-        Ok((cell, topic))
+        if topic.id == cell.topic_id { Ok((cell, topic)) } else { Box::pin(self.renewed_queue(name)).await }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine::queue::{QueueDefinition, QueueName};
 use parking_lot::RwLock;
 
-use super::{QueueCell, check_users, no_such_queue};
+use super::{QueueCell, check_users};
 use crate::broker::Broker;
 use crate::metrics::thread_number;
 use crate::topics::Topic;
@@ -59,10 +59,8 @@ impl Broker {
 
     async fn bind_queue(&self, name: &str) -> engine::Result<Arc<Bound>> {
         check_users(name)?;
-        self.restored_queues().await?;
         let queues = self.queues_there();
-        let cell = queues.by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
-        let topic = self.topic(cell.topic.as_str()).inspect_err(|_| queues.near.forget(name))?;
+        let (cell, topic) = self.any_queue_cell(name).await.inspect_err(|_| queues.near.forget(name))?;
         // Whoever deletes or alters it does that first, and lets the shards forget it then.
         let by_name = queues.by_name.read();
         let mut near = queues.near.shard().0.write();

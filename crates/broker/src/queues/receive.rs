@@ -147,6 +147,8 @@ impl Broker {
             waiting.has_looked = false;
             news.as_mut().enable();
             cell.check_there()?;
+            // All that anybody was woken for so far is there to be seen.
+            cell.unseen_ms.store(0, Ordering::SeqCst);
             let outcome = self.receive_now(cell, topic, receive).await;
             // Where as many are in flight as may be, others would find nothing either.
             waiting.has_looked = !matches!(&outcome, Err(error) if error.kind != ErrorKind::Busy);

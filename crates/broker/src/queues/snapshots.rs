@@ -33,7 +33,8 @@ impl Broker {
             partitions.push(one?);
         }
         let expires_ms = expires_ms.min(now + SNAPSHOT_MS_MAX);
-        let snapshot = Snapshot { topic: topic.name.clone(), created_ms: now, expires_ms, partitions };
+        let (name_of_topic, topic_id) = (topic.name.clone(), topic.id);
+        let snapshot = Snapshot { topic: name_of_topic, topic_id, created_ms: now, expires_ms, partitions };
         // Held before it is written down: nothing of it may go meanwhile.
         hold(&topic, name, &snapshot);
         self.write_document(SNAPSHOT, name, Some(snapshot.encode().into())).await?;
@@ -73,6 +74,10 @@ impl Broker {
                 "snapshot {name} is of topic {}, and queue {queue} is over topic {}",
                 snapshot.topic, topic.name
             )));
+        }
+        if snapshot.topic_id != topic.id {
+            let message = format!("snapshot {name} is of a topic {} that is gone: this is another", topic.name);
+            return Err(Error::not_found(message));
         }
         let mut saved = Vec::new();
         // Partitions that came later are all new.
@@ -126,6 +131,9 @@ impl Broker {
 }
 
 fn hold(topic: &Topic, name: &str, snapshot: &Snapshot) {
+    if snapshot.topic_id != topic.id {
+        return;
+    }
     for (partition, of) in topic.partitions().iter().zip(&snapshot.partitions) {
         partition.hold(name, of.floor());
     }

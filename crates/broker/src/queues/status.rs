@@ -94,7 +94,7 @@ impl Broker {
             let (floor, start) = partition.with_view(cell.id, |view, log| (view.queue.floor(), log.extent().start))?;
             let mut at = floor.max(start);
             if let Some((_, offset)) = after.filter(|(id, _)| *id == partition.id) {
-                at = at.max(offset + 1);
+                at = at.max(offset.saturating_add(1));
             }
             while found.len() < max {
                 let read = partition.read(at, 1 << 20).await;
@@ -107,9 +107,11 @@ impl Broker {
                 };
                 let end = last.next_offset();
                 for batch in &batches {
-                    let records = batch.records_from(at)?;
-                    for view in &records {
-                        let view = view?;
+                    // One that nobody can read, as a publisher may send it, holds no messages.
+                    let Ok(records) = batch.records_from(at) else {
+                        continue;
+                    };
+                    for view in records.iter().map_while(Result::ok) {
                         let shown = partition.with_view(cell.id, |queue, _| {
                             let entry = queue.queue.entry(view.offset).copied();
                             (!queue.queue.is_done(view.offset)).then_some(entry)

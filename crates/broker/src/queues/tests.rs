@@ -470,6 +470,27 @@ async fn a_snapshot_keeps_what_was_not_done_with() {
 }
 
 #[tokio::test]
+async fn a_snapshot_is_not_one_of_another_topic_of_the_same_name() {
+    let broker = in_memory();
+    let create_topic = async || {
+        let settings = TopicSettings { storage: Storage::Memory, ..TopicSettings::default() };
+        broker.create_topic("log", settings).await.expect("created");
+    };
+    create_topic().await;
+    let topic = Some(TopicName::parse("log").expect("a name"));
+    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
+    send(&broker, "view", &["a", "b"]).await;
+    assert_eq!(receive(&broker, "view", 2).await.len(), 2);
+    broker.create_snapshot("kept", "view", u64::MAX).await.expect("created");
+    broker.delete_topic("log").await.expect("deleted");
+    create_topic().await;
+    send(&broker, "view", &["c"]).await;
+    let sought = broker.seek_to_snapshot("view", "kept").await;
+    assert_eq!(sought.map_err(|error| error.kind), Err(ErrorKind::NotFound));
+    assert_eq!(bodies(&receive(&broker, "view", 10).await), ["c"]);
+}
+
+#[tokio::test]
 async fn queues_follow_a_topic_that_grows_and_go_with_their_own() {
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings::default()).await;

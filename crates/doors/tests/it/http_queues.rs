@@ -21,6 +21,21 @@ async fn post(server: &Server, path: &str, body: Value) -> Answer {
     server.send("POST", &format!("{QUEUE}{path}"), &[JSON], body.to_string()).await
 }
 
+#[tokio::test]
+async fn a_batch_that_nobody_can_read_hides_no_other_message() {
+    let server = with_queue(json!({})).await;
+    server.publish("jobs", &["before"]).await;
+    server.publish_batch("jobs", unreadable_batch()).await;
+    server.publish("jobs", &["after"]).await;
+    let peeked = server.get(&format!("{QUEUE}/messages")).await;
+    assert_eq!(peeked.status, 200, "{}", peeked.text());
+    let peeked = peeked.json();
+    let bodies: Vec<&Value> = peeked["messages"].as_array().expect("messages").iter().map(|one| &one["body"]).collect();
+    assert_eq!(bodies, ["before", "after"]);
+    let past_all = server.get(&format!("{QUEUE}/messages?after=0:{}", u64::MAX)).await;
+    assert!(past_all.status < 500, "{}", past_all.text());
+}
+
 /// Receives, and returns the messages.
 async fn receive(server: &Server, query: &str) -> Vec<Value> {
     let answer = server.send("POST", &format!("{QUEUE}/receive{query}"), &[], "").await;

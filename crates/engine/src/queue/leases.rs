@@ -457,6 +457,11 @@ impl Queue {
         }
     }
 
+    /// Whether a lease may end so long from now: nobody has a message longer than anybody may.
+    pub fn may_extend(lease: u64, now_ms: u64, lease_ms: u64) -> bool {
+        now_ms.saturating_add(lease_ms) <= (lease >> LEASE_COUNT_BITS).saturating_add(LEASE_TOTAL_MS_MAX)
+    }
+
     /// A lease ends so long from now, in the place of when it would have.
     pub fn extend(&mut self, offset: Offset, lease: u64, now_ms: u64, lease_ms: u64) -> Result<(), LeaseError> {
         let entry = self.check_leased(offset, lease, now_ms)?;
@@ -464,11 +469,10 @@ impl Queue {
             self.give_back(offset, entry, now_ms, 0);
             return Ok(());
         }
-        let due_ms = now_ms.saturating_add(lease_ms);
-        if due_ms > (entry.lease >> LEASE_COUNT_BITS).saturating_add(LEASE_TOTAL_MS_MAX) {
+        if !Self::may_extend(entry.lease, now_ms, lease_ms) {
             return Err(LeaseError::TooLong);
         }
-        let entry = Entry { due_ms, ..entry };
+        let entry = Entry { due_ms: now_ms.saturating_add(lease_ms), ..entry };
         self.entries.insert(offset, entry);
         self.note(offset);
         self.set_timer(offset, &entry);

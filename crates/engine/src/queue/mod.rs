@@ -284,6 +284,9 @@ impl QueueSettings {
         if self.order != Order::Groups && self.dedup == DedupRule::Group {
             return Err(Error::invalid("dedup by group needs order = groups"));
         }
+        if let Some(topic) = self.dead_letter.as_ref().filter(|topic| topic.is_internal()) {
+            return Err(Error::invalid(format!("dead_letter: '{topic}' is a topic of the broker itself")));
+        }
         Ok(())
     }
 

@@ -1,16 +1,16 @@
 //! A queue as it was at one moment: what was not done with, to go back to.
 //!
-//! All integers are big-endian: version (u16), topic (text), created and kept until, ms since 1970 (u64 each), number
-//! of partitions (u32), and of each: the first offset that nobody was given (u64), number of runs (u32), and of each
-//! run of offsets before it that were not done with: its first (u64) and how many (u32).
+//! All integers are big-endian: version (u16), topic (text), its id (16 bytes), created and kept until, ms since 1970
+//! (u64 each), number of partitions (u32), and of each: the first offset that nobody was given (u64), number of runs
+//! (u32), and of each run of offsets before it that were not done with: its first (u64) and how many (u32).
 
 use bytes::BufMut;
 
 use crate::error::{Error, Result};
 use crate::fields::{Fields, put_text};
-use crate::ids::{Offset, TopicName};
+use crate::ids::{Offset, TopicId, TopicName};
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Runs of one partition. A queue that is more scattered than this has to be worked off first.
 const RUNS_MAX: usize = 16_384;
 
@@ -20,6 +20,8 @@ pub type Run = (Offset, u32);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     pub topic: TopicName,
+    /// Of another topic of this name the offsets say nothing.
+    pub topic_id: TopicId,
     pub created_ms: u64,
     /// It goes by itself then.
     pub expires_ms: u64,
@@ -66,6 +68,7 @@ impl Snapshot {
         let mut out = Vec::new();
         out.put_u16(VERSION);
         put_text(&mut out, self.topic.as_str());
+        out.put_slice(&self.topic_id.to_bytes());
         out.put_u64(self.created_ms);
         out.put_u64(self.expires_ms);
         out.put_u32(self.partitions.len() as u32);
@@ -83,13 +86,14 @@ impl Snapshot {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut fields = Fields(bytes);
         fields.check_version("snapshot", VERSION)?;
-        let (topic, created_ms, expires_ms) = (TopicName::parse(fields.text()?)?, fields.u64()?, fields.u64()?);
+        let (topic, topic_id) = (TopicName::parse(fields.text()?)?, TopicId::new(fields.u64()?, fields.u64()?));
+        let (created_ms, expires_ms) = (fields.u64()?, fields.u64()?);
         let partitions = (0..fields.u32()?).map(|_| {
             let next = fields.u64()?;
             let pending = (0..fields.u32()?).map(|_| Ok((fields.u64()?, fields.u32()?)));
             Ok(SnapshotPartition { pending: pending.collect::<Result<_>>()?, next })
         });
-        let snapshot = Self { partitions: partitions.collect::<Result<_>>()?, topic, created_ms, expires_ms };
+        let snapshot = Self { partitions: partitions.collect::<Result<_>>()?, topic, topic_id, created_ms, expires_ms };
         fields.end()?;
         Ok(snapshot)
     }
@@ -107,7 +111,8 @@ mod tests {
         let empty = SnapshotPartition::of(7, []).expect("no runs");
         assert_eq!(empty.floor(), 7);
         let topic = TopicName::parse("t").expect("a name");
-        let snapshot = Snapshot { topic, created_ms: 1, expires_ms: 2, partitions: vec![partition, empty] };
+        let (topic_id, partitions) = (TopicId::new(3, 4), vec![partition, empty]);
+        let snapshot = Snapshot { topic, topic_id, created_ms: 1, expires_ms: 2, partitions };
         let bytes = snapshot.encode();
         assert_eq!(Snapshot::decode(&bytes), Ok(snapshot));
         for end in 0..bytes.len() {

@@ -17,8 +17,9 @@ use parking_lot::Mutex;
 
 use super::super::errors::Code;
 
-/// Sessions of all connections.
+/// Sessions of all connections, and the partitions that all of them together take from.
 pub(super) const SESSIONS_MAX: usize = 16_384;
+const PLACES_MAX: usize = 1 << 21;
 /// In place of an epoch: a session begins, or ends.
 pub(super) const BEGINS: i32 = 0;
 pub(super) const ENDS: i32 = -1;
@@ -35,8 +36,15 @@ pub(super) type Place = (TopicId, PartitionId);
 
 #[derive(Default)]
 pub(in super::super) struct ShareSessions {
-    sessions: Mutex<HashMap<Key, Session>>,
+    sessions: Mutex<Sessions>,
     connections: AtomicU64,
+}
+
+/// Invariant: `places` counts the partitions of all of them.
+#[derive(Default)]
+struct Sessions {
+    by_key: HashMap<Key, Session>,
+    places: usize,
 }
 
 #[derive(Default)]
@@ -65,26 +73,36 @@ pub(super) struct Change {
 }
 
 impl ShareSessions {
-    /// A request of a session: its epoch is the next, or the first. Returns what it takes from, in turn.
+    /// A request of a session: its epoch is the next, or the first. Returns what it takes from, in turn. One that is
+    /// refused changes nothing.
     pub(super) fn step(&self, key: &Key, connection: u64, epoch: i32, change: Change) -> Result<Vec<Place>, Code> {
         let mut sessions = self.sessions.lock();
-        if epoch == BEGINS {
-            if sessions.len() >= SESSIONS_MAX && !sessions.contains_key(key) {
-                return Err(Code::SHARE_SESSION_LIMIT_REACHED);
+        match sessions.by_key.get(key) {
+            None if epoch != BEGINS => return Err(Code::SHARE_SESSION_NOT_FOUND),
+            None if sessions.by_key.len() >= SESSIONS_MAX => return Err(Code::SHARE_SESSION_LIMIT_REACHED),
+            Some(_) if epoch == ENDS => return Ok(Vec::new()),
+            Some(session) if epoch != BEGINS && epoch != session.epoch => {
+                return Err(Code::INVALID_SHARE_SESSION_EPOCH);
             }
+            there => {
+                let had = there.map_or(0, |session| session.partitions.len());
+                let kept = there.filter(|_| epoch != BEGINS).map(|session| &session.partitions);
+                let is_new = |place: &&Place| kept.is_none_or(|kept| !kept.contains(place));
+                let left = GROUP_PARTITIONS_MAX - kept.map_or(0, BTreeSet::len);
+                let more = change.added.iter().filter(is_new).count().min(left);
+                if sessions.places - had + kept.map_or(0, BTreeSet::len) + more > PLACES_MAX {
+                    return Err(Code::SHARE_SESSION_LIMIT_REACHED);
+                }
+            }
+        }
+        let Sessions { by_key, places } = &mut *sessions;
+        let session = by_key.entry(key.clone()).or_default();
+        *places -= session.partitions.len();
+        if epoch == BEGINS {
             // What the member has it still has.
-            let session = sessions.entry(key.clone()).or_default();
             session.partitions = BTreeSet::new();
-            session.epoch = BEGINS;
         }
-        let session = sessions.get_mut(key).ok_or(Code::SHARE_SESSION_NOT_FOUND)?;
         session.connection = connection;
-        if epoch == ENDS {
-            return Ok(Vec::new());
-        }
-        if epoch != session.epoch {
-            return Err(Code::INVALID_SHARE_SESSION_EPOCH);
-        }
         session.epoch = if epoch == i32::MAX { 1 } else { epoch + 1 };
         for place in change.added {
             if session.partitions.len() < GROUP_PARTITIONS_MAX {
@@ -92,6 +110,7 @@ impl ShareSessions {
             }
         }
         change.forgotten.iter().for_each(|place| _ = session.partitions.remove(place));
+        *places += session.partitions.len();
         let mut partitions: Vec<Place> = session.partitions.iter().copied().collect();
         if !partitions.is_empty() {
             let turn = epoch as usize % partitions.len();
@@ -102,13 +121,13 @@ impl ShareSessions {
 
     /// Looks at what a member has of a partition.
     pub(super) fn taken<T>(&self, key: &Key, place: &Place, look: impl FnOnce(&Taken) -> T) -> Option<T> {
-        self.sessions.lock().get(key)?.taken.get(place).map(look)
+        self.sessions.lock().by_key.get(key)?.taken.get(place).map(look)
     }
 
     /// The member has these from now on. `false`: its session is over, and it will not hear of them.
     pub(super) fn take(&self, key: &Key, place: Place, queue: &QueueName, leases: &[Lease]) -> bool {
         let mut sessions = self.sessions.lock();
-        let Some(session) = sessions.get_mut(key) else {
+        let Some(session) = sessions.by_key.get_mut(key) else {
             return false;
         };
         let taken = session.taken.entry(place);
@@ -120,7 +139,7 @@ impl ShareSessions {
     /// The member does not have these any more, unless it was given them anew.
     pub(super) fn give_back(&self, key: &Key, place: &Place, leases: &[(Offset, u64)]) {
         let mut sessions = self.sessions.lock();
-        let Some(session) = sessions.get_mut(key) else {
+        let Some(session) = sessions.by_key.get_mut(key) else {
             return;
         };
         let Some(taken) = session.taken.get_mut(place) else {
@@ -163,8 +182,16 @@ impl ShareSessions {
     }
 
     pub(in super::super) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
-        let count = self.sessions.lock().len() as u64;
+        let count = self.sessions.lock().by_key.len() as u64;
         out.gauge("thalweg_kafka_share_sessions", "Sessions in which members of share groups take messages", count)
+    }
+}
+
+impl Sessions {
+    fn remove(&mut self, key: &Key) -> Option<Session> {
+        let session = self.by_key.remove(key)?;
+        self.places -= session.partitions.len();
+        Some(session)
     }
 }
 
@@ -196,8 +223,9 @@ impl ShareConnection {
 impl Drop for ShareConnection {
     fn drop(&mut self) {
         let mut sessions = self.sessions.sessions.lock();
-        let ended: Vec<Session> =
-            sessions.extract_if(|_, session| session.connection == self.id).map(|(_, session)| session).collect();
+        let is_of = |(key, session): (&Key, &Session)| (session.connection == self.id).then(|| key.clone());
+        let ended: Vec<Key> = sessions.by_key.iter().filter_map(is_of).collect();
+        let ended: Vec<Session> = ended.iter().filter_map(|key| sessions.remove(key)).collect();
         drop(sessions);
         if ended.is_empty() {
             return;
@@ -232,6 +260,41 @@ mod tests {
         assert_eq!(one_more, Err(Code::SHARE_SESSION_LIMIT_REACHED));
         sessions.step(&key("7"), 0, BEGINS, Change::default()).expect("it is there already");
         drop(ShareConnection { sessions: Arc::new(sessions), broker: Weak::new(), id: 0 });
+    }
+
+    #[test]
+    fn all_sessions_together_take_from_no_more_than_they_may() {
+        let sessions = ShareSessions::default();
+        let many = || Change {
+            added: (0..GROUP_PARTITIONS_MAX as u32).map(|number| (TopicId::new(2, 3), number)).collect(),
+            forgotten: Vec::new(),
+        };
+        let full = PLACES_MAX / GROUP_PARTITIONS_MAX;
+        for number in 0..full {
+            sessions.step(&key(&number.to_string()), 0, BEGINS, many()).expect("room");
+        }
+        let limit = Some(Code::SHARE_SESSION_LIMIT_REACHED);
+        assert_eq!(sessions.step(&key("one more"), 0, BEGINS, many()).err(), limit);
+        assert_eq!(sessions.step(&key("one more"), 0, 1, Change::default()), Err(Code::SHARE_SESSION_NOT_FOUND));
+        sessions.step(&key("0"), 0, 1, many()).expect("it has them already");
+        sessions.step(&key("0"), 0, BEGINS, many()).expect("in place of those before");
+        let forgotten = Change { added: Vec::new(), forgotten: many().added };
+        sessions.step(&key("0"), 0, 1, forgotten).expect("fewer");
+        sessions.step(&key("one more"), 1, BEGINS, many()).expect("room again");
+        assert_eq!(sessions.step(&key("0"), 0, 2, many()).err(), limit);
+        let sessions = Arc::new(sessions);
+        drop(ShareConnection { sessions: sessions.clone(), broker: Weak::new(), id: 1 });
+        sessions.step(&key("0"), 0, 2, many()).expect("room again, and the same request");
+    }
+
+    #[test]
+    fn a_request_that_is_refused_leaves_a_session_where_it_is() {
+        let sessions = Arc::new(ShareSessions::default());
+        sessions.step(&key("m"), 1, BEGINS, Change::default()).expect("begins");
+        let other = ShareConnection { sessions: sessions.clone(), broker: Weak::new(), id: 2 };
+        assert_eq!(sessions.step(&key("m"), 2, 7, Change::default()), Err(Code::INVALID_SHARE_SESSION_EPOCH));
+        drop(other);
+        sessions.step(&key("m"), 1, 1, Change::default()).expect("it goes on");
     }
 
     #[test]

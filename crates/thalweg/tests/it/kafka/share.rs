@@ -155,7 +155,11 @@ fn given(partition: &PartitionData) -> Given {
 }
 
 async fn topic_id(raw: &mut Raw) -> FetchTopic {
-    let wanted = MetadataRequestTopic::default().with_name(Some(topic("t")));
+    id_of(raw, "t").await
+}
+
+async fn id_of(raw: &mut Raw, name: &str) -> FetchTopic {
+    let wanted = MetadataRequestTopic::default().with_name(Some(topic(name)));
     let known = raw.call(12, MetadataRequest::default().with_topics(Some(vec![wanted]))).await;
     FetchTopic::default().with_topic_id(known.topics[0].topic_id)
 }
@@ -395,6 +399,27 @@ async fn what_a_share_group_is_done_with_lasts() {
     assert_eq!(raw.call(2, delete()).await.results[0].error_code, 0);
     assert_eq!(raw.call(2, delete()).await.results[0].error_code, 69);
     assert_eq!(position(&mut raw).await.0, 69);
+}
+
+/// Whoever is done with messages of the topic where that is written down would have to write it down for ever.
+#[tokio::test]
+async fn what_the_broker_keeps_for_itself_is_not_shared() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = Server::launch(Launch { set: vec![format!("data={}", data.path().display())], ..Launch::default() });
+    let mut raw = prepared(&server, 1).await;
+    let mut one = Sharer::join(&server, "one").await;
+    one.topic = id_of(&mut raw, "_queues").await;
+    let refused = one.ask(one.fetch_request(&[], 0)).await;
+    assert_eq!(only(&refused).map(|partition| partition.error_code), Some(INVALID_REQUEST));
+    one.epoch = -1;
+    assert_eq!(one.beat(None).await.error_code, 0);
+    let partitions = vec![AlterShareGroupOffsetsRequestPartition::default().with_start_offset(1)];
+    let of =
+        AlterShareGroupOffsetsRequestTopic::default().with_topic_name(topic("_queues")).with_partitions(partitions);
+    let alter = AlterShareGroupOffsetsRequest::default().with_group_id(group()).with_topics(vec![of]);
+    assert_eq!(raw.call(0, alter).await.responses[0].partitions[0].error_code, INVALID_REQUEST);
+    let mut two = Sharer::join(&server, "two").await;
+    assert_eq!(two.fetch(&[], WAIT_MS).await, [(0, 0, 1)], "others are served as ever");
 }
 
 /// A topic that comes with the name of one that was deleted is another: nothing is known of its records.
