@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use engine::{Error, Result};
+use engine::{Error, ErrorKind, Result};
 use futures_util::StreamExt;
 use futures_util::future::OptionFuture;
 use futures_util::stream::FuturesUnordered;
@@ -168,6 +168,10 @@ async fn receive(queue: &Queue, lease: Duration, room: usize) -> Result<Vec<Rece
             Ok(received) => return Ok(received.messages),
             Err(error) if is_transient(&error) => {
                 tracing::debug!(queue = queue.name(), %error, "receives again");
+                sleep(backoff.next()).await;
+            }
+            Err(error) if error.kind == ErrorKind::TooLarge => {
+                tracing::warn!(queue = queue.name(), %error, "goes on behind a message that no answer holds");
                 sleep(backoff.next()).await;
             }
             Err(error) => return Err(error),
