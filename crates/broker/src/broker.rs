@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::admission::LogBudget;
+use crate::caches::{self, Caches};
 use crate::fetch::SEARCHING_THREADS;
 use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
@@ -48,6 +49,7 @@ pub struct Broker {
     transactions: transactions::Coordinator,
     security: Security,
     queues: Queues,
+    caches: Caches,
     /// Who looks for a time in records; see [`SEARCHING_THREADS`].
     searches: Semaphore,
     subscriber_ids: AtomicU64,
@@ -92,6 +94,7 @@ impl Broker {
         let security = Security::new(&settings.security, own.pop())?;
         let broker = Arc::new(Self {
             budget: LogBudget::new(settings.log_bytes_max),
+            caches: Caches::new(settings.cache_bytes_max),
             settings: Arc::new(settings),
             metrics: Arc::default(),
             lanes,
@@ -118,6 +121,7 @@ impl Broker {
         first.spawn(timers::sweep_retention(Arc::downgrade(&broker)));
         first.spawn(groups::keep_time(Arc::downgrade(&broker)));
         first.spawn(transactions::keep_time(Arc::downgrade(&broker)));
+        first.spawn(caches::keep_time(Arc::downgrade(&broker)));
         Ok(broker)
     }
 
@@ -185,6 +189,10 @@ impl Broker {
         &self.queues
     }
 
+    pub(crate) fn caches(&self) -> &Caches {
+        &self.caches
+    }
+
     pub(crate) fn searches(&self) -> &Semaphore {
         &self.searches
     }
@@ -221,6 +229,7 @@ impl Broker {
         self.expose_transactions(out)?;
         self.expose_security(out)?;
         self.expose_queues(out)?;
+        self.expose_caches(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {

@@ -3,6 +3,7 @@
 mod admission;
 mod alteration;
 mod broker;
+mod caches;
 mod fetch;
 mod groups;
 mod growth;
@@ -23,6 +24,7 @@ mod topics;
 mod transactions;
 
 pub use broker::Broker;
+pub use caches::{Cache, CacheSettings, CacheStatus, Change, ChangeKind, ScanCursor, Ttl, WatchFrom, Watched};
 pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
 pub use groups::{
     Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo,

@@ -16,6 +16,8 @@ pub struct Settings {
     pub disk_topic_defaults: TopicSettings,
     /// Bytes that all logs in memory may hold together.
     pub log_bytes_max: usize,
+    /// Bytes that all caches may hold together.
+    pub cache_bytes_max: u64,
     /// What `acks = default` means: committed if true, else accepted.
     pub ack_on_commit: bool,
     /// Publishes of one connection that wait for the broker before it is no longer read.
@@ -55,6 +57,7 @@ impl Default for Settings {
             topic_defaults: TopicSettings::default(),
             disk_topic_defaults: TopicSettings::on_disk(),
             log_bytes_max: 1 << 30,
+            cache_bytes_max: 1 << 30,
             ack_on_commit: true,
             pub_queue_depth: 1024,
             pub_workers_per_conn: 4,

@@ -3,6 +3,7 @@
 //! Time and identities come in as arguments and decisions go out as values, so that a script, a
 //! property test or a simulation can drive them as well as a broker. Read the modules in this order.
 
+pub mod cache;
 pub mod catalog;
 pub mod codec;
 pub mod error;

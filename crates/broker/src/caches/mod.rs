@@ -1,0 +1,442 @@
+//! Caches: named, made when they are first used, each a view that many threads share.
+//!
+//! A cache is cut into shards by the hash of the key ([`engine::cache::Shard`]), each behind a lock that is held for one
+//! change. What is watched is also written down in the order in which it came ([`watch`]).
+
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use engine::cache::{
+    Added, Budget, CACHES_MAX, CacheName, Condition, Cursor, Eviction, Expires, Found, Key, Shard, ShardSettings,
+    ShardStats, Stored, TTL_MS_MAX,
+};
+use engine::{Error, ErrorKind, Result};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+
+use crate::broker::Broker;
+use crate::metrics::Exposition;
+use crate::timers::now_ms;
+use watch::Changes;
+
+pub use watch::{Change, ChangeKind, WatchFrom, Watched};
+
+/// Shards of a cache. Two threads meet at one of them seldom.
+const SHARDS: usize = 64;
+/// How often entries are removed whose time has come.
+const EXPIRE_EVERY: Duration = Duration::from_millis(50);
+/// Entries that are removed at once, before others have their turn at a shard.
+const EXPIRE_MAX: usize = 256;
+/// Places that are looked at in one go for a scan, before others have their turn.
+const SCAN_PLACES: u32 = 1024;
+/// What a shard takes of the budget at once, at most.
+const BLOCK_BYTES_MAX: u64 = 64 << 10;
+const BLOCK_BYTES_MIN: u64 = 256;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheSettings {
+    /// What it may hold; as much as there is for all caches where nothing is said.
+    pub bytes_max: Option<u64>,
+    pub eviction: Eviction,
+    /// How long an entry stays that is put without a time.
+    pub ttl_ms: Option<u64>,
+}
+
+/// How long what is put shall stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ttl {
+    /// As the cache is set.
+    #[default]
+    Default,
+    Never,
+    /// Ms from now.
+    For(u64),
+    /// Ms since 1970.
+    Until(u64),
+    /// As long as what was there.
+    Kept,
+}
+
+/// A cache as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheStatus {
+    pub name: CacheName,
+    pub settings: CacheSettings,
+    /// What it may hold, all things considered.
+    pub bytes_max: u64,
+    pub stats: ShardStats,
+}
+
+/// A place in a scan: the shard, and the place in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanCursor(pub u64);
+
+pub struct Caches {
+    by_name: RwLock<HashMap<CacheName, Arc<Cache>>>,
+    budget: Arc<Budget>,
+    hasher: foldhash::quality::RandomState,
+    /// Where the newest cache began to count its changes.
+    origin: Mutex<u64>,
+}
+
+pub struct Cache {
+    name: CacheName,
+    settings: CacheSettings,
+    budget: Arc<Budget>,
+    hasher: foldhash::quality::RandomState,
+    shards: Box<[Padded]>,
+    changes: Changes,
+}
+
+/// A shard that shares no line of the processor's cache with its neighbour.
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+impl Caches {
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        Self {
+            by_name: RwLock::default(),
+            budget: Arc::new(Budget::new(bytes_max, None)),
+            hasher: foldhash::quality::RandomState::default(),
+            origin: Mutex::new(0),
+        }
+    }
+
+    /// Where a new cache begins to count its changes: none of the same name has come so far, also before a restart. Nobody
+    /// makes a million changes in one shard within one ms.
+    fn next_origin(&self) -> u64 {
+        let mut origin = self.origin.lock();
+        *origin = (now_ms() << 20).max(*origin + (1 << 20));
+        *origin
+    }
+
+    fn all(&self) -> Vec<Arc<Cache>> {
+        self.by_name.read().values().cloned().collect()
+    }
+}
+
+impl Broker {
+    /// The cache of a name. It is made if it is not there, where topics are.
+    pub fn cache(&self, name: &str) -> Result<Arc<Cache>> {
+        if let Some(cache) = self.caches().by_name.read().get(name) {
+            return Ok(cache.clone());
+        }
+        let name = CacheName::parse(name)?;
+        if !self.settings().auto_create_topics {
+            return Err(no_such_cache(name.as_str()));
+        }
+        self.make_cache(name, CacheSettings::default())
+    }
+
+    /// A new cache; one that is there with these settings is as good.
+    pub fn create_cache(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
+        let name = CacheName::parse(name)?;
+        check_settings(&settings)?;
+        let cache = self.make_cache(name, settings)?;
+        if cache.settings != settings {
+            let message = format!("cache '{}' is there with other settings", cache.name);
+            return Err(Error::new(ErrorKind::AlreadyExists, message));
+        }
+        Ok(cache)
+    }
+
+    pub fn delete_cache(&self, name: &str) -> Result<()> {
+        let removed = self.caches().by_name.write().remove(name);
+        let cache = removed.ok_or_else(|| no_such_cache(name))?;
+        // Whoever still has it finds it empty, and a watcher that it ended.
+        cache.flush();
+        cache.changes.end();
+        Ok(())
+    }
+
+    pub fn describe_cache(&self, name: &str) -> Result<CacheStatus> {
+        let cache = self.caches().by_name.read().get(name).cloned();
+        cache.map(|cache| cache.status()).ok_or_else(|| no_such_cache(name))
+    }
+
+    /// Caches in the order of their names, after this one; and whether they are the last.
+    pub fn list_caches(&self, after: &str, count_max: usize) -> (Vec<CacheStatus>, bool) {
+        let mut caches = self.caches().all();
+        caches.retain(|cache| cache.name.as_str() > after);
+        caches.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let is_last = caches.len() <= count_max;
+        (caches.iter().take(count_max).map(|cache| cache.status()).collect(), is_last)
+    }
+
+    fn make_cache(&self, name: CacheName, settings: CacheSettings) -> Result<Arc<Cache>> {
+        let caches = self.caches();
+        let mut by_name = caches.by_name.write();
+        if let Some(cache) = by_name.get(name.as_str()) {
+            return Ok(cache.clone());
+        }
+        if by_name.len() == CACHES_MAX {
+            return Err(Error::busy(format!("there are {CACHES_MAX} caches, which is all there may be; delete some")));
+        }
+        let cache = Arc::new(Cache::new(name.clone(), settings, caches));
+        by_name.insert(name, cache.clone());
+        Ok(cache)
+    }
+
+    pub(crate) fn expose_caches(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let (all, _) = self.list_caches("", CACHES_MAX);
+        let rows = |value: fn(&ShardStats) -> u64| -> Vec<(String, u64)> {
+            all.iter().map(|cache| (cache.name.to_string(), value(&cache.stats))).collect()
+        };
+        let budget = &self.caches().budget;
+        out.gauge("thalweg_caches", "Caches", all.len() as u64)?;
+        out.gauge("thalweg_cache_memory_bytes", "Bytes that caches have taken together", budget.taken())?;
+        out.gauge("thalweg_cache_memory_bytes_max", "Bytes that caches may take together", budget.max())?;
+        out.gauges("thalweg_cache_entries", "Entries of a cache", "cache", &rows(|stats| stats.entries))?;
+        out.gauges("thalweg_cache_bytes", "Bytes that a cache holds", "cache", &rows(|stats| stats.bytes))?;
+        out.counters("thalweg_cache_hits", "Gets that found an entry", "cache", &rows(|stats| stats.hits))?;
+        out.counters("thalweg_cache_misses", "Gets that found none", "cache", &rows(|stats| stats.misses))?;
+        out.counters("thalweg_cache_expired", "Entries whose time came", "cache", &rows(|stats| stats.expired))?;
+        out.counters(
+            "thalweg_cache_evicted",
+            "Entries that made room for others",
+            "cache",
+            &rows(|stats| stats.evicted),
+        )
+    }
+}
+
+impl Cache {
+    fn new(name: CacheName, settings: CacheSettings, caches: &Caches) -> Self {
+        let bytes_max = settings.bytes_max.unwrap_or(u64::MAX);
+        let budget = Arc::new(Budget::new(bytes_max, Some(caches.budget.clone())));
+        let block = (budget.max() / (16 * SHARDS as u64)).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
+        let version = caches.next_origin();
+        let shard = || ShardSettings { eviction: settings.eviction, budget: budget.clone(), block, version };
+        Self {
+            shards: (0..SHARDS).map(|_| Padded(Mutex::new(Shard::new(shard())))).collect(),
+            name,
+            settings,
+            hasher: caches.hasher.clone(),
+            changes: Changes::new(version),
+            budget,
+        }
+    }
+
+    pub fn name(&self) -> &CacheName {
+        &self.name
+    }
+
+    /// What `read` makes of the value of a key, while its shard waits.
+    pub fn get<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
+        let key = self.key(key);
+        read(self.shard(key).get(key, now_ms))
+    }
+
+    /// The same, without counting as use.
+    pub fn peek<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
+        let key = self.key(key);
+        read(self.shard(key).peek(key, now_ms))
+    }
+
+    pub fn put(&self, key: &[u8], value: &[u8], ttl: Ttl, condition: Condition) -> Result<Stored> {
+        let expires = self.expires(ttl)?;
+        self.change(key, value.len(), |shard, key| {
+            let stored = shard.put(key, value, expires, condition, now_ms)?;
+            if let Stored::Done { .. } = stored {
+                self.changes.note(shard, key);
+            }
+            Ok(stored)
+        })
+    }
+
+    pub fn delete(&self, key: &[u8], condition: Condition) -> Stored {
+        let key = self.key(key);
+        let mut shard = self.shard(key);
+        let stored = shard.delete(key, condition, now_ms);
+        if let Stored::Done { version, previous: Some(_) } = stored {
+            self.changes.note_deleted(&mut shard, key, version);
+        }
+        self.changes.follow(&mut shard);
+        stored
+    }
+
+    /// Adds to a counter, which is a number in decimal digits; one that is not there begins with 0.
+    pub fn add(&self, key: &[u8], delta: i64, ttl: Ttl) -> Result<Added> {
+        let expires = self.expires(ttl)?;
+        self.change(key, 20, |shard, key| {
+            let is_new = shard.peek(key, now_ms).is_none();
+            let mut added = shard.add(key, delta, now_ms)?;
+            // The time is that of the counter, not of one step.
+            if let (true, Expires::At(at_ms)) = (is_new, expires) {
+                shard.set_expiry(key, Some(at_ms), now_ms);
+                added.expires_ms = Some(at_ms);
+            }
+            self.changes.note(shard, key);
+            Ok(added)
+        })
+    }
+
+    /// Another time for an entry. Whether there is one.
+    pub fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool> {
+        let expires_ms = match self.expires(ttl)? {
+            Expires::At(at_ms) => Some(at_ms),
+            Expires::Never => None,
+            Expires::Kept => return Ok(self.peek(key, |found| found.is_some())),
+        };
+        let key = self.key(key);
+        let mut shard = self.shard(key);
+        let is_there = shard.set_expiry(key, expires_ms, now_ms);
+        self.changes.follow(&mut shard);
+        Ok(is_there)
+    }
+
+    /// Entries whose keys begin so, from a place on: each that is there all the time comes once. `each` says when it has
+    /// enough. Where to go on, until all were seen.
+    pub fn scan(&self, prefix: &[u8], from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
+        let (at, place) = (from.0 >> 32, from.0 as u32);
+        let shard = self.shards.get(at as usize)?.0.lock();
+        let next =
+            shard.scan(Cursor(place), SCAN_PLACES, now_ms(), |found| !found.key.starts_with(prefix) || each(found));
+        match next {
+            Some(Cursor(place)) => Some(ScanCursor(at << 32 | u64::from(place))),
+            None => (at + 1 < self.shards.len() as u64).then_some(ScanCursor((at + 1) << 32)),
+        }
+    }
+
+    /// Removes all entries. How many there were.
+    pub fn flush(&self) -> u64 {
+        // All at once: what is put after it comes after it also for those who watch.
+        let mut shards: Vec<_> = self.shards.iter().map(|shard| shard.0.lock()).collect();
+        let entries = shards.iter().map(|shard| shard.stats().entries).sum();
+        shards.iter_mut().for_each(|shard| {
+            self.changes.follow(shard);
+            shard.flush();
+        });
+        self.changes.note_flush();
+        entries
+    }
+
+    pub fn status(&self) -> CacheStatus {
+        let stats =
+            self.shards.iter().map(|shard| shard.0.lock().stats()).fold(ShardStats::default(), |all, one| ShardStats {
+                entries: all.entries + one.entries,
+                bytes: all.bytes + one.bytes,
+                hits: all.hits + one.hits,
+                misses: all.misses + one.misses,
+                expired: all.expired + one.expired,
+                evicted: all.evicted + one.evicted,
+            });
+        CacheStatus { name: self.name.clone(), settings: self.settings, bytes_max: self.budget.max(), stats }
+    }
+
+    /// One change in the shard of a key. Where it has no room others give some, and it is tried once more.
+    fn change<R>(
+        &self,
+        key: &[u8],
+        value_bytes: usize,
+        change: impl Fn(&mut Shard, Key<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let key = self.key(key);
+        let mut shard = self.shard(key);
+        let changed = match change(&mut shard, key) {
+            Err(error) if error.kind == ErrorKind::Busy => {
+                drop(shard);
+                self.shed_for(key, value_bytes);
+                shard = self.shard(key);
+                change(&mut shard, key)
+            }
+            changed => changed,
+        };
+        self.changes.follow(&mut shard);
+        changed.map_err(|error| match error.kind {
+            ErrorKind::Busy => Error { message: format!("cache '{}': {}", self.name, error.message), ..error },
+            _ => error,
+        })
+    }
+
+    /// Has other shards give up what this entry may need.
+    fn shed_for(&self, key: Key<'_>, value_bytes: usize) {
+        let mut missing = (key.bytes.len() + value_bytes) as u64 + 256;
+        let first = key.hash as usize % self.shards.len();
+        for at in 1..self.shards.len() {
+            let mut shard = self.shards[(first + at) % self.shards.len()].0.lock();
+            missing = missing.saturating_sub(shard.shed(missing));
+            self.changes.follow(&mut shard);
+            if missing == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Removes entries whose time has come.
+    fn expire(&self, now_ms: u64) {
+        for shard in &self.shards {
+            loop {
+                let mut shard = shard.0.lock();
+                let is_more = shard.expire(now_ms, EXPIRE_MAX);
+                self.changes.follow(&mut shard);
+                if !is_more {
+                    break;
+                }
+                MutexGuard::unlock_fair(shard);
+            }
+        }
+        self.forget_unwatched();
+    }
+
+    fn expires(&self, ttl: Ttl) -> Result<Expires> {
+        let after = |ms: u64| match ms {
+            0 => Err(Error::invalid("an entry is kept for 1 ms at least; delete it where it shall go")),
+            1..=TTL_MS_MAX => Ok(Expires::At(now_ms() + ms)),
+            _ => Err(Error::invalid(format!("an entry is kept for {TTL_MS_MAX} ms at most, or for ever"))),
+        };
+        match ttl {
+            Ttl::Default => self.settings.ttl_ms.map_or(Ok(Expires::Never), after),
+            Ttl::Never => Ok(Expires::Never),
+            Ttl::For(ms) => after(ms),
+            Ttl::Until(ms) => Ok(Expires::At(ms)),
+            Ttl::Kept => Ok(Expires::Kept),
+        }
+    }
+
+    fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(bytes);
+        Key { hash: hasher.finish(), bytes }
+    }
+
+    fn shard(&self, key: Key<'_>) -> MutexGuard<'_, Shard> {
+        self.shards[key.hash as usize % self.shards.len()].0.lock()
+    }
+}
+
+/// Removes what expires, for as long as the broker lives.
+pub(crate) async fn keep_time(broker: Weak<Broker>) {
+    let mut interval = tokio::time::interval(EXPIRE_EVERY);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        let Some(broker) = broker.upgrade() else {
+            return;
+        };
+        for cache in broker.caches().all() {
+            cache.expire(now_ms());
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn check_settings(settings: &CacheSettings) -> Result<()> {
+    if settings.bytes_max == Some(0) {
+        return Err(Error::invalid("a cache has room for 1 byte at least"));
+    }
+    if settings.ttl_ms.is_some_and(|ms| ms == 0 || ms > TTL_MS_MAX) {
+        return Err(Error::invalid(format!("entries are kept for 1 to {TTL_MS_MAX} ms, or for ever")));
+    }
+    Ok(())
+}
+
+fn no_such_cache(name: &str) -> Error {
+    Error::not_found(format!("no cache '{name}'"))
+}

@@ -1,0 +1,350 @@
+//! Caches by the broker's own calls, from many threads.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::settings::Settings;
+
+const WAIT: Duration = Duration::from_secs(20);
+
+fn broker_with(settings: Settings) -> Arc<Broker> {
+    Broker::start(settings, &[Handle::current()]).expect("it starts")
+}
+
+fn broker() -> Arc<Broker> {
+    broker_with(Settings::default())
+}
+
+fn value(cache: &Cache, key: &str) -> Option<String> {
+    cache.get(key.as_bytes(), |found| found.map(|found| String::from_utf8_lossy(found.value).into_owned()))
+}
+
+fn put(cache: &Cache, key: &str, value: &str) -> u64 {
+    match cache.put(key.as_bytes(), value.as_bytes(), Ttl::Default, Condition::Always).expect("room") {
+        Stored::Done { version, .. } => version,
+        Stored::Unmet { .. } => panic!("there is no condition"),
+    }
+}
+
+/// What a watcher knows.
+#[derive(Default)]
+struct Mirror {
+    from: WatchFrom,
+    entries: BTreeMap<Bytes, Bytes>,
+    seen: Vec<ChangeKind>,
+    resets: usize,
+}
+
+impl Mirror {
+    async fn look(&mut self, cache: &Cache, prefix: &str, count_max: usize, wait: Duration) {
+        let watched = cache.watch(prefix.as_bytes(), self.from, count_max, 1 << 20, wait).await.expect("it is there");
+        if watched.is_reset {
+            self.resets += 1;
+            self.entries.clear();
+        }
+        self.from = watched.next;
+        for change in watched.changes {
+            match &change.kind {
+                ChangeKind::Put(value) => drop(self.entries.insert(change.key, value.clone())),
+                ChangeKind::Flushed => self.entries.clear(),
+                ChangeKind::Deleted | ChangeKind::Expired | ChangeKind::Evicted => {
+                    self.entries.remove(&change.key);
+                }
+            }
+            self.seen.push(change.kind);
+        }
+    }
+
+    /// All that is there, and all that changed up to now.
+    async fn catch_up(&mut self, cache: &Cache, prefix: &str) {
+        loop {
+            let before = (self.from, self.seen.len());
+            self.look(cache, prefix, 100, Duration::ZERO).await;
+            if before == (self.from, self.seen.len()) {
+                return;
+            }
+        }
+    }
+}
+
+fn entries(cache: &Cache, prefix: &str) -> BTreeMap<Bytes, Bytes> {
+    let (mut entries, mut from) = (BTreeMap::new(), Some(ScanCursor::default()));
+    while let Some(cursor) = from {
+        from = cache.scan(prefix.as_bytes(), cursor, |found| {
+            let is_new =
+                entries.insert(Bytes::copy_from_slice(found.key), Bytes::copy_from_slice(found.value)).is_none();
+            assert!(is_new, "nothing changes, so nothing comes twice");
+            entries.len() % 7 != 0
+        });
+    }
+    entries
+}
+
+#[tokio::test]
+async fn a_version_is_replaced_by_one_writer_only() {
+    let broker = broker();
+    let cache = broker.cache("c").expect("made");
+    let first = put(&cache, "key", "1");
+    let second = cache.put(b"key", b"2", Ttl::Default, Condition::IfVersion(first)).expect("room");
+    let Stored::Done { version, previous } = second else { panic!("{second:?}") };
+    assert_eq!(previous, Some(first));
+    let late = cache.put(b"key", b"3", Ttl::Default, Condition::IfVersion(first)).expect("room");
+    assert_eq!(late, Stored::Unmet { current: Some(version) });
+    assert_eq!(cache.delete(b"key", Condition::IfVersion(first)), Stored::Unmet { current: Some(version) });
+    assert_eq!(value(&cache, "key").as_deref(), Some("2"));
+    assert!(matches!(cache.delete(b"key", Condition::IfVersion(version)), Stored::Done { .. }));
+    // It is never the same version again.
+    assert!(put(&cache, "key", "4") > version);
+    // Nor in another cache of the name.
+    broker.delete_cache("c").expect("it was there");
+    assert!(put(&broker.cache("c").expect("made"), "key", "5") > version);
+    assert_eq!(value(&cache, "key"), None, "the old one is empty");
+}
+
+#[tokio::test]
+async fn counters_keep_their_time_and_threads_lose_nothing() {
+    let broker = broker();
+    let cache = broker.cache("c").expect("made");
+    let first = cache.add(b"hits", 5, Ttl::For(60_000)).expect("a number");
+    let second = cache.add(b"hits", -7, Ttl::For(1_000_000)).expect("a number");
+    assert_eq!((first.value, second.value, second.expires_ms), (5, -2, first.expires_ms));
+    put(&cache, "text", "abc");
+    assert_eq!(cache.add(b"text", 1, Ttl::Default).expect_err("no number").kind, ErrorKind::Invalid);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..10_000 {
+                    cache.add(b"sum", 1, Ttl::Never).expect("a number");
+                }
+            });
+        }
+    });
+    assert_eq!(value(&cache, "sum").as_deref(), Some("40000"));
+}
+
+#[tokio::test]
+async fn what_expires_is_gone_to_the_millisecond_and_watchers_hear_of_it() {
+    let broker = broker();
+    let cache = broker.cache("c").expect("made");
+    let mut mirror = Mirror::default();
+    mirror.catch_up(&cache, "").await;
+    let until = now_ms() + 40;
+    cache.put(b"soon", b"1", Ttl::Until(until), Condition::Always).expect("room");
+    cache.put(b"later", b"1", Ttl::For(3_600_000), Condition::Always).expect("room");
+    while now_ms() < until {
+        // It may be over between the two looks.
+        assert!(value(&cache, "soon").is_some() || now_ms() >= until);
+    }
+    assert_eq!(value(&cache, "soon"), None);
+    while !mirror.seen.contains(&ChangeKind::Expired) {
+        mirror.look(&cache, "", 100, WAIT).await;
+    }
+    assert_eq!(mirror.entries.len(), 1);
+    // Nobody asks for this one: the broker finds it.
+    cache.put(b"alone", b"1", Ttl::For(1), Condition::Always).expect("room");
+    while mirror.seen.iter().filter(|kind| **kind == ChangeKind::Expired).count() < 2 {
+        mirror.look(&cache, "", 100, WAIT).await;
+    }
+    assert_eq!(cache.status().stats.entries, 1);
+    assert!(cache.touch(b"later", Ttl::Never).expect("a time"));
+    assert!(!cache.touch(b"alone", Ttl::Never).expect("a time"));
+    assert_eq!(cache.peek(b"later", |found| found.map(|found| found.expires_ms)), Some(None));
+    for ttl in [Ttl::For(0), Ttl::For(u64::MAX)] {
+        assert_eq!(cache.put(b"k", b"", ttl, Condition::Always).expect_err("no time").kind, ErrorKind::Invalid);
+    }
+}
+
+#[tokio::test]
+async fn a_watcher_sees_all_that_is_there_and_all_that_changes() {
+    let broker = broker();
+    let cache = broker.cache("c").expect("made");
+    for number in 0..500 {
+        put(&cache, &format!("a{number}"), "old");
+        put(&cache, &format!("b{number}"), "old");
+    }
+    let mut mirror = Mirror::default();
+    // In the middle of what is there something changes.
+    mirror.look(&cache, "a", 100, WAIT).await;
+    assert!(matches!(mirror.from, WatchFrom::Scan { .. }));
+    for number in (0..500).step_by(3) {
+        put(&cache, &format!("a{number}"), "new");
+    }
+    for number in (1..500).step_by(3) {
+        cache.delete(format!("a{number}").as_bytes(), Condition::Always);
+    }
+    mirror.catch_up(&cache, "a").await;
+    assert_eq!(mirror.entries, entries(&cache, "a"));
+    assert_eq!(mirror.entries.len(), 333);
+    // Who waits is woken by what it asked for only.
+    let waits = mirror.look(&cache, "a", 100, WAIT);
+    let changes = async {
+        put(&cache, "b0", "other");
+        tokio::task::yield_now().await;
+        put(&cache, "a2", "woken");
+    };
+    tokio::join!(waits, changes);
+    assert_eq!(mirror.seen.last(), Some(&ChangeKind::Put("woken".into())));
+    cache.flush();
+    put(&cache, "a1", "after");
+    mirror.catch_up(&cache, "a").await;
+    assert_eq!(mirror.entries, BTreeMap::from([("a1".into(), "after".into())]));
+    assert_eq!(mirror.resets, 0);
+}
+
+#[tokio::test]
+async fn who_is_too_far_behind_begins_anew() {
+    let broker = broker();
+    let cache = broker.cache("c").expect("made");
+    let mut mirror = Mirror::default();
+    put(&cache, "gone", "1");
+    mirror.catch_up(&cache, "").await;
+    cache.delete(b"gone", Condition::Always);
+    for number in 0..70_000 {
+        put(&cache, &format!("{}", number % 100), "x");
+    }
+    mirror.catch_up(&cache, "").await;
+    assert_eq!((mirror.resets, mirror.entries.len()), (1, 100));
+    // A position of another time, or of no time.
+    for position in [0, 1, u64::MAX] {
+        mirror.from = WatchFrom::Changes { position };
+        mirror.look(&cache, "", 1000, WAIT).await;
+        assert_eq!(mirror.entries.len(), 100);
+    }
+    assert_eq!(mirror.resets, 4);
+    broker.delete_cache("c").expect("it is there");
+    let over = cache.watch(b"", mirror.from, 1, 1, WAIT).await;
+    assert_eq!(over.expect_err("deleted").kind, ErrorKind::NotFound);
+    mirror.look(&broker.cache("c").expect("made"), "", 1000, WAIT).await;
+    assert_eq!((mirror.resets, mirror.entries.len()), (5, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watcher_ends_up_with_what_is_there_whatever_threads_do() {
+    let settings = CacheSettings { bytes_max: Some(200_000), eviction: Eviction::S3Fifo, ttl_ms: None };
+    let broker = broker();
+    let cache = broker.create_cache("c", settings).expect("made");
+    let writers: Vec<_> = (0..4u64)
+        .map(|thread| {
+            let cache = cache.clone();
+            tokio::task::spawn_blocking(move || {
+                let mut state = thread + 1;
+                for step in 0..20_000u64 {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let (key, what) = (format!("key {}", (state >> 33) % 3000), (state >> 20) % 100);
+                    match what {
+                        0..60 => drop(cache.put(key.as_bytes(), &[b'v'; 40], Ttl::Default, Condition::Always)),
+                        60..80 => drop(cache.put(key.as_bytes(), &step.to_be_bytes(), Ttl::For(3), Condition::Always)),
+                        80..99 => drop(cache.delete(key.as_bytes(), Condition::Always)),
+                        _ if step % 50 == 0 => drop(cache.flush()),
+                        _ => {}
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut mirror = Mirror::default();
+    for writer in writers {
+        while !writer.is_finished() {
+            mirror.look(&cache, "", 1000, Duration::from_millis(5)).await;
+        }
+        writer.await.expect("it wrote");
+    }
+    // What is still to expire does so.
+    while entries(&cache, "").values().any(|value| value.len() == 8) {
+        mirror.look(&cache, "", 1000, Duration::from_millis(5)).await;
+    }
+    loop {
+        mirror.catch_up(&cache, "").await;
+        if mirror.entries == entries(&cache, "") {
+            break;
+        }
+        // An entry that is over is known to be so once the broker has looked for it.
+        assert!(mirror.entries.len() as u64 >= cache.status().stats.entries);
+        mirror.look(&cache, "", 1000, WAIT).await;
+    }
+    let stats = cache.status().stats;
+    assert!(stats.evicted > 0 && stats.expired > 0 && stats.bytes <= 200_000, "{stats:?}");
+}
+
+#[tokio::test]
+async fn a_small_cache_holds_what_it_may_whichever_shards_it_falls_into() {
+    let broker = broker_with(Settings { cache_bytes_max: 1 << 20, ..Settings::default() });
+    for eviction in Eviction::ALL {
+        let settings = CacheSettings { bytes_max: Some(100_000), eviction, ttl_ms: None };
+        let cache = broker.create_cache(eviction.name(), settings).expect("made");
+        let stored = (0..2000)
+            .filter(|number| {
+                cache.put(format!("{number}").as_bytes(), &[0; 400], Ttl::Default, Condition::Always).is_ok()
+            })
+            .count();
+        let status = cache.status();
+        assert!(status.stats.bytes <= 100_000 && status.stats.bytes > 60_000, "{status:?}");
+        match eviction {
+            Eviction::None => assert_eq!(status.stats.entries, stored as u64),
+            Eviction::S3Fifo | Eviction::TtlFirst => assert_eq!(stored, 2000),
+        }
+        // One entry as large as nearly all of it.
+        let large = cache.put(b"large", &[1; 90_000], Ttl::Default, Condition::Always);
+        match eviction {
+            Eviction::None => assert_eq!(large.expect_err("full").kind, ErrorKind::Busy),
+            Eviction::S3Fifo | Eviction::TtlFirst => {
+                large.expect("room was made");
+                assert_eq!(cache.get(b"large", |found| found.map(|found| found.value.len())), Some(90_000));
+            }
+        }
+    }
+    // All caches together have an end too.
+    let cache = broker.cache("more").expect("made");
+    let full = (0..)
+        .find_map(|number: u32| cache.put(&number.to_be_bytes(), &[0; 1000], Ttl::Default, Condition::Always).err());
+    let full = full.expect("there is an end");
+    assert_eq!(full.kind, ErrorKind::Busy);
+    assert!(full.message.contains("'more'"), "{full}");
+    cache.flush();
+    put(&cache, "k", "room again");
+    broker.delete_cache("more").expect("it is there");
+}
+
+#[tokio::test]
+async fn caches_are_made_described_and_deleted() {
+    let broker = broker();
+    let settings = CacheSettings { bytes_max: Some(1000), eviction: Eviction::S3Fifo, ttl_ms: Some(60_000) };
+    broker.create_cache("b", settings).expect("made");
+    broker.create_cache("b", settings).expect("it is as good");
+    let other = broker.create_cache("b", CacheSettings::default());
+    assert_eq!(other.err().map(|error| error.kind), Some(ErrorKind::AlreadyExists));
+    broker.cache("a").expect("made on the way");
+    let names = |(caches, is_last): (Vec<CacheStatus>, bool)| {
+        (caches.iter().map(|cache| cache.name.to_string()).collect::<Vec<_>>(), is_last)
+    };
+    assert_eq!(names(broker.list_caches("", 10)), (vec!["a".to_owned(), "b".to_owned()], true));
+    assert_eq!(names(broker.list_caches("", 1)), (vec!["a".to_owned()], false));
+    assert_eq!(names(broker.list_caches("a", 1)), (vec!["b".to_owned()], true));
+    let cache = broker.cache("b").expect("there");
+    put(&cache, "k", "v");
+    let left = cache.peek(b"k", |found| found.and_then(|found| found.expires_ms)).expect("a time") - now_ms();
+    assert!((1..=60_000).contains(&left));
+    assert_eq!(broker.describe_cache("b").expect("there").stats.entries, 1);
+    for name in ["", "a b", "..", &"x".repeat(250)] {
+        assert_eq!(broker.cache(name).err().map(|error| error.kind), Some(ErrorKind::Invalid), "{name}");
+    }
+    for settings in [
+        CacheSettings { bytes_max: Some(0), ..settings },
+        CacheSettings { ttl_ms: Some(0), ..settings },
+        CacheSettings { ttl_ms: Some(u64::MAX), ..settings },
+    ] {
+        assert_eq!(broker.create_cache("c", settings).err().map(|error| error.kind), Some(ErrorKind::Invalid));
+    }
+    assert_eq!(broker.delete_cache("c").expect_err("not there").kind, ErrorKind::NotFound);
+    for number in 0..CACHES_MAX - 2 {
+        broker.cache(&format!("n{number}")).expect("made");
+    }
+    assert_eq!(broker.cache("one-more").err().map(|error| error.kind), Some(ErrorKind::Busy));
+    let text = broker.stats().expect("metrics");
+    assert!(text.contains("thalweg_cache_entries{cache=\"b\"} 1"), "{text}");
+    let strict = broker_with(Settings { auto_create_topics: false, ..Settings::default() });
+    assert_eq!(strict.cache("c").err().map(|error| error.kind), Some(ErrorKind::NotFound));
+}

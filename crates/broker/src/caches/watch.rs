@@ -1,0 +1,303 @@
+//! What changes in a cache, for those who watch it: written down in its order while somebody does, and for a while after.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::cache::{Found, Key, Shard, Why};
+use engine::{Error, Result};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{Cache, ScanCursor};
+use crate::timers::now_ms;
+
+/// What is written down: whoever is further behind begins anew.
+const CHANGES_MAX: usize = 65_536;
+const CHANGES_BYTES_MAX: usize = 16 << 20;
+/// What a change takes beside its key and value.
+const CHANGE_BYTES: usize = 96;
+/// How long a watcher may be away and find all that happened meanwhile.
+const AWAY_MAX: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub key: Bytes,
+    pub kind: ChangeKind,
+    /// The version that was put, or the number of the change.
+    pub version: u64,
+    pub expires_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It is there with this value: found at the beginning, or put since.
+    Put(Bytes),
+    Deleted,
+    Expired,
+    Evicted,
+    /// All entries went.
+    Flushed,
+}
+
+/// Where a watcher is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WatchFrom {
+    /// All that is there, then what changes.
+    #[default]
+    Snapshot,
+    /// In the middle of what is there; what changed since is from this position on.
+    Scan { cursor: ScanCursor, position: u64 },
+    /// What changed from this position on.
+    Changes { position: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watched {
+    pub changes: Vec<Change>,
+    /// Where to go on.
+    pub next: WatchFrom,
+    /// The watcher was away for too long: what is told from here on is all that is there. What it knows beside that is
+    /// gone.
+    pub is_reset: bool,
+}
+
+/// What changed, as far back as it is written down.
+pub(super) struct Changes {
+    /// Whether anything is: looked at under the lock of a shard, before each change.
+    is_watched: AtomicBool,
+    /// Held by whoever changes that. Taken before the lock of a shard; that of the log is taken after it.
+    switch: Mutex<()>,
+    log: Mutex<Log>,
+    news: Notify,
+}
+
+struct Log {
+    changes: VecDeque<Arc<Change>>,
+    /// The position of the first of them.
+    start: u64,
+    bytes: usize,
+    /// When somebody last looked.
+    watched: Option<Instant>,
+    is_over: bool,
+}
+
+impl Changes {
+    /// No watcher of an earlier cache of this name has come as far as this position.
+    pub(super) fn new(position: u64) -> Self {
+        let log = Log { changes: VecDeque::new(), start: position, bytes: 0, watched: None, is_over: false };
+        Self { is_watched: AtomicBool::new(false), switch: Mutex::default(), log: Mutex::new(log), news: Notify::new() }
+    }
+
+    /// The value of a key is another now. What went by itself went before that, this entry's predecessor maybe.
+    pub(super) fn note(&self, shard: &mut Shard, key: Key<'_>) {
+        self.follow(shard);
+        if self.is_watched()
+            && let Some(found) = shard.peek(key, now_ms)
+        {
+            self.push(found_change(found));
+        }
+    }
+
+    /// A key was deleted.
+    pub(super) fn note_deleted(&self, shard: &mut Shard, key: Key<'_>, version: u64) {
+        self.follow(shard);
+        self.note_gone(key.bytes, version, ChangeKind::Deleted);
+    }
+
+    pub(super) fn note_flush(&self) {
+        self.note_gone(b"", 0, ChangeKind::Flushed);
+    }
+
+    fn note_gone(&self, key: &[u8], version: u64, kind: ChangeKind) {
+        if self.is_watched() {
+            self.push(Change { key: Bytes::copy_from_slice(key), kind, version, expires_ms: None });
+        }
+    }
+
+    /// What went by itself in a shard since the last time.
+    pub(super) fn follow(&self, shard: &mut Shard) {
+        if !self.is_watched() {
+            return;
+        }
+        for removed in shard.take_removed() {
+            let kind = match removed.why {
+                Why::Expired => ChangeKind::Expired,
+                Why::Evicted => ChangeKind::Evicted,
+            };
+            self.push(Change { key: removed.key.into(), kind, version: 0, expires_ms: None });
+        }
+    }
+
+    /// The cache is gone.
+    pub(super) fn end(&self) {
+        self.log.lock().is_over = true;
+        self.news.notify_waiters();
+    }
+
+    fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed)
+    }
+
+    fn push(&self, change: Change) {
+        let mut log = self.log.lock();
+        log.bytes += bytes_of(&change);
+        log.changes.push_back(Arc::new(change));
+        while log.changes.len() > CHANGES_MAX || log.bytes > CHANGES_BYTES_MAX {
+            if let Some(change) = log.changes.pop_front() {
+                log.bytes -= bytes_of(&change);
+                log.start += 1;
+            }
+        }
+        drop(log);
+        self.news.notify_waiters();
+    }
+}
+
+fn bytes_of(change: &Change) -> usize {
+    let value = if let ChangeKind::Put(value) = &change.kind { value.len() } else { 0 };
+    CHANGE_BYTES + change.key.len() + value
+}
+
+impl Cache {
+    /// What changed for keys that begin so, as far as it fits; where nothing did, the answer waits.
+    pub async fn watch(
+        &self,
+        prefix: &[u8],
+        from: WatchFrom,
+        count_max: usize,
+        bytes_max: usize,
+        wait: Duration,
+    ) -> Result<Watched> {
+        let deadline = tokio::time::Instant::now() + wait;
+        let mut from = from;
+        loop {
+            let news = self.changes.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            let watched = self.look(prefix, from, count_max, bytes_max)?;
+            // What nobody asked for is passed over and not answered.
+            let is_news = !watched.changes.is_empty() || watched.is_reset || !matches!(from, WatchFrom::Changes { .. });
+            from = watched.next;
+            if is_news || tokio::time::timeout_at(deadline, news).await.is_err() {
+                return Ok(watched);
+            }
+        }
+    }
+
+    fn look(&self, prefix: &[u8], from: WatchFrom, count_max: usize, bytes_max: usize) -> Result<Watched> {
+        let (mut from, mut is_reset) = (from, false);
+        let mut log = self.changes.log.lock();
+        if log.is_over {
+            return Err(Error::not_found(format!("cache '{}' was deleted", self.name())));
+        }
+        log.watched = Some(Instant::now());
+        let end = log.start + log.changes.len() as u64;
+        if let WatchFrom::Changes { position } | WatchFrom::Scan { position, .. } = from
+            && (position < log.start || position > end || !self.changes.is_watched())
+        {
+            (from, is_reset) = (WatchFrom::Snapshot, true);
+        }
+        let mut batch = Batch { changes: Vec::new(), count_max: count_max.max(1), bytes_max, bytes: 0 };
+        let next = match from {
+            WatchFrom::Changes { mut position } => {
+                while position < end && batch.has_room() {
+                    let change = &log.changes[(position - log.start) as usize];
+                    if change.key.starts_with(prefix) || change.kind == ChangeKind::Flushed {
+                        batch.add(Change::clone(change));
+                    }
+                    position += 1;
+                }
+                WatchFrom::Changes { position }
+            }
+            WatchFrom::Scan { cursor, position } => {
+                drop(log);
+                self.scan_some(prefix, cursor, position, &mut batch)
+            }
+            WatchFrom::Snapshot => {
+                drop(log);
+                let position = self.follow_from_here();
+                self.scan_some(prefix, ScanCursor::default(), position, &mut batch)
+            }
+        };
+        Ok(Watched { changes: batch.changes, next, is_reset })
+    }
+
+    /// From now on changes are written down. The position of the first of them.
+    fn follow_from_here(&self) -> u64 {
+        let switch = self.changes.switch.lock();
+        if !self.changes.is_watched.swap(true, Ordering::Relaxed) {
+            // Who has the lock of a shard now has not seen it yet; what it changes is there when the shard is scanned.
+            self.shards.iter().for_each(|shard| shard.0.lock().tell_removed(true));
+        }
+        drop(switch);
+        let log = self.changes.log.lock();
+        log.start + log.changes.len() as u64
+    }
+
+    /// Nothing is written down any more once nobody has looked for long enough.
+    pub(super) fn forget_unwatched(&self) {
+        let _switch = self.changes.switch.lock();
+        if !self.changes.is_watched() || !self.changes.log.lock().forget_unwatched() {
+            return;
+        }
+        self.changes.is_watched.store(false, Ordering::Relaxed);
+        self.shards.iter().for_each(|shard| shard.0.lock().tell_removed(false));
+    }
+
+    fn scan_some(&self, prefix: &[u8], from: ScanCursor, position: u64, batch: &mut Batch) -> WatchFrom {
+        let mut cursor = Some(from);
+        while let Some(from) = cursor {
+            if !batch.has_room() {
+                return WatchFrom::Scan { cursor: from, position };
+            }
+            cursor = self.scan(prefix, from, |found| {
+                batch.add(found_change(found));
+                batch.has_room()
+            });
+        }
+        WatchFrom::Changes { position }
+    }
+}
+
+impl Log {
+    fn forget_unwatched(&mut self) -> bool {
+        if self.watched.is_some_and(|at| at.elapsed() < AWAY_MAX) {
+            return false;
+        }
+        // Nobody goes on from here: there is a hole behind it.
+        self.start += self.changes.len() as u64 + 1;
+        (self.changes, self.bytes) = (VecDeque::new(), 0);
+        true
+    }
+}
+
+/// What one answer has room for.
+struct Batch {
+    changes: Vec<Change>,
+    count_max: usize,
+    bytes_max: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    fn has_room(&self) -> bool {
+        self.changes.len() < self.count_max && self.bytes < self.bytes_max
+    }
+
+    fn add(&mut self, change: Change) {
+        self.bytes += bytes_of(&change);
+        self.changes.push(change);
+    }
+}
+
+fn found_change(found: Found<'_>) -> Change {
+    Change {
+        key: Bytes::copy_from_slice(found.key),
+        kind: ChangeKind::Put(Bytes::copy_from_slice(found.value)),
+        version: found.version,
+        expires_ms: found.expires_ms,
+    }
+}

@@ -1,0 +1,105 @@
+//! Bytes that a cache may hold, and that all caches may hold together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A maximum that shards take from in blocks, so that they seldom meet here. One within another takes from both.
+#[derive(Debug)]
+pub struct Budget {
+    max: u64,
+    taken: AtomicU64,
+    within: Option<Arc<Budget>>,
+}
+
+impl Budget {
+    pub fn new(max: u64, within: Option<Arc<Budget>>) -> Self {
+        Self { max, taken: AtomicU64::new(0), within }
+    }
+
+    pub fn max(&self) -> u64 {
+        self.within.as_ref().map_or(self.max, |within| within.max().min(self.max))
+    }
+
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        let enough = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.max);
+        if self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_err() {
+            return false;
+        }
+        let is_within = self.within.as_ref().is_none_or(|within| within.take(bytes));
+        if !is_within {
+            self.taken.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        is_within
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(within) = &self.within {
+            within.give_back(bytes);
+        }
+    }
+}
+
+/// What one shard took, and how much of it is in use.
+#[derive(Debug)]
+pub(super) struct Share {
+    budget: Arc<Budget>,
+    /// What is taken at once, and what is kept at hand beyond what is used.
+    block: u64,
+    taken: u64,
+    used: u64,
+}
+
+impl Share {
+    pub(super) fn new(budget: Arc<Budget>, block: u64) -> Self {
+        Self { budget, block, taken: 0, used: 0 }
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Whether there is room for so many bytes more.
+    pub(super) fn has_room(&mut self, bytes: u64) -> bool {
+        let missing = (self.used + bytes).saturating_sub(self.taken);
+        if missing == 0 || bytes == 0 {
+            return true;
+        }
+        // The last bytes of a maximum are there for whoever needs no more than them.
+        let got = [missing.next_multiple_of(self.block), missing].into_iter().find(|bytes| self.budget.take(*bytes));
+        self.taken += got.unwrap_or_default();
+        got.is_some()
+    }
+
+    /// They are used, whether or not there was room.
+    pub(super) fn use_more(&mut self, bytes: u64) {
+        self.used += bytes;
+    }
+
+    pub(super) fn give_spare(&mut self) -> u64 {
+        let spare = self.taken.saturating_sub(self.used);
+        self.taken -= spare;
+        self.budget.give_back(spare);
+        spare
+    }
+
+    pub(super) fn use_less(&mut self, bytes: u64) {
+        self.used -= bytes;
+        let spare = self.taken.saturating_sub(self.used);
+        if spare >= 2 * self.block {
+            let back = spare - self.block;
+            self.taken -= back;
+            self.budget.give_back(back);
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.give_back(self.taken);
+    }
+}

@@ -1,0 +1,194 @@
+//! Which entry goes when there is no room: S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction",
+//! SOSP 2023).
+//!
+//! New entries wait in a small queue. Those that are asked for again there go on to the main queue, others leave, and only
+//! their hashes are remembered for a while: who comes back meanwhile goes to the main queue at once. In the main queue an
+//! entry goes round once more for each time that it was asked for, three at most.
+
+use super::shard::Slot;
+use super::slab::{NONE, Slab};
+
+const HEAT_MAX: u8 = 3;
+/// Times that an entry of the small queue is asked for before it goes on.
+const HEAT_KEPT: u8 = 2;
+/// The part of all bytes that the small queue has.
+const SMALL_PART: u64 = 10;
+
+/// Where an entry is, as its slot has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// In none: nothing is ever evicted here.
+    #[default]
+    None,
+    Small,
+    Main,
+}
+
+/// The order in which entries of a shard leave.
+#[derive(Default)]
+pub(super) struct Order {
+    small: Ends,
+    main: Ends,
+    ghosts: Ghosts,
+}
+
+#[derive(Default)]
+struct Ends {
+    /// What came first and leaves next, and what came last.
+    ends: Option<(u32, u32)>,
+    bytes: u64,
+    count: u32,
+}
+
+impl Order {
+    /// An entry that was not there.
+    pub(super) fn insert(&mut self, slots: &mut Slab<Slot>, at: u32) {
+        let queue = if self.ghosts.take(slots[at].hash) { Queue::Main } else { Queue::Small };
+        slots[at].heat = 0;
+        self.push(slots, at, queue);
+    }
+
+    /// An entry was asked for.
+    pub(super) fn touch(slot: &mut Slot) {
+        slot.heat = (slot.heat + 1).min(HEAT_MAX);
+    }
+
+    pub(super) fn remove(&mut self, slots: &mut Slab<Slot>, at: u32) {
+        let Slot { older, newer, queue, .. } = slots[at];
+        let bytes = slots[at].bytes();
+        let Some(of_queue) = self.queue(queue) else {
+            return;
+        };
+        of_queue.bytes -= bytes;
+        of_queue.count -= 1;
+        of_queue.ends = of_queue.ends.and_then(|(first, last)| match (first == at, last == at) {
+            (true, true) => None,
+            (true, false) => Some((newer, last)),
+            (false, true) => Some((first, older)),
+            (false, false) => Some((first, last)),
+        });
+        if older != NONE {
+            slots[older].newer = newer;
+        }
+        if newer != NONE {
+            slots[newer].older = older;
+        }
+        slots[at].queue = Queue::None;
+    }
+
+    /// An entry has more bytes now, or less.
+    pub(super) fn resize(&mut self, slot: &Slot, before: u64) {
+        if let Some(queue) = self.queue(slot.queue) {
+            queue.bytes = queue.bytes + slot.bytes() - before;
+        }
+    }
+
+    /// The entry that goes next. It is in no queue any more.
+    pub(super) fn evict(&mut self, slots: &mut Slab<Slot>) -> Option<u32> {
+        loop {
+            let is_small =
+                self.main.ends.is_none() || self.small.bytes * SMALL_PART > self.small.bytes + self.main.bytes;
+            let (at, _) = if is_small { self.small.ends } else { self.main.ends }?;
+            self.remove(slots, at);
+            let heat = slots[at].heat;
+            match is_small {
+                true if heat >= HEAT_KEPT => {
+                    slots[at].heat = 0;
+                    self.push(slots, at, Queue::Main);
+                }
+                true => {
+                    self.ghosts.insert(slots[at].hash, self.main.count + self.small.count);
+                    return Some(at);
+                }
+                false if heat > 0 => {
+                    slots[at].heat = heat - 1;
+                    self.push(slots, at, Queue::Main);
+                }
+                false => return Some(at),
+            }
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn push(&mut self, slots: &mut Slab<Slot>, at: u32, queue: Queue) {
+        let bytes = slots[at].bytes();
+        let of_queue = if queue == Queue::Main { &mut self.main } else { &mut self.small };
+        let (first, last) = of_queue.ends.unwrap_or((at, NONE));
+        of_queue.ends = Some((first, at));
+        of_queue.bytes += bytes;
+        of_queue.count += 1;
+        if last != NONE {
+            slots[last].newer = at;
+        }
+        let slot = &mut slots[at];
+        (slot.older, slot.newer, slot.queue) = (last, NONE, queue);
+    }
+
+    fn queue(&mut self, queue: Queue) -> Option<&mut Ends> {
+        match queue {
+            Queue::None => None,
+            Queue::Small => Some(&mut self.small),
+            Queue::Main => Some(&mut self.main),
+        }
+    }
+}
+
+/// Entries of one bucket of hashes.
+const WAYS: usize = 4;
+
+/// Hashes of what left the small queue lately: as many as there are entries, give or take collisions.
+#[derive(Default)]
+struct Ghosts {
+    /// A power of two of buckets. A hash is there with its number, counted from 1.
+    buckets: Vec<[(u32, u32); WAYS]>,
+    number: u32,
+    /// How many of the last numbers count.
+    kept: u32,
+}
+
+impl Ghosts {
+    fn insert(&mut self, hash: u32, kept: u32) {
+        self.kept = kept;
+        let wanted = (kept as usize / WAYS + 1).next_power_of_two();
+        if self.buckets.len() < wanted {
+            let old = std::mem::replace(&mut self.buckets, vec![[(0, 0); WAYS]; wanted]);
+            old.into_iter()
+                .flatten()
+                .filter(|(_, number)| *number != 0)
+                .for_each(|(hash, number)| self.put(hash, number));
+        }
+        self.number = self.number.wrapping_add(1).max(1);
+        self.put(hash, self.number);
+    }
+
+    /// Whether it is there; it is not afterwards.
+    fn take(&mut self, hash: u32) -> bool {
+        let (number, kept) = (self.number, self.kept);
+        let Some(bucket) = self.bucket(hash) else {
+            return false;
+        };
+        let found = bucket.iter_mut().find(|ghost| ghost.1 != 0 && ghost.0 == hash);
+        let age = found.map(|ghost| number.wrapping_sub(std::mem::take(&mut ghost.1)));
+        age.is_some_and(|age| age < kept)
+    }
+
+    fn put(&mut self, hash: u32, number: u32) {
+        let newest = self.number;
+        let oldest = self.bucket(hash).and_then(|bucket| {
+            bucket
+                .iter_mut()
+                .max_by_key(|(_, number)| if *number == 0 { u32::MAX } else { newest.wrapping_sub(*number) })
+        });
+        if let Some(ghost) = oldest {
+            *ghost = (hash, number);
+        }
+    }
+
+    fn bucket(&mut self, hash: u32) -> Option<&mut [(u32, u32); WAYS]> {
+        let mask = self.buckets.len().wrapping_sub(1);
+        self.buckets.get_mut(hash as usize & mask)
+    }
+}

@@ -1,0 +1,575 @@
+//! A part of a cache: a table of entries, and every change of one of them.
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use super::budget::{Budget, Share};
+use super::evict::{Order, Queue};
+use super::expiry::Expiry;
+use super::slab::{NONE, Slab};
+use super::{Eviction, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::error::{Error, Result};
+
+/// What an entry takes beside its key and value: its slot, its place in the table (which is half full at the least), and
+/// what the allocator adds.
+const ENTRY_BYTES: u64 = size_of::<Slot>() as u64 + 10 + 8;
+/// What one takes more that expires.
+const TIMER_BYTES: u64 = 24;
+
+/// Slots that an empty shard keeps.
+const KEPT_SLOTS_MAX: u32 = 1024;
+
+/// A key with its hash, which says the shard and the place in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    pub hash: u64,
+    pub bytes: &'a [u8],
+}
+
+impl Key<'_> {
+    /// The upper half of the hash: the lower one chose the shard.
+    fn mark(&self) -> u32 {
+        (self.hash >> 32) as u32
+    }
+}
+
+/// An entry as its reader sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+    /// Differs after each change of the value, and grows.
+    pub version: u64,
+    /// When it expires, in ms since 1970.
+    pub expires_ms: Option<u64>,
+}
+
+/// When an entry shall expire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expires {
+    #[default]
+    Never,
+    /// Ms since 1970.
+    At(u64),
+    /// As it was; never where there was none.
+    Kept,
+}
+
+/// On what a change depends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    #[default]
+    Always,
+    IfAbsent,
+    IfPresent,
+    /// If the entry is there in this version.
+    IfVersion(u64),
+}
+
+/// What became of a put or a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// It is done. The number of the change, which is the version of what was put; and the version that was there before.
+    Done { version: u64, previous: Option<u64> },
+    /// The condition does not hold. The version that is there.
+    Unmet { current: Option<u64> },
+}
+
+/// What became of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Added {
+    pub value: i64,
+    pub version: u64,
+    /// When it expires, as before.
+    pub expires_ms: Option<u64>,
+}
+
+/// An entry that went without being asked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    pub key: Box<[u8]>,
+    pub why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    Expired,
+    Evicted,
+}
+
+/// Where a scan goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor(pub u32);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardStats {
+    pub entries: u64,
+    /// What all entries take, with what is needed to find them.
+    pub bytes: u64,
+    pub hits: u64,
+    pub misses: u64,
+    pub expired: u64,
+    pub evicted: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct ShardSettings {
+    pub eviction: Eviction,
+    pub budget: Arc<Budget>,
+    /// Bytes that are taken from the budget at once.
+    pub block: u64,
+    /// Changes are counted from here. No earlier shard of the same keys has come so far.
+    pub version: u64,
+}
+
+/// An entry. A free slot has no key.
+#[derive(Default)]
+pub(super) struct Slot {
+    /// The key, and behind it the value.
+    block: Box<[u8]>,
+    version: u64,
+    /// Neighbours in the queue that it waits in.
+    pub(super) older: u32,
+    pub(super) newer: u32,
+    pub(super) hash: u32,
+    /// Its time in the wheel, counted from 1: what is 0 never expires.
+    timer: u32,
+    key_bytes: u16,
+    pub(super) heat: u8,
+    pub(super) queue: Queue,
+    is_taken: bool,
+}
+
+const _: () = assert!(size_of::<Slot>() <= 56, "a million entries take 56 MB beside what they are");
+
+impl Slot {
+    fn key(&self) -> &[u8] {
+        &self.block[..usize::from(self.key_bytes)]
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.block[usize::from(self.key_bytes)..]
+    }
+
+    fn value_mut(&mut self) -> &mut [u8] {
+        &mut self.block[usize::from(self.key_bytes)..]
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.block.len() as u64 + ENTRY_BYTES + if self.timer == 0 { 0 } else { TIMER_BYTES }
+    }
+}
+
+/// Entries by key. Its owner has the lock.
+pub struct Shard {
+    table: HashTable<u32>,
+    slots: Slab<Slot>,
+    expiry: Expiry,
+    order: Order,
+    share: Share,
+    eviction: Eviction,
+    /// The last change.
+    version: u64,
+    stats: ShardStats,
+    /// What went by itself, while somebody wants to know.
+    removed: Option<Vec<Removed>>,
+}
+
+impl Shard {
+    pub fn new(settings: ShardSettings) -> Self {
+        Self {
+            table: HashTable::new(),
+            slots: Slab::default(),
+            expiry: Expiry::default(),
+            order: Order::default(),
+            share: Share::new(settings.budget, settings.block),
+            eviction: settings.eviction,
+            version: settings.version,
+            stats: ShardStats::default(),
+            removed: None,
+        }
+    }
+
+    /// The value of a key, which counts as a hit or a miss. The clock is asked only where the entry has a time.
+    pub fn get(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) -> Option<Found<'_>> {
+        let Some(at) = self.find(key, now_ms) else {
+            self.stats.misses += 1;
+            return None;
+        };
+        self.stats.hits += 1;
+        Order::touch(&mut self.slots[at]);
+        Some(self.found(at))
+    }
+
+    /// The same without counting, and without making the entry stay longer.
+    pub fn peek(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) -> Option<Found<'_>> {
+        let at = self.find(key, now_ms)?;
+        Some(self.found(at))
+    }
+
+    pub fn put(
+        &mut self,
+        key: Key<'_>,
+        value: &[u8],
+        expires: Expires,
+        condition: Condition,
+        now_ms: impl Fn() -> u64,
+    ) -> Result<Stored> {
+        check_size(key, value.len())?;
+        let there = self.find(key, &now_ms);
+        let current = there.map(|at| self.slots[at].version);
+        if !condition.holds(current) {
+            return Ok(Stored::Unmet { current });
+        }
+        let timer_bytes = if matches!(expires, Expires::At(_)) { TIMER_BYTES } else { 0 };
+        let at = match there {
+            Some(at) => self.replace(key, at, value, timer_bytes, &now_ms)?,
+            None => self.insert(key, value, timer_bytes)?,
+        };
+        match expires {
+            Expires::Never => self.set_timer(at, None, 0),
+            Expires::At(at_ms) => self.set_timer(at, Some(at_ms), now_ms()),
+            Expires::Kept => {}
+        }
+        Ok(Stored::Done { version: self.change(at), previous: current })
+    }
+
+    pub fn delete(&mut self, key: Key<'_>, condition: Condition, now_ms: impl FnOnce() -> u64) -> Stored {
+        let there = self.find(key, now_ms);
+        let current = there.map(|at| self.slots[at].version);
+        if !condition.holds(current) {
+            return Stored::Unmet { current };
+        }
+        if let Some(at) = there {
+            self.remove(at);
+        }
+        self.version += 1;
+        Stored::Done { version: self.version, previous: current }
+    }
+
+    /// Adds to a number that is written in decimal digits; what is not there is 0.
+    pub fn add(&mut self, key: Key<'_>, delta: i64, now_ms: impl Fn() -> u64) -> Result<Added> {
+        check_size(key, 0)?;
+        let there = self.find(key, &now_ms);
+        let before = match there {
+            Some(at) => parse_number(self.slots[at].value())
+                .ok_or_else(|| Error::invalid("value is not an integer or out of range"))?,
+            None => 0,
+        };
+        let value = before.checked_add(delta).ok_or_else(|| Error::invalid("increment or decrement would overflow"))?;
+        let mut digits = [0; 20];
+        let text = write_number(value, &mut digits);
+        let at = match there {
+            Some(at) => self.replace(key, at, text, 0, &now_ms)?,
+            None => self.insert(key, text, 0)?,
+        };
+        Ok(Added { value, version: self.change(at), expires_ms: self.found(at).expires_ms })
+    }
+
+    /// Another time for an entry. Whether there is one. Its version stays: its value does.
+    pub fn set_expiry(&mut self, key: Key<'_>, expires_ms: Option<u64>, now_ms: impl Fn() -> u64) -> bool {
+        let Some(at) = self.find(key, &now_ms) else {
+            return false;
+        };
+        self.set_timer(at, expires_ms, expires_ms.map_or(0, |_| now_ms()));
+        true
+    }
+
+    /// Removes entries whose time has come, so many at most. Whether there may be more.
+    pub fn expire(&mut self, now_ms: u64, max: usize) -> bool {
+        for _ in 0..max {
+            match self.expiry.due(now_ms) {
+                Some(at) => self.expire_one(at),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Entries from a place on, in no order that means anything: each that is there all the time comes once. It looks at
+    /// so many places at most, and ends early where `each` says so. Where to go on, until all were seen.
+    pub fn scan(
+        &self,
+        from: Cursor,
+        places_max: u32,
+        now_ms: u64,
+        mut each: impl FnMut(Found<'_>) -> bool,
+    ) -> Option<Cursor> {
+        let end = self.slots.end();
+        let until = from.0.saturating_add(places_max).min(end);
+        for at in from.0..until {
+            let slot = &self.slots[at];
+            let is_there = slot.is_taken && self.expires_ms(slot).is_none_or(|expires_ms| expires_ms > now_ms);
+            if is_there && !each(self.found(at)) {
+                return Some(Cursor(at + 1));
+            }
+        }
+        (until < end).then_some(Cursor(until))
+    }
+
+    /// Makes room for others by removing the entry that goes first here. Whether there was one.
+    pub fn evict_one(&mut self) -> bool {
+        let first = match self.eviction {
+            Eviction::None => None,
+            Eviction::S3Fifo => self.order.evict(&mut self.slots),
+            Eviction::TtlFirst => self.expiry.first().or_else(|| self.order.evict(&mut self.slots)),
+        };
+        let Some(at) = first else {
+            return false;
+        };
+        self.tell(at, Why::Evicted);
+        self.remove(at);
+        self.stats.evicted += 1;
+        true
+    }
+
+    /// Gives bytes back that others may take: what is spare, and as far as need be of entries that go for it.
+    pub fn shed(&mut self, bytes: u64) -> u64 {
+        let mut shed = self.share.give_spare();
+        while shed < bytes && self.evict_one() {
+            shed += self.share.give_spare();
+        }
+        shed
+    }
+
+    /// Removes everything.
+    pub fn flush(&mut self) {
+        self.table = HashTable::new();
+        self.slots.clear();
+        self.expiry.clear();
+        self.order.clear();
+        self.share.use_less(self.share.used());
+    }
+
+    pub fn stats(&self) -> ShardStats {
+        ShardStats { entries: self.table.len() as u64, bytes: self.share.used(), ..self.stats }
+    }
+
+    /// From now on, or no longer, entries that go by themselves are kept for [`Shard::take_removed`].
+    pub fn tell_removed(&mut self, is_wanted: bool) {
+        self.removed = is_wanted.then(Vec::new);
+    }
+
+    pub fn take_removed(&mut self) -> Vec<Removed> {
+        self.removed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The slot of a key, unless its time has come.
+    fn find(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) -> Option<u32> {
+        let mark = key.mark();
+        let slots = &self.slots;
+        let is_it = |at: &u32| slots[*at].hash == mark && slots[*at].key() == key.bytes;
+        let at = *self.table.find(table_hash(mark), is_it)?;
+        match self.expires_ms(&self.slots[at]) {
+            Some(expires_ms) if expires_ms <= now_ms() => {
+                self.expire_one(at);
+                None
+            }
+            _ => Some(at),
+        }
+    }
+
+    /// A new entry. There will be room for so many bytes more.
+    fn insert(&mut self, key: Key<'_>, value: &[u8], room: u64) -> Result<u32> {
+        let slot = Slot {
+            block: block(key, value),
+            older: NONE,
+            newer: NONE,
+            hash: key.mark(),
+            key_bytes: key.bytes.len() as u16,
+            is_taken: true,
+            ..Slot::default()
+        };
+        let bytes = slot.bytes();
+        self.make_room(bytes + room)?;
+        self.share.use_more(bytes);
+        let at = self.slots.insert(slot);
+        let hash_of = |at: &u32| table_hash(self.slots[*at].hash);
+        self.table.insert_unique(table_hash(key.mark()), at, hash_of);
+        if self.eviction != Eviction::None {
+            self.order.insert(&mut self.slots, at);
+        }
+        Ok(at)
+    }
+
+    /// Another value for an entry, which may be in another slot afterwards.
+    fn replace(&mut self, key: Key<'_>, at: u32, value: &[u8], room: u64, now_ms: impl Fn() -> u64) -> Result<u32> {
+        let slot = &mut self.slots[at];
+        Order::touch(slot);
+        let (is_as_long, before) = (slot.value().len() == value.len(), slot.bytes());
+        let room = if slot.timer == 0 { room } else { 0 };
+        if self.share.has_room((value.len() as u64).saturating_sub(slot.value().len() as u64) + room) {
+            if is_as_long {
+                slot.value_mut().copy_from_slice(value);
+            } else {
+                slot.block = block(key, value);
+                self.resized(at, before);
+            }
+            return Ok(at);
+        }
+        if self.eviction == Eviction::None {
+            return Err(full());
+        }
+        // Others make room for it, as for a new one: it is not to be among them.
+        let expires_ms = self.found(at).expires_ms;
+        self.remove(at);
+        let at = self.insert(key, value, TIMER_BYTES).inspect_err(|_| {
+            if let Some(removed) = &mut self.removed {
+                removed.push(Removed { key: key.bytes.into(), why: Why::Evicted });
+            }
+        })?;
+        if expires_ms.is_some() {
+            self.set_timer(at, expires_ms, now_ms());
+        }
+        Ok(at)
+    }
+
+    fn resized(&mut self, at: u32, before: u64) {
+        let slot = &self.slots[at];
+        self.share.use_more(slot.bytes().saturating_sub(before));
+        self.share.use_less(before.saturating_sub(slot.bytes()));
+        self.order.resize(slot, before);
+    }
+
+    fn make_room(&mut self, bytes: u64) -> Result<()> {
+        while !self.share.has_room(bytes) {
+            if !self.evict_one() {
+                return Err(full());
+            }
+        }
+        Ok(())
+    }
+
+    fn set_timer(&mut self, at: u32, expires_ms: Option<u64>, now_ms: u64) {
+        let before = self.slots[at].bytes();
+        let timer = self.slots[at].timer;
+        match (timer, expires_ms) {
+            (0, None) => return,
+            (0, Some(at_ms)) => self.slots[at].timer = self.expiry.set(at, at_ms, now_ms) + 1,
+            (timer, Some(at_ms)) => self.expiry.change(timer - 1, at_ms),
+            (timer, None) => {
+                self.expiry.drop_timer(timer - 1);
+                self.slots[at].timer = 0;
+            }
+        }
+        self.resized(at, before);
+    }
+
+    fn expire_one(&mut self, at: u32) {
+        self.tell(at, Why::Expired);
+        self.remove(at);
+        self.stats.expired += 1;
+    }
+
+    fn tell(&mut self, at: u32, why: Why) {
+        if let Some(removed) = &mut self.removed {
+            removed.push(Removed { key: self.slots[at].key().into(), why });
+        }
+    }
+
+    fn remove(&mut self, at: u32) {
+        self.order.remove(&mut self.slots, at);
+        let slot = self.slots.remove(at);
+        self.share.use_less(slot.bytes());
+        if slot.timer != 0 {
+            self.expiry.drop_timer(slot.timer - 1);
+        }
+        if let Ok(entry) = self.table.find_entry(table_hash(slot.hash), |other| *other == at) {
+            entry.remove();
+        }
+        if self.table.is_empty() && self.slots.end() > KEPT_SLOTS_MAX {
+            self.table = HashTable::new();
+            self.slots.clear();
+            self.expiry.clear();
+        }
+    }
+
+    fn change(&mut self, at: u32) -> u64 {
+        self.version += 1;
+        self.slots[at].version = self.version;
+        self.version
+    }
+
+    fn found(&self, at: u32) -> Found<'_> {
+        let slot = &self.slots[at];
+        Found { key: slot.key(), value: slot.value(), version: slot.version, expires_ms: self.expires_ms(slot) }
+    }
+
+    fn expires_ms(&self, slot: &Slot) -> Option<u64> {
+        (slot.timer != 0).then(|| self.expiry.at_ms(slot.timer - 1))
+    }
+}
+
+impl Condition {
+    fn holds(self, current: Option<u64>) -> bool {
+        match self {
+            Self::Always => true,
+            Self::IfAbsent => current.is_none(),
+            Self::IfPresent => current.is_some(),
+            Self::IfVersion(version) => current == Some(version),
+        }
+    }
+}
+
+fn block(key: Key<'_>, value: &[u8]) -> Box<[u8]> {
+    let mut block = Vec::with_capacity(key.bytes.len() + value.len());
+    block.extend_from_slice(key.bytes);
+    block.extend_from_slice(value);
+    block.into_boxed_slice()
+}
+
+/// The table wants its upper bits as mixed as its lower ones.
+fn table_hash(mark: u32) -> u64 {
+    u64::from(mark).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn check_size(key: Key<'_>, value_bytes: usize) -> Result<()> {
+    if key.bytes.len() > KEY_BYTES_MAX {
+        return Err(Error::too_large(format!("a key of {} bytes; at most {KEY_BYTES_MAX}", key.bytes.len())));
+    }
+    if value_bytes > VALUE_BYTES_MAX {
+        return Err(Error::too_large(format!("a value of {value_bytes} bytes; at most {VALUE_BYTES_MAX}")));
+    }
+    Ok(())
+}
+
+fn full() -> Error {
+    Error::busy("the cache is full: let it hold more bytes, delete some, or let it evict what is used least")
+}
+
+/// A number as it is written: no sign but a minus, no zero in front, nothing around it.
+pub fn parse_number(text: &[u8]) -> Option<i64> {
+    let (is_negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    match digits {
+        [b'0'] if !is_negative => return Some(0),
+        [b'1'..=b'9', ..] => {}
+        _ => return None,
+    }
+    digits.iter().try_fold(0i64, |number, digit| {
+        let digit = i64::from(digit.checked_sub(b'0').filter(|digit| *digit <= 9)?);
+        let number = number.checked_mul(10)?;
+        if is_negative { number.checked_sub(digit) } else { number.checked_add(digit) }
+    })
+}
+
+/// Its decimal digits, at the end of the buffer.
+pub fn write_number(number: i64, buffer: &mut [u8; 20]) -> &[u8] {
+    let (mut rest, mut at) = (number.unsigned_abs(), buffer.len());
+    loop {
+        at -= 1;
+        buffer[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        at -= 1;
+        buffer[at] = b'-';
+    }
+    &buffer[at..]
+}

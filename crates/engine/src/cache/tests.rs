@@ -1,0 +1,357 @@
+//! A shard against a map that is looked through from end to end.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::expiry::Expiry;
+use super::*;
+use crate::error::ErrorKind;
+
+fn key(number: u64) -> ([u8; 8], u64) {
+    let hash = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (number.to_be_bytes(), hash ^ hash >> 31)
+}
+
+fn shard(eviction: Eviction, bytes_max: u64) -> (Shard, Arc<Budget>) {
+    let budget = Arc::new(Budget::new(bytes_max, None));
+    (Shard::new(ShardSettings { eviction, budget: budget.clone(), block: 512, version: 0 }), budget)
+}
+
+fn with<R>(number: u64, then: impl FnOnce(Key<'_>) -> R) -> R {
+    let (bytes, hash) = key(number);
+    then(Key { hash, bytes: &bytes })
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put { key: u64, bytes: usize, expires: Expires, condition: u8 },
+    Add { key: u64, delta: i64 },
+    Delete { key: u64, condition: u8 },
+    Expiry { key: u64, after_ms: Option<u64> },
+    Get { key: u64 },
+    Wait { ms: u64 },
+    Expire { max: usize },
+    Flush,
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    let expires = prop_oneof![
+        3 => Just(Expires::Never),
+        1 => Just(Expires::Kept),
+        3 => (1u64..100_000).prop_map(Expires::At),
+        1 => (1u64..10_000_000_000).prop_map(Expires::At),
+    ];
+    let of_key = 0u64..30;
+    prop_oneof![
+        10 => (of_key.clone(), 0usize..300, expires, 0u8..5)
+            .prop_map(|(key, bytes, expires, condition)| Step::Put { key, bytes, expires, condition }),
+        3 => (of_key.clone(), any::<i64>()).prop_map(|(key, delta)| Step::Add { key, delta }),
+        4 => (of_key.clone(), 0u8..5).prop_map(|(key, condition)| Step::Delete { key, condition }),
+        4 => (of_key.clone(), proptest::option::of(0u64..100_000))
+            .prop_map(|(key, after_ms)| Step::Expiry { key, after_ms }),
+        10 => of_key.prop_map(|key| Step::Get { key }),
+        3 => (0u64..2000).prop_map(|ms| Step::Wait { ms }),
+        1 => (0u64..100_000_000).prop_map(|ms| Step::Wait { ms }),
+        3 => (1usize..50).prop_map(|max| Step::Expire { max }),
+        1 => Just(Step::Flush),
+    ]
+}
+
+/// What a condition of the steps is, seen from what is there.
+fn condition(number: u8, current: Option<u64>) -> Condition {
+    match number {
+        0 => Condition::IfAbsent,
+        1 => Condition::IfPresent,
+        2 => Condition::IfVersion(current.unwrap_or(7)),
+        3 => Condition::IfVersion(current.map_or(1, |version| version.wrapping_sub(1))),
+        _ => Condition::Always,
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Known {
+    value: Vec<u8>,
+    version: u64,
+    expires_ms: Option<u64>,
+}
+
+fn holds(condition: Condition, current: Option<u64>) -> bool {
+    match condition {
+        Condition::Always => true,
+        Condition::IfAbsent => current.is_none(),
+        Condition::IfPresent => current.is_some(),
+        Condition::IfVersion(version) => current == Some(version),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// With room for all of it, a shard is a map whose entries expire.
+    #[test]
+    fn a_shard_is_a_map_whose_entries_expire(steps in proptest::collection::vec(a_step(), 1..300)) {
+        let (mut shard, budget) = shard(Eviction::None, 1 << 30);
+        shard.tell_removed(true);
+        let mut model = BTreeMap::<u64, Known>::new();
+        let (mut now, mut version) = (1_000_000u64, 0u64);
+        for step in steps {
+            let time = now;
+            model.retain(|_, known| known.expires_ms.is_none_or(|at| at > time));
+            match step {
+                Step::Put { key, bytes, expires, condition: number } => {
+                    let value = vec![b'x'; bytes];
+                    let current = model.get(&key).map(|known| known.version);
+                    let condition = condition(number, current);
+                    let expires = match expires {
+                        Expires::At(after) => Expires::At(now + after),
+                        other => other,
+                    };
+                    let stored = with(key, |key| shard.put(key, &value, expires, condition, || time));
+                    if holds(condition, current) {
+                        version += 1;
+                        prop_assert_eq!(stored, Ok(Stored::Done { version, previous: current }));
+                        let expires_ms = match expires {
+                            Expires::Never => None,
+                            Expires::At(at) => Some(at),
+                            Expires::Kept => model.get(&key).and_then(|known| known.expires_ms),
+                        };
+                        model.insert(key, Known { value, version, expires_ms });
+                    } else {
+                        prop_assert_eq!(stored, Ok(Stored::Unmet { current }));
+                    }
+                }
+                Step::Add { key, delta } => {
+                    let known = model.get(&key).cloned();
+                    let before = known.as_ref().map_or(Some(0), |known| {
+                        std::str::from_utf8(&known.value).ok().and_then(|text| text.parse::<i64>().ok())
+                    });
+                    let after = before.and_then(|before| before.checked_add(delta));
+                    let added = with(key, |key| shard.add(key, delta, || time));
+                    match after {
+                        Some(value) => {
+                            version += 1;
+                            let expires_ms = known.and_then(|known| known.expires_ms);
+                            prop_assert_eq!(added, Ok(Added { value, version, expires_ms }));
+                            model.insert(key, Known { value: value.to_string().into(), version, expires_ms });
+                        }
+                        None => prop_assert_eq!(added.expect_err("no number").kind, ErrorKind::Invalid),
+                    }
+                }
+                Step::Delete { key, condition: number } => {
+                    let current = model.get(&key).map(|known| known.version);
+                    let condition = condition(number, current);
+                    let stored = with(key, |key| shard.delete(key, condition, || time));
+                    if holds(condition, current) {
+                        version += 1;
+                        prop_assert_eq!(stored, Stored::Done { version, previous: current });
+                        model.remove(&key);
+                    } else {
+                        prop_assert_eq!(stored, Stored::Unmet { current });
+                    }
+                }
+                Step::Expiry { key, after_ms } => {
+                    let expires_ms = after_ms.map(|after| now + after);
+                    let is_there = with(key, |key| shard.set_expiry(key, expires_ms, || time));
+                    prop_assert_eq!(is_there, model.contains_key(&key));
+                    if let Some(known) = model.get_mut(&key) {
+                        known.expires_ms = expires_ms;
+                    }
+                }
+                Step::Get { key } => {
+                    let found = with(key, |key| shard.get(key, || time).map(|found| Known {
+                        value: found.value.to_vec(),
+                        version: found.version,
+                        expires_ms: found.expires_ms,
+                    }));
+                    prop_assert_eq!(found.as_ref(), model.get(&key));
+                }
+                Step::Wait { ms } => now += ms,
+                Step::Expire { max } => {
+                    if !shard.expire(now, max) {
+                        let time = now + 16;
+                        let is_more = shard.expire(time, usize::MAX);
+                        prop_assert!(!is_more);
+                        model.retain(|_, known| known.expires_ms.is_none_or(|at| at > time));
+                        let there = shard.stats().entries;
+                        prop_assert!(there >= model.len() as u64);
+                        now = time;
+                    }
+                }
+                Step::Flush => {
+                    shard.flush();
+                    model.clear();
+                }
+            }
+            let mut seen = BTreeMap::new();
+            let time = now;
+            model.retain(|_, known| known.expires_ms.is_none_or(|at| at > time));
+            let mut from = Some(Cursor::default());
+            while let Some(cursor) = from {
+                from = shard.scan(cursor, 7, now, |found| {
+                    let key = u64::from_be_bytes(found.key.try_into().expect("8 bytes"));
+                    let known = Known {
+                        value: found.value.to_vec(),
+                        version: found.version,
+                        expires_ms: found.expires_ms,
+                    };
+                    seen.insert(key, known);
+                    seen.len() % 3 != 0
+                });
+            }
+            prop_assert_eq!(&seen, &model);
+            // A time that is given to an entry later has room all the same.
+            prop_assert!(shard.stats().bytes <= budget.taken() + 24 * 30);
+        }
+        for _ in 0..20 {
+            now += 10_000_000_000;
+            shard.expire(now, usize::MAX);
+        }
+        let stats = shard.stats();
+        prop_assert_eq!(stats.entries, model.values().filter(|known| known.expires_ms.is_none()).count() as u64);
+        prop_assert_eq!(shard.take_removed().len() as u64, stats.expired);
+        shard.flush();
+        prop_assert!(budget.taken() <= 1024, "{} bytes are still taken", budget.taken());
+    }
+
+    /// Nothing is due before its time, everything a tick after it, whatever the clock did.
+    #[test]
+    fn the_wheel_gives_out_what_is_due(
+        steps in proptest::collection::vec((0u8..6, 0u64..40, 0u64..400_000_000), 1..200)
+    ) {
+        let mut expiry = Expiry::default();
+        let mut set = BTreeMap::<u32, (u32, u64)>::new();
+        let mut now = 1_700_000_000_000u64;
+        for (what, entry, span) in steps {
+            // Spans of all sizes.
+            let span = span >> (entry % 28);
+            let entry = entry as u32;
+            match what {
+                0..=2 => match set.get(&entry) {
+                    Some((timer, _)) => {
+                        let timer = *timer;
+                        expiry.change(timer, now + span);
+                        set.insert(entry, (timer, now + span));
+                    }
+                    None => {
+                        let timer = expiry.set(entry, now + span, now);
+                        set.insert(entry, (timer, now + span));
+                    }
+                },
+                3 => {
+                    if let Some((timer, _)) = set.remove(&entry) {
+                        expiry.drop_timer(timer);
+                    }
+                }
+                4 => now += span,
+                _ => now -= span / 4,
+            }
+            while let Some(entry) = expiry.due(now) {
+                let (timer, at_ms) = set.remove(&entry).expect("it was set");
+                prop_assert_eq!(expiry.at_ms(timer), at_ms);
+                prop_assert!(at_ms <= now, "{} ms too soon", at_ms - now);
+                expiry.drop_timer(timer);
+            }
+            prop_assert_eq!(expiry.count() as usize, set.len());
+            // A clock that went back by less than a turn of the first ring may hold up what comes in that time.
+            let late = set.values().filter(|(_, at_ms)| at_ms + 16 + 64 * 16 <= now).count();
+            prop_assert_eq!(late, 0);
+            prop_assert_eq!(expiry.first().is_some(), !set.is_empty());
+        }
+    }
+
+    /// An entry that is used stays, whatever else comes by; there is never more than there is room for.
+    #[test]
+    fn what_is_used_stays(sizes in proptest::collection::vec(0usize..400, 500..2000), is_ttl_first: bool) {
+        let eviction = if is_ttl_first { Eviction::TtlFirst } else { Eviction::S3Fifo };
+        let (mut shard, budget) = shard(eviction, 20_000);
+        shard.tell_removed(true);
+        with(0, |key| shard.put(key, b"used", Expires::Never, Condition::Always, || 0)).expect("room");
+        for (number, size) in sizes.iter().enumerate() {
+            let used = with(0, |key| shard.get(key, || 0).map(|found| found.value.to_vec()));
+            prop_assert_eq!(used.as_deref(), Some(&b"used"[..]));
+            let expires = if number % 2 == 0 { Expires::At(10_000) } else { Expires::Never };
+            let stored = with(number as u64 + 1, |key| {
+                shard.put(key, &vec![0; *size], expires, Condition::Always, || 0)
+            });
+            let is_new = matches!(stored, Ok(Stored::Done { previous: None, .. }));
+            prop_assert!(is_new);
+            prop_assert!(shard.stats().bytes <= 20_000 && budget.taken() <= 20_000);
+        }
+        let stats = shard.stats();
+        prop_assert_eq!(stats.entries + stats.evicted, sizes.len() as u64 + 1);
+        let removed = shard.take_removed();
+        prop_assert_eq!(removed.len() as u64, stats.evicted);
+        prop_assert_eq!(removed.iter().map(|removed| removed.key.clone()).collect::<HashSet<_>>().len(), removed.len());
+        prop_assert!(removed.iter().all(|removed| removed.why == Why::Evicted));
+    }
+}
+
+#[test]
+fn a_full_cache_that_evicts_nothing_refuses_and_keeps_what_it_has() {
+    let (mut shard, _) = shard(Eviction::None, 1000);
+    let mut put = |number, bytes: usize| {
+        with(number, |key| shard.put(key, &vec![1; bytes], Expires::Never, Condition::Always, || 0))
+    };
+    let mut number = 0;
+    while put(number, 50).is_ok() {
+        number += 1;
+    }
+    assert!(number > 3);
+    assert_eq!(put(number, 50).expect_err("full").kind, ErrorKind::Busy);
+    assert_eq!(put(0, 500).expect_err("full").kind, ErrorKind::Busy);
+    assert!(matches!(put(0, 50), Ok(Stored::Done { previous: Some(1), .. })));
+    assert_eq!(with(0, |key| shard.get(key, || 0).map(|found| found.value.len())), Some(50));
+    let deleted = with(1, |key| shard.delete(key, Condition::Always, || 0));
+    assert!(matches!(deleted, Stored::Done { previous: Some(2), .. }));
+    with(number, |key| shard.put(key, &[1; 50], Expires::Never, Condition::Always, || 0)).expect("room again");
+}
+
+#[test]
+fn what_expires_first_goes_first() {
+    let (mut shard, _) = shard(Eviction::TtlFirst, 1 << 20);
+    for number in 0..100 {
+        let expires = if number % 2 == 0 { Expires::At(1_000_000 - number * 1000) } else { Expires::Never };
+        with(number, |key| shard.put(key, b"value", expires, Condition::Always, || 0)).expect("room");
+    }
+    shard.tell_removed(true);
+    for _ in 0..60 {
+        assert!(shard.evict_one());
+    }
+    let gone: Vec<u64> =
+        shard.take_removed().iter().map(|removed| u64::from_be_bytes((&*removed.key).try_into().expect("8"))).collect();
+    let with_a_time: Vec<u64> = (0..50).map(|number| 98 - 2 * number).collect();
+    // About in the order of their times: places of the wheel are wider the further off they are.
+    let mut first = gone[..50].to_vec();
+    assert!(first[..10].iter().all(|number| *number > 60), "{first:?}");
+    first.sort_unstable_by(|a, b| b.cmp(a));
+    assert_eq!(first, with_a_time);
+    assert!(gone[50..].iter().all(|number| number % 2 == 1));
+}
+
+#[test]
+fn an_entry_that_grows_where_there_is_no_room_is_not_what_makes_room() {
+    let (mut shard, _) = shard(Eviction::S3Fifo, 2000);
+    for number in 0..20 {
+        with(number, |key| shard.put(key, &[0; 40], Expires::At(5000), Condition::Always, || 0)).expect("room");
+    }
+    let last = 19;
+    with(last, |key| shard.put(key, &[7; 900], Expires::Kept, Condition::IfPresent, || 0)).expect("room is made");
+    let found = with(last, |key| shard.get(key, || 0).map(|found| (found.value.len(), found.expires_ms)));
+    assert_eq!(found, Some((900, Some(5000))));
+    let too_large = with(last, |key| shard.put(key, &[7; 9000], Expires::Kept, Condition::Always, || 0));
+    assert_eq!(too_large.expect_err("more than the cache").kind, ErrorKind::Busy);
+}
+
+#[test]
+fn numbers_are_read_as_they_are_written() {
+    for number in [0, 1, -1, 9, 10, -10, i64::MAX, i64::MIN, 1234567890] {
+        let mut buffer = [0; 20];
+        assert_eq!(parse_number(write_number(number, &mut buffer)), Some(number));
+        assert_eq!(std::str::from_utf8(write_number(number, &mut buffer)), Ok(number.to_string().as_str()));
+    }
+    for text in ["", "-", "-0", "+1", "01", " 1", "1 ", "9223372036854775808", "-9223372036854775809", "1x", "0x1"] {
+        assert_eq!(parse_number(text.as_bytes()), None, "{text}");
+    }
+}
