@@ -36,7 +36,8 @@ pub use producers::{ProducerIds, ReserveIds};
 pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish, Wakes};
 pub use queues::{
     AcquireFrom, AcquireLimits, Acquired, NewQueue, OutMessage, PEEK_MAX, Peeked, QueueCounts, QueuePosition,
-    QueueStart, RECEIVE_MAX, Receipt, Receive, Received, Redrive, RedriveId, RedriveState, SeekTo, Sent, Settlement,
+    QueueStart, RECEIVE_MAX, Receipt, Receive, Received, Redrive, RedriveId, RedriveState, SEND_MAX, SeekTo, Sent,
+    Settlement,
 };
 pub use security::{ConfiguredUser, SecuritySettings, UserStatus};
 pub use settings::Settings;

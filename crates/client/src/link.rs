@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
-use wire::frame::BODY_BYTES_MAX;
+use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 use wire::negotiate::{Features, VERSION};
 use wire::{Assembler, Frame, HelloOk, Push, Request, Response};
 
@@ -143,6 +143,11 @@ impl Link {
         let correlation = self.next_correlation();
         let mut buf = BytesMut::new();
         request.encode(correlation, &mut buf);
+        // The broker would close the stream for it, and with it what others have begun there.
+        let bytes = buf.len() - HEADER_BYTES;
+        if bytes > BODY_BYTES_MAX {
+            return Err(Error::too_large(format!("a request has at most {BODY_BYTES_MAX} bytes, not {bytes}")));
+        }
         let answer = self.call(correlation, [buf.freeze()])?;
         match tokio::time::timeout(timeout, answer).await {
             Ok(answer) => answer.unwrap_or_else(|_| Err(self.closed_error())),

@@ -29,7 +29,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::codec::Codec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Offset;
-use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX};
+use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX, RECORDS_EXPANDED_BYTES_MAX};
 
 mod arrival;
 mod marker;
@@ -180,6 +180,8 @@ pub struct BatchBuilder {
     buf: BytesMut,
     /// Bytes that are reserved with the first record, at least.
     room: usize,
+    /// Bytes that the batch may have, before it is compressed.
+    bytes_max: usize,
     count: u32,
     base_timestamp: i64,
     max_timestamp: i64,
@@ -199,7 +201,8 @@ impl BatchBuilder {
     /// A builder for batches of about so many bytes beside their header.
     pub fn with_room(bytes: usize) -> Self {
         let room = BATCH_HEADER_BYTES + bytes.min(BATCH_BYTES_MAX);
-        Self { buf: BytesMut::new(), room, count: 0, base_timestamp: 0, max_timestamp: i64::MIN }
+        let bytes_max = BATCH_BYTES_MAX;
+        Self { buf: BytesMut::new(), room, bytes_max, count: 0, base_timestamp: 0, max_timestamp: i64::MIN }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -257,9 +260,10 @@ impl BatchBuilder {
             + nullable_len(value)
             + varint_len(headers.len() as i64)
             + headers.iter().map(|(name, value)| nullable_len(Some(name)) + nullable_len(*value)).sum::<usize>();
-        if self.len() + body + 5 > BATCH_BYTES_MAX {
+        if self.len() + body + 5 > self.bytes_max {
+            let most = self.bytes_max;
             return Err(Error::too_large(format!(
-                "a batch has at most {BATCH_BYTES_MAX} bytes; this record of {body} bytes does not fit"
+                "a batch has at most {most} bytes; this record of {body} bytes does not fit"
             )));
         }
         let bytes = varint_len(body as i64) + body;
@@ -353,6 +357,21 @@ pub struct DraftBatch {
 }
 
 impl DraftBatch {
+    /// A batch of one record: compressed where only that makes it small enough, as it may have come.
+    pub fn of_one(
+        timestamp_ms: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[HeaderView<'_>],
+    ) -> Result<Self> {
+        let mut builder = BatchBuilder { bytes_max: RECORDS_EXPANDED_BYTES_MAX, ..BatchBuilder::new() };
+        builder.push(timestamp_ms, key, value, headers)?;
+        let codec = if builder.len() > BATCH_BYTES_MAX { Codec::Zstd } else { Codec::None };
+        let batch = builder.finish_with(codec, None).expect("invariant: it has a record");
+        check_most(&batch.bytes)?;
+        Ok(batch)
+    }
+
     /// Takes one whole batch, checks its frame and its checksum, and looks at no record.
     pub fn parse(bytes: BytesMut) -> Result<Self> {
         check(&bytes)?;
@@ -504,6 +523,13 @@ impl RecordBatch {
     }
 }
 
+fn check_most(bytes: &[u8]) -> Result<()> {
+    match bytes.len() {
+        ..=BATCH_BYTES_MAX => Ok(()),
+        more => Err(Error::too_large(format!("a record batch has at most {BATCH_BYTES_MAX} bytes, not {more}"))),
+    }
+}
+
 fn check(bytes: &[u8]) -> Result<()> {
     if bytes.len() < BATCH_HEADER_BYTES {
         return Err(Error::malformed(format!(
@@ -511,12 +537,7 @@ fn check(bytes: &[u8]) -> Result<()> {
             bytes.len()
         )));
     }
-    if bytes.len() > BATCH_BYTES_MAX {
-        return Err(Error::too_large(format!(
-            "a record batch has at most {BATCH_BYTES_MAX} bytes, not {}",
-            bytes.len()
-        )));
-    }
+    check_most(bytes)?;
     if bytes[AT_MAGIC] != MAGIC {
         return Err(Error::new(
             ErrorKind::Unsupported,

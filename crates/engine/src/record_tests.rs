@@ -404,6 +404,27 @@ fn the_largest_batch_that_can_be_written_can_be_read() {
     assert_eq!(parse(&[0; BATCH_BYTES_MAX + 1]), Err(ErrorKind::TooLarge));
 }
 
+/// As the batch that it came in was.
+#[test]
+fn a_record_that_is_too_large_for_a_batch_is_compressed_into_one() {
+    let of_one = |value: &[u8]| DraftBatch::of_one(7, Some(b"k"), Some(value), &[(b"h", None)]);
+    assert_eq!(of_one(b"v").map(|batch| batch.codec()), Ok(Ok(Codec::None)));
+    let large = vec![7; BATCH_BYTES_MAX + 1];
+    let batch = of_one(&large).expect("a batch").stamp(3);
+    assert_eq!((batch.codec(), batch.len() < BATCH_BYTES_MAX), (Ok(Codec::Zstd), true));
+    let records = owned(&parse(batch.bytes()).expect("a batch")).expect("readable");
+    assert_eq!((records.len(), records[0].offset, records[0].timestamp_ms), (1, 3, 7));
+    assert_eq!(records[0].value.as_deref(), Some(&large[..]));
+
+    // The top bits of a generator, which no codec sees through.
+    let step = |state: &u64| Some(state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
+    let noise: Vec<u8> =
+        std::iter::successors(Some(1), step).map(|state| (state >> 56) as u8).take(large.len()).collect();
+    assert_eq!(of_one(&noise).map(drop).map_err(|e| e.kind), Err(ErrorKind::TooLarge));
+    let beyond = vec![7; RECORDS_EXPANDED_BYTES_MAX];
+    assert_eq!(of_one(&beyond).map(drop).map_err(|e| e.kind), Err(ErrorKind::TooLarge));
+}
+
 #[test]
 fn numbers_have_the_size_they_say() {
     for value in [0, -1, 1, 63, -64, 64, -65, 8191, 8192, i64::MAX, i64::MIN] {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::queue::{Lease, Message, header};
-use engine::{Acks, BatchBuilder, Error, ErrorKind, Result};
+use engine::{Acks, DraftBatch, Error, ErrorKind, Result};
 use parking_lot::Mutex;
 
 use super::{QueueCell, Receive, Received};
@@ -144,9 +144,8 @@ impl Broker {
             headers.push((header::SOURCE.as_bytes(), Some(source.as_bytes())));
             headers.push((header::DELIVERIES.as_bytes(), Some(attempts.as_bytes())));
         }
-        let mut builder = BatchBuilder::new();
-        builder.push(now_ms() as i64, message.group().map(|group| &group[..]), Some(message.body()), &headers)?;
-        let batch = builder.finish().expect("invariant: it has a record");
+        let group = message.group().map(|group| &group[..]);
+        let batch = DraftBatch::of_one(now_ms() as i64, group, Some(message.body()), &headers)?;
         self.publish(to, None, Acks::Committed, batch, &mut Wakes::default()).await.map(drop)
     }
 

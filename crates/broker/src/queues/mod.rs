@@ -42,7 +42,7 @@ pub use acquire::{AcquireFrom, AcquireLimits, Acquired, QueuePosition, Settlemen
 pub use dead::{Redrive, RedriveId, RedriveState};
 pub use definitions::{NewQueue, QueueStart};
 pub use receive::{RECEIVE_MAX, Receipt, Receive, Received};
-pub use send::{OutMessage, Sent};
+pub use send::{OutMessage, SEND_MAX, Sent};
 pub use status::{PEEK_MAX, Peeked, QueueCounts, SeekTo};
 pub(crate) use view::QueueView;
 

@@ -206,7 +206,8 @@ impl Queue {
             outlives_connection,
         }));
         let connection = self.client.control().await?;
-        match connection.control.request(&request, self.client.settings().request_timeout + wait).await? {
+        let timeout = self.client.settings().request_timeout.saturating_add(wait);
+        match connection.control.request(&request, timeout).await? {
             Response::Queue(QueueResponse::Received { lease_ms, messages }) => {
                 Ok(Received { lease: Duration::from_millis(lease_ms), messages })
             }

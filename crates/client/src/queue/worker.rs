@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use engine::{Error, Result};
+use engine::{Error, ErrorKind, Result};
 use futures_util::StreamExt;
 use futures_util::future::OptionFuture;
 use futures_util::stream::FuturesUnordered;
@@ -103,7 +103,7 @@ impl Worker {
             return Err(Error::invalid("a worker needs a lease: the queue gives none, so name one"));
         }
         let report = work(&queue, lease, self.in_flight_max, handler, stop).await;
-        // With it goes back what came while it stopped.
+        // With it goes back what it has not answered.
         queue.client.close().await;
         report
     }
@@ -123,7 +123,7 @@ async fn work<T: Into<Outcome>>(
     stop: impl Future<Output = ()>,
 ) -> Result<WorkReport> {
     let (mut report, mut failure) = (WorkReport::default(), None);
-    let mut running = FuturesUnordered::new();
+    let (mut running, mut returning) = (FuturesUnordered::new(), FuturesUnordered::new());
     let mut receiving = None;
     let mut is_stopping = false;
     tokio::pin!(stop);
@@ -140,11 +140,12 @@ async fn work<T: Into<Outcome>>(
                 Some(Outcome::Return { .. }) => report.returned += 1,
                 None => report.lost += 1,
             },
+            Some(()) = returning.next() => {}
             Some(received) = received => {
                 receiving = None;
                 match received {
-                    // The connection is about to end, and they go back with it.
-                    Ok(_) if is_stopping => {}
+                    // The connection lasts for as long as what was begun, and so would their leases.
+                    Ok(messages) if is_stopping => returning.push(give_back(queue, messages)),
                     Ok(messages) => running.extend(messages.into_iter().map(|m| handle(queue, lease, &handler, m))),
                     Err(error) => (is_stopping, failure) = (true, Some(error)),
                 }
@@ -170,8 +171,20 @@ async fn receive(queue: &Queue, lease: Duration, room: usize) -> Result<Vec<Rece
                 tracing::debug!(queue = queue.name(), %error, "receives again");
                 sleep(backoff.next()).await;
             }
+            Err(error) if error.kind == ErrorKind::TooLarge => {
+                tracing::warn!(queue = queue.name(), %error, "goes on behind a message that no answer holds");
+                sleep(backoff.next()).await;
+            }
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// What came to a worker that stops is for others at once. If they cannot be given back, they go with the connection.
+async fn give_back(queue: &Queue, messages: Vec<ReceivedMessage>) {
+    let leases: Vec<_> = messages.into_iter().map(|message| (message.receipt, Some(Duration::ZERO))).collect();
+    if let Err(error) = queue.nack(&leases).await {
+        tracing::debug!(queue = queue.name(), %error, "what came while it stopped goes back with the connection");
     }
 }
 

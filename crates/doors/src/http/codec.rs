@@ -17,6 +17,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use broker::{Published, TopicStatus};
 use bytes::{Bytes, BytesMut};
+use engine::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
 use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, RecordView, SettingsChange, TopicSettings};
 use http_body_util::BodyExt;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -275,17 +276,36 @@ impl RecordIn {
     }
 }
 
-/// The records of a publish. The key is that of the parameter, for bodies that cannot say it.
+/// The lines of a body that say something, without their ends.
+pub(super) fn lines(body: &Bytes) -> impl Iterator<Item = Bytes> {
+    let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+    lines.map(|line| body.slice_ref(line.strip_suffix(b"\r").unwrap_or(line)))
+}
+
+/// Refuses lines that are more than a batch holds, before each of them is a record.
+fn check_lines(body: &Bytes, key_bytes: usize) -> Result<()> {
+    let count = lines(body).count();
+    if count > BATCH_RECORDS_MAX {
+        return Err(Error::too_large(format!("a batch has at most {BATCH_RECORDS_MAX} records, not {count}")).into());
+    }
+    if count.saturating_mul(key_bytes) > BATCH_BYTES_MAX {
+        let message = format!(
+            "a batch has at most {BATCH_BYTES_MAX} bytes, and {count} records with a key of {key_bytes} bytes have more"
+        );
+        return Err(Error::too_large(message).into());
+    }
+    Ok(())
+}
+
+/// The records of a publish. The key is that of the parameter, for bodies that cannot say it: all share its bytes.
 pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> Result<Vec<Record>> {
-    let record = |value: Bytes| {
-        let key = key.map(|key| Bytes::copy_from_slice(key.as_bytes()));
-        Record { key, value: Some(value), ..Record::default() }
-    };
+    let key = key.map(|key| Bytes::copy_from_slice(key.as_bytes()));
+    let record = |value: Bytes| Record { key: key.clone(), value: Some(value), ..Record::default() };
     let records: Vec<Record> = match kind {
         BodyKind::Value => vec![record(body.clone())],
         BodyKind::Lines => {
-            let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-            lines.map(|line| record(body.slice_ref(line.strip_suffix(b"\r").unwrap_or(line)))).collect()
+            check_lines(body, key.as_ref().map_or(0, Bytes::len))?;
+            lines(body).map(record).collect()
         }
         BodyKind::Json => {
             if key.is_some() {
@@ -592,4 +612,28 @@ pub(super) fn to_json(value: &impl Serialize) -> Vec<u8> {
 
 pub(super) fn write_json(out: &mut Vec<u8>, value: &impl Serialize) {
     serde_json::to_writer(out, value).expect("invariant: texts, numbers and maps of texts have a JSON form");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_share_their_key_and_are_counted_before_they_are_records() {
+        let lines = |body: Vec<u8>, key: Option<&str>| parse_records(BodyKind::Lines, &body.into(), key);
+        let records = lines(b"a\r\n \n\nb".to_vec(), Some("key")).expect("two records");
+        let values: Vec<_> = records.iter().map(|record| record.value.as_deref()).collect();
+        assert_eq!(values, [Some(&b"a"[..]), Some(b"b")]);
+        let keys: Vec<&Bytes> = records.iter().filter_map(|record| record.key.as_ref()).collect();
+        assert_eq!((keys.len(), &keys[0][..]), (2, &b"key"[..]));
+        assert_eq!(keys[0].as_ptr(), keys[1].as_ptr());
+
+        let refused = |body: Vec<u8>, key: Option<&str>| lines(body, key).map(drop).map_err(|f| f.error.message);
+        let told = format!("a batch has at most {BATCH_RECORDS_MAX} records, not {}", BATCH_RECORDS_MAX + 1);
+        assert_eq!(refused(b"x\n".repeat(BATCH_RECORDS_MAX + 1), None), Err(told));
+        let key = "k".repeat(BATCH_BYTES_MAX / 2);
+        assert_eq!(refused(b"x\n".repeat(2), Some(&key)), Ok(()));
+        let told = refused(b"x\n".repeat(3), Some(&key)).expect_err("too many");
+        assert!(told.contains(&format!("3 records with a key of {} bytes", key.len())), "{told}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,17 +10,18 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use broker::{
-    Broker, NewQueue, OutMessage, QueueStart, Receipt, Receive, Received, Redrive, RedriveState, SeekTo, Sent,
+    Broker, NewQueue, OutMessage, QueueStart, Receipt, Receive, Received, Redrive, RedriveState, SEND_MAX, SeekTo, Sent,
 };
 use bytes::Bytes;
 use engine::queue::{
     LeaseError, Message, MessageId, Phase, QueueDefinition, QueueName, QueueSettings, SettingValue, header,
 };
 use engine::{Error, ErrorKind, Offset, PartitionId, TopicName};
-use serde::{Deserialize, Serialize};
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::codec::{self, BodyKind, Encoding, Query, Topic, WholeBody};
+use super::codec::{self, BodyKind, Encoding, Query, Topic};
 use super::errors::{Failure, Result};
 use super::{Http, Peer};
 
@@ -166,7 +168,43 @@ async fn optional_json<T: for<'de> Deserialize<'de>>(http: &Http, request: Reque
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MessagesIn {
-    messages: Vec<MessageIn>,
+    messages: FewIn,
+}
+
+/// The first messages of a list, as many as are sent at a time, and how many there are. The others are only counted.
+struct FewIn {
+    first: Vec<MessageIn>,
+    count: usize,
+}
+
+impl<'de> Deserialize<'de> for FewIn {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+
+        impl<'de> Visitor<'de> for List {
+            type Value = FewIn;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of messages")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<FewIn, A::Error> {
+                let mut first = Vec::new();
+                while first.len() < SEND_MAX
+                    && let Some(message) = list.next_element()?
+                {
+                    first.push(message);
+                }
+                let mut count = first.len();
+                while count >= SEND_MAX && list.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(FewIn { first, count })
+            }
+        }
+
+        deserializer.deserialize_seq(List)
+    }
 }
 
 #[derive(Deserialize)]
@@ -185,8 +223,7 @@ struct MessageIn {
     encoding: Encoding,
 }
 
-/// A message on its way in, with bytes of its own.
-#[derive(Default)]
+/// A message on its way in. It shares the bytes of the request where it can.
 struct Draft {
     body: Bytes,
     group: Option<Bytes>,
@@ -218,21 +255,32 @@ impl MessageIn {
 pub(super) async fn send(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
     let query = Query::parse(request.uri(), &["group", "dedup", "delay_ms"])?;
     let kind = BodyKind::of_records(request.headers())?;
-    let template = || -> Result<Draft> {
-        let group = query.text("group").map(|group| Bytes::copy_from_slice(group.as_bytes()));
-        let dedup = query.text("dedup").map(str::to_owned);
-        Ok(Draft { group, dedup, delay_ms: query.get("delay_ms")?, ..Draft::default() })
-    };
     let body = codec::read_body(request.into_body(), &http.bodies).await?;
-    let drafts: Vec<Draft> = match kind {
-        BodyKind::Value => vec![Draft { body: body.bytes.clone(), ..template()? }],
+    let sent = send_drafts(&http.broker, &queue, &drafts(kind, &body.bytes, &query)?).await?;
+    Ok(codec::json(StatusCode::OK, &json!({ "messages": sent })))
+}
+
+/// The messages of a body. What the parameters say is said of each of them.
+fn drafts(kind: BodyKind, body: &Bytes, query: &Query) -> Result<Vec<Draft>> {
+    let group = query.text("group").map(|group| Bytes::copy_from_slice(group.as_bytes()));
+    let (dedup, delay_ms) = (query.text("dedup"), query.get("delay_ms")?);
+    let draft = |body: Bytes| {
+        let (group, dedup) = (group.clone(), dedup.map(str::to_owned));
+        Draft { body, group, dedup, delay_ms, headers: Vec::new() }
+    };
+    match kind {
+        BodyKind::Value => Ok(vec![draft(body.clone())]),
         BodyKind::Lines => {
-            let lines = body.bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-            let line = |line: &[u8]| {
-                let line = body.bytes.slice_ref(line.strip_suffix(b"\r").unwrap_or(line));
-                Ok(Draft { body: line, ..template()? })
-            };
-            lines.map(line).collect::<Result<_>>()?
+            let count = codec::lines(body).count();
+            check_count(count)?;
+            if dedup.is_some() && count > 1 {
+                let message = format!(
+                    "dedup is what one message is known by, and there are {count} lines: send application/json, where \
+                     each message has its own"
+                );
+                return Err(Error::invalid(message).into());
+            }
+            Ok(codec::lines(body).map(draft).collect())
         }
         BodyKind::Json => {
             if ["group", "dedup", "delay_ms"].iter().any(|name| query.text(name).is_some()) {
@@ -240,16 +288,23 @@ pub(super) async fn send(State(http): State<Arc<Http>>, Topic(queue): Topic, req
                     Error::invalid("with application/json, group, dedup and delay_ms stand in the messages").into()
                 );
             }
-            decode_messages(&body)?
+            decode_messages(body)
         }
-    };
-    let sent = send_drafts(&http.broker, &queue, &drafts).await?;
-    Ok(codec::json(StatusCode::OK, &json!({ "messages": sent })))
+    }
 }
 
-fn decode_messages(body: &WholeBody) -> Result<Vec<Draft>> {
-    let MessagesIn { messages } = codec::parse_json(&body.bytes)?;
-    let numbered = messages.into_iter().enumerate().map(|(i, message)| {
+/// Refuses what the broker would, before memory goes into it.
+fn check_count(messages: usize) -> engine::Result<()> {
+    match messages {
+        1..=SEND_MAX => Ok(()),
+        _ => Err(Error::invalid(format!("1 to {SEND_MAX} messages are sent at a time, not {messages}"))),
+    }
+}
+
+fn decode_messages(body: &Bytes) -> Result<Vec<Draft>> {
+    let MessagesIn { messages: FewIn { first, count } } = codec::parse_json(body)?;
+    check_count(count)?;
+    let numbered = first.into_iter().enumerate().map(|(i, message)| {
         message.decode().map_err(|error| Error { message: format!("message {i}: {}", error.message), ..error })
     });
     Ok(numbered.collect::<engine::Result<_>>()?)
@@ -591,4 +646,44 @@ fn shown_redrive(redrive: &Redrive) -> Value {
         "to_move": redrive.to_move,
         "failure": redrive.failure,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(kind: BodyKind, body: Vec<u8>, query: &str) -> Result<Vec<Draft>, String> {
+        let uri: Uri = format!("/{query}").parse().expect("a URI");
+        let query = Query::parse(&uri, &["group", "dedup", "delay_ms"]).map_err(|failure| failure.error.message)?;
+        drafts(kind, &body.into(), &query).map_err(|failure| failure.error.message)
+    }
+
+    #[test]
+    fn messages_of_lines_share_their_group() {
+        let drafts = parsed(BodyKind::Lines, b"a\r\n\nb\n".to_vec(), "?group=g&delay_ms=7").expect("two messages");
+        let said: Vec<_> = drafts.iter().map(|draft| (&draft.body[..], draft.delay_ms)).collect();
+        assert_eq!(said, [(&b"a"[..], Some(7)), (b"b", Some(7))]);
+        let groups: Vec<&Bytes> = drafts.iter().filter_map(|draft| draft.group.as_ref()).collect();
+        assert_eq!((groups.len(), &groups[0][..]), (2, &b"g"[..]));
+        assert_eq!(groups[0].as_ptr(), groups[1].as_ptr());
+    }
+
+    #[test]
+    fn too_many_messages_are_counted_and_nothing_else() {
+        let many = SEND_MAX + 2;
+        let told = Err(format!("1 to {SEND_MAX} messages are sent at a time, not {many}"));
+        assert_eq!(parsed(BodyKind::Lines, b"x\n".repeat(many), "").map(drop), told);
+        let json = |last: &str| format!("{{\"messages\":[{}{last}]}}", "{\"body\":\"\"},".repeat(many - 1));
+        assert_eq!(parsed(BodyKind::Json, json("{\"body\":\"\"}").into(), "").map(drop), told);
+        assert_eq!(parsed(BodyKind::Json, json("\"not even a message\"").into(), "").map(drop), told);
+        let most = format!("{{\"messages\":[{}]}}", vec!["{\"body\":\"\"}"; SEND_MAX].join(","));
+        assert_eq!(parsed(BodyKind::Json, most.into(), "").map(|drafts| drafts.len()), Ok(SEND_MAX));
+    }
+
+    #[test]
+    fn a_deduplication_id_is_for_one_message() {
+        assert_eq!(parsed(BodyKind::Lines, b"a\n\n".to_vec(), "?dedup=d").map(|drafts| drafts.len()), Ok(1));
+        let told = parsed(BodyKind::Lines, b"a\nb".to_vec(), "?dedup=d").map(drop).expect_err("two messages");
+        assert!(told.contains("there are 2 lines: send application/json"), "{told}");
+    }
 }

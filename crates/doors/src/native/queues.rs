@@ -26,8 +26,10 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 const HELD_MAX: usize = 65_536;
 /// Messages that are looked at together.
 const PEEK_TOGETHER: usize = 16;
-/// What a received message takes on the wire beside what it is.
-const RECEIVED_BYTES: usize = 96;
+/// What a message in an answer takes on the wire beside what it is.
+const BESIDE_BYTES: usize = 96;
+/// How long a message is for nobody that no answer has room for: meanwhile there are others.
+const UNFIT_AGAIN_MS: u64 = 10_000;
 
 /// What a connection has leased, and what goes back when it ends.
 #[derive(Default)]
@@ -256,11 +258,18 @@ async fn receive(broker: &Arc<Broker>, held: &Mutex<Held>, receive: Receive) -> 
     };
     let received = broker.receive(&queue, &wanted).await?;
     let lease_ms = lease_ms.unwrap_or(definition.settings.lease_ms);
-    let (mut messages, mut bytes, mut left_out) = (Vec::with_capacity(received.len()), 0, Vec::new());
+    let (mut messages, mut bytes) = (Vec::with_capacity(received.len()), 0);
+    // What has no room beside the others, and what has none at all.
+    let (mut left_out, mut unfit) = (Vec::new(), Vec::new());
     for received in received {
         let (receipt, first_received_ms, attempts) = (received.receipt, received.first_received_ms, received.attempts);
         let message = message(received.id, receipt.partition, received.message, attempts);
-        bytes += message.wire_bytes() + RECEIVED_BYTES;
+        let len = message.wire_bytes() + BESIDE_BYTES;
+        if len > BODY_BYTES_MAX {
+            unfit.push((receipt, Some(UNFIT_AGAIN_MS)));
+            continue;
+        }
+        bytes += len;
         if bytes > BODY_BYTES_MAX {
             left_out.push(receipt);
             continue;
@@ -271,20 +280,38 @@ async fn receive(broker: &Arc<Broker>, held: &Mutex<Held>, receive: Receive) -> 
         let receipt = broker.seal(&definition, &receipt)?;
         messages.push(ReceivedMessage { receipt, first_received_ms, message });
     }
-    if !left_out.is_empty() && messages.is_empty() {
-        let offset = left_out[0].offset;
-        return Err(Error::too_large(format!("the message at offset {offset} does not fit into an answer")));
+    // Nobody has these, so nobody would give them back.
+    if !unfit.is_empty() {
+        broker.nack(&queue, &unfit).await?;
     }
     if !left_out.is_empty() {
         broker.release(&queue, &left_out).await?;
     }
+    if let (true, Some((Receipt { partition, offset, .. }, _))) = (messages.is_empty(), unfit.first()) {
+        return Err(Error::too_large(format!(
+            "the message at offset {offset} of partition {partition} does not fit into an answer: receive it over \
+             HTTP; it is back after {UNFIT_AGAIN_MS} ms"
+        )));
+    }
     Ok(QueueResponse::Received { lease_ms, messages })
+}
+
+/// The message where an answer has room for it, else only which one it is.
+fn shown(message: MessageInfo) -> MessageInfo {
+    let bytes = message.wire_bytes();
+    if bytes + BESIDE_BYTES <= BODY_BYTES_MAX {
+        return message;
+    }
+    let left_out = (header::LEFT_OUT.to_owned(), bytes.to_string().into());
+    MessageInfo { body: Bytes::new(), group: None, headers: vec![left_out], ..message }
 }
 
 /// What a message is, with all its headers that have a value.
 fn message(id: MessageId, partition: PartitionId, message: Message, attempts: u32) -> MessageInfo {
     let text = |name: &Bytes| String::from_utf8_lossy(name).into_owned();
     let headers = message.record().headers.iter();
+    // Only the broker says that something is left out.
+    let headers = headers.filter(|(name, _)| name != header::LEFT_OUT.as_bytes());
     let headers = headers.filter_map(|(name, value)| Some((text(name), value.clone()?))).collect();
     MessageInfo {
         id: id.to_string(),
@@ -348,7 +375,7 @@ async fn peek(
         }
         for peeked in found {
             let (partition, offset) = (peeked.partition, peeked.message.offset());
-            let message = message(peeked.id, partition, peeked.message, peeked.attempts);
+            let message = shown(message(peeked.id, partition, peeked.message, peeked.attempts));
             bytes += message.wire_bytes();
             if bytes > ANSWER_BYTES_MAX && !messages.is_empty() {
                 return Ok(QueueResponse::Peeked(messages));

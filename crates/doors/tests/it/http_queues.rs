@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::Acks;
+use engine::limits::BATCH_BYTES_MAX;
+use engine::{Acks, DraftBatch};
 use serde_json::{Value, json};
 
 use crate::http_client::*;
@@ -106,6 +107,17 @@ async fn bodies_that_are_no_json_are_messages_as_they_are() {
     server.send("POST", &path, &[("content-type", "application/x-ndjson")], "{\"n\":1}\r\n\n{\"n\":2}").await;
     let bodies: Vec<Value> = receive(&server, "?max=10").await.iter().map(|message| message["body"].clone()).collect();
     assert_eq!(json!(bodies), json!(["/wA=", "{\"n\":1}", "{\"n\":2}"]));
+}
+
+/// As a client that compresses may publish it.
+#[tokio::test]
+async fn a_message_may_be_larger_than_a_batch_that_is_not_compressed() {
+    let server = with_queue(json!({})).await;
+    let body = "x".repeat(BATCH_BYTES_MAX + 1);
+    let batch = DraftBatch::of_one(1000, None, Some(body.as_bytes()), &[]).expect("it gets small");
+    server.publish_batch("jobs", batch).await;
+    let messages = receive(&server, "").await;
+    assert_eq!(messages[0]["body"].as_str().map(str::len), Some(body.len()));
 }
 
 #[tokio::test]

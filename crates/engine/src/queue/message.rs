@@ -30,6 +30,8 @@ pub mod header {
     pub const ATTEMPTS: &str = "thalweg.attempts";
     /// Who sent it, as their protocol says it.
     pub const SENDER: &str = "thalweg.sender";
+    /// The bytes of a message that is shown without what it holds, as no answer has room for it.
+    pub const LEFT_OUT: &str = "thalweg.left_out";
     /// The trace that it belongs to.
     pub const TRACE: &str = "thalweg.trace";
 }

@@ -264,8 +264,9 @@ pub struct QueueRedrive {
 #[derive(Args)]
 #[command(after_help = "\
 The command gets the body on its standard input, and in its environment THALWEG_MESSAGE_ID, _QUEUE, _ATTEMPTS, _SENT_MS,
-_RECEIPT, _GROUP and _SOURCE, and each header as THALWEG_MESSAGE_HEADER_NAME. Its lease is extended for as long as it
-runs. Ctrl-C lets what runs come to its end; once more kills it, and its messages go back.")]
+_RECEIPT, _GROUP and _SOURCE, and each header as THALWEG_MESSAGE_HEADER_NAME: not what has a zero byte or 128 KiB, nor
+what is over 1 MiB with the others. Its lease is extended for as long as it runs. Ctrl-C lets what runs come to its end;
+once more kills it with all that it has begun, and its messages go back.")]
 pub struct QueueWork {
     pub queue: String,
     /// Commands that run side by side

@@ -17,6 +17,7 @@ mod durable;
 mod idempotence;
 mod inspect;
 mod kafka;
+mod large_messages;
 mod limits;
 mod overflow;
 mod producers;

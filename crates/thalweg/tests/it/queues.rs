@@ -1,13 +1,13 @@
 //! Queues from outside: the client, its worker, the command line, definitions of the configuration, and bad input.
 
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use client::{Client, ErrorKind, LeaseAnswer, MessagePhase, NewQueue, OutMessage, Outcome, Queue, Receive};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 use tokio::sync::Notify;
@@ -162,6 +162,50 @@ async fn a_worker_keeps_what_it_works_on_and_says_what_came_of_it() {
     assert_eq!(counts(&queue).await, (0, 0, 0));
 }
 
+/// As soon as it stops it takes no more, though what it has begun may last.
+#[tokio::test]
+async fn what_comes_to_a_worker_that_stops_goes_back_at_once() {
+    let server = Server::start();
+    let queue = jobs(&server, NewQueue::new("jobs").with("lease_ms", "3600000")).await;
+    queue.send(OutMessage::new("slow")).await.expect("sent");
+    let (begun, may_end) = (Notify::new(), Notify::new());
+    let (may_stop, stopped) = (Notify::new(), Notify::new());
+    let handle = async |_| {
+        begun.notify_one();
+        may_end.notified().await;
+        Ok::<(), String>(())
+    };
+    let stop = async {
+        may_stop.notified().await;
+        stopped.notify_one();
+    };
+    let working = queue.worker().in_flight_max(2).run(handle, stop);
+    let late = async {
+        begun.notified().await;
+        may_stop.notify_one();
+        stopped.notified().await;
+        queue.send(OutMessage::new("late")).await.expect("sent");
+        let wanted = Receive { wait: Duration::from_secs(20), ..ten() };
+        let late = receive(&queue, wanted).await;
+        may_end.notify_one();
+        late
+    };
+    let both = Box::pin(async { tokio::join!(working, late) });
+    let (report, late) = within("the end", both).await;
+    assert_eq!(bodies(&late), ["late"]);
+    let report = report.expect("worked");
+    assert_eq!((report.done, report.returned, report.lost), (1, 0, 0));
+}
+
+#[tokio::test]
+async fn a_receive_may_wait_for_ever() {
+    let server = Server::start();
+    let queue = jobs(&server, NewQueue::new("jobs")).await;
+    queue.send(OutMessage::new("there")).await.expect("sent");
+    let received = receive(&queue, Receive { wait: Duration::MAX, ..ten() }).await;
+    assert_eq!(bodies(&received), ["there"]);
+}
+
 #[tokio::test]
 async fn a_worker_outlives_a_restart_of_its_broker_and_nothing_is_lost() {
     let data = TempDir::new().expect("a folder");
@@ -276,26 +320,38 @@ fn the_command_line_has_every_verb() {
     }
 }
 
-/// A `thalweg queue work` that runs, and the lines that its commands print.
+/// A `thalweg queue work` that runs, the lines that its commands print, and what is said beside them.
 struct Working {
     child: Child,
     lines: Receiver<String>,
+    notes: Receiver<String>,
+}
+
+/// Ends once everybody has gone who writes there.
+fn lines_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let pipe = BufReader::new(pipe.expect("a pipe"));
+    let (sender, lines) = channel();
+    std::thread::spawn(move || pipe.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    lines
 }
 
 impl Working {
     fn start(server: &Server, args: &[&str], script: &str) -> Self {
         let mut command = program();
         command.args(["--server", &server.url("tcp"), "queue", "work", "jobs"]).args(args);
-        command.args(["--", "sh", "-c", script]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(["--", "sh", "-c", script]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("started");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (sender, lines) = channel();
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Self { child, lines }
+        let (lines, notes) = (lines_of(child.stdout.take()), lines_of(child.stderr.take()));
+        Self { child, lines, notes }
     }
 
     fn line(&self) -> String {
         self.lines.recv_timeout(PATIENCE).expect("a line")
+    }
+
+    fn note(&self) -> String {
+        self.notes.recv_timeout(PATIENCE).expect("a note")
     }
 
     fn signal(&self, signal: Signal) {
@@ -367,6 +423,84 @@ fn ctrl_c_finishes_what_runs_and_a_worker_that_is_killed_holds_nothing_back() {
     command.args(["--server", &server.url("tcp"), "queue", "work", "jobs", "--", "/nowhere/to/be/found"]);
     let failed = run(command.stdout(Stdio::piped()).stderr(Stdio::piped()), b"").failed(FAILED);
     assert!(failed.contains("cannot run /nowhere/to/be/found: "), "{failed}");
+}
+
+/// Linux takes no variable of 128 KiB, no zero byte in one, and not more than so much of them together.
+#[tokio::test]
+async fn what_a_variable_cannot_hold_is_left_out_and_the_command_runs() {
+    let server = Server::start();
+    let queue = jobs(&server, NewQueue::new("jobs")).await;
+    let long = vec![b'x'; 128 << 10];
+    let whole = vec![b'x'; 100 << 10];
+    let mut many = OutMessage::new("many").with_header("a", "b");
+    for i in 0..30 {
+        many = many.with_header(format!("h{i}"), whole.clone());
+    }
+    let sent = queue.send_moved(vec![
+        OutMessage::new("group").with_group(long.clone()),
+        OutMessage::new("header").with_header("a", long).with_header("b", whole),
+        OutMessage::new("source").with_header("thalweg.source", &b"a\0b"[..]),
+        many,
+    ]);
+    for one in sent.await {
+        one.expect("taken");
+    }
+    let script = "v=THALWEG_MESSAGE; echo $(cat) ${THALWEG_MESSAGE_SOURCE-none} ${#THALWEG_MESSAGE_GROUP} \
+                  ${#THALWEG_MESSAGE_HEADER_A} ${#THALWEG_MESSAGE_HEADER_B} $(env | grep -c ^${v}_HEADER_H)";
+    let mut working = Working::start(&server, &[], script);
+    let lines = [working.line(), working.line(), working.line(), working.line()];
+    assert_eq!(lines, ["group none 0 0 0 0", "header none 0 0 102400 0", "source none 0 0 0 0", "many none 0 1 0 10"]);
+    working.signal(Signal::INT);
+    assert_eq!((working.line(), working.end()), ("4 done, 0 returned, 0 lost".into(), Some(0)));
+}
+
+#[test]
+fn a_command_that_cannot_be_run_for_one_message_is_run_for_the_next() {
+    let server = Server::start();
+    on(&server, ["queue", "create", "jobs", "--backoff-min", "1h", "--backoff-max", "1h"]).ok();
+    let mut working = Working::start(&server, &[], "cat; echo");
+    let send = |body: &str| drop(on(&server, ["queue", "send", "jobs", body]).ok());
+    send("first");
+    assert_eq!(working.line(), "first");
+    // Meanwhile nothing can be opened, and no command can have an input.
+    let worker = Pid::from_raw(working.child.id() as i32);
+    let before = prlimit(worker, Resource::Nofile, Rlimit { current: Some(1), ..getrlimit(Resource::Nofile) });
+    send("second");
+    let told = working.note();
+    assert!(told.contains(" goes back: cannot run sh: "), "{told}");
+    prlimit(worker, Resource::Nofile, before.expect("limited")).expect("as before");
+    send("third");
+    assert_eq!(working.line(), "third");
+    working.signal(Signal::INT);
+    assert_eq!((working.line(), working.end()), ("2 done, 1 returned, 0 lost".into(), Some(0)));
+}
+
+#[test]
+fn ctrl_c_twice_ends_all_that_a_command_has_begun() {
+    let server = Server::start();
+    on(&server, ["queue", "create", "jobs"]).ok();
+    on(&server, ["queue", "send", "jobs", "x"]).ok();
+    let mut working = Working::start(&server, &[], "sleep 600 & echo begun; wait");
+    assert_eq!(working.line(), "begun");
+    working.signal(Signal::INT);
+    assert!(working.note().contains("once more ends at once"));
+    working.signal(Signal::INT);
+    assert_eq!(working.end(), Some(FAILED));
+    let end = working.lines.recv_timeout(PATIENCE);
+    assert_eq!(end, Err(RecvTimeoutError::Disconnected), "what was begun in the background has its end of the pipe");
+}
+
+#[test]
+fn a_command_has_ended_when_it_has_though_its_input_is_held_open() {
+    let server = Server::start();
+    on(&server, ["queue", "create", "jobs"]).ok();
+    feed(&server, ["queue", "send", "jobs"], &"x".repeat(1 << 20)).ok();
+    let script = "exec 3<&0; sleep 600 <&3 >/dev/null 2>&1 & echo $!";
+    let mut working = Working::start(&server, &[], script);
+    let left = Pid::from_raw(working.line().parse().expect("a number")).expect("a process");
+    working.signal(Signal::INT);
+    assert_eq!((working.line(), working.end()), ("1 done, 0 returned, 0 lost".into(), Some(0)));
+    kill_process(left, Signal::KILL).expect("it outlives its command");
 }
 
 /// Ids, attempts, delays, groups and headers survive; so does what is not text.

@@ -649,6 +649,12 @@ impl MessageInfo {
         std::str::from_utf8(value).ok()
     }
 
+    /// How many bytes it has, where it is shown without body, group and headers: no answer has room for them.
+    pub fn left_out_bytes(&self) -> Option<u64> {
+        let (_, value) = self.headers.iter().find(|(name, _)| name == header::LEFT_OUT)?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    }
+
     /// Bytes that it takes on the wire, or a few more.
     pub fn wire_bytes(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| 6 + name.len() + value.len()).sum();

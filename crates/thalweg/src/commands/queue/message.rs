@@ -8,7 +8,7 @@ use bytes::Bytes;
 use client::{MessageInfo, Queue, ReceivedMessage};
 use serde_json::{Map, Value, json};
 
-use crate::output::Result;
+use crate::output::{Result, note};
 
 /// How the bytes of a message stand in JSON: its body, its group and the values of its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,11 +88,16 @@ pub async fn peek(out: &mut impl Write, queue: &Queue, max: u32, is_json: bool) 
         after = Some((last.message.partition, last.message.offset));
         left = left.saturating_sub(page.len() as u32);
         for peeked in &page {
+            let left_out_bytes = peeked.message.left_out_bytes();
+            if let Some(bytes) = left_out_bytes {
+                note(&format!("message {} has {bytes} bytes, which are too many to show", peeked.message.id));
+            }
             match is_json {
                 true => {
                     let mut shown = to_json(&peeked.message);
                     shown.insert("phase".to_owned(), json!(peeked.phase.name()));
                     shown.insert("due_ms".to_owned(), json!(peeked.due_ms));
+                    shown.extend(left_out_bytes.map(|bytes| ("left_out_bytes".to_owned(), json!(bytes))));
                     writeln!(out, "{}", Value::Object(shown))?;
                 }
                 false => {

@@ -14,6 +14,8 @@
 //! | group | where it has one |
 //! | headers | a list of names and values |
 //! | body, encoding | `utf8`, or `base64` where body, group or a header is not text |
+//!
+//! Messages that no answer of the native protocol holds are left out; the command says so, and fails.
 
 use std::io::Write;
 use std::path::Path;
@@ -79,17 +81,31 @@ pub async fn export(out: &mut impl Write, queue: &Queue) -> Result {
     };
     let mut out = std::io::BufWriter::new(out);
     writeln!(out, "{}", serde_json::to_string(&head)?)?;
-    let mut after = None;
+    let (mut after, mut left_out) = (None, Vec::new());
     loop {
         let page = queue.peek(after, TOGETHER as u32).await?;
         let Some(last) = page.last() else {
-            return Ok(out.flush()?);
+            break;
         };
         after = Some((last.message.partition, last.message.offset));
         for peeked in &page {
-            writeln!(out, "{}", serde_json::to_string(&MessageLine::of(peeked))?)?;
+            let message = &peeked.message;
+            match message.left_out_bytes() {
+                None => writeln!(out, "{}", serde_json::to_string(&MessageLine::of(peeked))?)?,
+                Some(_) => left_out.push((message.partition, message.offset)),
+            }
         }
     }
+    out.flush()?;
+    let Some((partition, offset)) = left_out.first() else {
+        return Ok(());
+    };
+    let message = format!(
+        "{} messages are not in it, as they are too large: the first is at offset {offset} of partition {partition}, \
+         and can be received over HTTP",
+        left_out.len()
+    );
+    Err(Failure::new(FAILED, message))
 }
 
 impl MessageLine {

@@ -1,6 +1,7 @@
 //! `thalweg queue work`: a command for each message.
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
@@ -8,6 +9,8 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use client::{Outcome, Queue, ReceivedMessage};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -22,6 +25,10 @@ use crate::output::{FAILED, Failure, Result, note};
 const EX_TEMPFAIL: i32 = 75;
 /// How the variables begin that tell a command about its message.
 const PREFIX: &str = thalweg::config::ENV_MESSAGE_PREFIX;
+/// A variable with its name, the sign between them and the zero at the end: Linux takes no more.
+const VARIABLE_BYTES_MAX: usize = 128 << 10;
+/// All variables of a message. With the environment and the arguments Linux takes 2 MiB, unless the stack is small.
+const VARIABLES_BYTES_MAX: usize = 1 << 20;
 
 pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json: bool) -> Result {
     let mut terminate = signal(SignalKind::terminate())?;
@@ -35,6 +42,10 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
         }
         Ok(status) => {
             note(&format!("message {} goes back: its command ended with {status}", received.message.id));
+            Outcome::Return { delay: None }
+        }
+        Err(error) if !is_of_command(&error) => {
+            note(&format!("message {} goes back: cannot run {}: {error}", received.message.id, args.command[0]));
             Outcome::Return { delay: None }
         }
         Err(error) => {
@@ -74,6 +85,25 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
     }
 }
 
+/// Whether no message can be handled by this command. Else it is for what came with the message, or for the moment.
+fn is_of_command(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | PermissionDenied | NotADirectory)
+        || error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error())
+}
+
+/// All processes of a command. They are killed if nobody waits for its end any more.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // It may have ended just now.
+            kill_process_group(leader, Signal::KILL).unwrap_or_default();
+        }
+    }
+}
+
 /// Runs the command with the body as its input. It has a process group of its own, so that Ctrl-C is for the worker.
 async fn run_command(queue: &str, command: &[String], received: &ReceivedMessage) -> io::Result<ExitStatus> {
     let mut child = Command::new(&command[0])
@@ -83,44 +113,50 @@ async fn run_command(queue: &str, command: &[String], received: &ReceivedMessage
         .kill_on_drop(true)
         .process_group(0)
         .spawn()?;
-    let mut stdin = child.stdin.take();
+    let mut group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
+    let stdin = child.stdin.take();
     let body = received.message.body.clone();
     let feed = async move {
-        if let Some(stdin) = &mut stdin {
+        if let Some(mut stdin) = stdin {
             // A command need not read its input.
             stdin.write_all(&body).await.unwrap_or_default();
         }
+        std::future::pending::<Infallible>().await
     };
-    let (_, status) = tokio::join!(feed, child.wait());
+    let status = tokio::select! {
+        // What it leaves behind may hold its input open, and has the rest of its life to itself.
+        status = child.wait() => status,
+        never = feed => match never {},
+    };
+    group.0 = None;
     status
 }
 
+/// What the environment of a command says of its message, without what no variable can hold.
 fn variables(queue: &str, received: &ReceivedMessage) -> Vec<(String, OsString)> {
     let message = &received.message;
-    let named = [
-        ("QUEUE", queue.to_owned()),
-        ("ID", message.id.clone()),
-        ("ATTEMPTS", message.attempts.to_string()),
-        ("SENT_MS", message.sent_ms.to_string()),
-        ("RECEIPT", received.receipt.clone()),
-    ];
-    let mut variables: Vec<(String, OsString)> =
-        named.into_iter().map(|(name, value)| (format!("{PREFIX}{name}"), value.into())).collect();
-    if let Some(source) = message.source() {
-        variables.push((format!("{PREFIX}SOURCE"), source.into()));
-    }
-    let mut add = |name: String, value: &[u8]| {
-        // No variable can hold a zero byte.
-        if !value.contains(&0) {
-            variables.push((name, OsString::from_vec(value.to_vec())));
+    let (mut variables, mut left) = (Vec::new(), VARIABLES_BYTES_MAX);
+    let mut add = |name: &str, value: &[u8]| {
+        let bytes = PREFIX.len() + name.len() + 1 + value.len() + 1;
+        if !value.contains(&0) && bytes <= VARIABLE_BYTES_MAX.min(left) {
+            left -= bytes;
+            variables.push((format!("{PREFIX}{name}"), OsString::from_vec(value.to_vec())));
         }
     };
+    add("QUEUE", queue.as_bytes());
+    add("ID", message.id.as_bytes());
+    add("ATTEMPTS", message.attempts.to_string().as_bytes());
+    add("SENT_MS", message.sent_ms.to_string().as_bytes());
+    add("RECEIPT", received.receipt.as_bytes());
+    if let Some(source) = message.source() {
+        add("SOURCE", source.as_bytes());
+    }
     if let Some(group) = &message.group {
-        add(format!("{PREFIX}GROUP"), group);
+        add("GROUP", group);
     }
     for (name, value) in message.sender_headers() {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
-        add(format!("{PREFIX}HEADER_{}", name.chars().map(plain).collect::<String>()), value);
+        add(&format!("HEADER_{}", name.chars().map(plain).collect::<String>()), value);
     }
     variables
 }
