@@ -163,7 +163,6 @@ impl CacheRequest {
         }
     }
 
-    /// The last field of most is a key, or a value, that ends with its frame.
     pub(crate) fn put(&self, b: &mut BytesMut) {
         match self {
             Self::Create { cache, settings } => {
@@ -177,7 +176,7 @@ impl CacheRequest {
             }
             Self::Get { cache, key } => {
                 b.put_u64(*cache);
-                b.put_slice(key);
+                put_key(b, key);
             }
             Self::MultiGet { cache, keys } => {
                 b.put_u64(*cache);
@@ -188,37 +187,37 @@ impl CacheRequest {
                 put_condition(b, *condition);
                 put_ttl(b, *ttl);
                 put_key(b, key);
-                b.put_slice(value);
+                put_long(b, value);
             }
             Self::Remove { cache, condition, key } => {
                 b.put_u64(*cache);
                 put_condition(b, *condition);
-                b.put_slice(key);
+                put_key(b, key);
             }
             Self::Add { cache, delta, ttl, key } => {
                 b.put_u64(*cache);
                 b.put_i64(*delta);
                 put_ttl(b, *ttl);
-                b.put_slice(key);
+                put_key(b, key);
             }
             Self::Touch { cache, ttl, key } => {
                 b.put_u64(*cache);
                 put_ttl(b, *ttl);
-                b.put_slice(key);
+                put_key(b, key);
             }
             Self::Scan { cache, from, count_max, with_values, prefix } => {
                 b.put_u64(*cache);
                 b.put_u64(from.0);
                 b.put_u32(*count_max);
                 b.put_u8(u8::from(*with_values));
-                b.put_slice(prefix);
+                put_key(b, prefix);
             }
             Self::Watch { cache, from, count_max, wait_ms, prefix } => {
                 b.put_u64(*cache);
                 put_from(b, *from);
                 b.put_u32(*count_max);
                 b.put_u32(*wait_ms);
-                b.put_slice(prefix);
+                put_key(b, prefix);
             }
             Self::Flush { cache } => b.put_u64(*cache),
         }
@@ -231,31 +230,31 @@ impl CacheRequest {
             request::CACHE_DELETE => Self::Delete { cache: f.str()? },
             request::CACHE_DESCRIBE => Self::Describe { cache: f.str()? },
             request::CACHE_LIST => Self::List { after: f.str()?, count_max: f.u32()? },
-            request::CACHE_GET => Self::Get { cache: f.u64()?, key: f.all()? },
+            request::CACHE_GET => Self::Get { cache: f.u64()?, key: get_key(f)? },
             request::CACHE_MULTI_GET => Self::MultiGet { cache: f.u64()?, keys: f.list(KEY_BYTES_MIN, get_key)? },
             request::CACHE_PUT => Self::Put {
                 cache: f.u64()?,
                 condition: get_condition(f)?,
                 ttl: get_ttl(f)?,
                 key: get_key(f)?,
-                value: f.all()?,
+                value: get_long(f)?,
             },
-            request::CACHE_REMOVE => Self::Remove { cache: f.u64()?, condition: get_condition(f)?, key: f.all()? },
-            request::CACHE_ADD => Self::Add { cache: f.u64()?, delta: f.i64()?, ttl: get_ttl(f)?, key: f.all()? },
-            request::CACHE_TOUCH => Self::Touch { cache: f.u64()?, ttl: get_ttl(f)?, key: f.all()? },
+            request::CACHE_REMOVE => Self::Remove { cache: f.u64()?, condition: get_condition(f)?, key: get_key(f)? },
+            request::CACHE_ADD => Self::Add { cache: f.u64()?, delta: f.i64()?, ttl: get_ttl(f)?, key: get_key(f)? },
+            request::CACHE_TOUCH => Self::Touch { cache: f.u64()?, ttl: get_ttl(f)?, key: get_key(f)? },
             request::CACHE_SCAN => Self::Scan {
                 cache: f.u64()?,
                 from: ScanCursor(f.u64()?),
                 count_max: f.u32()?,
                 with_values: f.bool()?,
-                prefix: f.all()?,
+                prefix: get_key(f)?,
             },
             request::CACHE_WATCH => Self::Watch {
                 cache: f.u64()?,
                 from: get_from(f)?,
                 count_max: f.u32()?,
                 wait_ms: f.u32()?,
-                prefix: f.all()?,
+                prefix: get_key(f)?,
             },
             _ => Self::Flush { cache: f.u64()? },
         })
@@ -294,7 +293,7 @@ impl CacheResponse {
                 b.put_u8(u8::from(*is_last));
                 put_list(b, caches, put_status);
             }
-            Self::Got(value) => put_value_head(b, value.as_ref(), |b, value| b.put_slice(&value.value)),
+            Self::Got(value) => put_value(b, value.as_ref()),
             Self::MultiGot(values) => put_list(b, values, |b, value| put_value(b, value.as_ref())),
             Self::Put(stored) | Self::Removed(stored) => put_stored(b, *stored),
             Self::Added(Added { value, version, expires_ms }) => {
@@ -331,8 +330,8 @@ impl CacheResponse {
                 let is_last = f.bool()?;
                 Self::Caches { caches: f.list(STATUS_BYTES_MIN, get_status)?, is_last }
             }
-            response::CACHE_GOT => Self::Got(get_value_head(f, Fields::all)?),
-            response::CACHE_MULTI_GOT => Self::MultiGot(f.list(VALUE_BYTES_MIN, |f| get_value_head(f, get_long))?),
+            response::CACHE_GOT => Self::Got(get_value(f)?),
+            response::CACHE_MULTI_GOT => Self::MultiGot(f.list(VALUE_BYTES_MIN, get_value)?),
             response::CACHE_STORED => Self::Put(get_stored(f)?),
             response::CACHE_REMOVED => Self::Removed(get_stored(f)?),
             response::CACHE_ADDED => Self::Added(Added { value: f.i64()?, version: f.u64()?, expires_ms: get_u64(f)? }),
@@ -382,28 +381,21 @@ fn get_u64<B: Buf>(f: &mut Fields<B>) -> Result<Option<u64>> {
     Ok(Some(f.u64()?).filter(|number| *number != NONE_U64))
 }
 
-fn put_value_head(b: &mut BytesMut, value: Option<&Value>, put: impl FnOnce(&mut BytesMut, &Value)) {
+fn put_value(b: &mut BytesMut, value: Option<&Value>) {
     b.put_u8(u8::from(value.is_some()));
     if let Some(value) = value {
         b.put_u64(value.version);
         b.put_u64(value.expires_ms.unwrap_or(NONE_U64));
-        put(b, value);
+        put_long(b, &value.value);
     }
 }
 
-fn put_value(b: &mut BytesMut, value: Option<&Value>) {
-    put_value_head(b, value, |b, value| put_long(b, &value.value));
-}
-
-fn get_value_head<B: Buf>(
-    f: &mut Fields<B>,
-    get: impl FnOnce(&mut Fields<B>) -> Result<Bytes>,
-) -> Result<Option<Value>> {
+fn get_value<B: Buf>(f: &mut Fields<B>) -> Result<Option<Value>> {
     Ok(match f.bool()? {
         false => None,
         true => {
             let (version, expires_ms) = (f.u64()?, get_u64(f)?);
-            Some(Value { value: get(f)?, version, expires_ms })
+            Some(Value { value: get_long(f)?, version, expires_ms })
         }
     })
 }

@@ -85,11 +85,6 @@ impl<B: Buf> Fields<B> {
         Ok(self.body.copy_to_bytes(length))
     }
 
-    /// All that is left, as the last field.
-    pub(crate) fn all(&mut self) -> Result<Bytes> {
-        self.bytes(self.body.remaining())
-    }
-
     /// All that is left.
     pub(crate) fn rest(self) -> B {
         self.body

@@ -37,6 +37,15 @@ pub mod kind {
     pub const GROUP_DESCRIBE: u8 = 0x14;
     pub const GROUP_DELETE: u8 = 0x15;
     pub const OFFSET_RESET: u8 = 0x16;
+    pub const CACHE_GET: u8 = 0x17;
+    pub const CACHE_MULTI_GET: u8 = 0x18;
+    pub const CACHE_PUT: u8 = 0x19;
+    pub const CACHE_REMOVE: u8 = 0x1a;
+    pub const CACHE_ADD: u8 = 0x1b;
+    pub const CACHE_TOUCH: u8 = 0x1c;
+    pub const CACHE_SCAN: u8 = 0x1d;
+    pub const CACHE_WATCH: u8 = 0x1e;
+    pub const CACHE_FLUSH: u8 = 0x1f;
     pub const TOPIC_ALTER: u8 = 0x20;
     pub const USER_PUT: u8 = 0x21;
     pub const USER_DELETE: u8 = 0x22;
@@ -44,6 +53,11 @@ pub mod kind {
     pub const ACL_CREATE: u8 = 0x24;
     pub const ACL_DELETE: u8 = 0x25;
     pub const ACL_LIST: u8 = 0x26;
+    pub const CACHE_CREATE: u8 = 0x28;
+    pub const CACHE_OPEN: u8 = 0x29;
+    pub const CACHE_DELETE: u8 = 0x2a;
+    pub const CACHE_DESCRIBE: u8 = 0x2b;
+    pub const CACHE_LIST: u8 = 0x2c;
     pub const QUEUE_CREATE: u8 = 0x30;
     pub const QUEUE_ALTER: u8 = 0x31;
     pub const QUEUE_DELETE: u8 = 0x32;
@@ -60,20 +74,6 @@ pub mod kind {
     pub const REDRIVE_START: u8 = 0x3d;
     pub const REDRIVE_LIST: u8 = 0x3e;
     pub const REDRIVE_CANCEL: u8 = 0x3f;
-    pub const CACHE_CREATE: u8 = 0x40;
-    pub const CACHE_OPEN: u8 = 0x41;
-    pub const CACHE_DELETE: u8 = 0x42;
-    pub const CACHE_DESCRIBE: u8 = 0x43;
-    pub const CACHE_LIST: u8 = 0x44;
-    pub const CACHE_GET: u8 = 0x45;
-    pub const CACHE_MULTI_GET: u8 = 0x46;
-    pub const CACHE_PUT: u8 = 0x47;
-    pub const CACHE_REMOVE: u8 = 0x48;
-    pub const CACHE_ADD: u8 = 0x49;
-    pub const CACHE_TOUCH: u8 = 0x4a;
-    pub const CACHE_SCAN: u8 = 0x4b;
-    pub const CACHE_WATCH: u8 = 0x4c;
-    pub const CACHE_FLUSH: u8 = 0x4d;
 }
 
 /// Stands for "no partition named" where a partition is expected.
@@ -283,7 +283,9 @@ impl Request {
             kind::GROUP_HEARTBEAT..=kind::OFFSET_RESET => Self::Group(GroupRequest::get(frame.kind, &mut f)?),
             kind::USER_PUT..=kind::ACL_LIST => Self::Security(SecurityRequest::get(frame.kind, &mut f)?),
             kind::QUEUE_CREATE..=kind::REDRIVE_CANCEL => Self::Queue(QueueRequest::get(frame.kind, &mut f)?),
-            kind::CACHE_CREATE..=kind::CACHE_FLUSH => Self::Cache(CacheRequest::get(frame.kind, &mut f)?),
+            kind::CACHE_GET..=kind::CACHE_FLUSH | kind::CACHE_CREATE..=kind::CACHE_LIST => {
+                Self::Cache(CacheRequest::get(frame.kind, &mut f)?)
+            }
             unknown => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,

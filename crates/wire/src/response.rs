@@ -330,7 +330,9 @@ impl Response {
             kind::GROUP_TURN..=kind::OFFSETS_RESET => Self::Group(GroupResponse::get(frame.kind, &mut f)?),
             kind::USER_PUT..=kind::ACLS => Self::Security(SecurityResponse::get(frame.kind, &mut f)?),
             kind::QUEUE_CREATED..=kind::REDRIVE_CANCELLED => Self::Queue(QueueResponse::get(frame.kind, &mut f)?),
-            kind::CACHE_CREATED..=kind::CACHE_FLUSHED => Self::Cache(CacheResponse::get(frame.kind, &mut f)?),
+            kind::CACHE_GOT..=kind::CACHE_FLUSHED | kind::CACHE_CREATED..=kind::CACHES => {
+                Self::Cache(CacheResponse::get(frame.kind, &mut f)?)
+            }
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };

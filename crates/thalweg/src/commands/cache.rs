@@ -299,6 +299,8 @@ fn stats(out: &mut impl Write, cache: &CacheStatus, is_json: bool) -> Result {
     ];
     let mut table = Table::new();
     table.load_style(NOTHING);
-    rows.into_iter().for_each(|(name, value)| drop(table.add_row([name.to_owned(), value])));
+    for (name, value) in rows {
+        table.add_row([name.to_owned(), value]);
+    }
     Ok(writeln!(out, "{table}")?)
 }

@@ -1,5 +1,6 @@
 //! What can be tested from outside of the crate.
 
+mod caches;
 mod queues;
 mod security;
 mod vectors;
