@@ -139,7 +139,7 @@ impl Cache {
     /// The value of each key, in their order.
     pub async fn multi_get(&self, keys: impl IntoIterator<Item = impl Into<Bytes>>) -> Result<Vec<Option<Value>>> {
         let keys: Vec<Bytes> = keys.into_iter().map(Into::into).collect();
-        keys.iter().try_for_each(|key| check_key(key))?;
+        keys.iter().try_for_each(check_key)?;
         match self.ask(|cache| CacheRequest::MultiGet { cache, keys: keys.clone() }).await? {
             CacheResponse::MultiGot(values) => Ok(values),
             other => Err(unexpected_of_caches(other)),

@@ -18,7 +18,7 @@ const KEY_BYTES_MIN: usize = 2;
 const VALUE_BYTES_MIN: usize = 1;
 const ENTRY_BYTES_MIN: usize = KEY_BYTES_MIN + 20;
 const CHANGE_BYTES_MIN: usize = KEY_BYTES_MIN + 17;
-const STATUS_BYTES_MIN: usize = 84;
+const STATUS_BYTES_MIN: usize = 76;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheRequest {

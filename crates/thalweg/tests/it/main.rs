@@ -1,6 +1,7 @@
 //! The whole product from outside: real processes, real sockets, on loopback.
 
 mod bystander;
+mod caches;
 mod command;
 mod proxy;
 mod raw;

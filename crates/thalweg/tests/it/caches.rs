@@ -1,0 +1,301 @@
+//! Caches from outside: the client over each transport, the command line, restarts, and bad input.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use client::{
+    Cache, CacheSettings, ChangeKind, Condition, ErrorKind, Eviction, ScanCursor, Stored, Ttl, Value, WatchFrom,
+};
+use serde_json::json;
+
+use crate::command::{feed, on};
+use crate::server::{Server, within};
+
+const FAILED: i32 = 1;
+const USAGE: i32 = 2;
+const NOT_FOUND: i32 = 4;
+
+async fn text(cache: &Cache, key: &str) -> Option<String> {
+    let found = within("a get", cache.get(key.to_owned())).await.expect("answered");
+    found.map(|found| String::from_utf8_lossy(&found.value).into_owned())
+}
+
+async fn all(cache: &Cache, prefix: &str) -> BTreeMap<String, Value> {
+    let (mut entries, mut from) = (BTreeMap::new(), Some(ScanCursor::default()));
+    while let Some(cursor) = from {
+        let (some, next) = cache.scan(prefix.to_owned(), cursor, true).await.expect("scanned");
+        entries.extend(some.into_iter().map(|one| (String::from_utf8_lossy(&one.key).into_owned(), one.value)));
+        from = next;
+    }
+    entries
+}
+
+#[tokio::test]
+async fn values_are_put_got_changed_on_condition_counted_and_deleted() {
+    let server = Server::start();
+    for scheme in ["tcp", "quic", "tls"] {
+        let client = server.client(scheme).await;
+        let cache = client.cache(scheme);
+        assert_eq!(text(&cache, "key").await, None);
+        let first = cache.put("key", "one").await.expect("put");
+        let found = cache.get("key").await.expect("answered").expect("there");
+        assert_eq!((&found.value[..], found.version, found.expires_ms), (&b"one"[..], first, None));
+        let taken = cache.put_with("key", "two", Ttl::Default, Condition::IfAbsent).await.expect("answered");
+        assert_eq!(taken, Stored::Unmet { current: Some(first) });
+        let stored = cache.put_with("key", vec![0, 0xff], Ttl::For(60_000), Condition::IfVersion(first)).await;
+        let Ok(Stored::Done { version, previous }) = stored else { panic!("{stored:?}") };
+        assert_eq!(previous, Some(first));
+        let found = cache.get("key").await.expect("answered").expect("there");
+        assert_eq!((&found.value[..], found.version), (&[0, 0xff][..], version));
+        assert!(found.expires_ms.is_some());
+        assert!(cache.touch("key", Ttl::Never).await.expect("answered"));
+        assert_eq!(cache.get("key").await.expect("answered").expect("there").expires_ms, None);
+        assert!(!cache.touch("other", Ttl::Never).await.expect("answered"));
+        let late = cache.delete_if("key", Condition::IfVersion(first)).await.expect("answered");
+        assert_eq!(late, Stored::Unmet { current: Some(version) });
+        assert!(cache.delete("key").await.expect("answered") && !cache.delete("key").await.expect("answered"));
+
+        assert_eq!(cache.add("n", 5, Ttl::Default).await.expect("a number").value, 5);
+        assert_eq!(cache.add("n", -7, Ttl::Default).await.expect("a number").value, -2);
+        cache.put("n", i64::MAX.to_string()).await.expect("put");
+        assert_eq!(cache.add("n", 1, Ttl::Default).await.expect_err("no room").kind, ErrorKind::Invalid);
+        let values = cache.multi_get(["n", "none", "n"]).await.expect("answered");
+        assert_eq!(values.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+        assert_eq!(cache.flush().await, Ok(1));
+        // Values of all sizes.
+        for bytes in [0, 1, 1000, 70_000, 8 << 20] {
+            cache.put("large", vec![b'x'; bytes]).await.expect("put");
+            assert_eq!(cache.get("large").await.expect("answered").expect("there").value.len(), bytes);
+        }
+        let names: Vec<_> = client.list_caches().await.expect("listed");
+        assert!(names.iter().any(|status| status.name.as_str() == scheme && status.stats.entries == 1));
+        client.delete_cache(scheme).await.expect("deleted");
+        // It is made anew, and has other versions.
+        assert!(cache.put("key", "three").await.expect("put") > version);
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_many_claim_is_for_one() {
+    let server = Server::start();
+    let mut clients = Vec::new();
+    for scheme in ["tcp", "quic", "tcp", "quic"] {
+        clients.push(server.client(scheme).await.cache("claims"));
+    }
+    for round in 0..50 {
+        let claims = clients.iter().enumerate().map(|(who, cache)| async move {
+            let key = format!("claim {round}");
+            cache.put_with(key, who.to_string(), Ttl::Default, Condition::IfAbsent).await.expect("answered")
+        });
+        let stored = futures_util::future::join_all(claims).await;
+        assert_eq!(stored.iter().filter(|stored| matches!(stored, Stored::Done { .. })).count(), 1, "{stored:?}");
+    }
+    // A counter by hand: read, add, put if it is still the same.
+    let counts = clients.iter().map(|cache| async move {
+        for _ in 0..50 {
+            loop {
+                let found = cache.get("count").await.expect("answered");
+                let count = found.as_ref().map_or(0, |found| {
+                    std::str::from_utf8(&found.value).expect("text").parse::<u64>().expect("a number")
+                });
+                let condition = found.map_or(Condition::IfAbsent, |found| Condition::IfVersion(found.version));
+                let put = cache.put_with("count", (count + 1).to_string(), Ttl::Default, condition).await;
+                if let Stored::Done { .. } = put.expect("answered") {
+                    break;
+                }
+            }
+        }
+    });
+    futures_util::future::join_all(counts).await;
+    assert_eq!(text(&clients[0], "count").await.as_deref(), Some("200"));
+}
+
+#[tokio::test]
+async fn a_watcher_hears_what_is_there_and_what_changes_and_goes_on_over_another_connection() {
+    let server = Server::start();
+    let (writer, reader) = (server.client("tcp").await.cache("c"), server.client("quic").await.cache("c"));
+    for number in 0..2500 {
+        writer.put(format!("a{number}"), "old").await.expect("put");
+    }
+    writer.put("b", "other").await.expect("put");
+    let mut watch = reader.watch("a");
+    let (mut seen, mut is_caught_up) = (0, false);
+    while !is_caught_up {
+        let news = within("news", watch.next()).await.expect("watched");
+        seen += news.changes.len();
+        is_caught_up = news.is_caught_up;
+    }
+    assert_eq!(seen, 2500);
+    writer.put_with("a1", "new", Ttl::For(1), Condition::Always).await.expect("put");
+    writer.put("b", "unseen").await.expect("put");
+    writer.delete("a2").await.expect("deleted");
+    let mut kinds = Vec::new();
+    while kinds.len() < 3 {
+        kinds.extend(within("news", watch.next()).await.expect("watched").changes.into_iter().map(|one| one.kind));
+    }
+    assert_eq!(kinds[0], ChangeKind::Put("new".into()));
+    assert!(kinds.contains(&ChangeKind::Deleted) && kinds.contains(&ChangeKind::Expired), "{kinds:?}");
+    // Another client, later, from the same place.
+    let position = watch.position();
+    assert!(matches!(position, WatchFrom::Changes { .. }));
+    writer.put("a3", "meanwhile").await.expect("put");
+    let other = server.client("tcp").await.cache("c");
+    let news = within("news", other.watch_from("a", position).next()).await.expect("watched");
+    assert_eq!((news.changes.len(), news.is_reset), (1, false));
+    assert_eq!(all(&reader, "a").await.len(), 2498);
+}
+
+#[tokio::test]
+async fn a_broker_that_was_started_again_has_empty_caches_and_clients_and_watchers_go_on() {
+    let mut server = Server::start();
+    let client = server.client("tcp").await;
+    let cache = client.cache("c");
+    let before = cache.put("key", "1").await.expect("put");
+    let mut watch = cache.watch("");
+    assert_eq!(within("news", watch.next()).await.expect("watched").changes.len(), 1);
+    server.crash_and_restart();
+    let after = loop {
+        // The answer to the first may be that the connection is gone.
+        if let Ok(version) = within("a put", cache.put("other", "2")).await {
+            break version;
+        }
+    };
+    assert!(after > before, "a version is never given again");
+    assert_eq!(text(&cache, "key").await, None);
+    let news = within("news", watch.next()).await.expect("watched");
+    assert!(news.is_reset && news.changes.len() == 1, "{news:?}");
+}
+
+#[tokio::test]
+async fn a_full_cache_says_so_or_makes_room() {
+    let server = Server::with(&["cache_memory_max=8MiB"]);
+    let client = server.client("tcp").await;
+    let none = CacheSettings { bytes_max: Some(1 << 20), ..CacheSettings::default() };
+    client.create_cache("none", none).await.expect("created");
+    let evicts = CacheSettings { eviction: Eviction::S3Fifo, ..none };
+    client.create_cache("evicts", evicts).await.expect("created");
+    let fill = async |cache: &Cache| {
+        for number in 0..1000 {
+            if let Err(error) = cache.put(format!("{number}"), vec![0; 2000]).await {
+                return Err((number, error));
+            }
+        }
+        Ok(())
+    };
+    let (stored, error) = fill(&client.cache("none")).await.expect_err("it is full");
+    assert!(error.kind == ErrorKind::Busy && error.message.contains("'none'"), "{error}");
+    assert!((400..520).contains(&stored), "{stored}");
+    assert!(client.cache("none").get("0").await.expect("answered").is_some(), "nothing went");
+    fill(&client.cache("evicts")).await.expect("there is always room");
+    let status = client.describe_cache("evicts").await.expect("described");
+    assert!(status.stats.evicted > 500 && status.stats.bytes <= 1 << 20, "{status:?}");
+    let (_, error) = {
+        let cache = client.cache("rest");
+        let mut filled = Ok(());
+        for _ in 0..10 {
+            filled = fill(&cache).await;
+            for number in 0..1000 {
+                cache.put(format!("more {number}"), vec![0; 8000]).await.err().into_iter().for_each(|error| {
+                    filled = Err((number, error));
+                });
+            }
+        }
+        filled.expect_err("all caches together are full")
+    };
+    assert_eq!(error.kind, ErrorKind::Busy);
+}
+
+#[tokio::test]
+async fn what_is_too_large_or_is_not_there_is_refused_and_the_connection_goes_on() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    let cache = client.cache("c");
+    assert_eq!(cache.put("k", vec![0; (8 << 20) + 1]).await.expect_err("too large").kind, ErrorKind::TooLarge);
+    assert_eq!(cache.put(vec![0; 65_536], "v").await.expect_err("too large").kind, ErrorKind::TooLarge);
+    for number in 0..3 {
+        cache.put(format!("{number}"), vec![0; 600 << 10]).await.expect("put");
+    }
+    let many = cache.multi_get(["0", "1", "2"]).await;
+    assert_eq!(many.expect_err("more than an answer").kind, ErrorKind::TooLarge);
+    let keys = (0..10_001).map(|number| number.to_string());
+    assert_eq!(cache.multi_get(keys).await.expect_err("too many").kind, ErrorKind::TooLarge);
+    assert_eq!(client.cache("no name").get("k").await.expect_err("no name").kind, ErrorKind::Invalid);
+    assert_eq!(client.delete_cache("other").await.expect_err("not there").kind, ErrorKind::NotFound);
+    for ttl in [Ttl::For(0), Ttl::For(u64::MAX)] {
+        let error = cache.put_with("k", "v", ttl, Condition::Always).await.expect_err("no such time");
+        assert_eq!(error.kind, ErrorKind::Invalid);
+    }
+    assert_eq!(all(&cache, "").await.len(), 3);
+    let strict = Server::with(&["auto_create_topics=false"]);
+    let client = strict.client("tcp").await;
+    assert_eq!(client.cache("c").get("k").await.expect_err("not there").kind, ErrorKind::NotFound);
+    client.create_cache("c", CacheSettings::default()).await.expect("created");
+    assert_eq!(client.cache("c").get("k").await.expect("there"), None);
+    assert!(within("a put", client.cache("c").put("k", "v")).await.is_ok());
+}
+
+#[test]
+fn the_command_line_has_a_word_for_everything() {
+    let server = Server::start();
+    let created = on(&server, ["cache", "create", "c", "--bytes-max", "1MiB", "--eviction", "s3-fifo", "--ttl", "1h"]);
+    assert_eq!(created.ok(), "cache c is there\n");
+    let version = on(&server, ["--json", "cache", "put", "c", "alice", "one coffee"]).json()["version"].clone();
+    assert_eq!(on(&server, ["cache", "get", "c", "alice"]).ok(), "one coffee\n");
+    assert_eq!(feed(&server, ["cache", "put", "c", "bob"], "from a pipe").ok().split(' ').next(), Some("version"));
+    let got = on(&server, ["cache", "get", "c", "bob", "nobody", "alice"]);
+    assert_eq!(got.out, "from a pipe\none coffee\n");
+    assert!(got.failed(FAILED).contains("'nobody'"));
+    let taken = on(&server, ["cache", "put", "c", "alice", "x", "--if-absent"]).failed(FAILED);
+    assert!(taken.contains(&format!("there in version {version}")), "{taken}");
+    on(&server, ["cache", "put", "c", "alice", "x", "--if-version", &version.to_string()]).ok();
+    assert_eq!(on(&server, ["cache", "incr", "c", "n"]).ok(), "1\n");
+    assert_eq!(on(&server, ["cache", "incr", "c", "n", "-5"]).ok(), "-4\n");
+    assert_eq!(on(&server, ["cache", "touch", "c", "n", "--ttl", "30m"]).ok(), "touched\n");
+    let mut keys: Vec<_> = on(&server, ["cache", "scan", "c", "--keys"]).ok().lines().map(str::to_owned).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["alice", "bob", "n"]);
+    assert_eq!(on(&server, ["cache", "scan", "c", "al"]).ok(), "alice\tx\n");
+    assert_eq!(on(&server, ["cache", "watch", "c", "al", "-n", "1"]).ok(), "put\talice\tx\n");
+    assert_eq!(on(&server, ["cache", "del", "c", "alice", "nobody"]).ok(), "1 deleted\n");
+    let stats = on(&server, ["--json", "cache", "stats", "c"]).json();
+    assert_eq!(
+        (&stats["entries"], &stats["eviction"], &stats["bytes_max"]),
+        (&json!(2), &json!("s3-fifo"), &json!(1 << 20))
+    );
+    assert!(on(&server, ["cache", "stats", "c"]).ok().contains("entries"));
+    assert!(on(&server, ["cache", "list"]).ok().contains("s3-fifo"));
+    assert_eq!(on(&server, ["cache", "flush", "c"]).ok(), "2 entries of cache c are gone\n");
+    assert_eq!(on(&server, ["cache", "delete", "c"]).ok(), "cache c is deleted\n");
+    on(&server, ["cache", "stats", "c"]).failed(NOT_FOUND);
+    on(&server, ["cache", "touch", "c", "n"]).failed(FAILED);
+    assert!(on(&server, ["cache", "create", "c", "--eviction", "lru"]).failed(USAGE).contains("s3-fifo"));
+    on(&server, ["cache", "put", "c", "k", "v", "--ttl", "soon"]).failed(USAGE);
+}
+
+/// Whoever waits for changes holds nothing up on its connection, and too many who wait are told.
+#[tokio::test]
+async fn many_watch_at_once() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    let cache = client.cache("c");
+    cache.put("k", "0").await.expect("put");
+    let watches: Vec<_> = (0..100)
+        .map(|_| {
+            let mut watch = cache.watch("");
+            tokio::spawn(async move {
+                let mut last = None;
+                while last != Some(ChangeKind::Put("end".into())) {
+                    last = watch.next().await.expect("watched").changes.pop().map(|change| change.kind);
+                }
+            })
+        })
+        .collect();
+    for number in 0..100 {
+        within("a put", cache.put("k", number.to_string())).await.expect("put");
+    }
+    cache.put("k", "end").await.expect("put");
+    for watch in watches {
+        within("the end", watch).await.expect("no panic");
+    }
+    tokio::time::timeout(Duration::from_secs(20), client.close()).await.expect("it closes");
+}
