@@ -1,6 +1,7 @@
 //! Caches on the wire. Requests for entries name their cache by the number that it was opened under.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use engine::cache::structures::Kind;
 use engine::cache::{
     Added, CacheName, CacheSettings, CacheStatus, Change, ChangeKind, Condition, Eviction, ScanCursor, ShardStats,
     Stored, Ttl, WatchFrom, Watched,
@@ -496,13 +497,16 @@ fn put_change(b: &mut BytesMut, change: &Change) {
         ChangeKind::Expired => 3,
         ChangeKind::Evicted => 4,
         ChangeKind::Flushed => 5,
+        ChangeKind::Changed(_) => 6,
     };
     b.put_u8(code);
     put_key(b, &change.key);
     b.put_u64(change.version);
     b.put_u64(change.expires_ms.unwrap_or(NONE_U64));
-    if let ChangeKind::Put(value) = &change.kind {
-        put_long(b, value);
+    match &change.kind {
+        ChangeKind::Put(value) => put_long(b, value),
+        ChangeKind::Changed(kind) => put_str(b, kind.name()),
+        ChangeKind::Deleted | ChangeKind::Expired | ChangeKind::Evicted | ChangeKind::Flushed => {}
     }
 }
 
@@ -515,9 +519,16 @@ fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<Change> {
         3 => ChangeKind::Expired,
         4 => ChangeKind::Evicted,
         5 => ChangeKind::Flushed,
+        6 => ChangeKind::Changed(get_kind(f)?),
         other => return Err(Error::malformed(format!("change {other} is none"))),
     };
     Ok(Change { key, kind, version, expires_ms })
+}
+
+fn get_kind<B: Buf>(f: &mut Fields<B>) -> Result<Kind> {
+    let name = f.str()?;
+    let kind = [Kind::List, Kind::Hash, Kind::Set, Kind::Sorted].into_iter().find(|kind| kind.name() == name);
+    kind.ok_or_else(|| Error::malformed(format!("no value is a '{name}'")))
 }
 
 fn put_settings(b: &mut BytesMut, settings: &CacheSettings) {

@@ -20,7 +20,11 @@ fn broker() -> Arc<Broker> {
 }
 
 fn value(cache: &Cache, key: &str) -> Option<String> {
-    cache.get(key.as_bytes(), |found| found.map(|found| String::from_utf8_lossy(found.value).into_owned()))
+    cache.get(key.as_bytes(), |found| found.map(|found| String::from_utf8_lossy(bytes_of(found)).into_owned()))
+}
+
+fn bytes_of<'a>(found: Found<'a>) -> &'a [u8] {
+    found.value.bytes().expect("no structure")
 }
 
 fn put(cache: &Cache, key: &str, value: &str) -> u64 {
@@ -50,6 +54,7 @@ impl Mirror {
         for change in watched.changes {
             match &change.kind {
                 ChangeKind::Put(value) => drop(self.entries.insert(change.key, value.clone())),
+                ChangeKind::Changed(_) => {}
                 ChangeKind::Flushed => self.entries.clear(),
                 ChangeKind::Deleted | ChangeKind::Expired | ChangeKind::Evicted => {
                     self.entries.remove(&change.key);
@@ -76,7 +81,7 @@ fn entries(cache: &Cache, prefix: &str) -> BTreeMap<Bytes, Bytes> {
     while let Some(cursor) = from {
         from = cache.scan(prefix.as_bytes(), cursor, |found| {
             let is_new =
-                entries.insert(Bytes::copy_from_slice(found.key), Bytes::copy_from_slice(found.value)).is_none();
+                entries.insert(Bytes::copy_from_slice(found.key), Bytes::copy_from_slice(bytes_of(found))).is_none();
             assert!(is_new, "nothing changes, so nothing comes twice");
             entries.len() % 7 != 0
         });
@@ -293,7 +298,7 @@ async fn a_small_cache_holds_what_it_may_whichever_shards_it_falls_into() {
             Eviction::None => assert_eq!(large.expect_err("full").kind, ErrorKind::Busy),
             Eviction::S3Fifo | Eviction::TtlFirst => {
                 large.expect("room was made");
-                assert_eq!(cache.get(b"large", |found| found.map(|found| found.value.len())), Some(90_000));
+                assert_eq!(cache.get(b"large", |found| found.map(|found| bytes_of(found).len())), Some(90_000));
             }
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use engine::cache::{Change, ChangeKind, Found, Key, ScanCursor, Shard, WatchFrom, Watched, Why};
+use engine::cache::{Change, ChangeKind, Found, Key, ScanCursor, Shard, Value, WatchFrom, Watched, Why};
 use engine::{Error, Result};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -255,7 +255,10 @@ impl Batch {
 fn found_change(found: Found<'_>) -> Change {
     Change {
         key: Bytes::copy_from_slice(found.key),
-        kind: ChangeKind::Put(Bytes::copy_from_slice(found.value)),
+        kind: match found.value {
+            Value::Bytes(value) => ChangeKind::Put(Bytes::copy_from_slice(value)),
+            Value::Structure(structure) => ChangeKind::Changed(structure.kind()),
+        },
         version: found.version,
         expires_ms: found.expires_ms,
     }

@@ -39,7 +39,7 @@ pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest
             CacheResponse::Caches { caches, is_last }
         }
         CacheRequest::Get { cache, key } => {
-            CacheResponse::Got(recent.cache(broker, cache)?.get(&key, |found| found.map(value)))
+            CacheResponse::Got(recent.cache(broker, cache)?.get(&key, |found| found.map(value).transpose())?)
         }
         CacheRequest::MultiGet { cache, keys } => multi_get(recent.cache(broker, cache)?, &keys)?,
         CacheRequest::Put { cache, condition, ttl, key, value } => {
@@ -93,8 +93,9 @@ fn open(cache: &Cache) -> OpenCache {
     OpenCache { cache: cache.id(), status: cache.status() }
 }
 
-fn value(found: Found<'_>) -> Value {
-    Value { value: Bytes::copy_from_slice(found.value), version: found.version, expires_ms: found.expires_ms }
+fn value(found: Found<'_>) -> Result<Value> {
+    let value = Bytes::copy_from_slice(found.value.bytes()?);
+    Ok(Value { value, version: found.version, expires_ms: found.expires_ms })
 }
 
 fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
@@ -103,7 +104,7 @@ fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
     }
     let (mut bytes, mut values) = (0, Vec::with_capacity(keys.len()));
     for key in keys {
-        let value = cache.get(key, |found| found.map(value));
+        let value = cache.get(key, |found| found.map(value).transpose())?;
         bytes += value.as_ref().map_or(0, |value| value.value.len());
         if bytes > ANSWER_BYTES_MAX && values.len() > 1 {
             return Err(Error::too_large(format!(
@@ -120,9 +121,12 @@ fn scan(cache: &Cache, from: ScanCursor, count_max: u32, with_values: bool, pref
     let count_max = count_max.clamp(1, ENTRIES_MAX) as usize;
     let (mut entries, mut bytes) = (Vec::new(), 0);
     let next = cache.scan(prefix, from, |found| {
-        let shown = if with_values { found.value } else { &[] };
+        // What is no bytes is shown without any.
+        let shown = if with_values { found.value.bytes().unwrap_or_default() } else { &[] };
         bytes += found.key.len() + shown.len();
-        entries.push(Entry { key: Bytes::copy_from_slice(found.key), value: value(Found { value: shown, ..found }) });
+        let value = Bytes::copy_from_slice(shown);
+        let value = Value { value, version: found.version, expires_ms: found.expires_ms };
+        entries.push(Entry { key: Bytes::copy_from_slice(found.key), value });
         entries.len() < count_max && bytes < ANSWER_BYTES_MAX
     });
     CacheResponse::Scanned { entries, next }

@@ -9,6 +9,7 @@ mod evict;
 mod expiry;
 mod shard;
 mod slab;
+pub mod structures;
 mod values;
 
 #[cfg(test)]
@@ -22,8 +23,8 @@ use crate::ids::TopicName;
 
 pub use budget::Budget;
 pub use shard::{
-    Added, Condition, Cursor, Expires, Found, Key, Removed, Shard, ShardSettings, ShardStats, Stored, Why,
-    parse_number, write_number,
+    Added, Condition, Cursor, Expires, Found, Key, Owned, Removed, Shard, ShardSettings, ShardStats, Stored, Value,
+    Why, parse_number, write_number,
 };
 
 pub use values::{CacheSettings, CacheStatus, Change, ChangeKind, ScanCursor, Ttl, WatchFrom, Watched};

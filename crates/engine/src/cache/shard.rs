@@ -8,6 +8,7 @@ use super::budget::{Budget, Share};
 use super::evict::{Order, Queue};
 use super::expiry::Expiry;
 use super::slab::{NONE, Slab};
+use super::structures::{Kind, Part, Structure};
 use super::{Eviction, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 
@@ -35,14 +36,44 @@ impl Key<'_> {
 }
 
 /// An entry as its reader sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
     pub key: &'a [u8],
-    pub value: &'a [u8],
+    pub value: Value<'a>,
     /// Differs after each change of the value, and grows.
     pub version: u64,
     /// When it expires, in ms since 1970.
     pub expires_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    Bytes(&'a [u8]),
+    Structure(&'a Structure),
+}
+
+impl<'a> Value<'a> {
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Bytes(_) => Kind::Bytes,
+            Self::Structure(structure) => structure.kind(),
+        }
+    }
+
+    /// The bytes, if that is what it is.
+    pub fn bytes(self) -> Result<&'a [u8]> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Structure(structure) => Err(wrong_kind(structure.kind(), Kind::Bytes)),
+        }
+    }
+}
+
+/// A value on its own.
+#[derive(Clone, Debug)]
+pub enum Owned {
+    Bytes(Box<[u8]>),
+    Structure(Box<Structure>),
 }
 
 /// When an entry shall expire.
@@ -127,7 +158,7 @@ pub struct ShardSettings {
 /// An entry. A free slot has no key.
 #[derive(Default)]
 pub(super) struct Slot {
-    /// The key, and behind it the value.
+    /// The key, and behind it the value; or the number of a structure (u32) and what it takes (u64).
     block: Box<[u8]>,
     version: u64,
     /// Neighbours in the queue that it waits in.
@@ -137,6 +168,7 @@ pub(super) struct Slot {
     /// Its time in the wheel, counted from 1: what is 0 never expires.
     timer: u32,
     key_bytes: u16,
+    kind: Kind,
     pub(super) heat: u8,
     pub(super) queue: Queue,
     is_taken: bool,
@@ -158,7 +190,17 @@ impl Slot {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.block.len() as u64 + ENTRY_BYTES + if self.timer == 0 { 0 } else { TIMER_BYTES }
+        let structure = self.structure().map_or(0, |(_, bytes)| bytes);
+        self.block.len() as u64 + structure + ENTRY_BYTES + if self.timer == 0 { 0 } else { TIMER_BYTES }
+    }
+
+    /// The number of the structure, and what it takes.
+    fn structure(&self) -> Option<(u32, u64)> {
+        if self.kind == Kind::Bytes {
+            return None;
+        }
+        let (number, bytes) = self.value().split_at_checked(4)?;
+        Some((u32::from_le_bytes(number.try_into().ok()?), u64::from_le_bytes(bytes.try_into().ok()?)))
     }
 }
 
@@ -166,6 +208,7 @@ impl Slot {
 pub struct Shard {
     table: HashTable<u32>,
     slots: Slab<Slot>,
+    structures: Slab<Option<Box<Structure>>>,
     expiry: Expiry,
     order: Order,
     share: Share,
@@ -182,6 +225,7 @@ impl Shard {
         Self {
             table: HashTable::new(),
             slots: Slab::default(),
+            structures: Slab::default(),
             expiry: Expiry::default(),
             order: Order::default(),
             share: Share::new(settings.budget, settings.block),
@@ -226,14 +270,14 @@ impl Shard {
         let timer_bytes = if matches!(expires, Expires::At(_)) { TIMER_BYTES } else { 0 };
         let at = match there {
             Some(at) => self.replace(key, at, value, timer_bytes, &now_ms)?,
-            None => self.insert(key, value, timer_bytes)?,
+            None => self.insert(key, Kind::Bytes, value, timer_bytes)?,
         };
         match expires {
             Expires::Never => self.set_timer(at, None, 0),
             Expires::At(at_ms) => self.set_timer(at, Some(at_ms), now_ms()),
             Expires::Kept => {}
         }
-        Ok(Stored::Done { version: self.change(at), previous: current })
+        Ok(Stored::Done { version: self.changed(at), previous: current })
     }
 
     pub fn delete(&mut self, key: Key<'_>, condition: Condition, now_ms: impl FnOnce() -> u64) -> Stored {
@@ -254,7 +298,7 @@ impl Shard {
         check_size(key, 0)?;
         let there = self.find(key, &now_ms);
         let before = match there {
-            Some(at) => parse_number(self.slots[at].value())
+            Some(at) => parse_number(self.found(at).value.bytes()?)
                 .ok_or_else(|| Error::invalid("value is not an integer or out of range"))?,
             None => 0,
         };
@@ -263,9 +307,94 @@ impl Shard {
         let text = write_number(value, &mut digits);
         let at = match there {
             Some(at) => self.replace(key, at, text, 0, &now_ms)?,
-            None => self.insert(key, text, 0)?,
+            None => self.insert(key, Kind::Bytes, text, 0)?,
         };
-        Ok(Added { value, version: self.change(at), expires_ms: self.found(at).expires_ms })
+        Ok(Added { value, version: self.changed(at), expires_ms: self.found(at).expires_ms })
+    }
+
+    /// Changes a structure, which is made where there is none, and goes where nothing is left of it. `change` says
+    /// whether it changed anything; there is room for so many bytes more.
+    pub fn change<T: Part, R>(
+        &mut self,
+        key: Key<'_>,
+        room: u64,
+        now_ms: impl Fn() -> u64,
+        change: impl FnOnce(&mut T) -> (bool, R),
+    ) -> Result<R> {
+        check_size(key, 0)?;
+        let there = self.find(key, &now_ms);
+        let kind = there.map_or(T::KIND, |at| self.slots[at].kind);
+        if kind != T::KIND {
+            return Err(wrong_kind(kind, T::KIND));
+        }
+        if room > 0 && !self.share.has_room(room) && self.eviction == Eviction::None {
+            return Err(full());
+        }
+        let Some(at) = there else {
+            let mut new = T::default();
+            let (is_changed, result) = change(&mut new);
+            if is_changed {
+                self.insert_structure(key, new.into_structure())?;
+            }
+            return Ok(result);
+        };
+        let before = self.slots[at].bytes();
+        let number = self.slots[at].structure().map_or(NONE, |(number, _)| number);
+        let structure = self.structures[number].as_deref_mut().and_then(T::of_mut);
+        let (is_changed, result) = change(structure.expect("invariant: a slot has the kind of its structure"));
+        if is_changed {
+            let (bytes, is_empty) =
+                self.structures[number].as_ref().map_or((0, true), |it| (it.bytes(), it.is_empty()));
+            self.slots[at].value_mut()[4..].copy_from_slice(&bytes.to_le_bytes());
+            self.resized(at, before);
+            Order::touch(&mut self.slots[at]);
+            self.changed(at);
+            if is_empty {
+                self.remove(at);
+            }
+            // What it grew by is there now; others go for it, where they may.
+            while self.eviction != Eviction::None && !self.share.has_room(1) && self.evict_one() {}
+        }
+        Ok(result)
+    }
+
+    /// Puts a value whole, whatever was there. One without parts removes what was there.
+    pub fn put_owned(
+        &mut self,
+        key: Key<'_>,
+        value: Owned,
+        expires_ms: Option<u64>,
+        now_ms: impl Fn() -> u64,
+    ) -> Result<()> {
+        let structure = match value {
+            Owned::Bytes(bytes) => {
+                let expires = expires_ms.map_or(Expires::Never, Expires::At);
+                return self.put(key, &bytes, expires, Condition::Always, now_ms).map(drop);
+            }
+            Owned::Structure(structure) => structure,
+        };
+        check_size(key, 0)?;
+        if self.eviction == Eviction::None && !self.share.has_room(structure.bytes() + key.bytes.len() as u64) {
+            return Err(full());
+        }
+        self.delete(key, Condition::Always, &now_ms);
+        if !structure.is_empty() {
+            let at = self.insert_structure(key, *structure)?;
+            if expires_ms.is_some() {
+                self.set_timer(at, expires_ms, now_ms());
+            }
+        }
+        Ok(())
+    }
+
+    /// A key that is there, whichever: another one for each number.
+    pub fn any_key(&self, number: u64, now_ms: u64) -> Option<&[u8]> {
+        let end = u64::from(self.slots.end());
+        (0..end).map(|step| ((number + step) % end) as u32).find_map(|at| {
+            let slot = &self.slots[at];
+            let is_there = slot.is_taken && self.expires_ms(slot).is_none_or(|expires_ms| expires_ms > now_ms);
+            is_there.then(|| slot.key())
+        })
     }
 
     /// Another time for an entry. Whether there is one. Its version stays: its value does.
@@ -338,6 +467,7 @@ impl Shard {
     pub fn flush(&mut self) {
         self.table = HashTable::new();
         self.slots.clear();
+        self.structures.clear();
         self.expiry.clear();
         self.order.clear();
         self.share.use_less(self.share.used());
@@ -372,13 +502,14 @@ impl Shard {
     }
 
     /// A new entry. There will be room for so many bytes more.
-    fn insert(&mut self, key: Key<'_>, value: &[u8], room: u64) -> Result<u32> {
+    fn insert(&mut self, key: Key<'_>, kind: Kind, value: &[u8], room: u64) -> Result<u32> {
         let slot = Slot {
             block: block(key, value),
             older: NONE,
             newer: NONE,
             hash: key.mark(),
             key_bytes: key.bytes.len() as u16,
+            kind,
             is_taken: true,
             ..Slot::default()
         };
@@ -400,6 +531,9 @@ impl Shard {
         Order::touch(slot);
         let (is_as_long, before) = (slot.value().len() == value.len(), slot.bytes());
         let room = if slot.timer == 0 { room } else { 0 };
+        if slot.kind != Kind::Bytes {
+            return self.replace_structure(key, at, value, room, now_ms);
+        }
         if self.share.has_room((value.len() as u64).saturating_sub(slot.value().len() as u64) + room) {
             if is_as_long {
                 slot.value_mut().copy_from_slice(value);
@@ -415,11 +549,32 @@ impl Shard {
         // Others make room for it, as for a new one: it is not to be among them.
         let expires_ms = self.found(at).expires_ms;
         self.remove(at);
-        let at = self.insert(key, value, TIMER_BYTES).inspect_err(|_| {
+        let at = self.insert(key, Kind::Bytes, value, TIMER_BYTES).inspect_err(|_| {
             if let Some(removed) = &mut self.removed {
                 removed.push(Removed { key: key.bytes.into(), why: Why::Evicted });
             }
         })?;
+        if expires_ms.is_some() {
+            self.set_timer(at, expires_ms, now_ms());
+        }
+        Ok(at)
+    }
+
+    /// Bytes where a structure was.
+    fn replace_structure(
+        &mut self,
+        key: Key<'_>,
+        at: u32,
+        value: &[u8],
+        room: u64,
+        now_ms: impl Fn() -> u64,
+    ) -> Result<u32> {
+        if !self.share.has_room((key.bytes.len() + value.len()) as u64 + room) && self.eviction == Eviction::None {
+            return Err(full());
+        }
+        let expires_ms = self.found(at).expires_ms;
+        self.remove(at);
+        let at = self.insert(key, Kind::Bytes, value, TIMER_BYTES)?;
         if expires_ms.is_some() {
             self.set_timer(at, expires_ms, now_ms());
         }
@@ -473,6 +628,9 @@ impl Shard {
         self.order.remove(&mut self.slots, at);
         let slot = self.slots.remove(at);
         self.share.use_less(slot.bytes());
+        if let Some((number, _)) = slot.structure() {
+            self.structures.remove(number);
+        }
         if slot.timer != 0 {
             self.expiry.drop_timer(slot.timer - 1);
         }
@@ -482,11 +640,23 @@ impl Shard {
         if self.table.is_empty() && self.slots.end() > KEPT_SLOTS_MAX {
             self.table = HashTable::new();
             self.slots.clear();
+            self.structures.clear();
             self.expiry.clear();
         }
     }
 
-    fn change(&mut self, at: u32) -> u64 {
+    fn insert_structure(&mut self, key: Key<'_>, structure: Structure) -> Result<u32> {
+        let (kind, bytes) = (structure.kind(), structure.bytes());
+        let number = self.structures.insert(Some(Box::new(structure)));
+        let mut value = [0; 12];
+        value[..4].copy_from_slice(&number.to_le_bytes());
+        value[4..].copy_from_slice(&bytes.to_le_bytes());
+        let at = self.insert(key, kind, &value, TIMER_BYTES).inspect_err(|_| drop(self.structures.remove(number)))?;
+        self.changed(at);
+        Ok(at)
+    }
+
+    fn changed(&mut self, at: u32) -> u64 {
         self.version += 1;
         self.slots[at].version = self.version;
         self.version
@@ -494,7 +664,9 @@ impl Shard {
 
     fn found(&self, at: u32) -> Found<'_> {
         let slot = &self.slots[at];
-        Found { key: slot.key(), value: slot.value(), version: slot.version, expires_ms: self.expires_ms(slot) }
+        let structure = slot.structure().and_then(|(number, _)| self.structures[number].as_deref());
+        let value = structure.map_or(Value::Bytes(slot.value()), Value::Structure);
+        Found { key: slot.key(), value, version: slot.version, expires_ms: self.expires_ms(slot) }
     }
 
     fn expires_ms(&self, slot: &Slot) -> Option<u64> {
@@ -533,6 +705,10 @@ fn check_size(key: Key<'_>, value_bytes: usize) -> Result<()> {
         return Err(Error::too_large(format!("a value of {value_bytes} bytes; at most {VALUE_BYTES_MAX}")));
     }
     Ok(())
+}
+
+fn wrong_kind(is: Kind, wanted: Kind) -> Error {
+    Error::invalid(format!("the key has a {}, not a {}", is.name(), wanted.name()))
 }
 
 fn full() -> Error {

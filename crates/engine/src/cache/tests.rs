@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::expiry::Expiry;
+use super::structures::{End, Hash, Kind, List, Set, Structure};
 use super::*;
 use crate::error::ErrorKind;
 
@@ -22,6 +23,10 @@ fn shard(eviction: Eviction, bytes_max: u64) -> (Shard, Arc<Budget>) {
 fn with<R>(number: u64, then: impl FnOnce(Key<'_>) -> R) -> R {
     let (bytes, hash) = key(number);
     then(Key { hash, bytes: &bytes })
+}
+
+fn bytes_of(found: Found<'_>) -> Vec<u8> {
+    found.value.bytes().expect("no structure").to_vec()
 }
 
 #[derive(Clone, Debug)]
@@ -161,7 +166,7 @@ proptest! {
                 }
                 Step::Get { key } => {
                     let found = with(key, |key| shard.get(key, || time).map(|found| Known {
-                        value: found.value.to_vec(),
+                        value: bytes_of(found),
                         version: found.version,
                         expires_ms: found.expires_ms,
                     }));
@@ -192,7 +197,7 @@ proptest! {
                 from = shard.scan(cursor, 7, now, |found| {
                     let key = u64::from_be_bytes(found.key.try_into().expect("8 bytes"));
                     let known = Known {
-                        value: found.value.to_vec(),
+                        value: bytes_of(found),
                         version: found.version,
                         expires_ms: found.expires_ms,
                     };
@@ -269,7 +274,7 @@ proptest! {
         shard.tell_removed(true);
         with(0, |key| shard.put(key, b"used", Expires::Never, Condition::Always, || 0)).expect("room");
         for (number, size) in sizes.iter().enumerate() {
-            let used = with(0, |key| shard.get(key, || 0).map(|found| found.value.to_vec()));
+            let used = with(0, |key| shard.get(key, || 0).map(|found| bytes_of(found)));
             prop_assert_eq!(used.as_deref(), Some(&b"used"[..]));
             let expires = if number % 2 == 0 { Expires::At(10_000) } else { Expires::Never };
             let stored = with(number as u64 + 1, |key| {
@@ -302,7 +307,7 @@ fn a_full_cache_that_evicts_nothing_refuses_and_keeps_what_it_has() {
     assert_eq!(put(number, 50).expect_err("full").kind, ErrorKind::Busy);
     assert_eq!(put(0, 500).expect_err("full").kind, ErrorKind::Busy);
     assert!(matches!(put(0, 50), Ok(Stored::Done { previous: Some(1), .. })));
-    assert_eq!(with(0, |key| shard.get(key, || 0).map(|found| found.value.len())), Some(50));
+    assert_eq!(with(0, |key| shard.get(key, || 0).map(|found| bytes_of(found).len())), Some(50));
     let deleted = with(1, |key| shard.delete(key, Condition::Always, || 0));
     assert!(matches!(deleted, Stored::Done { previous: Some(2), .. }));
     with(number, |key| shard.put(key, &[1; 50], Expires::Never, Condition::Always, || 0)).expect("room again");
@@ -338,7 +343,7 @@ fn an_entry_that_grows_where_there_is_no_room_is_not_what_makes_room() {
     }
     let last = 19;
     with(last, |key| shard.put(key, &[7; 900], Expires::Kept, Condition::IfPresent, || 0)).expect("room is made");
-    let found = with(last, |key| shard.get(key, || 0).map(|found| (found.value.len(), found.expires_ms)));
+    let found = with(last, |key| shard.get(key, || 0).map(|found| (bytes_of(found).len(), found.expires_ms)));
     assert_eq!(found, Some((900, Some(5000))));
     let too_large = with(last, |key| shard.put(key, &[7; 9000], Expires::Kept, Condition::Always, || 0));
     assert_eq!(too_large.expect_err("more than the cache").kind, ErrorKind::Busy);
@@ -354,4 +359,85 @@ fn numbers_are_read_as_they_are_written() {
     for text in ["", "-", "-0", "+1", "01", " 1", "1 ", "9223372036854775808", "-9223372036854775809", "1x", "0x1"] {
         assert_eq!(parse_number(text.as_bytes()), None, "{text}");
     }
+}
+
+#[test]
+fn structures_are_made_changed_counted_and_gone_when_they_are_empty() {
+    let (mut shard, budget) = shard(Eviction::None, 1 << 20);
+    let push = |shard: &mut Shard, number: u64, item: &[u8]| {
+        with(number, |key| {
+            shard.change(
+                key,
+                item.len() as u64,
+                || 0,
+                |list: &mut List| {
+                    list.push(End::Back, item);
+                    (true, list.len())
+                },
+            )
+        })
+    };
+    assert_eq!(push(&mut shard, 1, &[7; 1000]), Ok(1));
+    let small = shard.stats().bytes;
+    assert_eq!(push(&mut shard, 1, &[7; 5000]), Ok(2));
+    assert_eq!(shard.stats().bytes, small + 5000 + 24);
+    let version = with(1, |key| shard.peek(key, || 0).map(|found| found.version));
+    let nothing = with(1, |key| shard.change(key, 0, || 0, |list: &mut List| (false, list.len())));
+    assert_eq!((nothing, with(1, |key| shard.peek(key, || 0).map(|found| found.version))), (Ok(2), version));
+    // What is something else is refused, either way.
+    let as_a_set = with(1, |key| shard.change(key, 0, || 0, |set: &mut Set| (true, set.add(b"x"))));
+    assert_eq!(as_a_set.expect_err("a list").kind, ErrorKind::Invalid);
+    assert_eq!(with(1, |key| shard.add(key, 1, || 0)).expect_err("a list").kind, ErrorKind::Invalid);
+    with(2, |key| shard.put(key, b"bytes", Expires::At(100), Condition::Always, || 0)).expect("room");
+    assert_eq!(push(&mut shard, 2, b"x").expect_err("bytes").kind, ErrorKind::Invalid);
+    // Bytes take the place of a list, and keep its time where they shall.
+    with(1, |key| shard.set_expiry(key, Some(100), || 0));
+    with(1, |key| shard.put(key, b"now bytes", Expires::Kept, Condition::IfPresent, || 0)).expect("room");
+    let found = with(1, |key| shard.peek(key, || 0).map(|found| (bytes_of(found), found.expires_ms)));
+    assert_eq!(found, Some((b"now bytes".to_vec(), Some(100))));
+    // The last part takes the entry with it; one that changes nothing makes none.
+    push(&mut shard, 3, b"only").expect("room");
+    let popped = with(3, |key| {
+        shard.change(
+            key,
+            0,
+            || 0,
+            |list: &mut List| {
+                let popped = list.pop(End::Front);
+                (popped.is_some(), popped)
+            },
+        )
+    });
+    assert_eq!(popped.expect("a list").as_deref(), Some(&b"only"[..]));
+    assert_eq!(with(3, |key| shard.change(key, 0, || 0, |list: &mut List| (false, list.len()))), Ok(0));
+    assert_eq!(shard.stats().entries, 2);
+    // A full cache refuses what would make it larger, and whole values too.
+    assert_eq!(push(&mut shard, 4, &vec![0; 2 << 20]).expect_err("full").kind, ErrorKind::Busy);
+    let mut set = Set::default();
+    set.add(b"member");
+    let whole = |set: Set| Owned::Structure(Box::new(Structure::Set(set)));
+    with(2, |key| shard.put_owned(key, whole(set.clone()), Some(50), || 0)).expect("room");
+    let found = with(2, |key| shard.peek(key, || 0).map(|found| (found.value.kind(), found.expires_ms)));
+    assert_eq!(found, Some((Kind::Set, Some(50))));
+    assert_eq!(with(2, |key| shard.peek(key, || 50).map(|found| found.version)), None);
+    with(1, |key| shard.put_owned(key, whole(Set::default()), None, || 0)).expect("nothing");
+    assert_eq!((shard.stats().entries, shard.stats().bytes), (0, 0));
+    drop(shard);
+    assert_eq!(budget.taken(), 0);
+}
+
+#[test]
+fn structures_that_grow_in_a_cache_that_evicts_make_others_go() {
+    let (mut shard, _) = shard(Eviction::S3Fifo, 20_000);
+    for number in 0..2000u64 {
+        let grown = with(number % 7, |key| {
+            shard.change(key, 40, || 0, |hash: &mut Hash| (hash.set(&number.to_be_bytes(), &[1; 32]), hash.len()))
+        });
+        grown.expect("room is made");
+        // One step may be over by what it adds.
+        assert!(shard.stats().bytes <= 20_000 + 200, "{}", shard.stats().bytes);
+    }
+    assert!(shard.stats().evicted > 0);
+    let seen: Vec<_> = (0..20).filter_map(|number| shard.any_key(number, 0)).collect();
+    assert!(seen.iter().all(|key| key.len() == 8) && seen.len() == 20);
 }

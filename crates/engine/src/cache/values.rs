@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::structures::Kind;
 use super::{CacheName, Eviction, ShardStats};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub struct Change {
 pub enum ChangeKind {
     /// It is there with this value: found at the beginning, or put since.
     Put(Bytes),
+    /// The same of what is no bytes: a list, a hash and so on.
+    Changed(Kind),
     Deleted,
     Expired,
     Evicted,

@@ -205,6 +205,7 @@ fn change_line(change: &Change) -> String {
     let key = String::from_utf8_lossy(&change.key);
     match &change.kind {
         ChangeKind::Put(value) => format!("put\t{key}\t{}", String::from_utf8_lossy(value)),
+        ChangeKind::Changed(kind) => format!("changed\t{key}\t{}", kind.name()),
         ChangeKind::Flushed => "flushed".to_owned(),
         kind => format!("{}\t{key}", kind_name(kind)),
     }
@@ -213,6 +214,7 @@ fn change_line(change: &Change) -> String {
 fn kind_name(kind: &ChangeKind) -> &'static str {
     match kind {
         ChangeKind::Put(_) => "put",
+        ChangeKind::Changed(_) => "changed",
         ChangeKind::Deleted => "deleted",
         ChangeKind::Expired => "expired",
         ChangeKind::Evicted => "evicted",

@@ -1,6 +1,7 @@
 //! Caches as vectors.
 
 use bytes::Bytes;
+use engine::cache::structures::Kind;
 use engine::cache::{
     Added, CacheName, CacheSettings, CacheStatus, Change, ChangeKind, Condition, Eviction, ScanCursor, ShardStats,
     Stored, Ttl, WatchFrom, Watched,
@@ -82,6 +83,7 @@ pub fn responses() -> Vec<(&'static str, CacheResponse)> {
         change(ChangeKind::Expired, None),
         change(ChangeKind::Evicted, None),
         change(ChangeKind::Flushed, None),
+        change(ChangeKind::Changed(Kind::Sorted), None),
     ];
     let next = WatchFrom::Scan { cursor: ScanCursor(9), position: 1 << 40 };
     let entry = Entry { key: key(), value: value(None) };

@@ -1,0 +1,57 @@
+//! A hash: fields with values, in no order that means anything.
+
+use indexmap::IndexMap;
+
+use super::{INDEX_BYTES, PART_BYTES};
+
+#[derive(Clone, Debug, Default)]
+pub struct Hash {
+    fields: IndexMap<Box<[u8]>, Box<[u8]>, foldhash::fast::RandomState>,
+    bytes: u64,
+}
+
+impl Hash {
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes + (2 * PART_BYTES + INDEX_BYTES) * self.fields.len() as u64
+    }
+
+    pub fn get(&self, field: &[u8]) -> Option<&[u8]> {
+        self.fields.get(field).map(|value| &**value)
+    }
+
+    /// The field in a place. Places below one that was removed keep what they have.
+    pub fn at(&self, place: usize) -> Option<(&[u8], &[u8])> {
+        self.fields.get_index(place).map(|(field, value)| (&**field, &**value))
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+        self.fields.iter().map(|(field, value)| (&**field, &**value))
+    }
+
+    /// Whether the field is new.
+    pub fn set(&mut self, field: &[u8], value: &[u8]) -> bool {
+        self.bytes += value.len() as u64;
+        if let Some(there) = self.fields.get_mut(field) {
+            self.bytes -= there.len() as u64;
+            *there = value.into();
+            return false;
+        }
+        self.bytes += field.len() as u64;
+        self.fields.insert(field.into(), value.into());
+        true
+    }
+
+    pub fn remove(&mut self, field: &[u8]) -> Option<Box<[u8]>> {
+        let (field, value) = self.fields.swap_remove_entry(field)?;
+        self.bytes -= (field.len() + value.len()) as u64;
+        Some(value)
+    }
+}

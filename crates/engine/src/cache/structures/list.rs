@@ -1,0 +1,116 @@
+//! A list: its ends are cheap to reach, its middle is moved.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::PART_BYTES;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct List {
+    items: VecDeque<Box<[u8]>>,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Front,
+    Back,
+}
+
+impl List {
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes + PART_BYTES * self.items.len() as u64
+    }
+
+    pub fn get(&self, place: usize) -> Option<&[u8]> {
+        self.items.get(place).map(|item| &**item)
+    }
+
+    pub fn range(&self, range: Range<usize>) -> impl DoubleEndedIterator<Item = &[u8]> + ExactSizeIterator {
+        self.items.range(range).map(|item| &**item)
+    }
+
+    pub fn push(&mut self, end: End, item: &[u8]) {
+        self.bytes += item.len() as u64;
+        match end {
+            End::Front => self.items.push_front(item.into()),
+            End::Back => self.items.push_back(item.into()),
+        }
+    }
+
+    pub fn pop(&mut self, end: End) -> Option<Box<[u8]>> {
+        let item = match end {
+            End::Front => self.items.pop_front(),
+            End::Back => self.items.pop_back(),
+        }?;
+        self.bytes -= item.len() as u64;
+        self.shrink();
+        Some(item)
+    }
+
+    /// Another item in a place that there is.
+    pub fn set(&mut self, place: usize, item: &[u8]) {
+        if let Some(there) = self.items.get_mut(place) {
+            self.bytes = self.bytes + item.len() as u64 - there.len() as u64;
+            *there = item.into();
+        }
+    }
+
+    /// An item before the one in this place.
+    pub fn insert(&mut self, place: usize, item: &[u8]) {
+        self.bytes += item.len() as u64;
+        self.items.insert(place.min(self.items.len()), item.into());
+    }
+
+    /// The place of an item, the first one there is.
+    pub fn position(&self, item: &[u8]) -> Option<usize> {
+        self.items.iter().position(|there| **there == *item)
+    }
+
+    /// Only what is in these places stays.
+    pub fn keep(&mut self, range: Range<usize>) {
+        self.items.truncate(range.end);
+        drop(self.items.drain(..range.start.min(self.items.len())));
+        self.bytes = self.items.iter().map(|item| item.len() as u64).sum();
+        self.shrink();
+    }
+
+    /// Removes so many of an item, from the front or from the back; all where it is 0. How many there were.
+    pub fn remove(&mut self, item: &[u8], from: End, max: usize) -> usize {
+        let max = if max == 0 { usize::MAX } else { max };
+        let places = (0..self.items.len()).filter(|place| *self.items[*place] == *item);
+        let gone: Vec<usize> = match from {
+            End::Front => places.take(max).collect(),
+            End::Back => places.rev().take(max).collect(),
+        };
+        if !gone.is_empty() {
+            let (mut place, is_gone) = (0, |place| gone.binary_search(&place).is_ok());
+            let is_gone_from_back = |place: usize| gone.binary_search_by(|there| place.cmp(there)).is_ok();
+            self.items.retain(|_| {
+                place += 1;
+                match from {
+                    End::Front => !is_gone(place - 1),
+                    End::Back => !is_gone_from_back(place - 1),
+                }
+            });
+            self.bytes -= (gone.len() * item.len()) as u64;
+            self.shrink();
+        }
+        gone.len()
+    }
+
+    /// Gives back most of what a list took that was longer once.
+    fn shrink(&mut self) {
+        if self.items.capacity() > 64 && self.items.len() < self.items.capacity() / 8 {
+            self.items.shrink_to(self.items.len() * 2);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A set: members, in no order that means anything.
+
+use indexmap::IndexSet;
+
+use super::{INDEX_BYTES, PART_BYTES};
+
+#[derive(Clone, Debug, Default)]
+pub struct Set {
+    members: IndexSet<Box<[u8]>, foldhash::fast::RandomState>,
+    bytes: u64,
+}
+
+impl Set {
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes + (PART_BYTES + INDEX_BYTES) * self.members.len() as u64
+    }
+
+    pub fn contains(&self, member: &[u8]) -> bool {
+        self.members.contains(member)
+    }
+
+    /// The member in a place. Places below one that was removed keep what they have.
+    pub fn at(&self, place: usize) -> Option<&[u8]> {
+        self.members.get_index(place).map(|member| &**member)
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.members.iter().map(|member| &**member)
+    }
+
+    /// Whether it is new.
+    pub fn add(&mut self, member: &[u8]) -> bool {
+        if self.members.contains(member) {
+            return false;
+        }
+        self.bytes += member.len() as u64;
+        self.members.insert(member.into())
+    }
+
+    /// Whether it was there.
+    pub fn remove(&mut self, member: &[u8]) -> bool {
+        let is_there = self.members.swap_remove(member);
+        if is_there {
+            self.bytes -= member.len() as u64;
+        }
+        is_there
+    }
+}

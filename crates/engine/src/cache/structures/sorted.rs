@@ -1,0 +1,212 @@
+//! A sorted set: members with scores, in the order of their scores, and of their bytes where those are equal.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use super::{INDEX_BYTES, PART_BYTES};
+
+/// Members of one run. Runs are split when they are longer, so that a new member moves no more than this.
+const RUN_MAX: usize = 256;
+
+/// A score: any number but NaN. Zero has no sign here.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Score(f64);
+
+impl Score {
+    pub fn new(score: f64) -> Option<Self> {
+        // What is added to 0 has its sign, and -0 is 0 then.
+        (!score.is_nan()).then_some(Self(score + 0.0))
+    }
+
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl PartialEq for Score {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Score {}
+
+impl PartialOrd for Score {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Score {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// An end of a range of scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    pub score: Score,
+    pub is_exclusive: bool,
+}
+
+/// An end of a range of members whose scores are all equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LexBound<'a> {
+    First,
+    Last,
+    Inclusive(&'a [u8]),
+    Exclusive(&'a [u8]),
+}
+
+type Entry = (Score, Arc<[u8]>);
+
+#[derive(Clone, Debug, Default)]
+pub struct Sorted {
+    scores: IndexMap<Arc<[u8]>, Score, foldhash::fast::RandomState>,
+    /// All members in their order, in runs of which none is empty.
+    runs: Vec<Vec<Entry>>,
+    bytes: u64,
+}
+
+impl Sorted {
+    pub fn len(&self) -> usize {
+        self.scores.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.scores.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        // A member is there once, with two counts of who has it, and two pointers lead to it.
+        self.bytes + (2 * PART_BYTES + 2 * INDEX_BYTES) * self.scores.len() as u64
+    }
+
+    pub fn score(&self, member: &[u8]) -> Option<Score> {
+        self.scores.get(member).copied()
+    }
+
+    /// The member in a place of no order. Places below one that was removed keep what they have.
+    pub fn at(&self, place: usize) -> Option<(&[u8], Score)> {
+        self.scores.get_index(place).map(|(member, score)| (&**member, *score))
+    }
+
+    /// Members in their order, from one rank to another.
+    pub fn range(&self, ranks: Range<usize>) -> impl Iterator<Item = (&[u8], Score)> {
+        let (mut run, mut at) = self.place_of(ranks.start);
+        (0..ranks.len()).map_while(move |_| {
+            if at == self.runs.get(run)?.len() {
+                (run, at) = (run + 1, 0);
+            }
+            let (score, member) = self.runs.get(run)?.get(at)?;
+            at += 1;
+            Some((&**member, *score))
+        })
+    }
+
+    /// How many members are before this one.
+    pub fn rank(&self, member: &[u8]) -> Option<usize> {
+        let score = self.score(member)?;
+        Some(self.count_before(|entry| (entry.0, &*entry.1) < (score, member)))
+    }
+
+    /// The ranks of the members with these scores.
+    pub fn ranks(&self, min: Bound, max: Bound) -> Range<usize> {
+        let below = |entry: &Entry| entry.0 < min.score || min.is_exclusive && entry.0 == min.score;
+        let not_above = |entry: &Entry| entry.0 < max.score || !max.is_exclusive && entry.0 == max.score;
+        let (start, end) = (self.count_before(below), self.count_before(not_above));
+        start..end.max(start)
+    }
+
+    /// The ranks of the members between these, where all scores are equal.
+    pub fn lex_ranks(&self, min: LexBound<'_>, max: LexBound<'_>) -> Range<usize> {
+        let start = match min {
+            LexBound::First => 0,
+            LexBound::Last => self.len(),
+            LexBound::Inclusive(member) => self.count_before(|entry| &*entry.1 < member),
+            LexBound::Exclusive(member) => self.count_before(|entry| &*entry.1 <= member),
+        };
+        let end = match max {
+            LexBound::First => 0,
+            LexBound::Last => self.len(),
+            LexBound::Inclusive(member) => self.count_before(|entry| &*entry.1 <= member),
+            LexBound::Exclusive(member) => self.count_before(|entry| &*entry.1 < member),
+        };
+        start..end.max(start)
+    }
+
+    /// The score that the member had.
+    pub fn set(&mut self, member: &[u8], score: Score) -> Option<Score> {
+        let Some(before) = self.scores.get_mut(member) else {
+            let member: Arc<[u8]> = member.into();
+            self.bytes += member.len() as u64;
+            self.scores.insert(member.clone(), score);
+            self.insert((score, member));
+            return None;
+        };
+        let before = std::mem::replace(before, score);
+        if before != score
+            && let Some((_, member)) = self.take(before, member)
+        {
+            self.insert((score, member));
+        }
+        Some(before)
+    }
+
+    /// The score that the member had.
+    pub fn remove(&mut self, member: &[u8]) -> Option<Score> {
+        let score = self.scores.swap_remove(member)?;
+        self.take(score, member);
+        self.bytes -= member.len() as u64;
+        Some(score)
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let run = self.runs.partition_point(|run| run.last().is_some_and(|last| *last < entry));
+        // Behind all others: into the last run.
+        let run = run.min(self.runs.len().saturating_sub(1));
+        let Some(there) = self.runs.get_mut(run) else {
+            self.runs.push(vec![entry]);
+            return;
+        };
+        let at = there.partition_point(|other| *other < entry);
+        there.insert(at, entry);
+        if there.len() > RUN_MAX {
+            let rest = there.split_off(there.len() / 2);
+            self.runs.insert(run + 1, rest);
+        }
+    }
+
+    fn take(&mut self, score: Score, member: &[u8]) -> Option<Entry> {
+        let is_before = |entry: &Entry| (entry.0, &*entry.1) < (score, member);
+        let run = self.runs.partition_point(|run| run.last().is_some_and(is_before));
+        let there = self.runs.get_mut(run)?;
+        let at = there.partition_point(is_before);
+        let entry = (at < there.len()).then(|| there.remove(at));
+        if there.is_empty() {
+            self.runs.remove(run);
+        }
+        entry
+    }
+
+    fn count_before(&self, is_before: impl Fn(&Entry) -> bool) -> usize {
+        let run = self.runs.partition_point(|run| run.last().is_some_and(&is_before));
+        let whole: usize = self.runs[..run].iter().map(Vec::len).sum();
+        whole + self.runs.get(run).map_or(0, |run| run.partition_point(&is_before))
+    }
+
+    fn place_of(&self, rank: usize) -> (usize, usize) {
+        let mut left = rank;
+        for (at, run) in self.runs.iter().enumerate() {
+            if left < run.len() {
+                return (at, left);
+            }
+            left -= run.len();
+        }
+        (self.runs.len(), 0)
+    }
+}
