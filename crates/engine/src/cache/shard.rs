@@ -438,6 +438,11 @@ impl Shard {
         (until < end).then_some(Cursor(until))
     }
 
+    /// How many places a scan looks at in all.
+    pub fn places(&self) -> u32 {
+        self.slots.end()
+    }
+
     /// Makes room for others by removing the entry that goes first here. Whether there was one.
     pub fn evict_one(&mut self) -> bool {
         let first = match self.eviction {

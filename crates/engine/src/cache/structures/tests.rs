@@ -111,7 +111,8 @@ proptest! {
         let (mut sorted, mut scores) = (Sorted::default(), BTreeMap::<Vec<u8>, Score>::new());
         let mut order = BTreeSet::<(Score, Vec<u8>)>::new();
         for (what, number, score) in steps {
-            let (member, score) = (number.to_string().into_bytes(), Score::new(f64::from(score) / 2.0).expect("a number"));
+            let member = number.to_string().into_bytes();
+            let score = Score::new(f64::from(score) / 2.0).expect("a number");
             if what == 0 {
                 let before = scores.remove(&member);
                 if let Some(before) = before {
@@ -149,15 +150,19 @@ proptest! {
     }
 
     #[test]
-    fn members_with_one_score_are_in_the_order_of_their_bytes(members in proptest::collection::hash_set(0u16..900, 1..600)) {
+    fn members_with_one_score_are_in_the_order_of_their_bytes(
+        members in proptest::collection::hash_set(0u16..900, 1..600)
+    ) {
         let mut sorted = Sorted::default();
         let names: BTreeSet<Vec<u8>> = members.iter().map(|number| number.to_string().into_bytes()).collect();
         for name in &names {
             sorted.set(name, Score::default());
         }
         let (low, high) = (&b"3"[..], &b"62"[..]);
-        let between = |min, max| sorted.range(sorted.lex_ranks(min, max)).map(|(name, _)| name.to_vec()).collect::<Vec<_>>();
-        let expect = |range: (std::ops::Bound<Vec<u8>>, std::ops::Bound<Vec<u8>>)| names.range(range).cloned().collect::<Vec<_>>();
+        type End = std::ops::Bound<Vec<u8>>;
+        let name = |(name, _): (&[u8], Score)| name.to_vec();
+        let between = |min, max| sorted.range(sorted.lex_ranks(min, max)).map(name).collect::<Vec<_>>();
+        let expect = |range: (End, End)| names.range(range).cloned().collect::<Vec<_>>();
         use std::ops::Bound::{Excluded, Included, Unbounded};
         prop_assert_eq!(between(LexBound::First, LexBound::Last), expect((Unbounded, Unbounded)));
         prop_assert_eq!(
