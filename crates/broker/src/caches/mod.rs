@@ -1,7 +1,7 @@
 //! Caches: named, made when they are first used, each a view that many threads share.
 //!
 //! A cache is cut into shards by the hash of the key ([`engine::cache::Shard`]), each behind a lock that is held for
-//! one change. What is watched is also written down in the order in which it came ([`watch`]).
+//! one change. What is watched is also written down in the order in which it came (`watch.rs`).
 
 mod watch;
 

@@ -1,7 +1,7 @@
 //! Caches: the latest value of each key, for as long as it is to be kept and there is room.
 //!
 //! A cache is cut into shards by the hash of the key. [`Shard`] is the state machine of one: a table of entries, when
-//! they expire ([`expiry`]), and which goes when there is no room ([`evict`]). All shards take their bytes from one
+//! they expire (`expiry.rs`), and which goes when there is no room (`evict.rs`). All shards take their bytes from one
 //! [`Budget`].
 
 mod budget;
