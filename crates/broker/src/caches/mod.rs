@@ -10,7 +10,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub struct Caches {
     by_id: RwLock<HashMap<u64, Arc<Cache>>>,
     budget: Arc<Budget>,
     hasher: foldhash::quality::RandomState,
+    /// What is written down for watchers, of all caches together.
+    watched_bytes: Arc<AtomicUsize>,
     /// Where the newest cache began to count its changes.
     origin: Mutex<u64>,
 }
@@ -71,6 +73,7 @@ impl Caches {
             by_id: RwLock::default(),
             budget: Arc::new(Budget::new(bytes_max, None)),
             hasher: foldhash::quality::RandomState::default(),
+            watched_bytes: Arc::default(),
             origin: Mutex::new(0),
         }
     }
@@ -168,6 +171,8 @@ impl Broker {
         out.gauge("thalweg_caches", "Caches", all.len() as u64)?;
         out.gauge("thalweg_cache_memory_bytes", "Bytes that caches have taken together", budget.taken())?;
         out.gauge("thalweg_cache_memory_bytes_max", "Bytes that caches may take together", budget.max())?;
+        let watched = self.caches().watched_bytes.load(Ordering::Relaxed);
+        out.gauge("thalweg_cache_watch_bytes", "Bytes of changes that are kept for watchers", watched as u64)?;
         out.gauges("thalweg_cache_entries", "Entries of a cache", "cache", &rows(|stats| stats.entries))?;
         out.gauges("thalweg_cache_bytes", "Bytes that a cache holds", "cache", &rows(|stats| stats.bytes))?;
         out.counters("thalweg_cache_hits", "Gets that found an entry", "cache", &rows(|stats| stats.hits))?;
@@ -195,7 +200,7 @@ impl Cache {
             name,
             settings,
             hasher: caches.hasher.clone(),
-            changes: Changes::new(id),
+            changes: Changes::new(id, caches.watched_bytes.clone()),
             is_deleted: AtomicBool::new(false),
             budget,
         }

@@ -211,6 +211,8 @@ async fn who_is_too_far_behind_begins_anew() {
     for number in 0..70_000 {
         put(&cache, &format!("{}", number % 100), "x");
     }
+    let kept = || broker.caches().watched_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(kept() > 65_536 * 96 && kept() < 65_537 * 110, "{}", kept());
     mirror.catch_up(&cache, "").await;
     assert_eq!((mirror.resets, mirror.entries.len()), (1, 100));
     // A position of another time, or of no time.
@@ -225,6 +227,9 @@ async fn who_is_too_far_behind_begins_anew() {
     assert_eq!(over.expect_err("deleted").kind, ErrorKind::NotFound);
     mirror.look(&broker.cache("c").expect("made"), "", 1000, WAIT).await;
     assert_eq!((mirror.resets, mirror.entries.len()), (5, 0));
+    // What was kept of the cache that is gone goes with it.
+    drop(cache);
+    assert_eq!(kept(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

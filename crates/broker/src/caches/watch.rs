@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -18,6 +18,8 @@ use crate::timers::now_ms;
 /// What is written down: whoever is further behind begins anew.
 const CHANGES_MAX: usize = 65_536;
 const CHANGES_BYTES_MAX: usize = 16 << 20;
+/// The same of all caches together: whoever writes down more lets go of its own oldest.
+const CHANGES_TOTAL_BYTES_MAX: usize = 256 << 20;
 /// What a change takes beside its key and value.
 const CHANGE_BYTES: usize = 96;
 /// How long a watcher may be away and find all that happened meanwhile.
@@ -31,6 +33,8 @@ pub(super) struct Changes {
     switch: Mutex<()>,
     log: Mutex<Log>,
     news: Notify,
+    /// What all caches have written down.
+    total_bytes: Arc<AtomicUsize>,
 }
 
 struct Log {
@@ -45,9 +49,15 @@ struct Log {
 
 impl Changes {
     /// No watcher of an earlier cache of this name has come as far as this position.
-    pub(super) fn new(position: u64) -> Self {
+    pub(super) fn new(position: u64, total_bytes: Arc<AtomicUsize>) -> Self {
         let log = Log { changes: VecDeque::new(), start: position, bytes: 0, watched: None, is_over: false };
-        Self { is_watched: AtomicBool::new(false), switch: Mutex::default(), log: Mutex::new(log), news: Notify::new() }
+        Self {
+            is_watched: AtomicBool::new(false),
+            switch: Mutex::default(),
+            log: Mutex::new(log),
+            news: Notify::new(),
+            total_bytes,
+        }
     }
 
     /// The value of a key is another now. What went by itself went before that, this entry's predecessor maybe.
@@ -102,16 +112,30 @@ impl Changes {
 
     fn push(&self, change: Change) {
         let mut log = self.log.lock();
-        log.bytes += bytes_of(&change);
+        let bytes = bytes_of(&change);
+        log.bytes += bytes;
+        self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
         log.changes.push_back(Arc::new(change));
-        while log.changes.len() > CHANGES_MAX || log.bytes > CHANGES_BYTES_MAX {
-            if let Some(change) = log.changes.pop_front() {
-                log.bytes -= bytes_of(&change);
-                log.start += 1;
-            }
+        while log.changes.len() > CHANGES_MAX
+            || log.bytes > CHANGES_BYTES_MAX
+            || self.total_bytes.load(Ordering::Relaxed) > CHANGES_TOTAL_BYTES_MAX
+        {
+            let Some(change) = log.changes.pop_front() else {
+                break;
+            };
+            let bytes = bytes_of(&change);
+            log.bytes -= bytes;
+            log.start += 1;
+            self.total_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
         drop(log);
         self.news.notify_waiters();
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        self.total_bytes.fetch_sub(self.log.get_mut().bytes, Ordering::Relaxed);
     }
 }
 
@@ -199,7 +223,7 @@ impl Cache {
     /// Nothing is written down any more once nobody has looked for long enough.
     pub(super) fn forget_unwatched(&self) {
         let _switch = self.changes.switch.lock();
-        if !self.changes.is_watched() || !self.changes.log.lock().forget_unwatched() {
+        if !self.changes.is_watched() || !self.changes.log.lock().forget_unwatched(&self.changes.total_bytes) {
             return;
         }
         self.changes.is_watched.store(false, Ordering::Relaxed);
@@ -222,12 +246,13 @@ impl Cache {
 }
 
 impl Log {
-    fn forget_unwatched(&mut self) -> bool {
+    fn forget_unwatched(&mut self, total_bytes: &AtomicUsize) -> bool {
         if self.watched.is_some_and(|at| at.elapsed() < AWAY_MAX) {
             return false;
         }
         // Nobody goes on from here: there is a hole behind it.
         self.start += self.changes.len() as u64 + 1;
+        total_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         (self.changes, self.bytes) = (VecDeque::new(), 0);
         true
     }

@@ -105,13 +105,15 @@ fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
     let (mut bytes, mut values) = (0, Vec::with_capacity(keys.len()));
     for key in keys {
         let value = cache.get(key, |found| found.map(value).transpose())?;
-        bytes += value.as_ref().map_or(0, |value| value.value.len());
-        if bytes > ANSWER_BYTES_MAX && values.len() > 1 {
+        let more = value.as_ref().map_or(0, |value| value.value.len());
+        // One that is larger is given out where it is alone.
+        if bytes > 0 && more > 0 && bytes + more > ANSWER_BYTES_MAX {
             return Err(Error::too_large(format!(
                 "the values of {} keys are more than {ANSWER_BYTES_MAX} bytes: ask for fewer at once",
                 keys.len()
             )));
         }
+        bytes += more;
         values.push(value);
     }
     Ok(CacheResponse::MultiGot(values))

@@ -1,5 +1,6 @@
 //! What is said on the command line about caches.
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use thalweg::config::parse_bytes;
 
@@ -87,7 +88,7 @@ pub enum Cache {
         #[arg(long)]
         changes: bool,
         /// Stop after so many
-        #[arg(long, short = 'n', value_name = "N")]
+        #[arg(long, short = 'n', value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
         max: Option<u64>,
     },
     /// Remove all entries

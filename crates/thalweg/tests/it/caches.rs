@@ -217,6 +217,18 @@ async fn what_is_too_large_or_is_not_there_is_refused_and_the_connection_goes_on
     }
     let many = cache.multi_get(["0", "1", "2"]).await;
     assert_eq!(many.expect_err("more than an answer").kind, ErrorKind::TooLarge);
+    let pair = cache.multi_get(["0", "none", "1"]).await;
+    assert_eq!(pair.expect_err("more than an answer").kind, ErrorKind::TooLarge);
+    // Two of the largest are more than any frame.
+    for key in ["large", "as large"] {
+        cache.put(key, vec![1; 8 << 20]).await.expect("put");
+    }
+    assert_eq!(cache.multi_get(["large", "as large"]).await.expect_err("two").kind, ErrorKind::TooLarge);
+    let alone = cache.multi_get(["none", "large", "none"]).await.expect("one may be as large as it is");
+    assert_eq!(alone.iter().flatten().map(|found| found.value.len()).collect::<Vec<_>>(), [8 << 20]);
+    for key in ["large", "as large"] {
+        assert!(cache.delete(key).await.expect("answered"));
+    }
     let keys = (0..10_001).map(|number| number.to_string());
     assert_eq!(cache.multi_get(keys).await.expect_err("too many").kind, ErrorKind::TooLarge);
     assert_eq!(client.cache("no name").get("k").await.expect_err("no name").kind, ErrorKind::Invalid);
@@ -270,6 +282,7 @@ fn the_command_line_has_a_word_for_everything() {
     on(&server, ["cache", "touch", "c", "n"]).failed(FAILED);
     assert!(on(&server, ["cache", "create", "c", "--eviction", "lru"]).failed(USAGE).contains("s3-fifo"));
     on(&server, ["cache", "put", "c", "k", "v", "--ttl", "soon"]).failed(USAGE);
+    on(&server, ["cache", "watch", "c", "-n", "0"]).failed(USAGE);
 }
 
 /// Whoever waits for changes holds nothing up on its connection, and too many who wait are told.
