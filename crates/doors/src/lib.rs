@@ -7,5 +7,7 @@ pub mod kafka;
 pub mod native;
 #[cfg(feature = "pubsub")]
 pub mod pubsub;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqs")]
 pub mod sqs;

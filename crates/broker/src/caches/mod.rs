@@ -3,6 +3,8 @@
 //! A cache is cut into shards by the hash of the key ([`engine::cache::Shard`]), each behind a lock that is held for
 //! one change. What is watched is also written down in the order in which it came (`watch.rs`).
 
+mod locked;
+mod wait;
 mod watch;
 
 #[cfg(test)]
@@ -24,6 +26,9 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use crate::broker::Broker;
 use crate::metrics::Exposition;
 use crate::timers::now_ms;
+pub use locked::{Locked, Taken};
+use wait::Waiters;
+pub use wait::{Attempt, Waiting};
 use watch::Changes;
 
 /// Shards of a cache. Two threads meet at one of them seldom.
@@ -59,6 +64,7 @@ pub struct Cache {
     hasher: foldhash::quality::RandomState,
     shards: Box<[Padded]>,
     changes: Changes,
+    waiters: Waiters,
     is_deleted: AtomicBool,
 }
 
@@ -147,6 +153,15 @@ impl Broker {
         (caches.iter().take(count_max).map(|cache| cache.status()).collect(), is_last)
     }
 
+    /// Bytes that caches have taken together, and that they may take.
+    pub fn cache_bytes(&self) -> u64 {
+        self.caches().budget.taken()
+    }
+
+    pub fn cache_bytes_max(&self) -> u64 {
+        self.caches().budget.max()
+    }
+
     fn make_cache(&self, name: CacheName, settings: CacheSettings) -> Result<Arc<Cache>> {
         let caches = self.caches();
         let mut by_name = caches.by_name.write();
@@ -173,6 +188,9 @@ impl Broker {
         out.gauge("thalweg_cache_memory_bytes_max", "Bytes that caches may take together", budget.max())?;
         let watched = self.caches().watched_bytes.load(Ordering::Relaxed);
         out.gauge("thalweg_cache_watch_bytes", "Bytes of changes that are kept for watchers", watched as u64)?;
+        let waiting: Vec<_> =
+            self.caches().all().iter().map(|cache| (cache.name.to_string(), cache.waiting() as u64)).collect();
+        out.gauges("thalweg_cache_waiting", "Who waits for a key of a cache", "cache", &waiting)?;
         out.gauges("thalweg_cache_entries", "Entries of a cache", "cache", &rows(|stats| stats.entries))?;
         out.gauges("thalweg_cache_bytes", "Bytes that a cache holds", "cache", &rows(|stats| stats.bytes))?;
         out.counters("thalweg_cache_hits", "Gets that found an entry", "cache", &rows(|stats| stats.hits))?;
@@ -201,6 +219,7 @@ impl Cache {
             settings,
             hasher: caches.hasher.clone(),
             changes: Changes::new(id, caches.watched_bytes.clone()),
+            waiters: Waiters::default(),
             is_deleted: AtomicBool::new(false),
             budget,
         }
@@ -398,7 +417,11 @@ impl Cache {
     }
 
     fn shard(&self, key: Key<'_>) -> MutexGuard<'_, Shard> {
-        self.shards[key.hash as usize % self.shards.len()].0.lock()
+        self.shards[self.shard_of(key)].0.lock()
+    }
+
+    fn shard_of(&self, key: Key<'_>) -> usize {
+        key.hash as usize % self.shards.len()
     }
 }
 

@@ -387,6 +387,22 @@ impl Shard {
         Ok(())
     }
 
+    /// Sees to it that there is room for so many bytes more, by others that go where they may.
+    pub fn reserve(&mut self, bytes: u64) -> Result<()> {
+        self.make_room(bytes + ENTRY_BYTES + TIMER_BYTES)
+    }
+
+    /// What an entry takes.
+    pub fn bytes_of(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) -> Option<u64> {
+        let at = self.find(key, now_ms)?;
+        Some(self.slots[at].bytes())
+    }
+
+    /// The last change.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
     /// A key that is there, whichever: another one for each number.
     pub fn any_key(&self, number: u64, now_ms: u64) -> Option<&[u8]> {
         let end = u64::from(self.slots.end());

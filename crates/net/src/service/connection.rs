@@ -35,6 +35,8 @@ use crate::telemetry::{self, Lap};
 const FLUSH_BYTES: usize = 64 << 10;
 /// What one turn reads, answers and writes at most so many times. Then others have theirs, whatever is left to do.
 const ROUNDS_MAX: usize = 16;
+/// What is read ahead of a request that is given up when the peer is gone, so that it is seen to go.
+const AHEAD_BYTES_MAX: usize = 4 << 10;
 /// From this on the rest of a frame is read straight into the connection's own buffer.
 const LARGE_REST_BYTES: usize = 16 << 10;
 
@@ -347,6 +349,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             if !self.may_handle(cx, &scratch.out) {
                 self.is_held_up = true;
+                if self.pending.as_ref().is_some_and(|pending| pending.is_blocked()) {
+                    self.read_ahead(cx, scratch, now)?;
+                }
                 break Work::Done;
             }
             if std::mem::take(&mut self.is_held_up) {
@@ -436,6 +441,29 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 return Ok(Read::Own);
             }
         }
+    }
+
+    /// Reads a little of what will be handled later, to see whether the peer is still there.
+    fn read_ahead(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<(), End> {
+        while self.rest.len() < AHEAD_BYTES_MAX {
+            let before = self.rest.len();
+            let (buf, ..) = scratch.split(AHEAD_BYTES_MAX);
+            let mut buf = ReadBuf::new(&mut buf[before..AHEAD_BYTES_MAX]);
+            match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
+                Poll::Ready(read) => read?,
+                Poll::Pending => return Ok(()),
+            }
+            let read = buf.filled().len();
+            if read == 0 {
+                return Err(End::Gone(io::ErrorKind::UnexpectedEof.into()));
+            }
+            (self.active, scratch.batch.bytes_read) = (now, scratch.batch.bytes_read + read as u64);
+            let (buf, ..) = scratch.split(before + read);
+            buf[..before].copy_from_slice(&self.rest.bytes);
+            let bytes = &buf[..before + read];
+            self.rest.keep(cx, bytes, &Self::memory(&self.live, now))?;
+        }
+        Ok(())
     }
 
     /// Where `rest` has its memory from.
@@ -586,6 +614,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         turn: &mut Turn<'_>,
     ) -> Option<u64> {
         turn.batch.started += 1;
+        let is_blocked = matches!(reply, Reply::Blocked(_));
         let (later, is_alone) = match reply {
             Reply::Now(response) => {
                 self.respond(tag, response, turn);
@@ -598,12 +627,16 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 return None;
             }
             Reply::Later(later) => (later, false),
-            Reply::Alone(later) => (later, true),
+            Reply::Alone(later) | Reply::Blocked(later) => (later, true),
         };
         let due = turn.now.saturating_add(self.live.ticks.handler);
         self.pending_due = self.pending_due.min(due);
         let pending = self.pending.get_or_insert_default();
-        Some(pending.push(Begun { tag, due, at: turn.at, _permit: permit }, later, is_alone))
+        let number = pending.push(Begun { tag, due, at: turn.at, _permit: permit }, later, is_alone);
+        if is_blocked {
+            pending.block();
+        }
+        Some(number)
     }
 
     /// Answers at once, unless another request has to be answered before.

@@ -140,6 +140,7 @@ impl<H, F> MappedResponse<H, F> {
             Reply::Last(response) => Reply::Last((self.map)(response)),
             Reply::Later(later) => Reply::Later(later.map(self.map.clone())),
             Reply::Alone(later) => Reply::Alone(later.map(self.map.clone())),
+            Reply::Blocked(later) => Reply::Blocked(later.map(self.map.clone())),
         }
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct Pending<P: Protocol, H: Handler<P>> {
     ready: VecDeque<Answer<P>>,
     /// The request that has to be over before another is handled.
     alone: Option<u64>,
+    /// Whether that one is given up when the peer is gone.
+    is_blocked: bool,
     /// Requests of which nobody was told that they are done. Those that panicked are among them.
     unfinished: u64,
 }
@@ -88,6 +90,7 @@ impl<P: Protocol, H: Handler<P>> Default for Pending<P, H> {
             next: 0,
             ready: VecDeque::new(),
             alone: None,
+            is_blocked: false,
             unfinished: 0,
         }
     }
@@ -113,13 +116,23 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         self.alone.is_some()
     }
 
+    /// Whether a request runs that is given up when the peer is gone.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_alone() && self.is_blocked
+    }
+
+    /// The request that runs alone is given up when the peer is gone.
+    pub(super) fn block(&mut self) {
+        self.is_blocked = true;
+    }
+
     /// Returns its number.
     pub(super) fn push(&mut self, begun: Begun<P>, later: H::Later, is_alone: bool) -> u64 {
         let number = self.next;
         self.next += 1;
         self.unfinished += 1;
         if is_alone {
-            self.alone = Some(number);
+            (self.alone, self.is_blocked) = (Some(number), false);
         }
         if P::ORDER == Order::Request {
             self.places.push_back(Place::Running);

@@ -129,6 +129,8 @@ pub enum Reply<R, L> {
     Later(L),
     /// The same, and nothing more of this stream is handled before it is over.
     Alone(L),
+    /// The same, for what may wait long: given up when the peer closes its end, as nobody is left then who waits.
+    Blocked(L),
     /// Answered now; nothing more is read and the stream is closed.
     Last(R),
 }

@@ -90,6 +90,8 @@ impl Structure {
 /// One of the structures, as whoever changes it asks for it.
 pub trait Part: Default + Sized {
     const KIND: Kind;
+    /// What a part takes beside its bytes, and the first one with what it is in.
+    const ROOM_BYTES: u64;
 
     fn of(structure: &Structure) -> Option<&Self>;
 
@@ -99,9 +101,10 @@ pub trait Part: Default + Sized {
 }
 
 macro_rules! part {
-    ($type:ident) => {
+    ($type:ident, $bytes:expr) => {
         impl Part for $type {
             const KIND: Kind = Kind::$type;
+            const ROOM_BYTES: u64 = STRUCTURE_BYTES + $bytes;
 
             fn of(structure: &Structure) -> Option<&Self> {
                 match structure {
@@ -124,10 +127,10 @@ macro_rules! part {
     };
 }
 
-part!(List);
-part!(Hash);
-part!(Set);
-part!(Sorted);
+part!(List, PART_BYTES);
+part!(Hash, 2 * PART_BYTES + INDEX_BYTES);
+part!(Set, PART_BYTES + INDEX_BYTES);
+part!(Sorted, 2 * PART_BYTES + 2 * INDEX_BYTES);
 
 /// The place of an index that counts from the end where it is negative.
 pub fn place(index: i64, length: usize) -> Option<usize> {

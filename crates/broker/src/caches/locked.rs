@@ -1,0 +1,299 @@
+//! Shards of a cache, locked together: what is done through them is one step for everybody else.
+
+use std::cell::Cell;
+
+use engine::cache::structures::{Kind, Part};
+use engine::cache::{Condition, Cursor, Expires, Found, Key, Owned, ScanCursor, Shard, Stored, Value};
+use engine::{Error, ErrorKind, Result};
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use super::{Cache, SCAN_PLACES};
+use crate::timers::now_ms;
+
+/// The shards of some keys, or all of them. A key of another shard is not asked for.
+pub struct Locked<'c> {
+    cache: &'c Cache,
+    /// In the order of their numbers.
+    shards: SmallVec<[(usize, MutexGuard<'c, Shard>); 2]>,
+    /// When the step is taken, once anybody asked: it is the same for all of it.
+    now_ms: Cell<Option<u64>>,
+    is_changed: bool,
+    /// Keys that somebody waits for and that may have more now.
+    grown: Vec<Box<[u8]>>,
+}
+
+/// What was taken out of a cache whole.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    pub value: Owned,
+    pub expires_ms: Option<u64>,
+}
+
+impl Cache {
+    /// The shards of these keys.
+    pub fn lock<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> Locked<'_> {
+        let mut numbers: SmallVec<[usize; 8]> = keys.into_iter().map(|key| self.shard_of(self.key(key))).collect();
+        if numbers.len() > 1 {
+            numbers.sort_unstable();
+            numbers.dedup();
+        }
+        self.lock_shards(numbers.into_iter())
+    }
+
+    pub fn lock_all(&self) -> Locked<'_> {
+        self.lock_shards(0..self.shards.len())
+    }
+
+    /// In the order of their numbers, as everybody does who locks more than one.
+    fn lock_shards(&self, numbers: impl Iterator<Item = usize>) -> Locked<'_> {
+        let shards = numbers.map(|number| (number, self.shards[number].0.lock())).collect();
+        Locked { cache: self, shards, now_ms: Cell::new(None), is_changed: false, grown: Vec::new() }
+    }
+
+    /// Has entries go, where they may, so that there is room for so many bytes more.
+    pub fn shed(&self, bytes: u64) {
+        let mut missing = bytes;
+        for shard in &self.shards {
+            let mut shard = shard.0.lock();
+            missing = missing.saturating_sub(shard.shed(missing));
+            self.changes.follow(&mut shard);
+            if missing == 0 {
+                return;
+            }
+        }
+    }
+}
+
+impl<'c> Locked<'c> {
+    pub fn cache(&self) -> &'c Cache {
+        self.cache
+    }
+
+    /// When this step is taken, in ms since 1970.
+    pub fn now_ms(&self) -> u64 {
+        now_of(&self.now_ms)
+    }
+
+    /// Whether anything was changed.
+    pub fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
+    /// The keys that may have more now for those who wait, once the locks are given back.
+    pub fn finish(self) -> Vec<Box<[u8]>> {
+        self.grown
+    }
+
+    /// What a key has, which counts as use.
+    pub fn get(&mut self, key: &[u8]) -> Option<Found<'_>> {
+        let (shard, key, now_ms) = self.shard(key);
+        shard.get(key, || now_of(now_ms))
+    }
+
+    /// The same, without counting.
+    pub fn peek(&mut self, key: &[u8]) -> Option<Found<'_>> {
+        let (shard, key, now_ms) = self.shard(key);
+        shard.peek(key, || now_of(now_ms))
+    }
+
+    pub fn put(&mut self, key: &[u8], value: &[u8], expires: Expires, condition: Condition) -> Result<Stored> {
+        self.change_shard(key, |shard, key, now_ms| shard.put(key, value, expires, condition, now_ms))
+    }
+
+    /// Whether it was there.
+    pub fn delete(&mut self, key: &[u8]) -> bool {
+        let cache = self.cache;
+        let (shard, key, now_ms) = self.shard(key);
+        let stored = shard.delete(key, Condition::IfPresent, || now_of(now_ms));
+        let version = match stored {
+            Stored::Done { version, .. } => version,
+            Stored::Unmet { .. } => {
+                cache.changes.follow(shard);
+                return false;
+            }
+        };
+        cache.changes.note_deleted(shard, key, version);
+        self.is_changed = true;
+        true
+    }
+
+    /// Adds to a counter. What it is now.
+    pub fn add(&mut self, key: &[u8], delta: i64) -> Result<i64> {
+        self.change_shard(key, |shard, key, now_ms| shard.add(key, delta, now_ms)).map(|added| added.value)
+    }
+
+    /// Another time for an entry. Whether there is one.
+    pub fn set_expiry(&mut self, key: &[u8], expires_ms: Option<u64>) -> bool {
+        let cache = self.cache;
+        let (shard, key, now_ms) = self.shard(key);
+        let is_there = shard.set_expiry(key, expires_ms, || now_of(now_ms));
+        cache.changes.follow(shard);
+        self.is_changed |= is_there;
+        is_there
+    }
+
+    /// Changes a structure, which is made where there is none, and goes where nothing is left of it. `change` says
+    /// whether it changed anything; there is room for so many bytes more.
+    pub fn change<T: Part, R>(&mut self, key: &[u8], room: u64, change: impl FnOnce(&mut T) -> (bool, R)) -> Result<R> {
+        let cache = self.cache;
+        let (shard, place, now_ms) = self.shard(key);
+        let mut is_changed = false;
+        let changed = shard.change(
+            place,
+            room,
+            || now_of(now_ms),
+            |part: &mut T| {
+                let (is_new, result) = change(part);
+                is_changed = is_new;
+                (is_new, result)
+            },
+        );
+        if is_changed {
+            match shard.peek(place, || now_of(now_ms)) {
+                Some(_) => cache.changes.note(shard, place),
+                None => cache.changes.note_deleted(shard, place, shard.version()),
+            }
+        } else {
+            cache.changes.follow(shard);
+        }
+        self.is_changed |= is_changed;
+        if is_changed && matches!(T::KIND, Kind::List | Kind::Sorted) {
+            self.note_grown(key);
+        }
+        self.named(changed)
+    }
+
+    /// Puts a value whole, whatever was there. One without parts removes what was there.
+    pub fn put_owned(&mut self, key: &[u8], value: Owned, expires_ms: Option<u64>) -> Result<()> {
+        let cache = self.cache;
+        let (shard, place, now_ms) = self.shard(key);
+        let put = shard.put_owned(place, value, expires_ms, || now_of(now_ms));
+        match shard.peek(place, || now_of(now_ms)) {
+            Some(_) => cache.changes.note(shard, place),
+            None => cache.changes.note_deleted(shard, place, shard.version()),
+        }
+        self.is_changed |= put.is_ok();
+        self.note_grown(key);
+        self.named(put)
+    }
+
+    /// What an entry takes.
+    pub fn bytes_of(&mut self, key: &[u8]) -> Option<u64> {
+        let (shard, key, now_ms) = self.shard(key);
+        shard.bytes_of(key, || now_of(now_ms))
+    }
+
+    /// A copy of what a key has.
+    pub fn copy(&mut self, key: &[u8]) -> Option<Taken> {
+        let found = self.peek(key)?;
+        let value = match found.value {
+            Value::Bytes(bytes) => Owned::Bytes(bytes.into()),
+            Value::Structure(structure) => Owned::Structure(Box::new(structure.clone())),
+        };
+        Some(Taken { value, expires_ms: found.expires_ms })
+    }
+
+    /// Sees to it that a key may grow by so much: what is begun after it does not stop halfway.
+    pub fn reserve(&mut self, key: &[u8], bytes: u64) -> Result<()> {
+        let (shard, ..) = self.shard(key);
+        let reserved = shard.reserve(bytes);
+        self.cache.changes.follow(self.shard(key).0);
+        self.named(reserved)
+    }
+
+    /// Entries from a place on; where to go on, until all were seen. All shards are locked.
+    pub fn scan(&self, from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
+        let (at, place) = (from.0 >> 32, from.0 as u32);
+        let (_, shard) = self.shards.get(at as usize)?;
+        match shard.scan(Cursor(place), SCAN_PLACES, self.now_ms(), &mut each) {
+            Some(Cursor(place)) => Some(ScanCursor(at << 32 | u64::from(place))),
+            None => (at + 1 < self.shards.len() as u64).then_some(ScanCursor((at + 1) << 32)),
+        }
+    }
+
+    /// A key that is there, another one for each number, as likely one as the other where keys are many. All shards
+    /// are locked.
+    pub fn any_key(&self, number: u64) -> Option<&[u8]> {
+        let entries = |shard: &Shard| shard.stats().entries;
+        let all: u64 = self.shards.iter().map(|(_, shard)| entries(shard)).sum();
+        let mut left = number.checked_rem(all)?;
+        let first = self.shards.iter().position(|(_, shard)| {
+            let is_here = left < entries(shard);
+            left = left.saturating_sub(if is_here { 0 } else { entries(shard) });
+            is_here
+        })?;
+        let (before, from) = self.shards.split_at(first);
+        from.iter().chain(before).find_map(|(_, shard)| shard.any_key(number >> 16, self.now_ms()))
+    }
+
+    /// Entries, of which some may have expired. All shards are locked.
+    pub fn len(&self) -> u64 {
+        self.shards.iter().map(|(_, shard)| shard.stats().entries).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Removes all entries. All shards are locked.
+    pub fn flush(&mut self) {
+        for (_, shard) in &mut self.shards {
+            self.cache.changes.follow(shard);
+            shard.flush();
+        }
+        self.cache.changes.note_flush();
+        self.is_changed = true;
+    }
+
+    fn change_shard<R>(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(&mut Shard, Key<'_>, &dyn Fn() -> u64) -> Result<R>,
+    ) -> Result<R> {
+        let cache = self.cache;
+        let (shard, key, now_ms) = self.shard(key);
+        let changed = change(shard, key, &|| now_of(now_ms));
+        match &changed {
+            Ok(_) => cache.changes.note(shard, key),
+            Err(_) => cache.changes.follow(shard),
+        }
+        self.is_changed |= changed.is_ok();
+        self.named(changed)
+    }
+
+    fn note_grown(&mut self, key: &[u8]) {
+        if self.cache.waiters.is_waited_for() && !self.grown.iter().any(|grown| **grown == *key) {
+            self.grown.push(key.into());
+        }
+    }
+
+    fn named<R>(&self, result: Result<R>) -> Result<R> {
+        result.map_err(|error| match error.kind {
+            ErrorKind::Busy => Error { message: format!("cache '{}': {}", self.cache.name, error.message), ..error },
+            _ => error,
+        })
+    }
+
+    fn shard<'s, 'k>(&'s mut self, key: &'k [u8]) -> (&'s mut Shard, Key<'k>, &'s Cell<Option<u64>>) {
+        let key = self.cache.key(key);
+        let number = self.cache.shard_of(key);
+        let at = match &self.shards[..] {
+            [_] => Ok(0),
+            // All of them.
+            shards if shards.len() == self.cache.shards.len() => Ok(number),
+            shards => shards.binary_search_by_key(&number, |(number, _)| *number),
+        };
+        let at = at.expect("invariant: the shard of a key is locked that is asked for");
+        debug_assert_eq!(self.shards[at].0, number);
+        (&mut self.shards[at].1, key, &self.now_ms)
+    }
+}
+
+fn now_of(now: &Cell<Option<u64>>) -> u64 {
+    now.get().unwrap_or_else(|| {
+        let now_ms = now_ms();
+        now.set(Some(now_ms));
+        now_ms
+    })
+}

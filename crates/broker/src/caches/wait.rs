@@ -1,0 +1,176 @@
+//! Who waits until a key has something: each tries again, in the order in which they came, as soon as it may have.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{Cache, Locked};
+
+/// Takes what there is for one who waits, and returns its answer; `None` where there is nothing yet.
+pub type Attempt = Box<dyn FnMut(&mut Locked<'_>) -> Option<Vec<u8>> + Send>;
+
+/// Those who wait for keys of one cache: one for each connection at most, so there are no more of them than those.
+#[derive(Default)]
+pub(super) struct Waiters {
+    by_key: Mutex<HashMap<Box<[u8]>, VecDeque<Arc<Waiting>>>>,
+    /// Changed under the lock of the shards of its keys, so that who holds those sees it.
+    count: AtomicUsize,
+}
+
+/// One who waits.
+pub struct Waiting {
+    /// What it waits for: each once.
+    keys: Vec<Box<[u8]>>,
+    /// What its attempt may touch beside that.
+    others: Vec<Box<[u8]>>,
+    /// Taken after the locks of shards.
+    state: Mutex<State>,
+    is_answered: Notify,
+}
+
+enum State {
+    Waiting(Attempt),
+    Answered(Vec<u8>),
+    Over,
+}
+
+impl Waiters {
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Those who wait for a key, in their order.
+    fn of(&self, key: &[u8]) -> Vec<Arc<Waiting>> {
+        self.by_key.lock().get(key).map(|queue| queue.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    fn add(&self, waiting: &Arc<Waiting>) {
+        let mut by_key = self.by_key.lock();
+        self.count.fetch_add(1, Ordering::Relaxed);
+        for key in &waiting.keys {
+            by_key.entry(key.clone()).or_default().push_back(waiting.clone());
+        }
+    }
+
+    fn remove(&self, waiting: &Arc<Waiting>) {
+        let mut by_key = self.by_key.lock();
+        let mut was_there = false;
+        for key in &waiting.keys {
+            let Some(queue) = by_key.get_mut(key) else {
+                continue;
+            };
+            // The one who is served was first, as a rule.
+            if let Some(at) = queue.iter().position(|other| Arc::ptr_eq(other, waiting)) {
+                queue.remove(at);
+                was_there = true;
+            }
+            if queue.is_empty() {
+                by_key.remove(key);
+            }
+        }
+        self.count.fetch_sub(usize::from(was_there), Ordering::Relaxed);
+    }
+}
+
+impl Locked<'_> {
+    /// Begins to wait for these keys, whose shards are locked: nothing that comes to them from here on is missed. An
+    /// attempt may touch others too.
+    pub fn wait(&self, keys: &[&[u8]], others: &[&[u8]], attempt: Attempt) -> Arc<Waiting> {
+        let owned = |keys: &[&[u8]]| {
+            let mut keys: Vec<Box<[u8]>> = keys.iter().map(|key| (*key).into()).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            keys
+        };
+        let (keys, others) = (owned(keys), owned(others));
+        let state = Mutex::new(State::Waiting(attempt));
+        let waiting = Arc::new(Waiting { keys, others, state, is_answered: Notify::new() });
+        self.cache().waiters.add(&waiting);
+        waiting
+    }
+}
+
+impl Cache {
+    /// Those who wait for what has grown try again, with what that lets grow in turn.
+    pub fn serve(&self, mut grown: Vec<Box<[u8]>>) {
+        while let Some(key) = grown.pop() {
+            for waiting in self.waiters.of(&key) {
+                let all = waiting.keys.iter().chain(&waiting.others).map(|key| &**key);
+                let mut locked = self.lock(all);
+                if locked.peek(&key).is_none() {
+                    break;
+                }
+                let is_answered = waiting.try_again(&mut locked);
+                grown.extend(locked.finish());
+                if is_answered {
+                    self.waiters.remove(&waiting);
+                    waiting.is_answered.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Who waits for a key of this cache.
+    pub fn waiting(&self) -> usize {
+        self.waiters.count()
+    }
+
+    /// Waits no longer. The answer, if there was one already.
+    pub fn stop_waiting(&self, waiting: &Arc<Waiting>) -> Option<Vec<u8>> {
+        let state = std::mem::replace(&mut *waiting.state.lock(), State::Over);
+        self.waiters.remove(waiting);
+        match state {
+            State::Answered(answer) => Some(answer),
+            State::Waiting(_) | State::Over => None,
+        }
+    }
+}
+
+impl Waiting {
+    /// Until there is an answer.
+    pub async fn answered(&self) {
+        self.is_answered.notified().await;
+    }
+
+    /// Has this be its answer, unless it has one. Whether it has.
+    pub fn answer(&self, answer: Vec<u8>) -> bool {
+        let mut state = self.state.lock();
+        let is_waiting = matches!(*state, State::Waiting(_));
+        if is_waiting {
+            *state = State::Answered(answer);
+            self.is_answered.notify_one();
+        }
+        is_waiting
+    }
+
+    /// Has it be as if its time were over. Whether it waited.
+    pub fn give_up(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_waiting = matches!(*state, State::Waiting(_));
+        if is_waiting {
+            *state = State::Over;
+            self.is_answered.notify_one();
+        }
+        is_waiting
+    }
+
+    fn try_again(&self, locked: &mut Locked<'_>) -> bool {
+        let mut state = self.state.lock();
+        let State::Waiting(attempt) = &mut *state else {
+            return false;
+        };
+        let answer = attempt(locked);
+        let is_answered = answer.is_some();
+        if let Some(answer) = answer {
+            *state = State::Answered(answer);
+        }
+        is_answered
+    }
+}

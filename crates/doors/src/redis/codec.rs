@@ -1,0 +1,374 @@
+//! RESP, the protocol of Redis: requests as arrays of strings, or as lines that people type.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use net::service::{Decoded, Fault, Input, Order, Out, Peer, Protocol};
+use smallvec::SmallVec;
+
+/// Arguments of one request, its name among them.
+const ARGS_MAX: usize = 1 << 20;
+/// One argument: a value, and as much more as lets a larger one be refused by name.
+const ARG_BYTES_MAX: usize = engine::cache::VALUE_BYTES_MAX + 1024;
+/// A request, all in all.
+pub(super) const REQUEST_BYTES_MAX: usize = 64 << 20;
+/// A request that somebody typed.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// A line that says how many or how long.
+const LENGTH_BYTES_MAX: usize = 32;
+/// Of one who has still to say who it is.
+const UNKNOWN_ARGS_MAX: usize = 10;
+const UNKNOWN_ARG_BYTES_MAX: usize = 16 << 10;
+/// Arguments from which on it is remembered how far a request was read that is not whole.
+const RESUMED_ARGS: usize = 16;
+
+#[derive(Clone, Copy)]
+pub(super) struct RedisProtocol;
+
+pub(super) struct Codec {
+    peer: Rc<Peer>,
+    /// How far a long request was read.
+    partial: Option<Box<Partial>>,
+}
+
+/// Where arguments are, counted from the first byte of their request.
+type Spans = SmallVec<[(u32, u32); 8]>;
+
+/// A request that is not whole.
+#[derive(Debug, Default)]
+struct Partial {
+    spans: Spans,
+    /// Arguments that are still to come.
+    left: usize,
+    /// Where the next one begins.
+    at: usize,
+}
+
+/// A name and its arguments.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    frame: Cow<'a, [u8]>,
+    spans: Spans,
+}
+
+/// The same as commands see them.
+pub(super) type Args<'a> = SmallVec<[&'a [u8]; 8]>;
+
+/// What goes back for one request.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Fixed(&'static [u8]),
+    Written(Vec<u8>),
+    /// The client asked not to be answered, or is told otherwise.
+    Nothing,
+}
+
+/// What comes first in some bytes.
+#[derive(Debug)]
+enum Parsed {
+    /// A request, and how long it is.
+    Request(Spans, usize),
+    /// A line of so many bytes that somebody typed, its end included.
+    Line(usize),
+    /// So many bytes mean nothing.
+    Skip(usize),
+    /// So many are needed, at the least.
+    More(usize),
+}
+
+impl Request<'_> {
+    pub(super) fn args(&self) -> Args<'_> {
+        self.spans.iter().map(|(from, until)| &self.frame[*from as usize..*until as usize]).collect()
+    }
+}
+
+impl Protocol for RedisProtocol {
+    type Codec = Codec;
+    type Request<'a> = Request<'a>;
+    type Message<'a> = net::service::Never;
+    type Response = Answer;
+    type Tag = ();
+
+    const ORDER: Order = Order::Request;
+
+    fn codec(&self, peer: &Rc<Peer>) -> Codec {
+        Codec { peer: peer.clone(), partial: None }
+    }
+
+    fn decode<'a>(&self, codec: &mut Codec, input: &mut Input<'a>) -> Result<Decoded<'a, Self>, Fault> {
+        loop {
+            match codec.parse(input.bytes())? {
+                Parsed::Request(spans, length) => {
+                    return Ok(Decoded::Request((), Request { frame: Cow::Borrowed(input.take(length)), spans }));
+                }
+                Parsed::Line(length) => {
+                    let (frame, spans) = split_line(input.take(length))?;
+                    if !spans.is_empty() {
+                        return Ok(Decoded::Request((), Request { frame: Cow::Owned(frame), spans }));
+                    }
+                }
+                Parsed::Skip(length) => drop(input.take(length)),
+                Parsed::More(wanted) => return Ok(Decoded::More(wanted)),
+            }
+        }
+    }
+
+    fn encode(&self, _codec: &mut Codec, (): (), answer: Answer, out: &mut Out) {
+        match answer {
+            Answer::Fixed(bytes) => out.put(bytes),
+            Answer::Written(bytes) => out.put_bytes(bytes.into()),
+            Answer::Nothing => {}
+        }
+    }
+
+    fn encode_fault(&self, _codec: &mut Codec, _tag: Option<()>, fault: &Fault, out: &mut Out) {
+        out.put(b"-ERR ");
+        out.put(fault.message.replace(['\r', '\n'], " ").as_bytes());
+        out.put(b"\r\n");
+    }
+}
+
+impl Codec {
+    fn parse(&mut self, bytes: &[u8]) -> Result<Parsed, Fault> {
+        if let Some(partial) = self.partial.take() {
+            return self.parse_args(bytes, *partial);
+        }
+        match bytes {
+            [] => Ok(Parsed::More(1)),
+            [b'*', rest @ ..] => {
+                let Some((count, length)) = number(rest, "invalid multibulk length", "too big mbulk count string")?
+                else {
+                    return Ok(Parsed::More(bytes.len() + 1));
+                };
+                let count = match usize::try_from(count) {
+                    Ok(0) | Err(_) => return Ok(Parsed::Skip(1 + length)),
+                    Ok(count) if count > ARGS_MAX => return Err(protocol_error("invalid multibulk length")),
+                    Ok(count) if count > UNKNOWN_ARGS_MAX && !self.peer.is_known.get() => {
+                        return Err(protocol_error("unauthenticated multibulk length"));
+                    }
+                    Ok(count) => count,
+                };
+                self.parse_args(bytes, Partial { spans: Spans::new(), left: count, at: 1 + length })
+            }
+            _ => match bytes.iter().position(|byte| *byte == b'\n') {
+                Some(at) if at <= LINE_BYTES_MAX => Ok(Parsed::Line(at + 1)),
+                None if bytes.len() <= LINE_BYTES_MAX => Ok(Parsed::More(bytes.len() + 1)),
+                _ => Err(protocol_error("too big inline request")),
+            },
+        }
+    }
+
+    fn parse_args(&mut self, bytes: &[u8], mut partial: Partial) -> Result<Parsed, Fault> {
+        let wanted = loop {
+            if partial.left == 0 {
+                return Ok(Parsed::Request(partial.spans, partial.at));
+            }
+            match bytes.get(partial.at) {
+                None => break partial.at + 1,
+                Some(b'$') => {}
+                Some(other) => {
+                    let other = char::from(*other).escape_default();
+                    return Err(protocol_error(&format!("expected '$', got '{other}'")));
+                }
+            }
+            let rest = &bytes[partial.at + 1..];
+            let Some((length, taken)) = number(rest, "invalid bulk length", "too big bulk count string")? else {
+                break bytes.len() + 1;
+            };
+            let Some(length) = usize::try_from(length).ok().filter(|length| *length <= ARG_BYTES_MAX) else {
+                let max = engine::cache::VALUE_BYTES_MAX;
+                return Err(protocol_error(&format!("invalid bulk length, a value has at most {max} bytes")));
+            };
+            if length > UNKNOWN_ARG_BYTES_MAX && !self.peer.is_known.get() {
+                return Err(protocol_error("unauthenticated bulk length"));
+            }
+            let from = partial.at + 1 + taken;
+            let end = from + length + 2;
+            if end > REQUEST_BYTES_MAX {
+                return Err(protocol_error(&format!("a request has at most {REQUEST_BYTES_MAX} bytes")));
+            }
+            if end > bytes.len() {
+                break end;
+            }
+            partial.spans.push((from as u32, (from + length) as u32));
+            (partial.left, partial.at) = (partial.left - 1, end);
+        };
+        if partial.spans.len() >= RESUMED_ARGS {
+            self.partial = Some(Box::new(partial));
+        }
+        Ok(Parsed::More(wanted))
+    }
+}
+
+/// A number and the end of its line, and how long that is all in all; `None` where the line is not whole.
+fn number(bytes: &[u8], wrong: &str, too_long: &str) -> Result<Option<(i64, usize)>, Fault> {
+    let Some(end) = bytes.iter().take(LENGTH_BYTES_MAX).position(|byte| *byte == b'\r') else {
+        return if bytes.len() < LENGTH_BYTES_MAX { Ok(None) } else { Err(protocol_error(too_long)) };
+    };
+    if bytes.len() < end + 2 {
+        return Ok(None);
+    }
+    match engine::cache::parse_number(&bytes[..end]) {
+        Some(number) => Ok(Some((number, end + 2))),
+        None => Err(protocol_error(wrong)),
+    }
+}
+
+fn protocol_error(what: &str) -> Fault {
+    Fault::malformed(format!("Protocol error: {what}"))
+}
+
+/// The words of a line, as a shell has them: between quotes there may be spaces, and between double ones escapes.
+fn split_line(line: &[u8]) -> Result<(Vec<u8>, Spans), Fault> {
+    let (mut words, mut spans) = (Vec::new(), Spans::new());
+    let mut rest = line.trim_ascii();
+    while !rest.is_empty() {
+        let from = words.len();
+        rest = take_word(rest, &mut words).ok_or_else(|| protocol_error("unbalanced quotes in request"))?.trim_ascii();
+        spans.push((from as u32, words.len() as u32));
+    }
+    Ok((words, spans))
+}
+
+/// Takes one word; what follows it, unless its quotes do not match.
+fn take_word<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        rest = match rest {
+            [] => return Some(rest),
+            [space, ..] if space.is_ascii_whitespace() || *space == 0 => return Some(&rest[1..]),
+            [quote @ (b'"' | b'\''), inner @ ..] => {
+                let after = take_quoted(*quote, inner, word)?;
+                // Nothing may follow the closing quote but a space.
+                match after {
+                    [next, ..] if !next.is_ascii_whitespace() => return None,
+                    after => return Some(after),
+                }
+            }
+            [byte, after @ ..] => {
+                word.push(*byte);
+                after
+            }
+        };
+    }
+}
+
+fn take_quoted<'a>(quote: u8, mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        let (byte, after) = match rest {
+            [] => return None,
+            [end, after @ ..] if *end == quote => return Some(after),
+            [b'\\', b'\'', after @ ..] if quote == b'\'' => (b'\'', after),
+            [b'\\', b'x', high, low, after @ ..] if quote == b'"' && is_hex(*high) && is_hex(*low) => {
+                (hex(*high) << 4 | hex(*low), after)
+            }
+            [b'\\', escaped, after @ ..] if quote == b'"' => {
+                let byte = match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 8,
+                    b'a' => 7,
+                    other => *other,
+                };
+                (byte, after)
+            }
+            [byte, after @ ..] => (*byte, after),
+        };
+        word.push(byte);
+        rest = after;
+    }
+}
+
+fn is_hex(digit: u8) -> bool {
+    digit.is_ascii_hexdigit()
+}
+
+fn hex(digit: u8) -> u8 {
+    char::from(digit).to_digit(16).unwrap_or_default() as u8
+}
+
+/// Reads some bytes as a connection would, in pieces of this size. How many requests there were, and whether the end
+/// was an error. For fuzzing.
+pub fn check_requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
+    let peer = Rc::new(Peer {
+        id: 0,
+        transport: net::service::Transport::Pipe,
+        address: None,
+        local: None,
+        shard: 0,
+        certificates: Vec::new(),
+        quic: None,
+        is_known: std::cell::Cell::new(bytes.first().is_none_or(|first| first % 2 == 0)),
+    });
+    let (mut codec, mut requests) = (RedisProtocol.codec(&peer), Vec::new());
+    let (mut from, mut until) = (0, 0);
+    loop {
+        let mut input = Input::new(&bytes[from..until]);
+        let decoded = RedisProtocol.decode(&mut codec, &mut input);
+        let taken = until - from - input.len();
+        match decoded {
+            Ok(Decoded::Request((), request)) => {
+                requests.push(request.args().iter().map(|arg| arg.to_vec()).collect());
+            }
+            Ok(Decoded::More(wanted)) => {
+                assert!(wanted > until - from - taken, "it has what it wants");
+                if until == bytes.len() {
+                    return (requests, false);
+                }
+                until = (until + piece.max(1)).min(bytes.len());
+            }
+            Ok(_) => unreachable!("invariant: requests are whole"),
+            Err(_) => return (requests, true),
+        }
+        from += taken;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests(bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, bool) {
+        let whole = check_requests(bytes, usize::MAX >> 1);
+        for piece in [1, 2, 3, 7] {
+            assert_eq!(check_requests(bytes, piece), whole, "in pieces of {piece}: {}", bytes.escape_ascii());
+        }
+        whole
+    }
+
+    fn words(words: &[&str]) -> Vec<Vec<u8>> {
+        words.iter().map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn requests_are_arrays_or_lines() {
+        let (found, is_error) =
+            requests(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nPING\r\n\r\n*0\r\n*-1\r\n  set  a 'b c' \"\\x41\\n\"\n");
+        assert!(!is_error);
+        assert_eq!(found, [words(&["GET", "k"]), words(&["PING"]), words(&["set", "a", "b c", "A\n"])]);
+        let long: Vec<u8> = [b"*40\r\n".to_vec(), b"$2\r\nab\r\n".repeat(40)].concat();
+        assert_eq!(requests(&long), (vec![words(&["ab"; 40])], false));
+    }
+
+    #[test]
+    fn what_is_no_request_ends_the_connection() {
+        let wrong: [&[u8]; 9] = [
+            b"*x\r\n",
+            b"*2000000\r\n",
+            b"*1\r\n:1\r\n",
+            b"*1\r\n$-1\r\n",
+            b"*1\r\n$536870912\r\n",
+            b"*1\r\n$9999999999999999999\r\n",
+            b"get 'a\r\n",
+            b"get 'a'b\r\n",
+            b"*00000000000000000000000000000000001\r\n",
+        ];
+        for bytes in wrong {
+            let (found, is_error) = requests(bytes);
+            assert!(is_error && found.is_empty(), "{}", bytes.escape_ascii());
+        }
+        // One who has not said who it is may send less.
+        assert!(!requests(b"*11\r\n").1 || b'*' % 2 == 1);
+        assert!(requests(&[b'g'; LINE_BYTES_MAX + 2]).1);
+    }
+}

@@ -1,0 +1,350 @@
+//! Keys, whatever they have: whether they are there, how long they stay, and other names for them.
+
+use engine::cache::structures::Structure;
+use engine::cache::{Owned, Value};
+
+use super::args::{is, parse_int};
+use super::{Command, EACH, Keys, ONE, Step, TWO, own, read, write};
+use crate::redis::connection::DATABASES;
+use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, SYNTAX};
+
+pub(super) const COMMANDS: &[Command] = &[
+    write("DEL", -2, EACH, del, ("1.0.0", "Deletes keys")),
+    write("UNLINK", -2, EACH, del, ("4.0.0", "Deletes keys")),
+    read("EXISTS", -2, EACH, exists, ("1.0.0", "How many of the keys are there")),
+    read("TOUCH", -2, EACH, touch, ("3.2.1", "Uses keys, so that they are not the next to go")),
+    read("TYPE", 2, ONE, kind, ("1.0.0", "What a key has")),
+    write("EXPIRE", -3, ONE, expire, ("1.0.0", "Has a key go in so many seconds")),
+    write("PEXPIRE", -3, ONE, pexpire, ("2.6.0", "Has a key go in so many milliseconds")),
+    write("EXPIREAT", -3, ONE, expireat, ("1.2.0", "Has a key go at a time in seconds since 1970")),
+    write("PEXPIREAT", -3, ONE, pexpireat, ("2.6.0", "Has a key go at a time in milliseconds since 1970")),
+    read("TTL", 2, ONE, ttl, ("1.0.0", "In how many seconds a key goes")),
+    read("PTTL", 2, ONE, pttl, ("2.6.0", "In how many milliseconds a key goes")),
+    read("EXPIRETIME", 2, ONE, expiretime, ("7.0.0", "When a key goes, in seconds since 1970")),
+    read("PEXPIRETIME", 2, ONE, pexpiretime, ("7.0.0", "When a key goes, in milliseconds since 1970")),
+    write("PERSIST", 2, ONE, persist, ("2.2.0", "Has a key stay")),
+    write("RENAME", 3, TWO, rename, ("1.0.0", "Gives a key another name")),
+    write("RENAMENX", 3, TWO, renamenx, ("1.0.0", "Gives a key another name that is free")),
+    write("COPY", -3, TWO, copy, ("6.2.0", "Copies what a key has, to another database too")),
+    write("MOVE", 3, ONE, move_, ("1.0.0", "Moves a key to another database")),
+    read("OBJECT", -2, Keys::Range(2, 2, 1), object, ("2.2.3", "How a value would be kept by Redis")),
+    own("SWAPDB", 3, super::session::refuse_swap, ("4.0.0", "Not supported: databases keep their numbers")),
+];
+
+/// How a time is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    Seconds,
+    Ms,
+    AtSeconds,
+    AtMs,
+}
+
+impl Until {
+    pub(super) fn of(word: &[u8]) -> Option<Self> {
+        let words = [("EX", Self::Seconds), ("PX", Self::Ms), ("EXAT", Self::AtSeconds), ("PXAT", Self::AtMs)];
+        words.into_iter().find(|(name, _)| is(word, name)).map(|(_, until)| until)
+    }
+
+    /// In ms since 1970, unless that is too far away.
+    fn at_ms(self, time: i64, now_ms: u64) -> Option<i64> {
+        let ms = match self {
+            Self::Seconds | Self::AtSeconds => time.checked_mul(1000)?,
+            Self::Ms | Self::AtMs => time,
+        };
+        match self {
+            Self::Seconds | Self::Ms => ms.checked_add(now_ms as i64),
+            Self::AtSeconds | Self::AtMs => Some(ms),
+        }
+    }
+}
+
+fn invalid_time(name: &str) -> Fail {
+    Fail::new(format!("ERR invalid expire time in '{name}' command"))
+}
+
+/// When something goes that is put for a time.
+pub(super) fn expires_at(until: Until, time: &[u8], now_ms: u64, name: &str) -> Done<u64> {
+    let time = parse_int(time)?;
+    let at_ms = until.at_ms(time, now_ms).filter(|_| time > 0);
+    at_ms.and_then(|at_ms| u64::try_from(at_ms).ok()).ok_or_else(|| invalid_time(name))
+}
+
+fn del(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let count = args[1..].iter().filter(|key| step.db.delete(key)).count();
+    step.out.len(count);
+    Ok(())
+}
+
+fn exists(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let count = args[1..].iter().filter(|key| step.db.peek(key).is_some()).count();
+    step.out.len(count);
+    Ok(())
+}
+
+fn touch(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let count = args[1..].iter().filter(|key| step.db.get(key).is_some()).count();
+    step.out.len(count);
+    Ok(())
+}
+
+fn kind(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let name = step.db.peek(args[1]).map_or("none", |found| found.value.kind().name());
+    step.out.simple(name);
+    Ok(())
+}
+
+fn expire(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    expire_at(step, args, Until::Seconds, "expire")
+}
+
+fn pexpire(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    expire_at(step, args, Until::Ms, "pexpire")
+}
+
+fn expireat(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    expire_at(step, args, Until::AtSeconds, "expireat")
+}
+
+fn pexpireat(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    expire_at(step, args, Until::AtMs, "pexpireat")
+}
+
+/// On what another time depends.
+#[derive(Default)]
+struct If {
+    is_none: bool,
+    is_some: bool,
+    is_later: bool,
+    is_earlier: bool,
+}
+
+fn conditions(args: &[&[u8]]) -> Done<If> {
+    let mut wanted = If::default();
+    for arg in args {
+        match arg {
+            arg if is(arg, "NX") => wanted.is_none = true,
+            arg if is(arg, "XX") => wanted.is_some = true,
+            arg if is(arg, "GT") => wanted.is_later = true,
+            arg if is(arg, "LT") => wanted.is_earlier = true,
+            arg => return Err(Fail::new(format!("ERR Unsupported option {}", arg.escape_ascii()))),
+        }
+    }
+    if wanted.is_none && (wanted.is_some || wanted.is_later || wanted.is_earlier) {
+        return Err(Fail::new("ERR NX and XX, GT or LT options at the same time are not compatible"));
+    }
+    if wanted.is_later && wanted.is_earlier {
+        return Err(Fail::new("ERR GT and LT options at the same time are not compatible"));
+    }
+    Ok(wanted)
+}
+
+fn expire_at(step: &mut Step<'_, '_>, args: &[&[u8]], until: Until, name: &str) -> Done {
+    let wanted = conditions(&args[3..])?;
+    let (key, time, now_ms) = (args[1], parse_int(args[2])?, step.db.now_ms());
+    let at_ms = until.at_ms(time, now_ms).ok_or_else(|| invalid_time(name))?;
+    let is_set = match step.db.peek(key).map(|found| found.expires_ms) {
+        None => false,
+        Some(None) if wanted.is_some || wanted.is_later => false,
+        Some(Some(_)) if wanted.is_none => false,
+        Some(Some(before)) if wanted.is_later && at_ms <= before as i64 => false,
+        Some(Some(before)) if wanted.is_earlier && at_ms >= before as i64 => false,
+        Some(_) if at_ms <= now_ms as i64 => step.db.delete(key),
+        Some(_) => step.db.set_expiry(key, Some(at_ms as u64)),
+    };
+    step.out.flag(is_set);
+    Ok(())
+}
+
+/// A time of a key, as a number of ms; -1 where it stays, and -2 where there is none.
+fn write_time(step: &mut Step<'_, '_>, key: &[u8], time: impl FnOnce(u64, u64) -> u64) -> Done {
+    let now_ms = step.db.now_ms();
+    let number = match step.db.peek(key).map(|found| found.expires_ms) {
+        None => -2,
+        Some(None) => -1,
+        Some(Some(expires_ms)) => time(expires_ms, now_ms) as i64,
+    };
+    step.out.int(number);
+    Ok(())
+}
+
+fn ttl(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    write_time(step, args[1], |at_ms, now_ms| (at_ms - now_ms + 500) / 1000)
+}
+
+fn pttl(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    write_time(step, args[1], |at_ms, now_ms| at_ms - now_ms)
+}
+
+fn expiretime(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    write_time(step, args[1], |at_ms, _| (at_ms + 500) / 1000)
+}
+
+fn pexpiretime(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    write_time(step, args[1], |at_ms, _| at_ms)
+}
+
+fn persist(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let expires = step.db.peek(args[1]).is_some_and(|found| found.expires_ms.is_some());
+    let is_set = expires && step.db.set_expiry(args[1], None);
+    step.out.flag(is_set);
+    Ok(())
+}
+
+fn rename(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let taken = step.db.copy(args[1]).ok_or(NO_SUCH_KEY)?;
+    if args[1] != args[2] {
+        step.db.put_owned(args[2], taken.value, taken.expires_ms)?;
+        step.db.delete(args[1]);
+    }
+    step.out.ok();
+    Ok(())
+}
+
+fn renamenx(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let taken = step.db.copy(args[1]).ok_or(NO_SUCH_KEY)?;
+    let is_free = step.db.peek(args[2]).is_none();
+    if is_free {
+        step.db.put_owned(args[2], taken.value, taken.expires_ms)?;
+        step.db.delete(args[1]);
+    }
+    step.out.flag(is_free);
+    Ok(())
+}
+
+/// The database that a command names beside the one that it is on.
+pub(in crate::redis) fn other_database(args: &[&[u8]]) -> Option<usize> {
+    let number = match args[0] {
+        name if is(name, "MOVE") => args.get(2)?,
+        name if is(name, "COPY") => {
+            let at = args.iter().skip(3).position(|arg| is(arg, "DB"))?;
+            args.get(at + 4)?
+        }
+        _ => return None,
+    };
+    super::args::parse_usize(number).filter(|number| *number < DATABASES)
+}
+
+fn database(number: &[u8]) -> Done<usize> {
+    let number = parse_int(number)?;
+    usize::try_from(number).ok().filter(|number| *number < DATABASES).ok_or(Fail::new("ERR DB index is out of range"))
+}
+
+fn copy(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let (mut is_replaced, mut at) = (false, 3);
+    while let Some(arg) = args.get(at) {
+        if is(arg, "REPLACE") {
+            is_replaced = true;
+        } else if is(arg, "DB") && at + 1 < args.len() {
+            at += 1;
+            database(args[at])?;
+        } else {
+            return Err(SYNTAX);
+        }
+        at += 1;
+    }
+    if step.other.is_none() && args[1] == args[2] {
+        return Err(Fail::new("ERR source and destination objects are the same"));
+    }
+    let taken = step.db.copy(args[1]);
+    let to = step.other.as_deref_mut().unwrap_or(step.db);
+    let is_copied = match taken {
+        Some(taken) if is_replaced || to.peek(args[2]).is_none() => {
+            to.put_owned(args[2], taken.value, taken.expires_ms)?;
+            true
+        }
+        _ => false,
+    };
+    step.out.flag(is_copied);
+    Ok(())
+}
+
+fn move_(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    database(args[2])?;
+    let Some(other) = step.other.as_deref_mut() else {
+        return Err(Fail::new("ERR source and destination objects are the same"));
+    };
+    let is_moved = match step.db.copy(args[1]) {
+        Some(taken) if other.peek(args[1]).is_none() => {
+            other.put_owned(args[1], taken.value, taken.expires_ms)?;
+            step.db.delete(args[1])
+        }
+        _ => false,
+    };
+    step.out.flag(is_moved);
+    Ok(())
+}
+
+/// As long as parts are so few and so short Redis keeps them in one piece.
+const PACKED_MAX: usize = 128;
+const PACKED_BYTES_MAX: usize = 64;
+const INTS_MAX: usize = 512;
+/// A string that Redis keeps in one piece with its header.
+const EMBEDDED_BYTES_MAX: usize = 44;
+
+fn encoding(value: Value<'_>) -> &'static str {
+    let is_short = |part: &[u8]| part.len() <= PACKED_BYTES_MAX;
+    match value {
+        Value::Bytes(bytes) if engine::cache::parse_number(bytes).is_some() => "int",
+        Value::Bytes(bytes) if bytes.len() <= EMBEDDED_BYTES_MAX => "embstr",
+        Value::Bytes(_) => "raw",
+        Value::Structure(structure) => match structure {
+            Structure::List(_) => "quicklist",
+            Structure::Hash(hash) => {
+                let is_packed = hash.len() <= PACKED_MAX && hash.iter().all(|(a, b)| is_short(a) && is_short(b));
+                if is_packed { "listpack" } else { "hashtable" }
+            }
+            Structure::Set(set) => {
+                let is_int = |member: &[u8]| engine::cache::parse_number(member).is_some();
+                if set.len() <= INTS_MAX && set.iter().all(is_int) { "intset" } else { "hashtable" }
+            }
+            Structure::Sorted(sorted) => {
+                let is_packed = sorted.len() <= PACKED_MAX && sorted.range(0..sorted.len()).all(|(a, _)| is_short(a));
+                if is_packed { "listpack" } else { "skiplist" }
+            }
+        },
+    }
+}
+
+fn object(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let word = args[1];
+    if is(word, "HELP") && args.len() == 2 {
+        let lines = ["OBJECT <ENCODING|FREQ|IDLETIME|REFCOUNT> <key>", "How Redis would keep what a key has."];
+        step.out.array(lines.len());
+        lines.iter().for_each(|line| step.out.simple(line));
+        return Ok(());
+    }
+    let is_known = ["ENCODING", "REFCOUNT", "IDLETIME", "FREQ"].iter().any(|known| is(word, known));
+    if !is_known || args.len() != 3 {
+        let word = word.escape_ascii();
+        return Err(Fail::new(format!(
+            "ERR unknown subcommand or wrong number of arguments for '{word}'. Try OBJECT HELP."
+        )));
+    }
+    let Some(found) = step.db.peek(args[2]) else {
+        step.out.null();
+        return Ok(());
+    };
+    if is(word, "ENCODING") {
+        step.out.bulk(encoding(found.value).as_bytes());
+    } else if is(word, "REFCOUNT") {
+        step.out.int(1);
+    } else if is(word, "IDLETIME") {
+        step.out.int(0);
+    } else {
+        return Err(Fail::new(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
+             between policies at runtime LRU and LFU data will take some time to adjust.",
+        ));
+    }
+    Ok(())
+}
+
+/// Puts a structure in the place of whatever a key has; none where it is empty.
+pub(super) fn store(step: &mut Step<'_, '_>, key: &[u8], structure: Structure) -> Done {
+    match structure.is_empty() {
+        true => drop(step.db.delete(key)),
+        false => step.db.put_owned(key, Owned::Structure(Box::new(structure)), None)?,
+    }
+    Ok(())
+}

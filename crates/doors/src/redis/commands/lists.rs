@@ -1,0 +1,5 @@
+//! TODO
+
+use super::Command;
+
+pub(super) const COMMANDS: &[Command] = &[];

@@ -1,0 +1,320 @@
+//! All commands: what each is called, which keys it names, and what it does.
+
+pub(super) mod args;
+mod bits;
+mod hashes;
+pub(super) mod keys;
+mod lists;
+mod pubsub;
+mod scan;
+mod server;
+mod session;
+mod sets;
+mod sort;
+mod sorted;
+mod strings;
+pub(super) mod transactions;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use broker::LockedCache;
+use engine::cache::structures::{Kind, Part};
+use engine::cache::{Found, Value};
+use net::service::Reply;
+use smallvec::SmallVec;
+
+use super::codec::Answer;
+use super::connection::{Door, Later, Session};
+use super::errors::{Done, Fail, WRONG_TYPE};
+use super::writer::Writer;
+
+/// Which arguments are keys. The first argument after the name has number 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keys {
+    None,
+    /// From one to another, every so many; the last one may count from the end.
+    Range(u8, i8, u8),
+    /// This argument says how many follow it; the first argument may be one too.
+    Counted {
+        at: u8,
+        is_first_too: bool,
+    },
+    /// The first half of what follows this word.
+    Streams,
+    /// It may look at any, or at all.
+    All,
+}
+
+/// The only key is the first argument.
+pub(super) const ONE: Keys = Keys::Range(1, 1, 1);
+/// All arguments are keys.
+pub(super) const EACH: Keys = Keys::Range(1, -1, 1);
+pub(super) const TWO: Keys = Keys::Range(1, 2, 1);
+
+/// What a command does to a cache, while the shards of its keys are locked.
+pub(super) type Data = fn(&mut Step<'_, '_>, &[&[u8]]) -> Done;
+/// What one does that is about the connection.
+pub(super) type Own = fn(&Door, &mut Session, &[&[u8]]) -> Reply<Answer, Later>;
+
+#[derive(Clone, Copy)]
+pub(super) enum Does {
+    Data(Data),
+    Own(Own),
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Command {
+    pub(super) name: &'static str,
+    /// Arguments with the name; at least so many where it is negative.
+    pub(super) arity: i8,
+    pub(super) keys: Keys,
+    pub(super) is_write: bool,
+    pub(super) group: &'static str,
+    /// The version of Redis that had it first.
+    pub(super) since: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) does: Does,
+}
+
+/// A row of a table of commands.
+pub(super) const fn read(
+    name: &'static str,
+    arity: i8,
+    keys: Keys,
+    does: Data,
+    about: (&'static str, &'static str),
+) -> Command {
+    let (since, summary) = about;
+    Command { name, arity, keys, is_write: false, group: "", since, summary, does: Does::Data(does) }
+}
+
+pub(super) const fn write(
+    name: &'static str,
+    arity: i8,
+    keys: Keys,
+    does: Data,
+    about: (&'static str, &'static str),
+) -> Command {
+    Command { is_write: true, ..read(name, arity, keys, does, about) }
+}
+
+pub(super) const fn own(name: &'static str, arity: i8, does: Own, about: (&'static str, &'static str)) -> Command {
+    let (since, summary) = about;
+    Command { name, arity, keys: Keys::None, is_write: false, group: "", since, summary, does: Does::Own(does) }
+}
+
+/// All of them, in groups as Redis has them.
+const TABLES: [(&str, &[Command]); 12] = [
+    ("string", strings::COMMANDS),
+    ("bitmap", bits::COMMANDS),
+    ("generic", keys::COMMANDS),
+    ("generic", scan::COMMANDS),
+    ("generic", sort::COMMANDS),
+    ("hash", hashes::COMMANDS),
+    ("list", lists::COMMANDS),
+    ("set", sets::COMMANDS),
+    ("sorted-set", sorted::COMMANDS),
+    ("transactions", transactions::COMMANDS),
+    ("pubsub", pubsub::COMMANDS),
+    ("connection", session::COMMANDS),
+];
+
+/// Those that Redis has and this door does not: what to do instead.
+pub(super) const REFUSED: &[(&str, &str)] = &[
+    ("EVAL", "scripts are not supported: use MULTI with WATCH"),
+    ("EVALSHA", "scripts are not supported: use MULTI with WATCH"),
+    ("EVAL_RO", "scripts are not supported: use MULTI with WATCH"),
+    ("EVALSHA_RO", "scripts are not supported: use MULTI with WATCH"),
+    ("SCRIPT", "scripts are not supported: use MULTI with WATCH"),
+    ("FCALL", "functions are not supported: use MULTI with WATCH"),
+    ("FCALL_RO", "functions are not supported: use MULTI with WATCH"),
+    ("FUNCTION", "functions are not supported: use MULTI with WATCH"),
+];
+
+static BY_NAME: LazyLock<HashMap<&'static [u8], Command, foldhash::fast::FixedState>> = LazyLock::new(|| {
+    let rows = TABLES.iter().chain([&("server", server::COMMANDS)]);
+    let grouped = rows.flat_map(|(group, table)| table.iter().map(move |row| Command { group, ..*row }));
+    grouped.map(|command| (command.name.as_bytes(), command)).collect()
+});
+
+/// Longer than the name of any command.
+const NAME_BYTES_MAX: usize = 24;
+
+/// The command of a name, in whatever case.
+pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
+    let mut upper = [0; NAME_BYTES_MAX];
+    let upper = upper.get_mut(..name.len())?;
+    upper.copy_from_slice(name);
+    upper.make_ascii_uppercase();
+    BY_NAME.get(&*upper)
+}
+
+/// All commands, by name.
+pub(super) fn all() -> Vec<&'static Command> {
+    let mut all: Vec<_> = BY_NAME.values().collect();
+    all.sort_unstable_by_key(|command| command.name);
+    all
+}
+
+/// The keys that a request names. Where they can not be told apart from the rest the command says what is wrong.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Named<'a> {
+    These(SmallVec<[&'a [u8]; 4]>),
+    All,
+}
+
+impl Command {
+    pub(super) fn takes(&self, count: usize) -> bool {
+        let arity = usize::from(self.arity.unsigned_abs());
+        if self.arity < 0 { count >= arity } else { count == arity }
+    }
+
+    pub(super) fn keys<'a>(&self, args: &[&'a [u8]]) -> Named<'a> {
+        let keys = match self.keys {
+            Keys::None => SmallVec::new(),
+            Keys::All => return Named::All,
+            Keys::Range(1, 1, _) => args[1..2].iter().copied().collect(),
+            Keys::Range(first, last, step) => {
+                let last = if last < 0 { args.len() as i64 + i64::from(last) } else { i64::from(last) };
+                let last = usize::try_from(last).unwrap_or_default().min(args.len() - 1);
+                (usize::from(first)..=last).step_by(usize::from(step)).map(|at| args[at]).collect()
+            }
+            Keys::Counted { at, is_first_too } => {
+                let at = usize::from(at);
+                let count = args.get(at).and_then(|count| args::parse_usize(count)).unwrap_or_default();
+                let first = is_first_too.then(|| args[1]);
+                first.into_iter().chain(args.iter().skip(at + 1).take(count).copied()).collect()
+            }
+            Keys::Streams => {
+                let after = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"));
+                let names = after.map_or(&[][..], |at| &args[at + 1..]);
+                names[..names.len() / 2].iter().copied().collect()
+            }
+        };
+        Named::These(keys)
+    }
+}
+
+/// One command on one database, whose shards are locked.
+pub(super) struct Step<'s, 'c> {
+    pub(super) db: &'s mut LockedCache<'c>,
+    /// Another database, for what moves things there.
+    pub(super) other: Option<&'s mut LockedCache<'c>>,
+    pub(super) out: &'s mut Writer,
+    /// Whether it has waited: whatever else its keys have by now is not what it waits for.
+    pub(super) is_again: bool,
+    /// Set by a command that has nothing yet and would wait for it.
+    pub(super) block: Option<Block>,
+}
+
+/// For how long a command waits, and what it answers then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    /// For ever where nothing is said.
+    pub(super) timeout_ms: Option<u64>,
+    pub(super) is_null_array: bool,
+}
+
+impl<'c> Step<'_, 'c> {
+    pub(super) fn new<'s>(db: &'s mut LockedCache<'c>, out: &'s mut Writer) -> Step<'s, 'c> {
+        Step { db, other: None, out, is_again: false, block: None }
+    }
+}
+
+/// The string of a key, which counts as use.
+pub(super) fn string<'s>(db: &'s mut LockedCache<'_>, key: &[u8]) -> Done<Option<&'s [u8]>> {
+    db.get(key).map(bytes_of).transpose()
+}
+
+pub(super) fn bytes_of(found: Found<'_>) -> Done<&[u8]> {
+    match found.value {
+        Value::Bytes(bytes) => Ok(bytes),
+        Value::Structure(_) => Err(WRONG_TYPE),
+    }
+}
+
+/// The list, the hash and so on of a key, which counts as use.
+pub(super) fn part<'s, T: Part>(db: &'s mut LockedCache<'_>, key: &[u8]) -> Done<Option<&'s T>> {
+    match db.get(key).map(|found| found.value) {
+        None => Ok(None),
+        Some(Value::Structure(structure)) => T::of(structure).map(Some).ok_or(WRONG_TYPE),
+        Some(Value::Bytes(_)) => Err(WRONG_TYPE),
+    }
+}
+
+/// Refuses a key that has something else.
+pub(super) fn check_kind(db: &mut LockedCache<'_>, key: &[u8], kind: Kind) -> Done<bool> {
+    match db.peek(key).map(|found| found.value.kind()) {
+        None => Ok(false),
+        Some(there) if there == kind => Ok(true),
+        Some(_) => Err(WRONG_TYPE),
+    }
+}
+
+/// Changes a list, a hash and so on, which is made where there is none. `change` says whether it changed anything; the
+/// key grows by so many parts and bytes at most.
+pub(super) fn change<T: Part, R>(
+    db: &mut LockedCache<'_>,
+    key: &[u8],
+    room: (usize, usize),
+    change: impl FnOnce(&mut T) -> (bool, R),
+) -> Done<R> {
+    check_kind(db, key, T::KIND)?;
+    let (parts, bytes) = room;
+    Ok(db.change(key, (parts as u64) * T::ROOM_BYTES + bytes as u64, change)?)
+}
+
+/// A number that nobody can foretell, and that means nothing.
+pub(super) fn random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    // The standard library's hashers have keys of their own, another one each.
+    RandomState::new().hash_one(0)
+}
+
+/// What all arguments take together.
+pub(super) fn bytes_in(args: &[&[u8]]) -> usize {
+    args.iter().map(|arg| arg.len()).sum()
+}
+
+pub(super) fn wrong_arity(name: &str) -> Fail {
+    Fail::new(format!("ERR wrong number of arguments for '{}' command", name.to_ascii_lowercase()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found_by_its_name_and_is_there_once() {
+        let rows: usize = TABLES.iter().map(|(_, table)| table.len()).sum::<usize>() + server::COMMANDS.len();
+        assert_eq!(all().len(), rows);
+        for command in all() {
+            assert!(command.name.len() <= NAME_BYTES_MAX && command.name == command.name.to_ascii_uppercase());
+            assert_eq!(find(command.name.to_ascii_lowercase().as_bytes()).map(|found| found.name), Some(command.name));
+            assert!(!command.summary.is_empty() && !command.since.is_empty() && !command.group.is_empty());
+            assert!(REFUSED.iter().all(|(name, _)| *name != command.name));
+        }
+        assert!(find(b"").is_none() && find(&[b'A'; 100]).is_none());
+    }
+
+    #[test]
+    fn keys_are_told_from_other_arguments() {
+        let keys = |words: &str| {
+            let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+            match find(args[0]).expect("a command").keys(&args) {
+                Named::All => vec!["all".to_owned()],
+                Named::These(keys) => keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect(),
+            }
+        };
+        assert_eq!(keys("get a"), ["a"]);
+        assert_eq!(keys("mset a 1 b 2"), ["a", "b"]);
+        assert_eq!(keys("blpop a b 0"), ["a", "b"]);
+        assert_eq!(keys("zunionstore to 2 a b weights 1 2"), ["to", "a", "b"]);
+        assert_eq!(keys("lmpop 2 a b left"), ["a", "b"]);
+        assert_eq!(keys("lmpop x a b left"), Vec::<String>::new());
+        assert_eq!(keys("sintercard 99999999999 a"), ["a"]);
+        assert_eq!(keys("ping"), Vec::<String>::new());
+        assert_eq!(keys("keys *"), ["all"]);
+    }
+}

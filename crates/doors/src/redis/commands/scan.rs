@@ -1,0 +1,221 @@
+//! What looks at all keys of a database, or at all parts of one, bit by bit.
+
+use engine::cache::ScanCursor;
+use engine::cache::structures::{Hash, Set, Sorted};
+
+use super::args::{after, is, matches, parse_int};
+use super::{Command, Keys, ONE, Step, part, read, write};
+use crate::redis::errors::{Done, Fail, SYNTAX};
+use crate::redis::writer::write_double;
+
+/// Keys or parts of one answer where nothing is said.
+const COUNT: usize = 10;
+/// The same, whatever is said.
+const COUNT_MAX: usize = 10_000;
+/// Steps of a scan in one command, before others have their turn at the database.
+const STEPS_MAX: usize = 64;
+
+pub(super) const COMMANDS: &[Command] = &[
+    read("SCAN", -2, Keys::All, scan, ("2.8.0", "Some of the keys, and where to go on")),
+    read("HSCAN", -3, ONE, hscan, ("2.8.0", "Some of the fields of a hash, and where to go on")),
+    read("SSCAN", -3, ONE, sscan, ("2.8.0", "Some of the members of a set, and where to go on")),
+    read("ZSCAN", -3, ONE, zscan, ("2.8.0", "Some of the members of a sorted set, and where to go on")),
+    read("KEYS", 2, Keys::All, keys, ("1.0.0", "All keys of a pattern")),
+    read("RANDOMKEY", 1, Keys::All, randomkey, ("1.0.0", "Any key")),
+    read("DBSIZE", 1, Keys::All, dbsize, ("1.0.0", "How many keys there are")),
+    write("FLUSHDB", -1, Keys::All, flushdb, ("1.0.0", "Removes all keys of a database")),
+];
+
+struct Options<'a> {
+    cursor: u64,
+    pattern: Option<&'a [u8]>,
+    count: usize,
+    kind: Option<&'a [u8]>,
+}
+
+/// What a scan was asked for, whose cursor is in this place.
+fn options<'a>(args: &[&'a [u8]], cursor_at: usize, has_kind: bool) -> Done<Options<'a>> {
+    let cursor = std::str::from_utf8(args[cursor_at]).ok().and_then(|text| text.parse().ok());
+    let cursor = cursor.ok_or(Fail::new("ERR invalid cursor"))?;
+    let mut options = Options { cursor, pattern: None, count: COUNT, kind: None };
+    let mut at = cursor_at + 1;
+    while let Some(arg) = args.get(at) {
+        match arg {
+            arg if is(arg, "MATCH") => options.pattern = Some(after(args, &mut at)?),
+            arg if is(arg, "TYPE") && has_kind => options.kind = Some(after(args, &mut at)?),
+            arg if is(arg, "COUNT") => {
+                let count = parse_int(after(args, &mut at)?)?;
+                options.count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(SYNTAX)?.min(COUNT_MAX);
+            }
+            _ => return Err(SYNTAX),
+        }
+        at += 1;
+    }
+    Ok(options)
+}
+
+impl Options<'_> {
+    fn takes(&self, name: &[u8]) -> bool {
+        self.pattern.is_none_or(|pattern| matches(pattern, name))
+    }
+}
+
+fn scan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let options = options(args, 1, true)?;
+    let (mut next, mut looked, mut count) = (Some(ScanCursor(options.cursor)), 0, 0);
+    let begin = step.out.bytes.len();
+    for _ in 0..STEPS_MAX {
+        let Some(cursor) = next else {
+            break;
+        };
+        next = step.db.scan(cursor, |found| {
+            looked += 1;
+            let is_kind = options.kind.is_none_or(|kind| is(kind, found.value.kind().name()));
+            if is_kind && options.takes(found.key) {
+                step.out.bulk(found.key);
+                count += 1;
+            }
+            looked < options.count
+        });
+        if looked >= options.count {
+            break;
+        }
+    }
+    step.out.begin_with(begin, |out| {
+        out.array(2);
+        out.bulk(next.map_or(0, |next| next.0).to_string().as_bytes());
+        out.array(count);
+    });
+    Ok(())
+}
+
+/// Walks from the last place to the first: whatever is removed meanwhile, what stays keeps its place or comes into one
+/// that was not seen yet. Those in the first places only are answered all at once.
+fn walk<'s>(
+    length: usize,
+    options: &Options<'_>,
+    mut each: impl FnMut(usize) -> Option<&'s [u8]>,
+    mut take: impl FnMut(usize),
+) -> u64 {
+    let start = if options.cursor == 0 { length } else { (options.cursor as usize).min(length) };
+    let end = start.saturating_sub(options.count);
+    for place in (end..start).rev() {
+        if each(place).is_some_and(|name| options.takes(name)) {
+            take(place);
+        }
+    }
+    end as u64
+}
+
+fn answer(step: &mut Step<'_, '_>, begin: usize, next: u64, count: usize) {
+    step.out.begin_with(begin, |out| {
+        out.array(2);
+        out.bulk(next.to_string().as_bytes());
+        out.array(count);
+    });
+}
+
+fn hscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let options = options(args, 2, false)?;
+    let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
+    if let Some(hash) = part::<Hash>(step.db, args[1])? {
+        next = walk(
+            hash.len(),
+            &options,
+            |place| hash.at(place).map(|(field, _)| field),
+            |place| {
+                if let Some((field, value)) = hash.at(place) {
+                    step.out.bulk(field);
+                    step.out.bulk(value);
+                    count += 2;
+                }
+            },
+        );
+    }
+    answer(step, begin, next, count);
+    Ok(())
+}
+
+fn sscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let options = options(args, 2, false)?;
+    let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
+    if let Some(set) = part::<Set>(step.db, args[1])? {
+        next = walk(
+            set.len(),
+            &options,
+            |place| set.at(place),
+            |place| {
+                if let Some(member) = set.at(place) {
+                    step.out.bulk(member);
+                    count += 1;
+                }
+            },
+        );
+    }
+    answer(step, begin, next, count);
+    Ok(())
+}
+
+fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let options = options(args, 2, false)?;
+    let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
+    if let Some(sorted) = part::<Sorted>(step.db, args[1])? {
+        next = walk(
+            sorted.len(),
+            &options,
+            |place| sorted.at(place).map(|(member, _)| member),
+            |place| {
+                if let Some((member, score)) = sorted.at(place) {
+                    step.out.bulk(member);
+                    step.out.bulk(write_double(score.get()).as_bytes());
+                    count += 2;
+                }
+            },
+        );
+    }
+    answer(step, begin, next, count);
+    Ok(())
+}
+
+fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let (mut next, mut count) = (Some(ScanCursor::default()), 0);
+    let begin = step.out.bytes.len();
+    while let Some(cursor) = next {
+        next = step.db.scan(cursor, |found| {
+            if matches(args[1], found.key) {
+                step.out.bulk(found.key);
+                count += 1;
+            }
+            true
+        });
+    }
+    step.out.begin_with(begin, |out| out.array(count));
+    Ok(())
+}
+
+fn randomkey(step: &mut Step<'_, '_>, _args: &[&[u8]]) -> Done {
+    step.out.maybe(step.db.any_key(super::random()));
+    Ok(())
+}
+
+fn dbsize(step: &mut Step<'_, '_>, _args: &[&[u8]]) -> Done {
+    let entries = step.db.len();
+    step.out.int(entries as i64);
+    Ok(())
+}
+
+fn flushdb(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    check_flush(args)?;
+    step.db.flush();
+    step.out.ok();
+    Ok(())
+}
+
+/// `FLUSHALL` and `FLUSHDB` may be asked to take their time, or not to.
+pub(super) fn check_flush(args: &[&[u8]]) -> Done {
+    match args[1..] {
+        [] => Ok(()),
+        [how] if is(how, "ASYNC") || is(how, "SYNC") => Ok(()),
+        _ => Err(SYNTAX),
+    }
+}

@@ -1,0 +1,418 @@
+//! The connection: who it is, how it speaks, and which database it is on.
+
+use broker::now_ms;
+use engine::security::UserName;
+use futures_util::FutureExt;
+use net::service::{Reply, once};
+
+use super::args::{is, parse_int, parse_usize};
+use super::{Command, own, wrong_arity};
+use crate::redis::VERSION;
+use crate::redis::clients::Client;
+use crate::redis::codec::Answer;
+use crate::redis::connection::{DATABASES, Door, Later, Login, Replies, Session};
+use crate::redis::errors::{Done, Fail, SYNTAX};
+use crate::redis::writer::Writer;
+
+/// What a client may say of itself.
+const NAME_BYTES_MAX: usize = 256;
+
+pub(super) const COMMANDS: &[Command] = &[
+    own("PING", -1, ping, ("1.0.0", "Answers PONG, or what it was given")),
+    own("ECHO", 2, echo, ("1.0.0", "Answers what it was given")),
+    own("HELLO", -1, hello, ("6.0.0", "Says which version of the protocol the client speaks, and who it is")),
+    own("AUTH", -2, auth, ("1.0.0", "Says who the client is")),
+    own("SELECT", 2, select, ("1.0.0", "Goes to another database")),
+    own("CLIENT", -2, client, ("2.4.0", "About the connections of all clients")),
+    own("RESET", 1, reset, ("6.2.0", "Makes the connection as new")),
+    own("QUIT", 1, quit, ("1.0.0", "Closes the connection")),
+];
+
+pub(super) fn now(writer: Writer) -> Reply<Answer, Later> {
+    Reply::Now(Answer::Written(writer.bytes))
+}
+
+pub(super) fn ok() -> Reply<Answer, Later> {
+    Reply::Now(Answer::Fixed(b"+OK\r\n"))
+}
+
+/// Answers with what is written, or with what went wrong.
+pub(super) fn written(session: &Session, write: impl FnOnce(&mut Writer) -> Done) -> Reply<Answer, Later> {
+    let mut writer = session.writer();
+    match write(&mut writer) {
+        Ok(()) => now(writer),
+        Err(fail) => session.fail(&fail),
+    }
+}
+
+fn ping(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    if args.len() > 2 {
+        return session.fail(&wrong_arity("ping"));
+    }
+    if session.is_subscribed() && !session.is_resp3 {
+        let mut writer = session.writer();
+        writer.array(2);
+        writer.bulk(b"pong");
+        writer.bulk(args.get(1).copied().unwrap_or_default());
+        return now(writer);
+    }
+    match args.get(1) {
+        None => Reply::Now(Answer::Fixed(b"+PONG\r\n")),
+        Some(text) => echo_of(session, text),
+    }
+}
+
+fn echo(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    echo_of(session, args[1])
+}
+
+fn echo_of(session: &Session, text: &[u8]) -> Reply<Answer, Later> {
+    let mut writer = session.writer();
+    writer.bulk(text);
+    now(writer)
+}
+
+fn select(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let number = match parse_int(args[1]) {
+        Ok(number) => usize::try_from(number).ok().filter(|number| *number < DATABASES),
+        Err(fail) => return session.fail(&fail),
+    };
+    let Some(number) = number else {
+        return session.fail(&Fail::new("ERR DB index is out of range"));
+    };
+    session.database = number;
+    session.client.select(number);
+    ok()
+}
+
+pub(super) fn refuse_swap(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    session.fail(&Fail::new("ERR databases keep their numbers: move the keys, or let the clients select another one"))
+}
+
+fn reset(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    session.forget_transaction();
+    session.unsubscribe_all();
+    session.is_resp3 = false;
+    session.replies = Replies::All;
+    session.database = 0;
+    session.client.select(0);
+    session.tell(|about| (about.name, about.is_resp3) = (String::new(), false));
+    let mut login = session.login.borrow_mut();
+    if *login != Login::NotNeeded {
+        *login = Login::Needed;
+    }
+    Reply::Now(Answer::Fixed(b"+RESET\r\n"))
+}
+
+fn quit(_door: &Door, _session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    Reply::Last(Answer::Fixed(b"+OK\r\n"))
+}
+
+fn auth(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let (user, password) = match args[1..] {
+        [password] => (&b"default"[..], password),
+        [user, password] => (user, password),
+        _ => return session.fail(&SYNTAX),
+    };
+    if !door.is_login_required && args.len() == 2 {
+        return session.fail(&Fail::new(
+            "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+             configuration is correct?",
+        ));
+    }
+    log_in(door, session, user, password, |_, writer| writer.ok())
+}
+
+/// Looks at a password, which takes its time, and answers.
+fn log_in(
+    door: &Door,
+    session: &mut Session,
+    user: &[u8],
+    password: &[u8],
+    answer: impl FnOnce(&Client, &mut Writer) + 'static,
+) -> Reply<Answer, Later> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (name, password) = (text(user), text(password));
+    let (broker, login, peer) = (door.broker.clone(), session.login.clone(), session.peer.clone());
+    let (client, mut writer, is_required) = (session.client.clone(), session.writer(), door.is_login_required);
+    Reply::Alone(once(
+        async move {
+            let found = match UserName::parse(&name) {
+                // Nobody is asked for a password: any is as good.
+                Ok(user) if !is_required => Ok(user),
+                Ok(user) => broker.authenticate(user, password).await,
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(user) => {
+                    client.about.lock().user = user.to_string();
+                    peer.is_known.set(true);
+                    if is_required {
+                        login.replace(Login::Done(user));
+                    }
+                    answer(&client, &mut writer);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, user = name, "refused a login");
+                    writer.bytes.clear();
+                    writer.error(&Fail::new("WRONGPASS invalid username-password pair or user is disabled."));
+                }
+            }
+            Answer::Written(writer.bytes)
+        }
+        .boxed_local(),
+    ))
+}
+
+fn hello(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let (mut credentials, mut name, mut at) = (None, None, 2);
+    let version = match args.get(1).map(|version| parse_int(version)) {
+        None => None,
+        Some(Ok(version @ (2 | 3))) => Some(version),
+        Some(Ok(_)) => return session.fail(&Fail::new("NOPROTO unsupported protocol version")),
+        Some(Err(_)) => {
+            return session.fail(&Fail::new("ERR Protocol version is not an integer or out of range"));
+        }
+    };
+    while at < args.len() {
+        match &args[at..] {
+            [word, user, password, ..] if is(word, "AUTH") => {
+                credentials = Some((*user, *password));
+                at += 3;
+            }
+            [word, wanted, ..] if is(word, "SETNAME") => {
+                name = Some(*wanted);
+                at += 2;
+            }
+            [word, ..] => {
+                let text = format!("ERR Syntax error in HELLO option '{}'", word.escape_ascii());
+                return session.fail(&Fail::new(text));
+            }
+            [] => break,
+        }
+    }
+    let name = match name.map(name_of).transpose() {
+        Ok(name) => name,
+        Err(fail) => return session.fail(&fail),
+    };
+    if *session.login.borrow() == Login::Needed && credentials.is_none() {
+        return session.fail(&Fail::new(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
+             <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+        ));
+    }
+    let is_resp3 = version.map_or(session.is_resp3, |version| version == 3);
+    let answer = move |client: &Client, writer: &mut Writer| {
+        {
+            let mut about = client.about.lock();
+            about.is_resp3 = is_resp3;
+            if let Some(name) = name {
+                about.name = name;
+            }
+        }
+        write_hello(client.id, writer);
+    };
+    match credentials {
+        None => {
+            session.is_resp3 = is_resp3;
+            let mut writer = session.writer();
+            answer(&session.client, &mut writer);
+            now(writer)
+        }
+        // It speaks as it asked to also where it is refused, as its answer is on its way by then.
+        Some((user, password)) => {
+            session.is_resp3 = is_resp3;
+            log_in(door, session, user, password, answer)
+        }
+    }
+}
+
+fn write_hello(id: u64, writer: &mut Writer) {
+    writer.map(7);
+    writer.bulk(b"server");
+    writer.bulk(b"redis");
+    writer.bulk(b"version");
+    writer.bulk(VERSION.as_bytes());
+    writer.bulk(b"proto");
+    writer.int(if writer.is_resp3 { 3 } else { 2 });
+    writer.bulk(b"id");
+    writer.int(id as i64);
+    writer.bulk(b"mode");
+    writer.bulk(b"standalone");
+    writer.bulk(b"role");
+    writer.bulk(b"master");
+    writer.bulk(b"modules");
+    writer.array(0);
+}
+
+fn name_of(name: &[u8]) -> Done<String> {
+    let is_plain = name.iter().all(|byte| (b'!'..=b'~').contains(byte)) && name.len() <= NAME_BYTES_MAX;
+    match std::str::from_utf8(name) {
+        Ok(name) if is_plain => Ok(name.to_owned()),
+        _ => Err(Fail::new("ERR Client names cannot contain spaces, newlines or special characters.")),
+    }
+}
+
+fn client(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let rest = &args[2..];
+    match (args[1].to_ascii_uppercase().as_slice(), rest) {
+        (b"ID", []) => written(session, |writer| {
+            writer.int(session.client.id as i64);
+            Ok(())
+        }),
+        (b"GETNAME", []) => written(session, |writer| {
+            let name = session.client.about.lock().name.clone();
+            writer.maybe((!name.is_empty()).then_some(name.as_bytes()));
+            Ok(())
+        }),
+        (b"SETNAME", [name]) => written(session, |writer| {
+            let name = name_of(name)?;
+            session.tell(|about| about.name = name);
+            writer.ok();
+            Ok(())
+        }),
+        (b"SETINFO", [what, value]) => written(session, |writer| {
+            let value = name_of(value)?;
+            match what {
+                what if is(what, "LIB-NAME") => session.tell(|about| about.library = value),
+                what if is(what, "LIB-VER") => session.tell(|about| about.library_version = value),
+                what => return Err(Fail::new(format!("ERR Unrecognized option '{}'", what.escape_ascii()))),
+            }
+            writer.ok();
+            Ok(())
+        }),
+        (b"LIST", rest) => written(session, |writer| list(door, rest, writer)),
+        (b"INFO", []) => written(session, |writer| {
+            writer.verbatim(&session.client.line(now_ms()));
+            Ok(())
+        }),
+        (b"KILL", rest) if !rest.is_empty() => kill(door, session, rest),
+        (b"UNBLOCK", [id, how @ ..]) => written(session, |writer| unblock(door, id, how, writer)),
+        (b"REPLY", [how]) => reply(session, how),
+        (b"NO-EVICT" | b"NO-TOUCH", [how]) if is(how, "ON") || is(how, "OFF") => ok(),
+        (b"GETREDIR", []) => written(session, |writer| {
+            writer.int(-1);
+            Ok(())
+        }),
+        (b"HELP", []) => written(session, |writer| {
+            let lines = ["ID", "INFO", "GETNAME", "SETNAME", "SETINFO", "LIST", "KILL", "UNBLOCK", "REPLY"];
+            writer.array(lines.len());
+            lines.iter().for_each(|line| writer.simple(line));
+            Ok(())
+        }),
+        (b"TRACKING" | b"CACHING" | b"TRACKINGINFO", _) => session.fail(&Fail::new(
+            "ERR tracking is not supported: watch keys over the native protocol, whose client keeps a near cache right",
+        )),
+        (b"PAUSE" | b"UNPAUSE", _) => session.fail(&Fail::new("ERR clients can not be paused")),
+        (word, _) => {
+            let word = word.escape_ascii();
+            let text = format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try CLIENT HELP.");
+            session.fail(&Fail::new(text))
+        }
+    }
+}
+
+fn list(door: &Door, args: &[&[u8]], writer: &mut Writer) -> Done {
+    let mut all = door.clients.all();
+    match args {
+        [] => {}
+        [word, kind] if is(word, "TYPE") => {
+            let is_wanted: fn(&Client) -> bool = match kind.to_ascii_lowercase().as_slice() {
+                b"normal" => |client| client.channels() == 0,
+                b"pubsub" => |client| client.channels() > 0,
+                b"master" | b"replica" | b"slave" => |_| false,
+                kind => return Err(Fail::new(format!("ERR Unknown client type '{}'", kind.escape_ascii()))),
+            };
+            all.retain(|client| is_wanted(client));
+        }
+        [word, ids @ ..] if is(word, "ID") && !ids.is_empty() => {
+            let ids = ids.iter().map(|id| parse_usize(id).ok_or(Fail::new("ERR Invalid client ID")));
+            let ids = ids.collect::<Done<Vec<usize>>>()?;
+            all.retain(|client| ids.contains(&(client.id as usize)));
+        }
+        _ => return Err(SYNTAX),
+    }
+    let now_ms = now_ms();
+    writer.verbatim(&all.iter().map(|client| client.line(now_ms)).collect::<String>());
+    Ok(())
+}
+
+impl Client {
+    fn channels(&self) -> usize {
+        let about = self.about.lock();
+        about.channels + about.patterns
+    }
+}
+
+fn kill(door: &Door, session: &Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let all = door.clients.all();
+    if let [address] = args {
+        let found = all.iter().find(|client| client.address.as_bytes() == *address);
+        return match found {
+            Some(client) => {
+                client.outbox.close();
+                ok()
+            }
+            None => session.fail(&Fail::new("ERR No such client")),
+        };
+    }
+    written(session, |writer| {
+        let (mut found, mut skips_me) = (all, true);
+        for pair in args.chunks(2) {
+            let [word, value] = pair else {
+                return Err(SYNTAX);
+            };
+            match word.to_ascii_uppercase().as_slice() {
+                b"ID" => {
+                    let id = parse_usize(value).ok_or(Fail::new("ERR client-id should be greater than 0"))?;
+                    found.retain(|client| client.id == id as u64);
+                }
+                b"ADDR" => found.retain(|client| client.address.as_bytes() == *value),
+                b"LADDR" => found.retain(|client| client.local.as_bytes() == *value),
+                b"USER" => found.retain(|client| client.about.lock().user.as_bytes() == *value),
+                b"TYPE" => {
+                    let is_pubsub = is(value, "pubsub");
+                    found.retain(|client| (client.channels() > 0) == is_pubsub);
+                }
+                b"SKIPME" => skips_me = is(value, "YES"),
+                _ => return Err(SYNTAX),
+            }
+        }
+        found.retain(|client| !(skips_me && client.id == session.client.id));
+        found.iter().for_each(|client| client.outbox.close());
+        writer.len(found.len());
+        Ok(())
+    })
+}
+
+fn unblock(door: &Door, id: &[u8], how: &[&[u8]], writer: &mut Writer) -> Done {
+    let is_error = match how {
+        [] => false,
+        [how] if is(how, "TIMEOUT") => false,
+        [how] if is(how, "ERROR") => true,
+        _ => return Err(Fail::new("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
+    };
+    let id = parse_int(id)?;
+    let client = door.clients.get(id as u64);
+    let waiting = client.as_ref().and_then(|client| client.waiting());
+    let is_unblocked = waiting.is_some_and(|waiting| {
+        let error = b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n".to_vec();
+        if is_error { waiting.answer(error) } else { waiting.give_up() }
+    });
+    writer.flag(is_unblocked);
+    Ok(())
+}
+
+fn reply(session: &mut Session, how: &[u8]) -> Reply<Answer, Later> {
+    if is(how, "ON") {
+        session.replies = Replies::All;
+        return ok();
+    }
+    session.replies = match how {
+        how if is(how, "OFF") => Replies::None,
+        how if is(how, "SKIP") && session.replies == Replies::All => Replies::SkipNext,
+        how if is(how, "SKIP") => return Reply::Now(Answer::Nothing),
+        _ => return session.fail(&SYNTAX),
+    };
+    Reply::Now(Answer::Nothing)
+}

@@ -1,0 +1,266 @@
+//! Several commands as one step.
+
+use std::collections::BTreeMap;
+
+use broker::LockedCache;
+use net::service::Reply;
+
+use super::args::parse_usize;
+use super::{Command, Does, Named, Step, bytes_in, own};
+use crate::redis::codec::Answer;
+use crate::redis::connection::{DATABASES, Door, Later, Session, lock};
+use crate::redis::errors::{Done, Fail};
+use crate::redis::writer::Writer;
+
+/// Commands of one transaction, and what they take together.
+const COMMANDS_MAX: usize = 1 << 20;
+const COMMANDS_BYTES_MAX: usize = 64 << 20;
+/// Keys that are watched by one connection.
+const WATCHED_MAX: usize = 1 << 20;
+
+pub(super) const COMMANDS: &[Command] = &[
+    own("MULTI", 1, multi, ("1.2.0", "Begins a transaction: commands are done together by EXEC")),
+    own("EXEC", 1, exec, ("1.2.0", "Does all commands of the transaction, if no watched key has changed")),
+    own("DISCARD", 1, discard, ("2.0.0", "Forgets the commands of the transaction")),
+    own("WATCH", -2, watch, ("2.2.0", "Has the next transaction done only if these keys have not changed")),
+    own("UNWATCH", 1, unwatch, ("2.2.0", "Forgets all watched keys")),
+];
+
+/// Commands that wait for EXEC.
+#[derive(Default)]
+pub(in crate::redis) struct Transaction {
+    queued: Vec<Queued>,
+    bytes: usize,
+    /// The database that is selected where the last one of them has come.
+    database: usize,
+    /// One of them was no command: nothing is done.
+    pub(in crate::redis) is_refused: bool,
+}
+
+struct Queued {
+    command: &'static Command,
+    database: usize,
+    args: Vec<Box<[u8]>>,
+}
+
+/// A key that must not have changed.
+pub(in crate::redis) struct Watched {
+    database: usize,
+    key: Box<[u8]>,
+    /// Of the value that was there.
+    version: Option<u64>,
+}
+
+impl Command {
+    /// Those that are done at once in the middle of a transaction.
+    pub(in crate::redis) fn is_of_transactions(&self) -> bool {
+        matches!(self.name, "EXEC" | "DISCARD" | "MULTI" | "WATCH" | "UNWATCH" | "QUIT" | "RESET")
+            && self.name != "UNWATCH"
+    }
+
+    /// Whether it is done at once, without waiting for anything, whatever is locked.
+    fn may_be_queued(&self) -> bool {
+        let is_light = matches!(
+            self.name,
+            "PING" | "ECHO" | "SELECT" | "PUBLISH" | "TIME" | "CLIENT" | "COMMAND" | "CONFIG" | "UNWATCH" | "FLUSHALL"
+        );
+        matches!(self.does, Does::Data(_)) || is_light
+    }
+}
+
+impl Session {
+    pub(in crate::redis) fn queue(&mut self, command: &'static Command, args: &[&[u8]]) -> Reply<Answer, Later> {
+        let Some(transaction) = &mut self.transaction else {
+            return self.fail(&Fail::new("ERR EXEC without MULTI"));
+        };
+        let bytes = bytes_in(args);
+        let fail = if !command.may_be_queued() {
+            Some(Fail::new("ERR Command not allowed inside a transaction"))
+        } else if transaction.queued.len() == COMMANDS_MAX || transaction.bytes + bytes > COMMANDS_BYTES_MAX {
+            let text = format!("ERR a transaction has at most {COMMANDS_MAX} commands and {COMMANDS_BYTES_MAX} bytes");
+            Some(Fail::new(text))
+        } else {
+            None
+        };
+        if let Some(fail) = fail {
+            transaction.is_refused = true;
+            return self.fail(&fail);
+        }
+        transaction.bytes += bytes;
+        let database = transaction.database;
+        if command.name == "SELECT" {
+            transaction.database = parse_usize(args[1]).filter(|number| *number < DATABASES).unwrap_or(database);
+        }
+        let args = args.iter().map(|arg| (*arg).into()).collect();
+        transaction.queued.push(Queued { command, database, args });
+        let count = transaction.queued.len();
+        self.tell(|about| about.queued = Some(count));
+        Reply::Now(Answer::Fixed(b"+QUEUED\r\n"))
+    }
+
+    pub(in crate::redis) fn forget_transaction(&mut self) {
+        self.transaction = None;
+        self.watched = Vec::new();
+        self.tell(|about| about.queued = None);
+    }
+}
+
+fn multi(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    if session.transaction.is_some() {
+        return session.fail(&Fail::new("ERR MULTI calls can not be nested"));
+    }
+    let database = session.database;
+    session.transaction = Some(Box::new(Transaction { database, ..Transaction::default() }));
+    session.tell(|about| about.queued = Some(0));
+    Reply::Now(Answer::Fixed(b"+OK\r\n"))
+}
+
+fn discard(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    if session.transaction.is_none() {
+        return session.fail(&Fail::new("ERR DISCARD without MULTI"));
+    }
+    session.forget_transaction();
+    Reply::Now(Answer::Fixed(b"+OK\r\n"))
+}
+
+fn watch(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    if session.transaction.is_some() {
+        return session.fail(&Fail::new("ERR WATCH inside MULTI is not allowed"));
+    }
+    if session.watched.len() + args.len() > WATCHED_MAX {
+        return session.fail(&Fail::new(format!("ERR a connection watches at most {WATCHED_MAX} keys")));
+    }
+    let database = session.database;
+    let watched: Vec<Watched> = match session.database(&door.broker) {
+        Ok(cache) => {
+            let mut locked = cache.lock(args[1..].iter().copied());
+            let mut version_of = |key: &[u8]| locked.peek(key).map(|found| found.version);
+            args[1..].iter().map(|key| Watched { database, key: (*key).into(), version: version_of(key) }).collect()
+        }
+        Err(fail) => return session.fail(&fail),
+    };
+    for watched in watched {
+        // What is watched already is so from then on.
+        if !session.watched.iter().any(|other| other.database == database && other.key == watched.key) {
+            session.watched.push(watched);
+        }
+    }
+    Reply::Now(Answer::Fixed(b"+OK\r\n"))
+}
+
+fn unwatch(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    session.watched = Vec::new();
+    Reply::Now(Answer::Fixed(b"+OK\r\n"))
+}
+
+fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    let Some(transaction) = session.transaction.take() else {
+        return session.fail(&Fail::new("ERR EXEC without MULTI"));
+    };
+    let watched = std::mem::take(&mut session.watched);
+    session.tell(|about| about.queued = None);
+    if transaction.is_refused {
+        return session.fail(&Fail::new("EXECABORT Transaction discarded because of previous errors."));
+    }
+    match exec_all(door, session, &transaction.queued, &watched) {
+        Ok(writer) => Reply::Now(Answer::Written(writer.bytes)),
+        Err(fail) => session.fail(&fail),
+    }
+}
+
+/// What is locked of each database.
+type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
+
+fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &[Watched]) -> Done<Writer> {
+    let borrowed: Vec<Vec<&[u8]>> =
+        queued.iter().map(|queued| queued.args.iter().map(|arg| &**arg).collect()).collect();
+    let named = names(queued, &borrowed, watched);
+    let mut caches = BTreeMap::new();
+    for number in named.keys() {
+        caches.insert(*number, session.database_of(&door.broker, *number)?);
+    }
+    let mut held: Held<'_> = named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect();
+    let mut writer = session.writer();
+    let is_unchanged = watched.iter().all(|watched| {
+        let locked = held.get_mut(&watched.database).expect("invariant: what is watched is locked");
+        locked.peek(&watched.key).map(|found| found.version) == watched.version
+    });
+    if !is_unchanged {
+        writer.null_array();
+        return Ok(writer);
+    }
+    writer.array(queued.len());
+    for (queued, args) in queued.iter().zip(&borrowed) {
+        let begin = writer.bytes.len();
+        match queued.command.does {
+            Does::Data(_) => {
+                if let Err(fail) = step(&mut held, queued, args, &mut writer) {
+                    writer.bytes.truncate(begin);
+                    writer.error(&fail);
+                }
+            }
+            Does::Own(_) if queued.command.name == "FLUSHALL" => match super::scan::check_flush(args) {
+                Ok(()) => {
+                    held.values_mut().for_each(LockedCache::flush);
+                    writer.ok();
+                }
+                Err(fail) => writer.error(&fail),
+            },
+            Does::Own(run) => match run(door, session, args) {
+                Reply::Now(Answer::Written(bytes)) => writer.put(&bytes),
+                Reply::Now(Answer::Fixed(bytes)) => writer.put(bytes),
+                _ => writer.error(&Fail::new("ERR Command not allowed inside a transaction")),
+            },
+        }
+    }
+    let grown: Vec<_> = held.into_iter().map(|(number, locked)| (number, locked.finish())).collect();
+    grown.into_iter().for_each(|(number, grown)| caches[&number].serve(grown));
+    Ok(writer)
+}
+
+/// The keys of each database that all of it may touch.
+fn names<'a>(queued: &[Queued], args: &[Vec<&'a [u8]>], watched: &'a [Watched]) -> BTreeMap<usize, Named<'a>> {
+    let mut named = BTreeMap::new();
+    let mut add = |database: usize, more: Named<'a>| {
+        let there = named.entry(database).or_insert_with(|| Named::These(Default::default()));
+        match (there, more) {
+            (Named::These(there), Named::These(more)) => there.extend(more),
+            (there, _) => *there = Named::All,
+        }
+    };
+    for (queued, args) in queued.iter().zip(args) {
+        match queued.command.does {
+            Does::Own(_) if queued.command.name == "FLUSHALL" => {
+                (0..DATABASES).for_each(|number| add(number, Named::All))
+            }
+            Does::Own(_) => {}
+            Does::Data(_) => {
+                let numbers = [Some(queued.database), super::keys::other_database(args)];
+                numbers.into_iter().flatten().for_each(|number| add(number, queued.command.keys(args)));
+            }
+        }
+    }
+    for watched in watched {
+        add(watched.database, Named::These(std::iter::once(&*watched.key).collect()));
+    }
+    named
+}
+
+fn step(held: &mut Held<'_>, queued: &Queued, args: &[&[u8]], writer: &mut Writer) -> Done {
+    let Does::Data(run) = queued.command.does else {
+        return Ok(());
+    };
+    let other = super::keys::other_database(args).filter(|other| *other != queued.database);
+    let mut other = other.and_then(|number| held.remove(&number).map(|locked| (number, locked)));
+    let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
+    let mut step = Step { other: other.as_mut().map(|(_, locked)| locked), ..Step::new(locked, writer) };
+    let done = run(&mut step, args);
+    // Nobody waits in the middle of a step: it is as if its time were over.
+    if let Some(block) = step.block {
+        if block.is_null_array { writer.null_array() } else { writer.null() }
+    }
+    if let Some((number, locked)) = other {
+        held.insert(number, locked);
+    }
+    done
+}

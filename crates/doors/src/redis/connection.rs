@@ -1,0 +1,407 @@
+//! What is kept for a connection, and how each request of it is served.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use broker::{Broker, Cache, LockedCache, Waiting, now_ms};
+use engine::security::UserName;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use net::Outbox;
+use net::service::{Handler, Held, Never, Peer, Reply, Standing, once};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::clients::{About, Client, Clients};
+use super::codec::{Answer, RedisProtocol, Request};
+use super::commands::transactions::{Transaction, Watched};
+use super::commands::{self, Block, Command, Data, Does, Named, Step, keys};
+use super::errors::{Done, Fail};
+use super::writer::Writer;
+
+/// Databases of every connection.
+pub(super) const DATABASES: usize = 16;
+/// Where a peer without an address is: on this machine.
+const LOCALHOST: &str = "127.0.0.1:0";
+/// What a command that found no room is given beside its own bytes when it is tried again.
+const SPARE_BYTES: u64 = 4096;
+
+/// Hands requests to the broker.
+#[derive(Clone)]
+pub(super) struct Door {
+    pub(super) broker: Arc<Broker>,
+    pub(super) clients: Arc<Clients>,
+    pub(super) is_login_required: bool,
+    pub(super) began: Instant,
+    pub(super) port: u16,
+}
+
+/// One connection.
+pub(super) struct Session {
+    pub(super) client: Arc<Client>,
+    pub(super) peer: Rc<Peer>,
+    /// Who it is, once it has said so.
+    pub(super) login: Rc<RefCell<Login>>,
+    pub(super) is_resp3: bool,
+    pub(super) database: usize,
+    /// Those that it used.
+    databases: [Option<Arc<Cache>>; DATABASES],
+    pub(super) transaction: Option<Box<Transaction>>,
+    pub(super) watched: Vec<Watched>,
+    pub(super) replies: Replies,
+    pub(super) clients: Arc<Clients>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Login {
+    /// Nobody has to say who it is.
+    NotNeeded,
+    Needed,
+    Done(UserName),
+}
+
+/// Which requests are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Replies {
+    All,
+    None,
+    /// Not the one after this.
+    SkipNext,
+    Skip,
+}
+
+pub(super) type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
+
+/// What a command on data came to.
+pub(super) enum Ran {
+    Answer(Writer),
+    /// It waits, which is known to those who could end that.
+    Waits(Arc<Waiting>, Block),
+}
+
+impl Handler<RedisProtocol> for Door {
+    type Connection = Rc<Peer>;
+    type Session = Session;
+    type Later = Later;
+
+    fn connect(&self, peer: &Rc<Peer>) -> Rc<Peer> {
+        peer.is_known.set(!self.is_login_required);
+        peer.clone()
+    }
+
+    fn open(&self, peer: &Rc<Rc<Peer>>, outbox: &Arc<Outbox>) -> Session {
+        let text = |address: Option<std::net::SocketAddr>| address.map_or(LOCALHOST.into(), |at| at.to_string());
+        let client = Arc::new(Client {
+            id: peer.id,
+            address: text(peer.address),
+            local: text(peer.local),
+            about: Mutex::new(About { user: "default".to_owned(), ..About::default() }),
+            database: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+            outbox: outbox.clone(),
+            since_ms: now_ms(),
+        });
+        self.clients.add(client.clone());
+        let login = if self.is_login_required { Login::Needed } else { Login::NotNeeded };
+        Session {
+            client,
+            peer: Rc::clone(peer),
+            login: Rc::new(RefCell::new(login)),
+            is_resp3: false,
+            database: 0,
+            databases: [const { None }; DATABASES],
+            transaction: None,
+            watched: Vec::new(),
+            replies: Replies::All,
+            clients: self.clients.clone(),
+        }
+    }
+
+    fn call(&self, session: &mut Session, request: Request<'_>) -> Reply<Answer, Later> {
+        let args = request.args();
+        let reply = match self.admit(session, &args) {
+            Ok(command) if session.transaction.is_some() && !command.is_of_transactions() => {
+                session.queue(command, &args)
+            }
+            Ok(command) => self.serve(session, command, &args),
+            Err(fail) => {
+                if let Some(transaction) = &mut session.transaction {
+                    transaction.is_refused = true;
+                }
+                session.fail(&fail)
+            }
+        };
+        session.muted(reply)
+    }
+
+    fn tell(&self, _session: &mut Session, message: Never) -> Option<Held> {
+        match message {}
+    }
+
+    fn standing(&self, session: &Session) -> Standing {
+        match *session.login.borrow() {
+            Login::Needed => Standing::Opening,
+            Login::NotNeeded | Login::Done(_) => Standing::Open,
+        }
+    }
+
+    /// The broker goes away: whoever waits for a key is answered.
+    fn drain(&self, session: &mut Session) -> Option<Held> {
+        if let Some(waiting) = session.client.waiting() {
+            waiting.answer(b"-UNBLOCKED the server is shutting down: connect again\r\n".to_vec());
+        }
+        None
+    }
+}
+
+impl Door {
+    /// The command that is asked for, if it may be.
+    fn admit(&self, session: &Session, args: &[&[u8]]) -> Done<&'static Command> {
+        let command = commands::find(args[0]).ok_or_else(|| unknown(args))?;
+        if !command.takes(args.len()) {
+            return Err(commands::wrong_arity(command.name));
+        }
+        let is_let_in = match &*session.login.borrow() {
+            Login::NotNeeded => true,
+            Login::Needed => matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET"),
+            Login::Done(user) => self.broker.has_user(user),
+        };
+        if !is_let_in {
+            return Err(Fail::new("NOAUTH Authentication required."));
+        }
+        Ok(command)
+    }
+
+    pub(super) fn serve(
+        &self,
+        session: &mut Session,
+        command: &'static Command,
+        args: &[&[u8]],
+    ) -> Reply<Answer, Later> {
+        let run = match command.does {
+            Does::Data(run) => run,
+            Does::Own(run) => return run(self, session, args),
+        };
+        match self.run(session, command, run, args) {
+            Ok(Ran::Answer(writer)) => Reply::Now(Answer::Written(writer.bytes)),
+            Ok(Ran::Waits(waiting, block)) => session.wait(waiting, block),
+            Err(fail) => session.fail(&fail),
+        }
+    }
+
+    /// One command on its own.
+    fn run(&self, session: &mut Session, command: &'static Command, run: Data, args: &[&[u8]]) -> Done<Ran> {
+        let (number, is_resp3) = (session.database, session.is_resp3);
+        let other_number = keys::other_database(args).filter(|other| *other != number);
+        let other_cache = other_number.map(|other| session.database_of(&self.broker, other)).transpose()?;
+        let cache = session.database(&self.broker)?;
+        let named = command.keys(args);
+        let mut is_tried = false;
+        loop {
+            // In the order of their numbers, as everybody does who locks two.
+            let is_other_first = other_number.is_some_and(|other| other < number);
+            let mut other = other_cache.as_deref().filter(|_| is_other_first).map(|cache| lock(cache, &named));
+            let mut locked = lock(cache, &named);
+            if !is_other_first {
+                other = other_cache.as_deref().map(|cache| lock(cache, &named));
+            }
+            let mut writer = Writer::new(is_resp3);
+            let mut step = Step { other: other.as_mut(), ..Step::new(&mut locked, &mut writer) };
+            let done = run(&mut step, args);
+            let block = step.block;
+            match done {
+                // What goes by itself makes room, in all shards.
+                Err(fail) if fail.is_full && !is_tried && !locked.is_changed() => {
+                    drop((locked, other));
+                    cache.shed(commands::bytes_in(args) as u64 + SPARE_BYTES);
+                    is_tried = true;
+                    continue;
+                }
+                Err(fail) => {
+                    writer.bytes.clear();
+                    writer.error(&fail);
+                }
+                Ok(()) => {}
+            }
+            if let Some(block) = block {
+                return Ok(Ran::Waits(begin_to_wait(&locked, command, run, args, is_resp3), block));
+            }
+            let grown = locked.finish();
+            if let (Some(other), Some(cache)) = (other, &other_cache) {
+                cache.serve(other.finish());
+            }
+            if !grown.is_empty() {
+                cache.serve(grown);
+            }
+            return Ok(Ran::Answer(writer));
+        }
+    }
+}
+
+/// The shards that a command may touch.
+pub(super) fn lock<'c>(cache: &'c Cache, named: &Named<'_>) -> LockedCache<'c> {
+    match named {
+        Named::These(keys) => cache.lock(keys.iter().copied()),
+        Named::All => cache.lock_all(),
+    }
+}
+
+/// It is tried again each time that one of its keys may have more.
+fn begin_to_wait(
+    locked: &LockedCache<'_>,
+    command: &'static Command,
+    run: Data,
+    args: &[&[u8]],
+    is_resp3: bool,
+) -> Arc<Waiting> {
+    let owned: Vec<Box<[u8]>> = args.iter().map(|arg| (*arg).into()).collect();
+    let attempt = move |locked: &mut LockedCache<'_>| {
+        let args: SmallVec<[&[u8]; 8]> = owned.iter().map(|arg| &**arg).collect();
+        let mut writer = Writer::new(is_resp3);
+        let mut step = Step { is_again: true, ..Step::new(locked, &mut writer) };
+        let done = run(&mut step, &args);
+        let is_blocked = step.block.is_some();
+        if let Err(fail) = done {
+            writer.bytes.clear();
+            writer.error(&fail);
+        }
+        (!is_blocked).then_some(writer.bytes)
+    };
+    let keys = match command.keys(args) {
+        Named::These(keys) => keys,
+        Named::All => SmallVec::new(),
+    };
+    locked.wait(&keys, &[], Box::new(attempt))
+}
+
+impl Session {
+    /// The cache of the database that is selected.
+    pub(super) fn database(&mut self, broker: &Arc<Broker>) -> Done<&Arc<Cache>> {
+        let number = self.database;
+        let slot = &mut self.databases[number];
+        if slot.as_ref().is_none_or(|cache| cache.is_deleted()) {
+            *slot = Some(open_database(broker, number)?);
+        }
+        Ok(slot.as_ref().expect("invariant: it was put there"))
+    }
+
+    pub(super) fn database_of(&mut self, broker: &Arc<Broker>, number: usize) -> Done<Arc<Cache>> {
+        open_database(broker, number)
+    }
+
+    pub(super) fn writer(&self) -> Writer {
+        Writer::new(self.is_resp3)
+    }
+
+    pub(super) fn fail(&self, fail: &Fail) -> Reply<Answer, Later> {
+        let mut writer = self.writer();
+        writer.error(fail);
+        Reply::Now(Answer::Written(writer.bytes))
+    }
+
+    /// Changes what others are told of it.
+    pub(super) fn tell(&self, change: impl FnOnce(&mut About)) {
+        change(&mut self.client.about.lock());
+    }
+
+    /// Answers once there is something, or the time is over.
+    fn wait(&mut self, waiting: Arc<Waiting>, block: Block) -> Reply<Answer, Later> {
+        *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
+        let cache = self.databases[self.database].clone().expect("invariant: it waits for a key of it");
+        let mut writer = self.writer();
+        if block.is_null_array {
+            writer.null_array()
+        } else {
+            writer.null()
+        }
+        let wait = Wait { cache, waiting, client: self.client.clone() };
+        Reply::Blocked(once(
+            async move {
+                match block.timeout_ms {
+                    // Whether it was in time is seen by whether there is an answer.
+                    Some(ms) => drop(tokio::time::timeout(Duration::from_millis(ms), wait.waiting.answered()).await),
+                    None => wait.waiting.answered().await,
+                }
+                Answer::Written(wait.cache.stop_waiting(&wait.waiting).unwrap_or(writer.bytes))
+            }
+            .boxed_local(),
+        ))
+    }
+
+    /// The answer, unless the client wants none.
+    fn muted(&mut self, reply: Reply<Answer, Later>) -> Reply<Answer, Later> {
+        match self.replies {
+            Replies::All => return reply,
+            Replies::None => {}
+            Replies::SkipNext => {
+                self.replies = Replies::Skip;
+                return Reply::Now(Answer::Nothing);
+            }
+            Replies::Skip => self.replies = Replies::All,
+        }
+        match reply {
+            Reply::Now(_) => Reply::Now(Answer::Nothing),
+            Reply::Last(_) => Reply::Last(Answer::Nothing),
+            Reply::Later(later) | Reply::Alone(later) | Reply::Blocked(later) => {
+                use futures_util::StreamExt;
+                let silent = async move {
+                    let mut later = later;
+                    drop(later.next().await);
+                    Answer::Nothing
+                };
+                Reply::Alone(once(silent.boxed_local()))
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.clients.remove(self.client.id);
+    }
+}
+
+/// Ends its wait where the connection ends.
+struct Wait {
+    cache: Arc<Cache>,
+    waiting: Arc<Waiting>,
+    client: Arc<Client>,
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.cache.stop_waiting(&self.waiting);
+        *self.client.waiting.lock() = None;
+    }
+}
+
+fn open_database(broker: &Arc<Broker>, number: usize) -> Done<Arc<Cache>> {
+    Ok(broker.cache(&format!("db{number}"))?)
+}
+
+fn unknown(args: &[&[u8]]) -> Fail {
+    /// What is repeated of a command that nobody knows.
+    const SHOWN_BYTES_MAX: usize = 128;
+    let refused = commands::REFUSED.iter().find(|(name, _)| args[0].eq_ignore_ascii_case(name.as_bytes()));
+    if let Some((name, instead)) = refused {
+        return Fail::new(format!("ERR {name}: {instead}"));
+    }
+    let shown = |arg: &[u8]| String::from_utf8_lossy(&arg[..arg.len().min(SHOWN_BYTES_MAX)]).into_owned();
+    let mut text = format!("ERR unknown command '{}', with args beginning with: ", shown(args[0]));
+    for arg in &args[1..] {
+        if text.len() >= SHOWN_BYTES_MAX + 64 {
+            break;
+        }
+        text.push_str(&format!("'{}' ", shown(arg)));
+    }
+    Fail::new(text)
+}
+
+impl Client {
+    pub(super) fn select(&self, database: usize) {
+        self.database.store(database, Ordering::Relaxed);
+    }
+}

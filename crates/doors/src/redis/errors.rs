@@ -1,0 +1,64 @@
+//! What went wrong, in the words of Redis: clients look at the first one.
+
+use std::borrow::Cow;
+
+use engine::{Error, ErrorKind};
+
+/// A line of an error, without the sign in front of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fail {
+    pub(super) text: Cow<'static, str>,
+    /// There is no room: it may succeed once others have gone.
+    pub(super) is_full: bool,
+}
+
+pub(super) type Done<T = ()> = Result<T, Fail>;
+
+pub(super) const WRONG_TYPE: Fail = fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
+pub(super) const SYNTAX: Fail = fixed("ERR syntax error");
+pub(super) const NOT_INTEGER: Fail = fixed("ERR value is not an integer or out of range");
+pub(super) const NOT_FLOAT: Fail = fixed("ERR value is not a valid float");
+pub(super) const NO_SUCH_KEY: Fail = fixed("ERR no such key");
+pub(super) const OUT_OF_RANGE: Fail = fixed("ERR index out of range");
+pub(super) const TOO_LONG: Fail = fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+
+const fn fixed(text: &'static str) -> Fail {
+    Fail { text: Cow::Borrowed(text), is_full: false }
+}
+
+impl Fail {
+    pub(super) fn new(text: impl Into<Cow<'static, str>>) -> Self {
+        Self { text: text.into(), is_full: false }
+    }
+}
+
+impl From<&'static str> for Fail {
+    fn from(text: &'static str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<Error> for Fail {
+    fn from(error: Error) -> Self {
+        let word = match error.kind {
+            ErrorKind::Busy => "OOM command not allowed when used memory > 'maxmemory':",
+            ErrorKind::Denied => "NOPERM",
+            ErrorKind::Timeout | ErrorKind::ShuttingDown | ErrorKind::Disconnected => "TRYAGAIN",
+            ErrorKind::NotFound => "ERR no such key:",
+            ErrorKind::Malformed
+            | ErrorKind::Corrupt
+            | ErrorKind::TooLarge
+            | ErrorKind::Unsupported
+            | ErrorKind::Invalid
+            | ErrorKind::AlreadyExists
+            | ErrorKind::OutOfRange
+            | ErrorKind::NoResponders
+            | ErrorKind::SlowSubscriber
+            | ErrorKind::Internal
+            | ErrorKind::OutOfSequence
+            | ErrorKind::Fenced => "ERR",
+        };
+        let is_full = error.kind == ErrorKind::Busy;
+        Self { text: Cow::Owned(format!("{word} {}", error.message)), is_full }
+    }
+}

@@ -1,0 +1,94 @@
+//! The Redis door: caches for what speaks Redis's protocol, over TCP and TLS on one port. Its databases are the caches
+//! `db0` to `db15`.
+
+mod clients;
+mod codec;
+mod commands;
+mod connection;
+mod errors;
+mod writer;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use broker::Broker;
+use broker::metrics::{Collect, Exposition};
+use net::service::Timeouts;
+use net::telemetry::Telemetry;
+use net::tls::Tls;
+use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shards, Shutdown};
+
+use clients::Clients;
+pub use codec::check_requests;
+use codec::{REQUEST_BYTES_MAX, RedisProtocol};
+use connection::Door;
+
+/// The version whose commands and answers these are.
+const VERSION: &str = "7.0.15";
+/// Bytes of requests that are not whole yet, of all connections together.
+const REQUESTS_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of answers that wait for one connection before nothing more of it is handled.
+const OUTBOX_BYTES_MAX: usize = 1 << 20;
+/// How long a peer may take to read anything of what waits for it before it counts as gone.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Nothing but what waits for a key takes longer, and that may wait for ever.
+const WAIT_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// How the door is set up.
+pub struct Settings {
+    pub address: SocketAddr,
+    /// How long a connection may take for its handshake, its login and its first request.
+    pub hello_timeout: Duration,
+    /// Whether a peer that is not on this machine may speak without TLS.
+    pub allow_plain: bool,
+    /// Whether clients have to log in, by AUTH.
+    pub is_login_required: bool,
+}
+
+/// Serves until the drain begins. Returns the bound address, and what the service counts.
+pub fn open(
+    settings: &Settings,
+    broker: Arc<Broker>,
+    shards: &Arc<Shards>,
+    connections: Arc<Connections>,
+    shutdown: &Shutdown,
+    tls: &Tls,
+) -> io::Result<(SocketAddr, Arc<Telemetry>)> {
+    let first_frame = if settings.is_login_required { settings.hello_timeout } else { WAIT_MAX };
+    let service_settings = ServiceSettings {
+        frame_bytes_max: REQUEST_BYTES_MAX,
+        memory_bytes_max: REQUESTS_BYTES_MAX,
+        outbox_bytes_max: OUTBOX_BYTES_MAX,
+        timeouts: Timeouts {
+            handshake: settings.hello_timeout,
+            // A client may keep connections at hand that it has not used yet.
+            first_frame,
+            write: WRITE_TIMEOUT,
+            idle: None,
+            handler: WAIT_MAX,
+            ..Timeouts::default()
+        },
+        ..ServiceSettings::default()
+    };
+    let clients = Arc::new(Clients::default());
+    let exposed = clients.clone();
+    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
+    let door = Door {
+        broker,
+        clients,
+        is_login_required: settings.is_login_required,
+        began: Instant::now(),
+        port: settings.address.port(),
+    };
+    let service = Service::new(RedisProtocol, door, service_settings);
+    let telemetry = service.telemetry.clone();
+    let server = Server::start(service, shards, connections, shutdown);
+    let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
+    let listener = Listener::tcp(settings.address)?.with_tls(tls.server_config(&[])?, plaintext);
+    match server.listen(listener)? {
+        Address::Tcp(address) => Ok((address, telemetry)),
+        _ => Err(io::Error::other("the listener has no TCP address")),
+    }
+}

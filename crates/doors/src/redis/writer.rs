@@ -1,0 +1,210 @@
+//! Answers as they are written, in the version of RESP that the client asked for.
+
+use engine::cache::write_number;
+
+use super::errors::Fail;
+
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    pub(super) bytes: Vec<u8>,
+    pub(super) is_resp3: bool,
+}
+
+impl Writer {
+    pub(super) fn new(is_resp3: bool) -> Self {
+        Self { bytes: Vec::new(), is_resp3 }
+    }
+
+    pub(super) fn ok(&mut self) {
+        self.put(b"+OK\r\n");
+    }
+
+    pub(super) fn simple(&mut self, text: &str) {
+        self.line(b'+', text.as_bytes());
+    }
+
+    pub(super) fn error(&mut self, fail: &Fail) {
+        let text = fail.text.replace(['\r', '\n'], " ");
+        self.line(b'-', text.as_bytes());
+    }
+
+    pub(super) fn int(&mut self, number: i64) {
+        self.number(b':', number);
+    }
+
+    pub(super) fn len(&mut self, length: usize) {
+        self.int(length as i64);
+    }
+
+    pub(super) fn flag(&mut self, is_true: bool) {
+        self.put(if is_true { b":1\r\n" } else { b":0\r\n" });
+    }
+
+    pub(super) fn bulk(&mut self, bytes: &[u8]) {
+        self.bytes.reserve(bytes.len() + 24);
+        self.number(b'$', bytes.len() as i64);
+        self.bytes.extend_from_slice(bytes);
+        self.put(b"\r\n");
+    }
+
+    /// A string, or nothing.
+    pub(super) fn maybe(&mut self, bytes: Option<&[u8]>) {
+        match bytes {
+            Some(bytes) => self.bulk(bytes),
+            None => self.null(),
+        }
+    }
+
+    /// A number as a string.
+    pub(super) fn bulk_int(&mut self, number: i64) {
+        self.bulk(write_number(number, &mut [0; 20]));
+    }
+
+    pub(super) fn null(&mut self) {
+        self.put(if self.is_resp3 { b"_\r\n" } else { b"$-1\r\n" });
+    }
+
+    /// Nothing, where there may be several.
+    pub(super) fn null_array(&mut self) {
+        self.put(if self.is_resp3 { b"_\r\n" } else { b"*-1\r\n" });
+    }
+
+    pub(super) fn array(&mut self, length: usize) {
+        self.number(b'*', length as i64);
+    }
+
+    /// So many pairs.
+    pub(super) fn map(&mut self, pairs: usize) {
+        match self.is_resp3 {
+            true => self.number(b'%', pairs as i64),
+            false => self.array(2 * pairs),
+        }
+    }
+
+    pub(super) fn set(&mut self, length: usize) {
+        self.number(if self.is_resp3 { b'~' } else { b'*' }, length as i64);
+    }
+
+    /// What nobody asked for.
+    pub(super) fn push(&mut self, length: usize) {
+        self.number(if self.is_resp3 { b'>' } else { b'*' }, length as i64);
+    }
+
+    pub(super) fn double(&mut self, number: f64) {
+        let text = write_double(number);
+        match self.is_resp3 {
+            true => self.line(b',', text.as_bytes()),
+            false => self.bulk(text.as_bytes()),
+        }
+    }
+
+    /// A text for people.
+    pub(super) fn verbatim(&mut self, text: &str) {
+        if !self.is_resp3 {
+            return self.bulk(text.as_bytes());
+        }
+        self.number(b'=', text.len() as i64 + 4);
+        self.put(b"txt:");
+        self.line_end(text.as_bytes());
+    }
+
+    /// How many there are is known only now: it belongs where they began.
+    pub(super) fn begin_with(&mut self, at: usize, write: impl FnOnce(&mut Self)) {
+        let end = self.bytes.len();
+        write(self);
+        let head = self.bytes.split_off(end);
+        self.bytes.splice(at..at, head);
+    }
+
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn number(&mut self, sign: u8, number: i64) {
+        self.bytes.push(sign);
+        self.line_end(write_number(number, &mut [0; 20]));
+    }
+
+    fn line(&mut self, sign: u8, text: &[u8]) {
+        self.bytes.push(sign);
+        self.line_end(text);
+    }
+
+    fn line_end(&mut self, text: &[u8]) {
+        self.put(text);
+        self.put(b"\r\n");
+    }
+}
+
+/// A score as Redis writes it: whole numbers as such, others with 17 digits, as C's `%.17g` does.
+pub(super) fn write_double(number: f64) -> String {
+    const DIGITS: usize = 17;
+    if number.is_infinite() {
+        return if number > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    if number.is_nan() {
+        return "nan".to_owned();
+    }
+    // A whole number, as far as each one of them is one of its own.
+    if number.trunc() == number && number.abs() < 1e17 {
+        return if number == 0.0 && number.is_sign_negative() { "-0".to_owned() } else { format!("{number:.0}") };
+    }
+    let text = format!("{number:.*e}", DIGITS - 1);
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if (-4..DIGITS as i32).contains(&exponent) {
+        let places = (DIGITS as i32 - 1 - exponent) as usize;
+        return trimmed(&format!("{number:.places$}")).to_owned();
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{}e{sign}{:02}", trimmed(digits), exponent.abs())
+}
+
+/// A sum as Redis writes it: never with an exponent.
+pub(super) fn write_sum(number: f64) -> String {
+    let text = format!("{number}");
+    if text == "-0" { "0".to_owned() } else { text }
+}
+
+fn trimmed(text: &str) -> &str {
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_c_writes_them() {
+        let written = [
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (3.0, "3"),
+            (3.1, "3.1000000000000001"),
+            (0.5, "0.5"),
+            (-1.5, "-1.5"),
+            (1e17, "1e+17"),
+            (1e16, "10000000000000000"),
+            (1.5e300, "1.5e+300"),
+            (1e-5, "1.0000000000000001e-05"),
+            (0.0001, "0.0001"),
+            (123456789.123, "123456789.123"),
+            (f64::INFINITY, "inf"),
+            (f64::NEG_INFINITY, "-inf"),
+        ];
+        for (number, text) in written {
+            assert_eq!(write_double(number), text);
+        }
+        assert_eq!((write_sum(1e21), write_sum(10.6)), ("1000000000000000000000".into(), "10.6".into()));
+    }
+
+    #[test]
+    fn heads_are_put_where_they_belong() {
+        let mut writer = Writer::new(true);
+        writer.ok();
+        let at = writer.bytes.len();
+        writer.int(1);
+        writer.begin_with(at, |writer| writer.set(1));
+        assert_eq!(writer.bytes, b"+OK\r\n~1\r\n:1\r\n");
+    }
+}
