@@ -14,6 +14,12 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     put_bytes(out, text.as_bytes());
 }
 
+/// What may be longer: its length has 4 bytes.
+pub(crate) fn put_long(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.put_u32(bytes.len() as u32);
+    out.put_slice(bytes);
+}
+
 /// A key or a value with a version that only a later broker can have written.
 pub(crate) fn unknown_version(what: &str, version: u16) -> Error {
     Error::new(ErrorKind::Unsupported, format!("the {what} has version {version}, which is not known here"))
@@ -41,6 +47,16 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8]> {
         let length = usize::from(self.u16()?);
+        self.run(length)
+    }
+
+    /// The same with a length of 4 bytes.
+    pub(crate) fn long(&mut self) -> Result<&'a [u8]> {
+        let length = self.u32()? as usize;
+        self.run(length)
+    }
+
+    fn run(&mut self, length: usize) -> Result<&'a [u8]> {
         let cut = || Error::malformed("a field is longer than what is there");
         let (bytes, rest) = self.0.split_at_checked(length).ok_or_else(cut)?;
         self.0 = rest;

@@ -5,6 +5,7 @@
 //! [`Budget`].
 
 mod budget;
+pub mod effects;
 mod evict;
 mod expiry;
 mod shard;
@@ -12,6 +13,8 @@ mod slab;
 pub mod structures;
 mod values;
 
+#[cfg(test)]
+mod effects_tests;
 #[cfg(test)]
 mod tests;
 

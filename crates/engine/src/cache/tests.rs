@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::expiry::Expiry;
-use super::structures::{End, Hash, Kind, List, Set, Structure};
+use super::structures::{Edit, End, Hash, Kind, List, Set, Structure};
 use super::*;
 use crate::error::ErrorKind;
 
@@ -370,7 +370,7 @@ fn structures_are_made_changed_counted_and_gone_when_they_are_empty() {
                 key,
                 item.len() as u64,
                 || 0,
-                |list: &mut List| {
+                |list: &mut Edit<'_, List>| {
                     list.push(End::Back, item);
                     (true, list.len())
                 },
@@ -382,10 +382,10 @@ fn structures_are_made_changed_counted_and_gone_when_they_are_empty() {
     assert_eq!(push(&mut shard, 1, &[7; 5000]), Ok(2));
     assert_eq!(shard.stats().bytes, small + 5000 + 24);
     let version = with(1, |key| shard.peek(key, || 0).map(|found| found.version));
-    let nothing = with(1, |key| shard.change(key, 0, || 0, |list: &mut List| (false, list.len())));
+    let nothing = with(1, |key| shard.change(key, 0, || 0, |list: &mut Edit<'_, List>| (false, list.len())));
     assert_eq!((nothing, with(1, |key| shard.peek(key, || 0).map(|found| found.version))), (Ok(2), version));
     // What is something else is refused, either way.
-    let as_a_set = with(1, |key| shard.change(key, 0, || 0, |set: &mut Set| (true, set.add(b"x"))));
+    let as_a_set = with(1, |key| shard.change(key, 0, || 0, |set: &mut Edit<'_, Set>| (true, set.add(b"x"))));
     assert_eq!(as_a_set.expect_err("a list").kind, ErrorKind::Invalid);
     assert_eq!(with(1, |key| shard.add(key, 1, || 0)).expect_err("a list").kind, ErrorKind::Invalid);
     with(2, |key| shard.put(key, b"bytes", Expires::At(100), Condition::Always, || 0)).expect("room");
@@ -402,14 +402,14 @@ fn structures_are_made_changed_counted_and_gone_when_they_are_empty() {
             key,
             0,
             || 0,
-            |list: &mut List| {
+            |list: &mut Edit<'_, List>| {
                 let popped = list.pop(End::Front);
                 (popped.is_some(), popped)
             },
         )
     });
     assert_eq!(popped.expect("a list").as_deref(), Some(&b"only"[..]));
-    assert_eq!(with(3, |key| shard.change(key, 0, || 0, |list: &mut List| (false, list.len()))), Ok(0));
+    assert_eq!(with(3, |key| shard.change(key, 0, || 0, |list: &mut Edit<'_, List>| (false, list.len()))), Ok(0));
     assert_eq!(shard.stats().entries, 2);
     // A full cache refuses what would make it larger, and whole values too.
     assert_eq!(push(&mut shard, 4, &vec![0; 2 << 20]).expect_err("full").kind, ErrorKind::Busy);
@@ -431,7 +431,12 @@ fn structures_that_grow_in_a_cache_that_evicts_make_others_go() {
     let (mut shard, _) = shard(Eviction::S3Fifo, 20_000);
     for number in 0..2000u64 {
         let grown = with(number % 7, |key| {
-            shard.change(key, 40, || 0, |hash: &mut Hash| (hash.set(&number.to_be_bytes(), &[1; 32]), hash.len()))
+            shard.change(
+                key,
+                40,
+                || 0,
+                |hash: &mut Edit<'_, Hash>| (hash.set(&number.to_be_bytes(), &[1; 32]), hash.len()),
+            )
         });
         grown.expect("room is made");
         // One step may be over by what it adds.

@@ -1,5 +1,6 @@
 //! Values that have parts: lists, hashes, sets and sorted sets.
 
+mod edit;
 mod hash;
 mod list;
 mod set;
@@ -8,6 +9,7 @@ mod sorted;
 #[cfg(test)]
 mod tests;
 
+pub use edit::Edit;
 pub use hash::Hash;
 pub use list::{End, List};
 pub use set::Set;
@@ -40,6 +42,10 @@ impl Kind {
             Self::Set => "set",
             Self::Sorted => "zset",
         }
+    }
+
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        [Self::Bytes, Self::List, Self::Hash, Self::Set, Self::Sorted].into_iter().find(|kind| *kind as u8 == code)
     }
 }
 

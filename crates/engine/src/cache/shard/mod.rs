@@ -1,14 +1,17 @@
 //! A part of a cache: a table of entries, and every change of one of them.
 
+mod replay;
+
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 
 use super::budget::{Budget, Share};
+use super::effects::{Effect, Effects};
 use super::evict::{Order, Queue};
 use super::expiry::Expiry;
 use super::slab::{NONE, Slab};
-use super::structures::{Kind, Part, Structure};
+use super::structures::{Edit, Kind, Part, Structure};
 use super::{Eviction, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 
@@ -30,7 +33,7 @@ pub struct Key<'a> {
 
 impl Key<'_> {
     /// The upper half of the hash: the lower one chose the shard.
-    fn mark(&self) -> u32 {
+    pub fn mark(&self) -> u32 {
         (self.hash >> 32) as u32
     }
 }
@@ -218,6 +221,10 @@ pub struct Shard {
     stats: ShardStats,
     /// What went by itself, while somebody wants to know.
     removed: Option<Vec<Removed>>,
+    /// What changed, while somebody keeps it.
+    effects: Option<Box<Effects>>,
+    /// What was is done again: there was room for it then, and nobody made room.
+    is_replaying: bool,
 }
 
 impl Shard {
@@ -233,6 +240,8 @@ impl Shard {
             version: settings.version,
             stats: ShardStats::default(),
             removed: None,
+            effects: None,
+            is_replaying: false,
         }
     }
 
@@ -277,7 +286,9 @@ impl Shard {
             Expires::At(at_ms) => self.set_timer(at, Some(at_ms), now_ms()),
             Expires::Kept => {}
         }
-        Ok(Stored::Done { version: self.changed(at), previous: current })
+        let version = self.changed(at);
+        self.tell_put(at);
+        Ok(Stored::Done { version, previous: current })
     }
 
     pub fn delete(&mut self, key: Key<'_>, condition: Condition, now_ms: impl FnOnce() -> u64) -> Stored {
@@ -290,6 +301,9 @@ impl Shard {
             self.remove(at);
         }
         self.version += 1;
+        if current.is_some() {
+            self.tell_effect(key.mark(), &Effect::Deleted { key: key.bytes, version: self.version });
+        }
         Stored::Done { version: self.version, previous: current }
     }
 
@@ -309,7 +323,9 @@ impl Shard {
             Some(at) => self.replace(key, at, text, 0, &now_ms)?,
             None => self.insert(key, Kind::Bytes, text, 0)?,
         };
-        Ok(Added { value, version: self.changed(at), expires_ms: self.found(at).expires_ms })
+        let version = self.changed(at);
+        self.tell_put(at);
+        Ok(Added { value, version, expires_ms: self.found(at).expires_ms })
     }
 
     /// Changes a structure, which is made where there is none, and goes where nothing is left of it. `change` says
@@ -319,29 +335,32 @@ impl Shard {
         key: Key<'_>,
         room: u64,
         now_ms: impl Fn() -> u64,
-        change: impl FnOnce(&mut T) -> (bool, R),
+        change: impl FnOnce(&mut Edit<'_, T>) -> (bool, R),
     ) -> Result<R> {
         check_size(key, 0)?;
         let there = self.find(key, &now_ms);
+        let mut edits = self.effects.is_some().then(Vec::new);
         let kind = there.map_or(T::KIND, |at| self.slots[at].kind);
         if kind != T::KIND {
             return Err(wrong_kind(kind, T::KIND));
         }
-        if room > 0 && !self.share.has_room(room) && self.eviction == Eviction::None {
+        if room > 0 && !self.has_room(room) && self.eviction == Eviction::None {
             return Err(full());
         }
         let Some(at) = there else {
             let mut new = T::default();
-            let (is_changed, result) = change(&mut new);
+            let (is_changed, result) = change(&mut Edit::new(&mut new, edits.as_mut()));
             if is_changed {
                 self.insert_structure(key, new.into_structure())?;
+                self.tell_edits(key, T::KIND, true, edits);
             }
             return Ok(result);
         };
         let before = self.slots[at].bytes();
         let number = self.slots[at].structure().map_or(NONE, |(number, _)| number);
         let structure = self.structures[number].as_deref_mut().and_then(T::of_mut);
-        let (is_changed, result) = change(structure.expect("invariant: a slot has the kind of its structure"));
+        let structure = structure.expect("invariant: a slot has the kind of its structure");
+        let (is_changed, result) = change(&mut Edit::new(structure, edits.as_mut()));
         if is_changed {
             let (bytes, is_empty) =
                 self.structures[number].as_ref().map_or((0, true), |it| (it.bytes(), it.is_empty()));
@@ -349,11 +368,12 @@ impl Shard {
             self.resized(at, before);
             Order::touch(&mut self.slots[at]);
             self.changed(at);
+            self.tell_edits(key, T::KIND, false, edits);
             if is_empty {
                 self.remove(at);
             }
             // What it grew by is there now; others go for it, where they may.
-            while self.eviction != Eviction::None && !self.share.has_room(1) && self.evict_one() {}
+            while self.eviction != Eviction::None && !self.has_room(1) && self.evict_one() {}
         }
         Ok(result)
     }
@@ -374,14 +394,18 @@ impl Shard {
             Owned::Structure(structure) => structure,
         };
         check_size(key, 0)?;
-        if self.eviction == Eviction::None && !self.share.has_room(structure.bytes() + key.bytes.len() as u64) {
+        if self.eviction == Eviction::None && !self.has_room(structure.bytes() + key.bytes.len() as u64) {
             return Err(full());
         }
         self.delete(key, Condition::Always, &now_ms);
         if !structure.is_empty() {
+            let kind = structure.kind();
+            let edits = self.effects.is_some().then(|| structure.dumped());
             let at = self.insert_structure(key, *structure)?;
+            self.tell_edits(key, kind, true, edits);
             if expires_ms.is_some() {
                 self.set_timer(at, expires_ms, now_ms());
+                self.tell_effect(key.mark(), &Effect::Expires { key: key.bytes, expires_ms });
             }
         }
         Ok(())
@@ -419,6 +443,7 @@ impl Shard {
             return false;
         };
         self.set_timer(at, expires_ms, expires_ms.map_or(0, |_| now_ms()));
+        self.tell_effect(key.mark(), &Effect::Expires { key: key.bytes, expires_ms });
         true
     }
 
@@ -470,6 +495,10 @@ impl Shard {
             return false;
         };
         self.tell(at, Why::Evicted);
+        let slot = &self.slots[at];
+        if let Some(effects) = &mut self.effects {
+            effects.push(slot.hash, &Effect::Deleted { key: slot.key(), version: self.version });
+        }
         self.remove(at);
         self.stats.evicted += 1;
         true
@@ -505,6 +534,17 @@ impl Shard {
 
     pub fn take_removed(&mut self) -> Vec<Removed> {
         self.removed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// From now on, or no longer, what changes is kept for [`Shard::take_effects`].
+    pub fn tell_effects(&mut self, is_wanted: bool) {
+        self.effects = is_wanted.then(Box::default);
+    }
+
+    /// What changed since the last time, in its order. A flush is not among it.
+    pub fn take_effects(&mut self) -> Option<Effects> {
+        let effects = self.effects.as_mut().filter(|effects| !effects.is_empty())?;
+        Some(std::mem::take(&mut **effects))
     }
 
     /// The slot of a key, unless its time has come.
@@ -551,11 +591,13 @@ impl Shard {
         let slot = &mut self.slots[at];
         Order::touch(slot);
         let (is_as_long, before) = (slot.value().len() == value.len(), slot.bytes());
+        let more = (value.len() as u64).saturating_sub(slot.value().len() as u64);
         let room = if slot.timer == 0 { room } else { 0 };
         if slot.kind != Kind::Bytes {
             return self.replace_structure(key, at, value, room, now_ms);
         }
-        if self.share.has_room((value.len() as u64).saturating_sub(slot.value().len() as u64) + room) {
+        if self.has_room(more + room) {
+            let slot = &mut self.slots[at];
             if is_as_long {
                 slot.value_mut().copy_from_slice(value);
             } else {
@@ -570,15 +612,7 @@ impl Shard {
         // Others make room for it, as for a new one: it is not to be among them.
         let expires_ms = self.found(at).expires_ms;
         self.remove(at);
-        let at = self.insert(key, Kind::Bytes, value, TIMER_BYTES).inspect_err(|_| {
-            if let Some(removed) = &mut self.removed {
-                removed.push(Removed { key: key.bytes.into(), why: Why::Evicted });
-            }
-        })?;
-        if expires_ms.is_some() {
-            self.set_timer(at, expires_ms, now_ms());
-        }
-        Ok(at)
+        self.insert_again(key, value, expires_ms, now_ms)
     }
 
     /// Bytes where a structure was.
@@ -590,12 +624,28 @@ impl Shard {
         room: u64,
         now_ms: impl Fn() -> u64,
     ) -> Result<u32> {
-        if !self.share.has_room((key.bytes.len() + value.len()) as u64 + room) && self.eviction == Eviction::None {
+        if !self.has_room((key.bytes.len() + value.len()) as u64 + room) && self.eviction == Eviction::None {
             return Err(full());
         }
         let expires_ms = self.found(at).expires_ms;
         self.remove(at);
-        let at = self.insert(key, Kind::Bytes, value, TIMER_BYTES)?;
+        self.insert_again(key, value, expires_ms, now_ms)
+    }
+
+    /// Another value for an entry that was taken out for it, and goes where there is no room.
+    fn insert_again(
+        &mut self,
+        key: Key<'_>,
+        value: &[u8],
+        expires_ms: Option<u64>,
+        now_ms: impl Fn() -> u64,
+    ) -> Result<u32> {
+        let at = self.insert(key, Kind::Bytes, value, TIMER_BYTES).inspect_err(|_| {
+            if let Some(removed) = &mut self.removed {
+                removed.push(Removed { key: key.bytes.into(), why: Why::Evicted });
+            }
+            self.tell_effect(key.mark(), &Effect::Deleted { key: key.bytes, version: self.version });
+        })?;
         if expires_ms.is_some() {
             self.set_timer(at, expires_ms, now_ms());
         }
@@ -609,8 +659,12 @@ impl Shard {
         self.order.resize(slot, before);
     }
 
+    fn has_room(&mut self, bytes: u64) -> bool {
+        self.share.has_room(bytes) || self.is_replaying
+    }
+
     fn make_room(&mut self, bytes: u64) -> Result<()> {
-        while !self.share.has_room(bytes) {
+        while !self.has_room(bytes) {
             if !self.evict_one() {
                 return Err(full());
             }
@@ -637,6 +691,30 @@ impl Shard {
         self.tell(at, Why::Expired);
         self.remove(at);
         self.stats.expired += 1;
+    }
+
+    /// An entry is what it is now.
+    fn tell_put(&mut self, at: u32) {
+        let slot = &self.slots[at];
+        let expires_ms = self.expires_ms(slot);
+        if let Some(effects) = &mut self.effects {
+            let put = Effect::Put { key: slot.key(), value: slot.value(), version: slot.version, expires_ms };
+            effects.push(slot.hash, &put);
+        }
+    }
+
+    /// A structure was changed with the newest version.
+    fn tell_edits(&mut self, key: Key<'_>, kind: Kind, is_new: bool, edits: Option<Vec<u8>>) {
+        if let Some(edits) = edits {
+            let changed = Effect::Changed { key: key.bytes, kind, version: self.version, is_new, edits: &edits };
+            self.tell_effect(key.mark(), &changed);
+        }
+    }
+
+    fn tell_effect(&mut self, mark: u32, effect: &Effect<'_>) {
+        if let Some(effects) = &mut self.effects {
+            effects.push(mark, effect);
+        }
     }
 
     fn tell(&mut self, at: u32, why: Why) {

@@ -1,0 +1,109 @@
+//! Entries as effects, and effects done again.
+
+use super::{Found, Key, Kind, Shard, Value};
+use crate::cache::effects::Effect;
+use crate::cache::structures::Structure;
+use crate::error::{Error, Result};
+
+impl Shard {
+    /// From now on, or no longer, what is done is [`Shard::replay`] only: for that there is room, and nothing goes.
+    pub fn begin_replay(&mut self, is_replaying: bool) {
+        self.is_replaying = is_replaying;
+    }
+
+    /// Does again what was done to a key. What it was done to may be missing, where all of it comes again later on: then
+    /// it changes nothing. No time comes meanwhile: whoever replays says what has expired ([`Shard::expire`]).
+    pub fn replay(&mut self, key: Key<'_>, effect: &Effect<'_>, now_ms: u64) -> Result<()> {
+        let there = self.find(key, || 0);
+        match *effect {
+            Effect::Put { value, version, expires_ms, .. } => {
+                let at = match there {
+                    Some(at) => self.replace(key, at, value, 0, || now_ms)?,
+                    None => self.insert(key, Kind::Bytes, value, 0)?,
+                };
+                self.set_timer(at, expires_ms, now_ms);
+                self.reached(version, Some(at));
+            }
+            Effect::Deleted { version, .. } => {
+                if let Some(at) = there {
+                    self.remove(at);
+                }
+                self.reached(version, None);
+            }
+            Effect::Expires { expires_ms, .. } => {
+                if let Some(at) = there {
+                    self.set_timer(at, expires_ms, now_ms);
+                }
+            }
+            Effect::Changed { kind, version, is_new, edits, .. } => {
+                let at =
+                    if is_new { self.make_again(key, there, kind, edits)? } else { self.redo(there, kind, edits)? };
+                self.reached(version, at);
+            }
+            Effect::Flushed => self.flush(),
+        }
+        Ok(())
+    }
+
+    /// Changes are counted from here, if they were not yet.
+    pub fn count_from(&mut self, version: u64) {
+        self.version = self.version.max(version);
+    }
+
+    /// What there is in a place becomes effects that make it again. How many bytes they take.
+    pub fn dump(found: Found<'_>, out: &mut Vec<u8>) -> usize {
+        let before = out.len();
+        let Found { key, value, version, expires_ms } = found;
+        match value {
+            Value::Bytes(value) => Effect::Put { key, value, version, expires_ms }.encode(out),
+            Value::Structure(structure) => {
+                let (kind, edits) = (structure.kind(), structure.dumped());
+                Effect::Changed { key, kind, version, is_new: true, edits: &edits }.encode(out);
+                if expires_ms.is_some() {
+                    Effect::Expires { key, expires_ms }.encode(out);
+                }
+            }
+        }
+        out.len() - before
+    }
+
+    fn make_again(&mut self, key: Key<'_>, there: Option<u32>, kind: Kind, edits: &[u8]) -> Result<Option<u32>> {
+        if let Some(at) = there {
+            self.remove(at);
+        }
+        let mut structure = Structure::empty(kind).ok_or_else(|| Error::malformed("bytes have no edits"))?;
+        structure.redo(edits)?;
+        match structure.is_empty() {
+            true => Ok(None),
+            false => self.insert_structure(key, structure).map(Some),
+        }
+    }
+
+    fn redo(&mut self, there: Option<u32>, kind: Kind, edits: &[u8]) -> Result<Option<u32>> {
+        let Some((at, (number, _))) = there.and_then(|at| Some((at, self.slots[at].structure()?))) else {
+            return Ok(None);
+        };
+        let before = self.slots[at].bytes();
+        let Some(structure) = self.structures[number].as_deref_mut().filter(|there| there.kind() == kind) else {
+            return Ok(None);
+        };
+        structure.redo(edits)?;
+        let (bytes, is_empty) = (structure.bytes(), structure.is_empty());
+        self.slots[at].value_mut()[4..].copy_from_slice(&bytes.to_le_bytes());
+        self.resized(at, before);
+        if is_empty {
+            self.remove(at);
+        }
+        Ok((!is_empty).then_some(at))
+    }
+
+    /// A change had this version.
+    fn reached(&mut self, version: u64, at: Option<u32>) {
+        self.version = self.version.max(version);
+        if let Some(at) = at {
+            self.slots[at].version = version;
+        }
+        // What is used is taken from the budget, as far as there is any.
+        self.share.has_room(1);
+    }
+}
