@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use engine::cache::record::CACHES_TOPIC;
 use engine::limits::WRITER_LANES_MAX;
 use engine::security::SECURITY_TOPIC;
 use engine::{Error, Pattern, Result, TopicId};
@@ -91,10 +92,11 @@ impl Broker {
         let topics = stored.into_iter().map(|stored| Topic::stored(directory, stored));
         // What only the broker itself may read is no topic that a request could name.
         let (mut own, topics): (Vec<_>, Vec<_>) = topics.partition(|topic| topic.name.as_str() == SECURITY_TOPIC);
+        let has_caches = topics.iter().any(|topic| topic.name.as_str() == CACHES_TOPIC);
         let security = Security::new(&settings.security, own.pop())?;
         let broker = Arc::new(Self {
             budget: LogBudget::new(settings.log_bytes_max),
-            caches: Caches::new(settings.cache_bytes_max),
+            caches: Caches::new(settings.cache_bytes_max, !has_caches),
             settings: Arc::new(settings),
             metrics: Arc::default(),
             lanes,
@@ -114,6 +116,7 @@ impl Broker {
             instance,
         });
         let weak = Arc::downgrade(&broker);
+        broker.caches.belong_to(weak.clone());
         broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| match weak.upgrade() {
             Some(broker) => broker.expose(out),
             None => Ok(()),

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use engine::limits::BATCH_BYTES_MAX;
-use engine::{BatchBuilder, Error, Offset, PartitionId, Result, Storage, TopicName, TopicSettings};
+use engine::{
+    BatchBuilder, Error, Offset, PartitionId, RecordBatch, RecordView, Result, Storage, TopicName, TopicSettings,
+};
 
 use crate::broker::Broker;
 use crate::partition::Commit;
@@ -119,6 +121,15 @@ impl Broker {
         topic: &Topic,
         mut each: impl FnMut(&[u8], Option<&[u8]>) -> Result<()>,
     ) -> Result<()> {
+        self.read_records(topic, |view, _| each(view.key.unwrap_or_default(), view.value)).await
+    }
+
+    /// The same with all that a record has, and the batch that it is in.
+    pub(crate) async fn read_records(
+        &self,
+        topic: &Topic,
+        mut each: impl FnMut(&RecordView<'_>, &RecordBatch) -> Result<()>,
+    ) -> Result<()> {
         for cell in topic.partitions() {
             let mut next = cell.extent().start;
             loop {
@@ -127,10 +138,10 @@ impl Broker {
                     break;
                 };
                 next = last.next_offset();
-                for records in batches.iter().map(|batch| batch.records()) {
-                    for view in &records? {
+                for batch in &batches {
+                    for view in &batch.records()? {
                         let view = view?;
-                        each(view.key.unwrap_or_default(), view.value).map_err(|error| {
+                        each(&view, batch).map_err(|error| {
                             let at =
                                 format!("the record at offset {} of {} partition {}", view.offset, topic.name, cell.id);
                             let hint = "was the data written by a newer version?";

@@ -24,7 +24,7 @@ mod topics;
 mod transactions;
 
 pub use broker::Broker;
-pub use caches::{Attempt as CacheAttempt, Cache, Locked as LockedCache, Taken, Waiting};
+pub use caches::{Attempt as CacheAttempt, Cache, CacheCommit, Finished, Locked as LockedCache, Taken, Waiting};
 pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
 pub use groups::{
     Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo,

@@ -581,6 +581,11 @@ impl PartitionCell {
         state.commit_of(end)
     }
 
+    /// When all before an offset lasts, which was taken already.
+    pub(crate) fn settled_until(&self, end: Offset) -> Result<Commit> {
+        self.state.lock().commit_of(end)
+    }
+
     /// Nothing from an offset on goes because queues are done with it, for a snapshot of this name.
     pub(crate) fn hold(&self, name: &str, floor: Offset) {
         self.state.lock().holds.push((name.into(), floor));

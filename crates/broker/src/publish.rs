@@ -199,9 +199,33 @@ impl Broker {
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Appended> {
-        let (cell, count) = (topic.partition(partition)?, u64::from(batch.count()));
-        let appended = self.append_to(&cell, &How { yields: false, ..How::of(topic, true, now_ms()) }, batch, wakes);
-        appended.map(|(published, commit)| Appended::new(published, count, commit)).map_err(|refused| match refused {
+        let count = u64::from(batch.count());
+        let (published, commit) = self.try_internal(topic, partition, true, batch, wakes)?;
+        Ok(Appended::new(published, count, commit))
+    }
+
+    /// The same where nobody asks this batch when it is on the disk.
+    pub(crate) fn place_internal(
+        &self,
+        topic: &Topic,
+        partition: PartitionId,
+        batch: DraftBatch,
+        wakes: &mut Wakes,
+    ) -> Result<Published> {
+        Ok(self.try_internal(topic, partition, false, batch, wakes)?.0)
+    }
+
+    fn try_internal(
+        &self,
+        topic: &Topic,
+        partition: PartitionId,
+        awaits_commit: bool,
+        batch: DraftBatch,
+        wakes: &mut Wakes,
+    ) -> Result<(Published, Commit)> {
+        let cell = topic.partition(partition)?;
+        let how = How { yields: false, ..How::of(topic, awaits_commit, now_ms()) };
+        self.append_to(&cell, &how, batch, wakes).map_err(|refused| match refused {
             Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
             Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
                 Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name))
@@ -358,13 +382,19 @@ impl CommittingPublish {
 
 /// Waits for what is still to come.
 pub(crate) async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
+    let is_committed = commit.is_reached() || matches!(commit, Commit::Awaited(_));
+    committed(commit).await?;
+    Ok(Published { is_committed, ..published })
+}
+
+/// Returns when nothing of it is still to come.
+pub(crate) async fn committed(commit: Commit) -> Result<()> {
     let Commit::Awaited(committed) = commit else {
-        return Ok(Published { is_committed: commit.is_reached(), ..published });
+        return Ok(());
     };
     committed.await.unwrap_or_else(|gone| {
         Err(Error::new(ErrorKind::Internal, format!("the partition ended before its record was on the disk: {gone}")))
-    })?;
-    Ok(Published { is_committed: true, ..published })
+    })
 }
 
 async fn wait_for_room(

@@ -123,7 +123,7 @@ pub fn is_internal(name: &str) -> bool {
 
 /// Where the broker keeps what it has to know after a restart: committed offsets, transactions, users and rules,
 /// queues.
-pub const INTERNAL_TOPICS: [&str; 4] = ["_offsets", "_transactions", "_security", "_queues"];
+pub const INTERNAL_TOPICS: [&str; 5] = ["_offsets", "_transactions", "_security", "_queues", "_caches"];
 
 /// How the name of every inbox begins.
 pub const INBOX_PREFIX: &str = "_inbox.";

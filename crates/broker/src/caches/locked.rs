@@ -2,25 +2,43 @@
 
 use std::cell::Cell;
 
-use engine::cache::structures::{Kind, Part};
+use engine::cache::effects::Effect;
+use engine::cache::structures::{Edit, Kind, Part};
 use engine::cache::{Condition, Cursor, Expires, Found, Key, Owned, ScanCursor, Shard, Stored, Value};
-use engine::{Error, ErrorKind, Result};
+use engine::{Error, ErrorKind, Offset, Result};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use super::{Cache, SCAN_PLACES};
+use super::log::Kept;
+use super::{Cache, CacheCommit, Durable, SCAN_PLACES};
 use crate::timers::now_ms;
 
 /// The shards of some keys, or all of them. A key of another shard is not asked for.
 pub struct Locked<'c> {
     cache: &'c Cache,
     /// In the order of their numbers.
-    shards: SmallVec<[(usize, MutexGuard<'c, Shard>); 2]>,
+    shards: SmallVec<[(usize, MutexGuard<'c, Kept>); 2]>,
     /// When the step is taken, once anybody asked: it is the same for all of it.
     now_ms: Cell<Option<u64>>,
     is_changed: bool,
     /// Keys that somebody waits for and that may have more now.
     grown: Vec<Box<[u8]>>,
+    /// All entries went, before what changed since.
+    is_flushed: bool,
+    /// The last record that what was read or changed is in.
+    read: Option<Offset>,
+    /// Whether any key may have been read.
+    is_read: Cell<bool>,
+}
+
+/// What a step leaves to be done once its locks are given back.
+#[must_use]
+#[derive(Default)]
+pub struct Finished {
+    /// Keys that may have more now, for those who wait for them ([`Cache::serve`]).
+    pub grown: Vec<Box<[u8]>>,
+    /// When what was changed and read lasts.
+    pub commit: CacheCommit,
 }
 
 /// What was taken out of a cache whole.
@@ -48,7 +66,16 @@ impl Cache {
     /// In the order of their numbers, as everybody does who locks more than one.
     fn lock_shards(&self, numbers: impl Iterator<Item = usize>) -> Locked<'_> {
         let shards = numbers.map(|number| (number, self.shards[number].0.lock())).collect();
-        Locked { cache: self, shards, now_ms: Cell::new(None), is_changed: false, grown: Vec::new() }
+        Locked {
+            cache: self,
+            shards,
+            now_ms: Cell::new(None),
+            is_changed: false,
+            grown: Vec::new(),
+            is_flushed: false,
+            read: None,
+            is_read: Cell::new(false),
+        }
     }
 
     /// Has entries go, where they may, so that there is room for so many bytes more.
@@ -57,7 +84,7 @@ impl Cache {
         for shard in &self.shards {
             let mut shard = shard.0.lock();
             missing = missing.saturating_sub(shard.shed(missing));
-            self.changes.follow(&mut shard);
+            self.follow(&mut shard);
             if missing == 0 {
                 return;
             }
@@ -80,19 +107,50 @@ impl<'c> Locked<'c> {
         self.is_changed
     }
 
-    /// The keys that may have more now for those who wait, once the locks are given back.
-    pub fn finish(self) -> Vec<Box<[u8]>> {
-        self.grown
+    /// Gives the locks back. All that was changed is one step.
+    pub fn finish(mut self) -> Finished {
+        write(std::slice::from_mut(&mut self));
+        self.finished()
+    }
+
+    /// The same of several caches: one step, too.
+    pub fn finish_all(mut all: Vec<Self>) -> Vec<Finished> {
+        write(&mut all);
+        all.iter_mut().map(Self::finished).collect()
+    }
+
+    /// What is left to be done once all is written down.
+    fn finished(&mut self) -> Finished {
+        let grown = std::mem::take(&mut self.grown);
+        let Some(Durable { log, .. }) = &self.cache.durable else {
+            return Finished { grown, commit: CacheCommit::default() };
+        };
+        if self.is_read.get() {
+            let unsettled = self.shards.iter_mut().filter_map(|(_, shard)| shard.unsettled(log, None));
+            self.read = self.read.max(unsettled.max());
+        }
+        Finished { grown, commit: self.read.map_or_else(CacheCommit::default, |offset| log.commit_of(offset)) }
+    }
+
+    /// What was done to a key lasts before what is said of it.
+    fn note_read(&mut self, key: &[u8]) {
+        if let Some(Durable { log, .. }) = &self.cache.durable {
+            let (shard, key, _) = self.shard(key);
+            let unsettled = shard.unsettled(log, Some(key.mark()));
+            self.read = self.read.max(unsettled);
+        }
     }
 
     /// What a key has, which counts as use.
     pub fn get(&mut self, key: &[u8]) -> Option<Found<'_>> {
+        self.note_read(key);
         let (shard, key, now_ms) = self.shard(key);
         shard.get(key, || now_of(now_ms))
     }
 
     /// The same, without counting.
     pub fn peek(&mut self, key: &[u8]) -> Option<Found<'_>> {
+        self.note_read(key);
         let (shard, key, now_ms) = self.shard(key);
         shard.peek(key, || now_of(now_ms))
     }
@@ -103,6 +161,7 @@ impl<'c> Locked<'c> {
 
     /// Whether it was there.
     pub fn delete(&mut self, key: &[u8]) -> bool {
+        self.note_read(key);
         let cache = self.cache;
         let (shard, key, now_ms) = self.shard(key);
         let stored = shard.delete(key, Condition::IfPresent, || now_of(now_ms));
@@ -125,6 +184,7 @@ impl<'c> Locked<'c> {
 
     /// Another time for an entry. Whether there is one.
     pub fn set_expiry(&mut self, key: &[u8], expires_ms: Option<u64>) -> bool {
+        self.note_read(key);
         let cache = self.cache;
         let (shard, key, now_ms) = self.shard(key);
         let is_there = shard.set_expiry(key, expires_ms, || now_of(now_ms));
@@ -135,7 +195,13 @@ impl<'c> Locked<'c> {
 
     /// Changes a structure, which is made where there is none, and goes where nothing is left of it. `change` says
     /// whether it changed anything; there is room for so many bytes more.
-    pub fn change<T: Part, R>(&mut self, key: &[u8], room: u64, change: impl FnOnce(&mut T) -> (bool, R)) -> Result<R> {
+    pub fn change<T: Part, R>(
+        &mut self,
+        key: &[u8],
+        room: u64,
+        change: impl FnOnce(&mut Edit<'_, T>) -> (bool, R),
+    ) -> Result<R> {
+        self.note_read(key);
         let cache = self.cache;
         let (shard, place, now_ms) = self.shard(key);
         let mut is_changed = false;
@@ -143,7 +209,7 @@ impl<'c> Locked<'c> {
             place,
             room,
             || now_of(now_ms),
-            |part: &mut T| {
+            |part: &mut Edit<'_, T>| {
                 let (is_new, result) = change(part);
                 is_changed = is_new;
                 (is_new, result)
@@ -152,7 +218,10 @@ impl<'c> Locked<'c> {
         if is_changed {
             match shard.peek(place, || now_of(now_ms)) {
                 Some(_) => cache.changes.note(shard, place),
-                None => cache.changes.note_deleted(shard, place, shard.version()),
+                None => {
+                    let version = shard.version();
+                    cache.changes.note_deleted(shard, place, version);
+                }
             }
         } else {
             cache.changes.follow(shard);
@@ -171,7 +240,10 @@ impl<'c> Locked<'c> {
         let put = shard.put_owned(place, value, expires_ms, || now_of(now_ms));
         match shard.peek(place, || now_of(now_ms)) {
             Some(_) => cache.changes.note(shard, place),
-            None => cache.changes.note_deleted(shard, place, shard.version()),
+            None => {
+                let version = shard.version();
+                cache.changes.note_deleted(shard, place, version);
+            }
         }
         self.is_changed |= put.is_ok();
         self.note_grown(key);
@@ -180,6 +252,7 @@ impl<'c> Locked<'c> {
 
     /// What an entry takes.
     pub fn bytes_of(&mut self, key: &[u8]) -> Option<u64> {
+        self.note_read(key);
         let (shard, key, now_ms) = self.shard(key);
         shard.bytes_of(key, || now_of(now_ms))
     }
@@ -204,6 +277,7 @@ impl<'c> Locked<'c> {
 
     /// Entries from a place on; where to go on, until all were seen. All shards are locked.
     pub fn scan(&self, from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
+        self.is_read.set(true);
         let (at, place) = (from.0 >> 32, from.0 as u32);
         let (_, shard) = self.shards.get(at as usize)?;
         match shard.scan(Cursor(place), SCAN_PLACES, self.now_ms(), &mut each) {
@@ -215,6 +289,7 @@ impl<'c> Locked<'c> {
     /// A key that is there, another one for each number, as likely one as the other where keys are many. All shards
     /// are locked.
     pub fn any_key(&self, number: u64) -> Option<&[u8]> {
+        self.is_read.set(true);
         let entries = |shard: &Shard| shard.stats().entries;
         let all: u64 = self.shards.iter().map(|(_, shard)| entries(shard)).sum();
         let mut left = number.checked_rem(all)?;
@@ -229,6 +304,7 @@ impl<'c> Locked<'c> {
 
     /// Entries, of which some may have expired. All shards are locked.
     pub fn len(&self) -> u64 {
+        self.is_read.set(true);
         self.shards.iter().map(|(_, shard)| shard.stats().entries).sum()
     }
 
@@ -241,9 +317,12 @@ impl<'c> Locked<'c> {
         for (_, shard) in &mut self.shards {
             self.cache.changes.follow(shard);
             shard.flush();
+            // What came of it is gone with it.
+            drop(shard.take_effects());
         }
         self.cache.changes.note_flush();
         self.is_changed = true;
+        self.is_flushed = true;
     }
 
     fn change_shard<R>(
@@ -251,6 +330,7 @@ impl<'c> Locked<'c> {
         key: &[u8],
         change: impl FnOnce(&mut Shard, Key<'_>, &dyn Fn() -> u64) -> Result<R>,
     ) -> Result<R> {
+        self.note_read(key);
         let cache = self.cache;
         let (shard, key, now_ms) = self.shard(key);
         let changed = change(shard, key, &|| now_of(now_ms));
@@ -275,7 +355,7 @@ impl<'c> Locked<'c> {
         })
     }
 
-    fn shard<'s, 'k>(&'s mut self, key: &'k [u8]) -> (&'s mut Shard, Key<'k>, &'s Cell<Option<u64>>) {
+    fn shard<'s, 'k>(&'s mut self, key: &'k [u8]) -> (&'s mut Kept, Key<'k>, &'s Cell<Option<u64>>) {
         let key = self.cache.key(key);
         let number = self.cache.shard_of(key);
         let at = match &self.shards[..] {
@@ -287,6 +367,59 @@ impl<'c> Locked<'c> {
         let at = at.expect("invariant: the shard of a key is locked that is asked for");
         debug_assert_eq!(self.shards[at].0, number);
         (&mut self.shards[at].1, key, &self.now_ms)
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        write(std::slice::from_mut(self));
+    }
+}
+
+/// Writes down what changed and is not yet, as one step.
+fn write(all: &mut [Locked<'_>]) {
+    if all.iter().all(|locked| locked.cache.durable.is_none()) {
+        return;
+    }
+    let mut steps: SmallVec<[(u64, Vec<u8>); 1]> = SmallVec::new();
+    let mut marks: SmallVec<[(usize, usize, Vec<u32>); 2]> = SmallVec::new();
+    let mut log = None;
+    for (of, locked) in all.iter_mut().enumerate() {
+        let Some(durable) = &locked.cache.durable else {
+            continue;
+        };
+        let mut bytes = Vec::new();
+        if locked.is_flushed {
+            Effect::Flushed.encode(&mut bytes);
+        }
+        for (at, (_, shard)) in locked.shards.iter_mut().enumerate() {
+            if let Some(effects) = shard.take_effects() {
+                if bytes.is_empty() {
+                    bytes = effects.bytes
+                } else {
+                    bytes.extend_from_slice(&effects.bytes)
+                }
+                marks.push((of, at, effects.marks));
+            }
+        }
+        if !bytes.is_empty() {
+            steps.push((durable.number, bytes));
+            log = Some(durable.log.clone());
+        }
+    }
+    let Some(log) = log else {
+        return;
+    };
+    let effects: SmallVec<[(u64, &[u8]); 1]> = steps.iter().map(|(cache, effects)| (*cache, &effects[..])).collect();
+    let offset = log.append(&effects);
+    for (of, at, marks) in marks {
+        all[of].shards[at].1.note(&log, offset, &marks);
+        all[of].read = Some(offset);
+    }
+    for locked in all.iter_mut().filter(|locked| locked.is_flushed) {
+        locked.is_flushed = false;
+        locked.shards.iter_mut().for_each(|(_, shard)| shard.note_all(offset));
+        locked.read = Some(offset);
     }
 }
 

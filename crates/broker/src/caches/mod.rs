@@ -1,32 +1,43 @@
 //! Caches: named, made when they are first used, each a view that many threads share.
 //!
 //! A cache is cut into shards by the hash of the key ([`engine::cache::Shard`]), each behind a lock that is held for
-//! one change. What is watched is also written down in the order in which it came (`watch.rs`).
+//! one change. What is watched is also written down in the order in which it came (`watch.rs`). What changes in a
+//! durable cache goes into a log (`log.rs`), which is dumped anew when it is long (`dump.rs`) and read at the start
+//! (`restore.rs`).
 
+mod dump;
 mod locked;
+mod log;
+mod restore;
 mod wait;
 mod watch;
 
+#[cfg(test)]
+mod durable_tests;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use engine::cache::record::{CACHES_TOPIC, CacheDefinition, CacheNumber};
 use engine::cache::{
     Added, Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, Condition, Cursor, Expires, Found, Key,
     ScanCursor, Shard, ShardSettings, ShardStats, Stored, TTL_MS_MAX, Ttl,
 };
-use engine::{Error, ErrorKind, Result};
+use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::broker::Broker;
 use crate::metrics::Exposition;
 use crate::timers::now_ms;
-pub use locked::{Locked, Taken};
+use crate::topics::Topic;
+pub use locked::{Finished, Locked, Taken};
+pub use log::CacheCommit;
+use log::{CacheLog, Kept};
 use wait::Waiters;
 pub use wait::{Attempt, Waiting};
 use watch::Changes;
@@ -53,6 +64,12 @@ pub struct Caches {
     watched_bytes: Arc<AtomicUsize>,
     /// Where the newest cache began to count its changes.
     origin: Mutex<u64>,
+    broker: OnceLock<Weak<Broker>>,
+    /// What durable caches are kept in, once there is one.
+    log: OnceLock<Arc<CacheLog>>,
+    /// What the log has is in the caches.
+    is_restored: AtomicBool,
+    restored_entries: AtomicU64,
 }
 
 pub struct Cache {
@@ -66,14 +83,22 @@ pub struct Cache {
     changes: Changes,
     waiters: Waiters,
     is_deleted: AtomicBool,
+    durable: Option<Durable>,
+}
+
+/// Where a durable cache is kept.
+struct Durable {
+    log: Arc<CacheLog>,
+    number: CacheNumber,
 }
 
 /// A shard that shares no line of the processor's cache with its neighbour.
 #[repr(align(128))]
-struct Padded(Mutex<Shard>);
+struct Padded(Mutex<Kept>);
 
 impl Caches {
-    pub(crate) fn new(bytes_max: u64) -> Self {
+    /// `is_restored`: there is nothing to be restored.
+    pub(crate) fn new(bytes_max: u64, is_restored: bool) -> Self {
         Self {
             by_name: RwLock::default(),
             by_id: RwLock::default(),
@@ -81,7 +106,17 @@ impl Caches {
             hasher: foldhash::quality::RandomState::default(),
             watched_bytes: Arc::default(),
             origin: Mutex::new(0),
+            broker: OnceLock::new(),
+            log: OnceLock::new(),
+            is_restored: AtomicBool::new(is_restored),
+            restored_entries: AtomicU64::new(0),
         }
+    }
+
+    /// Whose caches these are.
+    pub(crate) fn belong_to(&self, broker: Weak<Broker>) {
+        // There is one broker, which says so once.
+        self.broker.set(broker).unwrap_or_default();
     }
 
     /// Where a new cache begins to count its changes: none of the same name has come so far, also before a restart.
@@ -92,6 +127,14 @@ impl Caches {
         *origin
     }
 
+    /// The same, beyond a number that was given already.
+    fn origin_after(&self, given: u64) -> u64 {
+        let mut origin = self.origin.lock();
+        *origin = given.max(*origin);
+        drop(origin);
+        self.next_origin()
+    }
+
     fn all(&self) -> Vec<Arc<Cache>> {
         self.by_name.read().values().cloned().collect()
     }
@@ -100,6 +143,11 @@ impl Caches {
 impl Broker {
     /// The cache of a name. It is made if it is not there, where topics are.
     pub fn cache(&self, name: &str) -> Result<Arc<Cache>> {
+        self.cache_or(name, CacheSettings::default())
+    }
+
+    /// The same, made with these settings.
+    pub fn cache_or(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
         if let Some(cache) = self.caches().by_name.read().get(name) {
             return Ok(cache.clone());
         }
@@ -107,7 +155,7 @@ impl Broker {
         if !self.settings().auto_create_topics {
             return Err(no_such_cache(name.as_str()));
         }
-        self.make_cache(name, CacheSettings::default())
+        self.make_cache(name, settings)
     }
 
     /// The cache of a number, as long as it is there.
@@ -116,7 +164,7 @@ impl Broker {
         cache.ok_or_else(|| Error::not_found(format!("no cache has number {id} any more: open it again by its name")))
     }
 
-    /// A new cache; one that is there with these settings is as good.
+    /// A new cache; one that is there with these settings is as good. It lasts as [`Cache::settled`] says.
     pub fn create_cache(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
         let name = CacheName::parse(name)?;
         check_settings(&settings)?;
@@ -128,15 +176,19 @@ impl Broker {
         Ok(cache)
     }
 
-    pub fn delete_cache(&self, name: &str) -> Result<()> {
-        let removed = self.caches().by_name.write().remove(name);
-        let cache = removed.ok_or_else(|| no_such_cache(name))?;
+    pub fn delete_cache(&self, name: &str) -> Result<CacheCommit> {
+        let mut by_name = self.caches().by_name.write();
+        let cache = by_name.remove(name).ok_or_else(|| no_such_cache(name))?;
+        if let Some(Durable { log, number }) = &cache.durable {
+            log.append_cache(*number, None);
+        }
+        drop(by_name);
         self.caches().by_id.write().remove(&cache.id);
         // Whoever still has it finds it empty, and a watcher that it ended.
         cache.is_deleted.store(true, Ordering::Relaxed);
         cache.flush();
         cache.changes.end();
-        Ok(())
+        Ok(cache.settled())
     }
 
     pub fn describe_cache(&self, name: &str) -> Result<CacheStatus> {
@@ -171,10 +223,52 @@ impl Broker {
         if by_name.len() == CACHES_MAX {
             return Err(Error::busy(format!("there are {CACHES_MAX} caches, which is all there may be; delete some")));
         }
-        let cache = Arc::new(Cache::new(name.clone(), settings, caches));
+        if !caches.is_restored.load(Ordering::Acquire) {
+            return Err(Error::busy("the broker has just started and still reads its durable caches"));
+        }
+        let id = caches.next_origin();
+        let durable = match settings.is_durable {
+            true => Some(Durable { log: self.cache_log()?, number: id }),
+            false => None,
+        };
+        let cache = Arc::new(Cache::new(id, name.clone(), settings, caches, durable));
+        if let Some(Durable { log, number }) = &cache.durable {
+            log.append_cache(*number, Some(&cache.definition()));
+            log.check()?;
+            cache.keep_effects();
+        }
         by_name.insert(name, cache.clone());
         caches.by_id.write().insert(cache.id, cache.clone());
         Ok(cache)
+    }
+
+    /// The log of durable caches, which is made with the first of them.
+    fn cache_log(&self) -> Result<Arc<CacheLog>> {
+        let caches = self.caches();
+        if let Some(log) = caches.log.get() {
+            log.check()?;
+            return Ok(log.clone());
+        }
+        if self.store().is_none() {
+            return Err(Error::invalid("a durable cache needs a data directory; start the broker with --data DIR"));
+        }
+        let settings = TopicSettings {
+            partitions: 1,
+            retention_bytes: 0,
+            retention_ms: 0,
+            storage: Storage::Disk,
+            ..TopicSettings::default()
+        };
+        // No record of it lasts before it does: nobody has to wait.
+        let (topic, _) = self.create(TopicName::parse(CACHES_TOPIC)?, settings)?;
+        self.open_cache_log(topic)
+    }
+
+    fn open_cache_log(&self, topic: Arc<Topic>) -> Result<Arc<CacheLog>> {
+        let caches = self.caches();
+        let broker = caches.broker.get().cloned().unwrap_or_default();
+        let log = Arc::new(CacheLog::new(broker, topic, caches.next_origin())?);
+        Ok(caches.log.get_or_init(|| log).clone())
     }
 
     pub(crate) fn expose_caches(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
@@ -188,6 +282,11 @@ impl Broker {
         out.gauge("thalweg_cache_memory_bytes_max", "Bytes that caches may take together", budget.max())?;
         let watched = self.caches().watched_bytes.load(Ordering::Relaxed);
         out.gauge("thalweg_cache_watch_bytes", "Bytes of changes that are kept for watchers", watched as u64)?;
+        let (log, restored) = (self.caches().log.get(), self.caches().restored_entries.load(Ordering::Relaxed));
+        let of_log = |value: fn(&CacheLog) -> &AtomicU64| log.map_or(0, |log| value(log).load(Ordering::Relaxed));
+        out.gauge("thalweg_cache_log_bytes", "Bytes of the log of durable caches", of_log(|log| &log.bytes))?;
+        out.counter("thalweg_cache_log_dumps", "Times that the log of caches was cut", of_log(|log| &log.dumps))?;
+        out.gauge("thalweg_cache_restored_entries", "Entries that were there at the start", restored)?;
         let waiting: Vec<_> =
             self.caches().all().iter().map(|cache| (cache.name.to_string(), cache.waiting() as u64)).collect();
         out.gauges("thalweg_cache_waiting", "Who waits for a key of a cache", "cache", &waiting)?;
@@ -206,15 +305,14 @@ impl Broker {
 }
 
 impl Cache {
-    fn new(name: CacheName, settings: CacheSettings, caches: &Caches) -> Self {
+    fn new(id: u64, name: CacheName, settings: CacheSettings, caches: &Caches, durable: Option<Durable>) -> Self {
         let bytes_max = settings.bytes_max.unwrap_or(u64::MAX);
         let budget = Arc::new(Budget::new(bytes_max, Some(caches.budget.clone())));
         let block = (budget.max() / (16 * SHARDS as u64)).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
-        let id = caches.next_origin();
         let shard = || ShardSettings { eviction: settings.eviction, budget: budget.clone(), block, version: id };
         Self {
             id,
-            shards: (0..SHARDS).map(|_| Padded(Mutex::new(Shard::new(shard())))).collect(),
+            shards: (0..SHARDS).map(|_| Padded(Mutex::new(Kept::new(Shard::new(shard()))))).collect(),
             name,
             settings,
             hasher: caches.hasher.clone(),
@@ -222,6 +320,47 @@ impl Cache {
             waiters: Waiters::default(),
             is_deleted: AtomicBool::new(false),
             budget,
+            durable,
+        }
+    }
+
+    fn definition(&self) -> CacheDefinition {
+        CacheDefinition { name: self.name.clone(), settings: self.settings }
+    }
+
+    /// From now on what changes is written down.
+    fn keep_effects(&self) {
+        self.shards.iter().for_each(|shard| shard.0.lock().tell_effects(true));
+    }
+
+    /// When all lasts that was done to this key so far, as whoever was told of it has to know: of a cache in memory it
+    /// does at once.
+    #[must_use]
+    pub fn commit_of(&self, key: &[u8]) -> CacheCommit {
+        let Some(Durable { log, .. }) = &self.durable else {
+            return CacheCommit::default();
+        };
+        let key = self.key(key);
+        let unsettled = self.shard(key).unsettled(log, Some(key.mark()));
+        unsettled.map_or_else(CacheCommit::default, |offset| log.commit_of(offset))
+    }
+
+    /// When all lasts that was done so far, to whatever key.
+    #[must_use]
+    pub fn settled(&self) -> CacheCommit {
+        self.durable.as_ref().map_or_else(CacheCommit::default, |durable| durable.log.settled())
+    }
+
+    /// Refuses where changes cannot be written any more.
+    fn check_log(&self) -> Result<()> {
+        self.durable.as_ref().map_or(Ok(()), |durable| durable.log.check())
+    }
+
+    /// What changed in a shard is told to those who have to know, before its lock is free.
+    fn follow(&self, shard: &mut Kept) {
+        self.changes.follow(shard);
+        if let Some(Durable { log, number }) = &self.durable {
+            shard.write(log, *number);
         }
     }
 
@@ -267,7 +406,7 @@ impl Cache {
         if let Stored::Done { version, previous: Some(_) } = stored {
             self.changes.note_deleted(&mut shard, key, version);
         }
-        self.changes.follow(&mut shard);
+        self.follow(&mut shard);
         stored
     }
 
@@ -294,10 +433,11 @@ impl Cache {
             Expires::Never => None,
             Expires::Kept => return Ok(self.peek(key, |found| found.is_some())),
         };
+        self.check_log()?;
         let key = self.key(key);
         let mut shard = self.shard(key);
         let is_there = shard.set_expiry(key, expires_ms, now_ms);
-        self.changes.follow(&mut shard);
+        self.follow(&mut shard);
         Ok(is_there)
     }
 
@@ -317,13 +457,9 @@ impl Cache {
     /// Removes all entries. How many there were.
     pub fn flush(&self) -> u64 {
         // All at once: what is put after it comes after it also for those who watch.
-        let mut shards: Vec<_> = self.shards.iter().map(|shard| shard.0.lock()).collect();
-        let entries = shards.iter().map(|shard| shard.stats().entries).sum();
-        shards.iter_mut().for_each(|shard| {
-            self.changes.follow(shard);
-            shard.flush();
-        });
-        self.changes.note_flush();
+        let mut locked = self.lock_all();
+        let entries = locked.len();
+        locked.flush();
         entries
     }
 
@@ -347,6 +483,7 @@ impl Cache {
         value_bytes: usize,
         change: impl Fn(&mut Shard, Key<'_>) -> Result<R>,
     ) -> Result<R> {
+        self.check_log()?;
         let key = self.key(key);
         let mut shard = self.shard(key);
         let changed = match change(&mut shard, key) {
@@ -358,7 +495,7 @@ impl Cache {
             }
             changed => changed,
         };
-        self.changes.follow(&mut shard);
+        self.follow(&mut shard);
         changed.map_err(|error| match error.kind {
             ErrorKind::Busy => Error { message: format!("cache '{}': {}", self.name, error.message), ..error },
             _ => error,
@@ -372,7 +509,7 @@ impl Cache {
         for at in 1..self.shards.len() {
             let mut shard = self.shards[(first + at) % self.shards.len()].0.lock();
             missing = missing.saturating_sub(shard.shed(missing));
-            self.changes.follow(&mut shard);
+            self.follow(&mut shard);
             if missing == 0 {
                 return;
             }
@@ -385,7 +522,7 @@ impl Cache {
             loop {
                 let mut shard = shard.0.lock();
                 let is_more = shard.expire(now_ms, EXPIRE_MAX);
-                self.changes.follow(&mut shard);
+                self.follow(&mut shard);
                 if !is_more {
                     break;
                 }
@@ -416,7 +553,7 @@ impl Cache {
         Key { hash: hasher.finish(), bytes }
     }
 
-    fn shard(&self, key: Key<'_>) -> MutexGuard<'_, Shard> {
+    fn shard(&self, key: Key<'_>) -> MutexGuard<'_, Kept> {
         self.shards[self.shard_of(key)].0.lock()
     }
 
@@ -438,6 +575,7 @@ pub(crate) async fn keep_time(broker: Weak<Broker>) {
             cache.expire(now_ms());
             tokio::task::yield_now().await;
         }
+        broker.dump_if_long();
     }
 }
 

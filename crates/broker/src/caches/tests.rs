@@ -234,7 +234,7 @@ async fn who_is_too_far_behind_begins_anew() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watcher_ends_up_with_what_is_there_whatever_threads_do() {
-    let settings = CacheSettings { bytes_max: Some(200_000), eviction: Eviction::S3Fifo, ttl_ms: None };
+    let settings = CacheSettings { bytes_max: Some(200_000), eviction: Eviction::S3Fifo, ..CacheSettings::default() };
     let broker = broker();
     let cache = broker.create_cache("c", settings).expect("made");
     let writers: Vec<_> = (0..4u64)
@@ -284,7 +284,7 @@ async fn a_watcher_ends_up_with_what_is_there_whatever_threads_do() {
 async fn a_small_cache_holds_what_it_may_whichever_shards_it_falls_into() {
     let broker = broker_with(Settings { cache_bytes_max: 1 << 20, ..Settings::default() });
     for eviction in Eviction::ALL {
-        let settings = CacheSettings { bytes_max: Some(100_000), eviction, ttl_ms: None };
+        let settings = CacheSettings { bytes_max: Some(100_000), eviction, ..CacheSettings::default() };
         let cache = broker.create_cache(eviction.name(), settings).expect("made");
         let stored = (0..2000)
             .filter(|number| {
@@ -322,7 +322,8 @@ async fn a_small_cache_holds_what_it_may_whichever_shards_it_falls_into() {
 #[tokio::test]
 async fn caches_are_made_described_and_deleted() {
     let broker = broker();
-    let settings = CacheSettings { bytes_max: Some(1000), eviction: Eviction::S3Fifo, ttl_ms: Some(60_000) };
+    let settings =
+        CacheSettings { bytes_max: Some(1000), eviction: Eviction::S3Fifo, ttl_ms: Some(60_000), is_durable: false };
     broker.create_cache("b", settings).expect("made");
     broker.create_cache("b", settings).expect("it is as good");
     let other = broker.create_cache("b", CacheSettings::default());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{Cache, Locked};
+use super::{Cache, CacheCommit, Locked};
 
 /// Takes what there is for one who waits, and returns its answer; `None` where there is nothing yet.
 pub type Attempt = Box<dyn FnMut(&mut Locked<'_>) -> Option<Vec<u8>> + Send>;
@@ -33,7 +33,8 @@ pub struct Waiting {
 
 enum State {
     Waiting(Attempt),
-    Answered(Vec<u8>),
+    /// With when it lasts what the answer says.
+    Answered(Vec<u8>, CacheCommit),
     Over,
 }
 
@@ -107,8 +108,8 @@ impl Cache {
                 if locked.peek(&key).is_none() {
                     break;
                 }
-                let is_answered = waiting.try_again(&mut locked);
-                grown.extend(locked.finish());
+                let (is_answered, more) = waiting.try_again(locked);
+                grown.extend(more);
                 if is_answered {
                     self.waiters.remove(&waiting);
                     waiting.is_answered.notify_one();
@@ -122,12 +123,12 @@ impl Cache {
         self.waiters.count()
     }
 
-    /// Waits no longer. The answer, if there was one already.
-    pub fn stop_waiting(&self, waiting: &Arc<Waiting>) -> Option<Vec<u8>> {
+    /// Waits no longer. The answer, if there was one already, and when it may be given.
+    pub fn stop_waiting(&self, waiting: &Arc<Waiting>) -> Option<(Vec<u8>, CacheCommit)> {
         let state = std::mem::replace(&mut *waiting.state.lock(), State::Over);
         self.waiters.remove(waiting);
         match state {
-            State::Answered(answer) => Some(answer),
+            State::Answered(answer, commit) => Some((answer, commit)),
             State::Waiting(_) | State::Over => None,
         }
     }
@@ -144,7 +145,7 @@ impl Waiting {
         let mut state = self.state.lock();
         let is_waiting = matches!(*state, State::Waiting(_));
         if is_waiting {
-            *state = State::Answered(answer);
+            *state = State::Answered(answer, CacheCommit::default());
             self.is_answered.notify_one();
         }
         is_waiting
@@ -161,16 +162,17 @@ impl Waiting {
         is_waiting
     }
 
-    fn try_again(&self, locked: &mut Locked<'_>) -> bool {
+    /// Whether it has an answer now, and the keys that may have more by that.
+    fn try_again(&self, mut locked: Locked<'_>) -> (bool, Vec<Box<[u8]>>) {
         let mut state = self.state.lock();
-        let State::Waiting(attempt) = &mut *state else {
-            return false;
+        let answer = match &mut *state {
+            State::Waiting(attempt) => attempt(&mut locked),
+            State::Answered(..) | State::Over => None,
         };
-        let answer = attempt(locked);
-        let is_answered = answer.is_some();
+        let (finished, is_answered) = (locked.finish(), answer.is_some());
         if let Some(answer) = answer {
-            *state = State::Answered(answer);
+            *state = State::Answered(answer, finished.commit);
         }
-        is_answered
+        (is_answered, finished.grown)
     }
 }

@@ -165,6 +165,8 @@ impl Cache {
             let is_news = !watched.changes.is_empty() || watched.is_reset || !matches!(from, WatchFrom::Changes { .. });
             from = watched.next;
             if is_news || tokio::time::timeout_at(deadline, news).await.is_err() {
+                // Nobody is told what a crash could take back.
+                self.settled().lasts().await?;
                 return Ok(watched);
             }
         }

@@ -12,6 +12,8 @@ pub struct CacheSettings {
     pub eviction: Eviction,
     /// How long an entry stays that is put without a time.
     pub ttl_ms: Option<u64>,
+    /// Its entries outlive the broker. Otherwise they are in memory only.
+    pub is_durable: bool,
 }
 
 /// How long what is put shall stay.

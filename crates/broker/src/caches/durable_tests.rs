@@ -1,0 +1,362 @@
+//! Durable caches through kills and restarts: what was acknowledged is there, and what is there was asked for.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use engine::cache::structures::{Edit, End, Hash, List, Score, Set, Sorted};
+use engine::cache::{Eviction, Owned};
+use storage::{RealDisk, Store, StoreSettings};
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::settings::Settings;
+
+/// Only a failure reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+const DURABLE: CacheSettings =
+    CacheSettings { bytes_max: None, eviction: Eviction::None, ttl_ms: None, is_durable: true };
+
+async fn on_disk(dir: &Path) -> Arc<Broker> {
+    on_disk_with(dir, 1 << 20).await
+}
+
+async fn on_disk_with(dir: &Path, journal_bytes: u64) -> Arc<Broker> {
+    let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
+    settings.journal.file_bytes = journal_bytes;
+    let begin = Instant::now();
+    let broker = loop {
+        match Store::open(Arc::new(RealDisk), dir, settings, crate::now_ms, &mut |_| {}) {
+            // A sweep that runs when a broker is let go has it to its end.
+            Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => std::thread::yield_now(),
+            opened => {
+                let opened = Some(opened.expect("opens"));
+                break Broker::start_with(Settings::default(), &[Handle::current()], opened).expect("starts");
+            }
+        }
+    };
+    broker.restore_caches().await.expect("restored");
+    broker
+}
+
+/// The directory as a process leaves it that is killed now.
+fn killed(dir: &Path) -> TempDir {
+    let left = TempDir::new().expect("a folder");
+    copy(dir, left.path());
+    left
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        match entry.file_type().expect("its type").is_dir() {
+            true => copy(&entry.path(), &to),
+            // It may be gone by now.
+            false => drop(std::fs::copy(entry.path(), to)),
+        }
+    }
+}
+
+/// What a cache has, in a form that can be compared.
+fn contents(cache: &Cache) -> BTreeMap<Vec<u8>, (String, u64, Option<u64>)> {
+    let (mut all, mut from) = (BTreeMap::new(), Some(ScanCursor::default()));
+    while let Some(cursor) = from {
+        from = cache.scan(b"", cursor, |found| {
+            let mut value = Vec::new();
+            Shard::dump(found, &mut value);
+            let shown = format!("{} bytes: {}", value.len(), value[..value.len().min(200)].escape_ascii());
+            all.insert(found.key.to_vec(), (shown, found.version, found.expires_ms)).is_none()
+        });
+    }
+    all
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+async fn put(cache: &Cache, key: &[u8], value: &[u8]) -> u64 {
+    let stored = cache.put(key, value, Ttl::Default, Condition::Always).expect("room");
+    cache.commit_of(key).lasts().await.expect("it lasts");
+    let Stored::Done { version, .. } = stored else { panic!("{stored:?}") };
+    version
+}
+
+/// One change of any kind, which does not last yet.
+fn change(cache: &Cache, dice: &mut Dice) {
+    let key = format!("key {}", dice.roll(12));
+    let key = key.as_bytes();
+    let until = Ttl::Until(now_ms() + 100_000 + dice.roll(1000));
+    match dice.roll(12) {
+        0 | 1 => drop(cache.put(key, &dice.0.to_be_bytes(), Ttl::Default, Condition::Always)),
+        2 => drop(cache.put(key, &vec![b'x'; dice.roll(5000) as usize], until, Condition::IfAbsent)),
+        3 => drop(cache.delete(key, Condition::IfPresent)),
+        4 => drop(cache.add(b"count", dice.roll(9) as i64, until)),
+        5 => drop(cache.touch(key, if dice.roll(2) == 0 { until } else { Ttl::Never })),
+        6 => drop(cache.lock([key]).change(key, 0, |list: &mut Edit<'_, List>| {
+            list.push(if dice.roll(2) == 0 { End::Front } else { End::Back }, b"item");
+            (true, ())
+        })),
+        7 => drop(cache.lock([key]).change(key, 0, |list: &mut Edit<'_, List>| (list.pop(End::Back).is_some(), ()))),
+        8 => drop(cache.lock([key]).change(key, 0, |hash: &mut Edit<'_, Hash>| {
+            hash.set(&dice.roll(5).to_be_bytes(), b"value");
+            (true, ())
+        })),
+        9 => drop(cache.lock([key]).change(key, 0, |set: &mut Edit<'_, Set>| (set.add(&[dice.roll(9) as u8]), ()))),
+        10 => drop(cache.lock([key]).change(key, 0, |sorted: &mut Edit<'_, Sorted>| {
+            let score = Score::new(dice.roll(50) as f64).expect("a number");
+            (sorted.set(&[dice.roll(9) as u8], score) != Some(score), ())
+        })),
+        _ if dice.roll(20) == 0 => drop(cache.flush()),
+        _ => {
+            // Two keys change places in one step.
+            let (a, b) = (&b"left"[..], &b"right"[..]);
+            let mut locked = cache.lock([a, b]);
+            let number = dice.0.to_string();
+            locked.put(a, number.as_bytes(), Expires::Never, Condition::Always).expect("room");
+            locked.put(b, number.as_bytes(), Expires::Never, Condition::Always).expect("room");
+            drop(locked.finish());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whenever_it_is_killed_what_was_acknowledged_is_there_and_nothing_else() {
+    for seed in 0..4 {
+        let dir = TempDir::new().expect("a folder");
+        let mut dice = Dice(seed);
+        let mut broker = on_disk(dir.path()).await;
+        broker.create_cache("c", DURABLE).expect("made");
+        for round in 0..12 {
+            let cache = broker.cache("c").expect("there");
+            for _ in 0..dice.roll(40) {
+                change(&cache, &mut dice);
+            }
+            cache.settled().lasts().await.expect("it lasts");
+            let acknowledged = contents(&cache);
+            // What comes after it may be there or not, from the first change on and without a gap.
+            let mut states = vec![acknowledged];
+            for _ in 0..dice.roll(6) {
+                change(&cache, &mut dice);
+                states.push(contents(&cache));
+            }
+            let left = killed(dir.path());
+            let again = on_disk(left.path()).await;
+            let restored = contents(&again.cache("c").expect("there"));
+            assert!(states.contains(&restored), "seed {seed}, round {round}: {restored:?} is none of {states:?}");
+            match dice.roll(4) {
+                0 => {
+                    drop(cache);
+                    broker.stop().expect("stops");
+                    drop(broker);
+                    broker = on_disk(dir.path()).await;
+                    let there = contents(&broker.cache("c").expect("there"));
+                    assert_eq!(Some(&there), states.last(), "a broker that is stopped loses nothing");
+                }
+                1 => broker.dump_caches(broker.caches().log.get().expect("it is open")).await.expect("dumped"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_others_change_it_a_dump_loses_nothing_wherever_it_is_cut_off() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path()).await;
+    let cache = broker.create_cache("c", DURABLE).expect("made");
+    for number in 0..3000u32 {
+        cache.put(&number.to_be_bytes(), &[b'v'; 100], Ttl::Default, Condition::Always).expect("room");
+    }
+    for seed in 0..6 {
+        let (writer, dumper) = (cache.clone(), broker.clone());
+        let writing = tokio::task::spawn_blocking(move || {
+            let mut dice = Dice(seed);
+            (0..2000).for_each(|_| change(&writer, &mut dice));
+        });
+        let dumping = tokio::spawn(async move {
+            let log = dumper.caches().log.get().expect("it is open").clone();
+            dumper.dump_caches(&log).await
+        });
+        let cut_off = killed(dir.path());
+        writing.await.expect("no panic");
+        dumping.await.expect("no panic").expect("dumped");
+        cache.settled().lasts().await.expect("it lasts");
+        let left = killed(dir.path());
+        let again = on_disk(left.path()).await;
+        assert_eq!(contents(&again.cache("c").expect("there")), contents(&cache), "seed {seed}");
+        let again = on_disk(cut_off.path()).await;
+        let there = contents(&again.cache("c").expect("there"));
+        let flushed = contents(&cache).len() < 3000;
+        assert!(flushed || (0..3000u32).all(|number| there.contains_key(&number.to_be_bytes()[..])), "seed {seed}");
+        let both = [&b"left"[..], b"right"].map(|key| there.get(key).map(|(value, ..)| value.contains("left")));
+        assert_eq!(both[0].is_some(), both[1].is_some(), "a step is whole");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_bounded_by_what_the_entries_take() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path()).await;
+    let cache = broker.create_cache("c", DURABLE).expect("made");
+    let log = broker.caches().log.get().expect("it is open").clone();
+    // Ten times the least that is kept.
+    for number in 0..2600u64 {
+        let key = (number % 7).to_be_bytes();
+        cache.put(&key, &vec![b'v'; 64 << 10], Ttl::Default, Condition::Always).expect("room");
+        if number % 16 == 0 {
+            cache.settled().lasts().await.expect("it lasts");
+        }
+    }
+    cache.settled().lasts().await.expect("it lasts");
+    let begin = Instant::now();
+    while log.bytes.load(Ordering::Relaxed) > 17 << 20 {
+        assert!(begin.elapsed() < PATIENCE, "{} bytes are left", log.bytes.load(Ordering::Relaxed));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(log.dumps.load(Ordering::Relaxed) > 0);
+    let extent = log.topic.partitions()[0].extent();
+    assert!(extent.start > 0 && extent.bytes < 40 << 20, "{extent:?}");
+    let left = killed(dir.path());
+    let again = on_disk(left.path()).await;
+    assert_eq!(contents(&again.cache("c").expect("there")), contents(&cache));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_is_larger_than_a_batch_happens_as_a_whole_or_not() {
+    // A part is one write.
+    const JOURNAL: u64 = 16 << 20;
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk_with(dir.path(), JOURNAL).await;
+    let cache = broker.create_cache("c", DURABLE).expect("made");
+    let keys: Vec<Vec<u8>> = (0..20u8).map(|number| vec![number]).collect();
+    let mut locked = cache.lock_all();
+    for key in &keys {
+        locked.put(key, &vec![b'v'; 1 << 20], Expires::Never, Condition::Always).expect("room");
+    }
+    let commit = locked.finish().commit;
+    for _ in 0..5 {
+        let left = killed(dir.path());
+        let again = on_disk_with(left.path(), JOURNAL).await;
+        let there = contents(&again.cache("c").expect("there")).len();
+        assert!(there == 0 || there == 20, "{there} of 20");
+    }
+    commit.lasts().await.expect("it lasts");
+    let left = killed(dir.path());
+    let again = on_disk_with(left.path(), JOURNAL).await;
+    assert_eq!(contents(&again.cache("c").expect("there")), contents(&cache));
+    assert_eq!(contents(&cache).len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_settings_and_times_outlive_a_restart_and_what_is_gone_stays_gone() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path()).await;
+    let settings = CacheSettings { bytes_max: Some(2 << 20), eviction: Eviction::S3Fifo, ttl_ms: Some(50), ..DURABLE };
+    let small = broker.create_cache("small", settings).expect("made");
+    let cache = broker.create_cache("c", DURABLE).expect("made");
+    let gone = broker.create_cache("gone", DURABLE).expect("made");
+    put(&gone, b"k", b"v").await;
+    broker.delete_cache("gone").expect("there").lasts().await.expect("it lasts");
+    put(&gone, b"k", b"nobody sees it").await;
+    let memory = broker.cache("memory").expect("made");
+    memory.put(b"k", b"v", Ttl::Never, Condition::Always).expect("room");
+    let version = put(&cache, b"k", b"v").await;
+    cache.delete(b"k", Condition::Always);
+    for number in 0..3000u64 {
+        small.put(&number.to_be_bytes(), &[0; 1000], Ttl::Never, Condition::Always).expect("room");
+    }
+    small.put(b"short", b"", Ttl::Default, Condition::Always).expect("room");
+    assert!(small.status().stats.evicted > 500);
+    small.settled().lasts().await.expect("it lasts");
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let before = contents(&small);
+    assert!(!before.contains_key(&b"short"[..]));
+    let left = killed(dir.path());
+    let broker = on_disk(left.path()).await;
+    let names: Vec<_> = broker.list_caches("", 10).0.iter().map(|status| status.name.to_string()).collect();
+    assert_eq!(names, ["c", "small"]);
+    let small = broker.create_cache("small", settings).expect("there with these settings");
+    assert_eq!(contents(&small), before);
+    assert_eq!(small.status().settings, settings);
+    let cache = broker.cache("c").expect("there");
+    assert_eq!(contents(&cache).len(), 0);
+    assert!(put(&cache, b"k", b"v").await > version);
+    let stats = broker.stats().expect("written");
+    assert!(stats.contains(&format!("thalweg_cache_restored_entries {}", before.len())), "{stats}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_over_several_caches_are_one_step() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path()).await;
+    let caches = ["a", "b"].map(|name| broker.create_cache(name, DURABLE).expect("made"));
+    for round in 0..20u64 {
+        let mut all: Vec<_> = caches.iter().map(|cache| cache.lock([&b"k"[..]])).collect();
+        for locked in &mut all {
+            locked.put(b"k", &round.to_be_bytes(), Expires::Never, Condition::Always).expect("room");
+        }
+        let commits: Vec<_> = Locked::finish_all(all).into_iter().map(|finished| finished.commit).collect();
+        let left = killed(dir.path());
+        for commit in commits {
+            commit.lasts().await.expect("it lasts");
+        }
+        let again = on_disk(left.path()).await;
+        let of =
+            |name: &str| contents(&again.cache(name).expect("there")).values().next().map(|(_, version, _)| *version);
+        let is_there = |name: &str| of(name).is_some();
+        assert_eq!(is_there("a"), is_there("b"));
+    }
+    let whole = Owned::Bytes(b"w".to_vec().into());
+    let mut locked = caches[0].lock_all();
+    locked.flush();
+    locked.put_owned(b"after", whole, None).expect("room");
+    locked.finish().commit.lasts().await.expect("it lasts");
+    let left = killed(dir.path());
+    let again = on_disk(left.path()).await;
+    assert_eq!(contents(&again.cache("a").expect("there")), contents(&caches[0]));
+    assert_eq!(contents(&caches[0]).len(), 1);
+}
+
+#[tokio::test]
+async fn a_durable_cache_needs_a_data_directory() {
+    let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("it starts");
+    let refused = broker.create_cache("c", DURABLE).map(drop).expect_err("nothing lasts in memory");
+    assert_eq!(refused.kind, ErrorKind::Invalid);
+    assert!(refused.message.contains("--data"), "{refused}");
+    assert!(broker.cache("c").is_ok_and(|cache| cache.settled().is_reached()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_lasts_once_it_is_told() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path()).await;
+    let cache = broker.create_cache("c", DURABLE).expect("made");
+    put(&cache, b"calm", b"1").await;
+    assert!(cache.commit_of(b"calm").is_reached());
+    let mut seen_unsettled = 0;
+    for number in 0..200u64 {
+        let key = number.to_be_bytes();
+        cache.put(&key, b"v", Ttl::Default, Condition::Always).expect("room");
+        let mut locked = cache.lock([&key[..]]);
+        assert!(locked.peek(&key).is_some());
+        let read = locked.finish().commit;
+        seen_unsettled += u32::from(!read.is_reached());
+        read.lasts().await.expect("it lasts");
+        assert!(cache.commit_of(&key).is_reached());
+        let left = (number % 50 == 0).then(|| killed(dir.path()));
+        if let Some(left) = left {
+            let again = on_disk(left.path()).await;
+            assert!(contents(&again.cache("c").expect("there")).contains_key(&key[..]));
+        }
+    }
+    assert!(seen_unsettled > 0, "no read met a change on its way");
+}

@@ -1,0 +1,169 @@
+//! Durable caches at the start: what their log has is done again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use engine::cache::effects::{self, Effect};
+use engine::cache::record::{CACHES_TOPIC, CacheNumber, CacheRecord, StepPart};
+use engine::{RecordBatch, RecordView, Result};
+
+use super::log::{CacheLog, RECORD_BYTES};
+use super::{Cache, Caches, Durable};
+use crate::broker::Broker;
+use crate::timers::now_ms;
+
+/// How often a long restore says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// Records that are read before somebody looks at the clock, and at what has expired.
+const LOOK_EVERY: u64 = 4096;
+/// An entry goes for its time only so long after it: what came in between was written with the clocks of several
+/// threads.
+const EXPIRE_LATE_MS: u64 = 60_000;
+
+impl Broker {
+    /// Brings the durable caches back. Until it is over no cache can be made.
+    pub async fn restore_caches(&self) -> Result<()> {
+        let caches = self.caches();
+        if caches.is_restored.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let log = self.open_cache_log(self.topic(CACHES_TOPIC)?)?;
+        let mut restore = Restore::new(caches, log.topic.partitions()[0].extent().bytes);
+        self.read_records(&log.topic, |view, batch| restore.record(&log, view, batch)).await?;
+        log.bytes.store(restore.bytes, Ordering::Relaxed);
+        let entries = restore.finish();
+        caches.restored_entries.store(entries, Ordering::Relaxed);
+        caches.is_restored.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Caches as far as the log was read.
+struct Restore<'c> {
+    caches: &'c Caches,
+    by_number: HashMap<CacheNumber, Arc<Cache>, foldhash::fast::RandomState>,
+    /// Steps of which parts are still to come.
+    parts: HashMap<u64, Vec<(CacheNumber, Vec<u8>)>>,
+    records: u64,
+    /// What was read, and about how much there is.
+    bytes: u64,
+    bytes_max: u64,
+    told: Instant,
+}
+
+impl<'c> Restore<'c> {
+    fn new(caches: &'c Caches, bytes_max: u64) -> Self {
+        Self {
+            caches,
+            by_number: HashMap::default(),
+            parts: HashMap::new(),
+            records: 0,
+            bytes: 0,
+            bytes_max,
+            told: Instant::now(),
+        }
+    }
+
+    fn record(&mut self, log: &Arc<CacheLog>, view: &RecordView<'_>, batch: &RecordBatch) -> Result<()> {
+        let now_ms = view.timestamp_ms as u64;
+        match CacheRecord::decode(view.key.unwrap_or_default(), view.value)? {
+            CacheRecord::Cache { cache, definition: None } => drop(self.by_number.remove(&cache)),
+            CacheRecord::Cache { cache: number, definition: Some(definition) } => {
+                let durable = Durable { log: log.clone(), number };
+                self.by_number.entry(number).or_insert_with(|| {
+                    let id = self.caches.next_origin();
+                    let cache = Cache::new(id, definition.name, definition.settings, self.caches, Some(durable));
+                    cache.shards.iter().for_each(|shard| shard.0.lock().begin_replay(true));
+                    Arc::new(cache)
+                });
+            }
+            CacheRecord::Step { cache, part: None, effects } => self.step(cache, effects, now_ms)?,
+            CacheRecord::Step { cache, part: Some(part), effects } => self.part(cache, part, effects, now_ms)?,
+        }
+        if view.offset == batch.base_offset() {
+            self.bytes += batch.len() as u64 + RECORD_BYTES;
+        }
+        self.look(now_ms);
+        Ok(())
+    }
+
+    /// What of a step is there is done when its last part is.
+    fn part(&mut self, cache: CacheNumber, part: StepPart, effects: &[u8], now_ms: u64) -> Result<()> {
+        let parts = self.parts.entry(part.step).or_default();
+        match parts.last_mut() {
+            Some((of, before)) if *of == cache => before.extend_from_slice(effects),
+            _ => parts.push((cache, effects.to_vec())),
+        }
+        if part.is_last {
+            for (cache, effects) in self.parts.remove(&part.step).unwrap_or_default() {
+                self.step(cache, &effects, now_ms)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, cache: CacheNumber, effects: &[u8], now_ms: u64) -> Result<()> {
+        // Of a cache that is gone, or whose definition comes again later, with all that it has then.
+        let Some(cache) = self.by_number.get(&cache) else {
+            return Ok(());
+        };
+        effects::decode(effects, |effect| match effect.key() {
+            Some(key) => {
+                let key = cache.key(key);
+                cache.shard(key).replay(key, &effect, now_ms)
+            }
+            None => {
+                debug_assert_eq!(effect, Effect::Flushed);
+                cache.shards.iter().for_each(|shard| shard.0.lock().flush());
+                Ok(())
+            }
+        })
+    }
+
+    /// Says now and then how far it is, and lets go of what has expired.
+    fn look(&mut self, now_ms: u64) {
+        self.records += 1;
+        if self.records.is_multiple_of(LOOK_EVERY) {
+            // What has expired long ago takes no room.
+            self.expire(now_ms.saturating_sub(EXPIRE_LATE_MS));
+            if self.told.elapsed() >= PROGRESS_EVERY {
+                self.told = Instant::now();
+                let (bytes, bytes_max, records) = (self.bytes, self.bytes_max, self.records);
+                tracing::info!(bytes, bytes_max, records, "durable caches are being restored");
+            }
+        }
+    }
+
+    fn expire(&self, now_ms: u64) {
+        let shards = self.by_number.values().flat_map(|cache| &cache.shards);
+        for shard in shards {
+            shard.0.lock().expire(now_ms, usize::MAX);
+        }
+    }
+
+    /// From here on they are caches as any. How many entries they have.
+    fn finish(self) -> u64 {
+        self.expire(now_ms());
+        let shards = || self.by_number.values().flat_map(|cache| &cache.shards);
+        // A key may be in another shard than before: all count on from the newest change.
+        let newest = shards().map(|shard| shard.0.lock().version()).max().unwrap_or_default();
+        let numbers = self.by_number.keys().copied().max().unwrap_or_default();
+        let origin = self.caches.origin_after(newest.max(numbers));
+        let mut entries = 0;
+        for shard in shards() {
+            let mut shard = shard.0.lock();
+            shard.begin_replay(false);
+            shard.count_from(origin);
+            shard.tell_effects(true);
+            entries += shard.stats().entries;
+        }
+        let mut by_name = self.caches.by_name.write();
+        for cache in self.by_number.into_values() {
+            self.caches.by_id.write().insert(cache.id, cache.clone());
+            by_name.insert(cache.name.clone(), cache);
+        }
+        entries
+    }
+}
