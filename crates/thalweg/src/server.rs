@@ -107,6 +107,7 @@ impl Server {
         let shards = Arc::new(Shards::start(settings.shards)?);
         let broker = start_broker(config, &shards)?;
         broker.open_security().await.map_err(io::Error::other)?;
+        broker.restore_caches().await.map_err(io::Error::other)?;
         config.definitions().create(&broker).await.map_err(io::Error::other)?;
         let tls = tls.await.map_err(io::Error::other)??;
         let mut server = Self {

@@ -19,7 +19,7 @@ const KEY_BYTES_MIN: usize = 2;
 const VALUE_BYTES_MIN: usize = 1;
 const ENTRY_BYTES_MIN: usize = KEY_BYTES_MIN + 20;
 const CHANGE_BYTES_MIN: usize = KEY_BYTES_MIN + 17;
-const STATUS_BYTES_MIN: usize = 76;
+const STATUS_BYTES_MIN: usize = 77;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheRequest {
@@ -535,10 +535,12 @@ fn put_settings(b: &mut BytesMut, settings: &CacheSettings) {
     b.put_u64(settings.bytes_max.unwrap_or(NONE_U64));
     put_str(b, settings.eviction.name());
     b.put_u64(settings.ttl_ms.unwrap_or(NONE_U64));
+    b.put_u8(u8::from(settings.is_durable));
 }
 
 fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<CacheSettings> {
-    Ok(CacheSettings { bytes_max: get_u64(f)?, eviction: Eviction::parse(&f.str()?)?, ttl_ms: get_u64(f)? })
+    let (bytes_max, eviction) = (get_u64(f)?, Eviction::parse(&f.str()?)?);
+    Ok(CacheSettings { bytes_max, eviction, ttl_ms: get_u64(f)?, is_durable: f.bool()? })
 }
 
 fn put_status(b: &mut BytesMut, status: &CacheStatus) {

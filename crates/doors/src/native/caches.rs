@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Broker, Cache};
+use broker::{Broker, Cache, CacheCommit};
 use bytes::Bytes;
 use engine::cache::{Found, ScanCursor, VALUE_BYTES_MAX};
 use engine::{Error, Result};
@@ -22,44 +22,72 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 
 const _: () = assert!(ANSWER_BYTES_MAX + VALUE_BYTES_MAX < wire::frame::BODY_BYTES_MAX);
 
-/// What the broker says to a request that it answers at once.
-pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest) -> Result<Response> {
-    Ok(Response::Cache(match request {
-        CacheRequest::Create { cache, settings } => {
-            broker.create_cache(&cache, settings).map(|cache| CacheResponse::Created(open(&cache)))?
-        }
-        CacheRequest::Open { cache } => broker.cache(&cache).map(|cache| CacheResponse::Opened(open(&cache)))?,
-        CacheRequest::Delete { cache } => {
-            broker.delete_cache(&cache)?;
-            CacheResponse::Deleted
-        }
-        CacheRequest::Describe { cache } => CacheResponse::Described(broker.describe_cache(&cache)?),
-        CacheRequest::List { after, count_max } => {
-            let (caches, is_last) = broker.list_caches(&after, count_max.clamp(1, LIST_COUNT_MAX) as usize);
-            CacheResponse::Caches { caches, is_last }
-        }
+/// What the broker says to a request, and when that lasts.
+pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest) -> Result<(Response, CacheCommit)> {
+    let (response, commit) = match request {
+        CacheRequest::Create { .. }
+        | CacheRequest::Open { .. }
+        | CacheRequest::Delete { .. }
+        | CacheRequest::Describe { .. }
+        | CacheRequest::List { .. } => of_caches(broker, request)?,
         CacheRequest::Get { cache, key } => {
-            CacheResponse::Got(recent.cache(broker, cache)?.get(&key, |found| found.map(value).transpose())?)
+            let cache = recent.cache(broker, cache)?;
+            (CacheResponse::Got(cache.get(&key, |found| found.map(value).transpose())?), cache.commit_of(&key))
         }
-        CacheRequest::MultiGet { cache, keys } => multi_get(recent.cache(broker, cache)?, &keys)?,
+        CacheRequest::MultiGet { cache, keys } => {
+            let cache = recent.cache(broker, cache)?;
+            (multi_get(cache, &keys)?, cache.settled())
+        }
         CacheRequest::Put { cache, condition, ttl, key, value } => {
-            CacheResponse::Put(recent.cache(broker, cache)?.put(&key, &value, ttl, condition)?)
+            let cache = recent.cache(broker, cache)?;
+            (CacheResponse::Put(cache.put(&key, &value, ttl, condition)?), cache.commit_of(&key))
         }
         CacheRequest::Remove { cache, condition, key } => {
-            CacheResponse::Removed(recent.cache(broker, cache)?.delete(&key, condition))
+            let cache = recent.cache(broker, cache)?;
+            (CacheResponse::Removed(cache.delete(&key, condition)), cache.commit_of(&key))
         }
         CacheRequest::Add { cache, delta, ttl, key } => {
-            CacheResponse::Added(recent.cache(broker, cache)?.add(&key, delta, ttl)?)
+            let cache = recent.cache(broker, cache)?;
+            (CacheResponse::Added(cache.add(&key, delta, ttl)?), cache.commit_of(&key))
         }
         CacheRequest::Touch { cache, ttl, key } => {
-            CacheResponse::Touched(recent.cache(broker, cache)?.touch(&key, ttl)?)
+            let cache = recent.cache(broker, cache)?;
+            (CacheResponse::Touched(cache.touch(&key, ttl)?), cache.commit_of(&key))
         }
         CacheRequest::Scan { cache, from, count_max, with_values, prefix } => {
-            scan(recent.cache(broker, cache)?, from, count_max, with_values, &prefix)
+            let cache = recent.cache(broker, cache)?;
+            (scan(cache, from, count_max, with_values, &prefix), cache.settled())
         }
-        CacheRequest::Flush { cache } => CacheResponse::Flushed(recent.cache(broker, cache)?.flush()),
+        CacheRequest::Flush { cache } => {
+            let cache = recent.cache(broker, cache)?;
+            (CacheResponse::Flushed(cache.flush()), cache.settled())
+        }
         CacheRequest::Watch { .. } => return Err(Error::invalid("a watch waits")),
-    }))
+    };
+    Ok((Response::Cache(response), commit))
+}
+
+/// The same for requests about whole caches.
+fn of_caches(broker: &Broker, request: CacheRequest) -> Result<(CacheResponse, CacheCommit)> {
+    Ok(match request {
+        CacheRequest::Create { cache, settings } => {
+            let cache = broker.create_cache(&cache, settings)?;
+            (CacheResponse::Created(open(&cache)), cache.settled())
+        }
+        CacheRequest::Open { cache } => {
+            let cache = broker.cache(&cache)?;
+            (CacheResponse::Opened(open(&cache)), cache.settled())
+        }
+        CacheRequest::Delete { cache } => (CacheResponse::Deleted, broker.delete_cache(&cache)?),
+        CacheRequest::List { after, count_max } => {
+            let (caches, is_last) = broker.list_caches(&after, count_max.clamp(1, LIST_COUNT_MAX) as usize);
+            (CacheResponse::Caches { caches, is_last }, CacheCommit::default())
+        }
+        CacheRequest::Describe { cache } => {
+            (CacheResponse::Described(broker.describe_cache(&cache)?), CacheCommit::default())
+        }
+        _ => return Err(Error::invalid("it is about entries of a cache")),
+    })
 }
 
 /// A watch, which may wait.

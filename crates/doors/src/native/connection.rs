@@ -274,7 +274,15 @@ impl NativeHandler {
                 let watch = caches::watch(broker.clone(), request);
                 later(async move { turn.wait(watch).await })
             }
-            Request::Cache(request) => now(caches::answer(broker, &mut stream.caches, request)?),
+            Request::Cache(request) => {
+                let (response, commit) = caches::answer(broker, &mut stream.caches, request)?;
+                if commit.is_reached() {
+                    return Ok(now(response));
+                }
+                let is_late = commit.is_late();
+                let lasts = async move { commit.lasts().await.map(|()| response) };
+                if is_late { alone(lasts) } else { later(lasts) }
+            }
             Request::Stats => now(Response::Stats(broker.stats()?)),
             Request::Ping => now(Response::Pong),
             Request::InitProducer => later(map::init_producer(broker.clone())),
