@@ -134,6 +134,9 @@ pub struct Serve {
     /// The Google Pub/Sub door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub pubsub: Option<String>,
+    /// The Redis door: host:port, or off
+    #[arg(long, value_name = "ADDR")]
+    pub redis: Option<String>,
     /// The SQS door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub sqs: Option<String>,
