@@ -165,6 +165,8 @@ pub const KEYS: &[Key] = &[
     tuned("cache_streams_per_conn", Client, count(1, 64), ["4", "2", "8"], None, "Streams of each of them, over QUIC; the broker serves pub_workers_per_conn of them side by side"),
     tuned("event_conn_recv_window", Client, WINDOW, ["256MiB", "64MiB", "512MiB"], None, "Bytes on the way to one connection"),
     tuned("event_stream_recv_window", Client, WINDOW, ["64MiB", "16MiB", "128MiB"], None, "Bytes on the way to one subscription"),
+    tuned("cache_conn_recv_window", Client, WINDOW, ["256MiB", "64MiB", "512MiB"], None, "Bytes on the way to one connection for caches"),
+    tuned("cache_stream_recv_window", Client, WINDOW, ["64MiB", "16MiB", "128MiB"], None, "Bytes on the way to one of its streams"),
     tuned("event_send_window", Client, WINDOW, ["256MiB", "64MiB", "512MiB"], None, "Bytes on the way from one connection"),
     tuned("publish_chunk_bytes", Client, bytes(1, 8 << 20), ["16384", "16384", "32768"], None, "Records that a publisher gathers before it sends them"),
     key("publishes_in_flight_max", Client, count(1, 65_536), "256", "Batches of a publisher that wait for their acknowledgement"),

@@ -1,6 +1,7 @@
 //! The whole product from outside: real processes, real sockets, on loopback.
 
 mod bystander;
+mod cache_bench;
 mod caches;
 mod command;
 mod proxy;
