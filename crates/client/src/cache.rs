@@ -130,6 +130,7 @@ impl Cache {
 
     pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Value>> {
         let key = key.into();
+        check_key(&key)?;
         match self.ask(|cache| CacheRequest::Get { cache, key: key.clone() }).await? {
             CacheResponse::Got(value) => Ok(value),
             other => Err(unexpected_of_caches(other)),
@@ -181,6 +182,7 @@ impl Cache {
 
     pub async fn delete_if(&self, key: impl Into<Bytes>, condition: Condition) -> Result<Stored> {
         let key = key.into();
+        check_key(&key)?;
         match self.ask(|cache| CacheRequest::Remove { cache, condition, key: key.clone() }).await? {
             CacheResponse::Removed(stored) => Ok(stored),
             other => Err(unexpected_of_caches(other)),
@@ -190,6 +192,7 @@ impl Cache {
     /// Adds to a counter; one that is not there begins with 0, and is kept for this long.
     pub async fn add(&self, key: impl Into<Bytes>, delta: i64, ttl: Ttl) -> Result<Added> {
         let key = key.into();
+        check_key(&key)?;
         match self.ask(|cache| CacheRequest::Add { cache, delta, ttl, key: key.clone() }).await? {
             CacheResponse::Added(added) => Ok(added),
             other => Err(unexpected_of_caches(other)),
@@ -199,6 +202,7 @@ impl Cache {
     /// Keeps an entry for another time. Whether there is one.
     pub async fn touch(&self, key: impl Into<Bytes>, ttl: Ttl) -> Result<bool> {
         let key = key.into();
+        check_key(&key)?;
         match self.ask(|cache| CacheRequest::Touch { cache, ttl, key: key.clone() }).await? {
             CacheResponse::Touched(is_there) => Ok(is_there),
             other => Err(unexpected_of_caches(other)),
