@@ -217,7 +217,8 @@ impl Kept {
         }
     }
 
-    fn is_live(&self, at: Instant) -> bool {
+    /// Whether what is kept may be used.
+    pub(super) fn is_live(&self, at: Instant) -> bool {
         self.known_at.is_some_and(|known_at| at.saturating_duration_since(known_at) <= self.stale_max)
     }
 

@@ -244,7 +244,6 @@ impl Drop for Question {
 async fn watch(cache: Cache, settings: NearSettings, state: Arc<Mutex<State>>) {
     let (mut from, mut backoff) = (WatchFrom::Snapshot, Backoff::new());
     let wait = (settings.stale_max / 4).min(cache.client.settings().request_timeout / 2).min(WAIT_MAX);
-    let wait_ms = wait.as_millis() as u32;
     loop {
         // What is there at the beginning is of no use: a place to go on from is.
         let (count_max, prefix) = match from {
@@ -252,6 +251,8 @@ async fn watch(cache: Cache, settings: NearSettings, state: Arc<Mutex<State>>) {
             WatchFrom::Snapshot | WatchFrom::Scan { .. } => (1, Bytes::new()),
         };
         let asked_at = Instant::now();
+        // Where nobody knows whether there is news, that there is none is news.
+        let wait_ms = if state.lock().kept.is_live(asked_at) { wait.as_millis() as u32 } else { 0 };
         let request = |cache| CacheRequest::Watch { cache, from, count_max, wait_ms, prefix: prefix.clone() };
         // A connection that is silent is not waited for as long as another request would.
         let answer = match tokio::time::timeout(wait.saturating_add(settings.stale_max), cache.ask(request)).await {
