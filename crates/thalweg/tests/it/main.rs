@@ -21,6 +21,7 @@ mod inspect;
 mod kafka;
 mod large_messages;
 mod limits;
+mod near_caches;
 mod overflow;
 mod producers;
 mod publishing;
