@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use broker::metrics::Exposition;
 use broker::{Broker, Origin, Subscribe, Subscription, SubscriptionHandle};
-use engine::{Delivery, Error, ErrorKind, Overflow, Pattern, Result, Rule, Start, TopicName};
+use engine::{Delivery, ErrorKind, Overflow, Pattern, Result, Rule, Start, TopicName};
 use net::Outbox;
 use parking_lot::Mutex;
 
@@ -63,7 +63,7 @@ impl Subscribed {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
-        self.handle.end(Error::new(ErrorKind::NotFound, "unsubscribed"));
+        self.handle.close();
     }
 }
 

@@ -133,6 +133,11 @@ impl Handler<RedisProtocol> for Door {
                 session.queue(command, &args)
             }
             Ok(command) => self.serve(session, command, &args),
+            Err(fail) if commands::find(args[0]).is_some_and(|command| command.name == "EXEC") => {
+                session.forget_transaction();
+                let why = fail.text.strip_prefix(b"ERR ").unwrap_or(&fail.text);
+                session.fail(&Fail::of_bytes([b"EXECABORT Transaction discarded because of: ", why].concat()))
+            }
             Err(fail) => {
                 if let Some(transaction) = &mut session.transaction {
                     transaction.is_refused = true;
@@ -175,6 +180,7 @@ impl Door {
         if !command.takes(args.len()) {
             return Err(commands::wrong_arity(command.name));
         }
+        command.check_part(args)?;
         let is_let_in = match &*session.login.borrow() {
             Login::NotNeeded => true,
             Login::Needed => matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET"),
@@ -335,11 +341,7 @@ impl Session {
         *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
         let cache = self.databases[self.database].clone().expect("invariant: it waits for a key of it");
         let mut writer = self.writer();
-        if block.is_null_array {
-            writer.null_array()
-        } else {
-            writer.null()
-        }
+        writer.null_array();
         let wait = Wait { cache, waiting, client: self.client.clone() };
         Reply::Blocked(once(
             async move {
@@ -412,15 +414,19 @@ fn unknown(args: &[&[u8]]) -> Fail {
     if let Some((name, instead)) = refused {
         return Fail::new(format!("ERR {name}: {instead}"));
     }
-    let shown = |arg: &[u8]| String::from_utf8_lossy(&arg[..arg.len().min(SHOWN_BYTES_MAX)]).into_owned();
-    let mut text = format!("ERR unknown command '{}', with args beginning with: ", shown(args[0]));
+    fn shown(arg: &[u8], max: usize) -> &[u8] {
+        let text = arg.split(|byte| *byte == 0).next().unwrap_or_default();
+        &text[..text.len().min(max)]
+    }
+    let mut rest = Vec::new();
     for arg in &args[1..] {
-        if text.len() >= SHOWN_BYTES_MAX + 64 {
+        if rest.len() >= SHOWN_BYTES_MAX {
             break;
         }
-        text.push_str(&format!("'{}' ", shown(arg)));
+        rest = [&rest, &b"'"[..], shown(arg, SHOWN_BYTES_MAX - rest.len()), b"' "].concat();
     }
-    Fail::new(text)
+    let name = shown(args[0], SHOWN_BYTES_MAX);
+    Fail::of_bytes([b"ERR unknown command '", name, b"', with args beginning with: ", &rest].concat())
 }
 
 impl Client {

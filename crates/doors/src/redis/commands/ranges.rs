@@ -2,7 +2,7 @@
 
 use engine::cache::structures::{Bound, LexBound, Score, Sorted, Structure, span};
 
-use super::args::{is, parse_float, parse_int};
+use super::args::{is, loose_float, parse_int};
 use super::keys::store;
 use super::sorted::Members;
 use super::{Step, change, part};
@@ -28,7 +28,7 @@ fn score_bound(arg: &[u8]) -> Done<Bound> {
         [b'(', number @ ..] => (true, number),
         number => (false, number),
     };
-    let score = parse_float(number).and_then(Score::new).ok_or(Fail::new("ERR min or max is not a float"))?;
+    let score = loose_float(number).and_then(Score::new).ok_or(Fail::new("ERR min or max is not a float"))?;
     Ok(Bound { score, is_exclusive })
 }
 

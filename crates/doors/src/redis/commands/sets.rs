@@ -2,7 +2,7 @@
 
 use engine::cache::structures::{Set, Structure};
 
-use super::args::{is, parse_from, parse_int};
+use super::args::{after, is, parse_from, parse_int};
 use super::keys::store;
 use super::{Command, EACH, Keys, ONE, Step, TWO, bytes_in, change, part, random, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX};
@@ -264,19 +264,31 @@ pub(super) fn counted<'a, 'b>(args: &'b [&'a [u8]], at: usize) -> Done<(&'b [&'a
     let rest = &args[at + 1..];
     match usize::try_from(count).ok().and_then(|count| rest.split_at_checked(count)) {
         Some(split) => Ok(split),
-        None => Err(Fail::new("ERR Number of keys can't be greater than number of args")),
+        None => Err(SYNTAX),
     }
 }
 
+/// How many are counted at most.
+pub(super) fn limit(options: &[&[u8]]) -> Done<usize> {
+    let (mut limit, mut at) = (0, 0);
+    while let Some(word) = options.get(at) {
+        if !is(word, "LIMIT") {
+            return Err(SYNTAX);
+        }
+        limit = parse_from(after(options, &mut at)?, 0, "ERR LIMIT can't be negative")?;
+        at += 1;
+    }
+    Ok(if limit == 0 { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) })
+}
+
 fn sintercard(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let (keys, options) = counted(args, 1)?;
-    let limit = match options {
-        [] => 0,
-        [word, limit] if is(word, "LIMIT") => parse_from(limit, 0, "ERR LIMIT can't be negative")?,
-        _ => return Err(SYNTAX),
+    let too_many = || Err(Fail::new("ERR Number of keys can't be greater than number of args"));
+    let (keys, options) = match counted(args, 1) {
+        Err(fail) if fail == SYNTAX => too_many()?,
+        counted => counted?,
     };
+    let limit = limit(options)?;
     let length = combined(step, keys, Combine::Inter)?.len();
-    let limit = if limit == 0 { usize::MAX } else { limit as usize };
     step.out.len(length.min(limit));
     Ok(())
 }
