@@ -1,6 +1,6 @@
-/* hiredis behind lines, for client.py: `append WORD..` writes a command, each word in hexadecimal behind an `x`, `reply`
- * reads an answer, `do WORD..` does both; each line but those of `append` is answered with one of JSON, in which text is
- * bytes: each character is one of them. It ends when the connection is lost. */
+/* hiredis behind lines, for client.py: `append WORD..` writes a command, each word in hexadecimal behind an `x`,
+ * `reply` reads an answer, `do WORD..` does both; each line but those of `append` is answered with one of JSON, in
+ * which text is bytes: each character is one of them. It ends when the connection is lost. */
 
 #define _GNU_SOURCE
 #include <hiredis/hiredis.h>

@@ -223,7 +223,8 @@ public final class Client {
         Listener(byte[][] channels, byte[][] patterns) throws InterruptedException {
             confirmed = new CountDownLatch(channels.length + patterns.length);
             thread = new Thread(() -> {
-                try (Jedis jedis = new Jedis(ADDRESS, DefaultJedisClientConfig.builder().socketTimeoutMillis(0).build())) {
+                var config = DefaultJedisClientConfig.builder().socketTimeoutMillis(0).build();
+                try (Jedis jedis = new Jedis(ADDRESS, config)) {
                     if (channels.length > 0) {
                         jedis.subscribe(this, channels);
                     } else {
@@ -318,8 +319,11 @@ public final class Client {
         } else if (value instanceof Map.Entry<?, ?> entry) {
             // What is popped of a sorted set is a key with a member and its score.
             List<Object> found = new ArrayList<>(List.of(plain(entry.getKey())));
-            Object rest = plain(entry.getValue());
-            found.addAll(rest instanceof List<?> pair && entry.getValue() instanceof Tuple ? pair : Arrays.asList(rest));
+            if (entry.getValue() instanceof Tuple tuple) {
+                found.addAll((List<?>) plain(tuple));
+            } else {
+                found.add(plain(entry.getValue()));
+            }
             return found;
         }
         return value;

@@ -69,6 +69,15 @@ pub fn sqs() -> Outcome<Broker> {
     Ok(broker)
 }
 
+/// Two of them: the second is emptied again and again.
+pub fn redis() -> Outcome<Broker> {
+    let mut broker = one("redis", &[])?;
+    let (empty, address) = serve(folder("thalweg-empty")?, "redis", &[])?;
+    broker.running.push(empty);
+    broker.env.push(("COMPAT_EMPTY", address));
+    Ok(broker)
+}
+
 /// Two of them: a broker asks all of its connections for a user, or none.
 pub fn kafka() -> Outcome<Broker> {
     let Broker { address, mut running, .. } = one("kafka", &[])?;
@@ -127,9 +136,15 @@ fn peer(peer: &Peer) -> Outcome<Broker> {
     let call = (peer.start)(&server.display().to_string());
     let (running, ready) = Running::start(&call, folder, server.join("ready.json"))?;
     let said = |key: &str| ready[key].as_str().map(str::to_owned);
-    let variables = ["sasl", "sasl_tls", "ca", "user", "password"].into_iter();
-    let variables = variables.zip(["COMPAT_SASL", "COMPAT_SASL_TLS", "COMPAT_CA", "COMPAT_USER", "COMPAT_PASSWORD"]);
-    let env = variables.filter_map(|(key, variable)| Some((variable, said(key)?))).collect();
+    let variables = [
+        ("sasl", "COMPAT_SASL"),
+        ("sasl_tls", "COMPAT_SASL_TLS"),
+        ("ca", "COMPAT_CA"),
+        ("user", "COMPAT_USER"),
+        ("password", "COMPAT_PASSWORD"),
+        ("empty", "COMPAT_EMPTY"),
+    ];
+    let env = variables.into_iter().filter_map(|(key, variable)| Some((variable, said(key)?))).collect();
     let address = said("open").ok_or("the server does not say where it listens")?;
     Ok(Broker { address, env, running: vec![running] })
 }

@@ -215,25 +215,30 @@ static REDIS: System = System {
         driven("redis", "node-redis", Kind::Node),
         driven("redis", "go-redis", Kind::Go),
         driven("redis", "jedis", Kind::Java("Client", &JEDIS_JARS)),
+        client("redis", "differential", Kind::Script).quick(),
     ],
-    start: || broker::one("redis", &[]),
+    start: broker::redis,
     peers: &[Peer {
         name: "redis-server",
         only: &[],
         install: || debian("redis-server", "redis-server"),
         start: |folder| {
-            let memory = ["--save", "", "--appendonly", "no", "--dir", "{dir}"];
-            peer(folder, &[&["redis-server", "--bind", "127.0.0.1", "--port", "{port}"][..], &memory].concat())
+            let server = ["redis-server", "--bind", "127.0.0.1", "--port", "{port}", "--dir", "{dir}"];
+            let in_memory = ["--save", "", "--appendonly", "no"];
+            Call::line("env LC_ALL=C python3 compat/suite/peer.py --until-eof --and-empty")
+                .arg(folder)
+                .args([&server[..], &in_memory].concat())
         },
     }],
-    options: &[],
+    options: &[("--empty-address", "COMPAT_EMPTY")],
     page: "# Redis's clients: what was tried
 
 <!-- Written by `cargo xtask compat redis --table FILE`: run the clients, do not change this file. -->
 
 Clients as their registries have them, unchanged, against a broker of this tree with a data directory. All go through
-the same scenarios, which look at contents and at the texts of errors; redis-server itself proves them. How to run them
-and what they do: [compat/redis](../../compat/redis/README.md).
+the same scenarios, which look at contents and at the texts of errors; redis-server itself proves them. `differential`
+asks a broker of its own and a redis-server the same random things. How to run them and what they do:
+[compat/redis](../../compat/redis/README.md).
 ",
 };
 
