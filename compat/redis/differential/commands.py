@@ -209,11 +209,17 @@ def parsed(form):
 
 
 class Commands:
-    def __init__(self, seed):
-        self.random = random.Random(seed)
-        self.families = [[parsed(form) for form in forms] for forms in FORMS.values()]
+    """Those of `without` are never made."""
+
+    def __init__(self, seed, without=()):
+        self.random, self.without = random.Random(seed), {name.upper() for name in without}
+        families = ([parsed(form) for form in forms if self.is_wanted(form)] for forms in FORMS.values())
+        self.families = [family for family in families if family]
         self.newest = 0
-        self.rare = [parsed(form) for form in RARE]
+        self.rare = [parsed(form) for form in RARE if self.is_wanted(form)]
+
+    def is_wanted(self, form):
+        return form.split()[0] not in self.without
 
     def one(self):
         """A command that waits for nothing, and whose answer does not hang on the time or on chance."""
@@ -224,7 +230,7 @@ class Commands:
 
     def made(self):
         pick = self.random
-        if pick.random() < RARE_CHANCE:
+        if self.rare and pick.random() < RARE_CHANCE:
             return self.words(pick.choice(self.rare))
         command = self.words(pick.choice(pick.choice(self.families)))
         if pick.random() < MUTATION_CHANCE:
