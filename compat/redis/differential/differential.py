@@ -255,7 +255,10 @@ class Side:
         found = {}
         for db in DATABASES:
             self.control.do(b"SELECT", b"%d" % db)
-            keys = [key for _, key in self.control.do(b"KEYS", b"*")[1]]
+            keys = self.control.do(b"KEYS", b"*")
+            if is_lost(keys):
+                raise ConnectionError(f"{self.address}: {shown(keys)}")
+            keys = [key for _, key in keys[1]]
             types = self.control.pipeline([(b"TYPE", key) for key in keys])
             for key, (_, type) in zip(keys, types):
                 has_time = self.control.do(b"PTTL", key)[1] > 0
@@ -588,7 +591,12 @@ def compare(addresses, seed, commands, is_strict=False, without=()):
     histories, judge, done, protocol = Histories(seed, without), Judge(is_strict), 0, 2
     while done < commands:
         items, count = histories.one(min(HISTORY_COMMANDS, commands - done))
-        if found := carried_out(addresses, protocol, judge, items):
+        try:
+            found = carried_out(addresses, protocol, judge, items)
+        except OSError as error:
+            print(f"seed {seed}: a server is gone after {done} commands of other histories: {error}")
+            return False
+        if found:
             print(f"seed {seed}: a difference after {done} commands of other histories")
             tell(addresses, protocol, is_strict, *found)
             return False

@@ -5,6 +5,7 @@ bool for `#`, a list of replies for `*`, `~` and `>`, a list of pairs of replies
 be null. Where none came the type is `!`, and the value says why.
 """
 
+import contextlib
 import select
 import socket
 
@@ -29,7 +30,9 @@ class Connection:
         self.id = self.do(b"CLIENT", b"ID")[1]
 
     def send(self, *commands):
-        self.socket.sendall(b"".join(map(encoded, commands)))
+        # What cannot be sent is not answered: the reply says so.
+        with contextlib.suppress(OSError):
+            self.socket.sendall(b"".join(map(encoded, commands)))
 
     def do(self, *command):
         self.send(command)
