@@ -16,7 +16,7 @@ use crate::run::{Call, Outcome, root};
 const READY: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Those of other systems' clients that a broker opens if nothing is said.
-const DOORS: [&str; 3] = ["kafka", "sqs", "pubsub"];
+const DOORS: [&str; 4] = ["kafka", "sqs", "pubsub", "redis"];
 const USER: &str = "alice";
 const PASSWORD: &str = "alice-secret";
 
