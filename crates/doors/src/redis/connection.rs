@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Broker, Cache, LockedCache, Waiting, now_ms};
+use broker::{Broker, Cache, LockedCache, Waiting, Wakes, now_ms};
 use engine::security::UserName;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -15,6 +15,7 @@ use net::service::{Handler, Held, Never, Peer, Reply, Standing, once};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::channels::{Channels, Subscribed};
 use super::clients::{About, Client, Clients};
 use super::codec::{Answer, RedisProtocol, Request};
 use super::commands::transactions::{Transaction, Watched};
@@ -34,6 +35,7 @@ const SPARE_BYTES: u64 = 4096;
 pub(super) struct Door {
     pub(super) broker: Arc<Broker>,
     pub(super) clients: Arc<Clients>,
+    pub(super) channels: Arc<Channels>,
     pub(super) is_login_required: bool,
     pub(super) began: Instant,
     pub(super) port: u16,
@@ -53,6 +55,8 @@ pub(super) struct Session {
     pub(super) watched: Vec<Watched>,
     pub(super) replies: Replies,
     pub(super) clients: Arc<Clients>,
+    pub(super) subscribed: Subscribed,
+    pub(super) wakes: Wakes,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -117,6 +121,8 @@ impl Handler<RedisProtocol> for Door {
             watched: Vec::new(),
             replies: Replies::All,
             clients: self.clients.clone(),
+            subscribed: Subscribed::default(),
+            wakes: Wakes::default(),
         }
     }
 
@@ -127,6 +133,11 @@ impl Handler<RedisProtocol> for Door {
                 session.queue(command, &args)
             }
             Ok(command) => self.serve(session, command, &args),
+            Err(fail) if commands::find(args[0]).is_some_and(|command| command.name == "EXEC") => {
+                session.forget_transaction();
+                let why = fail.text.strip_prefix(b"ERR ").unwrap_or(&fail.text);
+                session.fail(&Fail::of_bytes([b"EXECABORT Transaction discarded because of: ", why].concat()))
+            }
             Err(fail) => {
                 if let Some(transaction) = &mut session.transaction {
                     transaction.is_refused = true;
@@ -139,6 +150,11 @@ impl Handler<RedisProtocol> for Door {
 
     fn tell(&self, _session: &mut Session, message: Never) -> Option<Held> {
         match message {}
+    }
+
+    /// Lets the subscribers have what was published to them.
+    fn settle(&self, session: &mut Session) {
+        session.wakes.flush();
     }
 
     fn standing(&self, session: &Session) -> Standing {
@@ -164,6 +180,7 @@ impl Door {
         if !command.takes(args.len()) {
             return Err(commands::wrong_arity(command.name));
         }
+        command.check_part(args)?;
         let is_let_in = match &*session.login.borrow() {
             Login::NotNeeded => true,
             Login::Needed => matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET"),
@@ -171,6 +188,13 @@ impl Door {
         };
         if !is_let_in {
             return Err(Fail::new("NOAUTH Authentication required."));
+        }
+        if session.is_subscribed() && !session.is_resp3 && !may_listen_beside(command.name) {
+            let name = command.name.to_ascii_lowercase();
+            return Err(Fail::new(format!(
+                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
+                 this context"
+            )));
         }
         Ok(command)
     }
@@ -239,6 +263,11 @@ impl Door {
             return Ok(Ran::Answer(writer));
         }
     }
+}
+
+/// What a connection may do in RESP2 while it listens: other answers could not be told from what it hears.
+fn may_listen_beside(name: &str) -> bool {
+    matches!(name, "SUBSCRIBE" | "UNSUBSCRIBE" | "PSUBSCRIBE" | "PUNSUBSCRIBE" | "PING" | "QUIT" | "RESET")
 }
 
 /// The shards that a command may touch.
@@ -312,11 +341,7 @@ impl Session {
         *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
         let cache = self.databases[self.database].clone().expect("invariant: it waits for a key of it");
         let mut writer = self.writer();
-        if block.is_null_array {
-            writer.null_array()
-        } else {
-            writer.null()
-        }
+        writer.null_array();
         let wait = Wait { cache, waiting, client: self.client.clone() };
         Reply::Blocked(once(
             async move {
@@ -389,15 +414,19 @@ fn unknown(args: &[&[u8]]) -> Fail {
     if let Some((name, instead)) = refused {
         return Fail::new(format!("ERR {name}: {instead}"));
     }
-    let shown = |arg: &[u8]| String::from_utf8_lossy(&arg[..arg.len().min(SHOWN_BYTES_MAX)]).into_owned();
-    let mut text = format!("ERR unknown command '{}', with args beginning with: ", shown(args[0]));
+    fn shown(arg: &[u8], max: usize) -> &[u8] {
+        let text = arg.split(|byte| *byte == 0).next().unwrap_or_default();
+        &text[..text.len().min(max)]
+    }
+    let mut rest = Vec::new();
     for arg in &args[1..] {
-        if text.len() >= SHOWN_BYTES_MAX + 64 {
+        if rest.len() >= SHOWN_BYTES_MAX {
             break;
         }
-        text.push_str(&format!("'{}' ", shown(arg)));
+        rest = [&rest, &b"'"[..], shown(arg, SHOWN_BYTES_MAX - rest.len()), b"' "].concat();
     }
-    Fail::new(text)
+    let name = shown(args[0], SHOWN_BYTES_MAX);
+    Fail::of_bytes([b"ERR unknown command '", name, b"', with args beginning with: ", &rest].concat())
 }
 
 impl Client {

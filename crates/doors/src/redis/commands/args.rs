@@ -9,6 +9,15 @@ pub(in crate::redis) fn parse_int(arg: &[u8]) -> Done<i64> {
     engine::cache::parse_number(arg).ok_or(NOT_INTEGER)
 }
 
+/// A number of 32 bits.
+pub(in crate::redis) fn parse_small(arg: &[u8]) -> Done<i64> {
+    let number = parse_int(arg)?;
+    match i32::try_from(number) {
+        Ok(_) => Ok(number),
+        Err(_) => Err(Fail::new("ERR value is out of range, value must between -2147483648 and 2147483647")),
+    }
+}
+
 pub(in crate::redis) fn parse_usize(arg: &[u8]) -> Option<usize> {
     usize::try_from(engine::cache::parse_number(arg)?).ok()
 }
@@ -48,6 +57,16 @@ fn parse_hex(text: &str) -> Option<f64> {
     let sum =
         digits.map(|digit| digit.to_digit(16)).try_fold(0.0, |sum, digit| Some(sum * 16.0 + f64::from(digit?)))?;
     Some(sum * 2f64.powi(exponent.saturating_sub(4 * fraction.len() as i32)))
+}
+
+/// A number as C reads it where it does not ask for one: nothing is 0, and what follows a zero byte is not seen.
+pub(in crate::redis) fn loose_float(arg: &[u8]) -> Option<f64> {
+    let text = arg.split(|byte| *byte == 0).next().unwrap_or_default().trim_ascii_start();
+    match text {
+        // Without a digit it stops where it begins.
+        [] if arg.iter().all(|byte| !byte.is_ascii_whitespace()) => Some(0.0),
+        text => parse_float(text),
+    }
 }
 
 pub(in crate::redis) fn float(arg: &[u8]) -> Done<f64> {

@@ -2,10 +2,12 @@
 
 pub(super) mod args;
 mod bits;
+mod combine;
 mod hashes;
 pub(super) mod keys;
 mod lists;
 mod pubsub;
+mod ranges;
 mod scan;
 mod server;
 mod session;
@@ -74,6 +76,8 @@ pub(super) struct Command {
     /// The version of Redis that had it first.
     pub(super) since: &'static str,
     pub(super) summary: &'static str,
+    /// Where its first argument says what is wanted: all that this may be, and how many arguments each takes.
+    pub(super) parts: &'static [(&'static str, i8)],
     pub(super) does: Does,
 }
 
@@ -86,7 +90,7 @@ pub(super) const fn read(
     about: (&'static str, &'static str),
 ) -> Command {
     let (since, summary) = about;
-    Command { name, arity, keys, is_write: false, group: "", since, summary, does: Does::Data(does) }
+    Command { name, arity, keys, is_write: false, group: "", since, summary, parts: &[], does: Does::Data(does) }
 }
 
 pub(super) const fn write(
@@ -101,7 +105,17 @@ pub(super) const fn write(
 
 pub(super) const fn own(name: &'static str, arity: i8, does: Own, about: (&'static str, &'static str)) -> Command {
     let (since, summary) = about;
-    Command { name, arity, keys: Keys::None, is_write: false, group: "", since, summary, does: Does::Own(does) }
+    Command {
+        name,
+        arity,
+        keys: Keys::None,
+        is_write: false,
+        group: "",
+        since,
+        summary,
+        parts: &[],
+        does: Does::Own(does),
+    }
 }
 
 /// All of them, in groups as Redis has them.
@@ -157,6 +171,11 @@ pub(super) fn all() -> Vec<&'static Command> {
     all
 }
 
+fn fits(arity: i8, count: usize) -> bool {
+    let least = usize::from(arity.unsigned_abs());
+    if arity < 0 { count >= least } else { count == least }
+}
+
 /// The keys that a request names. Where they can not be told apart from the rest the command says what is wrong.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Named<'a> {
@@ -165,9 +184,29 @@ pub(super) enum Named<'a> {
 }
 
 impl Command {
+    /// One of several things, as its first argument says.
+    pub(super) const fn of(self, parts: &'static [(&'static str, i8)]) -> Self {
+        Self { parts, ..self }
+    }
+
     pub(super) fn takes(&self, count: usize) -> bool {
-        let arity = usize::from(self.arity.unsigned_abs());
-        if self.arity < 0 { count >= arity } else { count == arity }
+        fits(self.arity, count)
+    }
+
+    /// Refuses what its first argument does not mean, and too many or too few others.
+    pub(super) fn check_part(&self, args: &[&[u8]]) -> Done {
+        let Some(word) = args.get(1).filter(|_| !self.parts.is_empty()) else {
+            return Ok(());
+        };
+        match self.parts.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes())) {
+            Some((_, arity)) if fits(*arity, args.len()) => Ok(()),
+            Some((part, _)) => Err(wrong_arity(&format!("{}|{part}", self.name))),
+            None => {
+                let text =
+                    format!("ERR unknown subcommand '{}'. Try {} HELP.", String::from_utf8_lossy(word), self.name);
+                Err(Fail::new(text))
+            }
+        }
     }
 
     pub(super) fn keys<'a>(&self, args: &[&'a [u8]]) -> Named<'a> {
@@ -208,7 +247,7 @@ pub(super) struct Step<'s, 'c> {
     pub(super) block: Option<Block>,
 }
 
-/// For how long a command waits, and what it answers then.
+/// For how long a command waits, and what it answers where it may not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     /// For ever where nothing is said.

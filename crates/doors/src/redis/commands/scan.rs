@@ -1,7 +1,7 @@
 //! What looks at all keys of a database, or at all parts of one, bit by bit.
 
 use engine::cache::ScanCursor;
-use engine::cache::structures::{Hash, Set, Sorted};
+use engine::cache::structures::{Hash, Part, Set, Sorted};
 
 use super::args::{after, is, matches, parse_int};
 use super::{Command, Keys, ONE, Step, part, read, write};
@@ -35,9 +35,7 @@ struct Options<'a> {
 
 /// What a scan was asked for, whose cursor is in this place.
 fn options<'a>(args: &[&'a [u8]], cursor_at: usize, has_kind: bool) -> Done<Options<'a>> {
-    let cursor = std::str::from_utf8(args[cursor_at]).ok().and_then(|text| text.parse().ok());
-    let cursor = cursor.ok_or(Fail::new("ERR invalid cursor"))?;
-    let mut options = Options { cursor, pattern: None, count: COUNT, kind: None };
+    let mut options = Options { cursor: cursor(args[cursor_at])?, pattern: None, count: COUNT, kind: None };
     let mut at = cursor_at + 1;
     while let Some(arg) = args.get(at) {
         match arg {
@@ -52,6 +50,22 @@ fn options<'a>(args: &[&'a [u8]], cursor_at: usize, has_kind: bool) -> Done<Opti
         at += 1;
     }
     Ok(options)
+}
+
+fn cursor(arg: &[u8]) -> Done<u64> {
+    let number = std::str::from_utf8(arg).ok().and_then(|text| text.parse().ok());
+    number.ok_or(Fail::new("ERR invalid cursor"))
+}
+
+/// Looks at what is wrong with the cursor, and then at the key: where there is none the rest does not matter.
+fn check<T: Part>(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done<bool> {
+    cursor(args[2])?;
+    let is_there = part::<T>(step.db, args[1])?.is_some();
+    if !is_there {
+        let begin = step.out.bytes.len();
+        answer(step, begin, 0, 0);
+    }
+    Ok(is_there)
 }
 
 impl Options<'_> {
@@ -116,6 +130,9 @@ fn answer(step: &mut Step<'_, '_>, begin: usize, next: u64, count: usize) {
 }
 
 fn hscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    if !check::<Hash>(step, args)? {
+        return Ok(());
+    }
     let options = options(args, 2, false)?;
     let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
     if let Some(hash) = part::<Hash>(step.db, args[1])? {
@@ -137,6 +154,9 @@ fn hscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn sscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    if !check::<Set>(step, args)? {
+        return Ok(());
+    }
     let options = options(args, 2, false)?;
     let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
     if let Some(set) = part::<Set>(step.db, args[1])? {
@@ -157,6 +177,9 @@ fn sscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    if !check::<Sorted>(step, args)? {
+        return Ok(());
+    }
     let options = options(args, 2, false)?;
     let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
     if let Some(sorted) = part::<Sorted>(step.db, args[1])? {
