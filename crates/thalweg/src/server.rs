@@ -57,6 +57,8 @@ pub struct ServerSettings {
     pub pubsub_project: String,
     /// Where messages may be pushed to.
     pub pubsub_push_allow: doors::pubsub::push::Allow,
+    /// Whether databases of Redis's clients are durable.
+    pub redis_durable: bool,
     pub sqs: SqsSettings,
     /// Whether other machines may come without TLS.
     pub allow_plain: bool,
@@ -246,7 +248,11 @@ impl Server {
             hello_timeout: settings.hello_timeout,
             allow_plain: settings.allow_plain,
             is_login_required: settings.is_login_required,
+            is_durable: settings.redis_durable,
         };
+        if door.is_durable && self.broker.store().is_none() {
+            return Err(io::Error::other("redis_durable needs a data directory; start with --data DIR"));
+        }
         let connections = self.connections("redis", settings);
         let (address, telemetry) =
             doors::redis::open(&door, self.broker.clone(), &self.shards, connections, &self.shutdown, &self.tls)?;

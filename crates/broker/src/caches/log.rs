@@ -216,6 +216,12 @@ impl CacheCommit {
         self.0.as_ref().is_some_and(|waiting| waiting.log.cell.admit().is_err())
     }
 
+    /// When both last. There is one log of all caches, so that is when the later one does.
+    pub fn and(self, other: Self) -> Self {
+        let until = |commit: &Self| commit.0.as_ref().map(|waiting| waiting.until);
+        if until(&self) >= until(&other) { self } else { other }
+    }
+
     /// Returns when it lasts.
     pub async fn lasts(self) -> Result<()> {
         if let Some(Waiting { commit, until, log }) = self.0 {

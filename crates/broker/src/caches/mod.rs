@@ -205,6 +205,11 @@ impl Broker {
         (caches.iter().take(count_max).map(|cache| cache.status()).collect(), is_last)
     }
 
+    /// When all lasts that was done to caches so far.
+    pub fn settled_caches(&self) -> CacheCommit {
+        self.caches().log.get().map_or_else(CacheCommit::default, CacheLog::settled)
+    }
+
     /// Bytes that caches have taken together, and that they may take.
     pub fn cache_bytes(&self) -> u64 {
         self.caches().budget.taken()

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Broker, Cache, LockedCache, Waiting, Wakes, now_ms};
+use broker::{Broker, Cache, CacheCommit, Finished, LockedCache, Waiting, Wakes, now_ms};
+use engine::cache::CacheSettings;
 use engine::security::UserName;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -39,6 +40,8 @@ pub(super) struct Door {
     pub(super) is_login_required: bool,
     pub(super) began: Instant,
     pub(super) port: u16,
+    /// Databases that are made by their first use are durable.
+    pub(super) is_durable: bool,
 }
 
 /// One connection.
@@ -49,6 +52,7 @@ pub(super) struct Session {
     pub(super) login: Rc<RefCell<Login>>,
     pub(super) is_resp3: bool,
     pub(super) database: usize,
+    is_durable: bool,
     /// Those that it used.
     databases: [Option<Arc<Cache>>; DATABASES],
     pub(super) transaction: Option<Box<Transaction>>,
@@ -81,7 +85,8 @@ pub(super) type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answe
 
 /// What a command on data came to.
 pub(super) enum Ran {
-    Answer(Writer),
+    /// With when that lasts.
+    Answer(Writer, CacheCommit),
     /// It waits, which is known to those who could end that.
     Waits(Arc<Waiting>, Block),
 }
@@ -116,6 +121,7 @@ impl Handler<RedisProtocol> for Door {
             login: Rc::new(RefCell::new(login)),
             is_resp3: false,
             database: 0,
+            is_durable: self.is_durable,
             databases: [const { None }; DATABASES],
             transaction: None,
             watched: Vec::new(),
@@ -207,10 +213,18 @@ impl Door {
     ) -> Reply<Answer, Later> {
         let run = match command.does {
             Does::Data(run) => run,
-            Does::Own(run) => return run(self, session, args),
+            Does::Own(run) => {
+                let reply = run(self, session, args);
+                return match reply {
+                    Reply::Now(answer) if command.name == "FLUSHALL" => {
+                        session.settled(answer, self.broker.settled_caches())
+                    }
+                    reply => reply,
+                };
+            }
         };
         match self.run(session, command, run, args) {
-            Ok(Ran::Answer(writer)) => Reply::Now(Answer::Written(writer.bytes)),
+            Ok(Ran::Answer(writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
             Ok(Ran::Waits(waiting, block)) => session.wait(waiting, block),
             Err(fail) => session.fail(&fail),
         }
@@ -253,14 +267,20 @@ impl Door {
             if let Some(block) = block {
                 return Ok(Ran::Waits(begin_to_wait(&locked, command, run, args, is_resp3), block));
             }
-            let grown = locked.finish();
-            if let (Some(other), Some(cache)) = (other, &other_cache) {
-                cache.serve(other.finish());
-            }
+            let Finished { grown, commit } = match (other, &other_cache) {
+                (Some(other), Some(other_cache)) => {
+                    let mut finished = LockedCache::finish_all(vec![locked, other]);
+                    let of_other = finished.pop().unwrap_or_default();
+                    other_cache.serve(of_other.grown);
+                    let Finished { grown, commit } = finished.pop().unwrap_or_default();
+                    Finished { grown, commit: commit.and(of_other.commit) }
+                }
+                _ => locked.finish(),
+            };
             if !grown.is_empty() {
                 cache.serve(grown);
             }
-            return Ok(Ran::Answer(writer));
+            return Ok(Ran::Answer(writer, commit));
         }
     }
 }
@@ -312,13 +332,13 @@ impl Session {
         let number = self.database;
         let slot = &mut self.databases[number];
         if slot.as_ref().is_none_or(|cache| cache.is_deleted()) {
-            *slot = Some(open_database(broker, number)?);
+            *slot = Some(open_database(broker, number, self.is_durable)?);
         }
         Ok(slot.as_ref().expect("invariant: it was put there"))
     }
 
     pub(super) fn database_of(&mut self, broker: &Arc<Broker>, number: usize) -> Done<Arc<Cache>> {
-        open_database(broker, number)
+        open_database(broker, number, self.is_durable)
     }
 
     pub(super) fn writer(&self) -> Writer {
@@ -336,12 +356,23 @@ impl Session {
         change(&mut self.client.about.lock());
     }
 
+    /// Answers once what is said lasts.
+    pub(super) fn settled(&self, answer: Answer, commit: CacheCommit) -> Reply<Answer, Later> {
+        if commit.is_reached() {
+            return Reply::Now(answer);
+        }
+        let (is_late, writer) = (commit.is_late(), self.writer());
+        let lasts = once(lasting(answer, commit, writer).boxed_local());
+        if is_late { Reply::Alone(lasts) } else { Reply::Later(lasts) }
+    }
+
     /// Answers once there is something, or the time is over.
     fn wait(&mut self, waiting: Arc<Waiting>, block: Block) -> Reply<Answer, Later> {
         *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
         let cache = self.databases[self.database].clone().expect("invariant: it waits for a key of it");
         let mut writer = self.writer();
         writer.null_array();
+        let failed = self.writer();
         let wait = Wait { cache, waiting, client: self.client.clone() };
         Reply::Blocked(once(
             async move {
@@ -350,7 +381,10 @@ impl Session {
                     Some(ms) => drop(tokio::time::timeout(Duration::from_millis(ms), wait.waiting.answered()).await),
                     None => wait.waiting.answered().await,
                 }
-                Answer::Written(wait.cache.stop_waiting(&wait.waiting).unwrap_or(writer.bytes))
+                match wait.cache.stop_waiting(&wait.waiting) {
+                    Some((answer, commit)) => lasting(Answer::Written(answer), commit, failed).await,
+                    None => Answer::Written(writer.bytes),
+                }
             }
             .boxed_local(),
         ))
@@ -403,8 +437,19 @@ impl Drop for Wait {
     }
 }
 
-fn open_database(broker: &Arc<Broker>, number: usize) -> Done<Arc<Cache>> {
-    Ok(broker.cache(&format!("db{number}"))?)
+/// The answer once it lasts, or why it does not.
+async fn lasting(answer: Answer, commit: CacheCommit, mut failed: Writer) -> Answer {
+    match commit.lasts().await {
+        Ok(()) => answer,
+        Err(error) => {
+            failed.error(&Fail::from(error));
+            Answer::Written(failed.bytes)
+        }
+    }
+}
+
+fn open_database(broker: &Arc<Broker>, number: usize, is_durable: bool) -> Done<Arc<Cache>> {
+    Ok(broker.cache_or(&format!("db{number}"), CacheSettings { is_durable, ..CacheSettings::default() })?)
 }
 
 fn unknown(args: &[&[u8]]) -> Fail {

@@ -48,6 +48,8 @@ pub struct Settings {
     pub allow_plain: bool,
     /// Whether clients have to log in, by AUTH.
     pub is_login_required: bool,
+    /// Whether databases that are made by their first use are durable.
+    pub is_durable: bool,
 }
 
 /// Serves until the drain begins. Returns the bound address, and what the service counts.
@@ -88,6 +90,7 @@ pub fn open(
         is_login_required: settings.is_login_required,
         began: Instant::now(),
         port: settings.address.port(),
+        is_durable: settings.is_durable,
     };
     let service = Service::new(RedisProtocol, door, service_settings);
     let telemetry = service.telemetry.clone();

@@ -28,6 +28,9 @@ pub enum Cache {
         /// How long an entry stays that is put without a time, as 90s
         #[arg(long, value_name = "TIME", value_parser = millis)]
         ttl: Option<u64>,
+        /// Keep its entries in the data directory: they are there after a restart
+        #[arg(long)]
+        durable: bool,
     },
     /// Delete a cache with all that is in it
     Delete { cache: String },

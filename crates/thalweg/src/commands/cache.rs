@@ -32,8 +32,9 @@ pub fn run(config: &Config, command: Cache, is_json: bool) -> Result {
 async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
     let out = &mut io::stdout();
     match command {
-        Cache::Create { cache, bytes_max, eviction, ttl } => {
-            let settings = CacheSettings { bytes_max, eviction: Eviction::parse(&eviction)?, ttl_ms: ttl };
+        Cache::Create { cache, bytes_max, eviction, ttl, durable } => {
+            let eviction = Eviction::parse(&eviction)?;
+            let settings = CacheSettings { bytes_max, eviction, ttl_ms: ttl, is_durable: durable };
             let status = client.create_cache(&cache, settings).await?;
             tell(out, is_json, &to_json(&status), &format!("cache {cache} is there"))
         }
@@ -252,6 +253,7 @@ fn to_json(status: &CacheStatus) -> Json {
         "bytes_max": status.bytes_max,
         "eviction": settings.eviction.name(),
         "ttl_ms": settings.ttl_ms,
+        "durable": settings.is_durable,
         "entries": stats.entries,
         "bytes": stats.bytes,
         "hits": stats.hits,
@@ -261,12 +263,16 @@ fn to_json(status: &CacheStatus) -> Json {
     })
 }
 
+fn yes_or_dash(is_so: bool) -> String {
+    if is_so { "yes" } else { DASH }.to_owned()
+}
+
 fn list(out: &mut impl Write, caches: &[CacheStatus], is_json: bool) -> Result {
     if is_json {
         return Ok(caches.iter().try_for_each(|cache| writeln!(out, "{}", to_json(cache)))?);
     }
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["CACHE", "ENTRIES", "BYTES", "OF", "EVICTION", "HITS", "MISSES"]);
+    table.load_style(NOTHING).set_header(["CACHE", "ENTRIES", "BYTES", "OF", "EVICTION", "DURABLE", "HITS", "MISSES"]);
     for cache in caches {
         let (settings, stats) = (&cache.settings, &cache.stats);
         table.add_row([
@@ -275,6 +281,7 @@ fn list(out: &mut impl Write, caches: &[CacheStatus], is_json: bool) -> Result {
             stats.bytes.to_string(),
             cache.bytes_max.to_string(),
             settings.eviction.name().to_owned(),
+            yes_or_dash(settings.is_durable),
             stats.hits.to_string(),
             stats.misses.to_string(),
         ]);
@@ -294,6 +301,7 @@ fn stats(out: &mut impl Write, cache: &CacheStatus, is_json: bool) -> Result {
         ("bytes", format!("{} of {}", stats.bytes, cache.bytes_max)),
         ("eviction", settings.eviction.name().to_owned()),
         ("ttl", settings.ttl_ms.map_or(DASH.to_owned(), |ms| format!("{ms} ms"))),
+        ("durable", yes_or_dash(settings.is_durable)),
         ("hits", format!("{} ({ratio})", stats.hits)),
         ("misses", stats.misses.to_string()),
         ("expired", stats.expired.to_string()),

@@ -101,6 +101,7 @@ pub const KEYS: &[Key] = &[
     key("super_users", Broker, Kind::Text, "", "Users who may do everything, with commas"),
     key("authorization", Broker, Kind::Bool, "false", "Whether other users may do only what thalweg acl allows"),
     key("redis", Broker, Kind::Address, "127.0.0.1:6379", "Redis's clients and tools, over TCP and TLS"),
+    key("redis_durable", Broker, Kind::Bool, "false", "Keep Redis's databases in the data directory: their caches db0 to db15 are made durable"),
     key("sqs", Broker, Kind::Address, "127.0.0.1:9324", "Amazon SQS's SDKs and tools, over HTTP and TLS"),
     key("sqs_account", Broker, Kind::Text, "000000000000", "The account of SQS requests whose access key is none, 12 digits; its queues have the same names at every door"),
     key("sqs_region", Broker, Kind::Text, "us-east-1", "The region of SQS requests that name none; its queues have the same names at every door"),

@@ -444,6 +444,7 @@ impl Config {
                 .unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
             pubsub_project: self.text("pubsub_project").to_owned(),
             pubsub_push_allow: self.push_allow().unwrap_or_else(|e| unreachable!("invariant: checked: {e}")),
+            redis_durable: self.bool("redis_durable"),
             sqs: crate::server::SqsSettings {
                 account: self.text("sqs_account").to_owned(),
                 region: self.text("sqs_region").to_owned(),

@@ -20,7 +20,7 @@ fn key() -> Bytes {
 }
 
 fn settings() -> CacheSettings {
-    CacheSettings { bytes_max: Some(1 << 28), eviction: Eviction::S3Fifo, ttl_ms: Some(60_000) }
+    CacheSettings { bytes_max: Some(1 << 28), eviction: Eviction::S3Fifo, ttl_ms: Some(60_000), is_durable: true }
 }
 
 pub fn requests() -> Vec<(&'static str, CacheRequest)> {

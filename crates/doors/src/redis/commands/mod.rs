@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use broker::LockedCache;
-use engine::cache::structures::{Kind, Part};
+use engine::cache::structures::{Edit, Kind, Part};
 use engine::cache::{Found, Value};
 use net::service::Reply;
 use smallvec::SmallVec;
@@ -297,7 +297,7 @@ pub(super) fn change<T: Part, R>(
     db: &mut LockedCache<'_>,
     key: &[u8],
     room: (usize, usize),
-    change: impl FnOnce(&mut T) -> (bool, R),
+    change: impl FnOnce(&mut Edit<'_, T>) -> (bool, R),
 ) -> Done<R> {
     check_kind(db, key, T::KIND)?;
     let (parts, bytes) = room;

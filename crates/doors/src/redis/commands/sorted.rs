@@ -1,6 +1,6 @@
 //! Sorted sets: members in the order of their scores.
 
-use engine::cache::structures::{Kind, Score, Sorted};
+use engine::cache::structures::{Edit, Kind, Score, Sorted};
 
 use super::args::{float, is, parse_from, parse_int, timeout_ms};
 use super::ranges;
@@ -104,7 +104,7 @@ struct Added {
 }
 
 impl AddOptions {
-    fn add(self, sorted: &mut Sorted, member: &[u8], score: f64, added: &mut Added) {
+    fn add(self, sorted: &mut Edit<'_, Sorted>, member: &[u8], score: f64, added: &mut Added) {
         let before = sorted.score(member);
         added.score = None;
         let is_left = match before {

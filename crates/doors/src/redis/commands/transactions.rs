@@ -1,8 +1,9 @@
 //! Several commands as one step.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use broker::LockedCache;
+use broker::{Cache, CacheCommit, LockedCache};
 use net::service::Reply;
 
 use super::args::parse_usize;
@@ -163,7 +164,7 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
         return session.fail(&Fail::new("EXECABORT Transaction discarded because of previous errors."));
     }
     match exec_all(door, session, &transaction.queued, &watched) {
-        Ok(writer) => Reply::Now(Answer::Written(writer.bytes)),
+        Ok((writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
         Err(fail) => session.fail(&fail),
     }
 }
@@ -171,7 +172,7 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
 /// What is locked of each database.
 type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
 
-fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &[Watched]) -> Done<Writer> {
+fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &[Watched]) -> Done<(Writer, CacheCommit)> {
     let borrowed: Vec<Vec<&[u8]>> =
         queued.iter().map(|queued| queued.args.iter().map(|arg| &**arg).collect()).collect();
     let named = names(queued, &borrowed, watched);
@@ -187,7 +188,7 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &[Wa
     });
     if !is_unchanged {
         writer.null_array();
-        return Ok(writer);
+        return Ok((writer, finish(held, &caches)));
     }
     writer.array(queued.len());
     for (queued, args) in queued.iter().zip(&borrowed) {
@@ -213,9 +214,17 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &[Wa
             },
         }
     }
-    let grown: Vec<_> = held.into_iter().map(|(number, locked)| (number, locked.finish())).collect();
-    grown.into_iter().for_each(|(number, grown)| caches[&number].serve(grown));
-    Ok(writer)
+    Ok((writer, finish(held, &caches)))
+}
+
+/// All of it is one step. When that lasts.
+fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> CacheCommit {
+    let (numbers, locked): (Vec<usize>, Vec<LockedCache<'_>>) = held.into_iter().unzip();
+    let finished = LockedCache::finish_all(locked);
+    finished.into_iter().zip(numbers).fold(CacheCommit::default(), |commit, (finished, number)| {
+        caches[&number].serve(finished.grown);
+        commit.and(finished.commit)
+    })
 }
 
 /// The keys of each database that all of it may touch.
