@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use engine::cache::operations::OperationId;
 use engine::cache::{
     Added, CacheSettings, CacheStatus, Change, Condition, KEY_BYTES_MAX, ScanCursor, Stored, Ttl, VALUE_BYTES_MAX,
     WatchFrom,
@@ -223,8 +224,11 @@ impl Cache {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::too_large(format!("a value of {} bytes; at most {VALUE_BYTES_MAX}", value.len())));
         }
-        let put = |cache| CacheRequest::Put { cache, condition, ttl, key: key.clone(), value: value.clone() };
-        let stored = self.ask(put).await.and_then(|answer| match answer {
+        let put = |cache, operation| {
+            let (key, value) = (key.clone(), value.clone());
+            CacheRequest::Put { cache, condition, ttl, operation, key, value }
+        };
+        let stored = self.ask_once(condition != Condition::Always, put).await.and_then(|answer| match answer {
             CacheResponse::Put(stored) => Ok(stored),
             other => Err(unexpected_of_caches(other)),
         });
@@ -243,8 +247,8 @@ impl Cache {
     pub async fn delete_if(&self, key: impl Into<Bytes>, condition: Condition) -> Result<Stored> {
         let key = key.into();
         check_key(&key)?;
-        let remove = |cache| CacheRequest::Remove { cache, condition, key: key.clone() };
-        let stored = self.ask(remove).await.and_then(|answer| match answer {
+        let remove = |cache, operation| CacheRequest::Remove { cache, condition, operation, key: key.clone() };
+        let stored = self.ask_once(condition != Condition::Always, remove).await.and_then(|answer| match answer {
             CacheResponse::Removed(stored) => Ok(stored),
             other => Err(unexpected_of_caches(other)),
         });
@@ -258,8 +262,8 @@ impl Cache {
     pub async fn add(&self, key: impl Into<Bytes>, delta: i64, ttl: Ttl) -> Result<Added> {
         let key = key.into();
         check_key(&key)?;
-        let add = |cache| CacheRequest::Add { cache, delta, ttl, key: key.clone() };
-        let added = self.ask(add).await.and_then(|answer| match answer {
+        let add = |cache, operation| CacheRequest::Add { cache, delta, ttl, operation, key: key.clone() };
+        let added = self.ask_once(true, add).await.and_then(|answer| match answer {
             CacheResponse::Added(added) => Ok(added),
             other => Err(unexpected_of_caches(other)),
         });
@@ -319,6 +323,33 @@ impl Cache {
         match flushed? {
             CacheResponse::Flushed(count) => Ok(count),
             other => Err(unexpected_of_caches(other)),
+        }
+    }
+
+    /// Asks, and asks again after a connection that broke where the request depends on what is there: the broker
+    /// knows it by its number, and does it once.
+    async fn ask_once(
+        &self,
+        is_numbered: bool,
+        request: impl Fn(u64, Option<OperationId>) -> CacheRequest,
+    ) -> Result<CacheResponse> {
+        if !is_numbered {
+            return self.ask(|cache| request(cache, None)).await;
+        }
+        let operation = self.client.shared.operations.begin().await;
+        let deadline = tokio::time::Instant::now() + self.client.settings().request_timeout;
+        let mut backoff = Backoff::new();
+        loop {
+            match self.ask(|cache| request(cache, Some(operation.id))).await {
+                Err(error) if matches!(error.kind, ErrorKind::Disconnected | ErrorKind::ShuttingDown) => {
+                    let wait = backoff.next();
+                    if tokio::time::Instant::now() + wait >= deadline {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(wait).await;
+                }
+                answer => return answer,
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use crate::address::Address;
 use crate::connection::{Connection, Dialer, Shape};
 use crate::consumer::ConsumerBuilder;
 use crate::link::unexpected;
+use crate::operations::Operations;
 use crate::pool::Pool;
 use crate::publisher::{Publisher, PublisherBuilder, publish_once};
 use crate::request::Requester;
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub publish: Pool,
     pub events: Pool,
     pub caches: Pool,
+    /// Operations of caches that the broker does once.
+    pub operations: Operations,
     pub requester: Requester,
 }
 
@@ -74,6 +77,7 @@ impl Client {
                 publish: Pool::new(dialer.clone(), settings.pub_conn_pool, publish),
                 events: Pool::new(dialer.clone(), settings.event_conn_pool, events),
                 caches: Pool::new(dialer.clone(), settings.cache_conn_pool, caches),
+                operations: Operations::new(settings.cache_conn_pool),
                 requester: Requester::default(),
                 dialer,
             }),

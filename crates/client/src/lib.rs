@@ -24,6 +24,7 @@ mod consumer;
 mod groups;
 mod link;
 mod near;
+mod operations;
 mod pool;
 mod publisher;
 mod queue;

@@ -1,6 +1,7 @@
 //! Caches on the wire. Requests for entries name their cache by the number that it was opened under.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use engine::cache::operations::OperationId;
 use engine::cache::structures::Kind;
 use engine::cache::{
     Added, CacheName, CacheSettings, CacheStatus, Change, ChangeKind, Condition, Eviction, ScanCursor, ShardStats,
@@ -54,12 +55,15 @@ pub enum CacheRequest {
         cache: u64,
         condition: Condition,
         ttl: Ttl,
+        /// Where it may be sent again.
+        operation: Option<OperationId>,
         key: Bytes,
         value: Bytes,
     },
     Remove {
         cache: u64,
         condition: Condition,
+        operation: Option<OperationId>,
         key: Bytes,
     },
     /// The time is that of a counter that is made by this.
@@ -67,6 +71,7 @@ pub enum CacheRequest {
         cache: u64,
         delta: i64,
         ttl: Ttl,
+        operation: Option<OperationId>,
         key: Bytes,
     },
     Touch {
@@ -183,22 +188,25 @@ impl CacheRequest {
                 b.put_u64(*cache);
                 put_list(b, keys, |b, key| put_key(b, key));
             }
-            Self::Put { cache, condition, ttl, key, value } => {
+            Self::Put { cache, condition, ttl, operation, key, value } => {
                 b.put_u64(*cache);
                 put_condition(b, *condition);
                 put_ttl(b, *ttl);
+                put_operation(b, *operation);
                 put_key(b, key);
                 put_long(b, value);
             }
-            Self::Remove { cache, condition, key } => {
+            Self::Remove { cache, condition, operation, key } => {
                 b.put_u64(*cache);
                 put_condition(b, *condition);
+                put_operation(b, *operation);
                 put_key(b, key);
             }
-            Self::Add { cache, delta, ttl, key } => {
+            Self::Add { cache, delta, ttl, operation, key } => {
                 b.put_u64(*cache);
                 b.put_i64(*delta);
                 put_ttl(b, *ttl);
+                put_operation(b, *operation);
                 put_key(b, key);
             }
             Self::Touch { cache, ttl, key } => {
@@ -237,11 +245,23 @@ impl CacheRequest {
                 cache: f.u64()?,
                 condition: get_condition(f)?,
                 ttl: get_ttl(f)?,
+                operation: get_operation(f)?,
                 key: get_key(f)?,
                 value: get_long(f)?,
             },
-            request::CACHE_REMOVE => Self::Remove { cache: f.u64()?, condition: get_condition(f)?, key: get_key(f)? },
-            request::CACHE_ADD => Self::Add { cache: f.u64()?, delta: f.i64()?, ttl: get_ttl(f)?, key: get_key(f)? },
+            request::CACHE_REMOVE => Self::Remove {
+                cache: f.u64()?,
+                condition: get_condition(f)?,
+                operation: get_operation(f)?,
+                key: get_key(f)?,
+            },
+            request::CACHE_ADD => Self::Add {
+                cache: f.u64()?,
+                delta: f.i64()?,
+                ttl: get_ttl(f)?,
+                operation: get_operation(f)?,
+                key: get_key(f)?,
+            },
             request::CACHE_TOUCH => Self::Touch { cache: f.u64()?, ttl: get_ttl(f)?, key: get_key(f)? },
             request::CACHE_SCAN => Self::Scan {
                 cache: f.u64()?,
@@ -436,6 +456,21 @@ fn get_condition<B: Buf>(f: &mut Fields<B>) -> Result<Condition> {
         2 => Condition::IfPresent,
         3 => Condition::IfVersion(f.u64()?),
         other => return Err(Error::malformed(format!("condition {other} is none"))),
+    })
+}
+
+fn put_operation(b: &mut BytesMut, operation: Option<OperationId>) {
+    b.put_u8(u8::from(operation.is_some()));
+    if let Some(OperationId { client, sequence }) = operation {
+        b.put_u64(client);
+        b.put_u64(sequence);
+    }
+}
+
+fn get_operation<B: Buf>(f: &mut Fields<B>) -> Result<Option<OperationId>> {
+    Ok(match f.bool()? {
+        true => Some(OperationId { client: f.u64()?, sequence: f.u64()? }),
+        false => None,
     })
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::Result;
+use engine::cache::effects::Effect;
 use engine::cache::{Cursor, Shard};
 
 use super::{Cache, CacheLog, Durable, SCAN_PLACES};
@@ -86,7 +87,14 @@ impl Cache {
         let Some(Durable { log, number }) = &self.durable else {
             return Ok(());
         };
-        let mut ahead = 0;
+        let mut answers = Vec::new();
+        for (operation, answer) in self.operations.lock().iter() {
+            Effect::Answered { operation, answer }.encode(&mut answers);
+        }
+        if !answers.is_empty() {
+            log.append(&[(*number, &answers)]);
+        }
+        let mut ahead = answers.len();
         for shard in &self.shards {
             let mut from = Some(Cursor::default());
             while let Some(cursor) = from {

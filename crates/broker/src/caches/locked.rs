@@ -3,8 +3,9 @@
 use std::cell::Cell;
 
 use engine::cache::effects::Effect;
+use engine::cache::operations::{OperationAnswer, OperationId};
 use engine::cache::structures::{Edit, Kind, Part};
-use engine::cache::{Condition, Cursor, Expires, Found, Key, Owned, ScanCursor, Shard, Stored, Value};
+use engine::cache::{Added, Condition, Cursor, Expires, Found, Key, Owned, ScanCursor, Shard, Stored, Value};
 use engine::{Error, ErrorKind, Offset, Result};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
@@ -29,6 +30,7 @@ pub struct Locked<'c> {
     read: Option<Offset>,
     /// Whether any key may have been read.
     is_read: Cell<bool>,
+    answered: Option<(OperationId, OperationAnswer)>,
 }
 
 /// What a step leaves to be done once its locks are given back.
@@ -75,6 +77,7 @@ impl Cache {
             is_flushed: false,
             read: None,
             is_read: Cell::new(false),
+            answered: None,
         }
     }
 
@@ -161,25 +164,46 @@ impl<'c> Locked<'c> {
 
     /// Whether it was there.
     pub fn delete(&mut self, key: &[u8]) -> bool {
+        matches!(self.delete_if(key, Condition::IfPresent), Stored::Done { .. })
+    }
+
+    pub fn delete_if(&mut self, key: &[u8], condition: Condition) -> Stored {
         self.note_read(key);
         let cache = self.cache;
         let (shard, key, now_ms) = self.shard(key);
-        let stored = shard.delete(key, Condition::IfPresent, || now_of(now_ms));
-        let version = match stored {
-            Stored::Done { version, .. } => version,
-            Stored::Unmet { .. } => {
-                cache.changes.follow(shard);
-                return false;
+        let stored = shard.delete(key, condition, || now_of(now_ms));
+        match stored {
+            Stored::Done { version, previous: Some(_) } => {
+                cache.changes.note_deleted(shard, key, version);
+                self.is_changed = true;
             }
-        };
-        cache.changes.note_deleted(shard, key, version);
-        self.is_changed = true;
-        true
+            _ => cache.changes.follow(shard),
+        }
+        stored
     }
 
     /// Adds to a counter. What it is now.
     pub fn add(&mut self, key: &[u8], delta: i64) -> Result<i64> {
-        self.change_shard(key, |shard, key, now_ms| shard.add(key, delta, now_ms)).map(|added| added.value)
+        self.add_for(key, delta, Expires::Kept).map(|added| added.value)
+    }
+
+    /// The same, where one that is not there expires then.
+    pub fn add_for(&mut self, key: &[u8], delta: i64, expires: Expires) -> Result<Added> {
+        self.change_shard(key, |shard, key, now_ms| {
+            let is_new = matches!(expires, Expires::At(_)) && shard.peek(key, now_ms).is_none();
+            let mut added = shard.add(key, delta, now_ms)?;
+            // The time is that of the counter, not of one step.
+            if let (true, Expires::At(at_ms)) = (is_new, expires) {
+                shard.set_expiry(key, Some(at_ms), now_ms);
+                added.expires_ms = Some(at_ms);
+            }
+            Ok(added)
+        })
+    }
+
+    /// What this step came to is the answer to an operation, which may come again.
+    pub(super) fn answer(&mut self, operation: OperationId, answer: OperationAnswer) {
+        self.answered = Some((operation, answer));
     }
 
     /// Another time for an entry. Whether there is one.
@@ -403,6 +427,9 @@ fn write(all: &mut [Locked<'_>]) {
             }
         }
         if !bytes.is_empty() {
+            if let Some((operation, answer)) = locked.answered.take() {
+                Effect::Answered { operation, answer }.encode(&mut bytes);
+            }
             steps.push((durable.number, bytes));
             log = Some(durable.log.clone());
         }

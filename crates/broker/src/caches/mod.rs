@@ -8,6 +8,7 @@
 mod dump;
 mod locked;
 mod log;
+mod once;
 mod restore;
 mod wait;
 mod watch;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use engine::cache::operations::Operations;
 use engine::cache::record::{CACHES_TOPIC, CacheDefinition, CacheNumber};
 use engine::cache::{
     Added, Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, Condition, Cursor, Expires, Found, Key,
@@ -84,6 +86,8 @@ pub struct Cache {
     waiters: Waiters,
     is_deleted: AtomicBool,
     durable: Option<Durable>,
+    /// Taken after the locks of shards.
+    operations: Mutex<Operations>,
 }
 
 /// Where a durable cache is kept.
@@ -326,6 +330,7 @@ impl Cache {
             is_deleted: AtomicBool::new(false),
             budget,
             durable,
+            operations: Mutex::default(),
         }
     }
 

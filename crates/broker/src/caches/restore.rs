@@ -109,16 +109,16 @@ impl<'c> Restore<'c> {
         let Some(cache) = self.by_number.get(&cache) else {
             return Ok(());
         };
-        effects::decode(effects, |effect| match effect.key() {
-            Some(key) => {
-                let key = cache.key(key);
-                cache.shard(key).replay(key, &effect, now_ms)
+        effects::decode(effects, |effect| {
+            match effect {
+                Effect::Flushed => cache.shards.iter().for_each(|shard| shard.0.lock().flush()),
+                Effect::Answered { operation, answer } => cache.operations.lock().remember(operation, answer),
+                _ => {
+                    let key = cache.key(effect.key().unwrap_or_default());
+                    cache.shard(key).replay(key, &effect, now_ms)?;
+                }
             }
-            None => {
-                debug_assert_eq!(effect, Effect::Flushed);
-                cache.shards.iter().for_each(|shard| shard.0.lock().flush());
-                Ok(())
-            }
+            Ok(())
         })
     }
 

@@ -38,17 +38,29 @@ pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest
             let cache = recent.cache(broker, cache)?;
             (multi_get(cache, &keys)?, cache.settled())
         }
-        CacheRequest::Put { cache, condition, ttl, key, value } => {
+        CacheRequest::Put { cache, condition, ttl, operation, key, value } => {
             let cache = recent.cache(broker, cache)?;
-            (CacheResponse::Put(cache.put(&key, &value, ttl, condition)?), cache.commit_of(&key))
+            let stored = match operation {
+                Some(operation) => cache.put_once(&key, &value, ttl, condition, operation)?,
+                None => cache.put(&key, &value, ttl, condition)?,
+            };
+            (CacheResponse::Put(stored), cache.commit_of(&key))
         }
-        CacheRequest::Remove { cache, condition, key } => {
+        CacheRequest::Remove { cache, condition, operation, key } => {
             let cache = recent.cache(broker, cache)?;
-            (CacheResponse::Removed(cache.delete(&key, condition)), cache.commit_of(&key))
+            let stored = match operation {
+                Some(operation) => cache.delete_once(&key, condition, operation)?,
+                None => cache.delete(&key, condition),
+            };
+            (CacheResponse::Removed(stored), cache.commit_of(&key))
         }
-        CacheRequest::Add { cache, delta, ttl, key } => {
+        CacheRequest::Add { cache, delta, ttl, operation, key } => {
             let cache = recent.cache(broker, cache)?;
-            (CacheResponse::Added(cache.add(&key, delta, ttl)?), cache.commit_of(&key))
+            let added = match operation {
+                Some(operation) => cache.add_once(&key, delta, ttl, operation)?,
+                None => cache.add(&key, delta, ttl)?,
+            };
+            (CacheResponse::Added(added), cache.commit_of(&key))
         }
         CacheRequest::Touch { cache, ttl, key } => {
             let cache = recent.cache(broker, cache)?;

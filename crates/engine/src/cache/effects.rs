@@ -11,9 +11,11 @@
 //! | 3 | another time | expires (u64), key |
 //! | 4 | a structure changed | version (u64), kind (1), whether nothing was there before (1), key, edits |
 //! | 5 | all entries went | |
+//! | 6 | an operation was done, with what is before it in its step | its client, its number (u64 each), its answer |
 
 use bytes::BufMut;
 
+use super::operations::{OperationAnswer, OperationId};
 use super::structures::Kind;
 use crate::error::{Error, Result};
 use crate::fields::{Fields, put_bytes, put_long};
@@ -23,6 +25,7 @@ const DELETED: u8 = 2;
 const EXPIRES: u8 = 3;
 const CHANGED: u8 = 4;
 const FLUSHED: u8 = 5;
+const ANSWERED: u8 = 6;
 
 const NEVER: u64 = u64::MAX;
 
@@ -59,6 +62,10 @@ pub enum Effect<'a> {
         edits: &'a [u8],
     },
     Flushed,
+    Answered {
+        operation: OperationId,
+        answer: OperationAnswer,
+    },
 }
 
 impl<'a> Effect<'a> {
@@ -67,7 +74,7 @@ impl<'a> Effect<'a> {
         match *self {
             Self::Put { key, .. } | Self::Deleted { key, .. } => Some(key),
             Self::Expires { key, .. } | Self::Changed { key, .. } => Some(key),
-            Self::Flushed => None,
+            Self::Flushed | Self::Answered { .. } => None,
         }
     }
 
@@ -98,6 +105,12 @@ impl<'a> Effect<'a> {
                 put_long(out, edits);
             }
             Self::Flushed => out.put_u8(FLUSHED),
+            Self::Answered { operation, answer } => {
+                out.put_u8(ANSWERED);
+                out.put_u64(operation.client);
+                out.put_u64(operation.sequence);
+                answer.encode(out);
+            }
         }
     }
 
@@ -115,6 +128,10 @@ impl<'a> Effect<'a> {
                 Self::Changed { version, kind, is_new: fields.flag()?, key: fields.bytes()?, edits: fields.long()? }
             }
             FLUSHED => Self::Flushed,
+            ANSWERED => {
+                let operation = OperationId { client: fields.u64()?, sequence: fields.u64()? };
+                Self::Answered { operation, answer: OperationAnswer::decode(fields)? }
+            }
             other => return Err(Error::malformed(format!("effect {other} is not known here"))),
         })
     }

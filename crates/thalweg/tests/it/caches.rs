@@ -320,3 +320,131 @@ async fn many_watch_at_once() {
     }
     tokio::time::timeout(Duration::from_secs(20), client.close()).await.expect("it closes");
 }
+
+/// What a program knows of a durable cache: all that it was told, and what it asked for and was not told.
+#[derive(Default)]
+struct Known {
+    entries: BTreeMap<String, (String, u64)>,
+    asked: BTreeMap<String, Vec<Option<String>>>,
+    added: i64,
+    adds: i64,
+}
+
+/// Puts, deletes, touches and counts until the broker is gone.
+async fn change_until_it_is_gone(cache: &Cache, round: u64, known: &mut Known, is_over: impl Fn() -> bool) {
+    for number in 0u64.. {
+        let key = format!("key {}", number % 20);
+        let value = format!("{round} {number}");
+        let wanted = (number % 7 != 3).then(|| value.clone());
+        known.asked.entry(key.clone()).or_default().push(wanted.clone());
+        let done = match wanted {
+            Some(_) => cache.put(key.clone(), value.clone()).await.map(Some),
+            None => cache.delete(key.clone()).await.map(|_| None),
+        };
+        let Ok(version) = done else { return };
+        known.asked.remove(&key);
+        match version {
+            Some(version) => drop(known.entries.insert(key.clone(), (value, version))),
+            None => drop(known.entries.remove(&key)),
+        }
+        if number % 5 == 0 && cache.touch(key, Ttl::For(3_600_000)).await.is_err() {
+            return;
+        }
+        if is_over() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_durable_cache_acknowledged_is_there_after_a_kill() {
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let data = format!("data={}", dir.path().display());
+    let mut server = Server::with(&[&data]);
+    let settings = CacheSettings { is_durable: true, ..CacheSettings::default() };
+    let client = server.client("tcp").await;
+    assert!(client.create_cache("c", settings).await.expect("created").settings.is_durable);
+    client.cache("memory").put("k", "v").await.expect("put");
+    let mut known = Known::default();
+    let mut versions = 0;
+    for round in 0..4u64 {
+        let client = server.client(["tcp", "quic"][round as usize % 2]).await;
+        let cache = client.cache("c");
+        let begin = std::time::Instant::now();
+        let counter = cache.clone();
+        let counting = tokio::spawn(async move {
+            let (mut adds, mut last) = (0, None);
+            // A connection that breaks does not show: each of them is done once.
+            while adds < 200 {
+                last = Some(counter.add("count", 1, Ttl::Never).await.expect("it is done").value);
+                adds += 1;
+            }
+            (adds, last)
+        });
+        let brief = std::time::Duration::from_millis(100 + 70 * round);
+        change_until_it_is_gone(&cache, round, &mut known, || begin.elapsed() > brief).await;
+        server.crash_and_restart();
+        let (adds, last) = within("counters", counting).await.expect("no panic");
+        known.adds += adds;
+        known.added = last.expect("it was counted");
+        assert_eq!(known.added, known.adds, "each of them once");
+
+        let client = server.client("tcp").await;
+        let cache = client.cache("c");
+        let there = all(&cache, "key").await;
+        for (key, (value, version)) in &known.entries {
+            let found = there.get(key).map(|found| String::from_utf8_lossy(&found.value).into_owned());
+            match known.asked.get(key) {
+                // Its last change was not acknowledged: it was done or not.
+                Some(asked) => assert!(found.as_ref() == Some(value) || asked.contains(&found), "{key}: {found:?}"),
+                None => {
+                    assert_eq!(found.as_ref(), Some(value), "{key}");
+                    assert_eq!(there[key].version, *version);
+                }
+            }
+        }
+        for (key, found) in &there {
+            let value = Some(String::from_utf8_lossy(&found.value).into_owned());
+            let was_asked = known.asked.get(key).is_some_and(|asked| asked.contains(&value));
+            assert!(was_asked || known.entries.contains_key(key), "{key} was deleted");
+        }
+        let newest = there.values().map(|found| found.version).max().expect("there are some");
+        let version = cache.put("newest", "v").await.expect("put");
+        assert!(version > newest && version > versions, "a version is never given again");
+        versions = version;
+        // What was not acknowledged is known now.
+        let told = |(key, found): (&String, &Value)| {
+            (key.clone(), (String::from_utf8_lossy(&found.value).into_owned(), found.version))
+        };
+        known.entries = there.iter().map(told).collect();
+        known.asked.clear();
+        assert_eq!(text(&client.cache("memory"), "k").await, None);
+    }
+    let client = server.client("tcp").await;
+    client.delete_cache("c").await.expect("deleted");
+    server.crash_and_restart();
+    let client = server.client("tcp").await;
+    assert!(client.list_caches().await.expect("listed").iter().all(|cache| cache.name.as_str() != "c"));
+}
+
+#[tokio::test]
+async fn durable_caches_are_made_on_the_command_line_and_shown() {
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let mut server = Server::with(&[&format!("data={}", dir.path().display())]);
+    let (code, ..) = on(&server, &["cache", "create", "kept", "--durable"]);
+    assert_eq!(code, 0);
+    on(&server, &["cache", "put", "kept", "k", "v", "--ttl", "1h"]);
+    server.crash_and_restart();
+    let (code, out, _) = on(&server, &["cache", "get", "kept", "k"]);
+    assert_eq!((code, out.as_str()), (0, "v\n"));
+    let (_, out, _) = on(&server, &["--json", "cache", "stats", "kept"]);
+    let shown: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((&shown["durable"], &shown["entries"]), (&json!(true), &json!(1)));
+    let (_, out, _) = on(&server, &["cache", "list"]);
+    assert!(out.contains("DURABLE") && out.contains("yes"), "{out}");
+
+    let memory = Server::start();
+    let (code, _, err) = on(&memory, &["cache", "create", "kept", "--durable"]);
+    assert_eq!(code, FAILED, "{err}");
+    assert!(err.contains("--data"), "{err}");
+}

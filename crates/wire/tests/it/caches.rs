@@ -1,6 +1,7 @@
 //! Caches as vectors.
 
 use bytes::Bytes;
+use engine::cache::operations::OperationId;
 use engine::cache::structures::Kind;
 use engine::cache::{
     Added, CacheName, CacheSettings, CacheStatus, Change, ChangeKind, Condition, Eviction, ScanCursor, ShardStats,
@@ -19,6 +20,8 @@ fn key() -> Bytes {
     Bytes::from_static(b"alice")
 }
 
+const OPERATION: OperationId = OperationId { client: 1 << 60, sequence: 300 };
+
 fn settings() -> CacheSettings {
     CacheSettings { bytes_max: Some(1 << 28), eviction: Eviction::S3Fifo, ttl_ms: Some(60_000), is_durable: true }
 }
@@ -28,9 +31,12 @@ pub fn requests() -> Vec<(&'static str, CacheRequest)> {
         cache: CACHE,
         condition,
         ttl,
+        operation: (condition != Condition::Always).then_some(OPERATION),
         key: key(),
         value: Bytes::from_static(value),
     };
+    let remove = |condition, operation| CacheRequest::Remove { cache: CACHE, condition, operation, key: key() };
+    let add = |delta, operation| CacheRequest::Add { cache: CACHE, delta, ttl: Ttl::Never, operation, key: key() };
     let watch = |from| CacheRequest::Watch { cache: CACHE, from, count_max: 100, wait_ms: 20_000, prefix: key() };
     vec![
         ("cache_create", CacheRequest::Create { cache: name(), settings: CacheSettings::default() }),
@@ -45,8 +51,10 @@ pub fn requests() -> Vec<(&'static str, CacheRequest)> {
         ("cache_put_if_absent", put(Condition::IfAbsent, Ttl::For(1500), b"")),
         ("cache_put_if_present", put(Condition::IfPresent, Ttl::Kept, &[0, 0xff])),
         ("cache_put_if_version", put(Condition::IfVersion(7), Ttl::Until(1_700_000_000_000), b"cart")),
-        ("cache_remove", CacheRequest::Remove { cache: CACHE, condition: Condition::IfVersion(1 << 40), key: key() }),
-        ("cache_add", CacheRequest::Add { cache: CACHE, delta: -3, ttl: Ttl::Never, key: key() }),
+        ("cache_remove", remove(Condition::IfVersion(1 << 40), Some(OPERATION))),
+        ("cache_remove_always", remove(Condition::Always, None)),
+        ("cache_add", add(-3, Some(OPERATION))),
+        ("cache_add_once", add(1, None)),
         ("cache_touch", CacheRequest::Touch { cache: CACHE, ttl: Ttl::For(60_000), key: key() }),
         (
             "cache_scan",

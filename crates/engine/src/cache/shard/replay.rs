@@ -41,6 +41,7 @@ impl Shard {
                 self.reached(version, at);
             }
             Effect::Flushed => self.flush(),
+            Effect::Answered { .. } => {}
         }
         Ok(())
     }
