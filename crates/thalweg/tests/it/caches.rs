@@ -431,20 +431,17 @@ async fn what_a_durable_cache_acknowledged_is_there_after_a_kill() {
 async fn durable_caches_are_made_on_the_command_line_and_shown() {
     let dir = tempfile::TempDir::new().expect("a folder");
     let mut server = Server::with(&[&format!("data={}", dir.path().display())]);
-    let (code, ..) = on(&server, &["cache", "create", "kept", "--durable"]);
-    assert_eq!(code, 0);
-    on(&server, &["cache", "put", "kept", "k", "v", "--ttl", "1h"]);
+    let run = |server: &Server, line: &'static str| on(server, line.split(' '));
+    run(&server, "cache create kept --durable").ok();
+    run(&server, "cache put kept k v --ttl 1h").ok();
     server.crash_and_restart();
-    let (code, out, _) = on(&server, &["cache", "get", "kept", "k"]);
-    assert_eq!((code, out.as_str()), (0, "v\n"));
-    let (_, out, _) = on(&server, &["--json", "cache", "stats", "kept"]);
-    let shown: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(run(&server, "cache get kept k").ok(), "v\n");
+    let shown = run(&server, "--json cache stats kept").json();
     assert_eq!((&shown["durable"], &shown["entries"]), (&json!(true), &json!(1)));
-    let (_, out, _) = on(&server, &["cache", "list"]);
-    assert!(out.contains("DURABLE") && out.contains("yes"), "{out}");
+    let list = run(&server, "cache list").ok();
+    assert!(list.contains("DURABLE") && list.contains("yes"), "{list}");
 
     let memory = Server::start();
-    let (code, _, err) = on(&memory, &["cache", "create", "kept", "--durable"]);
-    assert_eq!(code, FAILED, "{err}");
-    assert!(err.contains("--data"), "{err}");
+    let refused = run(&memory, "cache create kept --durable").failed(USAGE);
+    assert!(refused.contains("--data"), "{refused}");
 }

@@ -44,7 +44,7 @@ fn clean(mut command: Command) -> Command {
         }
     }
     // Most tests have no use for these doors, whose ports another may have.
-    command.env("THALWEG_PUBSUB", "off");
+    command.env("THALWEG_PUBSUB", "off").env("THALWEG_REDIS", "off");
     command
 }
 
