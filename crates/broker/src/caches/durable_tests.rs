@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
+use engine::cache::operations::OperationId;
 use engine::cache::structures::{Edit, End, Hash, List, Score, Set, Sorted};
 use engine::cache::{Eviction, Owned};
 use storage::{RealDisk, Store, StoreSettings};
@@ -359,4 +360,67 @@ async fn what_is_read_lasts_once_it_is_told() {
         }
     }
     assert!(seen_unsettled > 0, "no read met a change on its way");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_that_comes_again_is_done_once_also_after_a_kill() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path()).await;
+    let cache = broker.create_cache("c", DURABLE).expect("made");
+    let id = |sequence| OperationId { client: 77, sequence };
+    let lasting = async |cache: &Cache, sequence| {
+        let added = cache.add_once(b"n", 1, Ttl::Never, id(sequence)).expect("a number");
+        cache.commit_of(b"n").lasts().await.expect("it lasts");
+        added
+    };
+    let mut killed_before = 0;
+    for sequence in 0..200 {
+        let added = cache.add_once(b"n", 1, Ttl::Never, id(sequence)).expect("a number");
+        let commit = cache.commit_of(b"n");
+        if sequence % 10 == 0 {
+            let left = killed(dir.path());
+            if sequence % 50 == 0 {
+                broker.dump_caches(broker.caches().log.get().expect("it is open")).await.expect("dumped");
+            }
+            let again = on_disk(left.path()).await;
+            let restored = again.cache("c").expect("there");
+            let was_done = restored.get(b"n", |found| found.is_some_and(|found| found.version == added.version));
+            let after = lasting(&restored, sequence).await;
+            assert_eq!(after.value, added.value, "once, whether or not it was written before the kill");
+            assert!(!was_done || after == added);
+            killed_before += u32::from(!was_done);
+            assert_eq!(lasting(&restored, sequence).await, after);
+        }
+        commit.lasts().await.expect("it lasts");
+        assert_eq!(lasting(&cache, sequence).await, added);
+    }
+    println!("{killed_before} were not written when the broker was killed");
+    let left = killed(dir.path());
+    let again = on_disk(left.path()).await.cache("c").expect("there");
+    assert_eq!(lasting(&again, 199).await.value, 200);
+    let old = again.add_once(b"n", 1, Ttl::Never, id(3)).map_err(|error| error.kind);
+    assert_eq!(old, Err(ErrorKind::OutOfRange));
+    let kind = again.delete_once(b"n", Condition::Always, id(199)).map_err(|error| error.kind);
+    assert_eq!(kind, Err(ErrorKind::Invalid), "it was another operation");
+}
+
+#[tokio::test]
+async fn the_first_answer_counts_also_where_nothing_was_done() {
+    let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("it starts");
+    let cache = broker.cache("c").expect("made");
+    let id = |sequence| OperationId { client: 5, sequence };
+    let put = |sequence, condition| cache.put_once(b"k", b"v", Ttl::Default, condition, id(sequence)).expect("room");
+    assert_eq!(put(1, Condition::IfPresent), Stored::Unmet { current: None });
+    let done = put(2, Condition::IfAbsent);
+    assert!(matches!(done, Stored::Done { previous: None, .. }));
+    // Now it would be done: but somebody was told that it was not.
+    assert_eq!(put(1, Condition::IfPresent), Stored::Unmet { current: None });
+    assert_eq!(put(2, Condition::IfAbsent), done);
+    let deleted = cache.delete_once(b"k", Condition::IfPresent, id(3)).expect("it is there");
+    put(4, Condition::IfAbsent);
+    assert_eq!(cache.delete_once(b"k", Condition::IfPresent, id(3)), Ok(deleted));
+    assert!(cache.get(b"k", |found| found.is_some()));
+    let timed = cache.add_once(b"n", 2, Ttl::For(60_000), id(5)).expect("a number");
+    assert!(timed.expires_ms.is_some());
+    assert_eq!(cache.add_once(b"n", 2, Ttl::Never, id(6)).map(|added| added.expires_ms), Ok(timed.expires_ms));
 }

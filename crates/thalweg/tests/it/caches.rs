@@ -1,6 +1,8 @@
 //! Caches from outside: the client over each transport, the command line, restarts, and bad input.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use client::{
@@ -371,19 +373,23 @@ async fn what_a_durable_cache_acknowledged_is_there_after_a_kill() {
         let client = server.client(["tcp", "quic"][round as usize % 2]).await;
         let cache = client.cache("c");
         let begin = std::time::Instant::now();
-        let counter = cache.clone();
-        let counting = tokio::spawn(async move {
-            let (mut adds, mut last) = (0, None);
-            // A connection that breaks does not show: each of them is done once.
-            while adds < 200 {
-                last = Some(counter.add("count", 1, Ttl::Never).await.expect("it is done").value);
-                adds += 1;
+        let (counter, is_over) = (cache.clone(), Arc::new(AtomicBool::new(false)));
+        let counting = tokio::spawn({
+            let is_over = is_over.clone();
+            async move {
+                let (mut adds, mut last) = (0, None);
+                // A connection that breaks does not show: each of them is done once.
+                while !is_over.load(Ordering::Relaxed) || last.is_none() {
+                    last = Some(counter.add("count", 1, Ttl::Never).await.expect("it is done").value);
+                    adds += 1;
+                }
+                (adds, last)
             }
-            (adds, last)
         });
         let brief = std::time::Duration::from_millis(100 + 70 * round);
         change_until_it_is_gone(&cache, round, &mut known, || begin.elapsed() > brief).await;
         server.crash_and_restart();
+        is_over.store(true, Ordering::Relaxed);
         let (adds, last) = within("counters", counting).await.expect("no panic");
         known.adds += adds;
         known.added = last.expect("it was counted");
