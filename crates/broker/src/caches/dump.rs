@@ -1,5 +1,5 @@
-//! The log of durable caches is kept short: when it is much longer than what the caches have, all of that is written once
-//! more, behind it, and what was before goes.
+//! The log of durable caches is kept short: when it is much longer than what the caches have, all of that is written
+//! once more, behind it, and what was before goes.
 //!
 //! Shard by shard, some entries at a time, under the lock of their shard, while others change what they like: an entry
 //! that is dumped is what it is at that place of the log. A broker that ends meanwhile finds the log as it was, and a

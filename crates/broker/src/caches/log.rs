@@ -1,6 +1,6 @@
 //! The log of all durable caches: one topic with one partition. What changes goes into it under the locks of the shards
-//! that it changed, so it has the changes of each key in their order; who is told of them, or reads them, waits until they
-//! last.
+//! that it changed, so it has the changes of each key in their order; who is told of them, or reads them, waits until
+//! they last.
 
 use std::collections::VecDeque;
 use std::fmt;

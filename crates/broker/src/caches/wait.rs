@@ -12,10 +12,13 @@ use super::{Cache, CacheCommit, Locked};
 /// Takes what there is for one who waits, and returns its answer; `None` where there is nothing yet.
 pub type Attempt = Box<dyn FnMut(&mut Locked<'_>) -> Option<Vec<u8>> + Send>;
 
+/// Those who wait for each key, in their order.
+type Queues = HashMap<Box<[u8]>, VecDeque<Arc<Waiting>>>;
+
 /// Those who wait for keys of one cache: one for each connection at most, so there are no more of them than those.
 #[derive(Default)]
 pub(super) struct Waiters {
-    by_key: Mutex<HashMap<Box<[u8]>, VecDeque<Arc<Waiting>>>>,
+    by_key: Mutex<Queues>,
     /// Changed under the lock of the shards of its keys, so that who holds those sees it.
     count: AtomicUsize,
 }

@@ -144,7 +144,9 @@ mod tests {
     proptest! {
         /// Operations are done in any order that the bound lets them, and come again any time before they are over.
         #[test]
-        fn nothing_is_done_twice(picks in proptest::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..600)) {
+        fn nothing_is_done_twice(
+            picks in proptest::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..600)
+        ) {
             let (mut operations, mut done) = (Operations::default(), 0);
             let (mut open, mut next) = (BTreeMap::<u64, Option<OperationAnswer>>::new(), 0);
             for (pick, is_over) in picks {

@@ -1,5 +1,6 @@
 //! A part of a cache: a table of entries, and every change of one of them.
 
+mod number;
 mod replay;
 
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use super::slab::{NONE, Slab};
 use super::structures::{Edit, Kind, Part, Structure};
 use super::{Eviction, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
+
+pub use number::{parse_number, write_number};
 
 /// What an entry takes beside its key and value: its slot, its place in the table (which is half full at the least),
 /// and what the allocator adds.
@@ -536,17 +539,6 @@ impl Shard {
         self.removed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// From now on, or no longer, what changes is kept for [`Shard::take_effects`].
-    pub fn tell_effects(&mut self, is_wanted: bool) {
-        self.effects = is_wanted.then(Box::default);
-    }
-
-    /// What changed since the last time, in its order. A flush is not among it.
-    pub fn take_effects(&mut self) -> Option<Effects> {
-        let effects = self.effects.as_mut().filter(|effects| !effects.is_empty())?;
-        Some(std::mem::take(&mut **effects))
-    }
-
     /// The slot of a key, unless its time has come.
     fn find(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) -> Option<u32> {
         let mark = key.mark();
@@ -693,30 +685,6 @@ impl Shard {
         self.stats.expired += 1;
     }
 
-    /// An entry is what it is now.
-    fn tell_put(&mut self, at: u32) {
-        let slot = &self.slots[at];
-        let expires_ms = self.expires_ms(slot);
-        if let Some(effects) = &mut self.effects {
-            let put = Effect::Put { key: slot.key(), value: slot.value(), version: slot.version, expires_ms };
-            effects.push(slot.hash, &put);
-        }
-    }
-
-    /// A structure was changed with the newest version.
-    fn tell_edits(&mut self, key: Key<'_>, kind: Kind, is_new: bool, edits: Option<Vec<u8>>) {
-        if let Some(edits) = edits {
-            let changed = Effect::Changed { key: key.bytes, kind, version: self.version, is_new, edits: &edits };
-            self.tell_effect(key.mark(), &changed);
-        }
-    }
-
-    fn tell_effect(&mut self, mark: u32, effect: &Effect<'_>) {
-        if let Some(effects) = &mut self.effects {
-            effects.push(mark, effect);
-        }
-    }
-
     fn tell(&mut self, at: u32, why: Why) {
         if let Some(removed) = &mut self.removed {
             removed.push(Removed { key: self.slots[at].key().into(), why });
@@ -812,40 +780,4 @@ fn wrong_kind(is: Kind, wanted: Kind) -> Error {
 
 fn full() -> Error {
     Error::busy("the cache is full: let it hold more bytes, delete some, or let it evict what is used least")
-}
-
-/// A number as it is written: no sign but a minus, no zero in front, nothing around it.
-pub fn parse_number(text: &[u8]) -> Option<i64> {
-    let (is_negative, digits) = match text {
-        [b'-', digits @ ..] => (true, digits),
-        digits => (false, digits),
-    };
-    match digits {
-        [b'0'] if !is_negative => return Some(0),
-        [b'1'..=b'9', ..] => {}
-        _ => return None,
-    }
-    digits.iter().try_fold(0i64, |number, digit| {
-        let digit = i64::from(digit.checked_sub(b'0').filter(|digit| *digit <= 9)?);
-        let number = number.checked_mul(10)?;
-        if is_negative { number.checked_sub(digit) } else { number.checked_add(digit) }
-    })
-}
-
-/// Its decimal digits, at the end of the buffer.
-pub fn write_number(number: i64, buffer: &mut [u8; 20]) -> &[u8] {
-    let (mut rest, mut at) = (number.unsigned_abs(), buffer.len());
-    loop {
-        at -= 1;
-        buffer[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if number < 0 {
-        at -= 1;
-        buffer[at] = b'-';
-    }
-    &buffer[at..]
 }

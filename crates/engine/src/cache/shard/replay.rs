@@ -1,18 +1,53 @@
-//! Entries as effects, and effects done again.
+//! What changes told as effects, and effects done again.
 
 use super::{Found, Key, Kind, Shard, Value};
-use crate::cache::effects::Effect;
+use crate::cache::effects::{Effect, Effects};
 use crate::cache::structures::Structure;
 use crate::error::{Error, Result};
 
 impl Shard {
+    /// From now on, or no longer, what changes is kept for [`Shard::take_effects`].
+    pub fn tell_effects(&mut self, is_wanted: bool) {
+        self.effects = is_wanted.then(Box::default);
+    }
+
+    /// What changed since the last time, in its order. A flush is not among it.
+    pub fn take_effects(&mut self) -> Option<Effects> {
+        let effects = self.effects.as_mut().filter(|effects| !effects.is_empty())?;
+        Some(std::mem::take(&mut **effects))
+    }
+
+    /// An entry is what it is now.
+    pub(super) fn tell_put(&mut self, at: u32) {
+        let slot = &self.slots[at];
+        let expires_ms = self.expires_ms(slot);
+        if let Some(effects) = &mut self.effects {
+            let put = Effect::Put { key: slot.key(), value: slot.value(), version: slot.version, expires_ms };
+            effects.push(slot.hash, &put);
+        }
+    }
+
+    /// A structure was changed with the newest version.
+    pub(super) fn tell_edits(&mut self, key: Key<'_>, kind: Kind, is_new: bool, edits: Option<Vec<u8>>) {
+        if let Some(edits) = edits {
+            let changed = Effect::Changed { key: key.bytes, kind, version: self.version, is_new, edits: &edits };
+            self.tell_effect(key.mark(), &changed);
+        }
+    }
+
+    pub(super) fn tell_effect(&mut self, mark: u32, effect: &Effect<'_>) {
+        if let Some(effects) = &mut self.effects {
+            effects.push(mark, effect);
+        }
+    }
+
     /// From now on, or no longer, what is done is [`Shard::replay`] only: for that there is room, and nothing goes.
     pub fn begin_replay(&mut self, is_replaying: bool) {
         self.is_replaying = is_replaying;
     }
 
-    /// Does again what was done to a key. What it was done to may be missing, where all of it comes again later on: then
-    /// it changes nothing. No time comes meanwhile: whoever replays says what has expired ([`Shard::expire`]).
+    /// Does again what was done to a key. What it was done to may be missing, where all of it comes again later on:
+    /// then it changes nothing. No time comes meanwhile: whoever replays says what has expired ([`Shard::expire`]).
     pub fn replay(&mut self, key: Key<'_>, effect: &Effect<'_>, now_ms: u64) -> Result<()> {
         let there = self.find(key, || 0);
         match *effect {
