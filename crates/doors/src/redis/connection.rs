@@ -287,10 +287,10 @@ fn begin_to_wait(
     is_resp3: bool,
 ) -> Arc<Waiting> {
     let owned: Vec<Box<[u8]>> = args.iter().map(|arg| (*arg).into()).collect();
-    let attempt = move |locked: &mut LockedCache<'_>| {
+    let attempt = move |locked: &mut LockedCache<'_>, key: &[u8]| {
         let args: SmallVec<[&[u8]; 8]> = owned.iter().map(|arg| &**arg).collect();
         let mut writer = Writer::new(is_resp3);
-        let mut step = Step { is_again: true, ..Step::new(locked, &mut writer) };
+        let mut step = Step { again: Some(key), ..Step::new(locked, &mut writer) };
         let done = run(&mut step, &args);
         let is_blocked = step.block.is_some();
         if let Err(fail) = done {
