@@ -17,7 +17,7 @@ SMALL = ["0", "1", "-1", "2", "-2", "3", "5", "-5", "10", "100", "-100"]
 # What is at the edges, or looks like a number to some.
 ODD = [
     "9223372036854775807", "-9223372036854775808", "9223372036854775808", "4294967296", "1e3", "inf", "-inf", "+inf",
-    "nan", " 1", "1 ", "+1", "0x10", "", "abc", "01", "-0", "1.5", "3.0", "--1", "1_0", "99999999999999999999",
+    "nan", " 1", "1 ", "+1", "0x10", "", "abc", "01", "1.5", "3.0", "--1", "1_0", "99999999999999999999",
 ]
 DOUBLES = [
     "0", "1", "-1", "1.5", "-2.5", "0.1", "1e3", "3.0e2", "1e-5", "100", "7.25", "inf", "-inf", "2", "1e17",
@@ -102,7 +102,7 @@ FORMS = {
     "keys": [
         "DEL {<k>}", "UNLINK <k>", "EXISTS {<k>}", "TOUCH {<k>}", "TYPE <k>", "KEYS <glob>", "RENAME <k> <k>",
         "RENAMENX <k> <k>", "COPY <k> <k> ~([DB <db>] [REPLACE])", "MOVE <k> <db>", "DBSIZE", "RANDOMKEY",
-        "OBJECT ENCODING <k>", "OBJECT REFCOUNT <k>",
+        "OBJECT ENCODING <k>",
         "SCAN 0 ~(COUNT 100000 [MATCH <glob>] [TYPE (string|list|zset|hash|set|stream|none)])", "SCAN (abc|1.5)",
         "ECHO <v>", "PING [<v>]", "SELECT <db>",
         "SORT (<l>|<e>|<z>) ~([LIMIT <i> <i>] [(ASC|DESC)] [ALPHA] [STORE <l>])",

@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 
 use super::{Cache, CacheCommit, Locked};
 
-/// Takes what there is for one who waits, and returns its answer; `None` where there is nothing yet.
-pub type Attempt = Box<dyn FnMut(&mut Locked<'_>) -> Option<Vec<u8>> + Send>;
+/// Takes what a key has for one who waits, and returns its answer; `None` where there is nothing yet.
+pub type Attempt = Box<dyn FnMut(&mut Locked<'_>, &[u8]) -> Option<Vec<u8>> + Send>;
 
 /// Those who wait for each key, in their order.
 type Queues = HashMap<Box<[u8]>, VecDeque<Arc<Waiting>>>;
@@ -103,15 +103,16 @@ impl Locked<'_> {
 
 impl Cache {
     /// Those who wait for what has grown try again, with what that lets grow in turn.
-    pub fn serve(&self, mut grown: Vec<Box<[u8]>>) {
-        while let Some(key) = grown.pop() {
+    pub fn serve(&self, grown: Vec<Box<[u8]>>) {
+        let mut grown = VecDeque::from(grown);
+        while let Some(key) = grown.pop_front() {
             for waiting in self.waiters.of(&key) {
                 let all = waiting.keys.iter().chain(&waiting.others).map(|key| &**key);
                 let mut locked = self.lock(all);
                 if locked.peek(&key).is_none() {
                     break;
                 }
-                let (is_answered, more) = waiting.try_again(locked);
+                let (is_answered, more) = waiting.try_again(locked, &key);
                 grown.extend(more);
                 if is_answered {
                     self.waiters.remove(&waiting);
@@ -143,6 +144,10 @@ impl Waiting {
         self.is_answered.notified().await;
     }
 
+    pub fn is_over(&self) -> bool {
+        !matches!(*self.state.lock(), State::Waiting(_))
+    }
+
     /// Has this be its answer, unless it has one. Whether it has.
     pub fn answer(&self, answer: Vec<u8>) -> bool {
         let mut state = self.state.lock();
@@ -166,10 +171,10 @@ impl Waiting {
     }
 
     /// Whether it has an answer now, and the keys that may have more by that.
-    fn try_again(&self, mut locked: Locked<'_>) -> (bool, Vec<Box<[u8]>>) {
+    fn try_again(&self, mut locked: Locked<'_>, key: &[u8]) -> (bool, Vec<Box<[u8]>>) {
         let mut state = self.state.lock();
         let answer = match &mut *state {
-            State::Waiting(attempt) => attempt(&mut locked),
+            State::Waiting(attempt) => attempt(&mut locked, key),
             State::Answered(..) | State::Over => None,
         };
         let (finished, is_answered) = (locked.finish(), answer.is_some());

@@ -98,6 +98,10 @@ pub(in crate::redis) fn after<'a>(args: &[&'a [u8]], at: &mut usize) -> Done<&'a
 
 /// Whether a text is of a pattern: `*`, `?`, `[a-c]`, `[^a]`, and `\` before what means itself.
 pub(in crate::redis) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    // Redis does not look at the pattern where there is nothing to compare it with: not even a star matches that.
+    if text.is_empty() {
+        return pattern.is_empty();
+    }
     // Where the last star was, and what it has taken so far: another one makes all before it final.
     let (mut at, mut of) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -121,6 +125,11 @@ pub(in crate::redis) fn matches(pattern: &[u8], text: &[u8]) -> bool {
             },
         }
     }
+}
+
+/// The same, for what is selected among all there is: a star takes all.
+pub(in crate::redis) fn selects(pattern: &[u8], text: &[u8]) -> bool {
+    pattern == b"*" || matches(pattern, text)
 }
 
 /// How much of the pattern one byte matches.
@@ -175,7 +184,7 @@ mod tests {
         for pattern in ["", "h", "hell", "hello?", "h[b-d]llo", "h[^e]llo", "H*", "*x*"] {
             assert!(!matches(pattern.as_bytes(), b"hello"), "{pattern}");
         }
-        assert!(matches(b"\\*", b"*") && !matches(b"\\*", b"a") && matches(b"", b"") && matches(b"**", b""));
+        assert!(matches(b"\\*", b"*") && !matches(b"\\*", b"a") && matches(b"", b"") && !matches(b"*", b""));
         // Stars do not multiply.
         assert!(!matches("*a".repeat(40).as_bytes(), "a".repeat(39).as_bytes()));
     }

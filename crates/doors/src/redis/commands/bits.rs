@@ -62,19 +62,24 @@ fn getbit(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 /// The bits from one index to another, in bytes or in bits, as places of bits.
-fn bits_between(args: &[&[u8]], length: usize) -> Done<std::ops::Range<usize>> {
+fn bits_between(args: &[&[u8]], length: usize, is_strict: bool) -> Done<std::ops::Range<usize>> {
+    let (start, stop) = (parse_int(args[0])?, parse_int(args[1])?);
     let is_bits = match args.get(2) {
         None => false,
         Some(unit) if is(unit, "BYTE") => false,
         Some(unit) if is(unit, "BIT") => true,
         Some(_) => return Err(SYNTAX),
     };
-    let (start, stop) = (parse_int(args[0])?, parse_int(args[1])?);
     let unit = if is_bits { 1 } else { 8 };
-    let span = engine::cache::structures::span(start, stop, length * 8 / unit);
-    // Both before the beginning are one place, unless they are the wrong way round.
-    let is_before = start < 0 && stop < 0 && start <= stop && stop < -((length * 8 / unit) as i64);
-    let span = if is_before && length > 0 { 0..1 } else { span };
+    let total = (length * 8 / unit) as i64;
+    // Both from the end, and the wrong way round.
+    if total == 0 || is_strict && start < 0 && stop < 0 && start > stop {
+        return Ok(0..0);
+    }
+    // What is before the beginning is the beginning, for the end of the range too.
+    let at = |index: i64| if index < 0 { index.saturating_add(total).max(0) } else { index };
+    let (start, stop) = (at(start), at(stop).min(total - 1));
+    let span = if start > stop { 0..0 } else { start as usize..stop as usize + 1 };
     Ok(span.start * unit..span.end * unit)
 }
 
@@ -87,7 +92,7 @@ fn bitcount(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     if args.len() == 3 || args.len() > 5 {
         return Err(SYNTAX);
     }
-    let range = if args.len() > 2 { bits_between(&args[2..], value.len())? } else { 0..value.len() * 8 };
+    let range = if args.len() > 2 { bits_between(&args[2..], value.len(), true)? } else { 0..value.len() * 8 };
     let count = count_bits(value, range);
     step.out.len(count);
     Ok(())
@@ -116,8 +121,8 @@ fn bitpos(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     };
     let range = match args[3..] {
         [] => 0..value.len() * 8,
-        [start] => bits_between(&[start, b"-1"], value.len())?,
-        [_, _] | [_, _, _] => bits_between(&args[3..], value.len())?,
+        [start] => bits_between(&[start, b"-1"], value.len(), false)?,
+        [_, _] | [_, _, _] => bits_between(&args[3..], value.len(), false)?,
         _ => return Err(SYNTAX),
     };
     let found = first_bit(value, range.clone(), wanted);

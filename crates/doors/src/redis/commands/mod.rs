@@ -241,8 +241,9 @@ pub(super) struct Step<'s, 'c> {
     /// Another database, for what moves things there.
     pub(super) other: Option<&'s mut LockedCache<'c>>,
     pub(super) out: &'s mut Writer,
-    /// Whether it has waited: whatever else its keys have by now is not what it waits for.
-    pub(super) is_again: bool,
+    /// It has waited, and this key may have something now. The others are not looked at, and if it is of another kind one
+    /// goes on waiting.
+    pub(super) again: Option<&'s [u8]>,
     /// Set by a command that has nothing yet and would wait for it.
     pub(super) block: Option<Block>,
 }
@@ -257,7 +258,7 @@ pub(super) struct Block {
 
 impl<'c> Step<'_, 'c> {
     pub(super) fn new<'s>(db: &'s mut LockedCache<'c>, out: &'s mut Writer) -> Step<'s, 'c> {
-        Step { db, other: None, out, is_again: false, block: None }
+        Step { db, other: None, out, again: None, block: None }
     }
 }
 
@@ -279,6 +280,13 @@ pub(super) fn part<'s, T: Part>(db: &'s mut LockedCache<'_>, key: &[u8]) -> Done
         None => Ok(None),
         Some(Value::Structure(structure)) => T::of(structure).map(Some).ok_or(WRONG_TYPE),
         Some(Value::Bytes(_)) => Err(WRONG_TYPE),
+    }
+}
+
+impl Step<'_, '_> {
+    /// Whether a key is passed over by who has waited.
+    pub(super) fn skips(&mut self, key: &[u8], kind: Kind) -> bool {
+        self.again.is_some_and(|again| again != key || check_kind(self.db, key, kind) == Err(WRONG_TYPE))
     }
 }
 

@@ -172,7 +172,7 @@ fn pubsub(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
                 channels.iter().for_each(|(channel, _)| writer.bulk(channel));
             }
             [word, channels @ ..] if is(word, "NUMSUB") => {
-                writer.map(channels.len());
+                writer.array(2 * channels.len());
                 for channel in channels {
                     writer.bulk(channel);
                     writer.len(door.channels.listeners(channel));

@@ -93,7 +93,7 @@ impl Options {
             }
             at += 1;
         }
-        if self.limit.is_some() && self.by == By::Rank {
+        if self.limit.is_some_and(|(_, count)| count != -1) && self.by == By::Rank {
             return Err(Fail::new(
                 "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
             ));
@@ -114,7 +114,8 @@ impl Options {
             return Ok(Vec::new());
         };
         let ranks = range.ranks(sorted, self.is_backwards);
-        let (offset, count) = self.limit.unwrap_or((0, -1));
+        let limit = self.limit.filter(|_| self.by != By::Rank);
+        let (offset, count) = limit.unwrap_or((0, -1));
         let length = ranks.len() as i64;
         if offset < 0 {
             return Ok(Vec::new());

@@ -3,7 +3,7 @@
 use engine::cache::ScanCursor;
 use engine::cache::structures::{Hash, Part, Set, Sorted};
 
-use super::args::{after, is, matches, parse_int};
+use super::args::{after, is, parse_int, selects};
 use super::{Command, Keys, ONE, Step, part, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::write_double;
@@ -12,6 +12,8 @@ use crate::redis::writer::write_double;
 const COUNT: usize = 10;
 /// The same, whatever is said.
 const COUNT_MAX: usize = 10_000;
+/// As few parts as this come all at once.
+const FEW: usize = 128;
 /// Steps of a scan in one command, before others have their turn at the database.
 const STEPS_MAX: usize = 64;
 
@@ -53,8 +55,16 @@ fn options<'a>(args: &[&'a [u8]], cursor_at: usize, has_kind: bool) -> Done<Opti
 }
 
 fn cursor(arg: &[u8]) -> Done<u64> {
-    let number = std::str::from_utf8(arg).ok().and_then(|text| text.parse().ok());
-    number.ok_or(Fail::new("ERR invalid cursor"))
+    let (is_negative, digits) = match arg {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    // As C reads it: nothing is 0, and what is below it counts from the end.
+    let number = std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()));
+    let number = number.and_then(|digits| if digits.is_empty() { Some(0u64) } else { digits.parse().ok() });
+    let number = number.ok_or(Fail::new("ERR invalid cursor"))?;
+    Ok(if is_negative { number.wrapping_neg() } else { number })
 }
 
 /// Looks at what is wrong with the cursor, and then at the key: where there is none the rest does not matter.
@@ -70,7 +80,7 @@ fn check<T: Part>(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done<bool> {
 
 impl Options<'_> {
     fn takes(&self, name: &[u8]) -> bool {
-        self.pattern.is_none_or(|pattern| matches(pattern, name))
+        self.pattern.is_none_or(|pattern| selects(pattern, name))
     }
 }
 
@@ -112,7 +122,8 @@ fn walk<'s>(
     mut take: impl FnMut(usize),
 ) -> u64 {
     let start = if options.cursor == 0 { length } else { (options.cursor as usize).min(length) };
-    let end = start.saturating_sub(options.count);
+    // A few are not worth a second time.
+    let end = if length <= FEW { 0 } else { start.saturating_sub(options.count) };
     for place in (end..start).rev() {
         if each(place).is_some_and(|name| options.takes(name)) {
             take(place);
@@ -205,7 +216,7 @@ fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let begin = step.out.bytes.len();
     while let Some(cursor) = next {
         next = step.db.scan(cursor, |found| {
-            if matches(args[1], found.key) {
+            if selects(args[1], found.key) {
                 step.out.bulk(found.key);
                 count += 1;
             }

@@ -80,6 +80,16 @@ fn scard(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
+/// How many are wanted at random.
+pub(super) fn parse_count(arg: &[u8]) -> Done<i64> {
+    match parse_int(arg)? {
+        i64::MIN => {
+            Err(Fail::new("ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807"))
+        }
+        count => Ok(count),
+    }
+}
+
 /// Places that were picked at random.
 pub(super) enum Pick {
     /// One, if there is any.
@@ -146,7 +156,7 @@ fn spop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 fn srandmember(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let count = match args[2..] {
         [] => None,
-        [count] => Some(parse_int(count)?),
+        [count] => Some(parse_count(count)?),
         _ => return Err(SYNTAX),
     };
     let set = part::<Set>(step.db, args[1])?;
@@ -266,6 +276,20 @@ pub(super) fn counted<'a, 'b>(args: &'b [&'a [u8]], at: usize) -> Done<(&'b [&'a
         Some(split) => Ok(split),
         None => Err(SYNTAX),
     }
+}
+
+/// How many are taken at most where options say so: one where nothing is said.
+pub(super) fn count_of(options: &[&[u8]]) -> Done<usize> {
+    let mut count = None;
+    let mut at = 0;
+    while let Some(word) = options.get(at) {
+        if !is(word, "COUNT") || count.is_some() {
+            return Err(SYNTAX);
+        }
+        count = Some(parse_from(after(options, &mut at)?, 1, "ERR count should be greater than 0")?);
+        at += 1;
+    }
+    Ok(usize::try_from(count.unwrap_or(1)).unwrap_or(usize::MAX))
 }
 
 /// How many are counted at most.
