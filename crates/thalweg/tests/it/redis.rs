@@ -439,3 +439,84 @@ async fn a_client_that_never_reads_is_closed() {
     assert!(end.is_err() || all.len() < 2000 << 20);
     drop(sent.join());
 }
+
+#[test]
+fn databases_that_are_durable_have_after_a_kill_what_they_answered() {
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let data = format!("data={}", dir.path().display());
+    let mut server = server(&[&data, "redis_durable=true"]);
+    let mut redis = Redis::open(&server);
+    // Many at once: their answers come in order, when all of them last.
+    let calls: Vec<String> = (0..200).map(|number| format!("rpush list {number}")).collect();
+    calls.iter().for_each(|call| redis.ask(call));
+    for number in 1..=200 {
+        assert_eq!(redis.answer(), format!(":{number}"));
+    }
+    for (call, answer) in [
+        ("set text one ex 10000", "+OK"),
+        ("append text two", ":6"),
+        ("hset hash a 1 b 2", ":2"),
+        ("hdel hash a", ":1"),
+        ("sadd set x y z", ":3"),
+        ("smove set other x", ":1"),
+        ("zadd sorted 1 one 2 two", ":2"),
+        ("zincrby sorted 5 one", "6"),
+        ("ltrim list 100 -1", "+OK"),
+        ("lpop list", "100"),
+        ("lmove list moved left right", "101"),
+        ("multi", "+OK"),
+        ("set a 1", "+QUEUED"),
+        ("select 3", "+QUEUED"),
+        ("set b 2", "+QUEUED"),
+        ("exec", "(+OK +OK +OK)"),
+        ("set gone 1", "+OK"),
+        ("flushdb", "+OK"),
+        ("set b 3", "+OK"),
+        ("select 0", "+OK"),
+        ("copy hash copied", ":1"),
+    ] {
+        assert_eq!(redis.call(call), answer, "{call}");
+    }
+    let mut waiting = Redis::open(&server);
+    waiting.ask("blpop later 0");
+    // It may be before or after the push: the answer is the same.
+    assert_eq!(redis.call("rpush later first second"), ":2");
+    assert_eq!(waiting.answer(), "(later first)");
+    for round in 0..2 {
+        server.crash_and_restart();
+        let mut redis = Redis::open(&server);
+        for (call, answer) in [
+            ("get text", "onetwo"),
+            ("hgetall hash", "(b 2)"),
+            ("hgetall copied", "(b 2)"),
+            ("smembers set", "(y z)"),
+            ("smembers other", "(x)"),
+            ("zrange sorted 0 -1 withscores", "(two 2 one 6)"),
+            ("llen list", ":98"),
+            ("lrange moved 0 -1", "(101)"),
+            ("lrange later 0 -1", "(second)"),
+            ("get a", "1"),
+            ("select 3", "+OK"),
+            ("keys *", "(b)"),
+            ("get b", "3"),
+        ] {
+            let got = redis.call(call);
+            let got = if call.starts_with("smembers set") { sorted(&got) } else { got };
+            assert_eq!(got, answer, "{call}, round {round}");
+        }
+        assert_eq!(redis.call("select 0"), "+OK");
+        let ttl: i64 = redis.call("ttl text").trim_start_matches(':').parse().expect("a number");
+        assert!((1..=10_000).contains(&ttl));
+    }
+    let mut redis = Redis::open(&server);
+    assert_eq!(redis.call("flushall"), "+OK");
+    server.crash_and_restart();
+    assert_eq!(Redis::open(&server).call("dbsize"), ":0");
+}
+
+/// The words of an answer in their order.
+fn sorted(answer: &str) -> String {
+    let mut words: Vec<&str> = answer.trim_matches(['(', ')']).split(' ').collect();
+    words.sort_unstable();
+    format!("({})", words.join(" "))
+}
