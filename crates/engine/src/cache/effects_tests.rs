@@ -174,7 +174,7 @@ fn item(number: u8) -> [u8; 1] {
 }
 
 fn change_list(list: &mut Edit<'_, List>, what: u8, a: u8, b: u8) -> bool {
-    let (end, length) = (if a % 2 == 0 { End::Front } else { End::Back }, list.len());
+    let (end, length) = (if a.is_multiple_of(2) { End::Front } else { End::Back }, list.len());
     match what {
         0..=2 => list.push(end, &item(b)),
         3 => return list.pop(end).is_some(),
