@@ -348,6 +348,7 @@ impl Broker {
             }
         }
         self.forget_topic(&topic.name);
+        self.streams_there().forget_topic(topic.id);
         Ok(lasts)
     }
 
@@ -411,6 +412,7 @@ impl Broker {
         }
         self.topics.write().insert(topic.clone());
         self.groups().topics_changed();
+        self.streams_there().topics_changed();
         Ok((topic, lasts))
     }
 
