@@ -33,6 +33,14 @@ impl Latencies {
         self.0.add(&other.0).unwrap_or_else(|e| unreachable!("invariant: all have the same bounds: {e}"));
     }
 
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Quantiles with their latencies in microseconds, ever closer towards the slowest.
     pub fn curve(&self) -> Vec<(f64, f64)> {
         if self.0.is_empty() {
@@ -51,6 +59,7 @@ impl Latencies {
             mean: self.0.mean() / 1000.0,
             p50: us(0.5),
             p90: us(0.9),
+            p95: us(0.95),
             p99: us(0.99),
             p999: us(0.999),
             max: self.0.max() as f64 / 1000.0,

@@ -3,6 +3,7 @@
 //! They run in another process than what they load. A run that loses a record or an answer says so.
 
 mod alarm;
+pub mod cache;
 pub mod html;
 mod latency;
 mod load;

@@ -270,6 +270,6 @@ async fn one_in_flight(
     })
 }
 
-fn panicked(error: tokio::task::JoinError) -> Error {
+pub(crate) fn panicked(error: tokio::task::JoinError) -> Error {
     Error::new(ErrorKind::Internal, format!("a part of the load ended: {error}"))
 }

@@ -8,12 +8,13 @@ use crate::html::{Axis, Line, Plot, Section, Stroke};
 use crate::table::{Table, fixed};
 
 /// Latencies in microseconds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Percentiles {
     pub count: u64,
     pub mean: f64,
     pub p50: f64,
     pub p90: f64,
+    pub p95: f64,
     pub p99: f64,
     pub p999: f64,
     pub max: f64,

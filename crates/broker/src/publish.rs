@@ -343,6 +343,13 @@ impl Broker {
     }
 }
 
+impl CommittingPublish {
+    /// Where it is, and who was there to hear of it.
+    pub fn published(&self) -> Published {
+        self.published
+    }
+}
+
 impl WaitingPublish {
     /// Waits for room, no longer than settings allow, and goes on.
     pub async fn finish(self, broker: &Broker, wakes: &mut Wakes) -> Result<Published> {

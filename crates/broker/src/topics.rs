@@ -18,6 +18,9 @@ use crate::broker::Broker;
 use crate::log::Log;
 use crate::partition::{Extent, PartitionCell};
 
+/// What a topic keeps that is only there for those who listen: enough for who reads a little later.
+const LIVE_RETENTION_BYTES: u64 = 1 << 20;
+
 pub(crate) struct Topic {
     pub name: TopicName,
     pub id: TopicId,
@@ -381,6 +384,40 @@ impl Broker {
         let settings = self.resolve(TopicSettings::of_broker())?;
         // Its records never last before it does: nobody has to wait.
         Ok(self.create(TopicName::parse(name)?, settings)?.0)
+    }
+
+    /// Sees to it that there is a topic for what is only heard by who listens. Whether it was made: then it is in
+    /// memory, and keeps little.
+    pub fn open_live_topic(&self, name: &TopicName) -> Result<bool> {
+        if self.topics.read().get(name.as_str()).is_some() {
+            return Ok(false);
+        }
+        refuse_internal(name.as_str())?;
+        if name.is_inbox() || !self.settings().auto_create_topics {
+            return Err(no_such_topic(name.as_str()));
+        }
+        let settings = TopicSettings {
+            partitions: 1,
+            storage: Storage::Memory,
+            retention_bytes: LIVE_RETENTION_BYTES,
+            ..self.settings().topic_defaults
+        };
+        self.create(name.clone(), settings).map(|_| true)
+    }
+
+    /// Removes such a topic, unless somebody listens to it. Whether it is gone.
+    pub fn close_live_topic(&self, name: &TopicName) -> bool {
+        let Ok(topic) = self.topic(name.as_str()) else {
+            return true;
+        };
+        let is_idle = topic.partitions().iter().all(|cell| cell.extent().subscribers == 0);
+        is_idle && self.remove(name.as_str()).is_ok()
+    }
+
+    /// Whether there is a topic of this name, or somebody who listens to a pattern of it.
+    pub fn is_listened_to(&self, name: &TopicName) -> bool {
+        self.topics.read().get(name.as_str()).is_some()
+            || self.patterns.lock().iter().any(|(pattern, ..)| pattern.matches(name))
     }
 
     /// Creates a topic, or returns the one that somebody else created at the same moment.

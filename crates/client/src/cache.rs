@@ -16,6 +16,7 @@ use wire::{CacheRequest, CacheResponse, Request, Response};
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::link::unexpected;
+use crate::near::{Near, NearSettings, NearStats, News};
 use crate::pool::is_transient;
 
 /// Caches in one answer, and entries of a scan.
@@ -45,10 +46,11 @@ const NOT_OPEN: u64 = 0;
 /// ```
 #[derive(Clone)]
 pub struct Cache {
-    client: Client,
+    pub(crate) client: Client,
     name: Arc<str>,
     /// What the broker calls it by.
     id: Arc<AtomicU64>,
+    near: Option<Arc<Near>>,
 }
 
 /// What is there, then what changes.
@@ -71,7 +73,7 @@ pub struct Changes {
 impl Client {
     /// A cache of this name, which is made with the first use where it is not there.
     pub fn cache(&self, name: &str) -> Cache {
-        Cache { client: self.clone(), name: name.into(), id: Arc::new(AtomicU64::new(NOT_OPEN)) }
+        Cache { client: self.clone(), name: name.into(), id: Arc::new(AtomicU64::new(NOT_OPEN)), near: None }
     }
 
     /// Creates a cache. One that is there already with the same settings is fine.
@@ -128,8 +130,56 @@ impl Cache {
         &self.name
     }
 
+    /// The same cache with a copy near by: what is asked for stays in this process, in so many bytes, and is asked of
+    /// the broker once as long as it does not change. All clones of what is returned share it; other handles of the
+    /// cache, of this client too, know nothing of it.
+    ///
+    /// A get is never answered with less than what this handle was answered before, or has put: of each key the
+    /// versions that are seen only grow. What others change is seen as soon as the cache's watch tells it, and never
+    /// later than [`NearSettings::stale_max`]: when the watch was not heard of for so long, or its connection is lost,
+    /// the broker is asked for everything until it is back. When it cannot go on from where it was, all that was kept
+    /// goes. Entries expire when their time comes by this machine's clock. A [`Cache::touch`] by others is not told:
+    /// an entry whose time was shortened that way stays until the broker has removed it.
+    ///
+    /// Of one key that many ask for at once the broker is asked once. That there is nothing is kept, too. Everything
+    /// but gets goes to the broker. The watch brings every change of the keys that begin with
+    /// [`NearSettings::prefix`] here, with its value: it pays off where much more is read than written. It begins with
+    /// the first get.
+    ///
+    /// ```no_run
+    /// # async fn example(client: client::Client) -> Result<(), client::Error> {
+    /// use client::NearSettings;
+    ///
+    /// let prices = client.cache("prices").near(NearSettings { bytes_max: 16 << 20, ..NearSettings::default() });
+    /// let first = prices.get("coffee").await?;
+    /// // From memory, unless somebody has changed it meanwhile.
+    /// let again = prices.get("coffee").await?;
+    /// let stats = prices.near_stats().unwrap_or_default();
+    /// println!("{} of {} gets needed no broker", stats.hits, stats.hits + stats.misses + stats.bypassed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn near(&self, settings: NearSettings) -> Self {
+        let there = Self { near: None, ..self.clone() };
+        Self { near: Some(Arc::new(Near::new(there, settings))), ..self.clone() }
+    }
+
+    /// What became of gets near by, where that was asked for ([`Cache::near`]).
+    pub fn near_stats(&self) -> Option<NearStats> {
+        self.near.as_ref().map(|near| near.stats())
+    }
+
     pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Value>> {
         let key = key.into();
+        check_key(&key)?;
+        match &self.near {
+            Some(near) => near.get(key).await,
+            None => self.get_there(key).await,
+        }
+    }
+
+    /// What the broker has.
+    pub(crate) async fn get_there(&self, key: Bytes) -> Result<Option<Value>> {
         match self.ask(|cache| CacheRequest::Get { cache, key: key.clone() }).await? {
             CacheResponse::Got(value) => Ok(value),
             other => Err(unexpected_of_caches(other)),
@@ -140,6 +190,13 @@ impl Cache {
     pub async fn multi_get(&self, keys: impl IntoIterator<Item = impl Into<Bytes>>) -> Result<Vec<Option<Value>>> {
         let keys: Vec<Bytes> = keys.into_iter().map(Into::into).collect();
         keys.iter().try_for_each(check_key)?;
+        match &self.near {
+            Some(near) => near.multi_get(keys).await,
+            None => self.multi_get_there(keys).await,
+        }
+    }
+
+    pub(crate) async fn multi_get_there(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Value>>> {
         match self.ask(|cache| CacheRequest::MultiGet { cache, keys: keys.clone() }).await? {
             CacheResponse::MultiGot(values) => Ok(values),
             other => Err(unexpected_of_caches(other)),
@@ -167,10 +224,14 @@ impl Cache {
             return Err(Error::too_large(format!("a value of {} bytes; at most {VALUE_BYTES_MAX}", value.len())));
         }
         let put = |cache| CacheRequest::Put { cache, condition, ttl, key: key.clone(), value: value.clone() };
-        match self.ask(put).await? {
+        let stored = self.ask(put).await.and_then(|answer| match answer {
             CacheResponse::Put(stored) => Ok(stored),
             other => Err(unexpected_of_caches(other)),
+        });
+        if let Some(near) = &self.near {
+            near.stored(&key, &stored, put_news(&value, ttl));
         }
+        stored
     }
 
     /// Whether there was an entry.
@@ -181,25 +242,42 @@ impl Cache {
 
     pub async fn delete_if(&self, key: impl Into<Bytes>, condition: Condition) -> Result<Stored> {
         let key = key.into();
-        match self.ask(|cache| CacheRequest::Remove { cache, condition, key: key.clone() }).await? {
+        check_key(&key)?;
+        let remove = |cache| CacheRequest::Remove { cache, condition, key: key.clone() };
+        let stored = self.ask(remove).await.and_then(|answer| match answer {
             CacheResponse::Removed(stored) => Ok(stored),
             other => Err(unexpected_of_caches(other)),
+        });
+        if let Some(near) = &self.near {
+            near.stored(&key, &stored, News::Gone);
         }
+        stored
     }
 
     /// Adds to a counter; one that is not there begins with 0, and is kept for this long.
     pub async fn add(&self, key: impl Into<Bytes>, delta: i64, ttl: Ttl) -> Result<Added> {
         let key = key.into();
-        match self.ask(|cache| CacheRequest::Add { cache, delta, ttl, key: key.clone() }).await? {
+        check_key(&key)?;
+        let add = |cache| CacheRequest::Add { cache, delta, ttl, key: key.clone() };
+        let added = self.ask(add).await.and_then(|answer| match answer {
             CacheResponse::Added(added) => Ok(added),
             other => Err(unexpected_of_caches(other)),
+        });
+        if let Some(near) = &self.near {
+            near.added(&key, &added);
         }
+        added
     }
 
     /// Keeps an entry for another time. Whether there is one.
     pub async fn touch(&self, key: impl Into<Bytes>, ttl: Ttl) -> Result<bool> {
         let key = key.into();
-        match self.ask(|cache| CacheRequest::Touch { cache, ttl, key: key.clone() }).await? {
+        check_key(&key)?;
+        let touched = self.ask(|cache| CacheRequest::Touch { cache, ttl, key: key.clone() }).await;
+        if let Some(near) = &self.near {
+            near.forget(&key);
+        }
+        match touched? {
             CacheResponse::Touched(is_there) => Ok(is_there),
             other => Err(unexpected_of_caches(other)),
         }
@@ -234,14 +312,18 @@ impl Cache {
 
     /// Removes all entries. How many there were.
     pub async fn flush(&self) -> Result<u64> {
-        match self.ask(|cache| CacheRequest::Flush { cache }).await? {
+        let flushed = self.ask(|cache| CacheRequest::Flush { cache }).await;
+        if let Some(near) = &self.near {
+            near.clear();
+        }
+        match flushed? {
             CacheResponse::Flushed(count) => Ok(count),
             other => Err(unexpected_of_caches(other)),
         }
     }
 
     /// Asks by the number of the cache, which is another after the broker was restarted or the cache made anew.
-    async fn ask(&self, request: impl Fn(u64) -> CacheRequest) -> Result<CacheResponse> {
+    pub(crate) async fn ask(&self, request: impl Fn(u64) -> CacheRequest) -> Result<CacheResponse> {
         let known = self.id.load(Ordering::Relaxed);
         if known != NOT_OPEN {
             match self.client.ask_caches(request(known)).await {
@@ -296,6 +378,15 @@ fn check_key(key: &Bytes) -> Result<()> {
     }
 }
 
-fn unexpected_of_caches(response: CacheResponse) -> Error {
+/// What is there after a put, as far as the client knows: times from now on are counted by the broker's clock.
+fn put_news(value: &[u8], ttl: Ttl) -> News<'_> {
+    match ttl {
+        Ttl::Never => News::Value { value, expires_ms: None },
+        Ttl::Until(at_ms) => News::Value { value, expires_ms: Some(at_ms) },
+        Ttl::Default | Ttl::For(_) | Ttl::Kept => News::Unseen,
+    }
+}
+
+pub(crate) fn unexpected_of_caches(response: CacheResponse) -> Error {
     unexpected(&Response::Cache(response))
 }

@@ -7,7 +7,7 @@ use engine::{Acks, Offset, PartitionId, Record, Result, SettingsChange, TopicSet
 use wire::{Request, Response, TopicInfo};
 
 use crate::address::Address;
-use crate::connection::{Connection, Dialer};
+use crate::connection::{Connection, Dialer, Shape};
 use crate::consumer::ConsumerBuilder;
 use crate::link::unexpected;
 use crate::pool::Pool;
@@ -58,11 +58,22 @@ impl Client {
 
     fn over(dialer: Arc<Dialer>) -> Self {
         let settings = &dialer.settings;
+        let events = Shape {
+            streams: 0,
+            connection_receive: settings.event_conn_recv_window,
+            stream_receive: settings.event_stream_recv_window,
+        };
+        let publish = Shape { streams: settings.pub_streams_per_conn.max(1), ..events };
+        let caches = Shape {
+            streams: settings.cache_streams_per_conn.max(1),
+            connection_receive: settings.cache_conn_recv_window,
+            stream_receive: settings.cache_stream_recv_window,
+        };
         Self {
             shared: Arc::new(Shared {
-                publish: Pool::new(dialer.clone(), settings.pub_conn_pool, settings.pub_streams_per_conn.max(1)),
-                events: Pool::new(dialer.clone(), settings.event_conn_pool, 0),
-                caches: Pool::new(dialer.clone(), settings.cache_conn_pool, settings.cache_streams_per_conn.max(1)),
+                publish: Pool::new(dialer.clone(), settings.pub_conn_pool, publish),
+                events: Pool::new(dialer.clone(), settings.event_conn_pool, events),
+                caches: Pool::new(dialer.clone(), settings.cache_conn_pool, caches),
                 requester: Requester::default(),
                 dialer,
             }),

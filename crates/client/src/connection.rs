@@ -54,6 +54,16 @@ pub(crate) enum Events {
     Own(Box<EventStream>),
 }
 
+/// What is the same for all connections of a pool.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    /// Streams for requests beside that of hello. Over TCP a connection is one stream.
+    pub streams: usize,
+    /// Bytes that the connection, and that each of its streams may have on the way to this client.
+    pub connection_receive: u64,
+    pub stream_receive: u64,
+}
+
 /// What connections of one client share.
 pub(crate) struct Dialer {
     pub address: Address,
@@ -65,10 +75,10 @@ impl Dialer {
         Self { address, settings }
     }
 
-    /// Connects and says hello, within the connect timeout. `streams` are for publishing.
-    pub(crate) async fn connect(&self, streams: usize) -> Result<Connection> {
+    /// Connects and says hello, within the connect timeout.
+    pub(crate) async fn connect(&self, shape: Shape) -> Result<Connection> {
         let timeout = self.settings.connect_timeout;
-        tokio::time::timeout(timeout, self.connect_now(streams)).await.map_err(|e| {
+        tokio::time::timeout(timeout, self.connect_now(shape)).await.map_err(|e| {
             disconnected(&format!(
                 "no connection to {} within {} ms ({e}); is `thalweg serve` running there?",
                 self.address,
@@ -77,7 +87,7 @@ impl Dialer {
         })?
     }
 
-    async fn connect_now(&self, streams: usize) -> Result<Connection> {
+    async fn connect_now(&self, shape: Shape) -> Result<Connection> {
         match &self.address {
             Address::Tcp { .. } => self.over(Link::over_socket(self.socket().await?)).await,
             Address::Tls { .. } => {
@@ -95,7 +105,7 @@ impl Dialer {
                 let (input, output) = tokio::io::split(pipes());
                 self.over(Link::over_stream(input, output)).await
             }
-            Address::Quic { .. } => self.over_quic(streams).await,
+            Address::Quic { .. } => self.over_quic(shape).await,
         }
     }
 
@@ -117,13 +127,13 @@ impl Dialer {
         })
     }
 
-    async fn over_quic(&self, streams: usize) -> Result<Connection> {
+    async fn over_quic(&self, shape: Shape) -> Result<Connection> {
         let peer = self.address.resolve().await?;
         let config = tls::client_config(self.settings.ca_file.as_deref(), peer.ip().is_loopback())?;
         let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config)
             .map_err(|e| Error::new(engine::ErrorKind::Internal, format!("TLS is not usable for QUIC: {e}")))?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-        config.transport_config(quic::transport(self.windows(), peer));
+        config.transport_config(quic::transport(self.windows(shape), peer));
         let endpoint = self.endpoint(peer)?;
         let connecting = endpoint.connect_with(config, peer, self.address.host()).map_err(|e| self.unreachable(&e))?;
         let connection = connecting.await.map_err(|e| self.unreachable(&e))?;
@@ -134,7 +144,7 @@ impl Dialer {
         let control = open().await?;
         let hello = control.hello(&self.settings.name, self.settings.connect_timeout).await?;
         let mut publish = Vec::new();
-        for _ in 0..streams {
+        for _ in 0..shape.streams {
             // A broker serves so many streams at a time (`pub_workers_per_conn`). Those beyond would
             // wait for ever; the publishers share what there is.
             match open().now_or_never() {
@@ -153,10 +163,10 @@ impl Dialer {
         })
     }
 
-    fn windows(&self) -> Windows {
+    fn windows(&self, shape: Shape) -> Windows {
         Windows {
-            connection_receive: self.settings.event_conn_recv_window,
-            stream_receive: self.settings.event_stream_recv_window,
+            connection_receive: shape.connection_receive,
+            stream_receive: shape.stream_receive,
             send: self.settings.event_send_window,
             // The broker opens none.
             bidirectional_streams: 0,

@@ -23,6 +23,7 @@ mod connection;
 mod consumer;
 mod groups;
 mod link;
+mod near;
 mod pool;
 mod publisher;
 mod queue;
@@ -45,6 +46,7 @@ pub use engine::{
     Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch,
     RecordView, Records, Result, RetryClass, SettingsChange, Start, Storage, TopicName, TopicPartition, TopicSettings,
 };
+pub use near::{NearSettings, NearStats};
 pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher, PublisherBuilder};
 pub use queue::{Outcome, Queue, Receive, Received, WorkReport, Worker};
 pub use settings::ClientSettings;

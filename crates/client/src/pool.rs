@@ -7,20 +7,19 @@ use engine::{Error, ErrorKind, Result};
 use tokio::sync::Mutex;
 
 use crate::backoff::Backoff;
-use crate::connection::{Connection, Dialer};
+use crate::connection::{Connection, Dialer, Shape};
 use crate::link::Link;
 
 pub(crate) struct Pool {
     dialer: Arc<Dialer>,
     slots: Vec<Mutex<Option<Arc<Connection>>>>,
-    /// Publish streams of each connection.
-    streams: usize,
+    shape: Shape,
     turn: AtomicUsize,
 }
 
 impl Pool {
-    pub(crate) fn new(dialer: Arc<Dialer>, size: usize, streams: usize) -> Self {
-        Self { dialer, slots: (0..size.max(1)).map(|_| Mutex::default()).collect(), streams, turn: AtomicUsize::new(0) }
+    pub(crate) fn new(dialer: Arc<Dialer>, size: usize, shape: Shape) -> Self {
+        Self { dialer, slots: (0..size.max(1)).map(|_| Mutex::default()).collect(), shape, turn: AtomicUsize::new(0) }
     }
 
     /// A slot for something new: they take turns.
@@ -39,7 +38,7 @@ impl Pool {
         let deadline = tokio::time::Instant::now() + self.dialer.settings.request_timeout;
         let mut backoff = Backoff::new();
         loop {
-            match self.dialer.connect(self.streams).await {
+            match self.dialer.connect(self.shape).await {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
                     *slot = Some(connection.clone());

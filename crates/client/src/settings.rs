@@ -19,6 +19,10 @@ pub struct ClientSettings {
     pub event_conn_recv_window: u64,
     /// Bytes that one subscription may have on the way: also its credit.
     pub event_stream_recv_window: u64,
+    /// Bytes of answers that one connection for caches may have on the way to this client.
+    pub cache_conn_recv_window: u64,
+    /// Those that one stream of it may have.
+    pub cache_stream_recv_window: u64,
     /// Bytes that one connection may have on the way to the broker.
     pub event_send_window: u64,
     /// Records that a publisher gathers are sent when they reach this size, or when nothing is left to do.
@@ -44,6 +48,8 @@ impl Default for ClientSettings {
             cache_streams_per_conn: 4,
             event_conn_recv_window: 256 << 20,
             event_stream_recv_window: 64 << 20,
+            cache_conn_recv_window: 256 << 20,
+            cache_stream_recv_window: 64 << 20,
             event_send_window: 256 << 20,
             publish_chunk_bytes: 16_384,
             publishes_in_flight_max: 256,

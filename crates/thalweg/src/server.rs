@@ -83,6 +83,7 @@ pub struct Server {
     pub http: Option<SocketAddr>,
     pub kafka: Option<SocketAddr>,
     pub pubsub: Option<SocketAddr>,
+    pub redis: Option<SocketAddr>,
     pub sqs: Option<SocketAddr>,
     tls: Arc<Tls>,
     shutdown: Shutdown,
@@ -98,10 +99,11 @@ impl Server {
         let http = config.address("http").map_err(io::Error::other)?;
         let kafka = config.address("kafka").map_err(io::Error::other)?;
         let pubsub = config.address("pubsub").map_err(io::Error::other)?;
+        let redis = config.address("redis").map_err(io::Error::other)?;
         let sqs = config.address("sqs").map_err(io::Error::other)?;
         // The first key of a process takes tens of milliseconds, as opening a directory does: both at once.
         let tls = tokio::task::spawn_blocking({
-            let (settings, doors) = (settings.clone(), [native, http, kafka, pubsub, sqs]);
+            let (settings, doors) = (settings.clone(), [native, http, kafka, pubsub, redis, sqs]);
             move || tls(&settings, doors.into_iter().flatten())
         });
         let shards = Arc::new(Shards::start(settings.shards)?);
@@ -115,6 +117,7 @@ impl Server {
             http: None,
             kafka: None,
             pubsub: None,
+            redis: None,
             sqs: None,
             tls,
             shutdown: Shutdown::default(),
@@ -138,6 +141,9 @@ impl Server {
         }
         if let Some(address) = pubsub {
             server.open_pubsub(address, &settings).await.map_err(|e| at("pubsub", address, &e))?;
+        }
+        if let Some(address) = redis {
+            server.open_redis(address, &settings).map_err(|e| at("redis", address, &e))?;
         }
         if let Some(address) = sqs {
             let auth = config.sqs_auth().map_err(io::Error::other)?;
@@ -230,6 +236,21 @@ impl Server {
         };
         let connections = self.connections("pubsub", settings);
         self.pubsub = Some(doors::pubsub::open(&door, self.broker.clone(), connections, self.drain()).await?);
+        Ok(())
+    }
+
+    fn open_redis(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
+        let door = doors::redis::Settings {
+            address,
+            hello_timeout: settings.hello_timeout,
+            allow_plain: settings.allow_plain,
+            is_login_required: settings.is_login_required,
+        };
+        let connections = self.connections("redis", settings);
+        let (address, telemetry) =
+            doors::redis::open(&door, self.broker.clone(), &self.shards, connections, &self.shutdown, &self.tls)?;
+        self.redis = Some(address);
+        self.show("redis", telemetry);
         Ok(())
     }
 

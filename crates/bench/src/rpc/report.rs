@@ -9,7 +9,7 @@ use super::server::Served;
 use super::worker::ANSWERS_A_SAMPLE;
 use crate::machine::{LoadAverage, Program, cpus_allowed, governor};
 use crate::process::CpuTime;
-use crate::report::{Host, Percentiles, rate};
+use crate::report::{Host, rate};
 
 /// A run. Its keys are those that `bench/floor/compare.py` reads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -81,8 +81,7 @@ impl LoadReport {
         let a_request = |seconds: f64| seconds * 1e6 / outcome.requests.max(1) as f64;
         let server =
             |part: fn(CpuTime) -> std::time::Duration| outcome.server_cpu.map(|cpu| a_request(part(cpu).as_secs_f64()));
-        let none = Percentiles { count: 0, mean: 0.0, p50: 0.0, p90: 0.0, p99: 0.0, p999: 0.0, max: 0.0 };
-        let latency = outcome.latencies.percentiles().unwrap_or(none);
+        let latency = outcome.latencies.percentiles().unwrap_or_default();
         let lag = outcome.lags.percentiles();
         let transport = plan.target.transport();
         Self {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use broker::Waiting;
@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 pub(super) struct Clients {
     /// As many as there are connections.
     by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
-    pub(super) commands: AtomicU64,
 }
 
 pub(super) struct Client {

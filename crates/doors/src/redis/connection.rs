@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Broker, Cache, LockedCache, Waiting, now_ms};
+use broker::{Broker, Cache, LockedCache, Waiting, Wakes, now_ms};
 use engine::security::UserName;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -15,6 +15,7 @@ use net::service::{Handler, Held, Never, Peer, Reply, Standing, once};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::channels::{Channels, Subscribed};
 use super::clients::{About, Client, Clients};
 use super::codec::{Answer, RedisProtocol, Request};
 use super::commands::transactions::{Transaction, Watched};
@@ -34,6 +35,7 @@ const SPARE_BYTES: u64 = 4096;
 pub(super) struct Door {
     pub(super) broker: Arc<Broker>,
     pub(super) clients: Arc<Clients>,
+    pub(super) channels: Arc<Channels>,
     pub(super) is_login_required: bool,
     pub(super) began: Instant,
     pub(super) port: u16,
@@ -53,6 +55,8 @@ pub(super) struct Session {
     pub(super) watched: Vec<Watched>,
     pub(super) replies: Replies,
     pub(super) clients: Arc<Clients>,
+    pub(super) subscribed: Subscribed,
+    pub(super) wakes: Wakes,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -117,6 +121,8 @@ impl Handler<RedisProtocol> for Door {
             watched: Vec::new(),
             replies: Replies::All,
             clients: self.clients.clone(),
+            subscribed: Subscribed::default(),
+            wakes: Wakes::default(),
         }
     }
 
@@ -139,6 +145,11 @@ impl Handler<RedisProtocol> for Door {
 
     fn tell(&self, _session: &mut Session, message: Never) -> Option<Held> {
         match message {}
+    }
+
+    /// Lets the subscribers have what was published to them.
+    fn settle(&self, session: &mut Session) {
+        session.wakes.flush();
     }
 
     fn standing(&self, session: &Session) -> Standing {
@@ -171,6 +182,13 @@ impl Door {
         };
         if !is_let_in {
             return Err(Fail::new("NOAUTH Authentication required."));
+        }
+        if session.is_subscribed() && !session.is_resp3 && !may_listen_beside(command.name) {
+            let name = command.name.to_ascii_lowercase();
+            return Err(Fail::new(format!(
+                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
+                 this context"
+            )));
         }
         Ok(command)
     }
@@ -239,6 +257,11 @@ impl Door {
             return Ok(Ran::Answer(writer));
         }
     }
+}
+
+/// What a connection may do in RESP2 while it listens: other answers could not be told from what it hears.
+fn may_listen_beside(name: &str) -> bool {
+    matches!(name, "SUBSCRIBE" | "UNSUBSCRIBE" | "PSUBSCRIBE" | "PUNSUBSCRIBE" | "PING" | "QUIT" | "RESET")
 }
 
 /// The shards that a command may touch.

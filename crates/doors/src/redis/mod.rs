@@ -1,11 +1,13 @@
 //! The Redis door: caches for what speaks Redis's protocol, over TCP and TLS on one port. Its databases are the caches
 //! `db0` to `db15`.
 
+mod channels;
 mod clients;
 mod codec;
 mod commands;
 mod connection;
 mod errors;
+mod names;
 mod writer;
 
 use std::io;
@@ -20,6 +22,7 @@ use net::telemetry::Telemetry;
 use net::tls::Tls;
 use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shards, Shutdown};
 
+use channels::Channels;
 use clients::Clients;
 pub use codec::check_requests;
 use codec::{REQUEST_BYTES_MAX, RedisProtocol};
@@ -75,9 +78,13 @@ pub fn open(
     let clients = Arc::new(Clients::default());
     let exposed = clients.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
+    let channels = Arc::new(Channels::default());
+    let exposed = channels.clone();
+    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     let door = Door {
         broker,
         clients,
+        channels,
         is_login_required: settings.is_login_required,
         began: Instant::now(),
         port: settings.address.port(),

@@ -55,11 +55,6 @@ impl Writer {
         }
     }
 
-    /// A number as a string.
-    pub(super) fn bulk_int(&mut self, number: i64) {
-        self.bulk(write_number(number, &mut [0; 20]));
-    }
-
     pub(super) fn null(&mut self) {
         self.put(if self.is_resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }

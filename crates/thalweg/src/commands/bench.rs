@@ -1,5 +1,6 @@
 //! `thalweg bench`: the load generator, with a broker of its own in another process where none is named.
 
+mod cache;
 mod compare;
 mod idle;
 mod rpc;
@@ -29,6 +30,7 @@ pub fn run(global: &Global, command: Bench) -> Result {
     match command {
         Bench::Pubsub(args) => pubsub(global, &args),
         Bench::Stream(args) => stream::run(global, &args),
+        Bench::Cache(args) => cache::run(global, &args),
         Bench::Compare(args) => compare::run(&args, global.json),
         Bench::Idle(args) => idle::run(&args, global.json),
         Bench::Rpc(args) => rpc::run(global, *args),

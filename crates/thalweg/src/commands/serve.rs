@@ -26,6 +26,7 @@ pub fn run(global: &Global, args: &Serve) -> Result {
     flags.extend(named("http", &args.http));
     flags.extend(named("kafka", &args.kafka));
     flags.extend(named("pubsub", &args.pubsub));
+    flags.extend(named("redis", &args.redis));
     flags.extend(named("sqs", &args.sqs));
     flags.extend(args.data.as_ref().map(|data| ("data", data.to_string_lossy().into_owned())));
     if args.insecure {
@@ -104,6 +105,9 @@ fn banner(config: &Config, server: &Server) {
     if let Some(address) = server.pubsub {
         line(&format!("  pubsub  {address}  gRPC and REST"));
     }
+    if let Some(address) = server.redis {
+        line(&format!("  redis   {address}  TCP"));
+    }
     if let Some(address) = server.sqs {
         line(&format!("  sqs     {}://{address}/", scheme(address)));
     }
@@ -122,6 +126,7 @@ fn write_ready(path: &Path, server: &Server) -> Result {
         "http": server.http.map(|address| address.to_string()),
         "kafka": server.kafka.map(|address| address.to_string()),
         "pubsub": server.pubsub.map(|address| address.to_string()),
+        "redis": server.redis.map(|address| address.to_string()),
         "sqs": server.sqs.map(|address| address.to_string()),
     });
     let partial = path.with_extension("partial");

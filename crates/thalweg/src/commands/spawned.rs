@@ -36,6 +36,8 @@ impl Spawned {
                 "off",
                 "--pubsub",
                 "off",
+                "--redis",
+                "off",
                 "--sqs",
                 "off",
                 "--ready-file",

@@ -162,10 +162,12 @@ impl Config {
         if self.text("tls_cert").is_empty() != self.text("tls_key").is_empty() {
             return Err(ConfigError("tls_cert and tls_key belong together: name both or none".into()));
         }
-        if self.bytes("event_stream_recv_window") > self.bytes("event_conn_recv_window") {
-            return Err(ConfigError(
-                "event_stream_recv_window is larger than event_conn_recv_window, which bounds it".into(),
-            ));
+        let windows = [
+            ("event_stream_recv_window", "event_conn_recv_window"),
+            ("cache_stream_recv_window", "cache_conn_recv_window"),
+        ];
+        if let Some((stream, conn)) = windows.into_iter().find(|(stream, conn)| self.bytes(stream) > self.bytes(conn)) {
+            return Err(ConfigError(format!("{stream} is larger than {conn}, which bounds it")));
         }
         for door in ["native", "http", "kafka", "pubsub", "sqs"] {
             let Some(address) = self.address(door)? else {
@@ -410,6 +412,8 @@ impl Config {
             cache_streams_per_conn: self.size("cache_streams_per_conn"),
             event_conn_recv_window: self.bytes("event_conn_recv_window"),
             event_stream_recv_window: self.bytes("event_stream_recv_window"),
+            cache_conn_recv_window: self.bytes("cache_conn_recv_window"),
+            cache_stream_recv_window: self.bytes("cache_stream_recv_window"),
             event_send_window: self.bytes("event_send_window"),
             publish_chunk_bytes: self.size("publish_chunk_bytes"),
             publishes_in_flight_max: self.size("publishes_in_flight_max"),

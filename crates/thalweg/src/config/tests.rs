@@ -41,6 +41,11 @@ fn the_three_profiles_are_those_of_the_table() {
     let delay = rows.each_ref().map(|config| config.broker().event_batch_max_delay.as_micros());
     let window = rows.each_ref().map(|config| config.client().event_conn_recv_window >> 20);
     assert_eq!((lanes, delay, window), ([4, 2, 8], [250, 100, 2000], [256, 64, 512]));
+    let caches = rows.each_ref().map(|config| {
+        let client = config.client();
+        (client.cache_conn_recv_window >> 20, client.cache_stream_recv_window >> 20)
+    });
+    assert_eq!(caches, [(256, 64), (64, 16), (512, 128)]);
 }
 
 #[test]
@@ -66,7 +71,8 @@ fn a_wrong_value_names_its_key_and_its_range() {
         ("http = \"0.0.0.0:1\"", "--insecure"),
         ("http_hosts = \"http://a\"", "*.domain"),
         ("http_trusted_proxies = \"10.0.0.0/8, proxy\"", "'proxy'"),
-        ("[client]\nevent_stream_recv_window = \"1GiB\"", "bounds it"),
+        ("[client]\nevent_stream_recv_window = \"1GiB\"", "larger than event_conn_recv_window, which bounds it"),
+        ("[client]\ncache_conn_recv_window = \"1MiB\"", "larger than cache_conn_recv_window, which bounds it"),
         ("native = [1]", "a text, a number or a bool"),
         ("native =", "expected"),
     ] {

@@ -212,6 +212,14 @@ async fn what_is_too_large_or_is_not_there_is_refused_and_the_connection_goes_on
     let cache = client.cache("c");
     assert_eq!(cache.put("k", vec![0; (8 << 20) + 1]).await.expect_err("too large").kind, ErrorKind::TooLarge);
     assert_eq!(cache.put(vec![0; 65_536], "v").await.expect_err("too large").kind, ErrorKind::TooLarge);
+    // Its beginning is another key, which is left alone.
+    let (key, longer) = (vec![0; 65_535], vec![0; 65_536]);
+    cache.put(key.clone(), "v").await.expect("put");
+    assert_eq!(cache.get(longer.clone()).await.expect_err("too large").kind, ErrorKind::TooLarge);
+    assert_eq!(cache.delete(longer.clone()).await.expect_err("too large").kind, ErrorKind::TooLarge);
+    assert_eq!(cache.touch(longer.clone(), Ttl::Never).await.expect_err("too large").kind, ErrorKind::TooLarge);
+    assert_eq!(cache.add(longer, 1, Ttl::Never).await.expect_err("too large").kind, ErrorKind::TooLarge);
+    assert!(cache.delete(key).await.expect("answered"));
     for number in 0..3 {
         cache.put(format!("{number}"), vec![0; 600 << 10]).await.expect("put");
     }

@@ -1,6 +1,7 @@
 //! The whole product from outside: real processes, real sockets, on loopback.
 
 mod bystander;
+mod cache_bench;
 mod caches;
 mod command;
 mod proxy;
@@ -20,6 +21,7 @@ mod inspect;
 mod kafka;
 mod large_messages;
 mod limits;
+mod near_caches;
 mod overflow;
 mod producers;
 mod publishing;

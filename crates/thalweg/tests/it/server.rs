@@ -113,6 +113,10 @@ impl Server {
         self.child.wait().expect("gone");
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
         kill_process(pid, signal).expect("signalled");

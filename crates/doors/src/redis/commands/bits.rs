@@ -1,5 +1,364 @@
-//! TODO
+//! Strings as rows of bits. The first bit is the highest one of the first byte.
 
-use super::Command;
+use engine::cache::{Condition, Expires, VALUE_BYTES_MAX};
 
-pub(super) const COMMANDS: &[Command] = &[];
+use super::args::{is, parse_int};
+use super::{Command, Keys, ONE, Step, read, string, write};
+use crate::redis::errors::{Done, Fail, SYNTAX};
+
+pub(super) const COMMANDS: &[Command] = &[
+    write("SETBIT", 4, ONE, setbit, ("2.2.0", "Sets a bit of a string")),
+    read("GETBIT", 3, ONE, getbit, ("2.2.0", "A bit of a string")),
+    read("BITCOUNT", -2, ONE, bitcount, ("2.6.0", "How many bits of a string are set")),
+    read("BITPOS", -3, ONE, bitpos, ("2.8.7", "Where the first bit of a string is that is set, or not")),
+    write("BITOP", -4, Keys::Range(2, -1, 1), bitop, ("2.6.0", "Combines the bits of strings")),
+    write("BITFIELD", -2, ONE, bitfield, ("3.2.0", "Numbers of any width in a string")),
+    read("BITFIELD_RO", -2, ONE, bitfield_ro, ("6.0.0", "The same, for reading only")),
+];
+
+/// One more than the last bit that a value may have.
+const BITS_MAX: u64 = VALUE_BYTES_MAX as u64 * 8;
+
+const WRONG_OFFSET: Fail =
+    Fail { text: std::borrow::Cow::Borrowed("ERR bit offset is not an integer or out of range"), is_full: false };
+
+fn bit_offset(arg: &[u8]) -> Done<usize> {
+    let offset = parse_int(arg).or(Err(WRONG_OFFSET))?;
+    u64::try_from(offset).ok().filter(|offset| *offset < BITS_MAX).map(|offset| offset as usize).ok_or(WRONG_OFFSET)
+}
+
+fn put(step: &mut Step<'_, '_>, key: &[u8], value: &[u8]) -> Done {
+    step.db.put(key, value, Expires::Kept, Condition::Always)?;
+    Ok(())
+}
+
+fn bit(value: &[u8], at: usize) -> bool {
+    value.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1)
+}
+
+fn setbit(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let offset = bit_offset(args[2])?;
+    let wrong = || Fail::new("ERR bit is not an integer or out of range");
+    let wanted = match parse_int(args[3]) {
+        Ok(0) => false,
+        Ok(1) => true,
+        _ => return Err(wrong()),
+    };
+    let mut value = string(step.db, args[1])?.unwrap_or_default().to_vec();
+    value.resize(value.len().max(offset / 8 + 1), 0);
+    let before = bit(&value, offset);
+    let mask = 0x80 >> (offset % 8);
+    let byte = &mut value[offset / 8];
+    *byte = if wanted { *byte | mask } else { *byte & !mask };
+    put(step, args[1], &value)?;
+    step.out.flag(before);
+    Ok(())
+}
+
+fn getbit(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let offset = bit_offset(args[2])?;
+    let is_set = bit(string(step.db, args[1])?.unwrap_or_default(), offset);
+    step.out.flag(is_set);
+    Ok(())
+}
+
+/// The bits from one index to another, in bytes or in bits, as places of bits.
+fn bits_between(args: &[&[u8]], length: usize) -> Done<std::ops::Range<usize>> {
+    let is_bits = match args.get(2) {
+        None => false,
+        Some(unit) if is(unit, "BYTE") => false,
+        Some(unit) if is(unit, "BIT") => true,
+        Some(_) => return Err(SYNTAX),
+    };
+    let (start, stop) = (parse_int(args[0])?, parse_int(args[1])?);
+    let unit = if is_bits { 1 } else { 8 };
+    let span = engine::cache::structures::span(start, stop, length * 8 / unit);
+    // Both before the beginning are one place, unless they are the wrong way round.
+    let is_before = start < 0 && stop < 0 && start <= stop && stop < -((length * 8 / unit) as i64);
+    let span = if is_before && length > 0 { 0..1 } else { span };
+    Ok(span.start * unit..span.end * unit)
+}
+
+fn bitcount(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    if args.len() == 3 || args.len() > 5 {
+        return Err(SYNTAX);
+    }
+    if args.len() > 3 {
+        bits_between(&args[2..], 0)?;
+    }
+    let value = string(step.db, args[1])?.unwrap_or_default();
+    let range = if args.len() > 2 { bits_between(&args[2..], value.len())? } else { 0..value.len() * 8 };
+    let count = count_bits(value, range);
+    step.out.len(count);
+    Ok(())
+}
+
+fn count_bits(value: &[u8], range: std::ops::Range<usize>) -> usize {
+    let (first, last) = (range.start.next_multiple_of(8).min(range.end), range.end / 8 * 8);
+    if first >= last {
+        return range.filter(|at| bit(value, *at)).count();
+    }
+    let whole: usize = value[first / 8..last / 8].iter().map(|byte| byte.count_ones() as usize).sum();
+    let ends = (range.start..first).chain(last..range.end);
+    whole + ends.filter(|at| bit(value, *at)).count()
+}
+
+fn bitpos(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let wanted = match parse_int(args[2])? {
+        0 => false,
+        1 => true,
+        _ => return Err(Fail::new("ERR The bit argument must be 1 or 0.")),
+    };
+    if args.len() > 6 {
+        return Err(SYNTAX);
+    }
+    let has_end = args.len() > 4;
+    let between = |length: usize| match args[3..] {
+        [] => Ok(0..length * 8),
+        [start] => bits_between(&[start, b"-1"], length),
+        [..] => bits_between(&args[3..], length),
+    };
+    between(0)?;
+    let Some(value) = string(step.db, args[1])? else {
+        step.out.int(if wanted { -1 } else { 0 });
+        return Ok(());
+    };
+    let range = between(value.len())?;
+    let found = first_bit(value, range.clone(), wanted);
+    let place = match found {
+        Some(at) => at as i64,
+        // Behind the end of the string all bits are clear.
+        None if !wanted && !has_end && !range.is_empty() => (value.len() * 8) as i64,
+        None => -1,
+    };
+    step.out.int(place);
+    Ok(())
+}
+
+fn first_bit(value: &[u8], range: std::ops::Range<usize>, wanted: bool) -> Option<usize> {
+    let empty = if wanted { 0 } else { 0xff };
+    let mut at = range.start;
+    while at < range.end {
+        if at % 8 == 0 && at + 8 <= range.end && value[at / 8] == empty {
+            at += 8;
+        } else if bit(value, at) == wanted {
+            return Some(at);
+        } else {
+            at += 1;
+        }
+    }
+    None
+}
+
+fn bitop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let name = args[1].to_ascii_uppercase();
+    let combine: fn(u8, u8) -> u8 = match name.as_slice() {
+        b"AND" => |a, b| a & b,
+        b"OR" => |a, b| a | b,
+        b"XOR" => |a, b| a ^ b,
+        b"NOT" if args.len() != 4 => return Err(Fail::new("ERR BITOP NOT must be called with a single source key.")),
+        b"NOT" => |a, _| !a,
+        _ => return Err(SYNTAX),
+    };
+    let mut values = Vec::with_capacity(args.len() - 3);
+    for key in &args[3..] {
+        values.push(string(step.db, key)?.unwrap_or_default().to_vec());
+    }
+    let length = values.iter().map(Vec::len).max().unwrap_or_default();
+    let mut values = values.into_iter();
+    let mut result = values.next().unwrap_or_default();
+    result.resize(length, 0);
+    if name == b"NOT" {
+        result.iter_mut().for_each(|byte| *byte = combine(*byte, 0));
+    }
+    for value in values {
+        let padded = value.iter().copied().chain(std::iter::repeat(0));
+        result.iter_mut().zip(padded).for_each(|(byte, other)| *byte = combine(*byte, other));
+    }
+    match result.is_empty() {
+        true => drop(step.db.delete(args[2])),
+        false => drop(step.db.put(args[2], &result, Expires::Never, Condition::Always)?),
+    }
+    step.out.len(length);
+    Ok(())
+}
+
+/// A number of so many bits, with a sign or without.
+#[derive(Clone, Copy)]
+struct Width {
+    is_signed: bool,
+    bits: u32,
+}
+
+/// What happens to a number that does not fit.
+#[derive(Clone, Copy)]
+enum Overflow {
+    Wrap,
+    Saturate,
+    Fail,
+}
+
+enum Field {
+    Get,
+    Set(i64),
+    Add(i64),
+}
+
+impl Width {
+    fn parse(arg: &[u8]) -> Done<Self> {
+        let wrong = Fail::new(
+            "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
+        );
+        let (sign, bits) = arg.split_first().ok_or(wrong.clone())?;
+        let is_signed = match sign {
+            b'i' => true,
+            b'u' => false,
+            _ => return Err(wrong),
+        };
+        let max = if is_signed { 64 } else { 63 };
+        let bits = parse_int(bits).ok().filter(|bits| (1..=max).contains(bits)).ok_or(wrong)?;
+        Ok(Self { is_signed, bits: bits as u32 })
+    }
+
+    fn min(self) -> i128 {
+        if self.is_signed { -(1i128 << (self.bits - 1)) } else { 0 }
+    }
+
+    fn max(self) -> i128 {
+        if self.is_signed { (1i128 << (self.bits - 1)) - 1 } else { (1i128 << self.bits) - 1 }
+    }
+
+    /// A number that fits, if one does.
+    fn fit(self, number: i128, overflow: Overflow) -> Option<i64> {
+        if (self.min()..=self.max()).contains(&number) {
+            return Some(number as i64);
+        }
+        match overflow {
+            Overflow::Wrap => {
+                let low = number.rem_euclid(1i128 << self.bits);
+                let wrapped = if low > self.max() { low - (1i128 << self.bits) } else { low };
+                Some(wrapped as i64)
+            }
+            Overflow::Saturate => Some(number.clamp(self.min(), self.max()) as i64),
+            Overflow::Fail => None,
+        }
+    }
+
+    fn get(self, value: &[u8], at: usize) -> i64 {
+        let bits = (at..at + self.bits as usize).fold(0u64, |number, at| number << 1 | u64::from(bit(value, at)));
+        if self.is_signed && self.bits < 64 && bits >> (self.bits - 1) == 1 {
+            return (bits | u64::MAX << self.bits) as i64;
+        }
+        bits as i64
+    }
+
+    fn set(self, value: &mut Vec<u8>, at: usize, number: i64) {
+        let end = at + self.bits as usize;
+        value.resize(value.len().max(end.div_ceil(8)), 0);
+        for (place, shift) in (at..end).zip((0..self.bits).rev()) {
+            let mask = 0x80 >> (place % 8);
+            let byte = &mut value[place / 8];
+            *byte = if number >> shift & 1 == 1 { *byte | mask } else { *byte & !mask };
+        }
+    }
+}
+
+/// `#3` is the third number of this width, counted from 0.
+fn field_offset(arg: &[u8], width: Width) -> Done<usize> {
+    let (arg, unit) = match arg.split_first() {
+        Some((b'#', rest)) => (rest, u64::from(width.bits)),
+        _ => (arg, 1),
+    };
+    let offset = parse_int(arg).or(Err(WRONG_OFFSET))?;
+    let offset = u64::try_from(offset).ok().and_then(|offset| offset.checked_mul(unit));
+    let is_within = |offset: &u64| offset.checked_add(u64::from(width.bits)).is_some_and(|end| end <= BITS_MAX);
+    offset.filter(is_within).map(|offset| offset as usize).ok_or(WRONG_OFFSET)
+}
+
+type Fields = Vec<(Field, Width, usize, Overflow)>;
+
+fn parse_fields(args: &[&[u8]]) -> Done<Fields> {
+    let (mut fields, mut overflow, mut at) = (Vec::new(), Overflow::Wrap, 2);
+    while let Some(word) = args.get(at) {
+        let rest = &args[at + 1..];
+        at += match rest {
+            [width, offset, ..] if is(word, "GET") => {
+                let width = Width::parse(width)?;
+                fields.push((Field::Get, width, field_offset(offset, width)?, overflow));
+                3
+            }
+            [width, offset, number, ..] if is(word, "SET") || is(word, "INCRBY") => {
+                let width = Width::parse(width)?;
+                let offset = field_offset(offset, width)?;
+                let number = parse_int(number)?;
+                let field = if is(word, "SET") { Field::Set(number) } else { Field::Add(number) };
+                fields.push((field, width, offset, overflow));
+                4
+            }
+            [how, ..] if is(word, "OVERFLOW") => {
+                overflow = match how {
+                    how if is(how, "WRAP") => Overflow::Wrap,
+                    how if is(how, "SAT") => Overflow::Saturate,
+                    how if is(how, "FAIL") => Overflow::Fail,
+                    _ => return Err(Fail::new("ERR Invalid OVERFLOW type specified")),
+                };
+                2
+            }
+            _ => return Err(SYNTAX),
+        };
+    }
+    Ok(fields)
+}
+
+fn bitfield(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let fields = parse_fields(args)?;
+    run_fields(step, args[1], fields)
+}
+
+fn bitfield_ro(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let fields = parse_fields(args)?;
+    if fields.iter().any(|(field, ..)| !matches!(field, Field::Get)) {
+        return Err(Fail::new("ERR BITFIELD_RO only supports the GET subcommand"));
+    }
+    run_fields(step, args[1], fields)
+}
+
+fn run_fields(step: &mut Step<'_, '_>, key: &[u8], fields: Fields) -> Done {
+    let mut value = string(step.db, key)?.unwrap_or_default().to_vec();
+    let mut is_changed = false;
+    // What is written makes room first, also where it then does not fit.
+    let ends = fields.iter().filter(|(field, ..)| !matches!(field, Field::Get));
+    let length = ends.map(|(_, width, offset, _)| (offset + width.bits as usize).div_ceil(8)).max();
+    if let Some(length) = length {
+        value.resize(value.len().max(length), 0);
+    }
+    step.out.array(fields.len());
+    for (field, width, offset, overflow) in fields {
+        let before = width.get(&value, offset);
+        let (fitted, answer) = match field {
+            Field::Get => (None, Some(before)),
+            Field::Set(number) => {
+                // Where there is no sign a number counts as it is in 64 bits.
+                let number = if width.is_signed { i128::from(number) } else { i128::from(number as u64) };
+                let fitted = width.fit(number, overflow);
+                (fitted, fitted.map(|_| before))
+            }
+            Field::Add(delta) => {
+                let fitted = width.fit(i128::from(before) + i128::from(delta), overflow);
+                (fitted, fitted)
+            }
+        };
+        if let Some(number) = fitted {
+            width.set(&mut value, offset, number);
+            is_changed = true;
+        }
+        match answer {
+            Some(number) => step.out.int(number),
+            None => step.out.null(),
+        }
+    }
+    if is_changed || length.is_some() {
+        put(step, key, &value)?;
+    }
+    Ok(())
+}

@@ -2,10 +2,12 @@
 
 pub(super) mod args;
 mod bits;
+mod combine;
 mod hashes;
 pub(super) mod keys;
 mod lists;
 mod pubsub;
+mod ranges;
 mod scan;
 mod server;
 mod session;

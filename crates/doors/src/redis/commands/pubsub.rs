@@ -1,14 +1,192 @@
 //! Channels, which are live topics.
 
-use super::Command;
-use crate::redis::connection::Session;
+use std::collections::BTreeMap;
 
-pub(super) const COMMANDS: &[Command] = &[];
+use broker::{Attempt, Origin, now_ms};
+use engine::{Acks, BatchBuilder, PartitionId};
+use futures_util::FutureExt;
+use net::service::{Reply, once};
+
+use super::args::{is, matches};
+use super::session::{now, written};
+use super::{Command, own};
+use crate::redis::channels::{Heard, Listener, Subscribed};
+use crate::redis::codec::Answer;
+use crate::redis::connection::{Door, Later, Session};
+use crate::redis::errors::{Done, Fail};
+use crate::redis::names::topic_of;
+use crate::redis::writer::Writer;
+
+pub(super) const COMMANDS: &[Command] = &[
+    own("PUBLISH", 3, publish, ("2.0.0", "Publishes to a channel, which is a live topic")),
+    own("SUBSCRIBE", -2, subscribe, ("2.0.0", "Listens to channels")),
+    own("UNSUBSCRIBE", -1, unsubscribe, ("2.0.0", "Listens no longer to channels")),
+    own("PSUBSCRIBE", -2, psubscribe, ("2.0.0", "Listens to all channels of patterns")),
+    own("PUNSUBSCRIBE", -1, punsubscribe, ("2.0.0", "Listens no longer to patterns")),
+    own("PUBSUB", -2, pubsub, ("2.8.0", "Who listens to what")),
+];
+
+/// Channels and patterns of one connection.
+const SUBSCRIBED_MAX: usize = 65_536;
 
 impl Session {
     pub(in crate::redis) fn is_subscribed(&self) -> bool {
-        false
+        self.subscribed.count() > 0
     }
 
-    pub(in crate::redis) fn unsubscribe_all(&mut self) {}
+    pub(in crate::redis) fn unsubscribe_all(&mut self) {
+        self.subscribed = Subscribed::default();
+        self.tell_subscribed();
+    }
+
+    fn tell_subscribed(&self) {
+        let (channels, patterns) = (self.subscribed.channels.len(), self.subscribed.patterns.len());
+        self.tell(|about| (about.channels, about.patterns) = (channels, patterns));
+    }
+}
+
+fn publish(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    match try_publish(door, session, args[1], args[2]) {
+        Ok(None) => Reply::Now(Answer::Fixed(b":0\r\n")),
+        // Who listens hears it at once, or when it lasts: nobody waits for that here.
+        Ok(Some(Attempt::Done(published))) => receivers(published.receivers),
+        Ok(Some(Attempt::Commits(committing))) => receivers(committing.published().receivers),
+        Ok(Some(Attempt::Waits(waiting))) => {
+            let (broker, mut writer) = (door.broker.clone(), session.writer());
+            let wait = async move {
+                match waiting.finish(&broker, &mut broker::Wakes::default()).await {
+                    Ok(published) => writer.int(i64::from(published.receivers)),
+                    Err(error) => writer.error(&error.into()),
+                }
+                Answer::Written(writer.bytes)
+            };
+            Reply::Alone(once(wait.boxed_local()))
+        }
+        Err(fail) => session.fail(&fail),
+    }
+}
+
+fn receivers(count: u32) -> Reply<Answer, Later> {
+    let mut writer = Writer::new(false);
+    writer.int(i64::from(count));
+    now(writer)
+}
+
+fn try_publish(door: &Door, session: &mut Session, channel: &[u8], message: &[u8]) -> Done<Option<Attempt>> {
+    let topic = topic_of(channel)?;
+    if !door.broker.is_listened_to(&topic) {
+        return Ok(None);
+    }
+    door.channels.make(&door.broker, &topic)?;
+    let mut builder = BatchBuilder::new();
+    builder.push(now_ms() as i64, None, Some(message), &[])?;
+    let batch = builder.finish().expect("invariant: it has a record");
+    let partition = Some(PartitionId::from(0u32));
+    Ok(Some(door.broker.try_publish(topic.as_str(), partition, Acks::Accepted, batch, &mut session.wakes)?))
+}
+
+fn subscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    listen(door, session, args, "subscribe", Heard::Channel, |subscribed| &mut subscribed.channels)
+}
+
+fn psubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    listen(door, session, args, "psubscribe", Heard::Pattern, |subscribed| &mut subscribed.patterns)
+}
+
+type Listeners = BTreeMap<Vec<u8>, Listener>;
+
+fn listen(
+    door: &Door,
+    session: &mut Session,
+    args: &[&[u8]],
+    word: &str,
+    heard: fn(Vec<u8>) -> Heard,
+    listeners: fn(&mut Subscribed) -> &mut Listeners,
+) -> Reply<Answer, Later> {
+    let mut writer = session.writer();
+    let origin = Origin { connection: session.peer.id, thread: Some(session.peer.shard) };
+    for name in &args[1..] {
+        if !listeners(&mut session.subscribed).contains_key(*name) {
+            if session.subscribed.count() == SUBSCRIBED_MAX {
+                writer.error(&Fail::new(format!("ERR a connection listens to at most {SUBSCRIBED_MAX} channels")));
+                continue;
+            }
+            match door.channels.listen(&door.broker, &session.client, origin, heard(name.to_vec())) {
+                Ok(listener) => drop(listeners(&mut session.subscribed).insert(name.to_vec(), listener)),
+                Err(error) => {
+                    writer.error(&error.into());
+                    continue;
+                }
+            }
+        }
+        write_change(&mut writer, word, Some(name), session.subscribed.count());
+    }
+    session.tell_subscribed();
+    now(writer)
+}
+
+fn write_change(writer: &mut Writer, word: &str, name: Option<&[u8]>, count: usize) {
+    writer.push(3);
+    writer.bulk(word.as_bytes());
+    writer.maybe(name);
+    writer.len(count);
+}
+
+fn unsubscribe(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    stop(session, args, "unsubscribe", |subscribed| &mut subscribed.channels)
+}
+
+fn punsubscribe(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    stop(session, args, "punsubscribe", |subscribed| &mut subscribed.patterns)
+}
+
+fn stop(
+    session: &mut Session,
+    args: &[&[u8]],
+    word: &str,
+    listeners: fn(&mut Subscribed) -> &mut Listeners,
+) -> Reply<Answer, Later> {
+    let mut writer = session.writer();
+    let names: Vec<Vec<u8>> = match args {
+        [_] => listeners(&mut session.subscribed).keys().cloned().collect(),
+        args => args[1..].iter().map(|name| name.to_vec()).collect(),
+    };
+    if names.is_empty() {
+        write_change(&mut writer, word, None, session.subscribed.count());
+    }
+    for name in names {
+        listeners(&mut session.subscribed).remove(&name);
+        write_change(&mut writer, word, Some(&name), session.subscribed.count());
+    }
+    session.tell_subscribed();
+    now(writer)
+}
+
+fn pubsub(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    written(session, |writer| {
+        match &args[1..] {
+            [word, pattern @ ..] if is(word, "CHANNELS") && pattern.len() < 2 => {
+                let mut channels = door.channels.channels();
+                channels.retain(|(channel, _)| pattern.iter().all(|pattern| matches(pattern, channel)));
+                writer.array(channels.len());
+                channels.iter().for_each(|(channel, _)| writer.bulk(channel));
+            }
+            [word, channels @ ..] if is(word, "NUMSUB") => {
+                writer.map(channels.len());
+                for channel in channels {
+                    writer.bulk(channel);
+                    writer.len(door.channels.listeners(channel));
+                }
+            }
+            [word] if is(word, "NUMPAT") => writer.len(door.channels.patterns()),
+            [word, ..] => {
+                let word = word.escape_ascii();
+                let text =
+                    format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try PUBSUB HELP.");
+                return Err(Fail::new(text));
+            }
+            [] => {}
+        }
+        Ok(())
+    })
 }

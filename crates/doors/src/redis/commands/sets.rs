@@ -1,5 +1,282 @@
-//! TODO
+//! Sets: members without an order.
 
-use super::Command;
+use engine::cache::structures::{Set, Structure};
 
-pub(super) const COMMANDS: &[Command] = &[];
+use super::args::{is, parse_from, parse_int};
+use super::keys::store;
+use super::{Command, EACH, Keys, ONE, Step, TWO, bytes_in, change, part, random, read, write};
+use crate::redis::errors::{Done, Fail, SYNTAX};
+
+pub(super) const COMMANDS: &[Command] = &[
+    write("SADD", -3, ONE, sadd, ("1.0.0", "Adds members to a set")),
+    write("SREM", -3, ONE, srem, ("1.0.0", "Removes members of a set")),
+    read("SISMEMBER", 3, ONE, sismember, ("1.0.0", "Whether a set has a member")),
+    read("SMISMEMBER", -3, ONE, smismember, ("6.2.0", "Which of these members a set has")),
+    read("SMEMBERS", 2, ONE, smembers, ("1.0.0", "All members of a set")),
+    read("SCARD", 2, ONE, scard, ("1.0.0", "How many members a set has")),
+    write("SPOP", -2, ONE, spop, ("1.0.0", "Takes any members out of a set")),
+    read("SRANDMEMBER", -2, ONE, srandmember, ("1.0.0", "Any members of a set")),
+    write("SMOVE", 4, TWO, smove, ("1.0.0", "Moves a member to another set")),
+    read("SINTER", -2, EACH, sinter, ("1.0.0", "The members that all sets have")),
+    read("SUNION", -2, EACH, sunion, ("1.0.0", "The members that any set has")),
+    read("SDIFF", -2, EACH, sdiff, ("1.0.0", "The members that only the first set has")),
+    write("SINTERSTORE", -3, EACH, sinterstore, ("1.0.0", "Keeps the members that all sets have")),
+    write("SUNIONSTORE", -3, EACH, sunionstore, ("1.0.0", "Keeps the members that any set has")),
+    write("SDIFFSTORE", -3, EACH, sdiffstore, ("1.0.0", "Keeps the members that only the first set has")),
+    read(
+        "SINTERCARD",
+        -3,
+        Keys::Counted { at: 1, is_first_too: false },
+        sintercard,
+        ("7.0.0", "How many members all sets have"),
+    ),
+];
+
+/// Members or fields that are answered at random, where one may come more than once.
+const RANDOM_MAX: u64 = 1 << 20;
+
+fn sadd(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let members = &args[2..];
+    let new = change::<Set, _>(step.db, args[1], (members.len(), bytes_in(members)), |set| {
+        let new = members.iter().filter(|member| set.add(member)).count();
+        (new > 0, new)
+    })?;
+    step.out.len(new);
+    Ok(())
+}
+
+fn srem(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let gone = change::<Set, _>(step.db, args[1], (0, 0), |set| {
+        let gone = args[2..].iter().filter(|member| set.remove(member)).count();
+        (gone > 0, gone)
+    })?;
+    step.out.len(gone);
+    Ok(())
+}
+
+fn sismember(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let is_there = part::<Set>(step.db, args[1])?.is_some_and(|set| set.contains(args[2]));
+    step.out.flag(is_there);
+    Ok(())
+}
+
+fn smismember(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let set = part::<Set>(step.db, args[1])?;
+    step.out.array(args.len() - 2);
+    args[2..].iter().for_each(|member| step.out.flag(set.is_some_and(|set| set.contains(member))));
+    Ok(())
+}
+
+fn smembers(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let set = part::<Set>(step.db, args[1])?;
+    step.out.set(set.map_or(0, Set::len));
+    set.iter().flat_map(|set| set.iter()).for_each(|member| step.out.bulk(member));
+    Ok(())
+}
+
+fn scard(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let length = part::<Set>(step.db, args[1])?.map_or(0, Set::len);
+    step.out.len(length);
+    Ok(())
+}
+
+/// Places that were picked at random.
+pub(super) enum Pick {
+    /// One, if there is any.
+    One(Option<usize>),
+    Some(Vec<usize>),
+}
+
+/// One place where nothing is said; so many different ones; or as many with a minus, where one may come more than once.
+pub(super) fn pick(length: usize, count: Option<i64>) -> Done<Pick> {
+    let any = || (random() % length.max(1) as u64) as usize;
+    let Some(count) = count else {
+        return Ok(Pick::One((length > 0).then(any)));
+    };
+    if length == 0 {
+        return Ok(Pick::Some(Vec::new()));
+    }
+    if count < 0 {
+        let count = count.unsigned_abs();
+        if count > RANDOM_MAX {
+            return Err(Fail::new(format!("ERR value is out of range, at most {RANDOM_MAX} are answered at random")));
+        }
+        return Ok(Pick::Some((0..count).map(|_| any()).collect()));
+    }
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut places: Vec<usize> = (0..length).collect();
+    if count < length {
+        for at in 0..count {
+            let other = at + (random() % (length - at) as u64) as usize;
+            places.swap(at, other);
+        }
+        places.truncate(count);
+    }
+    Ok(Pick::Some(places))
+}
+
+fn spop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let wrong = "ERR value is out of range, must be positive";
+    let count = match args[2..] {
+        [] => None,
+        [count] => Some(parse_from(count, 0, wrong)?),
+        _ => return Err(SYNTAX),
+    };
+    let length = part::<Set>(step.db, args[1])?.map_or(0, Set::len);
+    let picked = pick(length, count)?;
+    let places = match &picked {
+        Pick::One(place) => place.iter().copied().collect(),
+        Pick::Some(places) => places.clone(),
+    };
+    let members = change::<Set, _>(step.db, args[1], (0, 0), |set| {
+        let members: Vec<Vec<u8>> = places.iter().filter_map(|place| set.at(*place)).map(<[u8]>::to_vec).collect();
+        let gone = members.iter().filter(|member| set.remove(member)).count();
+        (gone > 0, members)
+    })?;
+    match picked {
+        Pick::One(_) => step.out.maybe(members.first().map(|member| &**member)),
+        Pick::Some(_) => {
+            step.out.set(members.len());
+            members.iter().for_each(|member| step.out.bulk(member));
+        }
+    }
+    Ok(())
+}
+
+fn srandmember(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let count = match args[2..] {
+        [] => None,
+        [count] => Some(parse_int(count)?),
+        _ => return Err(SYNTAX),
+    };
+    let set = part::<Set>(step.db, args[1])?;
+    match pick(set.map_or(0, Set::len), count)? {
+        Pick::One(place) => step.out.maybe(place.and_then(|place| set?.at(place))),
+        Pick::Some(places) => {
+            step.out.array(places.len());
+            places.iter().filter_map(|place| set?.at(*place)).for_each(|member| step.out.bulk(member));
+        }
+    }
+    Ok(())
+}
+
+fn smove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let (from, to, member) = (args[1], args[2], args[3]);
+    let is_there = match part::<Set>(step.db, from)? {
+        Some(set) => set.contains(member),
+        None => {
+            step.out.flag(false);
+            return Ok(());
+        }
+    };
+    super::check_kind(step.db, to, engine::cache::structures::Kind::Set)?;
+    if is_there && from != to {
+        step.db.reserve(to, member.len() as u64 + 256)?;
+        change::<Set, _>(step.db, from, (0, 0), |set| (set.remove(member), ()))?;
+        change::<Set, _>(step.db, to, (1, member.len()), |set| {
+            let is_new = set.add(member);
+            (is_new, ())
+        })?;
+    }
+    step.out.flag(is_there);
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Combine {
+    Inter,
+    Union,
+    Diff,
+}
+
+fn combined(step: &mut Step<'_, '_>, keys: &[&[u8]], how: Combine) -> Done<Set> {
+    // All of them are looked at, so that what is no set is refused wherever it is.
+    let mut sets = Vec::with_capacity(keys.len());
+    for key in keys {
+        let members = part::<Set>(step.db, key)?.cloned();
+        sets.push(members.unwrap_or_default());
+    }
+    let mut sets = sets.into_iter();
+    let mut result = sets.next().unwrap_or_default();
+    for other in sets {
+        match how {
+            Combine::Union => other.iter().for_each(|member| {
+                result.add(member);
+            }),
+            Combine::Diff => other.iter().for_each(|member| {
+                result.remove(member);
+            }),
+            Combine::Inter => {
+                let (few, many) = if result.len() < other.len() { (&result, &other) } else { (&other, &result) };
+                let mut both = Set::default();
+                for member in few.iter().filter(|member| many.contains(member)) {
+                    both.add(member);
+                }
+                result = both;
+            }
+        }
+    }
+    Ok(result)
+}
+
+fn answer(step: &mut Step<'_, '_>, keys: &[&[u8]], how: Combine) -> Done {
+    let set = combined(step, keys, how)?;
+    step.out.set(set.len());
+    set.iter().for_each(|member| step.out.bulk(member));
+    Ok(())
+}
+
+fn keep(step: &mut Step<'_, '_>, args: &[&[u8]], how: Combine) -> Done {
+    let set = combined(step, &args[2..], how)?;
+    let length = set.len();
+    store(step, args[1], Structure::Set(set))?;
+    step.out.len(length);
+    Ok(())
+}
+
+fn sinter(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    answer(step, &args[1..], Combine::Inter)
+}
+
+fn sunion(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    answer(step, &args[1..], Combine::Union)
+}
+
+fn sdiff(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    answer(step, &args[1..], Combine::Diff)
+}
+
+fn sinterstore(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    keep(step, args, Combine::Inter)
+}
+
+fn sunionstore(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    keep(step, args, Combine::Union)
+}
+
+fn sdiffstore(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    keep(step, args, Combine::Diff)
+}
+
+/// The keys that are counted by an argument, and what follows them.
+pub(super) fn counted<'a, 'b>(args: &'b [&'a [u8]], at: usize) -> Done<(&'b [&'a [u8]], &'b [&'a [u8]])> {
+    let count = parse_from(args[at], 1, "ERR numkeys should be greater than 0")?;
+    let rest = &args[at + 1..];
+    match usize::try_from(count).ok().and_then(|count| rest.split_at_checked(count)) {
+        Some(split) => Ok(split),
+        None => Err(Fail::new("ERR Number of keys can't be greater than number of args")),
+    }
+}
+
+fn sintercard(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let (keys, options) = counted(args, 1)?;
+    let limit = match options {
+        [] => 0,
+        [word, limit] if is(word, "LIMIT") => parse_from(limit, 0, "ERR LIMIT can't be negative")?,
+        _ => return Err(SYNTAX),
+    };
+    let length = combined(step, keys, Combine::Inter)?.len();
+    let limit = if limit == 0 { usize::MAX } else { limit as usize };
+    step.out.len(length.min(limit));
+    Ok(())
+}

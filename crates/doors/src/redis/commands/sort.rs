@@ -1,5 +1,178 @@
-//! TODO
+//! Items of a list, a set or a sorted set in another order.
 
-use super::Command;
+use std::borrow::Cow;
+use std::cmp::Ordering;
 
-pub(super) const COMMANDS: &[Command] = &[];
+use broker::LockedCache;
+use engine::cache::Value;
+use engine::cache::structures::{End, Hash, List, Part, Structure};
+
+use super::args::{after, is, parse_float, parse_int};
+use super::keys::store;
+use super::{Command, Keys, Step, read, write};
+use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
+
+pub(super) const COMMANDS: &[Command] = &[
+    write(
+        "SORT",
+        -2,
+        Keys::All,
+        sort,
+        ("1.0.0", "Sorts the items of a list, a set or a sorted set, and may keep them"),
+    ),
+    read("SORT_RO", -2, Keys::All, sort_ro, ("7.0.0", "Sorts the items of a list, a set or a sorted set")),
+];
+
+#[derive(Default)]
+struct Options<'a> {
+    by: Option<&'a [u8]>,
+    get: Vec<&'a [u8]>,
+    limit: Option<(i64, i64)>,
+    is_descending: bool,
+    is_text: bool,
+    to: Option<&'a [u8]>,
+}
+
+fn options<'a>(args: &[&'a [u8]], may_store: bool) -> Done<Options<'a>> {
+    let (mut options, mut at) = (Options::default(), 2);
+    while let Some(word) = args.get(at) {
+        match word {
+            word if is(word, "ASC") => options.is_descending = false,
+            word if is(word, "DESC") => options.is_descending = true,
+            word if is(word, "ALPHA") => options.is_text = true,
+            word if is(word, "LIMIT") && at + 2 < args.len() => {
+                options.limit = Some((parse_int(args[at + 1])?, parse_int(args[at + 2])?));
+                at += 2;
+            }
+            word if is(word, "BY") => options.by = Some(after(args, &mut at)?),
+            word if is(word, "GET") => options.get.push(after(args, &mut at)?),
+            word if is(word, "STORE") && may_store => options.to = Some(after(args, &mut at)?),
+            _ => return Err(SYNTAX),
+        }
+        at += 1;
+    }
+    Ok(options)
+}
+
+fn sort(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    run(step, args[1], &options(args, true)?)
+}
+
+fn sort_ro(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    run(step, args[1], &options(args, false)?)
+}
+
+fn run(step: &mut Step<'_, '_>, key: &[u8], options: &Options<'_>) -> Done {
+    let (items, is_set) = items(step.db, key)?;
+    // A pattern without a star is the same for all: nothing is sorted. What has no order is, where it is kept.
+    let is_unsorted = options.by.is_some_and(|by| !by.contains(&b'*'));
+    let is_text = options.is_text || is_unsorted;
+    let sorted = match is_unsorted && !(is_set && options.to.is_some()) {
+        true => items,
+        false => in_order(step.db, items, options, is_text, is_unsorted)?,
+    };
+    let length = sorted.len() as i64;
+    let (offset, count) = options.limit.unwrap_or((0, -1));
+    let start = offset.clamp(0, length);
+    let end = if count < 0 { length } else { start.saturating_add(count).min(length) };
+    let chosen = &sorted[start as usize..end as usize];
+    let mut found: Vec<Option<Vec<u8>>> = Vec::with_capacity(chosen.len() * options.get.len().max(1));
+    for item in chosen {
+        match options.get.is_empty() {
+            true => found.push(Some(item.clone())),
+            false => options.get.iter().for_each(|pattern| found.push(look_up(step.db, pattern, item))),
+        }
+    }
+    let Some(to) = options.to else {
+        step.out.array(found.len());
+        found.iter().for_each(|item| step.out.maybe(item.as_deref()));
+        return Ok(());
+    };
+    let mut list = List::default();
+    found.iter().for_each(|item| list.push(End::Back, item.as_deref().unwrap_or_default()));
+    let length = list.len();
+    store(step, to, Structure::List(list))?;
+    step.out.len(length);
+    Ok(())
+}
+
+/// All items, and whether they have no order of their own.
+fn items(db: &mut LockedCache<'_>, key: &[u8]) -> Done<(Vec<Vec<u8>>, bool)> {
+    let Some(found) = db.get(key) else {
+        return Ok((Vec::new(), false));
+    };
+    let Value::Structure(structure) = found.value else {
+        return Err(WRONG_TYPE);
+    };
+    match structure {
+        Structure::List(list) => Ok((list.range(0..list.len()).map(<[u8]>::to_vec).collect(), false)),
+        Structure::Set(set) => Ok((set.iter().map(<[u8]>::to_vec).collect(), true)),
+        Structure::Sorted(sorted) => {
+            Ok((sorted.range(0..sorted.len()).map(|(item, _)| item.to_vec()).collect(), false))
+        }
+        Structure::Hash(_) => Err(WRONG_TYPE),
+    }
+}
+
+/// What an item is sorted by.
+enum Weight {
+    Number(f64),
+    Text(Option<Vec<u8>>),
+}
+
+fn in_order(
+    db: &mut LockedCache<'_>,
+    items: Vec<Vec<u8>>,
+    options: &Options<'_>,
+    is_text: bool,
+    is_unsorted: bool,
+) -> Done<Vec<Vec<u8>>> {
+    let mut weighed = Vec::with_capacity(items.len());
+    for item in items {
+        let text = match options.by.filter(|_| !is_unsorted) {
+            Some(by) => look_up(db, by, &item).map(Cow::Owned),
+            None => Some(Cow::Borrowed(&*item)),
+        };
+        let weight = match is_text {
+            true => Weight::Text(text.map(Cow::into_owned)),
+            false => {
+                let wrong = Fail::new("ERR One or more scores can't be converted into double");
+                Weight::Number(text.map_or(Ok(0.0), |text| parse_float(&text).ok_or(wrong))?)
+            }
+        };
+        weighed.push((weight, item));
+    }
+    weighed.sort_by(|(a, one), (b, other)| {
+        let order = match (a, b) {
+            (Weight::Number(a), Weight::Number(b)) => a.total_cmp(b),
+            (Weight::Text(a), Weight::Text(b)) => a.cmp(b),
+            _ => Ordering::Equal,
+        };
+        // Where they are equal the items themselves tell, so that the order is always the same.
+        let order =
+            if options.by.is_some() && order != Ordering::Equal { order } else { order.then_with(|| one.cmp(other)) };
+        if options.is_descending { order.reverse() } else { order }
+    });
+    Ok(weighed.into_iter().map(|(_, item)| item).collect())
+}
+
+/// What a pattern leads to: the item itself, the string of a key, or a field of a hash.
+fn look_up(db: &mut LockedCache<'_>, pattern: &[u8], item: &[u8]) -> Option<Vec<u8>> {
+    if pattern == b"#" {
+        return Some(item.to_vec());
+    }
+    let star = pattern.iter().position(|byte| *byte == b'*')?;
+    let arrow = pattern.windows(2).skip(star).position(|two| two == b"->").map(|at| at + star);
+    // An arrow with nothing behind it is a part of the key.
+    let arrow = arrow.filter(|at| at + 2 < pattern.len());
+    let end = arrow.unwrap_or(pattern.len());
+    let key = [&pattern[..star], item, &pattern[star + 1..end]].concat();
+    let found = db.peek(&key)?;
+    match (arrow, found.value) {
+        (None, Value::Bytes(bytes)) => Some(bytes.to_vec()),
+        (Some(arrow), Value::Structure(structure)) => {
+            Hash::of(structure)?.get(&pattern[arrow + 2..]).map(<[u8]>::to_vec)
+        }
+        _ => None,
+    }
+}

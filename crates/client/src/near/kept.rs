@@ -1,0 +1,304 @@
+//! What is kept of a cache near its readers, and when they may have it: a state machine without a clock or a socket.
+//!
+//! It hears of a key in three ways: the watch tells what changed, gets are answered, and so are this client's own
+//! changes. They come over several connections, in any order. Two rules keep what is here right: an entry gives way to
+//! all that may be newer, and an answer is kept only where nothing was heard of its key since it was asked for
+//! ([`Mark`]). Whoever is not sure lets an entry go, which costs one more question to the broker.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::cache::{
+    Budget, Change, ChangeKind, Condition, Eviction, Expires, Found, Key, Shard, ShardSettings, WatchFrom, Watched,
+};
+use wire::caches::Value;
+
+use super::{NearSettings, NearStats};
+
+/// Changes in one answer to a watch.
+pub(super) const CHANGES_MAX: u32 = 1000;
+/// Brokers end an answer at 1 MiB of changes, of which each counts as up to a hundred bytes more: what is shorter than
+/// this was all that there was.
+const SHORT_BYTES_MAX: usize = 512 << 10;
+/// Counters of what was heard. Two keys that share one are kept a little less, never wrongly.
+const MARKS: usize = 4096;
+/// An entry takes this part of all bytes at most, so that none empties the rest.
+const ENTRY_PART: u64 = 8;
+/// The part of all bytes that is taken at once.
+const BLOCK_PART: u64 = 16;
+const BLOCK_BYTES_MAX: u64 = 64 << 10;
+/// Entries that are removed at once when their time has come.
+const EXPIRE_MAX: usize = 256;
+/// In front of each value: whether there is one (u8), and its version (u64).
+const HEADER_BYTES: usize = 9;
+/// The version of a key that was not there when it was asked for: no change is known to be newer than that.
+const NO_VERSION: u64 = 0;
+
+/// The time, as far as anybody has to know it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    pub at: Instant,
+    /// Ms since 1970.
+    pub ms: u64,
+}
+
+/// What had been heard of a key, and of some others, by some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark(u64);
+
+/// What there is for a key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Hit(Option<Value>),
+    /// The broker is to be asked, and the answer to be kept under this mark.
+    Miss(Mark),
+    /// The broker is to be asked: nothing of this key may be used now.
+    Past,
+}
+
+/// What is known of a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum News<'a> {
+    Value {
+        value: &'a [u8],
+        expires_ms: Option<u64>,
+    },
+    Gone,
+    /// Something else is there, whatever it is.
+    Unseen,
+}
+
+/// What an entry was when it was last heard of.
+struct Known {
+    version: u64,
+    is_there: bool,
+}
+
+pub(super) struct Kept {
+    shard: Shard,
+    hasher: foldhash::quality::RandomState,
+    prefix: Bytes,
+    entry_bytes_max: u64,
+    stale_max: Duration,
+    /// What was heard so far, by hash.
+    marks: Box<[u64]>,
+    /// All that had changed by then is known here; not while the watch is cut.
+    known_at: Option<Instant>,
+    stats: NearStats,
+}
+
+impl Kept {
+    pub(super) fn new(settings: &NearSettings) -> Self {
+        let shard = ShardSettings {
+            eviction: Eviction::S3Fifo,
+            budget: Arc::new(Budget::new(settings.bytes_max, None)),
+            block: (settings.bytes_max / BLOCK_PART).clamp(1, BLOCK_BYTES_MAX),
+            version: 0,
+        };
+        Self {
+            shard: Shard::new(shard),
+            hasher: foldhash::quality::RandomState::default(),
+            prefix: settings.prefix.clone(),
+            entry_bytes_max: settings.bytes_max / ENTRY_PART,
+            stale_max: settings.stale_max,
+            marks: vec![0; MARKS].into(),
+            known_at: None,
+            stats: NearStats::default(),
+        }
+    }
+
+    pub(super) fn look(&mut self, key: &[u8], now: Now) -> Look {
+        if !key.starts_with(&self.prefix) {
+            return Look::Past;
+        }
+        if !self.is_live(now.at) {
+            self.stats.bypassed += 1;
+            return Look::Past;
+        }
+        let key = key_of(&self.hasher, key);
+        match self.shard.get(key, || now.ms) {
+            Some(found) => {
+                self.stats.hits += 1;
+                Look::Hit(value_of(found))
+            }
+            None => {
+                self.stats.misses += 1;
+                Look::Miss(Mark(*self.mark(key)))
+            }
+        }
+    }
+
+    /// A get that waits for the answer to another.
+    pub(super) fn joined(&mut self) {
+        self.stats.joined += 1;
+    }
+
+    /// The broker's answer to a get, with the mark of its miss, if it was one.
+    pub(super) fn answered(&mut self, key: &[u8], mark: Option<Mark>, answer: Option<&Value>, now: Now) {
+        let key = key_of(&self.hasher, key);
+        let is_latest = mark == Some(Mark(*self.mark(key)));
+        // What others were answered that asked at the same time may be older.
+        *self.mark(key) += 1;
+        match (self.known(key, now), answer) {
+            (Some(known), Some(value)) if known.version >= value.version => {}
+            (Some(known), None) if !known.is_there => {}
+            (Some(_), _) => self.let_go(key, now),
+            (None, Some(Value { value, version, expires_ms })) if is_latest => {
+                self.keep(key, *version, News::Value { value, expires_ms: *expires_ms }, now);
+            }
+            (None, None) if is_latest => self.keep(key, NO_VERSION, News::Gone, now),
+            (None, _) => {}
+        }
+    }
+
+    /// A key has come to this version at least.
+    pub(super) fn learn(&mut self, key: &[u8], version: u64, news: News<'_>, now: Now) {
+        let key = key_of(&self.hasher, key);
+        *self.mark(key) += 1;
+        match self.known(key, now) {
+            Some(known) if known.version == NO_VERSION => self.let_go(key, now),
+            Some(known) if known.version < version => {
+                self.stats.invalidations += 1;
+                self.keep(key, version, news, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Nobody knows what is there for a key now.
+    pub(super) fn forget(&mut self, key: &[u8], now: Now) {
+        let key = key_of(&self.hasher, key);
+        *self.mark(key) += 1;
+        self.let_go(key, now);
+    }
+
+    /// The same of all keys.
+    pub(super) fn clear(&mut self) {
+        self.stats.invalidations += self.shard.stats().entries;
+        self.shard.flush();
+        self.marks.iter_mut().for_each(|mark| *mark += 1);
+    }
+
+    /// What the watch answered to a question from this time and place. Where it is to go on: at the beginning there is
+    /// nothing here that has to be told, so it goes on with what changes.
+    pub(super) fn told(&mut self, asked_at: Instant, from: WatchFrom, watched: &Watched, now: Now) -> WatchFrom {
+        let is_new = watched.is_reset || !matches!(from, WatchFrom::Changes { .. });
+        if is_new {
+            self.stats.resets += u64::from(watched.is_reset);
+            self.clear();
+        } else {
+            watched.changes.iter().for_each(|change| self.change(change, now));
+        }
+        if is_new || is_short(&watched.changes) {
+            self.known_at = Some(asked_at);
+        }
+        self.shard.expire(now.ms, EXPIRE_MAX);
+        match watched.next {
+            WatchFrom::Scan { position, .. } | WatchFrom::Changes { position } => WatchFrom::Changes { position },
+            WatchFrom::Snapshot => WatchFrom::Snapshot,
+        }
+    }
+
+    /// The watch does not tell anything. What is kept is right again if it goes on from where it was.
+    pub(super) fn cut(&mut self) {
+        self.known_at = None;
+    }
+
+    pub(super) fn stats(&self, at: Instant) -> NearStats {
+        let shard = self.shard.stats();
+        NearStats {
+            evictions: shard.evicted,
+            entries: shard.entries,
+            bytes: shard.bytes,
+            is_live: self.is_live(at),
+            ..self.stats
+        }
+    }
+
+    /// Whether what is kept may be used.
+    pub(super) fn is_live(&self, at: Instant) -> bool {
+        self.known_at.is_some_and(|known_at| at.saturating_duration_since(known_at) <= self.stale_max)
+    }
+
+    fn change(&mut self, change: &Change, now: Now) {
+        let news = match &change.kind {
+            ChangeKind::Put(value) => News::Value { value, expires_ms: change.expires_ms },
+            ChangeKind::Deleted => News::Gone,
+            ChangeKind::Changed(_) => News::Unseen,
+            // These have no version to compare.
+            ChangeKind::Expired | ChangeKind::Evicted => return self.forget(&change.key, now),
+            ChangeKind::Flushed => return self.clear(),
+        };
+        self.learn(&change.key, change.version, news, now);
+    }
+
+    fn mark(&mut self, key: Key<'_>) -> &mut u64 {
+        &mut self.marks[key.hash as usize % MARKS]
+    }
+
+    fn known(&mut self, key: Key<'_>, now: Now) -> Option<Known> {
+        let (is_there, version, _) = parts(self.shard.peek(key, || now.ms)?)?;
+        Some(Known { version, is_there })
+    }
+
+    fn keep(&mut self, key: Key<'_>, version: u64, news: News<'_>, now: Now) {
+        let (is_there, value, expires) = match news {
+            News::Value { value, expires_ms } => (true, value, expires_ms.map_or(Expires::Never, Expires::At)),
+            News::Gone => (false, &[][..], Expires::Never),
+            News::Unseen => return self.remove(key, now),
+        };
+        let bytes = HEADER_BYTES + value.len();
+        if (key.bytes.len() + bytes) as u64 > self.entry_bytes_max {
+            return self.remove(key, now);
+        }
+        let mut block = Vec::with_capacity(bytes);
+        block.push(u8::from(is_there));
+        block.extend_from_slice(&version.to_le_bytes());
+        block.extend_from_slice(value);
+        if self.shard.put(key, &block, expires, Condition::Always, || now.ms).is_err() {
+            self.remove(key, now);
+        }
+    }
+
+    fn let_go(&mut self, key: Key<'_>, now: Now) {
+        if self.known(key, now).is_some() {
+            self.stats.invalidations += 1;
+            self.remove(key, now);
+        }
+    }
+
+    fn remove(&mut self, key: Key<'_>, now: Now) {
+        self.shard.delete(key, Condition::Always, || now.ms);
+    }
+}
+
+fn key_of<'a>(hasher: &foldhash::quality::RandomState, bytes: &'a [u8]) -> Key<'a> {
+    Key { hash: hasher.hash_one(bytes), bytes }
+}
+
+/// Whether there is a value, its version, and the value.
+fn parts(found: Found<'_>) -> Option<(bool, u64, &[u8])> {
+    let (is_there, rest) = found.value.bytes().ok()?.split_first()?;
+    let (version, value) = rest.split_first_chunk()?;
+    Some((*is_there != 0, u64::from_le_bytes(*version), value))
+}
+
+fn value_of(found: Found<'_>) -> Option<Value> {
+    let (is_there, version, value) = parts(found)?;
+    is_there.then(|| Value { value: Bytes::copy_from_slice(value), version, expires_ms: found.expires_ms })
+}
+
+/// Whether an answer has room left, so that nothing had changed beside it.
+fn is_short(changes: &[Change]) -> bool {
+    let bytes_of = |change: &Change| match &change.kind {
+        ChangeKind::Put(value) => change.key.len() + value.len(),
+        _ => change.key.len(),
+    };
+    changes.len() < CHANGES_MAX as usize && changes.iter().map(bytes_of).sum::<usize>() < SHORT_BYTES_MAX
+}
+
+#[cfg(test)]
+#[path = "kept_tests.rs"]
+mod tests;

@@ -1,0 +1,263 @@
+//! Channels: what is published to one comes from a live topic, and goes to whoever subscribed to it at any door.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use broker::metrics::Exposition;
+use broker::{Broker, Origin, Subscribe, Subscription, SubscriptionHandle};
+use engine::{Delivery, Error, ErrorKind, Overflow, Pattern, Result, Rule, Start, TopicName};
+use net::Outbox;
+use parking_lot::Mutex;
+
+use super::clients::Client;
+use super::commands::args::matches;
+use super::names::{name_of, topic_of};
+use super::writer::Writer;
+
+/// Messages that wait for a subscriber who reads slowly. It is disconnected then, as in Redis.
+const QUEUE_BATCHES_MAX: usize = 16_384;
+
+/// Who listens, over all connections of this door.
+#[derive(Default)]
+pub(super) struct Channels {
+    state: Mutex<State>,
+    /// Connections that were closed because they did not read what they subscribed to.
+    slow: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    channels: BTreeMap<Vec<u8>, usize>,
+    patterns: HashMap<Vec<u8>, usize>,
+    /// Topics that are there for channels only: they go when nobody listens to them.
+    made: BTreeSet<TopicName>,
+}
+
+/// What one connection subscribed to. Dropping it ends all of it.
+#[derive(Default)]
+pub(super) struct Subscribed {
+    pub(super) channels: BTreeMap<Vec<u8>, Listener>,
+    pub(super) patterns: BTreeMap<Vec<u8>, Listener>,
+}
+
+pub(super) struct Listener {
+    handle: SubscriptionHandle,
+    /// Nothing more is written to the connection.
+    is_over: Arc<AtomicBool>,
+}
+
+/// What somebody listens to.
+#[derive(Clone)]
+pub(super) enum Heard {
+    Channel(Vec<u8>),
+    Pattern(Vec<u8>),
+}
+
+impl Subscribed {
+    pub(super) fn count(&self) -> usize {
+        self.channels.len() + self.patterns.len()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        self.handle.end(Error::new(ErrorKind::NotFound, "unsubscribed"));
+    }
+}
+
+impl Channels {
+    /// Begins to hear. What comes is written to the connection once its answer is.
+    pub(super) fn listen(
+        self: &Arc<Self>,
+        broker: &Arc<Broker>,
+        client: &Arc<Client>,
+        origin: Origin,
+        heard: Heard,
+    ) -> Result<Listener> {
+        let pattern = match &heard {
+            Heard::Channel(channel) => {
+                let topic = topic_of(channel)?;
+                self.make(broker, &topic)?;
+                Pattern::Topic(topic)
+            }
+            Heard::Pattern(glob) => {
+                let (text, glob) = (String::from_utf8_lossy(glob).into_owned(), glob.clone());
+                let takes = move |topic: &TopicName| matches(&glob, &name_of(topic.as_str()));
+                Pattern::Rule(Rule::new(&text, "redis", takes))
+            }
+        };
+        let subscription = broker.subscribe(Subscribe {
+            pattern,
+            partition: None,
+            start: Start::Live,
+            overflow: Overflow::DisconnectSlow,
+            queue_batches: Some(QUEUE_BATCHES_MAX),
+            group: None,
+            credit: u64::MAX,
+            origin,
+            direct: None,
+        })?;
+        let listener = Listener { handle: subscription.handle(), is_over: Arc::default() };
+        self.count(&heard, true);
+        let (lane, is_over) = (subscription.lane, listener.is_over.clone());
+        let drain = self.clone().drain(broker.clone(), subscription, client.clone(), heard, is_over);
+        let broker = broker.clone();
+        // Begun by a task of this thread, it writes nothing before the answer is written that it belongs to.
+        tokio::spawn(async move {
+            if let Err(error) = broker.run_on_lane(lane, drain).await {
+                tracing::debug!(%error, "a channel is not listened to");
+            }
+        });
+        Ok(listener)
+    }
+
+    /// Makes the topic of a channel, if there is none.
+    pub(super) fn make(&self, broker: &Broker, topic: &TopicName) -> Result<()> {
+        if broker.open_live_topic(topic)? {
+            self.state.lock().made.insert(topic.clone());
+        }
+        Ok(())
+    }
+
+    fn count(&self, heard: &Heard, is_more: bool) {
+        let mut state = self.state.lock();
+        let (count, is_none) = match heard {
+            Heard::Channel(channel) => {
+                let count = state.channels.entry(channel.clone()).or_default();
+                *count = if is_more { *count + 1 } else { *count - 1 };
+                (channel, *count == 0)
+            }
+            Heard::Pattern(pattern) => {
+                let count = state.patterns.entry(pattern.clone()).or_default();
+                *count = if is_more { *count + 1 } else { *count - 1 };
+                (pattern, *count == 0)
+            }
+        };
+        if is_none {
+            match heard {
+                Heard::Channel(_) => drop(state.channels.remove(count)),
+                Heard::Pattern(_) => drop(state.patterns.remove(count)),
+            }
+        }
+    }
+
+    /// Topics go that were made for channels, once nobody is left who listens.
+    fn tidy(&self, broker: &Broker, heard: &Heard) {
+        let mut state = self.state.lock();
+        match heard {
+            Heard::Channel(channel) => {
+                if let Ok(topic) = topic_of(channel)
+                    && state.made.contains(&topic)
+                    && broker.close_live_topic(&topic)
+                {
+                    state.made.remove(&topic);
+                }
+            }
+            Heard::Pattern(_) => state.made.retain(|topic| !broker.close_live_topic(topic)),
+        }
+    }
+
+    async fn drain(
+        self: Arc<Self>,
+        broker: Arc<Broker>,
+        mut subscription: Subscription,
+        client: Arc<Client>,
+        heard: Heard,
+        is_over: Arc<AtomicBool>,
+    ) {
+        let (handle, outbox) = (subscription.handle(), client.outbox.clone());
+        let mut deliveries = Vec::new();
+        loop {
+            outbox.room().await;
+            match subscription.next(&mut deliveries).await {
+                Ok(()) => {
+                    let mut writer = Writer::new(client.about.lock().is_resp3);
+                    for delivery in deliveries.drain(..) {
+                        write_delivery(&mut writer, delivery, &heard, &|source| handle.source(source).0);
+                    }
+                    if is_over.load(Ordering::Acquire) || !push(&outbox, writer) {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    if error.kind == ErrorKind::SlowSubscriber {
+                        tracing::info!(
+                            client = client.address,
+                            "closed a connection that reads its channels too slowly"
+                        );
+                        self.slow.fetch_add(1, Ordering::Relaxed);
+                        outbox.close();
+                    }
+                    break;
+                }
+            }
+        }
+        drop(subscription);
+        self.count(&heard, false);
+        self.tidy(&broker, &heard);
+    }
+
+    /// Channels that somebody listens to, and how many do.
+    pub(super) fn channels(&self) -> Vec<(Vec<u8>, usize)> {
+        self.state.lock().channels.iter().map(|(channel, count)| (channel.clone(), *count)).collect()
+    }
+
+    pub(super) fn listeners(&self, channel: &[u8]) -> usize {
+        self.state.lock().channels.get(channel).copied().unwrap_or_default()
+    }
+
+    pub(super) fn patterns(&self) -> usize {
+        self.state.lock().patterns.len()
+    }
+
+    pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let (channels, patterns) = (self.state.lock().channels.len(), self.patterns());
+        out.gauge("thalweg_redis_channels", "Channels that Redis's clients listen to", channels as u64)?;
+        out.gauge("thalweg_redis_patterns", "Patterns of channels that Redis's clients listen to", patterns as u64)?;
+        let slow = self.slow.load(Ordering::Relaxed);
+        out.counter("thalweg_redis_slow_subscribers", "Connections that did not read their channels", slow)
+    }
+}
+
+fn push(outbox: &Outbox, writer: Writer) -> bool {
+    let is_there = outbox.push([writer.bytes.into()]);
+    outbox.flush();
+    is_there
+}
+
+fn write_delivery(
+    writer: &mut Writer,
+    delivery: Delivery,
+    heard: &Heard,
+    topic_of: &dyn Fn(engine::SourceId) -> TopicName,
+) {
+    // What is missing is not told: who listens hears only what comes.
+    let Delivery::Batch { source, batch } = delivery else {
+        return;
+    };
+    let Ok(records) = batch.records() else {
+        tracing::warn!("a batch that can not be read is not told to a channel");
+        return;
+    };
+    let name = match heard {
+        Heard::Channel(channel) => channel.clone(),
+        Heard::Pattern(_) => name_of(topic_of(source).as_str()),
+    };
+    for record in records.iter().flatten() {
+        match heard {
+            Heard::Channel(_) => {
+                writer.push(3);
+                writer.bulk(b"message");
+            }
+            Heard::Pattern(pattern) => {
+                writer.push(4);
+                writer.bulk(b"pmessage");
+                writer.bulk(pattern);
+            }
+        }
+        writer.bulk(&name);
+        writer.bulk(record.value.unwrap_or_default());
+    }
+}

@@ -1,0 +1,80 @@
+//! Channels and streams of any name as topics, whose names have fewer letters.
+
+use engine::limits::TOPIC_NAME_BYTES_MAX;
+use engine::{Result, TopicName};
+
+/// The topic of a name. Letters, digits, `-`, `_` and dots between them stay; another byte becomes `_xHH_`, and so does an
+/// underscore where it begins the name, or what would be read as such a byte.
+pub(super) fn topic_of(name: &[u8]) -> Result<TopicName> {
+    let mut topic = String::with_capacity(name.len());
+    for (at, byte) in name.iter().enumerate() {
+        let (is_first, next) = (at == 0, name.get(at + 1));
+        let stays = match byte {
+            b'.' => !is_first && next.is_some_and(|next| *next != b'.'),
+            b'_' => !is_first && next != Some(&b'x'),
+            byte => byte.is_ascii_alphanumeric() || *byte == b'-',
+        };
+        match stays {
+            true => topic.push(char::from(*byte)),
+            false => topic.push_str(&format!("_x{byte:02x}_")),
+        }
+        if topic.len() > TOPIC_NAME_BYTES_MAX {
+            break;
+        }
+    }
+    TopicName::parse(&topic)
+}
+
+/// The name whose topic it is.
+pub(super) fn name_of(topic: &str) -> Vec<u8> {
+    let (mut name, mut rest) = (Vec::with_capacity(topic.len()), topic.as_bytes());
+    while let Some((first, after)) = rest.split_first() {
+        rest = match rest {
+            [b'_', b'x', high, low, b'_', after @ ..] if is_hex(*high) && is_hex(*low) => {
+                let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or_default() as u8;
+                name.push(digit(*high) << 4 | digit(*low));
+                after
+            }
+            _ => {
+                name.push(*first);
+                after
+            }
+        };
+    }
+    name
+}
+
+fn is_hex(byte: u8) -> bool {
+    byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn plain_names_stay_as_they_are() {
+        for name in ["orders", "orders.eu-west", "a_b", "A1"] {
+            assert_eq!(topic_of(name.as_bytes()).expect("a name").as_str(), name);
+        }
+        let escaped =
+            [("user:1", "user_x3a_1"), ("_offsets", "_x5f_offsets"), ("a_x3a_", "a_x5f_x3a_"), ("a..b", "a_x2e_.b")];
+        for (name, topic) in escaped {
+            assert_eq!(topic_of(name.as_bytes()).expect("a name").as_str(), topic);
+        }
+        assert!(topic_of(b"").is_err() && topic_of(&[b':'; 100]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_has_a_topic_of_its_own(name in proptest::collection::vec(prop_oneof![
+            any::<u8>(), Just(b'_'), Just(b'x'), Just(b'.'), Just(b'3'), Just(b'a')
+        ], 1..40)) {
+            let topic = topic_of(&name).expect("short enough");
+            prop_assert_eq!(name_of(topic.as_str()), name);
+            prop_assert!(!topic.is_hidden());
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `thalweg bench cache`: puts and gets of a cache, row by row.
+
+use std::io::Write;
+
+use ::bench::cache::{self, LADDER, Operation, Plan, Row};
+use client::ClientSettings;
+use thalweg::config::Config;
+
+use super::{address, config_flags, create_page, this_program};
+use crate::args::{BenchCache, CacheOperation, Global};
+use crate::commands::spawned::Spawned;
+use crate::load;
+use crate::output::{FAILED, Failure, Result};
+
+pub fn run(global: &Global, args: &BenchCache) -> Result {
+    let config = load(global, Vec::new())?;
+    let mut page = args.html.as_deref().map(create_page).transpose()?;
+    let spawned = match &global.server {
+        Some(_) => None,
+        None => Some(Spawned::start(&server_flags(global, &config, args.streams))?),
+    };
+    let server = spawned.as_ref().map_or(config.server_address(), |spawned| &spawned.native);
+    let plan = Plan {
+        address: address(args.transport, server)?,
+        settings: ClientSettings {
+            cache_conn_pool: args.connections,
+            cache_streams_per_conn: args.streams,
+            ..config.client()
+        },
+        cache: format!("bench-{}", std::process::id()),
+        rows: rows(args),
+        keys: args.keys,
+        samples: args.samples,
+        warm_up: args.warm_up,
+        rounds: args.rounds,
+        threads: args.threads,
+        server_pid: spawned.as_ref().map(Spawned::pid).or(args.server_pid),
+    };
+    let report = cache::run(&plan, this_program())?;
+    if let Some(file) = &mut page {
+        file.write_all(report.page().render().as_bytes())?;
+    }
+    let mut out = std::io::stdout();
+    if global.json {
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    match report.faults().count() {
+        0 => Ok(()),
+        _ => Err(Failure::new(FAILED, report.verdict())),
+    }
+}
+
+fn rows(args: &BenchCache) -> Vec<Row> {
+    let operation = |operation: &CacheOperation| match operation {
+        CacheOperation::Put => Operation::Put,
+        CacheOperation::GetHit => Operation::GetHit,
+        CacheOperation::GetMiss => Operation::GetMiss,
+    };
+    let operations: Vec<Operation> = args.operation.iter().map(operation).collect();
+    let one = [args.concurrency];
+    Row::all(&operations, &args.value_bytes, if args.ladder { &LADDER } else { &one })
+}
+
+/// The broker serves all streams side by side, unless the options of this command say otherwise.
+fn server_flags(global: &Global, config: &Config, streams: usize) -> Vec<String> {
+    let workers = config.broker().pub_workers_per_conn.max(streams);
+    let set = ["--set".to_owned(), format!("pub_workers_per_conn={workers}")];
+    set.into_iter().chain(config_flags(global)).collect()
+}
