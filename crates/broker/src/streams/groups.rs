@@ -76,8 +76,13 @@ impl LockedStream {
             return Err(Error::busy("the group has as many entries as it may that nobody acknowledged"));
         }
         let (entries, extent) = (self.range(from, EntryId::MAX, count).await?, self.extent().await?);
+        if entries.is_empty() {
+            return Ok(entries);
+        }
+        check_name(consumer)?;
         let now_ms = now_ms();
         let give = |group: &mut Group| {
+            group.see(consumer, now_ms)?;
             for entry in &entries {
                 let read = count_behind(&extent, group, entry.id);
                 group.come_by(entry.id, read);
@@ -90,6 +95,35 @@ impl LockedStream {
         // Lost it is given out again: nobody has to wait for it.
         drop(self.change_group(group, give)?);
         Ok(entries)
+    }
+
+    /// Gives a consumer again what it has from an id on. Of what was deleted there is nothing but the id.
+    pub async fn take_again(
+        &mut self,
+        group: &[u8],
+        consumer: &[u8],
+        from: EntryId,
+        count: usize,
+    ) -> Result<Vec<(EntryId, Option<Entry>)>> {
+        let pending = self.group(group).into_iter().flat_map(|group| group.pending_of(consumer, from, EntryId::MAX));
+        let pending: Vec<(EntryId, u64)> = pending.take(count).map(|(id, pending)| (id, pending.deliveries)).collect();
+        let mut found = Vec::with_capacity(pending.len());
+        for (id, _) in &pending {
+            found.push((*id, self.entry(*id).await?));
+        }
+        check_name(consumer)?;
+        let now_ms = now_ms();
+        let give = |group: &mut Group| {
+            group.see(consumer, now_ms)?;
+            for ((id, deliveries), (_, entry)) in pending.iter().zip(&found) {
+                if entry.is_some() {
+                    group.give(*id, consumer, now_ms, deliveries + 1);
+                }
+            }
+            Ok(())
+        };
+        drop(self.change_group(group, give)?);
+        Ok(found)
     }
 }
 

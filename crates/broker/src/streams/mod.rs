@@ -271,4 +271,9 @@ impl LockedStream {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Places from which entries are looked for.
+    pub fn marks(&self) -> usize {
+        self.index().marks()
+    }
 }

@@ -330,17 +330,22 @@ impl Session {
         change(&mut self.client.about.lock());
     }
 
+    /// Others can end the wait from here on.
+    pub(super) fn begin_wait(&self, cache: Arc<Cache>, waiting: Arc<Waiting>) -> Wait {
+        *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
+        Wait { cache, waiting, client: self.client.clone() }
+    }
+
     /// Answers once there is something, or the time is over.
     fn wait(&mut self, waiting: Arc<Waiting>, block: Block) -> Reply<Answer, Later> {
-        *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
         let cache = self.databases[self.database].clone().expect("invariant: it waits for a key of it");
+        let wait = self.begin_wait(cache, waiting);
         let mut writer = self.writer();
         if block.is_null_array {
             writer.null_array()
         } else {
             writer.null()
         }
-        let wait = Wait { cache, waiting, client: self.client.clone() };
         Reply::Blocked(once(
             async move {
                 match block.timeout_ms {
@@ -388,9 +393,9 @@ impl Drop for Session {
 }
 
 /// Ends its wait where the connection ends.
-struct Wait {
-    cache: Arc<Cache>,
-    waiting: Arc<Waiting>,
+pub(super) struct Wait {
+    pub(super) cache: Arc<Cache>,
+    pub(super) waiting: Arc<Waiting>,
     client: Arc<Client>,
 }
 

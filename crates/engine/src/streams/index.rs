@@ -106,6 +106,11 @@ impl Index {
         self.count = self.count.max(before);
     }
 
+    /// How many there are.
+    pub fn marks(&self) -> usize {
+        self.marks.len()
+    }
+
     pub fn first(&self) -> Mark {
         *self.marks.front().expect("invariant: there is a first mark")
     }
