@@ -121,11 +121,13 @@ impl Broker {
             storage: Storage::Auto,
             ..TopicSettings::default()
         };
-        match self.create_topic(name, settings).await {
-            Err(error) if error.kind != ErrorKind::AlreadyExists => return Err(error),
-            made => drop(made),
-        }
+        let made = self.create_topic(name, settings).await;
         let stream = self.stream_of(self.topic(name)?).await?;
+        match made {
+            // Somebody else was faster.
+            Err(error) if error.kind == ErrorKind::AlreadyExists => return Ok(stream),
+            made => drop(made?),
+        }
         let mut locked = stream.lock().await?;
         locked.state.saved.is_own = true;
         let saved = locked.save([])?;
@@ -156,9 +158,17 @@ impl Broker {
         Ok(Stream { broker: self.clone(), topic, partition, cell })
     }
 
+    /// The same; a topic that is no stream is none.
+    async fn stream_or_other(self: &Arc<Self>, name: &str) -> Result<Option<Stream>> {
+        match self.stream(name).await {
+            Err(error) if error.kind == ErrorKind::Invalid => Ok(None),
+            found => found,
+        }
+    }
+
     /// Whether there is a stream of this name that was made as one, or that has groups.
     pub async fn has_stream(self: &Arc<Self>, name: &str) -> Result<bool> {
-        let Some(stream) = self.stream(name).await? else {
+        let Some(stream) = self.stream_or_other(name).await? else {
             return Ok(false);
         };
         let state = stream.cell.state.lock().await;
@@ -167,7 +177,7 @@ impl Broker {
 
     /// Deletes a stream, with its topic, if that was made for it. Whether it did; it lasts when this is over.
     pub async fn delete_stream(self: &Arc<Self>, name: &str) -> Result<bool> {
-        let Some(stream) = self.stream(name).await? else {
+        let Some(stream) = self.stream_or_other(name).await? else {
             return Ok(false);
         };
         let mut locked = stream.lock().await?;

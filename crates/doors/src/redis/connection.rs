@@ -203,6 +203,9 @@ impl Door {
             Does::Data(run) => run,
             Does::Own(run) => return run(self, session, args),
         };
+        if commands::streams::keys::is_about_streams(self, command, args) {
+            return commands::streams::keys::serve(self, session, command, args);
+        }
         match self.run(session, command, run, args) {
             Ok(Ran::Answer(writer)) => Reply::Now(Answer::Written(writer.bytes)),
             Ok(Ran::Waits(waiting, block)) => session.wait(waiting, block),

@@ -150,13 +150,14 @@ impl Extent {
         if self.len == 0 && id <= self.last {
             return Some(self.added);
         }
-        if id != EntryId::ZERO && id < self.max_deleted {
+        let has_deleted_behind = self.has_gap_from(EntryId::ZERO);
+        if has_deleted_behind && id != EntryId::ZERO && id < self.max_deleted {
             return None;
         }
         if id >= self.last {
             return (id == self.last).then_some(self.added);
         }
-        if self.max_deleted == EntryId::ZERO || self.max_deleted < self.first {
+        if !has_deleted_behind {
             let gone = self.added - self.len;
             if id < self.first {
                 return Some(gone);

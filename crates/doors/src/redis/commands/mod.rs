@@ -14,7 +14,7 @@ mod session;
 mod sets;
 mod sort;
 mod sorted;
-mod streams;
+pub(super) mod streams;
 mod strings;
 pub(super) mod transactions;
 

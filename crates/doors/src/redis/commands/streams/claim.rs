@@ -6,7 +6,7 @@ use engine::streams::{Entry, EntryId, Group};
 use super::entries::{write, write_all};
 use super::groups::no_group;
 use super::{Context, failed, ids, text};
-use crate::redis::commands::args::{is, parse_int};
+use crate::redis::commands::args::{is, parse_int, parse_usize};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 
 /// How many that are pending are looked at for each one that is asked for.
@@ -85,7 +85,6 @@ pub(super) async fn claim(context: &mut Context, args: &[&[u8]]) -> Done {
     // A time that is yet to come is as good as the present.
     let delivered_ms = claim.delivered_ms.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms <= now).unwrap_or(now);
     let take = |group: &mut Group| {
-        group.see(consumer, now)?;
         if let Some(last) = claim.last {
             group.come_by(last, group.read());
         }
@@ -100,8 +99,8 @@ pub(super) async fn claim(context: &mut Context, args: &[&[u8]]) -> Done {
             if before.is_none() && (!claim.is_forced || group.room() == 0) || !is_idle {
                 continue;
             }
-            let deliveries = before.map_or(1, |before| before.deliveries);
-            let more = deliveries + u64::from(!claim.shows_ids);
+            let more = before.map_or(1, |before| before.deliveries) + u64::from(!claim.shows_ids);
+            group.see(consumer, now)?;
             group.give(id, consumer, delivered_ms, claim.deliveries.unwrap_or(more));
             claimed.push(entry);
         }
@@ -130,9 +129,8 @@ pub(super) async fn claim_idle(context: &mut Context, args: &[&[u8]]) -> Done {
     while at < args.len() {
         match &args[at..] {
             [word, value, ..] if is(word, "COUNT") => {
-                let wanted = parse_int(value)?;
-                let is_right = (1..=i64::MAX / 16).contains(&wanted);
-                count = is_right.then_some(wanted as usize).ok_or(Fail::new("ERR COUNT must be > 0"))?;
+                let wanted = parse_usize(value).filter(|count| (1..=usize::MAX >> 5).contains(count));
+                count = wanted.ok_or(Fail::new("ERR COUNT must be > 0"))?;
                 at += 2;
             }
             [word, ..] if is(word, "JUSTID") => {
@@ -166,11 +164,11 @@ pub(super) async fn claim_idle(context: &mut Context, args: &[&[u8]]) -> Done {
         }
     }
     let take = |group: &mut Group| {
-        group.see(consumer, now)?;
         for id in &gone {
             group.ack(*id);
         }
         for entry in &claimed {
+            group.see(consumer, now)?;
             let deliveries = group.pending(entry.id).map_or(1, |pending| pending.deliveries);
             group.give(entry.id, consumer, now, deliveries + u64::from(!shows_ids));
         }

@@ -25,7 +25,7 @@ const HELP: &[&str] = &[
     "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
     "    Set the current group ID and entries_read counter.",
     "HELP",
-    "    Print this help.",
+    "    Prints this help.",
 ];
 
 /// What a subcommand says where it is not one, or has too few arguments.
@@ -37,6 +37,12 @@ pub(super) fn check_subcommand(args: &[&[u8]], command: &str, arities: &[(&str, 
     let (count, arity) = (args.len(), (usize::from(arity.unsigned_abs()), *arity < 0));
     let is_right = if arity.1 { count >= arity.0 } else { count == arity.0 };
     if is_right { Ok(()) } else { Err(wrong_arity(&format!("{command}|{name}"))) }
+}
+
+/// What a subcommand says where its arguments are not what it takes.
+pub(super) fn wrong_subcommand(args: &[&[u8]], command: &str) -> Fail {
+    let what = text(args[1]);
+    Fail::new(format!("ERR unknown subcommand or wrong number of arguments for '{what}'. Try {command} HELP."))
 }
 
 pub(super) fn write_help(context: &mut Context, lines: &[&str]) {
@@ -73,7 +79,7 @@ pub(super) async fn group(context: &mut Context, args: &[&[u8]]) -> Done {
                     };
                     at += 2;
                 }
-                _ => return Err(SYNTAX),
+                _ => return Err(wrong_subcommand(args, "XGROUP")),
             }
         }
     }

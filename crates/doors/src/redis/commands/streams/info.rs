@@ -4,10 +4,10 @@ use broker::{LockedStream, now_ms};
 use engine::streams::{EntryId, Extent, Group};
 
 use super::entries::{write, write_all};
-use super::groups::{check_subcommand, write_help};
+use super::groups::{check_subcommand, write_help, wrong_subcommand};
 use super::{Context, failed, text};
 use crate::redis::commands::args::{is, parse_int};
-use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, SYNTAX};
+use crate::redis::errors::{Done, Fail, NO_SUCH_KEY};
 use crate::redis::writer::Writer;
 
 /// Entries that are shown of each list, where nothing else is said.
@@ -22,7 +22,7 @@ const HELP: &[&str] = &[
     "STREAM <key> [FULL [COUNT <count>]",
     "    Show information about the stream.",
     "HELP",
-    "    Print this help.",
+    "    Prints this help.",
 ];
 
 pub(super) async fn info(context: &mut Context, args: &[&[u8]]) -> Done {
@@ -39,7 +39,7 @@ pub(super) async fn info(context: &mut Context, args: &[&[u8]]) -> Done {
     }
     if is(args[1], "CONSUMERS") {
         let (group, key) = (text(args[3]), text(args[2]));
-        let missing = || Fail::new(format!("NOGROUP No such consumer group '{group}' for key '{key}'"));
+        let missing = || Fail::new(format!("NOGROUP No such consumer group '{group}' for key name '{key}'"));
         write_consumers(&mut context.out, locked.group(args[3]).ok_or_else(missing)?);
         return Ok(());
     }
@@ -49,7 +49,7 @@ pub(super) async fn info(context: &mut Context, args: &[&[u8]]) -> Done {
         [word, what, count] if is(word, "FULL") && is(what, "COUNT") => {
             Some(usize::try_from(parse_int(count)?).unwrap_or(SHOWN))
         }
-        _ => return Err(SYNTAX),
+        _ => return Err(wrong_subcommand(args, "XINFO")),
     };
     match full {
         None => write_stream(&mut context.out, &locked).await,
@@ -115,7 +115,7 @@ async fn write_full(out: &mut Writer, locked: &LockedStream, count: usize) -> Do
         write_progress(out, group, &extent);
         out.bulk(b"pel-count");
         out.len(group.pending_count());
-        out.bulk(b"pel");
+        out.bulk(b"pending");
         out.array(group.pending_count().min(count));
         for (of, pending) in group.all_pending(EntryId::ZERO, EntryId::MAX).take(count) {
             out.array(4);
@@ -134,7 +134,7 @@ async fn write_full(out: &mut Writer, locked: &LockedStream, count: usize) -> Do
             out.int(seen_ms as i64);
             out.bulk(b"pel-count");
             out.len(pending);
-            out.bulk(b"pel");
+            out.bulk(b"pending");
             out.array(pending.min(count));
             for (of, pending) in group.pending_of(name, EntryId::ZERO, EntryId::MAX).take(count) {
                 out.array(3);

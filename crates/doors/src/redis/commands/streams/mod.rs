@@ -7,6 +7,7 @@ mod entries;
 mod groups;
 mod ids;
 mod info;
+pub(in crate::redis) mod keys;
 mod read;
 
 use std::sync::Arc;

@@ -151,10 +151,7 @@ impl Ask {
             }
         };
         if streams.len() % 2 != 0 {
-            let (name, sign) = if has_group { ("xreadgroup", '>') } else { ("xread", '$') };
-            let text = format!(
-                "ERR Unbalanced '{name}' list of streams: for each stream key an ID or '{sign}' must be specified."
-            );
+            let text = "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.";
             return Err(Fail::new(text));
         }
         if has_group && group.is_none() {
