@@ -586,6 +586,44 @@ def by_chance(comparison, rounds, seed, restarts):
             return
 
 
+def large(comparison, seed, restarts):
+    """A stream that is long enough for its entries to be looked for."""
+    dice = random.Random(seed)
+    for client in comparison.clients:
+        for number in range(4000):
+            client.send("XADD", "large", f"{number // 3 + 1}-{number % 3 + 1}", "f", number)
+            if number % 100 == 99:
+                for _ in range(100):
+                    client.read()
+    comparison.same("XTRIM", "large", "MAXLEN", "~", 3950)
+    comparison.same("XTRIM", "large", "MAXLEN", "~", 3850)
+    comparison.same("XTRIM", "large", "MINID", "~", "250")
+    comparison.same("XTRIM", "large", "MAXLEN", "~", 100, "LIMIT", 250)
+    comparison.same("XGROUP", "CREATE", "large", "g", "0")
+    for number in range(1000):
+        if restarts and number % 250 == 249:
+            comparison.restart()
+        at = lambda: f"{dice.randint(1, 1400)}-{dice.randint(0, 4)}"
+        one, other = at(), at()
+        count = ["COUNT", dice.randint(1, 300)]
+        comparison.same(*dice.choice([
+            ["XRANGE", "large", one, other, *count],
+            ["XREVRANGE", "large", one, other, *count],
+            ["XREVRANGE", "large", "+", one, *count],
+            ["XREAD", *count, "STREAMS", "large", one],
+            ["XDEL", "large", *[at() for _ in range(20)]],
+            ["XLEN", "large"],
+            ["XINFO", "STREAM", "large"],
+            ["XREADGROUP", "GROUP", "g", "c", "COUNT", dice.randint(1, 20), "STREAMS", "large", ">"],
+            ["XCLAIM", "large", "g", "d", 0, one, other],
+            ["XAUTOCLAIM", "large", "g", "e", 0, one],
+            ["XADD", "large", f"{1400 + number}-1", "f", number],
+            ["XTRIM", "large", "MAXLEN", max(0, 3000 - 4 * number)] if dice.random() < 0.2 else ["XLEN", "large"],
+            ["XTRIM", "large", "MINID", one] if dice.random() < 0.05 else ["XLEN", "large"],
+        ]))
+    comparison.same("XINFO", "STREAM", "large", "FULL", "COUNT", 0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("thalweg")
@@ -599,6 +637,7 @@ def main():
         comparison = Comparison(servers)
         scripted(comparison)
         waiting(comparison)
+        large(comparison, options.seed, options.data)
         by_chance(comparison, options.rounds, options.seed, options.data)
     finally:
         servers.stop()
