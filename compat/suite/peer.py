@@ -4,7 +4,8 @@
     peer.py [--until-eof] DIR COMMAND..     starts it on a free port, which is `{port}` in the command, until SIGTERM or
                                             until its input ends
 
-DIR, which has to be new, gets its data and its log; DIR/ready.json then has its address, as `open`.
+DIR, which has to be new, gets its data and its log; DIR/ready.json then has its address, as `open`. With `--and-empty`
+before DIR there is one more, as `empty`, for who does not want to share it.
 """
 
 import json
@@ -41,35 +42,50 @@ def answers(port):
             return False
 
 
-def main():
-    arguments = sys.argv[1:]
-    if arguments[0] == "--until-eof":
-        arguments.pop(0)
-        threading.Thread(target=end_with_input, daemon=True).start()
-    directory, *command = arguments
-    directory = pathlib.Path(directory).resolve()
+def start(directory, command):
+    """The server, with its port."""
     directory.mkdir()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [word.replace("{port}", str(port)).replace("{dir}", str(directory)) for word in command]
     with open(directory / "log", "w") as log:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    return server, port
+
+
+def wait(directory, server, port):
+    end = time.monotonic() + READY_SECONDS
+    while not answers(port):
+        if server.poll() is not None or time.monotonic() > end:
+            sys.exit(f"it is not there:\n{(directory / 'log').read_text()}")
+        time.sleep(LOOK_SECONDS)
+
+
+def main():
+    arguments = sys.argv[1:]
+    if arguments[0] == "--until-eof":
+        arguments.pop(0)
+        threading.Thread(target=end_with_input, daemon=True).start()
+    has_empty = arguments[0] == "--and-empty"
+    directory, *command = arguments[has_empty:]
+    directory = pathlib.Path(directory).resolve()
+    folders = {"open": directory} | ({"empty": directory / "empty"} if has_empty else {})
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    servers = {}
     try:
-        end = time.monotonic() + READY_SECONDS
-        while not answers(port):
-            if server.poll() is not None or time.monotonic() > end:
-                sys.exit(f"it is not there:\n{(directory / 'log').read_text()}")
-            time.sleep(LOOK_SECONDS)
+        for name, folder in folders.items():
+            servers[name] = start(folder, command)
+            wait(folder, *servers[name])
         part = directory / "ready.part"
-        part.write_text(json.dumps({"open": f"127.0.0.1:{port}"}))
+        part.write_text(json.dumps({name: f"127.0.0.1:{port}" for name, (_, port) in servers.items()}))
         part.rename(directory / "ready.json")
-        server.wait()
+        servers["open"][0].wait()
     finally:
-        # A script may have started the server itself.
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
+        for server, _ in servers.values():
+            # A script may have started the server itself.
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait()
 
 
 main()

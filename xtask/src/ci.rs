@@ -8,7 +8,7 @@ use crate::{compat, fuzz};
 /// How long each fuzz target runs here: enough to try its seeds and what is near to them.
 const FUZZ_SECONDS: u32 = 10;
 /// The systems whose clients try it here.
-const COMPAT: &[&str] = &["kafka", "sqs", "pubsub"];
+const COMPAT: &[&str] = &["kafka", "sqs", "pubsub", "redis"];
 /// A few clients of one system side by side take half a minute; on a bare machine they are brought and built first.
 const COMPAT_LIMIT: Duration = Duration::from_secs(420);
 

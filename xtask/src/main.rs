@@ -78,6 +78,11 @@ const COMMANDS: &[Command] = &[
         run: compat::run,
     },
     Command {
+        usage: "compat redis [client..]",
+        about: "The same with clients of Redis (--peer: against redis-server)",
+        run: compat::run,
+    },
+    Command {
         usage: "soak storage [--minutes N]",
         about: "Power cuts, faults, damage, repairs and kills with seeds nobody tried, 10 minutes by default",
         run: soak::run,

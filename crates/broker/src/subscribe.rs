@@ -173,7 +173,11 @@ impl Subscription {
     }
 
     pub fn handle(&self) -> SubscriptionHandle {
-        SubscriptionHandle { subscriber: self.subscriber.clone() }
+        SubscriptionHandle {
+            broker: self.broker.clone(),
+            subscriber: self.subscriber.clone(),
+            is_pattern: self.is_pattern,
+        }
     }
 
     /// What comes next, at least one delivery; what the broker's batch limits let go out together. The
@@ -217,6 +221,30 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
+        self.handle().close();
+    }
+}
+
+/// What a door may do to a subscription that is drained elsewhere.
+#[derive(Clone)]
+pub struct SubscriptionHandle {
+    broker: Arc<Broker>,
+    subscriber: Arc<Subscriber>,
+    is_pattern: bool,
+}
+
+impl SubscriptionHandle {
+    pub fn add_credit(&self, bytes: u64) {
+        self.subscriber.add_credit(bytes);
+    }
+
+    /// Ends the subscription: its drain gets this error after what was queued.
+    pub fn end(&self, error: Error) {
+        self.subscriber.end(error);
+    }
+
+    /// The same, and nothing more is offered to it from here on.
+    pub fn close(&self) {
         if self.is_pattern {
             self.broker.patterns.lock().retain(|(_, _, subscriber)| !Arc::ptr_eq(subscriber, &self.subscriber));
         }
@@ -228,23 +256,6 @@ impl Drop for Subscription {
                 self.broker.remove(cell.topic.as_str()).map(drop).unwrap_or_default();
             }
         }
-    }
-}
-
-/// What a door may do to a subscription that is drained elsewhere.
-#[derive(Clone)]
-pub struct SubscriptionHandle {
-    subscriber: Arc<Subscriber>,
-}
-
-impl SubscriptionHandle {
-    pub fn add_credit(&self, bytes: u64) {
-        self.subscriber.add_credit(bytes);
-    }
-
-    /// Ends the subscription: its drain gets this error after what was queued.
-    pub fn end(&self, error: Error) {
-        self.subscriber.end(error);
     }
 
     /// The topic and partition of a source.

@@ -16,7 +16,7 @@ use crate::run::{Call, Outcome, root};
 const READY: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Those of other systems' clients that a broker opens if nothing is said.
-const DOORS: [&str; 3] = ["kafka", "sqs", "pubsub"];
+const DOORS: [&str; 4] = ["kafka", "sqs", "pubsub", "redis"];
 const USER: &str = "alice";
 const PASSWORD: &str = "alice-secret";
 
@@ -66,6 +66,15 @@ pub fn sqs() -> Outcome<Broker> {
     broker.running.push(signed);
     let variables = [("COMPAT_SIGNED", address.as_str()), ("COMPAT_USER", USER), ("COMPAT_PASSWORD", PASSWORD)];
     broker.env = variables.map(|(name, value)| (name, value.to_owned())).to_vec();
+    Ok(broker)
+}
+
+/// Two of them: the second is emptied again and again.
+pub fn redis() -> Outcome<Broker> {
+    let mut broker = one("redis", &[])?;
+    let (empty, address) = serve(folder("thalweg-empty")?, "redis", &[])?;
+    broker.running.push(empty);
+    broker.env.push(("COMPAT_EMPTY", address));
     Ok(broker)
 }
 
@@ -127,9 +136,15 @@ fn peer(peer: &Peer) -> Outcome<Broker> {
     let call = (peer.start)(&server.display().to_string());
     let (running, ready) = Running::start(&call, folder, server.join("ready.json"))?;
     let said = |key: &str| ready[key].as_str().map(str::to_owned);
-    let variables = ["sasl", "sasl_tls", "ca", "user", "password"].into_iter();
-    let variables = variables.zip(["COMPAT_SASL", "COMPAT_SASL_TLS", "COMPAT_CA", "COMPAT_USER", "COMPAT_PASSWORD"]);
-    let env = variables.filter_map(|(key, variable)| Some((variable, said(key)?))).collect();
+    let variables = [
+        ("sasl", "COMPAT_SASL"),
+        ("sasl_tls", "COMPAT_SASL_TLS"),
+        ("ca", "COMPAT_CA"),
+        ("user", "COMPAT_USER"),
+        ("password", "COMPAT_PASSWORD"),
+        ("empty", "COMPAT_EMPTY"),
+    ];
+    let env = variables.into_iter().filter_map(|(key, variable)| Some((variable, said(key)?))).collect();
     let address = said("open").ok_or("the server does not say where it listens")?;
     Ok(Broker { address, env, running: vec![running] })
 }

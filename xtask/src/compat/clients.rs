@@ -34,8 +34,10 @@ pub enum Kind {
     Java(&'static str, &'static Jars),
     /// Python that drives classes of jars.
     Jars(&'static Jars),
-    /// Python that drives a program of a package of Debian.
-    Debian(&'static str),
+    /// Python that drives a program of a package of Debian: the program, and the package.
+    Debian(&'static str, &'static str),
+    /// Python that drives `client.c`, with the library of this header of a package of Debian.
+    C(&'static str, &'static str),
 }
 
 /// Jars of Maven Central, and what they need.
@@ -74,8 +76,8 @@ impl Client {
     pub fn fetch(&self) -> Outcome {
         match self.kind {
             Kind::Go => Call::new("go").args(["-C", &self.sources(), "mod", "download"]).within(FETCH).run(),
-            Kind::Debian(program) if !Call::line("which").arg(program).succeeds() => {
-                Err(format!("{program} is missing: apt-get install {program}"))
+            Kind::Debian(program, package) if !Call::line("which").arg(program).succeeds() => {
+                Err(format!("{program} is missing: apt-get install {package}"))
             }
             _ => self.install(),
         }
@@ -110,7 +112,15 @@ impl Client {
                 call.args(["-d", jars.classes]).arg(format!("{sources}/{class}.java")).run()
             }
             Kind::Jars(jars) => jars.install(),
-            Kind::Debian(package) => debian(package, package),
+            Kind::Debian(program, package) => debian(program, package),
+            Kind::C(header, package) => {
+                if !Path::new(header).exists() {
+                    apt(package).map_err(|e| format!("{header} is missing: {e}"))?;
+                }
+                Call::line("mkdir -p").arg(INSTALLED).run()?;
+                let call = Call::line("cc -O1 -Wall -Wextra -Werror -o").arg(installed);
+                call.arg(format!("{sources}/client.c")).arg(format!("-l{}", self.name)).run()
+            }
         }
     }
 
@@ -136,7 +146,9 @@ impl Client {
             Kind::Java(class, jars) => Call::line("java -XX:TieredStopAtLevel=1")
                 .args(jars.options.iter().copied())
                 .args(["-cp", &format!("{}:{}/*", jars.classes, jars.folder), class]),
-            Kind::Script | Kind::Jars(_) | Kind::Debian(_) => Call::new("python3").arg(format!("{sources}/client.py")),
+            Kind::Script | Kind::Jars(_) | Kind::Debian(..) | Kind::C(..) => {
+                Call::new("python3").arg(format!("{sources}/client.py"))
+            }
         }
     }
 }
@@ -168,8 +180,11 @@ pub fn debian(program: &str, package: &str) -> Outcome {
     if Call::line("which").arg(program).succeeds() {
         return Ok(());
     }
-    let call = Call::line("apt-get install -y --no-install-recommends").arg(package);
-    call.run().map_err(|e| format!("{program} is missing: {e}"))
+    apt(package).map_err(|e| format!("{program} is missing: {e}"))
+}
+
+fn apt(package: &str) -> Outcome {
+    Call::line("apt-get install -y --no-install-recommends").arg(package).run()
 }
 
 /// Installs a folder unless it was made of these very files. Only a whole one gets the mark.

@@ -29,7 +29,7 @@ pub struct Peer {
     pub start: fn(&str) -> Call,
 }
 
-pub static SYSTEMS: &[&System] = &[&KAFKA, &SQS, &PUBSUB];
+pub static SYSTEMS: &[&System] = &[&KAFKA, &SQS, &PUBSUB, &REDIS];
 
 static KAFKA_JARS: Jars = Jars {
     pom: "compat/kafka/suite/pom.xml",
@@ -42,7 +42,7 @@ static KAFKA_JARS: Jars = Jars {
 static KAFKA: System = System {
     name: "kafka",
     clients: &[
-        client("kafka", "kcat", Kind::Debian("kcat")).quick(),
+        client("kafka", "kcat", Kind::Debian("kcat", "kcat")).quick(),
         client("kafka", "confluent-kafka", Kind::Python).quick(),
         client("kafka", "kafka-python", Kind::Python).quick(),
         client("kafka", "aiokafka", Kind::Python),
@@ -192,6 +192,54 @@ Clients as their registries have them, unchanged, against a broker of this tree 
 are led by `PUBSUB_EMULATOR_HOST`; and the same calls over REST by hand. All go through the same scenarios, which look
 at contents; Google's own emulator proves them, and its fake for Go, but for what these lack themselves. How to run
 them and what they do: [compat/pubsub](../../compat/pubsub/README.md).
+",
+};
+
+static JEDIS_JARS: Jars = Jars {
+    pom: "compat/redis/jedis/pom.xml",
+    folder: "target/compat/jedis-jars",
+    classes: "target/compat/jedis",
+    options: &[],
+    about: "the jars of Jedis from Maven Central: 4 MB",
+};
+
+static REDIS: System = System {
+    name: "redis",
+    clients: &[
+        driven("redis", "redis-cli", Kind::Debian("redis-cli", "redis-tools")).quick(),
+        driven("redis", "redis-py", Kind::Python).quick(),
+        driven("redis", "redis-py-hiredis", Kind::Python),
+        driven("redis", "redis-py-asyncio", Kind::Python),
+        driven("redis", "hiredis", Kind::C("/usr/include/hiredis/hiredis.h", "libhiredis-dev")),
+        driven("redis", "ioredis", Kind::Node),
+        driven("redis", "node-redis", Kind::Node),
+        driven("redis", "go-redis", Kind::Go),
+        driven("redis", "jedis", Kind::Java("Client", &JEDIS_JARS)),
+        client("redis", "differential", Kind::Script).quick(),
+        client("redis", "linearizability", Kind::Go),
+    ],
+    start: broker::redis,
+    peers: &[Peer {
+        name: "redis-server",
+        only: &[],
+        install: || debian("redis-server", "redis-server"),
+        start: |folder| {
+            let server = ["redis-server", "--bind", "127.0.0.1", "--port", "{port}", "--dir", "{dir}"];
+            let in_memory = ["--save", "", "--appendonly", "no"];
+            Call::line("env LC_ALL=C python3 compat/suite/peer.py --until-eof --and-empty")
+                .arg(folder)
+                .args([&server[..], &in_memory].concat())
+        },
+    }],
+    options: &[("--empty-address", "COMPAT_EMPTY")],
+    page: "# Redis's clients: what was tried
+
+<!-- Written by `cargo xtask compat redis --table FILE`: run the clients, do not change this file. -->
+
+Clients as their registries have them, unchanged, against a broker of this tree with a data directory. All go through
+the same scenarios, which look at contents and at the texts of errors; redis-server itself proves them. `differential`
+asks a broker of its own and a redis-server the same random things, `linearizability` looks for an order of what
+several clients did at once. How to run them and what they do: [compat/redis](../../compat/redis/README.md).
 ",
 };
 

@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 
 use super::{Cache, Locked};
 
-/// Takes what there is for one who waits, and returns its answer; `None` where there is nothing yet.
-pub type Attempt = Box<dyn FnMut(&mut Locked<'_>) -> Option<Vec<u8>> + Send>;
+/// Takes what a key has for one who waits, and returns its answer; `None` where there is nothing yet.
+pub type Attempt = Box<dyn FnMut(&mut Locked<'_>, &[u8]) -> Option<Vec<u8>> + Send>;
 
 /// Those who wait for keys of one cache: one for each connection at most, so there are no more of them than those.
 #[derive(Default)]
@@ -99,15 +99,16 @@ impl Locked<'_> {
 
 impl Cache {
     /// Those who wait for what has grown try again, with what that lets grow in turn.
-    pub fn serve(&self, mut grown: Vec<Box<[u8]>>) {
-        while let Some(key) = grown.pop() {
+    pub fn serve(&self, grown: Vec<Box<[u8]>>) {
+        let mut grown = VecDeque::from(grown);
+        while let Some(key) = grown.pop_front() {
             for waiting in self.waiters.of(&key) {
                 let all = waiting.keys.iter().chain(&waiting.others).map(|key| &**key);
                 let mut locked = self.lock(all);
                 if locked.peek(&key).is_none() {
                     break;
                 }
-                let is_answered = waiting.try_again(&mut locked);
+                let is_answered = waiting.try_again(&mut locked, &key);
                 grown.extend(locked.finish());
                 if is_answered {
                     self.waiters.remove(&waiting);
@@ -161,12 +162,12 @@ impl Waiting {
         is_waiting
     }
 
-    fn try_again(&self, locked: &mut Locked<'_>) -> bool {
+    fn try_again(&self, locked: &mut Locked<'_>, key: &[u8]) -> bool {
         let mut state = self.state.lock();
         let State::Waiting(attempt) = &mut *state else {
             return false;
         };
-        let answer = attempt(locked);
+        let answer = attempt(locked, key);
         let is_answered = answer.is_some();
         if let Some(answer) = answer {
             *state = State::Answered(answer);

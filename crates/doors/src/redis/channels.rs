@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use broker::metrics::Exposition;
-use broker::{Broker, Origin, Subscribe, Subscription, SubscriptionHandle};
-use engine::{Delivery, Error, ErrorKind, Overflow, Pattern, Result, Rule, Start, TopicName};
-use net::Outbox;
+use broker::{Broker, Direct, Origin, Subscribe, Subscription, SubscriptionHandle};
+use engine::{Delivery, ErrorKind, Overflow, PartitionId, Pattern, Result, Rule, SourceId, Start, TopicName};
 use parking_lot::Mutex;
 
 use super::clients::Client;
@@ -43,8 +42,43 @@ pub(super) struct Subscribed {
 
 pub(super) struct Listener {
     handle: SubscriptionHandle,
-    /// Nothing more is written to the connection.
-    is_over: Arc<AtomicBool>,
+    mouth: Arc<Mouth>,
+}
+
+/// Where what is heard is written.
+struct Mouth {
+    client: Arc<Client>,
+    heard: Heard,
+    /// The answer is written that says that it listens: from then on publishers write to it themselves.
+    is_open: AtomicBool,
+    /// Nothing more is written.
+    is_over: AtomicBool,
+}
+
+impl Mouth {
+    /// Whether the connection is there.
+    fn say(&self, deliveries: &mut Vec<Delivery>, topic_of: &dyn Fn(SourceId) -> TopicName) -> bool {
+        let mut writer = Writer::new(self.client.about.lock().is_resp3);
+        deliveries.drain(..).for_each(|delivery| write_delivery(&mut writer, delivery, &self.heard, topic_of));
+        !self.is_over.load(Ordering::Acquire) && self.client.outbox.push([writer.bytes.into()])
+    }
+}
+
+/// The publisher's thread writes to the connection.
+struct AtOnce(Arc<Mouth>);
+
+impl Direct for AtOnce {
+    fn has_room(&self) -> bool {
+        self.0.is_open.load(Ordering::Acquire) && self.0.client.outbox.has_room()
+    }
+
+    fn deliver(&self, deliveries: &mut Vec<Delivery>, source: &dyn Fn(SourceId) -> (TopicName, PartitionId)) {
+        self.0.say(deliveries, &|id| source(id).0);
+    }
+
+    fn flush(&self) {
+        self.0.client.outbox.flush();
+    }
 }
 
 /// What somebody listens to.
@@ -62,8 +96,8 @@ impl Subscribed {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
-        self.handle.end(Error::new(ErrorKind::NotFound, "unsubscribed"));
+        self.mouth.is_over.store(true, Ordering::Release);
+        self.handle.close();
     }
 }
 
@@ -88,6 +122,8 @@ impl Channels {
                 Pattern::Rule(Rule::new(&text, "redis", takes))
             }
         };
+        let (is_open, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let mouth = Arc::new(Mouth { client: client.clone(), heard, is_open, is_over });
         let subscription = broker.subscribe(Subscribe {
             pattern,
             partition: None,
@@ -97,12 +133,12 @@ impl Channels {
             group: None,
             credit: u64::MAX,
             origin,
-            direct: None,
+            direct: Some(Box::new(AtOnce(mouth.clone()))),
         })?;
-        let listener = Listener { handle: subscription.handle(), is_over: Arc::default() };
-        self.count(&heard, true);
-        let (lane, is_over) = (subscription.lane, listener.is_over.clone());
-        let drain = self.clone().drain(broker.clone(), subscription, client.clone(), heard, is_over);
+        let listener = Listener { handle: subscription.handle(), mouth: mouth.clone() };
+        self.count(&mouth.heard, true);
+        let lane = subscription.lane;
+        let drain = self.clone().drain(broker.clone(), subscription, mouth);
         let broker = broker.clone();
         // Begun by a task of this thread, it writes nothing before the answer is written that it belongs to.
         tokio::spawn(async move {
@@ -159,32 +195,23 @@ impl Channels {
         }
     }
 
-    async fn drain(
-        self: Arc<Self>,
-        broker: Arc<Broker>,
-        mut subscription: Subscription,
-        client: Arc<Client>,
-        heard: Heard,
-        is_over: Arc<AtomicBool>,
-    ) {
-        let (handle, outbox) = (subscription.handle(), client.outbox.clone());
+    async fn drain(self: Arc<Self>, broker: Arc<Broker>, mut subscription: Subscription, mouth: Arc<Mouth>) {
+        let (handle, outbox) = (subscription.handle(), &mouth.client.outbox);
+        mouth.is_open.store(true, Ordering::Release);
         let mut deliveries = Vec::new();
         loop {
             outbox.room().await;
             match subscription.next(&mut deliveries).await {
                 Ok(()) => {
-                    let mut writer = Writer::new(client.about.lock().is_resp3);
-                    for delivery in deliveries.drain(..) {
-                        write_delivery(&mut writer, delivery, &heard, &|source| handle.source(source).0);
-                    }
-                    if is_over.load(Ordering::Acquire) || !push(&outbox, writer) {
+                    if !mouth.say(&mut deliveries, &|source| handle.source(source).0) {
                         break;
                     }
+                    outbox.flush();
                 }
                 Err(error) => {
                     if error.kind == ErrorKind::SlowSubscriber {
                         tracing::info!(
-                            client = client.address,
+                            client = mouth.client.address,
                             "closed a connection that reads its channels too slowly"
                         );
                         self.slow.fetch_add(1, Ordering::Relaxed);
@@ -195,8 +222,8 @@ impl Channels {
             }
         }
         drop(subscription);
-        self.count(&heard, false);
-        self.tidy(&broker, &heard);
+        self.count(&mouth.heard, false);
+        self.tidy(&broker, &mouth.heard);
     }
 
     /// Channels that somebody listens to, and how many do.
@@ -221,18 +248,7 @@ impl Channels {
     }
 }
 
-fn push(outbox: &Outbox, writer: Writer) -> bool {
-    let is_there = outbox.push([writer.bytes.into()]);
-    outbox.flush();
-    is_there
-}
-
-fn write_delivery(
-    writer: &mut Writer,
-    delivery: Delivery,
-    heard: &Heard,
-    topic_of: &dyn Fn(engine::SourceId) -> TopicName,
-) {
+fn write_delivery(writer: &mut Writer, delivery: Delivery, heard: &Heard, topic_of: &dyn Fn(SourceId) -> TopicName) {
     // What is missing is not told: who listens hears only what comes.
     let Delivery::Batch { source, batch } = delivery else {
         return;

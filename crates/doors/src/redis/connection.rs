@@ -133,6 +133,11 @@ impl Handler<RedisProtocol> for Door {
                 session.queue(command, &args)
             }
             Ok(command) => self.serve(session, command, &args),
+            Err(fail) if commands::find(args[0]).is_some_and(|command| command.name == "EXEC") => {
+                session.forget_transaction();
+                let why = fail.text.strip_prefix(b"ERR ").unwrap_or(&fail.text);
+                session.fail(&Fail::of_bytes([b"EXECABORT Transaction discarded because of: ", why].concat()))
+            }
             Err(fail) => {
                 if let Some(transaction) = &mut session.transaction {
                     transaction.is_refused = true;
@@ -175,6 +180,7 @@ impl Door {
         if !command.takes(args.len()) {
             return Err(commands::wrong_arity(command.name));
         }
+        command.check_part(args)?;
         let is_let_in = match &*session.login.borrow() {
             Login::NotNeeded => true,
             Login::Needed => matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET"),
@@ -284,10 +290,10 @@ fn begin_to_wait(
     is_resp3: bool,
 ) -> Arc<Waiting> {
     let owned: Vec<Box<[u8]>> = args.iter().map(|arg| (*arg).into()).collect();
-    let attempt = move |locked: &mut LockedCache<'_>| {
+    let attempt = move |locked: &mut LockedCache<'_>, key: &[u8]| {
         let args: SmallVec<[&[u8]; 8]> = owned.iter().map(|arg| &**arg).collect();
         let mut writer = Writer::new(is_resp3);
-        let mut step = Step { is_again: true, ..Step::new(locked, &mut writer) };
+        let mut step = Step { again: Some(key), ..Step::new(locked, &mut writer) };
         let done = run(&mut step, &args);
         let is_blocked = step.block.is_some();
         if let Err(fail) = done {
@@ -344,11 +350,7 @@ impl Session {
         let cache = self.databases[self.database].clone().expect("invariant: it waits for a key of it");
         let wait = self.begin_wait(cache, waiting);
         let mut writer = self.writer();
-        if block.is_null_array {
-            writer.null_array()
-        } else {
-            writer.null()
-        }
+        writer.null_array();
         Reply::Blocked(once(
             async move {
                 match block.timeout_ms {
@@ -420,15 +422,19 @@ fn unknown(args: &[&[u8]]) -> Fail {
     if let Some((name, instead)) = refused {
         return Fail::new(format!("ERR {name}: {instead}"));
     }
-    let shown = |arg: &[u8]| String::from_utf8_lossy(&arg[..arg.len().min(SHOWN_BYTES_MAX)]).into_owned();
-    let mut text = format!("ERR unknown command '{}', with args beginning with: ", shown(args[0]));
+    fn shown(arg: &[u8], max: usize) -> &[u8] {
+        let text = arg.split(|byte| *byte == 0).next().unwrap_or_default();
+        &text[..text.len().min(max)]
+    }
+    let mut rest = Vec::new();
     for arg in &args[1..] {
-        if text.len() >= SHOWN_BYTES_MAX + 64 {
+        if rest.len() >= SHOWN_BYTES_MAX {
             break;
         }
-        text.push_str(&format!("'{}' ", shown(arg)));
+        rest = [&rest, &b"'"[..], shown(arg, SHOWN_BYTES_MAX - rest.len()), b"' "].concat();
     }
-    Fail::new(text)
+    let name = shown(args[0], SHOWN_BYTES_MAX);
+    Fail::of_bytes([b"ERR unknown command '", name, b"', with args beginning with: ", &rest].concat())
 }
 
 impl Client {

@@ -7,7 +7,7 @@ use engine::{Error, ErrorKind};
 /// A line of an error, without the sign in front of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fail {
-    pub(super) text: Cow<'static, str>,
+    pub(super) text: Cow<'static, [u8]>,
     /// There is no room: it may succeed once others have gone.
     pub(super) is_full: bool,
 }
@@ -22,13 +22,22 @@ pub(super) const NO_SUCH_KEY: Fail = fixed("ERR no such key");
 pub(super) const OUT_OF_RANGE: Fail = fixed("ERR index out of range");
 pub(super) const TOO_LONG: Fail = fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
-const fn fixed(text: &'static str) -> Fail {
-    Fail { text: Cow::Borrowed(text), is_full: false }
+pub(super) const fn fixed(text: &'static str) -> Fail {
+    Fail { text: Cow::Borrowed(text.as_bytes()), is_full: false }
 }
 
 impl Fail {
     pub(super) fn new(text: impl Into<Cow<'static, str>>) -> Self {
-        Self { text: text.into(), is_full: false }
+        let text = match text.into() {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        };
+        Self { text, is_full: false }
+    }
+
+    /// One that repeats bytes that need not be a text.
+    pub(super) fn of_bytes(text: Vec<u8>) -> Self {
+        Self { text: Cow::Owned(text), is_full: false }
     }
 }
 
@@ -59,6 +68,6 @@ impl From<Error> for Fail {
             | ErrorKind::Fenced => "ERR",
         };
         let is_full = error.kind == ErrorKind::Busy;
-        Self { text: Cow::Owned(format!("{word} {}", error.message)), is_full }
+        Self { is_full, ..Self::new(format!("{word} {}", error.message)) }
     }
 }

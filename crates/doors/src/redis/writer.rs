@@ -24,8 +24,10 @@ impl Writer {
     }
 
     pub(super) fn error(&mut self, fail: &Fail) {
-        let text = fail.text.replace(['\r', '\n'], " ");
-        self.line(b'-', text.as_bytes());
+        let is_end = |byte: u8| matches!(byte, b'\r' | b'\n');
+        self.bytes.push(b'-');
+        self.bytes.extend(fail.text.iter().map(|byte| if is_end(*byte) { b' ' } else { *byte }));
+        self.put(b"\r\n");
     }
 
     pub(super) fn int(&mut self, number: i64) {

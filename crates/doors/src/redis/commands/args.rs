@@ -9,6 +9,15 @@ pub(in crate::redis) fn parse_int(arg: &[u8]) -> Done<i64> {
     engine::cache::parse_number(arg).ok_or(NOT_INTEGER)
 }
 
+/// A number of 32 bits.
+pub(in crate::redis) fn parse_small(arg: &[u8]) -> Done<i64> {
+    let number = parse_int(arg)?;
+    match i32::try_from(number) {
+        Ok(_) => Ok(number),
+        Err(_) => Err(Fail::new("ERR value is out of range, value must between -2147483648 and 2147483647")),
+    }
+}
+
 pub(in crate::redis) fn parse_usize(arg: &[u8]) -> Option<usize> {
     usize::try_from(engine::cache::parse_number(arg)?).ok()
 }
@@ -50,6 +59,16 @@ fn parse_hex(text: &str) -> Option<f64> {
     Some(sum * 2f64.powi(exponent.saturating_sub(4 * fraction.len() as i32)))
 }
 
+/// A number as C reads it where it does not ask for one: nothing is 0, and what follows a zero byte is not seen.
+pub(in crate::redis) fn loose_float(arg: &[u8]) -> Option<f64> {
+    let text = arg.split(|byte| *byte == 0).next().unwrap_or_default().trim_ascii_start();
+    match text {
+        // Without a digit it stops where it begins.
+        [] if arg.iter().all(|byte| !byte.is_ascii_whitespace()) => Some(0.0),
+        text => parse_float(text),
+    }
+}
+
 pub(in crate::redis) fn float(arg: &[u8]) -> Done<f64> {
     parse_float(arg).ok_or(NOT_FLOAT)
 }
@@ -79,6 +98,10 @@ pub(in crate::redis) fn after<'a>(args: &[&'a [u8]], at: &mut usize) -> Done<&'a
 
 /// Whether a text is of a pattern: `*`, `?`, `[a-c]`, `[^a]`, and `\` before what means itself.
 pub(in crate::redis) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    // Redis does not look at the pattern where there is nothing to compare it with: not even a star matches that.
+    if text.is_empty() {
+        return pattern.is_empty();
+    }
     // Where the last star was, and what it has taken so far: another one makes all before it final.
     let (mut at, mut of) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -102,6 +125,11 @@ pub(in crate::redis) fn matches(pattern: &[u8], text: &[u8]) -> bool {
             },
         }
     }
+}
+
+/// The same, for what is selected among all there is: a star takes all.
+pub(in crate::redis) fn selects(pattern: &[u8], text: &[u8]) -> bool {
+    pattern == b"*" || matches(pattern, text)
 }
 
 /// How much of the pattern one byte matches.
@@ -156,7 +184,7 @@ mod tests {
         for pattern in ["", "h", "hell", "hello?", "h[b-d]llo", "h[^e]llo", "H*", "*x*"] {
             assert!(!matches(pattern.as_bytes(), b"hello"), "{pattern}");
         }
-        assert!(matches(b"\\*", b"*") && !matches(b"\\*", b"a") && matches(b"", b"") && matches(b"**", b""));
+        assert!(matches(b"\\*", b"*") && !matches(b"\\*", b"a") && matches(b"", b"") && !matches(b"*", b""));
         // Stars do not multiply.
         assert!(!matches("*a".repeat(40).as_bytes(), "a".repeat(39).as_bytes()));
     }

@@ -4,7 +4,7 @@ use engine::cache::{Condition, Expires, VALUE_BYTES_MAX};
 
 use super::args::{is, parse_int};
 use super::{Command, Keys, ONE, Step, read, string, write};
-use crate::redis::errors::{Done, Fail, SYNTAX};
+use crate::redis::errors::{Done, Fail, SYNTAX, fixed};
 
 pub(super) const COMMANDS: &[Command] = &[
     write("SETBIT", 4, ONE, setbit, ("2.2.0", "Sets a bit of a string")),
@@ -19,8 +19,7 @@ pub(super) const COMMANDS: &[Command] = &[
 /// One more than the last bit that a value may have.
 const BITS_MAX: u64 = VALUE_BYTES_MAX as u64 * 8;
 
-const WRONG_OFFSET: Fail =
-    Fail { text: std::borrow::Cow::Borrowed("ERR bit offset is not an integer or out of range"), is_full: false };
+const WRONG_OFFSET: Fail = fixed("ERR bit offset is not an integer or out of range");
 
 fn bit_offset(arg: &[u8]) -> Done<usize> {
     let offset = parse_int(arg).or(Err(WRONG_OFFSET))?;
@@ -63,31 +62,37 @@ fn getbit(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 /// The bits from one index to another, in bytes or in bits, as places of bits.
-fn bits_between(args: &[&[u8]], length: usize) -> Done<std::ops::Range<usize>> {
+fn bits_between(args: &[&[u8]], length: usize, is_strict: bool) -> Done<std::ops::Range<usize>> {
+    let (start, stop) = (parse_int(args[0])?, parse_int(args[1])?);
     let is_bits = match args.get(2) {
         None => false,
         Some(unit) if is(unit, "BYTE") => false,
         Some(unit) if is(unit, "BIT") => true,
         Some(_) => return Err(SYNTAX),
     };
-    let (start, stop) = (parse_int(args[0])?, parse_int(args[1])?);
     let unit = if is_bits { 1 } else { 8 };
-    let span = engine::cache::structures::span(start, stop, length * 8 / unit);
-    // Both before the beginning are one place, unless they are the wrong way round.
-    let is_before = start < 0 && stop < 0 && start <= stop && stop < -((length * 8 / unit) as i64);
-    let span = if is_before && length > 0 { 0..1 } else { span };
+    let total = (length * 8 / unit) as i64;
+    // Both from the end, and the wrong way round.
+    if total == 0 || is_strict && start < 0 && stop < 0 && start > stop {
+        return Ok(0..0);
+    }
+    // What is before the beginning is the beginning, for the end of the range too.
+    let at = |index: i64| if index < 0 { index.saturating_add(total).max(0) } else { index };
+    let (start, stop) = (at(start), at(stop).min(total - 1));
+    let span = if start > stop { 0..0 } else { start as usize..stop as usize + 1 };
     Ok(span.start * unit..span.end * unit)
 }
 
 fn bitcount(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    // What is not there has no bits, wherever they are looked for.
+    let Some(value) = string(step.db, args[1])? else {
+        step.out.int(0);
+        return Ok(());
+    };
     if args.len() == 3 || args.len() > 5 {
         return Err(SYNTAX);
     }
-    if args.len() > 3 {
-        bits_between(&args[2..], 0)?;
-    }
-    let value = string(step.db, args[1])?.unwrap_or_default();
-    let range = if args.len() > 2 { bits_between(&args[2..], value.len())? } else { 0..value.len() * 8 };
+    let range = if args.len() > 2 { bits_between(&args[2..], value.len(), true)? } else { 0..value.len() * 8 };
     let count = count_bits(value, range);
     step.out.len(count);
     Ok(())
@@ -109,21 +114,17 @@ fn bitpos(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         1 => true,
         _ => return Err(Fail::new("ERR The bit argument must be 1 or 0.")),
     };
-    if args.len() > 6 {
-        return Err(SYNTAX);
-    }
     let has_end = args.len() > 4;
-    let between = |length: usize| match args[3..] {
-        [] => Ok(0..length * 8),
-        [start] => bits_between(&[start, b"-1"], length),
-        [..] => bits_between(&args[3..], length),
-    };
-    between(0)?;
     let Some(value) = string(step.db, args[1])? else {
         step.out.int(if wanted { -1 } else { 0 });
         return Ok(());
     };
-    let range = between(value.len())?;
+    let range = match args[3..] {
+        [] => 0..value.len() * 8,
+        [start] => bits_between(&[start, b"-1"], value.len(), false)?,
+        [_, _] | [_, _, _] => bits_between(&args[3..], value.len(), false)?,
+        _ => return Err(SYNTAX),
+    };
     let found = first_bit(value, range.clone(), wanted);
     let place = match found {
         Some(at) => at as i64,

@@ -4,7 +4,7 @@ use engine::cache::Value;
 use engine::cache::structures::{Part, Score, Set, Sorted, Structure};
 
 use super::Step;
-use super::args::{is, parse_float, parse_from};
+use super::args::{is, parse_float};
 use super::keys::store;
 use super::sorted::{Members, write_pairs};
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
@@ -95,22 +95,20 @@ fn members_of(step: &mut Step<'_, '_>, key: &[u8]) -> Done<Vec<(Vec<u8>, f64)>> 
     Ok(set.iter().map(|member| (member.to_vec(), 1.0)).collect())
 }
 
-fn combined(step: &mut Step<'_, '_>, keys: &[&[u8]], options: &Options, how: How) -> Done<Sorted> {
-    let mut inputs = Vec::with_capacity(keys.len());
-    for key in keys {
-        inputs.push(members_of(step, key)?);
-    }
+/// All inputs: they are looked at before the options are.
+fn inputs(step: &mut Step<'_, '_>, keys: &[&[u8]]) -> Done<Vec<Vec<(Vec<u8>, f64)>>> {
+    keys.iter().map(|key| members_of(step, key)).collect()
+}
+
+fn combined(inputs: Vec<Vec<(Vec<u8>, f64)>>, options: &Options, how: How) -> Sorted {
     let weigh = |score: f64, weight: f64| if (score * weight).is_nan() { 0.0 } else { score * weight };
     let score_of = |number: f64| Score::new(number).unwrap_or_default();
     let mut inputs = inputs.into_iter().zip(&options.weights);
     let mut result = Sorted::default();
-    for (member, score) in inputs
-        .next()
-        .map(|(first, weight)| (first, *weight))
-        .into_iter()
-        .flat_map(|(first, weight)| first.into_iter().map(move |(member, score)| (member, weigh(score, weight))))
-    {
-        result.set(&member, score_of(score));
+    if let Some((first, weight)) = inputs.next() {
+        for (member, score) in first {
+            result.set(&member, score_of(weigh(score, *weight)));
+        }
     }
     for (members, weight) in inputs {
         match how {
@@ -137,13 +135,14 @@ fn combined(step: &mut Step<'_, '_>, keys: &[&[u8]], options: &Options, how: How
             }
         }
     }
-    Ok(result)
+    result
 }
 
 fn answer(step: &mut Step<'_, '_>, args: &[&[u8]], how: How, name: &str) -> Done {
     let (keys, rest) = keys_of(args, 1, name)?;
+    let inputs = inputs(step, keys)?;
     let options = options(rest, keys.len(), how, false)?;
-    let sorted = combined(step, keys, &options, how)?;
+    let sorted = combined(inputs, &options, how);
     if options.has_scores {
         let members: Members = sorted.range(0..sorted.len()).map(|(member, score)| (member.to_vec(), score)).collect();
         write_pairs(step.out, &members);
@@ -156,8 +155,9 @@ fn answer(step: &mut Step<'_, '_>, args: &[&[u8]], how: How, name: &str) -> Done
 
 fn keep(step: &mut Step<'_, '_>, args: &[&[u8]], how: How, name: &str) -> Done {
     let (keys, rest) = keys_of(args, 2, name)?;
+    let inputs = inputs(step, keys)?;
     let options = options(rest, keys.len(), how, true)?;
-    let sorted = combined(step, keys, &options, how)?;
+    let sorted = combined(inputs, &options, how);
     let length = sorted.len();
     store(step, args[1], Structure::Sorted(sorted))?;
     step.out.len(length);
@@ -190,14 +190,10 @@ pub(super) fn zdiffstore(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 
 pub(super) fn zintercard(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let (keys, rest) = keys_of(args, 1, "zintercard")?;
-    let limit = match rest {
-        [] => 0,
-        [word, limit] if is(word, "LIMIT") => parse_from(limit, 0, "ERR LIMIT can't be negative")?,
-        _ => return Err(SYNTAX),
-    };
+    let inputs = inputs(step, keys)?;
+    let limit = super::sets::limit(rest)?;
     let options = options(&[], keys.len(), How::Inter, true)?;
-    let length = combined(step, keys, &options, How::Inter)?.len();
-    let limit = if limit == 0 { usize::MAX } else { limit as usize };
+    let length = combined(inputs, &options, How::Inter).len();
     step.out.len(length.min(limit));
     Ok(())
 }

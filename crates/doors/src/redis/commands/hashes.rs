@@ -3,7 +3,7 @@
 use engine::cache::structures::Hash;
 
 use super::args::{float, is, parse_int};
-use super::sets::{Pick, pick};
+use super::sets::{Pick, parse_count, pick};
 use super::strings::OVERFLOW;
 use super::{Command, ONE, Step, bytes_in, change, part, read, write, wrong_arity};
 use crate::redis::errors::{Done, Fail, SYNTAX};
@@ -170,7 +170,7 @@ fn set_one(step: &mut Step<'_, '_>, args: &[&[u8]], value: &[u8]) -> Done {
 }
 
 fn hrandfield(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let count = args.get(2).map(|count| parse_int(count)).transpose()?;
+    let count = args.get(2).map(|count| parse_count(count)).transpose()?;
     let has_values = match args.get(3..) {
         None | Some([]) => false,
         Some([word]) if is(word, "WITHVALUES") => true,

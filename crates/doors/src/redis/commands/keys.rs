@@ -3,7 +3,7 @@
 use engine::cache::structures::Structure;
 use engine::cache::{Owned, Value};
 
-use super::args::{is, parse_int};
+use super::args::{is, parse_int, parse_small};
 use super::{Command, EACH, Keys, ONE, Step, TWO, own, read, write};
 use crate::redis::connection::DATABASES;
 use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, SYNTAX};
@@ -27,7 +27,13 @@ pub(super) const COMMANDS: &[Command] = &[
     write("RENAMENX", 3, TWO, renamenx, ("1.0.0", "Gives a key another name that is free")),
     write("COPY", -3, TWO, copy, ("6.2.0", "Copies what a key has, to another database too")),
     write("MOVE", 3, ONE, move_, ("1.0.0", "Moves a key to another database")),
-    read("OBJECT", -2, Keys::Range(2, 2, 1), object, ("2.2.3", "How a value would be kept by Redis")),
+    read("OBJECT", -2, Keys::Range(2, 2, 1), object, ("2.2.3", "How a value would be kept by Redis")).of(&[
+        ("ENCODING", 3),
+        ("REFCOUNT", 3),
+        ("IDLETIME", 3),
+        ("FREQ", 3),
+        ("HELP", 2),
+    ]),
     own("SWAPDB", 3, super::session::refuse_swap, ("4.0.0", "Not supported: databases keep their numbers")),
 ];
 
@@ -226,7 +232,7 @@ pub(in crate::redis) fn other_database(args: &[&[u8]]) -> Option<usize> {
 }
 
 fn database(number: &[u8]) -> Done<usize> {
-    let number = parse_int(number)?;
+    let number = parse_small(number)?;
     usize::try_from(number).ok().filter(|number| *number < DATABASES).ok_or(Fail::new("ERR DB index is out of range"))
 }
 
@@ -308,18 +314,11 @@ fn encoding(value: Value<'_>) -> &'static str {
 
 fn object(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let word = args[1];
-    if is(word, "HELP") && args.len() == 2 {
+    if is(word, "HELP") {
         let lines = ["OBJECT <ENCODING|FREQ|IDLETIME|REFCOUNT> <key>", "How Redis would keep what a key has."];
         step.out.array(lines.len());
         lines.iter().for_each(|line| step.out.simple(line));
         return Ok(());
-    }
-    let is_known = ["ENCODING", "REFCOUNT", "IDLETIME", "FREQ"].iter().any(|known| is(word, known));
-    if !is_known || args.len() != 3 {
-        let word = word.escape_ascii();
-        return Err(Fail::new(format!(
-            "ERR unknown subcommand or wrong number of arguments for '{word}'. Try OBJECT HELP."
-        )));
     }
     let Some(found) = step.db.peek(args[2]) else {
         step.out.null();

@@ -3,9 +3,9 @@
 use engine::cache::structures::{End, Kind, List, place, span};
 
 use super::args::{after, is, parse_from, parse_int, timeout_ms};
-use super::sets::counted;
+use super::sets::{count_of, counted};
 use super::{Block, Command, Keys, ONE, Step, TWO, bytes_in, change, check_kind, part, read, write, wrong_arity};
-use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, OUT_OF_RANGE, SYNTAX, WRONG_TYPE};
+use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, OUT_OF_RANGE, SYNTAX};
 
 const COUNTED: Keys = Keys::Counted { at: 1, is_first_too: false };
 const COUNTED_SECOND: Keys = Keys::Counted { at: 2, is_first_too: false };
@@ -207,15 +207,11 @@ fn positions(args: &[&[u8]]) -> Done<Positions> {
         let value = after(args, &mut at)?;
         if is(word, "RANK") {
             let rank = parse_int(value)?;
-            match rank {
-                0 => {
-                    return Err(Fail::new(
-                        "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use \
-                         negative to start from the end of the list",
-                    ));
-                }
-                i64::MIN => return Err(Fail::new("ERR value is out of range")),
-                _ => {}
+            if rank == 0 {
+                return Err(Fail::new(
+                    "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative \
+                     to start from the end of the list",
+                ));
             }
             (wanted.rank, wanted.is_backwards) = (rank.unsigned_abs() as usize, rank < 0);
         } else if is(word, "COUNT") {
@@ -314,7 +310,7 @@ fn lmove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 
 fn move_or_wait(step: &mut Step<'_, '_>, args: &[&[u8]], ends: [End; 2], timeout: &[u8]) -> Done {
     let timeout_ms = timeout_ms(timeout)?;
-    if is_other_kind_again(step, args[1]) || !move_one(step, [args[1], args[2]], ends)? {
+    if step.skips(args[1], Kind::List) || !move_one(step, [args[1], args[2]], ends)? {
         step.block = Some(Block { timeout_ms, is_null_array: false });
     }
     Ok(())
@@ -328,15 +324,10 @@ fn blmove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     move_or_wait(step, args, [end(args[3])?, end(args[4])?], args[5])
 }
 
-/// Whether a key that was waited for has become something else: one goes on waiting.
-fn is_other_kind_again(step: &mut Step<'_, '_>, key: &[u8]) -> bool {
-    step.is_again && check_kind(step.db, key, Kind::List) == Err(WRONG_TYPE)
-}
-
 fn pop_or_wait(step: &mut Step<'_, '_>, args: &[&[u8]], end: End) -> Done {
     let timeout_ms = timeout_ms(args[args.len() - 1])?;
     for key in &args[1..args.len() - 1] {
-        if is_other_kind_again(step, key) {
+        if step.skips(key, Kind::List) {
             continue;
         }
         if let Some(item) = pop_one(step, key, end)? {
@@ -361,18 +352,13 @@ fn brpop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 /// The first list of some that has any items, from which end, and how many.
 fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], at: usize) -> Done<bool> {
     let (keys, rest) = counted(args, at)?;
-    let (from, count) = match rest {
-        [from] => (end(from)?, 1),
-        [from, word, count] if is(word, "COUNT") => {
-            (end(from)?, parse_from(count, 1, "ERR count should be greater than 0")?)
-        }
-        _ => return Err(SYNTAX),
-    };
+    let (from, options) = rest.split_first().ok_or(SYNTAX)?;
+    let (from, count) = (end(from)?, count_of(options)?);
     for key in keys {
-        if is_other_kind_again(step, key) {
+        if step.skips(key, Kind::List) {
             continue;
         }
-        let items = pop_some(step, key, from, usize::try_from(count).unwrap_or(usize::MAX))?;
+        let items = pop_some(step, key, from, count)?;
         if !items.is_empty() {
             step.out.array(2);
             step.out.bulk(key);

@@ -77,6 +77,8 @@ pub(super) struct Command {
     /// The version of Redis that had it first.
     pub(super) since: &'static str,
     pub(super) summary: &'static str,
+    /// Where its first argument says what is wanted: all that this may be, and how many arguments each takes.
+    pub(super) parts: &'static [(&'static str, i8)],
     pub(super) does: Does,
 }
 
@@ -89,7 +91,7 @@ pub(super) const fn read(
     about: (&'static str, &'static str),
 ) -> Command {
     let (since, summary) = about;
-    Command { name, arity, keys, is_write: false, group: "", since, summary, does: Does::Data(does) }
+    Command { name, arity, keys, is_write: false, group: "", since, summary, parts: &[], does: Does::Data(does) }
 }
 
 pub(super) const fn write(
@@ -104,7 +106,17 @@ pub(super) const fn write(
 
 pub(super) const fn own(name: &'static str, arity: i8, does: Own, about: (&'static str, &'static str)) -> Command {
     let (since, summary) = about;
-    Command { name, arity, keys: Keys::None, is_write: false, group: "", since, summary, does: Does::Own(does) }
+    Command {
+        name,
+        arity,
+        keys: Keys::None,
+        is_write: false,
+        group: "",
+        since,
+        summary,
+        parts: &[],
+        does: Does::Own(does),
+    }
 }
 
 /// All of them, in groups as Redis has them.
@@ -161,6 +173,11 @@ pub(super) fn all() -> Vec<&'static Command> {
     all
 }
 
+fn fits(arity: i8, count: usize) -> bool {
+    let least = usize::from(arity.unsigned_abs());
+    if arity < 0 { count >= least } else { count == least }
+}
+
 /// The keys that a request names. Where they can not be told apart from the rest the command says what is wrong.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Named<'a> {
@@ -169,9 +186,29 @@ pub(super) enum Named<'a> {
 }
 
 impl Command {
+    /// One of several things, as its first argument says.
+    pub(super) const fn of(self, parts: &'static [(&'static str, i8)]) -> Self {
+        Self { parts, ..self }
+    }
+
     pub(super) fn takes(&self, count: usize) -> bool {
-        let arity = usize::from(self.arity.unsigned_abs());
-        if self.arity < 0 { count >= arity } else { count == arity }
+        fits(self.arity, count)
+    }
+
+    /// Refuses what its first argument does not mean, and too many or too few others.
+    pub(super) fn check_part(&self, args: &[&[u8]]) -> Done {
+        let Some(word) = args.get(1).filter(|_| !self.parts.is_empty()) else {
+            return Ok(());
+        };
+        match self.parts.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes())) {
+            Some((_, arity)) if fits(*arity, args.len()) => Ok(()),
+            Some((part, _)) => Err(wrong_arity(&format!("{}|{part}", self.name))),
+            None => {
+                let text =
+                    format!("ERR unknown subcommand '{}'. Try {} HELP.", String::from_utf8_lossy(word), self.name);
+                Err(Fail::new(text))
+            }
+        }
     }
 
     pub(super) fn keys<'a>(&self, args: &[&'a [u8]]) -> Named<'a> {
@@ -206,13 +243,14 @@ pub(super) struct Step<'s, 'c> {
     /// Another database, for what moves things there.
     pub(super) other: Option<&'s mut LockedCache<'c>>,
     pub(super) out: &'s mut Writer,
-    /// Whether it has waited: whatever else its keys have by now is not what it waits for.
-    pub(super) is_again: bool,
+    /// It has waited, and this key may have something now. The others are not looked at, and if it is of another kind one
+    /// goes on waiting.
+    pub(super) again: Option<&'s [u8]>,
     /// Set by a command that has nothing yet and would wait for it.
     pub(super) block: Option<Block>,
 }
 
-/// For how long a command waits, and what it answers then.
+/// For how long a command waits, and what it answers where it may not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     /// For ever where nothing is said.
@@ -222,7 +260,7 @@ pub(super) struct Block {
 
 impl<'c> Step<'_, 'c> {
     pub(super) fn new<'s>(db: &'s mut LockedCache<'c>, out: &'s mut Writer) -> Step<'s, 'c> {
-        Step { db, other: None, out, is_again: false, block: None }
+        Step { db, other: None, out, again: None, block: None }
     }
 }
 
@@ -244,6 +282,13 @@ pub(super) fn part<'s, T: Part>(db: &'s mut LockedCache<'_>, key: &[u8]) -> Done
         None => Ok(None),
         Some(Value::Structure(structure)) => T::of(structure).map(Some).ok_or(WRONG_TYPE),
         Some(Value::Bytes(_)) => Err(WRONG_TYPE),
+    }
+}
+
+impl Step<'_, '_> {
+    /// Whether a key is passed over by who has waited.
+    pub(super) fn skips(&mut self, key: &[u8], kind: Kind) -> bool {
+        self.again.is_some_and(|again| again != key || check_kind(self.db, key, kind) == Err(WRONG_TYPE))
     }
 }
 

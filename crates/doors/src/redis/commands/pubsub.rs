@@ -13,7 +13,7 @@ use super::{Command, own};
 use crate::redis::channels::{Heard, Listener, Subscribed};
 use crate::redis::codec::Answer;
 use crate::redis::connection::{Door, Later, Session};
-use crate::redis::errors::{Done, Fail};
+use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::names::topic_of;
 use crate::redis::writer::Writer;
 
@@ -23,7 +23,7 @@ pub(super) const COMMANDS: &[Command] = &[
     own("UNSUBSCRIBE", -1, unsubscribe, ("2.0.0", "Listens no longer to channels")),
     own("PSUBSCRIBE", -2, psubscribe, ("2.0.0", "Listens to all channels of patterns")),
     own("PUNSUBSCRIBE", -1, punsubscribe, ("2.0.0", "Listens no longer to patterns")),
-    own("PUBSUB", -2, pubsub, ("2.8.0", "Who listens to what")),
+    own("PUBSUB", -2, pubsub, ("2.8.0", "Who listens to what")).of(&[("CHANNELS", -2), ("NUMSUB", -2), ("NUMPAT", 2)]),
 ];
 
 /// Channels and patterns of one connection.
@@ -172,20 +172,14 @@ fn pubsub(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
                 channels.iter().for_each(|(channel, _)| writer.bulk(channel));
             }
             [word, channels @ ..] if is(word, "NUMSUB") => {
-                writer.map(channels.len());
+                writer.array(2 * channels.len());
                 for channel in channels {
                     writer.bulk(channel);
                     writer.len(door.channels.listeners(channel));
                 }
             }
             [word] if is(word, "NUMPAT") => writer.len(door.channels.patterns()),
-            [word, ..] => {
-                let word = word.escape_ascii();
-                let text =
-                    format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try PUBSUB HELP.");
-                return Err(Fail::new(text));
-            }
-            [] => {}
+            _ => return Err(SYNTAX),
         }
         Ok(())
     })

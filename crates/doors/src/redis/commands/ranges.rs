@@ -2,7 +2,7 @@
 
 use engine::cache::structures::{Bound, LexBound, Score, Sorted, Structure, span};
 
-use super::args::{is, parse_float, parse_int};
+use super::args::{is, loose_float, parse_int};
 use super::keys::store;
 use super::sorted::Members;
 use super::{Step, change, part};
@@ -28,7 +28,7 @@ fn score_bound(arg: &[u8]) -> Done<Bound> {
         [b'(', number @ ..] => (true, number),
         number => (false, number),
     };
-    let score = parse_float(number).and_then(Score::new).ok_or(Fail::new("ERR min or max is not a float"))?;
+    let score = loose_float(number).and_then(Score::new).ok_or(Fail::new("ERR min or max is not a float"))?;
     Ok(Bound { score, is_exclusive })
 }
 
@@ -93,7 +93,7 @@ impl Options {
             }
             at += 1;
         }
-        if self.limit.is_some() && self.by == By::Rank {
+        if self.limit.is_some_and(|(_, count)| count != -1) && self.by == By::Rank {
             return Err(Fail::new(
                 "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
             ));
@@ -114,7 +114,8 @@ impl Options {
             return Ok(Vec::new());
         };
         let ranks = range.ranks(sorted, self.is_backwards);
-        let (offset, count) = self.limit.unwrap_or((0, -1));
+        let limit = self.limit.filter(|_| self.by != By::Rank);
+        let (offset, count) = limit.unwrap_or((0, -1));
         let length = ranks.len() as i64;
         if offset < 0 {
             return Ok(Vec::new());

@@ -1,9 +1,9 @@
 //! What looks at all keys of a database, or at all parts of one, bit by bit.
 
 use engine::cache::ScanCursor;
-use engine::cache::structures::{Hash, Set, Sorted};
+use engine::cache::structures::{Hash, Part, Set, Sorted};
 
-use super::args::{after, is, matches, parse_int};
+use super::args::{after, is, parse_int, selects};
 use super::{Command, Keys, ONE, Step, part, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::write_double;
@@ -12,6 +12,8 @@ use crate::redis::writer::write_double;
 const COUNT: usize = 10;
 /// The same, whatever is said.
 const COUNT_MAX: usize = 10_000;
+/// As few parts as this come all at once.
+const FEW: usize = 128;
 /// Steps of a scan in one command, before others have their turn at the database.
 const STEPS_MAX: usize = 64;
 
@@ -35,9 +37,7 @@ struct Options<'a> {
 
 /// What a scan was asked for, whose cursor is in this place.
 fn options<'a>(args: &[&'a [u8]], cursor_at: usize, has_kind: bool) -> Done<Options<'a>> {
-    let cursor = std::str::from_utf8(args[cursor_at]).ok().and_then(|text| text.parse().ok());
-    let cursor = cursor.ok_or(Fail::new("ERR invalid cursor"))?;
-    let mut options = Options { cursor, pattern: None, count: COUNT, kind: None };
+    let mut options = Options { cursor: cursor(args[cursor_at])?, pattern: None, count: COUNT, kind: None };
     let mut at = cursor_at + 1;
     while let Some(arg) = args.get(at) {
         match arg {
@@ -54,9 +54,33 @@ fn options<'a>(args: &[&'a [u8]], cursor_at: usize, has_kind: bool) -> Done<Opti
     Ok(options)
 }
 
+fn cursor(arg: &[u8]) -> Done<u64> {
+    let (is_negative, digits) = match arg {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    // As C reads it: nothing is 0, and what is below it counts from the end.
+    let number = std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()));
+    let number = number.and_then(|digits| if digits.is_empty() { Some(0u64) } else { digits.parse().ok() });
+    let number = number.ok_or(Fail::new("ERR invalid cursor"))?;
+    Ok(if is_negative { number.wrapping_neg() } else { number })
+}
+
+/// Looks at what is wrong with the cursor, and then at the key: where there is none the rest does not matter.
+fn check<T: Part>(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done<bool> {
+    cursor(args[2])?;
+    let is_there = part::<T>(step.db, args[1])?.is_some();
+    if !is_there {
+        let begin = step.out.bytes.len();
+        answer(step, begin, 0, 0);
+    }
+    Ok(is_there)
+}
+
 impl Options<'_> {
     fn takes(&self, name: &[u8]) -> bool {
-        self.pattern.is_none_or(|pattern| matches(pattern, name))
+        self.pattern.is_none_or(|pattern| selects(pattern, name))
     }
 }
 
@@ -98,7 +122,8 @@ fn walk<'s>(
     mut take: impl FnMut(usize),
 ) -> u64 {
     let start = if options.cursor == 0 { length } else { (options.cursor as usize).min(length) };
-    let end = start.saturating_sub(options.count);
+    // A few are not worth a second time.
+    let end = if length <= FEW { 0 } else { start.saturating_sub(options.count) };
     for place in (end..start).rev() {
         if each(place).is_some_and(|name| options.takes(name)) {
             take(place);
@@ -116,6 +141,9 @@ fn answer(step: &mut Step<'_, '_>, begin: usize, next: u64, count: usize) {
 }
 
 fn hscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    if !check::<Hash>(step, args)? {
+        return Ok(());
+    }
     let options = options(args, 2, false)?;
     let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
     if let Some(hash) = part::<Hash>(step.db, args[1])? {
@@ -137,6 +165,9 @@ fn hscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn sscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    if !check::<Set>(step, args)? {
+        return Ok(());
+    }
     let options = options(args, 2, false)?;
     let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
     if let Some(set) = part::<Set>(step.db, args[1])? {
@@ -157,6 +188,9 @@ fn sscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    if !check::<Sorted>(step, args)? {
+        return Ok(());
+    }
     let options = options(args, 2, false)?;
     let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
     if let Some(sorted) = part::<Sorted>(step.db, args[1])? {
@@ -182,7 +216,7 @@ fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let begin = step.out.bytes.len();
     while let Some(cursor) = next {
         next = step.db.scan(cursor, |found| {
-            if matches(args[1], found.key) {
+            if selects(args[1], found.key) {
                 step.out.bulk(found.key);
                 count += 1;
             }

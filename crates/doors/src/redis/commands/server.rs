@@ -18,8 +18,19 @@ use crate::redis::writer::Writer;
 const SLEEP_MAX_S: f64 = 60.0;
 
 pub(super) const COMMANDS: &[Command] = &[
-    own("COMMAND", -1, command, ("2.8.13", "What commands there are")),
-    own("CONFIG", -2, config, ("2.0.0", "How the server is set up")),
+    own("COMMAND", -1, command, ("2.8.13", "What commands there are")).of(&[
+        ("COUNT", 2),
+        ("LIST", 2),
+        ("INFO", -2),
+        ("DOCS", -2),
+        ("GETKEYS", -3),
+    ]),
+    own("CONFIG", -2, config, ("2.0.0", "How the server is set up")).of(&[
+        ("GET", -3),
+        ("SET", -4),
+        ("RESETSTAT", 2),
+        ("REWRITE", 2),
+    ]),
     own("INFO", -1, info, ("1.0.0", "How the server does")),
     own("FLUSHALL", -1, flushall, ("1.0.0", "Removes all keys of all databases")),
     own("TIME", 1, time, ("2.6.0", "The time of the server")),
@@ -27,7 +38,7 @@ pub(super) const COMMANDS: &[Command] = &[
     own("ROLE", 1, role, ("2.8.12", "What the server is among others")),
     own("ACL", -2, acl, ("6.0.0", "Who the client is")),
     own("DEBUG", -2, debug, ("1.0.0", "For tests of clients")),
-    read("MEMORY", -2, Keys::Range(2, 2, 1), memory, ("4.0.0", "What a key takes")),
+    read("MEMORY", -2, Keys::Range(2, 2, 1), memory, ("4.0.0", "What a key takes")).of(&[("USAGE", -3)]),
 ];
 
 fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
@@ -103,9 +114,6 @@ fn debug(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
 }
 
 fn memory(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    if !is(args[1], "USAGE") || args.len() < 3 {
-        return Err(Fail::new("ERR unknown subcommand or wrong number of arguments for MEMORY; there is MEMORY USAGE"));
-    }
     match args[3..] {
         [] => {}
         [word, count] if is(word, "SAMPLES") => drop(super::args::parse_int(count)?),
@@ -135,11 +143,7 @@ fn config(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
         [word, ..] if is(word, "SET") || is(word, "RESETSTAT") || is(word, "REWRITE") => session.fail(&Fail::new(
             "ERR settings are the broker's: see `thalweg config show`, and `thalweg cache create` for those of a cache",
         )),
-        [word, ..] => {
-            let word = word.escape_ascii();
-            session.fail(&Fail::new(format!("ERR unknown subcommand or wrong number of arguments for '{word}'.")))
-        }
-        [] => session.fail(&SYNTAX),
+        _ => session.fail(&SYNTAX),
     }
 }
 
@@ -298,10 +302,7 @@ fn command(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
                 _ => Err(Fail::new("ERR The command has no key arguments")),
             }
         }),
-        (word, _) => {
-            let word = word.escape_ascii();
-            session.fail(&Fail::new(format!("ERR unknown subcommand or wrong number of arguments for '{word}'.")))
-        }
+        _ => session.fail(&SYNTAX),
     }
 }
 

@@ -5,7 +5,7 @@ use engine::security::UserName;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
 
-use super::args::{is, parse_int, parse_usize};
+use super::args::{is, parse_int, parse_small, parse_usize};
 use super::{Command, own, wrong_arity};
 use crate::redis::VERSION;
 use crate::redis::clients::Client;
@@ -23,7 +23,26 @@ pub(super) const COMMANDS: &[Command] = &[
     own("HELLO", -1, hello, ("6.0.0", "Says which version of the protocol the client speaks, and who it is")),
     own("AUTH", -2, auth, ("1.0.0", "Says who the client is")),
     own("SELECT", 2, select, ("1.0.0", "Goes to another database")),
-    own("CLIENT", -2, client, ("2.4.0", "About the connections of all clients")),
+    own("CLIENT", -2, client, ("2.4.0", "About the connections of all clients")).of(&[
+        ("ID", 2),
+        ("INFO", 2),
+        ("GETNAME", 2),
+        ("SETNAME", 3),
+        ("SETINFO", 4),
+        ("LIST", -2),
+        ("KILL", -3),
+        ("UNBLOCK", -3),
+        ("REPLY", 3),
+        ("NO-EVICT", 3),
+        ("NO-TOUCH", 3),
+        ("GETREDIR", 2),
+        ("TRACKING", -3),
+        ("TRACKINGINFO", 2),
+        ("CACHING", 3),
+        ("PAUSE", -3),
+        ("UNPAUSE", 2),
+        ("HELP", 2),
+    ]),
     own("RESET", 1, reset, ("6.2.0", "Makes the connection as new")),
     own("QUIT", 1, quit, ("1.0.0", "Closes the connection")),
 ];
@@ -73,7 +92,7 @@ fn echo_of(session: &Session, text: &[u8]) -> Reply<Answer, Later> {
 }
 
 fn select(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    let number = match parse_int(args[1]) {
+    let number = match parse_small(args[1]) {
         Ok(number) => usize::try_from(number).ok().filter(|number| *number < DATABASES),
         Err(fail) => return session.fail(&fail),
     };
@@ -304,11 +323,7 @@ fn client(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
             "ERR tracking is not supported: watch keys over the native protocol, whose client keeps a near cache right",
         )),
         (b"PAUSE" | b"UNPAUSE", _) => session.fail(&Fail::new("ERR clients can not be paused")),
-        (word, _) => {
-            let word = word.escape_ascii();
-            let text = format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try CLIENT HELP.");
-            session.fail(&Fail::new(text))
-        }
+        _ => session.fail(&SYNTAX),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use engine::cache::structures::{Set, Structure};
 
-use super::args::{is, parse_from, parse_int};
+use super::args::{after, is, parse_from, parse_int};
 use super::keys::store;
 use super::{Command, EACH, Keys, ONE, Step, TWO, bytes_in, change, part, random, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX};
@@ -80,6 +80,16 @@ fn scard(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
+/// How many are wanted at random.
+pub(super) fn parse_count(arg: &[u8]) -> Done<i64> {
+    match parse_int(arg)? {
+        i64::MIN => {
+            Err(Fail::new("ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807"))
+        }
+        count => Ok(count),
+    }
+}
+
 /// Places that were picked at random.
 pub(super) enum Pick {
     /// One, if there is any.
@@ -146,7 +156,7 @@ fn spop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 fn srandmember(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let count = match args[2..] {
         [] => None,
-        [count] => Some(parse_int(count)?),
+        [count] => Some(parse_count(count)?),
         _ => return Err(SYNTAX),
     };
     let set = part::<Set>(step.db, args[1])?;
@@ -264,19 +274,45 @@ pub(super) fn counted<'a, 'b>(args: &'b [&'a [u8]], at: usize) -> Done<(&'b [&'a
     let rest = &args[at + 1..];
     match usize::try_from(count).ok().and_then(|count| rest.split_at_checked(count)) {
         Some(split) => Ok(split),
-        None => Err(Fail::new("ERR Number of keys can't be greater than number of args")),
+        None => Err(SYNTAX),
     }
 }
 
+/// How many are taken at most where options say so: one where nothing is said.
+pub(super) fn count_of(options: &[&[u8]]) -> Done<usize> {
+    let mut count = None;
+    let mut at = 0;
+    while let Some(word) = options.get(at) {
+        if !is(word, "COUNT") || count.is_some() {
+            return Err(SYNTAX);
+        }
+        count = Some(parse_from(after(options, &mut at)?, 1, "ERR count should be greater than 0")?);
+        at += 1;
+    }
+    Ok(usize::try_from(count.unwrap_or(1)).unwrap_or(usize::MAX))
+}
+
+/// How many are counted at most.
+pub(super) fn limit(options: &[&[u8]]) -> Done<usize> {
+    let (mut limit, mut at) = (0, 0);
+    while let Some(word) = options.get(at) {
+        if !is(word, "LIMIT") {
+            return Err(SYNTAX);
+        }
+        limit = parse_from(after(options, &mut at)?, 0, "ERR LIMIT can't be negative")?;
+        at += 1;
+    }
+    Ok(if limit == 0 { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) })
+}
+
 fn sintercard(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let (keys, options) = counted(args, 1)?;
-    let limit = match options {
-        [] => 0,
-        [word, limit] if is(word, "LIMIT") => parse_from(limit, 0, "ERR LIMIT can't be negative")?,
-        _ => return Err(SYNTAX),
+    let too_many = || Err(Fail::new("ERR Number of keys can't be greater than number of args"));
+    let (keys, options) = match counted(args, 1) {
+        Err(fail) if fail == SYNTAX => too_many()?,
+        counted => counted?,
     };
+    let limit = limit(options)?;
     let length = combined(step, keys, Combine::Inter)?.len();
-    let limit = if limit == 0 { usize::MAX } else { limit as usize };
     step.out.len(length.min(limit));
     Ok(())
 }

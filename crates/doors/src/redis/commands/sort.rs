@@ -7,7 +7,7 @@ use broker::LockedCache;
 use engine::cache::Value;
 use engine::cache::structures::{End, Hash, List, Part, Structure};
 
-use super::args::{after, is, parse_float, parse_int};
+use super::args::{after, is, loose_float, parse_int};
 use super::keys::store;
 use super::{Command, Keys, Step, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
@@ -137,7 +137,7 @@ fn in_order(
             true => Weight::Text(text.map(Cow::into_owned)),
             false => {
                 let wrong = Fail::new("ERR One or more scores can't be converted into double");
-                Weight::Number(text.map_or(Ok(0.0), |text| parse_float(&text).ok_or(wrong))?)
+                Weight::Number(text.map_or(Ok(0.0), |text| loose_float(&text).ok_or(wrong))?)
             }
         };
         weighed.push((weight, item));

@@ -2,11 +2,11 @@
 
 use engine::cache::structures::{Kind, Score, Sorted};
 
-use super::args::{float, is, parse_from, parse_int, timeout_ms};
+use super::args::{float, is, parse_from, timeout_ms};
 use super::ranges;
-use super::sets::{Pick, counted, pick};
-use super::{Block, Command, Keys, ONE, Step, change, check_kind, combine, part, read, write, wrong_arity};
-use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
+use super::sets::{Pick, count_of, counted, parse_count, pick};
+use super::{Block, Command, Keys, ONE, Step, change, combine, part, read, write};
+use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::Writer;
 
 const COUNTED: Keys = Keys::Counted { at: 1, is_first_too: false };
@@ -246,18 +246,18 @@ fn pop_some(step: &mut Step<'_, '_>, key: &[u8], is_max: bool, count: usize) -> 
 }
 
 fn zpopmin(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    pop(step, args, false, "zpopmin")
+    pop(step, args, false)
 }
 
 fn zpopmax(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    pop(step, args, true, "zpopmax")
+    pop(step, args, true)
 }
 
-fn pop(step: &mut Step<'_, '_>, args: &[&[u8]], is_max: bool, name: &str) -> Done {
+fn pop(step: &mut Step<'_, '_>, args: &[&[u8]], is_max: bool) -> Done {
     let count = match args[2..] {
         [] => None,
         [count] => Some(parse_from(count, 0, "ERR value is out of range, must be positive")?),
-        _ => return Err(wrong_arity(name)),
+        _ => return Err(SYNTAX),
     };
     let members = pop_some(step, args[1], is_max, count.map_or(1, |count| count as usize))?;
     // Pairs are told apart only where several were asked for.
@@ -285,14 +285,10 @@ pub(super) fn write_pairs(out: &mut Writer, members: &Members) {
     }
 }
 
-fn is_other_kind_again(step: &mut Step<'_, '_>, key: &[u8]) -> bool {
-    step.is_again && check_kind(step.db, key, Kind::Sorted) == Err(WRONG_TYPE)
-}
-
 fn pop_or_wait(step: &mut Step<'_, '_>, args: &[&[u8]], is_max: bool) -> Done {
     let timeout_ms = timeout_ms(args[args.len() - 1])?;
     for key in &args[1..args.len() - 1] {
-        if is_other_kind_again(step, key) {
+        if step.skips(key, Kind::Sorted) {
             continue;
         }
         if let [(member, score)] = &pop_some(step, key, is_max, 1)?[..] {
@@ -322,18 +318,13 @@ fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], at: usize) -> Done<bool> {
         word if is(word, "MAX") => Ok(true),
         _ => Err(SYNTAX),
     };
-    let (is_max, count) = match rest {
-        [from] => (is_max(from)?, 1),
-        [from, word, count] if is(word, "COUNT") => {
-            (is_max(from)?, parse_from(count, 1, "ERR count should be greater than 0")?)
-        }
-        _ => return Err(SYNTAX),
-    };
+    let (from, options) = rest.split_first().ok_or(SYNTAX)?;
+    let (is_max, count) = (is_max(from)?, count_of(options)?);
     for key in keys {
-        if is_other_kind_again(step, key) {
+        if step.skips(key, Kind::Sorted) {
             continue;
         }
-        let members = pop_some(step, key, is_max, usize::try_from(count).unwrap_or(usize::MAX))?;
+        let members = pop_some(step, key, is_max, count)?;
         if !members.is_empty() {
             step.out.array(2);
             step.out.bulk(key);
@@ -365,7 +356,7 @@ fn bzmpop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn zrandmember(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let count = args.get(2).map(|count| parse_int(count)).transpose()?;
+    let count = args.get(2).map(|count| parse_count(count)).transpose()?;
     let has_scores = match args.get(3..) {
         None | Some([]) => false,
         Some([word]) if is(word, "WITHSCORES") => true,

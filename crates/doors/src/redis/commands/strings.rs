@@ -5,7 +5,7 @@ use engine::cache::{Condition, Expires, VALUE_BYTES_MAX};
 use super::args::{after, float, is, parse_int};
 use super::keys::{Until, expires_at};
 use super::{Command, EACH, Keys, ONE, Step, TWO, bytes_in, read, string, write, wrong_arity};
-use crate::redis::errors::{Done, Fail, SYNTAX, TOO_LONG};
+use crate::redis::errors::{Done, Fail, SYNTAX, TOO_LONG, fixed};
 use crate::redis::writer::write_sum;
 
 /// What comparing two strings may take: a number for each pair of their bytes.
@@ -36,8 +36,7 @@ pub(super) const COMMANDS: &[Command] = &[
     read("LCS", -3, TWO, lcs, ("7.0.0", "The longest common subsequence of two strings")),
 ];
 
-pub(super) const OVERFLOW: Fail =
-    Fail { text: std::borrow::Cow::Borrowed("ERR increment or decrement would overflow"), is_full: false };
+pub(super) const OVERFLOW: Fail = fixed("ERR increment or decrement would overflow");
 
 fn put(step: &mut Step<'_, '_>, key: &[u8], value: &[u8], expires: Expires) -> Done {
     step.db.put(key, value, expires, Condition::Always)?;
@@ -159,14 +158,20 @@ fn getdel(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn getex(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let expires_ms = match args[2..] {
+    let until = match args[2..] {
         [] => None,
         [option] if is(option, "PERSIST") => Some(None),
-        [option, time] => {
-            let until = Until::of(option).ok_or(SYNTAX)?;
-            Some(Some(expires_at(until, time, step.db.now_ms(), "getex")?))
-        }
+        [option, time] => Some(Some((Until::of(option).ok_or(SYNTAX)?, time))),
         _ => return Err(SYNTAX),
+    };
+    if string(step.db, args[1])?.is_none() {
+        step.out.null();
+        return Ok(());
+    }
+    let expires_ms = match until {
+        Some(Some((until, time))) => Some(Some(expires_at(until, time, step.db.now_ms(), "getex")?)),
+        Some(None) => Some(None),
+        None => None,
     };
     get(step, args)?;
     match expires_ms {
@@ -313,6 +318,9 @@ struct LcsOptions {
 }
 
 fn lcs(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    for key in [args[1], args[2]] {
+        string(step.db, key).or(Err(Fail::new("ERR The specified keys must contain string values")))?;
+    }
     let (mut options, mut at) = (LcsOptions::default(), 3);
     while let Some(arg) = args.get(at) {
         match arg {
@@ -329,9 +337,8 @@ fn lcs(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     if options.is_length && options.is_indexes {
         return Err(Fail::new("ERR If you want both the length and indexes, please just use IDX."));
     }
-    let wrong = || Err(Fail::new("ERR The specified keys must contain string values"));
-    let a = string(step.db, args[1]).or(wrong())?.unwrap_or_default().to_vec();
-    let b = string(step.db, args[2]).or(wrong())?.unwrap_or_default();
+    let a = string(step.db, args[1])?.unwrap_or_default().to_vec();
+    let b = string(step.db, args[2])?.unwrap_or_default();
     if (a.len() + 1).saturating_mul(b.len() + 1) > LCS_CELLS_MAX {
         return Err(Fail::new(format!(
             "ERR the strings are too long: their lengths multiplied are at most {LCS_CELLS_MAX}"

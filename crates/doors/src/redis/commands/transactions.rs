@@ -47,9 +47,11 @@ struct Queued {
 pub(in crate::redis) struct Watched {
     database: usize,
     key: Box<[u8]>,
-    /// Of the value that was there.
-    version: Option<u64>,
+    seen: Option<Seen>,
 }
+
+/// Of a value that is there: its version, and when it goes.
+type Seen = (u64, Option<u64>);
 
 impl Command {
     /// Those that are done at once in the middle of a transaction.
@@ -134,8 +136,8 @@ fn watch(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
     let watched: Vec<Watched> = match session.database(&door.broker) {
         Ok(cache) => {
             let mut locked = cache.lock(args[1..].iter().copied());
-            let mut version_of = |key: &[u8]| locked.peek(key).map(|found| found.version);
-            args[1..].iter().map(|key| Watched { database, key: (*key).into(), version: version_of(key) }).collect()
+            let watched = |key: &&[u8]| Watched { database, key: (*key).into(), seen: seen(&mut locked, key) };
+            args[1..].iter().map(watched).collect()
         }
         Err(fail) => return session.fail(&fail),
     };
@@ -146,6 +148,10 @@ fn watch(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
         }
     }
     Reply::Now(Answer::Fixed(b"+OK\r\n"))
+}
+
+fn seen(locked: &mut LockedCache<'_>, key: &[u8]) -> Option<Seen> {
+    locked.peek(key).map(|found| (found.version, found.expires_ms))
 }
 
 fn unwatch(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
@@ -183,7 +189,7 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &[Wa
     let mut writer = session.writer();
     let is_unchanged = watched.iter().all(|watched| {
         let locked = held.get_mut(&watched.database).expect("invariant: what is watched is locked");
-        locked.peek(&watched.key).map(|found| found.version) == watched.version
+        seen(locked, &watched.key) == watched.seen
     });
     if !is_unchanged {
         writer.null_array();

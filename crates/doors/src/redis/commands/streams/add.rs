@@ -37,7 +37,7 @@ fn options(args: &[&[u8]], has_id: bool) -> Done<Options> {
     let (mut options, mut limit, mut at) = (Options::default(), None, 2);
     while let Some(word) = args.get(at) {
         let has_more = at + 1 < args.len();
-        if is(word, "MAXLEN") && has_more || is(word, "MINID") && has_more {
+        if has_more && (is(word, "MAXLEN") || is(word, "MINID")) {
             if options.trim.is_some() {
                 let text = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible";
                 return Err(Fail::new(text));

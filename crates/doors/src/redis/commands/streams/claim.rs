@@ -32,8 +32,8 @@ impl Claim {
         let number = |arg: &[u8], what: &str| {
             parse_int(arg).or(Err(Fail::new(format!("ERR Invalid {what} argument for XCLAIM"))))
         };
-        let mut claim = Self::default();
-        claim.min_idle_ms = u64::try_from(number(args[4], "min-idle-time")?).unwrap_or_default();
+        let min_idle_ms = u64::try_from(number(args[4], "min-idle-time")?).unwrap_or_default();
+        let mut claim = Self { min_idle_ms, ..Self::default() };
         let mut at = 5;
         while let Some(id) = args.get(at).and_then(|arg| ids::parse(arg, 0).ok()) {
             claim.ids.push(id);

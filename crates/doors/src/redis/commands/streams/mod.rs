@@ -136,7 +136,7 @@ impl Context {
     /// The stream of a key, if there is one.
     async fn find(&self, key: &[u8]) -> Done<Option<Stream>> {
         self.check_kind(key)?;
-        Ok(self.broker.stream(topic_of(key)?.as_str()).await.map_err(failed)?)
+        self.broker.stream(topic_of(key)?.as_str()).await.map_err(failed)
     }
 
     async fn lock(&self, key: &[u8]) -> Done<Option<LockedStream>> {

@@ -71,10 +71,16 @@ struct Ask {
     count: Option<usize>,
     /// For how long it waits, if it does; for ever where nothing is said.
     block: Option<Option<u64>>,
-    /// With the consumer.
-    group: Option<(Box<[u8]>, Box<[u8]>)>,
+    reader: Option<Reader>,
     /// Nobody acknowledges what is given out.
     is_final: bool,
+}
+
+/// A consumer, and its group.
+#[derive(Debug)]
+struct Reader {
+    group: Box<[u8]>,
+    consumer: Box<[u8]>,
 }
 
 /// What is given out of a stream.
@@ -118,7 +124,7 @@ fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_group: bool) ->
 
 impl Ask {
     fn parse(args: &[&[u8]], has_group: bool) -> Done<Self> {
-        let (mut count, mut block, mut group, mut is_final, mut at) = (None, None, None, false, 1);
+        let (mut count, mut block, mut reader, mut is_final, mut at) = (None, None, None, false, 1);
         let only_group = |word: &str| {
             Fail::new(format!("ERR The {word} option is only supported by XREADGROUP. You called XREAD instead."))
         };
@@ -137,7 +143,7 @@ impl Ask {
                     if !has_group {
                         return Err(only_group("GROUP"));
                     }
-                    group = Some(((*name).into(), (*consumer).into()));
+                    reader = Some(Reader { group: (*name).into(), consumer: (*consumer).into() });
                     at += 3;
                 }
                 [word, ..] if is(word, "NOACK") => {
@@ -154,12 +160,12 @@ impl Ask {
             let text = "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.";
             return Err(Fail::new(text));
         }
-        if has_group && group.is_none() {
+        if has_group && reader.is_none() {
             return Err(Fail::new("ERR Missing GROUP option for XREADGROUP"));
         }
         let (keys, after) = streams.split_at(streams.len() / 2);
         let after = after.iter().map(|arg| After::parse(arg, has_group)).collect::<Done<_>>()?;
-        Ok(Self { keys: owned(keys), after, count, block, group, is_final })
+        Ok(Self { keys: owned(keys), after, count, block, reader, is_final })
     }
 
     async fn answer(&self, context: &Context, wait: Option<&Wait>, out: &mut Writer) -> Done {
@@ -199,7 +205,7 @@ impl Ask {
     /// The id behind which entries of a stream are asked for: none where that is for its group to say.
     async fn resolve(&self, context: &Context, key: &[u8], after: After) -> Done<Option<EntryId>> {
         let locked = context.lock(key).await?;
-        if let Some((group, _)) = &self.group
+        if let Some(Reader { group, .. }) = &self.reader
             && locked.as_ref().is_none_or(|locked| locked.group(group).is_none())
         {
             return Err(Fail::new(format!(
@@ -221,15 +227,15 @@ impl Ask {
         let mut all = Vec::new();
         for (number, (key, after)) in self.keys.iter().zip(after).enumerate() {
             let Some(mut locked) = context.lock(key).await? else {
-                if self.group.is_some() && waited.is_some() {
+                if self.reader.is_some() && waited.is_some() {
                     return Err(Fail::new("UNBLOCKED the stream key no longer exists"));
                 }
                 continue;
             };
             let shown = |entries: Vec<Entry>| entries.into_iter().map(|entry| (entry.id, Some(entry))).collect();
-            let entries = match (&self.group, after.map(EntryId::next)) {
+            let entries = match (&self.reader, after.map(EntryId::next)) {
                 (None, Some(Some(from))) => shown(locked.range(from, EntryId::MAX, count).await.map_err(failed)?),
-                (Some((group, consumer)), after) => {
+                (Some(Reader { group, consumer }), after) => {
                     if locked.group(group).is_none() {
                         let text = "NOGROUP the consumer group this client was blocked on no longer exists";
                         return Err(Fail::new(text));

@@ -1,0 +1,354 @@
+"""Random commands, few keys so that they meet, and much that is wrong.
+
+A form is a line. Words in capitals stand as they are, `name` in angle brackets is something from a pool, `[..]` may be
+left out, `(..|..)` is one of several, `{..}` comes one to three times, and the parts of `~(..)` come in any order.
+"""
+
+import random
+import re
+
+FAR_S, FAR_MS = 4102444800, 4102444800000
+# Times that are over at once, or last longer than any run.
+SECONDS = ["1000000", "2000000", "5000000", "0", "-1", "9223372036854775807", "9223372036854775", "1e3", "abc"]
+MILLISECONDS = ["1000000000", "2000000000", "0", "-5", "9223372036854775807", "1.5", ""]
+MOMENTS = [str(FAR_S), str(FAR_S + 100), str(FAR_S + 1000), "1", "0", "-1", "9223372036854775807"]
+MOMENTS_MS = [str(FAR_MS), str(FAR_MS + 100), str(FAR_MS + 5000), "1", "0", "-1", "9223372036854775807"]
+SMALL = ["0", "1", "-1", "2", "-2", "3", "5", "-5", "10", "100", "-100"]
+# What is at the edges, or looks like a number to some.
+ODD = [
+    "9223372036854775807", "-9223372036854775808", "9223372036854775808", "4294967296", "1e3", "inf", "-inf", "+inf",
+    "nan", " 1", "1 ", "+1", "0x10", "", "abc", "01", "1.5", "3.0", "--1", "1_0", "99999999999999999999",
+]
+DOUBLES = [
+    "0", "1", "-1", "1.5", "-2.5", "0.1", "1e3", "3.0e2", "1e-5", "100", "7.25", "inf", "-inf", "2", "1e17",
+    "123456.75",
+]
+LONG = "long-" * 14
+KEYS = {
+    "s": ["s1", "s2", "s3"],
+    "h": ["h1", "h2"],
+    "l": ["l1", "l2", "l3"],
+    "e": ["e1", "e2", "e3"],
+    "z": ["z1", "z2", "z3"],
+    # Sorted sets whose scores are all 0: what ranges by name mean else, nobody says.
+    "y": ["y1", "y2"],
+    "x": ["x1", "x2"],
+}
+ANY = [key for family in "shlezx" for key in KEYS[family]] + ["none", "", "a b\r\n\xff"]
+MEMBERS = [f"m{at}" for at in range(12)]
+MEMBERS += ["1", "2", "3", "10", "-7", "1.5", "", "\xff\xfe", LONG, "a", "b", "B", "A b"]
+MANY = [f"many-{at}" for at in range(200)]
+POOLS = {
+    "v": ["v", "hello", "", "10", "-3", "9223372036854775807", "9223372036854775806", "1.5", "0.1", "abc\0def"]
+    + ["\xff\x0f", LONG, "12345", "0", " 1", "foobar", "\x00\x00\x00"],
+    "m": MEMBERS,
+    "f": [f"f{at}" for at in range(6)] + ["", LONG, "1"],
+    "i": SMALL * 4 + ODD,
+    "n": ["1", "2", "3", "0", "5", "10"] * 4 + ODD,
+    "d": DOUBLES * 3 + ODD,
+    "bit": ["0", "1"] * 5 + ["2", "-1", "abc"],
+    "offset": ["0", "1", "7", "8", "9", "63", "64", "100", "1000"] * 3 + ["-1", "4294967296", "abc", "1.5"],
+    "type": ["u8", "i8", "u4", "i5", "u1", "i64", "u63", "u32", "i16"] * 3 + ["u64", "i65", "i0", "x8", "8"],
+    "place": ["0", "1", "8", "#0", "#1", "#3", "100", "16"] * 3 + ["-1", "#-1", "abc", "#"],
+    "s_": SECONDS, "ms": MILLISECONDS, "at": MOMENTS, "atms": MOMENTS_MS,
+    "score": ["-inf", "+inf", "inf", "0", "1", "2", "(1", "(2", "5", "(inf", "-1.5", "(0", "100"] * 3
+    + ["nan", "abc", "(", ""],
+    "lex": ["-", "+", "[a", "(a", "[b", "(b", "[m1", "(m5", "[", "(", "[z"] * 3 + ["a", "", "m"],
+    "id": ["0", "1", "2-1", "3-0", "5", "5-5", "7-1", "10-0"] * 3
+    + ["18446744073709551615-18446744073709551615", "abc", "1-", "-1", "1-2-3", "0-0", "18446744073709551616", ""],
+    "new": [f"{at}-{part}" for at in range(1, 30) for part in (0, 1, 2)]
+    + ["5-*", "40-*", "0-0", "0-*", "abc", "7", "1-1-1"],
+    "from": ["-", "+", "0", "1", "(1", "(2-1", "5-0", "(", "(-", "10"] * 3 + ["abc", "(+", "-1"],
+    "g": ["g1"] * 8 + ["g2"] * 3 + ["none"],
+    "c": ["alice", "bob", "carol"],
+    "idle": ["0", "0", "1000000000", "-1", "abc"],
+    "glob": ["*", "?1", "[a-m]*", "s*", "[^s]*", "\\*", "m?", "*1", "", "none", "[", "m[0-5]", "[1-"],
+    "db": ["0", "1"] * 4 + ["16", "-1", "abc", "99999999999"],
+    "many": [" ".join(MANY[:150])],
+    "odd": ODD,
+}
+SET_TIME = "[(EX <s_>|PX <ms>|EXAT <at>|PXAT <atms>|KEEPTTL)]"
+Z_RANGE = "~([(BYSCORE|BYLEX)] [REV] [LIMIT <i> <i>] [WITHSCORES])"
+Z_MANY = "(1 <z>|2 <z> <z>|3 <z> <z> <z>|2 <z> <e>|<n> <z> <z>)"
+Z_HOW = "~([WEIGHTS {<d>}] [AGGREGATE (SUM|MIN|MAX|AVG)] [WITHSCORES])"
+Z_STORE = "~([WEIGHTS <d> <d>] [AGGREGATE (SUM|MIN|MAX)])"
+X_TRIM = "(MAXLEN [=] <n>|MINID [=] <id>|MAXLEN ~ 1000|MAXLEN 5 LIMIT 3|MAXLEN -1)"
+STREAMS = "(STREAMS <x> <id>|STREAMS <x> <x> <id> <id>|STREAMS <x> $|STREAMS <x> <x> <id>)"
+BIT_PART = "GET <type> <place>|SET <type> <place> <i>|INCRBY <type> <place> <i>"
+FORMS = {
+    "strings": [
+        "GET <s>", "GET <s>", f"SET <s> <v> ~([(NX|XX)] [GET] {SET_TIME})", f"SET <s> <v> {SET_TIME}", "SETNX <s> <v>",
+        "SETEX <s> <s_> <v>", "PSETEX <s> <ms> <v>", "GETSET <s> <v>", "GETDEL <s>", "APPEND <s> <v>", "STRLEN <s>",
+        "GETEX <s> [(EX <s_>|PX <ms>|EXAT <at>|PXAT <atms>|PERSIST)]", "GETRANGE <s> <i> <i>", "SUBSTR <s> <i> <i>",
+        "SETRANGE <s> <offset> <v>", "MGET {<s>}", "MSET {<s> <v>}", "MSETNX {<s> <v>}", "LCS <s> <s> ~([LEN] [IDX])",
+        "LCS <s> <s> IDX ~([MINMATCHLEN <n>] [WITHMATCHLEN])",
+    ],
+    "counters": [
+        "INCR <s>", "DECR <s>", "INCRBY <s> <i>", "DECRBY <s> <i>", "INCRBYFLOAT <s> <d>", "SET <s> <odd>",
+        "SET <s> <i>",
+    ],
+    "bits": [
+        "SETBIT <s> <offset> <bit>", "GETBIT <s> <offset>", "BITCOUNT <s> [<i> <i> [(BYTE|BIT)]]",
+        "BITPOS <s> <bit> [<i> [<i> [(BYTE|BIT)]]]", "BITOP (AND|OR|XOR) <s> {<s>}", "BITOP NOT <s> <s>",
+        "BITOP NOT <s> <s> <s>",
+        f"BITFIELD <s> {{({BIT_PART}|OVERFLOW (WRAP|SAT|FAIL|NONE))}}",
+        "BITFIELD_RO <s> {(GET <type> <place>|GET <type> <place>|SET <type> <place> <i>)}",
+    ],
+    "expiry": [
+        "EXPIRE <k> <s_> [(NX|XX)]", "PEXPIRE <k> <ms> [(NX|XX)]", "EXPIREAT <k> <at> ~([(NX|XX)] [(GT|LT)])",
+        "PEXPIREAT <k> <atms> ~([(NX|XX)] [(GT|LT)])", "TTL <k>", "PTTL <k>", "EXPIRETIME <k>", "PEXPIRETIME <k>",
+        "PERSIST <k>",
+    ],
+    "keys": [
+        "DEL {<k>}", "UNLINK <k>", "EXISTS {<k>}", "TOUCH {<k>}", "TYPE <k>", "KEYS <glob>", "RENAME <k> <k>",
+        "RENAMENX <k> <k>", "COPY <k> <k> ~([DB <db>] [REPLACE])", "MOVE <k> <db>", "DBSIZE", "RANDOMKEY",
+        "OBJECT ENCODING <k>",
+        "SCAN 0 ~(COUNT 100000 [MATCH <glob>] [TYPE (string|list|zset|hash|set|stream|none)])", "SCAN (abc|1.5)",
+        "ECHO <v>", "PING [<v>]", "SELECT <db>",
+        "SORT (<l>|<e>|<z>) ~([LIMIT <i> <i>] [(ASC|DESC)] [ALPHA] [STORE <l>])",
+        "SORT (<l>|<e>) BY s* ~([GET #] [GET s*] [GET h1->*])", "SORT (<l>|<e>|<z>) BY nosort ~([GET #] [DESC])",
+        "SORT_RO <l> ~([ALPHA] [DESC])", "CLIENT SETNAME (a|b|\x20c)", "CLIENT GETNAME", "CLIENT NOSUCH",
+        "OBJECT NOSUCH <k>", "NOSUCH {<v>}",
+    ],
+    "hashes": [
+        "HSET <h> {<f> <v>}", "HSET <h> {<f> <v>}", "HMSET <h> {<f> <v>}", "HSETNX <h> <f> <v>", "HGET <h> <f>",
+        "HMGET <h> {<f>}", "HGETALL <h>", "HKEYS <h>", "HVALS <h>", "HLEN <h>", "HEXISTS <h> <f>", "HDEL <h> {<f>}",
+        "HSTRLEN <h> <f>", "HINCRBY <h> <f> <i>", "HINCRBYFLOAT <h> <f> <d>",
+        "HSCAN <h> 0 ~(COUNT 100000 [MATCH <glob>])", "HRANDFIELD <h> [<n> [WITHVALUES]]", "HSET <h> <f> <odd>",
+        "HMSET <h> <many>",
+    ],
+    "lists": [
+        "LPUSH <l> {<m>}", "RPUSH <l> {<m>}", "RPUSH <l> {<m>}", "LPUSHX <l> {<m>}", "RPUSHX <l> {<m>}",
+        "LPOP <l> [<n>]", "RPOP <l> [<n>]", "LLEN <l>", "LRANGE <l> <i> <i>", "LINDEX <l> <i>", "LSET <l> <i> <m>",
+        "LINSERT <l> (BEFORE|AFTER|OVER) <m> <m>", "LREM <l> <i> <m>", "LTRIM <l> <i> <i>",
+        "LPOS <l> <m> ~([RANK <i>] [COUNT <n>] [MAXLEN <n>])", "LMOVE <l> <l> (LEFT|RIGHT) (LEFT|RIGHT|UP)",
+        "RPOPLPUSH <l> <l>", "LMPOP (1 <l>|2 <l> <l>|<n> <l>) (LEFT|RIGHT) [COUNT <n>]", "BLPOP {<l>} 0.001",
+        "BRPOP <l> (0.001|-1|abc)", "BLMOVE <l> <l> LEFT RIGHT 0.001", "BRPOPLPUSH <l> <l> 0.001",
+        "BLMPOP 0.001 2 <l> <l> (LEFT|RIGHT) [COUNT <n>]", "RPUSH <l> <many>",
+    ],
+    "sets": [
+        "SADD <e> {<m>}", "SADD <e> {<m>}", "SADD <e> {<i>}", "SREM <e> {<m>}", "SMEMBERS <e>", "SCARD <e>",
+        "SISMEMBER <e> <m>", "SMISMEMBER <e> {<m>}", "SMOVE <e> <e> <m>", "SINTER {<e>}", "SUNION {<e>}", "SDIFF {<e>}",
+        "SINTERSTORE <e> {<e>}", "SUNIONSTORE <e> {<e>}", "SDIFFSTORE <e> {<e>}",
+        "SINTERCARD (1 <e>|2 <e> <e>|<n> <e> <e>) [LIMIT <n>]", "SPOP <e> (1000|0|-1|abc)", "SRANDMEMBER <e> [<i>]",
+        "SSCAN <e> 0 ~(COUNT 100000 [MATCH <glob>])", "SADD <e> <many>",
+    ],
+    "sorted sets": [
+        "ZADD <z> ~([(NX|XX)] [(GT|LT)] [CH]) {<d> <m>}", "ZADD <z> {<d> <m>}", "ZADD <z> ~([XX] [INCR]) <d> <m>",
+        "ZINCRBY <z> <d> <m>", "ZREM <z> {<m>}", "ZCARD <z>", "ZSCORE <z> <m>", "ZMSCORE <z> {<m>}", "ZRANK <z> <m>",
+        "ZREVRANK <z> <m>", "ZRANGE <z> <i> <i> [REV] [WITHSCORES]",
+        f"ZRANGE <z> <score> <score> BYSCORE ~([REV] [LIMIT <i> <i>] [WITHSCORES])",
+        f"ZRANGE <y> <lex> <lex> BYLEX ~([REV] [LIMIT <i> <i>])", f"ZRANGE <y> <i> <lex> {Z_RANGE}",
+        "ZREVRANGE <z> <i> <i> [WITHSCORES]", "ZRANGEBYSCORE <z> <score> <score> ~([WITHSCORES] [LIMIT <i> <i>])",
+        "ZREVRANGEBYSCORE <z> <score> <score> ~([WITHSCORES] [LIMIT <i> <i>])", "ZCOUNT <z> <score> <score>",
+        "ZLEXCOUNT <y> <lex> <lex>", "ZRANGEBYLEX <y> <lex> <lex> [LIMIT <i> <i>]",
+        "ZREVRANGEBYLEX <y> <lex> <lex> [LIMIT <i> <i>]", "ZREMRANGEBYLEX <y> <lex> <lex>",
+        "ZREMRANGEBYRANK <z> <i> <i>", "ZREMRANGEBYSCORE <z> <score> <score>", "ZADD <y> {0 <m>}", "ZADD <y> {0 <m>}",
+        "ZREM <y> <m>", "ZPOPMIN <z> [<n>]", "ZPOPMAX <z> [<n>]",
+        "ZMPOP (1 <z>|2 <z> <z>|<n> <z>) (MIN|MAX|MID) [COUNT <n>]", f"ZUNION {Z_MANY} {Z_HOW}",
+        f"ZINTER {Z_MANY} {Z_HOW}", f"ZDIFF {Z_MANY} [WITHSCORES]", f"ZUNIONSTORE <z> 2 <z> (<z>|<e>) {Z_STORE}",
+        f"ZINTERSTORE <z> 2 <z> (<z>|<e>) {Z_STORE}", f"ZDIFFSTORE <z> {Z_MANY}", f"ZINTERCARD {Z_MANY} [LIMIT <n>]",
+        "ZRANGESTORE <z> <z> (<i> <i>|<score> <score> BYSCORE) ~([REV] [LIMIT <i> <i>])",
+        "ZSCAN <z> 0 ~(COUNT 100000 [MATCH <glob>])", "ZRANDMEMBER <z> [<n> [WITHSCORES]]", "BZPOPMIN {<z>} 0.001",
+        "BZPOPMAX <z> (0.001|-1|abc)", "BZMPOP 0.001 1 <z> (MIN|MAX) [COUNT <n>]",
+    ],
+    "streams": [
+        f"XADD <x> ~([NOMKSTREAM] [{X_TRIM}]) <new> {{<f> <v>}}", "XADD <x> <new> {<f> <v>}",
+        "XADD <x> <new> {<f> <v>}", "XLEN <x>", "XRANGE <x> <from> <from> [COUNT <i>]",
+        "XREVRANGE <x> <from> <from> [COUNT <i>]", "XDEL <x> {<id>}", f"XTRIM <x> {X_TRIM}",
+        f"XREAD ~([COUNT <i>] [BLOCK 1]) {STREAMS}", "XGROUP CREATE <x> <g> (0|$|<id>) ~([MKSTREAM] [ENTRIESREAD <i>])",
+        "XGROUP CREATE <x> g1 (0|$) MKSTREAM", "XGROUP CREATE <x> <g> (0|$) MKSTREAM",
+        "XGROUP CREATECONSUMER <x> <g> <c>", "XGROUP DELCONSUMER <x> <g> <c>", "XGROUP DESTROY <x> <g>",
+        "XGROUP SETID <x> <g> (0|$|<id>) [ENTRIESREAD <i>]", "XGROUP NOSUCH <x> <g>",
+        "XREADGROUP GROUP <g> <c> ~([COUNT <n>] [NOACK]) STREAMS <x> (\\>|\\>|<id>)",
+        "XREADGROUP GROUP g1 <c> STREAMS <x> \\>", "XREADGROUP GROUP g1 <c> STREAMS <x> \\>",
+        "XREADGROUP GROUP <g> <c> BLOCK 1 STREAMS <x> <x> \\> \\>", "XACK <x> <g> {<id>}", "XACK <x> <g> {<new>}",
+        "XPENDING <x> <g>", "XPENDING <x> <g> [IDLE (0|1000000000)] <from> <from> <n> [<c>]",
+        "XCLAIM <x> <g> <c> <idle> {<new>} ~([IDLE 5] [TIME 5] [RETRYCOUNT <n>] [FORCE] [JUSTID] [LASTID <id>])",
+        "XAUTOCLAIM <x> <g> <c> <idle> <from> ~([COUNT <n>] [JUSTID])", "XINFO STREAM <x>", "XINFO GROUPS <x>",
+        "XINFO CONSUMERS <x> <g>", "XSETID <x> <id> [ENTRIESADDED <i> [MAXDELETEDID <id>]]", "XSETID <x> <new>",
+    ],
+}
+# Those that are rare, for they end much at once.
+RARE = ["FLUSHDB", "SWAPDB 0 1", "FLUSHALL SYNC", "SWAPDB <db> <db>", "FLUSHDB NOSUCH"]
+RARE_CHANCE = 0.0005
+OTHER_FAMILY_CHANCE = 0.06
+MUTATION_CHANCE = 0.06
+# Of ids of a stream: one that is near to the newest of all.
+NEAR_CHANCE = 0.6
+TOKEN = re.compile(r"<\w+>|~\(|[\[\](){}|]|[^\s\[\](){}|<]+")
+
+
+def parsed(form):
+    tokens = TOKEN.findall(form)
+    at = 0
+
+    def sequence(ends):
+        nonlocal at
+        found = []
+        while at < len(tokens) and tokens[at] not in ends:
+            token = tokens[at]
+            at += 1
+            if token in ("[", "{", "~("):
+                inside = sequence({"[": "]", "{": "}", "~(": ")"}[token])
+                at += 1
+                found.append((token, inside))
+            elif token == "(":
+                choices = [sequence("|)")]
+                while tokens[at] == "|":
+                    at += 1
+                    choices.append(sequence("|)"))
+                at += 1
+                found.append(("(", choices))
+            else:
+                kind = "<" if token.startswith("<") else "word"
+                found.append((kind, token.strip("<>") if kind == "<" else token.removeprefix("\\")))
+        return found
+
+    return sequence("")
+
+
+class Commands:
+    """Those of `without` are never made."""
+
+    def __init__(self, seed, without=()):
+        self.random, self.without = random.Random(seed), {name.upper() for name in without}
+        families = ([parsed(form) for form in forms if self.is_wanted(form)] for forms in FORMS.values())
+        self.families = [family for family in families if family]
+        self.newest = 0
+        self.rare = [parsed(form) for form in RARE if self.is_wanted(form)]
+
+    def is_wanted(self, form):
+        return form.split()[0] not in self.without
+
+    def one(self):
+        """A command that waits for nothing, and whose answer does not hang on the time or on chance."""
+        while True:
+            command = self.made()
+            if is_certain(command):
+                return command
+
+    def made(self):
+        pick = self.random
+        if self.rare and pick.random() < RARE_CHANCE:
+            return self.words(pick.choice(self.rare))
+        command = self.words(pick.choice(pick.choice(self.families)))
+        if pick.random() < MUTATION_CHANCE:
+            self.mutate(command)
+        return command
+
+    def words(self, form):
+        out = []
+        self.fill(form, out)
+        return out
+
+    def fill(self, form, out):
+        pick = self.random
+        for kind, what in form:
+            if kind == "word":
+                out.append(self.cased(what))
+            elif kind == "<":
+                self.from_pool(what, out)
+            elif kind == "[":
+                if pick.random() < 0.35:
+                    self.fill(what, out)
+            elif kind == "(":
+                self.fill(pick.choice(what), out)
+            elif kind == "{":
+                for _ in range(pick.choice((1, 1, 2, 3))):
+                    self.fill(what, out)
+            else:
+                self.in_any_order(what, out)
+
+    def in_any_order(self, parts, out):
+        """Words that belong to each other stay together: an option is what is optional."""
+        groups, words = [], []
+        for part in parts:
+            if part[0] == "[":
+                groups.append([part])
+            else:
+                words.append(part)
+        groups += [words] if words else []
+        self.random.shuffle(groups)
+        for group in groups:
+            self.fill(group, out)
+
+    def cased(self, word):
+        if self.random.random() < 0.1:
+            return "".join(self.random.choice((each.lower(), each.upper())) for each in word)
+        return word
+
+    def from_pool(self, name, out):
+        pick = self.random
+        if name == "k":
+            out.append(pick.choice(ANY))
+        elif name in KEYS:
+            is_other = pick.random() < OTHER_FAMILY_CHANCE
+            others = [key for key in ANY if name != "y" or not key.startswith("z")]
+            out.append(pick.choice(others if is_other else KEYS[name]))
+        elif name in ("new", "id", "from") and pick.random() < NEAR_CHANCE:
+            out.append(self.near(name == "new"))
+        elif name == "many":
+            out.extend(MANY[: 2 * pick.randrange(1, 100)])
+        else:
+            out.append(pick.choice(POOLS[name]))
+
+    def near(self, is_new):
+        """Most new ids are higher than all before."""
+        if is_new:
+            self.newest += self.random.choice((0, 1, 1))
+        return f"{max(1, self.newest - (0 if is_new else self.random.randrange(12)))}-{self.random.randrange(3)}"
+
+    def mutate(self, command):
+        pick = self.random
+        at = pick.randrange(1, len(command) + 1)
+        how = pick.random()
+        if how < 0.35 and at < len(command):
+            del command[at]
+        elif how < 0.7:
+            words = [pick.choice(ODD), pick.choice(SMALL), "NX", "COUNT", "WITHSCORES", "s1", "LIMIT"]
+            command.insert(at, pick.choice(words))
+        elif at < len(command):
+            command[at] = pick.choice(ODD + SMALL)
+
+
+def is_int(text):
+    return re.fullmatch(r"-?\d+", text) is not None
+
+
+def lasts(text, least):
+    """A time that is wrong, over at once, or longer than any run."""
+    return not is_int(text) or int(text) <= 0 or int(text) >= least
+
+
+def does_not_wait(text):
+    """What else Redis takes for a number, such as 0x10, is one that is too long, and -0 is for ever."""
+    return text in ("0.001", "abc", "") or (text.startswith("-") and text != "-0")
+
+
+def is_certain(command):
+    name, *args = command
+    name, options = name.upper(), [arg.upper() for arg in args]
+    after = lambda word: [args[at + 1] for at in range(len(args) - 1) if options[at] == word]
+    if name in ("EXPIRE", "SETEX") and len(args) > 1:
+        return lasts(args[1], 100_000) and not {"GT", "LT"} & set(options)
+    if name in ("PEXPIRE", "PSETEX") and len(args) > 1:
+        return lasts(args[1], 100_000_000) and not {"GT", "LT"} & set(options)
+    if name in ("SET", "GETEX"):
+        return all(lasts(arg, 100_000) for arg in after("EX")) and all(lasts(arg, 100_000_000) for arg in after("PX"))
+    if name in ("BLPOP", "BRPOP", "BZPOPMIN", "BZPOPMAX", "BLMOVE", "BRPOPLPUSH"):
+        return not args or does_not_wait(args[-1])
+    if name in ("BLMPOP", "BZMPOP"):
+        return not args or does_not_wait(args[0])
+    if name in ("XREAD", "XREADGROUP"):
+        return all(arg == "1" or not is_int(arg) or int(arg) < 0 for arg in after("BLOCK"))
+    if name in ("XCLAIM", "XAUTOCLAIM") and len(args) > 3:
+        return args[3] in POOLS["idle"] or not is_int(args[3])
+    if name == "XPENDING":
+        return all(arg in ("0", "1000000000") or not is_int(arg) for arg in after("IDLE"))
+    if name == "SPOP":
+        return len(args) > 1 and (len(args) > 2 or args[1] == "1000" or not is_int(args[1]) or int(args[1]) <= 0)
+    if name == "SORT" and "BY" in options:
+        # Where keys weigh the same, or are not asked, any order is right.
+        return "STORE" not in options and "LIMIT" not in options
+    return True

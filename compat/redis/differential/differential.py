@@ -1,0 +1,630 @@
+#!/usr/bin/env python3
+"""The same random commands for two servers, whose replies have to be the same, types and texts of errors included.
+
+    differential.py A B [--seed N] [--commands N] [--strict] [--without COMMAND..]
+
+BOTH SERVERS ARE EMPTIED. Commands come in histories: each begins with nothing, in RESP2 and RESP3 by turns, and ends
+with a comparison of all keys. What goes on between connections (blocking, watching, channels) is a scene, step by step.
+On a difference it prints the shortest history that it can find, and ends with 1.
+"""
+
+import argparse
+import collections
+import random
+import re
+import sys
+import time
+
+from commands import Commands, parsed
+from resp import ANSWER_SECONDS, NULL, Connection, is_lost, shown
+
+HISTORY_COMMANDS = 2000
+BATCH_COMMANDS = 200
+TRANSACTION_CHANCE = 0.02
+SHORTEN_SECONDS = 60
+# Two servers are asked one after the other.
+TTL_SECONDS = 3
+DATABASES = (0, 1)
+PUSHER = 3
+
+Deviation = collections.namedtuple("Deviation", "name reason allows")
+Difference = collections.namedtuple("Difference", "what replies")
+
+
+def near(a, b):
+    """The same number to 15 digits, which one of them has more of."""
+    if a[0] not in "$+," or b[0] not in "$+," or a[1] is None or b[1] is None:
+        return False
+    digits = lambda text: len(re.sub(rb"[^0-9]|e.*", b"", text).lstrip(b"0"))
+    try:
+        one, two = float(a[1]), float(b[1])
+    except ValueError:
+        return False
+    return max(digits(a[1]), digits(b[1])) > 15 and abs(one - two) <= 1e-14 * max(abs(one), abs(two))
+
+
+ENCODINGS = [{b"int", b"embstr", b"raw"}, {b"listpack", b"hashtable", b"intset"}, {b"listpack", b"skiplist"}]
+
+
+def encodings(a, b):
+    return a[0] == b[0] == "$" and any({a[1], b[1]} <= same for same in ENCODINGS)
+
+
+# What may differ, with the reason. Each use is counted, and none is allowed with --strict.
+DEVIATIONS = [
+    Deviation("encoding", "how Redis keeps a value hangs on what it was before, elsewhere on what it is", encodings),
+    Deviation("long_double", "Redis adds INCRBYFLOAT and HINCRBYFLOAT in 80 bits, others in 64", near),
+]
+# What is not asked at all, with the reason; `commands.is_certain` has the rest, which hangs on the time.
+NOT_ASKED = {
+    "SPOP of some members": "which of them go is chance; all of them at once is asked",
+    "OBJECT IDLETIME, REFCOUNT and FREQ, MEMORY, INFO, DEBUG, TIME": "they tell of the server itself",
+    "XADD with * alone": "ids would be of the clock of each",
+    "XTRIM with ~ near its limit": "how much is left is up to the server",
+    "ranges by name over scores that differ": "they have no meaning, and Redis walks a list that is not in that order",
+    "SWAPDB while somebody is blocked": "which of several keys is served first is chance",
+    "SORT by equal weights with LIMIT or STORE": "any order is right",
+}
+UNORDERED = {b"SMEMBERS", b"SINTER", b"SUNION", b"SDIFF", b"HKEYS", b"HVALS", b"KEYS", b"SPOP"}
+RANDOM = {b"SRANDMEMBER", b"HRANDFIELD", b"ZRANDMEMBER", b"RANDOMKEY"}
+TIMES = {b"TTL": TTL_SECONDS, b"EXPIRETIME": TTL_SECONDS}
+TIMES |= {b"PTTL": TTL_SECONDS * 1000, b"PEXPIRETIME": TTL_SECONDS * 1000}
+# Fields of XINFO that tell of time, or of how a server keeps its entries.
+OWN_FIELDS = {b"radix-tree-keys", b"radix-tree-nodes", b"idle", b"inactive"}
+# First arguments that are no keys.
+KEYLESS = {b"SELECT", b"SWAPDB", b"PING", b"ECHO", b"KEYS", b"SCAN", b"CLIENT", b"MULTI", b"EXEC", b"DISCARD"}
+
+
+# What of a reply has to be the same
+
+
+def order(reply):
+    return repr(reply)
+
+
+def paired(value):
+    return [("*", value[at : at + 2]) for at in range(0, len(value), 2)]
+
+
+def without_own(reply):
+    """A map of XINFO, which is a list in RESP2, without what is a server's own."""
+    kind, value = reply
+    if kind == "%":
+        return kind, [pair for pair in value if pair[0][1] not in OWN_FIELDS]
+    if kind == "*" and value and value[0][0] == "*":
+        return kind, [without_own(each) for each in value]
+    if kind == "*" and value and value[0][0] == "%":
+        return kind, [without_own(each) for each in value]
+    if kind == "*" and value:
+        return kind, [each for pair in paired(value) if pair[1][0][1] not in OWN_FIELDS for each in pair[1]]
+    return reply
+
+
+def essence(command, reply):
+    """A reply without what means nothing: the order of what has none, chance, and the time that went by."""
+    try:
+        return meaning(command, reply)
+    except (ValueError, TypeError, IndexError):
+        # It is not of the shape that such a command has, which is a difference of its own.
+        return reply
+
+
+def meaning(command, reply):
+    kind, value = reply
+    name = command[0].upper()
+    if kind in "-+!" or value is None:
+        return reply
+    if name in UNORDERED and kind in "*~":
+        return kind, sorted(value, key=order)
+    if name == b"HGETALL":
+        return kind, sorted(value if kind == "%" else paired(value), key=order)
+    if name in (b"SCAN", b"SSCAN", b"HSCAN", b"ZSCAN"):
+        cursor, found = value
+        found = found[1] if name in (b"SCAN", b"SSCAN") else paired(found[1])
+        # A scan that did not go from the beginning to the end may have found anything.
+        is_whole = command[1 if name == b"SCAN" else 2] == b"0" and cursor == ("$", b"0")
+        return kind, [cursor, ("*", sorted(found, key=order))] if is_whole else []
+    if name in RANDOM:
+        return kind, len(value) if kind in "*~%" else "one"
+    if name in TIMES and kind == ":" and value > 0:
+        return "time", (value, TIMES[name])
+    if name in (b"SORT", b"SORT_RO") and any(word.upper() == b"BY" for word in command) and kind == "*":
+        return kind, sorted(value, key=order)
+    if name == b"XINFO":
+        return without_own(reply)
+    if name == b"XPENDING" and kind == "*" and len(command) > 3:
+        return kind, [("*", [part for at, part in enumerate(each[1]) if at != 2]) for each in value]
+    if name == b"PUBSUB" and kind == "*" and command[1].upper() == b"CHANNELS":
+        return kind, sorted(value, key=order)
+    return reply
+
+
+class Transaction:
+    """What is queued on one connection: an EXEC is answered by all of it."""
+
+    def __init__(self):
+        self.queued = None
+
+    def essence(self, command, reply):
+        name = command[0].upper()
+        if self.queued is not None and reply == ("+", b"QUEUED"):
+            self.queued.append(command)
+        elif name == b"MULTI" and reply[0] == "+":
+            self.queued = []
+        elif name == b"DISCARD" and reply[0] == "+":
+            self.queued = None
+        elif name == b"EXEC" and not reply[1:] == (b"ERR wrong number of arguments for 'exec' command",):
+            queued, self.queued = self.queued or [], None
+            if reply[0] == "*" and reply[1] is not None and len(reply[1]) == len(queued):
+                return "*", [essence(*each) for each in zip(queued, reply[1])]
+        return essence(command, reply)
+
+
+class Judge:
+    def __init__(self, is_strict):
+        self.deviations = [] if is_strict else DEVIATIONS
+        self.allowed = collections.Counter()
+
+    def differ(self, a, b):
+        if is_lost(a) or is_lost(b):
+            return True
+        if a == b:
+            return False
+        if a[0] == b[0] == "time":
+            return abs(a[1][0] - b[1][0]) > a[1][1]
+        if a[0] == b[0] and isinstance(a[1], list) and isinstance(b[1], list) and len(a[1]) == len(b[1]):
+            parts = lambda one: [part for each in one for part in each] if a[0] == "%" else one
+            return any(map(self.differ, parts(a[1]), parts(b[1])))
+        for deviation in self.deviations:
+            if deviation.allows(a, b):
+                self.allowed[deviation.name] += 1
+                return False
+        return True
+
+
+# Two servers
+
+
+class Side:
+    """One of the servers: numbered connections, and one that looks on."""
+
+    def __init__(self, address, protocol):
+        self.address, self.protocol = address, protocol
+        self.control = Connection(address)
+        self.control.do(b"FLUSHALL")
+        # How often redis-server looks whose wait is over: else each that blocks in vain costs 100 ms. Another server
+        # need not know it.
+        self.control.do(b"CONFIG", b"SET", b"hz", b"500")
+        self.connections, self.transactions = {}, collections.defaultdict(Transaction)
+        self.marks = 0
+
+    def connection(self, number):
+        if number not in self.connections:
+            self.connections[number] = Connection(self.address, self.protocol)
+        return self.connections[number]
+
+    def essences(self, number, commands):
+        replies = self.connection(number).pipeline(commands)
+        return list(zip(map(self.transactions[number].essence, commands, replies), replies))
+
+    def is_blocked(self, id):
+        lines = self.control.do(b"CLIENT", b"LIST")[1].decode("latin-1").splitlines()
+        fields = next((line.split() for line in lines if line.startswith(f"id={id} ")), [])
+        return any(field.startswith("flags=") and "b" in field for field in fields)
+
+    def settled(self, number):
+        """Waits until the connection has its answer, or waits itself. Says whether it has it."""
+        connection = self.connection(number)
+        end = time.monotonic() + ANSWER_SECONDS
+        while time.monotonic() < end:
+            if connection.is_readable():
+                return True
+            if self.is_blocked(connection.id) and not connection.is_readable():
+                return False
+        raise TimeoutError(f"{self.address}: a client neither waits nor has an answer")
+
+    def step(self, kind, number, command):
+        """What is compared of a step."""
+        connection = self.connection(number)
+        if kind == "do":
+            return self.essences(number, [command])[0]
+        if kind == "send":
+            connection.send(command)
+        elif kind == "block":
+            connection.send(command)
+            self.settled(number)
+        elif kind == "answer":
+            if not self.settled(number):
+                # The command here says how: by an error, or as if its time were over.
+                self.control.do(b"CLIENT", b"UNBLOCK", str(connection.id).encode(), *command)
+                reply = "*", [("+", b"was blocked"), connection.reply()]
+            else:
+                reply = connection.reply()
+            return reply, reply
+        else:
+            return self.heard(connection)
+        return NULL, NULL
+
+    def heard(self, connection):
+        """What was pushed, up to the answer of a PING. Patterns are told of a message in any order."""
+        self.marks += 1
+        mark = b"mark-%d" % self.marks
+        connection.send((b"PING", mark))
+        found = []
+        while (reply := connection.reply()) not in (("$", mark), ("*", [("$", b"pong"), ("$", mark)])):
+            if is_lost(reply):
+                return reply, reply
+            found.append(reply)
+        found = "*", sorted(found, key=order)
+        return found, found
+
+    def dump(self):
+        """Each key with its type, whether it has a time, and all that is in it."""
+        found = {}
+        for db in DATABASES:
+            self.control.do(b"SELECT", b"%d" % db)
+            keys = self.control.do(b"KEYS", b"*")
+            if is_lost(keys):
+                raise ConnectionError(f"{self.address}: {shown(keys)}")
+            keys = [key for _, key in keys[1]]
+            types = self.control.pipeline([(b"TYPE", key) for key in keys])
+            for key, (_, type) in zip(keys, types):
+                has_time = self.control.do(b"PTTL", key)[1] > 0
+                found[db, key] = "*", [("+", type), ("#", has_time), ("*", self.value(key, type))]
+        self.control.do(b"SELECT", b"0")
+        return found
+
+    def value(self, key, type):
+        commands = {
+            b"string": [(b"GET", key)],
+            b"list": [(b"LRANGE", key, b"0", b"-1")],
+            b"set": [(b"SMEMBERS", key)],
+            b"hash": [(b"HGETALL", key)],
+            b"zset": [(b"ZRANGE", key, b"0", b"-1", b"WITHSCORES")],
+            b"stream": [(b"XRANGE", key, b"-", b"+"), (b"XINFO", b"STREAM", key), (b"XINFO", b"GROUPS", key)],
+        }.get(type, [])
+        replies = self.control.pipeline(commands)
+        if type == b"stream" and replies[-1][0] == "*":
+            for _, fields in replies[-1][1]:
+                group = fields[1][1]
+                more = [(b"XPENDING", key, group, b"-", b"+", b"1000"), (b"XINFO", b"CONSUMERS", key, group)]
+                commands, replies = commands + more, replies + self.control.pipeline(more)
+        return [essence(*each) for each in zip(commands, replies)]
+
+    def close(self):
+        for connection in [self.control, *self.connections.values()]:
+            connection.close()
+
+
+class Run:
+    """One history on both, from nothing. An item is a list of commands of one connection, or a scene, which is a tuple
+    of steps: (kind, connection, command)."""
+
+    def __init__(self, addresses, protocol, judge):
+        self.sides = [Side(address, protocol) for address in addresses]
+        self.judge = judge
+
+    def differ(self, what, a, b):
+        if self.judge.differ(a[0], b[0]):
+            return Difference(what, (a[1], b[1]))
+
+    def items(self, items):
+        """The place of the first item that is answered differently, with the difference, or None."""
+        batch = []
+        for at, item in enumerate(items):
+            if isinstance(item, list):
+                batch += [(at, command) for command in item]
+            if batch and (isinstance(item, tuple) or len(batch) >= BATCH_COMMANDS or at == len(items) - 1):
+                if found := self.commands(batch):
+                    return found
+                batch = []
+            if isinstance(item, tuple) and (found := self.scene(item)):
+                return at, found
+        return None
+
+    def commands(self, batch):
+        commands = [command for _, command in batch]
+        for side in self.sides:
+            side.connection(0)
+        for (at, command), a, b in zip(batch, *(side.essences(0, commands) for side in self.sides)):
+            if found := self.differ(line(0, command), a, b):
+                return at, found
+        return None
+
+    def scene(self, steps):
+        for kind, number, command in steps:
+            a, b = (side.step(kind, number, command) for side in self.sides)
+            if found := self.differ(line(number, command, kind), a, b):
+                return found
+        return None
+
+    def keys(self):
+        dumps = [side.dump() for side in self.sides]
+        for db, key in sorted(set().union(*dumps)):
+            a, b = (dump.get((db, key), NULL) for dump in dumps)
+            if self.judge.differ(a, b):
+                return Difference(f"key {quoted(key)} of database {db}", (a, b))
+        return None
+
+    def close(self):
+        for side in self.sides:
+            side.close()
+
+
+# Histories
+
+
+def latin(command):
+    return tuple(word.encode("latin-1") for word in command)
+
+
+# Of a family of keys: what blocks on them, and what goes on meanwhile.
+BLOCKING = [
+    (
+        "l",
+        [
+            "BLPOP {<l>} 100", "BRPOP {<l>} 0", "BLMOVE <l> <l> (LEFT|RIGHT) (LEFT|RIGHT) 100",
+            "BRPOPLPUSH <l> <l> 100", "BLMPOP 100 2 <l> <l> (LEFT|RIGHT) [COUNT 2]",
+        ],
+        [
+            "RPUSH <l> {<m>}", "LPUSH <l> {<m>}", "RPUSH <l> {<m>}", "LMOVE <l> <l> LEFT RIGHT", "RENAME <l> <l>",
+            "COPY <l> <l> REPLACE", "SORT <l> ALPHA STORE <l>", "DEL <l>", "SET <l> <v>", "RPUSHX <l> <m>", "LPOP <l>",
+        ],
+    ),
+    (
+        "z",
+        ["BZPOPMIN {<z>} 100", "BZPOPMAX {<z>} 0", "BZMPOP 100 2 <z> <z> (MIN|MAX) [COUNT 2]"],
+        [
+            "ZADD <z> {1 <m>}", "ZADD <z> {2 <m>}", "ZADD <z> XX 1 <m>", "ZINCRBY <z> 1 <m>",
+            "ZUNIONSTORE <z> 2 <z> <z>", "RENAME <z> <z>", "DEL <z>", "SET <z> <v>", "ZRANGESTORE <z> <z> 0 -1",
+            "ZREM <z> <m>",
+        ],
+    ),
+    (
+        "x",
+        [
+            "XREAD [COUNT 2] BLOCK 100000 STREAMS <x> $", "XREAD BLOCK 0 STREAMS <x> <x> $ 5",
+            "XREAD BLOCK 100000 STREAMS <x> <id>", "XREADGROUP GROUP <g> <c> [COUNT 1] BLOCK 100000 STREAMS <x> \\>",
+        ],
+        [
+            "XADD <x> <new> {<f> <v>}", "XADD <x> <new> <f> <v>", "XADD <x> <new> <f> <v>", "DEL <x>", "SET <x> <v>",
+            "XGROUP CREATE <x> <g> $ MKSTREAM", "XGROUP DESTROY <x> <g>", "RENAME <x> <x>", "XTRIM <x> MAXLEN 0",
+        ],
+    ),
+]
+CHANNELS = [b"c1", b"c2", b"news.a", b""]
+PATTERNS = [b"c?", b"*", b"news.*", b"[c]1"]
+
+
+class Histories:
+    def __init__(self, seed, without=()):
+        self.commands, self.random = Commands(seed, without), random.Random(seed + 1)
+
+    def of(self, forms):
+        wanted = list(filter(self.commands.is_wanted, forms))
+        return latin(self.commands.words(parsed(self.random.choice(wanted)))) if wanted else (b"PING",)
+
+    def item(self):
+        if self.random.random() < TRANSACTION_CHANCE:
+            return self.transaction()
+        return [latin(self.commands.one())]
+
+    def some(self, least, most):
+        return [latin(self.commands.one()) for _ in range(self.random.randint(least, most))]
+
+    def keys(self):
+        return latin(self.random.choices(["s1", "h1", "l1", "e1", "z1", "x1", "none"], k=self.random.randint(1, 3)))
+
+    def transaction(self):
+        watch = [(b"WATCH", *self.keys())] if self.random.random() < 0.3 else []
+        end = self.random.choice([(b"EXEC",)] * 5 + [(b"DISCARD",), (b"EXEC", b"x")])
+        item = [*watch, *self.some(0, 1), (b"MULTI",), *self.some(0, 4), end]
+        # Nothing may be left open, whatever became of it.
+        return [*item, (b"DISCARD",), (b"UNWATCH",)]
+
+    def scene(self):
+        return tuple(self.random.choice((self.blocking, self.blocking, self.watching, self.listening))())
+
+    def blocking(self):
+        pick = self.random
+        scenes = [scene for scene in BLOCKING if scene[0] != "x" or "XADD" not in self.commands.without]
+        prefix, poppers, pushers = pick.choice(scenes)
+        if pick.random() < 0.8:
+            yield "do", PUSHER, latin(["DEL", *(f"{prefix}{at}" for at in (1, 2, 3))])
+        if prefix == "x":
+            for key in ("x1", "x2"):
+                yield "do", PUSHER, latin(["XGROUP", "CREATE", key, "g1", "$", "MKSTREAM"])
+        waiting = range(1, pick.randint(2, PUSHER))
+        for number in waiting:
+            yield "block", number, self.of(poppers)
+        is_transaction = pick.random() < 0.3
+        if is_transaction:
+            yield "do", PUSHER, (b"MULTI",)
+        for _ in range(pick.randint(1, 4)):
+            yield "do", PUSHER, self.of(pushers)
+        if is_transaction:
+            yield "do", PUSHER, (b"EXEC",)
+        for number in waiting:
+            yield "answer", number, pick.choice([(), (b"TIMEOUT",), (b"ERROR",)])
+
+    def watching(self):
+        yield "do", 1, (b"WATCH", *self.keys())
+        if self.random.random() < 0.1:
+            yield "do", 1, (b"UNWATCH",)
+        for command in self.some(0, 2):
+            yield "do", 2, command
+        yield "do", 1, (b"MULTI",)
+        for command in self.some(0, 3):
+            yield "do", 1, command
+        for command in self.some(0, 1):
+            yield "do", 2, command
+        yield "do", 1, self.random.choice([(b"EXEC",)] * 5 + [(b"DISCARD",)])
+
+    def listening(self):
+        pick = self.random
+        channels, patterns = pick.choices(CHANNELS, k=2), pick.choices(PATTERNS, k=pick.randint(1, 2))
+        yield "send", 1, (b"SUBSCRIBE", *channels)
+        yield "heard", 1, ()
+        yield "send", 1, (b"PSUBSCRIBE", *patterns)
+        yield "heard", 1, ()
+        for at in range(pick.randint(1, 4)):
+            yield "do", 2, (b"PUBLISH", pick.choice(CHANNELS), b"message %d" % at)
+            yield "heard", 1, ()
+        yield "do", 2, (b"PUBSUB", b"NUMSUB", *channels)
+        yield "do", 2, (b"PUBSUB", b"NUMPAT")
+        yield "do", 2, (b"PUBSUB", b"CHANNELS", *pick.choice([(), (b"c*",)]))
+        yield "send", 1, (b"GET", b"s1")
+        yield "heard", 1, ()
+        yield "send", 1, (b"UNSUBSCRIBE", *channels, b"none")
+        yield "heard", 1, ()
+        yield "send", 1, (b"PUNSUBSCRIBE", *patterns)
+        yield "heard", 1, ()
+
+    def one(self, count):
+        """Items of about so many commands."""
+        items, done = [], 0
+        while done < count:
+            for _ in range(BATCH_COMMANDS):
+                items.append(self.item())
+                done += len(items[-1])
+            items.append(self.scene())
+            done += len(items[-1])
+        return items, done
+
+
+# What is told of a difference
+
+
+def commands_of(item):
+    return item if isinstance(item, list) else [command for _, _, command in item if command]
+
+
+def keys_of(item):
+    """Words that may be keys: all of them, for what is a key where is not known here."""
+    keyed = (command for command in commands_of(item) if command[0].upper() not in KEYLESS)
+    return {word for command in keyed for word in command[1:] if is_key(word)}
+
+
+def is_key(word):
+    return re.fullmatch(rb"[shlezxy][123]|none", word) is not None
+
+
+def related(items):
+    """Those that have to do with the keys of the last one, and with theirs."""
+    keys, found = keys_of(items[-1]), [items[-1]]
+    for item in reversed(items[:-1]):
+        own = keys_of(item)
+        if own & keys or not own:
+            keys |= own
+            found.append(item)
+    return found[::-1]
+
+
+def shortened(items, fails, seconds=SHORTEN_SECONDS):
+    """Leaves out what is not needed, in halves, quarters and so on, as long as it still fails and there is time."""
+    end = time.monotonic() + seconds
+    if len(near := related(items)) < len(items) and fails(near):
+        items = near
+    size = max(1, len(items) // 2)
+    while time.monotonic() < end:
+        at, before = 0, len(items)
+        while at < len(items) and time.monotonic() < end:
+            rest = items[:at] + items[at + size :]
+            if rest and fails(rest):
+                items = rest
+            else:
+                at += size
+        if size == 1 and len(items) == before:
+            break
+        size = max(1, size // 2)
+    return items
+
+
+def quoted(word):
+    text = word.decode("latin-1")
+    if re.fullmatch(r"[!#-&(-~]+", text):
+        return text
+    return '"' + text.encode("unicode_escape").decode().replace('"', '\\"') + '"'
+
+
+def line(number, command, kind="do"):
+    return f"[{number}] {'' if kind == 'do' else kind + ' '}{' '.join(map(quoted, command))}".rstrip()
+
+
+def lines(item):
+    if isinstance(item, list):
+        return [line(0, command) for command in item]
+    return [line(number, command, kind) for kind, number, command in item]
+
+
+def carried_out(addresses, protocol, judge, items):
+    """The items up to the first difference and the difference, or None."""
+    run = Run(addresses, protocol, judge)
+    try:
+        if found := run.items(items):
+            return items[: found[0] + 1], found[1]
+        if found := run.keys():
+            return items, found
+        return None
+    finally:
+        run.close()
+
+
+def tell(addresses, protocol, is_strict, items, difference):
+    latest = difference
+
+    def fails(some):
+        nonlocal latest
+        try:
+            # What is allowed meanwhile is not counted.
+            found = carried_out(addresses, protocol, Judge(is_strict), some)
+        except OSError:
+            # A server that is gone cannot be asked again.
+            return False
+        latest = found[1] if found else latest
+        return found is not None
+
+    items = shortened(items, fails)
+    count = sum(len(lines(item)) for item in items)
+    print(f"DIFFERENCE in RESP{protocol}, after {count} commands ([connection] command):")
+    for item in items:
+        print("\n".join(f"    {each}" for each in lines(item)))
+    print(f"at: {latest.what}")
+    for address, reply in zip(addresses, latest.replies):
+        print(f"    {address}: {shown(reply)}")
+
+
+def compare(addresses, seed, commands, is_strict=False, without=()):
+    """Whether there was no difference; what there was is told."""
+    begin = time.monotonic()
+    histories, judge, done, protocol = Histories(seed, without), Judge(is_strict), 0, 2
+    while done < commands:
+        items, count = histories.one(min(HISTORY_COMMANDS, commands - done))
+        try:
+            found = carried_out(addresses, protocol, judge, items)
+        except OSError as error:
+            print(f"seed {seed}: a server is gone after {done} commands of other histories: {error}")
+            return False
+        if found:
+            print(f"seed {seed}: a difference after {done} commands of other histories")
+            tell(addresses, protocol, is_strict, *found)
+            return False
+        done, protocol = done + count, 5 - protocol
+    allowed = "".join(f", {name} {count} times" for name, count in judge.allowed.items())
+    print(f"no difference: {done} commands, seed {seed}, {time.monotonic() - begin:.1f} s{allowed}")
+    return True
+
+
+def main():
+    arguments = argparse.ArgumentParser(description="Compares two servers of Redis's protocol, which are emptied.")
+    arguments.add_argument("addresses", nargs=2, metavar="HOST:PORT")
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--commands", type=int, default=100_000)
+    arguments.add_argument("--strict", action="store_true", help="allow no known deviation")
+    arguments.add_argument("--without", nargs="+", default=[], metavar="COMMAND", help="leave these out")
+    given = arguments.parse_args()
+    sys.exit(not compare(given.addresses, given.seed, given.commands, given.strict, given.without))
+
+
+if __name__ == "__main__":
+    main()
