@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 12] = [
+pub const TARGETS: [&str; 13] = [
     "frames",
     "request",
     "response",
@@ -11,6 +11,7 @@ pub const TARGETS: [&str; 12] = [
     "pattern",
     "service",
     "kafka_request",
+    "redis_request",
     "queue_filter",
     "pubsub_schema",
     "sqs_request",

@@ -58,6 +58,8 @@ fn ask(program: &str) -> io::Result<Vec<Api>> {
             "127.0.0.1:0",
             "--pubsub",
             "off",
+            "--redis",
+            "off",
             "--sqs",
             "off",
             "--ready-file",

@@ -68,7 +68,7 @@ def elasticmq(port, _options):
 
 
 def thalweg(port, options, storage=("--set", "retention_bytes=4GiB", "--set", "memory_max=8GiB")):
-    return [options.thalweg, "serve", "--native", "off", "--http", "off", "--kafka", "off", "--pubsub", "off", "--sqs",
+    return [options.thalweg, "serve", "--native", "off", "--http", "off", "--kafka", "off", "--pubsub", "off", "--redis", "off", "--sqs",
             f"127.0.0.1:{port}", *storage, *shlex.split(options.options)]
 
 

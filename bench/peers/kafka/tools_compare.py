@@ -82,7 +82,7 @@ def thalweg(folder, options, storage=("--data", "data")):
     [port] = peer.free_ports(1)
     begin = time.monotonic()
     command = [options.thalweg, "serve", "--native", "off", "--http", "off", "--kafka", f"127.0.0.1:{port}",
-               "--pubsub", "off", "--sqs", "off", *storage]
+               "--pubsub", "off", "--redis", "off", "--sqs", "off", *storage]
     with open(os.path.join(folder, "log"), "wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
     try:

@@ -52,7 +52,7 @@ def emulator(port, _options):
 
 
 def thalweg(port, options, storage=("--set", "retention_bytes=4GiB", "--set", "memory_max=8GiB")):
-    return [options.thalweg, "serve", "--native", "off", "--http", "off", "--kafka", "off", "--sqs", "off", "--pubsub",
+    return [options.thalweg, "serve", "--native", "off", "--http", "off", "--kafka", "off", "--redis", "off", "--sqs", "off", "--pubsub",
             f"127.0.0.1:{port}", *storage, *shlex.split(options.options)]
 
 

@@ -149,6 +149,7 @@ impl<'c> Locked<'c> {
                 (is_new, result)
             },
         );
+        is_changed &= changed.is_ok();
         if is_changed {
             match shard.peek(place, || now_of(now_ms)) {
                 Some(_) => cache.changes.note(shard, place),

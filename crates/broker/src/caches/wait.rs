@@ -140,6 +140,10 @@ impl Waiting {
         self.is_answered.notified().await;
     }
 
+    pub fn is_over(&self) -> bool {
+        !matches!(*self.state.lock(), State::Waiting(_))
+    }
+
     /// Has this be its answer, unless it has one. Whether it has.
     pub fn answer(&self, answer: Vec<u8>) -> bool {
         let mut state = self.state.lock();

@@ -240,7 +240,10 @@ impl Channels {
     }
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let (channels, patterns) = (self.state.lock().channels.len(), self.patterns());
+        let (channels, patterns) = {
+            let state = self.state.lock();
+            (state.channels.len(), state.patterns.len())
+        };
         out.gauge("thalweg_redis_channels", "Channels that Redis's clients listen to", channels as u64)?;
         out.gauge("thalweg_redis_patterns", "Patterns of channels that Redis's clients listen to", patterns as u64)?;
         let slow = self.slow.load(Ordering::Relaxed);

@@ -69,7 +69,7 @@ impl Clients {
 
 impl Client {
     pub(super) fn is_blocked(&self) -> bool {
-        self.waiting.lock().as_ref().is_some_and(|waiting| waiting.strong_count() > 0)
+        self.waiting().is_some_and(|waiting| !waiting.is_over())
     }
 
     pub(super) fn waiting(&self) -> Option<Arc<Waiting>> {

@@ -281,6 +281,26 @@ pub(super) fn lock<'c>(cache: &'c Cache, named: &Named<'_>) -> LockedCache<'c> {
     }
 }
 
+/// What commands on data answer, one after the other, as one connection would get it. For fuzzing.
+pub fn answers(cache: &Cache, requests: &[Vec<Vec<u8>>], is_resp3: bool) -> Vec<Vec<u8>> {
+    let answer = |args: &Vec<Vec<u8>>| {
+        let args: SmallVec<[&[u8]; 8]> = args.iter().map(Vec::as_slice).collect();
+        let command = commands::find(args[0]).filter(|command| command.takes(args.len()))?;
+        let Does::Data(run) = command.does else {
+            return None;
+        };
+        command.check_part(&args).ok()?;
+        let mut locked = lock(cache, &command.keys(&args));
+        let mut writer = Writer::new(is_resp3);
+        if let Err(fail) = run(&mut Step::new(&mut locked, &mut writer), &args) {
+            writer.bytes.clear();
+            writer.error(&fail);
+        }
+        Some(writer.bytes)
+    };
+    requests.iter().filter_map(answer).collect()
+}
+
 /// It is tried again each time that one of its keys may have more.
 fn begin_to_wait(
     locked: &LockedCache<'_>,

@@ -27,6 +27,7 @@ use clients::Clients;
 pub use codec::check_requests;
 use codec::{REQUEST_BYTES_MAX, RedisProtocol};
 use connection::Door;
+pub use connection::answers;
 
 /// The version whose commands and answers these are.
 const VERSION: &str = "7.0.15";
@@ -35,7 +36,7 @@ const REQUESTS_BYTES_MAX: u64 = 1 << 30;
 /// Bytes of answers that wait for one connection before nothing more of it is handled.
 const OUTBOX_BYTES_MAX: usize = 1 << 20;
 /// How long a peer may take to read anything of what waits for it before it counts as gone.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Nothing but what waits for a key takes longer, and that may wait for ever.
 const WAIT_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 

@@ -29,6 +29,7 @@ mod pubsub;
 mod pubsub_model;
 mod pubsub_push;
 mod queues;
+mod redis;
 mod redis_streams;
 mod requests;
 mod resilience;

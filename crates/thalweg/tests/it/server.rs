@@ -44,7 +44,7 @@ fn clean(mut command: Command) -> Command {
         }
     }
     // Most tests have no use for these doors, whose ports another may have.
-    command.env("THALWEG_PUBSUB", "off");
+    command.env("THALWEG_PUBSUB", "off").env("THALWEG_REDIS", "off");
     command
 }
 
@@ -148,9 +148,14 @@ impl Server {
 
     /// Where the Pub/Sub door is, which most tests do not open.
     pub fn pubsub(&self) -> SocketAddr {
+        self.door("pubsub")
+    }
+
+    /// Where a door is that the test opened.
+    pub fn door(&self, name: &str) -> SocketAddr {
         let ready = std::fs::read_to_string(self.folder.path().join("ready.json")).expect("it is ready");
         let ready: serde_json::Value = serde_json::from_str(&ready).expect("JSON");
-        ready["pubsub"].as_str().expect("the door is open").parse().expect("an address")
+        ready[name].as_str().expect("the door is open").parse().expect("an address")
     }
 
     pub fn url(&self, scheme: &str) -> String {
