@@ -49,8 +49,8 @@ impl NewEntryId {
 }
 
 impl Stream {
-    /// Adds an entry; [`ErrorKind::OutOfRange`] where its id is not above all others. What it is made of is its key, its
-    /// value and its headers, in their order. The entry is as safe as its topic is when this is over.
+    /// Adds an entry; [`ErrorKind::OutOfRange`] where its id is not above all others. What it is made of is its key,
+    /// its value and its headers, in their order. The entry is as safe as its topic is when this is over.
     pub async fn add(
         &self,
         id: NewEntryId,
@@ -264,8 +264,8 @@ impl LockedStream {
         Ok(count)
     }
 
-    /// Sets the id above which all that is added will be, [`ErrorKind::OutOfRange`] where an entry has a larger one; and, where they are given, how many entries were ever added,
-    /// and the largest id of those that were deleted.
+    /// Sets the id above which all that is added will be, [`ErrorKind::OutOfRange`] where an entry has a larger one;
+    /// and, where they are given, how many entries were ever added, and the largest id of those that were deleted.
     pub fn set_last(&mut self, last: EntryId, added: Option<u64>, max_deleted: Option<EntryId>) -> Result<Saved> {
         let newest = self.index().newest();
         if last < newest {

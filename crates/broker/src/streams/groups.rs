@@ -65,8 +65,8 @@ impl LockedStream {
         seen.ok_or_else(|| Error::not_found("there is no such group"))
     }
 
-    /// Gives a consumer what its group has not come by yet. Unless it need not acknowledge them, the entries are its own
-    /// from then on.
+    /// Gives a consumer what its group has not come by yet. Unless it need not acknowledge them, the entries are its
+    /// own from then on.
     pub async fn take(&mut self, group: &[u8], consumer: &[u8], count: usize, keeps: bool) -> Result<Vec<Entry>> {
         let Some((from, room)) = self.group(group).and_then(|group| Some((group.last().next()?, group.room()))) else {
             return Ok(Vec::new());

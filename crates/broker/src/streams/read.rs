@@ -11,7 +11,7 @@ use super::LockedStream;
 /// Bytes of the log that are read at a time: few first, as few entries are asked for as a rule.
 const READ_BYTES_MIN: usize = 16 << 10;
 const READ_BYTES_MAX: usize = 1 << 20;
-/// Keys, values and headers of the entries of one answer. An entry that is too large for that is an answer all the same.
+/// Keys, values and headers of the entries of one answer. One that is too large for that is an answer all the same.
 const ENTRIES_BYTES_MAX: usize = 64 << 20;
 /// How often it is tried again to read a log whose start moves meanwhile.
 const TRIES: usize = 8;

@@ -1,8 +1,8 @@
 //! Streams: views of a topic of one partition whose records, the *entries*, are found by ids that grow.
 //!
 //! An id is a time in ms and a number that tells entries of one time apart. [`Index`] finds entries by their ids,
-//! [`Group`] is who was given which entries and has not acknowledged them, and [`StreamRecord`] is what a restart begins
-//! with.
+//! [`Group`] is who was given which entries and has not acknowledged them, and [`StreamRecord`] is what a restart
+//! begins with.
 
 mod group;
 mod index;

@@ -1,7 +1,7 @@
-//! What the topic of streams keeps. Each record is about one thing, which is its key; the newest record of a key counts,
-//! and one without a value says that there is nothing any more. All integers are big-endian, names are their length (2
-//! bytes) and their bytes, an id is its time and its number (u64 each). Every key begins with its version (u16) and the
-//! id of the stream's topic (16 bytes).
+//! What the topic of streams keeps. Each record is about one thing, which is its key; the newest record of a key
+//! counts, and one without a value says that there is nothing any more. All integers are big-endian, names are their
+//! length (2 bytes) and their bytes, an id is its time and its number (u64 each). Every key begins with its version
+//! (u16) and the id of the stream's topic (16 bytes).
 //!
 //! | Key | version | fields |
 //! |---|---|---|
@@ -13,11 +13,14 @@
 //!
 //! | Value | version | fields |
 //! |---|---|---|
-//! | a stream | 1 | made as one (1), its start (u64) and the id before that, then as of an offset (u64): the last id, entries ever added (u64), largest deleted id |
+//! | a stream | 1 | made as one (1), start (u64), id before it, offset (u64), last id, added (u64), deleted id |
 //! | a group | 1 | last id, whether it is known how many entries it has come by (1), how many (u64) |
 //! | a consumer | 1 | when it was seen (u64) |
 //! | an entry that was given out | 1 | consumer, when (u64), how often (u64) |
 //! | an entry that was deleted | 1 | |
+//!
+//! The last id of a stream, how many entries were ever added, and the largest id of those that were deleted are those
+//! of the moment when the next record was to get the offset in front of them.
 
 use std::sync::Arc;
 

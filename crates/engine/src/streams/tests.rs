@@ -1,3 +1,5 @@
+//! Ids, the index and groups against naive ones.
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Entries as records: which of the fields of an entry is what of its record.
 //!
-//! A first field `key` is the record's key, and a field `value` in front of all others, or next to that, is its value: so
-//! `XADD orders * key c7 value {..}` is what a Kafka consumer expects. All other fields are headers, in their order. The
-//! header in front of them, `thalweg.entry`, has the entry's id.
+//! A first field `key` is the record's key, and a field `value` in front of all others, or next to that, is its value:
+//! so `XADD orders * key c7 value {..}` is what a Kafka consumer expects. All other fields are headers, in their order.
+//! The header in front of them, `thalweg.entry`, has the entry's id.
 //!
 //! The way back is the same: key, value and headers are fields. A record that was not added as an entry has a value at
 //! any rate, which may be empty; a header without a value is an empty field.

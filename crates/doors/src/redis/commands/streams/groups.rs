@@ -93,8 +93,8 @@ pub(super) async fn group(context: &mut Context, args: &[&[u8]]) -> Done {
         }
         None => {
             return Err(Fail::new(
-                "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM \
-                 option to create an empty stream automatically.",
+                "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the \
+                 MKSTREAM option to create an empty stream automatically.",
             ));
         }
     };

@@ -296,9 +296,9 @@ impl After {
     fn parse(arg: &[u8], has_group: bool) -> Done<Self> {
         match arg {
             b"$" if has_group => Err(Fail::new(
-                "ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer by \
-                 specifying a proper ID, or use the > ID to get new messages. The $ ID would just return an empty result \
-                 set.",
+                "ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of this \
+                 consumer by specifying a proper ID, or use the > ID to get new messages. The $ ID would just return an empty \
+                 result set.",
             )),
             b"$" => Ok(Self::Now),
             b">" if has_group => Ok(Self::Group),
