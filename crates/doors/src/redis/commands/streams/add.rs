@@ -210,7 +210,7 @@ mod tests {
 
     fn read(words: &str, has_id: bool) -> Result<Options, String> {
         let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
-        options(&args, has_id).map_err(|fail| fail.text.into_owned())
+        options(&args, has_id).map_err(|fail| String::from_utf8_lossy(&fail.text).into_owned())
     }
 
     #[test]

@@ -194,7 +194,7 @@ mod tests {
 
     fn read(words: &str) -> Result<Claim, String> {
         let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
-        Claim::parse(&args, 1000).map_err(|fail| fail.text.into_owned())
+        Claim::parse(&args, 1000).map_err(|fail| String::from_utf8_lossy(&fail.text).into_owned())
     }
 
     #[test]

@@ -297,8 +297,8 @@ impl After {
         match arg {
             b"$" if has_group => Err(Fail::new(
                 "ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of this \
-                 consumer by specifying a proper ID, or use the > ID to get new messages. The $ ID would just return an empty \
-                 result set.",
+                 consumer by specifying a proper ID, or use the > ID to get new messages. The $ ID would just \
+                 return an empty result set.",
             )),
             b"$" => Ok(Self::Now),
             b">" if has_group => Ok(Self::Group),
