@@ -25,6 +25,7 @@ use crate::producers::ProducerIds;
 use crate::queues::Queues;
 use crate::security::Security;
 use crate::settings::Settings;
+use crate::streams::Streams;
 use crate::subscriber::Subscriber;
 use crate::timers;
 use crate::topics::{Topic, Topics};
@@ -51,6 +52,7 @@ pub struct Broker {
     security: Security,
     queues: Queues,
     caches: Caches,
+    streams: Streams,
     /// Who looks for a time in records; see [`SEARCHING_THREADS`].
     searches: Semaphore,
     subscriber_ids: AtomicU64,
@@ -108,6 +110,7 @@ impl Broker {
             transactions: transactions::Coordinator::default(),
             security,
             queues: Queues::default(),
+            streams: Streams::default(),
             searches: Semaphore::new(SEARCHING_THREADS),
             subscriber_ids: AtomicU64::new(1),
             producer_ids,
@@ -196,6 +199,10 @@ impl Broker {
         &self.caches
     }
 
+    pub(crate) fn streams_there(&self) -> &Streams {
+        &self.streams
+    }
+
     pub(crate) fn searches(&self) -> &Semaphore {
         &self.searches
     }
@@ -233,6 +240,7 @@ impl Broker {
         self.expose_security(out)?;
         self.expose_queues(out)?;
         self.expose_caches(out)?;
+        self.expose_streams(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {

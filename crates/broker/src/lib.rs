@@ -17,6 +17,7 @@ mod publish;
 mod queues;
 mod security;
 mod settings;
+mod streams;
 mod subscribe;
 mod subscriber;
 mod timers;
@@ -41,6 +42,7 @@ pub use queues::{
 };
 pub use security::{ConfiguredUser, SecuritySettings, UserStatus};
 pub use settings::Settings;
+pub use streams::{LockedStream, NewEntryId, Saved, Stream, TrimTo};
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};
 pub use subscriber::Direct;
 pub use timers::now_ms;

@@ -142,6 +142,8 @@ pub(crate) struct AppendContext<'a> {
     pub drop_consumed: bool,
     /// What the batch is known by, if it is sent again.
     pub dedup: Option<&'a Arc<[u8]>>,
+    /// The offset that the batch has to get, or it is refused as out of sequence: others were faster.
+    pub at: Option<Offset>,
     pub now_ms: u64,
 }
 
@@ -196,6 +198,12 @@ impl PartitionCell {
         if let Some(base_offset) = state.sent_before(context).map_err(Refused::Failed)? {
             let commit = state.commit_of(base_offset + 1).map_err(Refused::Failed)?;
             return Ok(Appended { base_offset, receivers: 0, is_duplicate: true, commit });
+        }
+        if let Some(at) = context.at
+            && at != state.order.end()
+        {
+            let message = format!("the next offset is {}, not {at}: others have written meanwhile", state.order.end());
+            return Err(Refused::Failed(Error::new(ErrorKind::OutOfSequence, message)));
         }
         let (count, log_bytes) = (u64::from(batch.count()), state.log.extent().bytes);
         let refusal = state.queues.iter().find_map(|view| view.refuse(count, len as u64, log_bytes));

@@ -112,6 +112,8 @@ struct How {
     drop_consumed: bool,
     /// What the batch is known by, if it is sent again.
     dedup: Option<Arc<[u8]>>,
+    /// The offset that it has to get.
+    at: Option<Offset>,
     now_ms: u64,
 }
 
@@ -127,6 +129,7 @@ impl How {
             arrival_ms: None,
             drop_consumed: settings.drop_consumed,
             dedup: None,
+            at: None,
             now_ms,
         }
     }
@@ -180,6 +183,26 @@ impl Broker {
         let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
         let how = How { arrival_ms, dedup, ..How::of(topic, self.settings().ack_on_commit, now_ms) };
         self.attempt(cell, how, batch, None, wakes)
+    }
+
+    /// A batch that has to get this offset: refused as out of sequence where others were faster.
+    pub(crate) fn try_publish_at(
+        &self,
+        topic: &Topic,
+        cell: &Arc<PartitionCell>,
+        at: Offset,
+        mut batch: DraftBatch,
+        wakes: &mut Wakes,
+    ) -> Result<Attempt> {
+        let begin = self.settings().timings.then(Instant::now);
+        topic.admit(&mut batch)?;
+        let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
+        let how = How { arrival_ms, at: Some(at), ..How::of(topic, self.settings().ack_on_commit, now_ms()) };
+        let attempt = self.attempt(cell, how, batch, begin, wakes);
+        if matches!(attempt, Ok(Attempt::Done(_))) {
+            self.count_publish(false, begin, wakes);
+        }
+        attempt
     }
 
     /// Waits for what an attempt still waits for.
@@ -298,6 +321,7 @@ impl Broker {
             retention_ms: how.retention.1,
             drop_consumed: how.drop_consumed,
             dedup: how.dedup.as_ref(),
+            at: how.at,
             now_ms: how.now_ms,
         };
         let appended = cell.append(batch, &context, wakes)?;

@@ -351,6 +351,7 @@ impl Broker {
             }
         }
         self.forget_topic(&topic.name);
+        self.streams_there().forget_topic(topic.id);
         Ok(lasts)
     }
 
@@ -448,6 +449,7 @@ impl Broker {
         }
         self.topics.write().insert(topic.clone());
         self.groups().topics_changed();
+        self.streams_there().topics_changed();
         Ok((topic, lasts))
     }
 

@@ -122,8 +122,8 @@ pub fn is_internal(name: &str) -> bool {
 }
 
 /// Where the broker keeps what it has to know after a restart: committed offsets, transactions, users and rules,
-/// queues.
-pub const INTERNAL_TOPICS: [&str; 5] = ["_offsets", "_transactions", "_security", "_queues", "_caches"];
+/// queues, caches, streams.
+pub const INTERNAL_TOPICS: [&str; 6] = ["_offsets", "_transactions", "_security", "_queues", "_caches", "_streams"];
 
 /// How the name of every inbox begins.
 pub const INBOX_PREFIX: &str = "_inbox.";

@@ -19,6 +19,7 @@ pub mod producers;
 pub mod queue;
 pub mod record;
 pub mod security;
+pub mod streams;
 pub mod transactions;
 
 #[cfg(test)]

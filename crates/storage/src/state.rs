@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use engine::queue::QUEUES_TOPIC;
 use engine::record::BATCH_HEADER_BYTES;
+use engine::streams::STREAMS_TOPIC;
 use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicName, TopicSettings};
 
 use crate::catalog::{Catalog, Change};
@@ -112,7 +113,7 @@ impl State {
     pub(crate) fn compacted(&self) -> Vec<(Arc<DiskPartition>, bool)> {
         let topics = self.catalog.topics.iter().filter(|(_, entry)| entry.settings.compact);
         let streams = topics.flat_map(|(id, entry)| {
-            let is_read_whole = entry.name.as_str() == QUEUES_TOPIC;
+            let is_read_whole = [QUEUES_TOPIC, STREAMS_TOPIC].contains(&entry.name.as_str());
             (0..entry.settings.partitions).map(move |i| (stream(*id, i), is_read_whole))
         });
         streams.filter_map(|(stream, is_whole)| Some((self.partitions.get(&stream)?.clone(), is_whole))).collect()

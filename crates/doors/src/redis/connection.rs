@@ -223,6 +223,9 @@ impl Door {
                 };
             }
         };
+        if commands::streams::keys::is_about_streams(self, command, args) {
+            return commands::streams::keys::serve(self, session, command, args);
+        }
         match self.run(session, command, run, args) {
             Ok(Ran::Answer(writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
             Ok(Ran::Waits(waiting, block)) => session.wait(waiting, block),
@@ -386,14 +389,19 @@ impl Session {
         if is_late { Reply::Alone(lasts) } else { Reply::Later(lasts) }
     }
 
+    /// Others can end the wait from here on.
+    pub(super) fn begin_wait(&self, cache: Arc<Cache>, waiting: Arc<Waiting>) -> Wait {
+        *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
+        Wait { cache, waiting, client: self.client.clone() }
+    }
+
     /// Answers once there is something, or the time is over.
     fn wait(&mut self, waiting: Arc<Waiting>, block: Block) -> Reply<Answer, Later> {
-        *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
         let cache = self.databases[self.database].clone().expect("invariant: it waits for a key of it");
+        let wait = self.begin_wait(cache, waiting);
         let mut writer = self.writer();
         writer.null_array();
         let failed = self.writer();
-        let wait = Wait { cache, waiting, client: self.client.clone() };
         Reply::Blocked(once(
             async move {
                 match block.timeout_ms {
@@ -444,9 +452,9 @@ impl Drop for Session {
 }
 
 /// Ends its wait where the connection ends.
-struct Wait {
-    cache: Arc<Cache>,
-    waiting: Arc<Waiting>,
+pub(super) struct Wait {
+    pub(super) cache: Arc<Cache>,
+    pub(super) waiting: Arc<Waiting>,
     client: Arc<Client>,
 }
 

@@ -30,6 +30,7 @@ mod pubsub_model;
 mod pubsub_push;
 mod queues;
 mod redis;
+mod redis_streams;
 mod requests;
 mod resilience;
 mod rpc;

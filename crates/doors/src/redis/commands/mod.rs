@@ -14,6 +14,7 @@ mod session;
 mod sets;
 mod sort;
 mod sorted;
+pub(super) mod streams;
 mod strings;
 pub(super) mod transactions;
 
@@ -119,7 +120,7 @@ pub(super) const fn own(name: &'static str, arity: i8, does: Own, about: (&'stat
 }
 
 /// All of them, in groups as Redis has them.
-const TABLES: [(&str, &[Command]); 12] = [
+const TABLES: [(&str, &[Command]); 13] = [
     ("string", strings::COMMANDS),
     ("bitmap", bits::COMMANDS),
     ("generic", keys::COMMANDS),
@@ -129,6 +130,7 @@ const TABLES: [(&str, &[Command]); 12] = [
     ("list", lists::COMMANDS),
     ("set", sets::COMMANDS),
     ("sorted-set", sorted::COMMANDS),
+    ("stream", streams::COMMANDS),
     ("transactions", transactions::COMMANDS),
     ("pubsub", pubsub::COMMANDS),
     ("connection", session::COMMANDS),

@@ -1,0 +1,282 @@
+//! Entries added, deleted and trimmed.
+
+use std::ops::ControlFlow;
+
+use engine::streams::{DELETED_MAX, EntryId, ID_HEADER, StreamRecord};
+use engine::{DraftBatch, Error, ErrorKind, Offset, Result};
+use tokio::time::Instant;
+
+use super::read::Seen;
+use super::{LockedStream, Saved, Stream};
+use crate::publish::{Attempt, CommittingPublish, Wakes};
+use crate::timers::now_ms;
+
+/// What may stay where trimming need not be exact: less than so many entries too many.
+const ROUGH: u64 = 100;
+
+/// The id that an entry is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewEntryId {
+    /// Of the present.
+    Now,
+    /// Of a time, above all others of that time.
+    Of(u64),
+    Is(EntryId),
+}
+
+/// Which entries stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrimTo {
+    /// So many of the newest.
+    Len(u64),
+    /// Those from an id on.
+    From(EntryId),
+}
+
+impl NewEntryId {
+    /// The id itself, behind an entry with another one.
+    fn behind(self, last: EntryId) -> Result<EntryId> {
+        let id = match self {
+            Self::Now => last.at(now_ms()),
+            Self::Of(ms) if ms == last.ms => last.seq.checked_add(1).map(|seq| EntryId::new(ms, seq)),
+            // None is 0-0.
+            Self::Of(ms) => Some(EntryId::new(ms, u64::from(ms == 0))).filter(|id| *id > last),
+            Self::Is(id) => Some(id).filter(|id| *id > last),
+        };
+        let why = || Error::new(ErrorKind::OutOfRange, format!("the id of an entry is above that of the last, {last}"));
+        id.ok_or_else(why)
+    }
+}
+
+impl Stream {
+    /// Adds an entry; [`ErrorKind::OutOfRange`] where its id is not above all others. What it is made of is its key,
+    /// its value and its headers, in their order. The entry is as safe as its topic is when this is over.
+    pub async fn add(
+        &self,
+        id: NewEntryId,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[(&[u8], Option<&[u8]>)],
+    ) -> Result<EntryId> {
+        let mut locked = self.lock().await?;
+        let deadline = Instant::now() + self.broker.settings().publish_wait;
+        loop {
+            let appended = self.partition.appended();
+            locked.catch_up().await?;
+            match locked.try_add(id, key, value, headers).await {
+                // Somebody else publishes there, or did and it is not on the disk yet: what that is has to be known.
+                Err(error) if error.kind == ErrorKind::OutOfSequence => {
+                    tokio::time::timeout_at(deadline, appended).await.map_err(|elapsed| {
+                        let name = &self.topic.name;
+                        Error::busy(format!("others publish to topic {name}, or have transactions open ({elapsed})"))
+                    })?;
+                }
+                Err(error) => return Err(error),
+                Ok((id, commit)) => {
+                    drop(locked);
+                    if let Some(commit) = commit {
+                        commit.finish(&self.broker).await?;
+                    }
+                    return Ok(id);
+                }
+            }
+        }
+    }
+}
+
+impl LockedStream {
+    async fn try_add(
+        &mut self,
+        id: NewEntryId,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[(&[u8], Option<&[u8]>)],
+    ) -> Result<(EntryId, Option<CommittingPublish>)> {
+        let id = id.behind(self.last())?;
+        let text = id.to_string();
+        let mut all = Vec::with_capacity(headers.len() + 1);
+        all.push((ID_HEADER.as_bytes(), Some(text.as_bytes())));
+        all.extend_from_slice(headers);
+        let time = i64::try_from(id.ms).unwrap_or(i64::MAX);
+        let batch = DraftBatch::of_one(time, key, value, &all)?;
+        let (at, mut wakes) = (self.index().next(), Wakes::default());
+        let Stream { broker, topic, partition, .. } = &self.stream;
+        let attempt = broker.try_publish_at(topic, partition, at, batch, &mut wakes)?;
+        let commit = match attempt {
+            Attempt::Done(_) => None,
+            Attempt::Commits(commit) => Some(commit),
+            Attempt::Waits(waits) => {
+                waits.finish(&self.stream.broker, &mut wakes).await?;
+                None
+            }
+        };
+        self.index_mut().push(at, id);
+        self.state.added += 1;
+        Ok((id, commit))
+    }
+
+    /// Deletes entries that are there. How many those were.
+    pub async fn delete(&mut self, ids: &[EntryId]) -> Result<(u64, Saved)> {
+        let mut offsets = Vec::new();
+        let mut max_deleted = self.state.saved.max_deleted;
+        for id in ids {
+            let mut at = None;
+            let each = |seen: &Seen<'_>| {
+                if seen.id >= *id {
+                    at = (seen.id == *id && !seen.is_deleted).then_some(seen.offset);
+                    return Ok(ControlFlow::Break(()));
+                }
+                Ok(ControlFlow::Continue(()))
+            };
+            self.scan(self.index().mark_before(*id), each).await?;
+            if let Some(offset) = at.filter(|offset| !offsets.contains(offset)) {
+                offsets.push(offset);
+                max_deleted = max_deleted.max(*id);
+            }
+        }
+        if offsets.is_empty() {
+            return Ok((0, self.append(Vec::new())?));
+        }
+        if self.state.deleted.len() + offsets.len() > DELETED_MAX {
+            return Err(Error::busy(format!(
+                "{DELETED_MAX} entries were deleted behind others that are there: trim the stream first"
+            )));
+        }
+        self.state.saved.max_deleted = max_deleted;
+        self.state.deleted.extend(&offsets);
+        let topic = self.stream.topic.id;
+        let records = offsets.iter().map(|offset| StreamRecord::Deleted { topic, offset: *offset, is_deleted: true });
+        let saved = self.save(records.collect::<Vec<_>>())?;
+        self.drop_deleted().await?;
+        Ok((offsets.len() as u64, saved))
+    }
+
+    /// What was deleted at the start goes from the log.
+    async fn drop_deleted(&mut self) -> Result<()> {
+        let mut first = None;
+        let mut is_any_gone = false;
+        let each = |seen: &Seen<'_>| {
+            if !seen.is_deleted {
+                first = Some((seen.offset, seen.prev));
+                return Ok(ControlFlow::Break(()));
+            }
+            is_any_gone = true;
+            Ok(ControlFlow::Continue(()))
+        };
+        self.scan(self.index().first(), each).await?;
+        if !is_any_gone {
+            return Ok(());
+        }
+        let gone_before = |deleted: &std::collections::BTreeSet<Offset>, offset| deleted.range(..offset).count() as u64;
+        let (start, prev) = match first {
+            Some(first) => first,
+            None => (self.readable_end(), self.last()),
+        };
+        let gone = gone_before(&self.state.deleted, start);
+        self.start_at(start, gone, prev).await
+    }
+
+    /// Where what can be read ends: what was just added may not be on the disk yet.
+    fn readable_end(&self) -> Offset {
+        self.stream.partition.extent().stable_end.min(self.index().next())
+    }
+
+    async fn start_at(&mut self, start: Offset, gone: u64, prev: EntryId) -> Result<()> {
+        let topic = self.stream.topic.id;
+        let stale = self.state.deleted.range(..start).map(|offset| StreamRecord::Deleted {
+            topic,
+            offset: *offset,
+            is_deleted: false,
+        });
+        let stale: Vec<_> = stale.collect();
+        let name = self.stream.topic.name.clone();
+        let (before, freed, lasts) = self.stream.partition.delete_records(start)?;
+        debug_assert_eq!(before, start, "{name}");
+        self.stream.broker.log_budget().release(freed);
+        self.begin_at(start, gone, prev);
+        lasts.wait().await?;
+        // Once they are gone nothing has to be known of them.
+        drop(self.append(stale)?);
+        Ok(())
+    }
+
+    /// Removes the oldest entries up to what stays: at most `limit`, and where it need not be exact by the hundred.
+    /// How many those were.
+    pub async fn trim(&mut self, to: TrimTo, is_rough: bool, limit: u64) -> Result<u64> {
+        let excess = match to {
+            TrimTo::Len(len) => self.len().saturating_sub(len),
+            TrimTo::From(id) => self.count_before(id).await?,
+        };
+        let excess = excess.min(limit);
+        let excess = if is_rough { excess - excess % ROUGH } else { excess };
+        if excess == 0 {
+            return Ok(0);
+        }
+        // The entry that is the first one then, and what is before it with what was deleted.
+        let (mark, mut gone) = self.mark_after_shown(excess);
+        let mut before = mark.before - self.index().first().before;
+        let mut first = None;
+        let each = |seen: &Seen<'_>| {
+            if gone == excess && !seen.is_deleted {
+                first = Some((seen.offset, seen.prev, before));
+                return Ok(ControlFlow::Break(()));
+            }
+            gone += u64::from(!seen.is_deleted);
+            before += 1;
+            Ok(ControlFlow::Continue(()))
+        };
+        self.scan(mark, each).await?;
+        let is_all = first.is_none();
+        let (start, prev, before) = first.unwrap_or((self.readable_end(), self.last(), before));
+        // Nobody can tell the last id from what is left, then.
+        let saved = if is_all { Some(self.save([])?) } else { None };
+        self.start_at(start, before, prev).await?;
+        if let Some(saved) = saved {
+            saved.lasts().await?;
+        }
+        Ok(gone)
+    }
+
+    /// The last mark with at most so many entries that are shown before it, and how many those are.
+    fn mark_after_shown(&self, entries: u64) -> (engine::streams::Mark, u64) {
+        let first = self.index().first();
+        let mut mark = self.index().mark_after(entries);
+        // What was deleted before it makes them fewer: never more than are asked for.
+        let deleted = self.state.deleted.range(..mark.offset).count() as u64;
+        if mark.before < first.before {
+            mark = first;
+        }
+        (mark, mark.before - first.before - deleted)
+    }
+
+    async fn count_before(&self, id: EntryId) -> Result<u64> {
+        let mark = self.index().mark_before(id);
+        let deleted = self.state.deleted.range(..mark.offset).count() as u64;
+        let mut count = mark.before - self.index().first().before - deleted;
+        let each = |seen: &Seen<'_>| {
+            if seen.id >= id {
+                return Ok(ControlFlow::Break(()));
+            }
+            count += u64::from(!seen.is_deleted);
+            Ok(ControlFlow::Continue(()))
+        };
+        self.scan(mark, each).await?;
+        Ok(count)
+    }
+
+    /// Sets the id above which all that is added will be, [`ErrorKind::OutOfRange`] where an entry has a larger one;
+    /// and, where they are given, how many entries were ever added, and the largest id of those that were deleted.
+    pub fn set_last(&mut self, last: EntryId, added: Option<u64>, max_deleted: Option<EntryId>) -> Result<Saved> {
+        let newest = self.index().newest();
+        if last < newest {
+            // What was deleted behind all others still has its ids in the log.
+            let message = format!("the id is below {newest}, which is that of an entry");
+            return Err(Error::new(ErrorKind::OutOfRange, message));
+        }
+        self.index_mut().set_last(last);
+        let state = &mut *self.state;
+        state.added = added.unwrap_or(state.added);
+        state.saved.max_deleted = max_deleted.unwrap_or(state.saved.max_deleted);
+        self.save([])
+    }
+}

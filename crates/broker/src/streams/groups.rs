@@ -1,0 +1,144 @@
+//! Groups of streams: made, changed, and given entries.
+
+use engine::streams::{Entry, EntryId, Extent, Group, STREAM_GROUPS_MAX, STREAM_NAME_BYTES_MAX};
+use engine::{Error, Result};
+
+use super::{LockedStream, Saved, Stream};
+use crate::timers::now_ms;
+
+impl Stream {
+    /// Whoever waits for something of the stream looks again: its groups are others.
+    pub fn note_change(&self) {
+        self.cell.news.notify_waiters();
+    }
+}
+
+impl LockedStream {
+    pub fn groups(&self) -> impl ExactSizeIterator<Item = (&[u8], &Group)> {
+        self.state.groups.iter().map(|(name, group)| (&**name, group))
+    }
+
+    pub fn group(&self, name: &[u8]) -> Option<&Group> {
+        self.state.groups.get(name)
+    }
+
+    /// Whether it was not there.
+    pub fn create_group(&mut self, name: &[u8], last: EntryId, read: Option<u64>) -> Result<Option<Saved>> {
+        check_name(name)?;
+        if self.state.groups.contains_key(name) {
+            return Ok(None);
+        }
+        if self.state.groups.len() >= STREAM_GROUPS_MAX {
+            return Err(Error::busy(format!("the stream has {STREAM_GROUPS_MAX} groups: delete some first")));
+        }
+        self.state.groups.insert(name.into(), Group::new(last, read));
+        self.save_group(name).map(Some)
+    }
+
+    /// Whether it was there.
+    pub fn delete_group(&mut self, name: &[u8]) -> Result<Option<Saved>> {
+        let Some(group) = self.state.groups.remove(name) else {
+            return Ok(None);
+        };
+        self.stream.note_change();
+        self.append(group.gone(self.stream.topic.id, name)).map(Some)
+    }
+
+    /// Does something to a group, if it is there. What changed is being written down when this is over.
+    pub fn change_group<T>(
+        &mut self,
+        name: &[u8],
+        change: impl FnOnce(&mut Group) -> Result<T>,
+    ) -> Result<Option<(T, Saved)>> {
+        let Some(group) = self.state.groups.get_mut(name) else {
+            return Ok(None);
+        };
+        let changed = change(group);
+        let saved = self.save_group(name)?;
+        changed.map(|changed| Some((changed, saved)))
+    }
+
+    /// Sees a consumer of a group that is there, which is made where there is none. Whether it was.
+    pub fn see(&mut self, group: &[u8], consumer: &[u8]) -> Result<(bool, Saved)> {
+        check_name(consumer)?;
+        let seen = self.change_group(group, |group| group.see(consumer, now_ms()))?;
+        seen.ok_or_else(|| Error::not_found("there is no such group"))
+    }
+
+    /// Gives a consumer what its group has not come by yet. Unless it need not acknowledge them, the entries are its
+    /// own from then on.
+    pub async fn take(&mut self, group: &[u8], consumer: &[u8], count: usize, keeps: bool) -> Result<Vec<Entry>> {
+        let Some((from, room)) = self.group(group).and_then(|group| Some((group.last().next()?, group.room()))) else {
+            return Ok(Vec::new());
+        };
+        let count = if keeps { count.min(room) } else { count };
+        if count == 0 {
+            return Err(Error::busy("the group has as many entries as it may that nobody acknowledged"));
+        }
+        let (entries, extent) = (self.range(from, EntryId::MAX, count).await?, self.extent().await?);
+        if entries.is_empty() {
+            return Ok(entries);
+        }
+        check_name(consumer)?;
+        let now_ms = now_ms();
+        let give = |group: &mut Group| {
+            group.see(consumer, now_ms)?;
+            for entry in &entries {
+                let read = count_behind(&extent, group, entry.id);
+                group.come_by(entry.id, read);
+                if keeps {
+                    group.give(entry.id, consumer, now_ms, 1);
+                }
+            }
+            Ok(())
+        };
+        // Lost it is given out again: nobody has to wait for it.
+        drop(self.change_group(group, give)?);
+        Ok(entries)
+    }
+
+    /// Gives a consumer again what it has from an id on. Of what was deleted there is nothing but the id.
+    pub async fn take_again(
+        &mut self,
+        group: &[u8],
+        consumer: &[u8],
+        from: EntryId,
+        count: usize,
+    ) -> Result<Vec<(EntryId, Option<Entry>)>> {
+        let pending = self.group(group).into_iter().flat_map(|group| group.pending_of(consumer, from, EntryId::MAX));
+        let pending: Vec<(EntryId, u64)> = pending.take(count).map(|(id, pending)| (id, pending.deliveries)).collect();
+        let mut found = Vec::with_capacity(pending.len());
+        for (id, _) in &pending {
+            found.push((*id, self.entry(*id).await?));
+        }
+        check_name(consumer)?;
+        let now_ms = now_ms();
+        let give = |group: &mut Group| {
+            group.see(consumer, now_ms)?;
+            for ((id, deliveries), (_, entry)) in pending.iter().zip(&found) {
+                if entry.is_some() {
+                    group.give(*id, consumer, now_ms, deliveries + 1);
+                }
+            }
+            Ok(())
+        };
+        drop(self.change_group(group, give)?);
+        Ok(found)
+    }
+}
+
+/// How many entries were ever added up to the one that a group comes by.
+fn count_behind(extent: &Extent, group: &Group, id: EntryId) -> Option<u64> {
+    match group.read() {
+        Some(read) if !extent.has_gap_from(id) => Some(read + 1),
+        _ if extent.added > 0 => extent.count_up_to(id),
+        read => read,
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    match name.len() {
+        ..=STREAM_NAME_BYTES_MAX => Ok(()),
+        more => Err(Error::too_large(format!("a name has at most {STREAM_NAME_BYTES_MAX} bytes, not {more}"))),
+    }
+}

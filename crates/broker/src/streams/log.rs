@@ -1,0 +1,143 @@
+//! The topic of streams: what is known of a stream beside its entries goes into it, and comes out of it at the start.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use engine::streams::{Group, STREAMS_TOPIC, SavedStream, StreamRecord};
+use engine::{Result, TopicId, partitioner};
+
+use super::{LockedStream, State, StreamCell};
+use crate::broker::Broker;
+use crate::internal::Appended;
+use crate::publish::Wakes;
+
+/// What is being written down of a stream.
+#[must_use]
+pub struct Saved(Option<Appended>);
+
+impl Saved {
+    /// Returns when it lasts.
+    pub async fn lasts(self) -> Result<()> {
+        match self.0 {
+            Some(appended) => appended.lasts().await.map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Broker {
+    /// Returns once all is known again that was known before the start.
+    pub(super) async fn restored_streams(&self) -> Result<()> {
+        self.streams_there().is_restored.get_or_try_init(|| self.restore_streams()).await.map(|_| ())
+    }
+
+    async fn restore_streams(&self) -> Result<()> {
+        let mut states: HashMap<TopicId, State> = HashMap::new();
+        let Ok(topic) = self.topic(STREAMS_TOPIC) else {
+            return Ok(());
+        };
+        let each = |key: &[u8], value: Option<&[u8]>| {
+            let record = StreamRecord::decode(key, value)?;
+            states.entry(record.topic()).or_default().restore(record);
+            Ok(())
+        };
+        self.read_internal(&topic, each).await?;
+        let mut cells = HashMap::new();
+        for (id, state) in states {
+            if self.topic_by_id(id).is_err() {
+                // The topic is gone, and so is all that was known of it.
+                self.append_streams(id, state.gone(id))?;
+            } else {
+                let state = Arc::new(tokio::sync::Mutex::new(state));
+                cells.insert(id, Arc::new(StreamCell { state, ..StreamCell::default() }));
+            }
+        }
+        self.streams_there().cells.lock().extend(cells);
+        Ok(())
+    }
+
+    fn append_streams(&self, id: TopicId, records: Vec<StreamRecord>) -> Result<Option<Appended>> {
+        if records.is_empty() {
+            return Ok(None);
+        }
+        let topic = self.internal_topic(STREAMS_TOPIC)?;
+        // All of a stream is in one partition.
+        let partition = partitioner::for_key(&id.to_bytes(), topic.partitions().len() as u32);
+        let records = records.into_iter().map(|record| (record.key(), record.value()));
+        self.append_internal(&topic, partition, records, &mut Wakes::default()).map(Some)
+    }
+}
+
+impl LockedStream {
+    /// Writes down what is known of the stream as a whole, with more.
+    pub(super) fn save(&mut self, more: impl IntoIterator<Item = StreamRecord>) -> Result<Saved> {
+        let first = self.index().first();
+        let (at, last) = (self.index().next(), self.last());
+        let state = &mut *self.state;
+        let (start, before_start) = (first.offset, first.prev);
+        state.saved = SavedStream { start, before_start, at, last, added: state.added, ..state.saved };
+        let (topic, saved) = (self.stream.topic.id, Some(state.saved));
+        self.append([StreamRecord::Stream { topic, saved }].into_iter().chain(more).collect())
+    }
+
+    /// Writes down what changed of a group.
+    pub(super) fn save_group(&mut self, name: &[u8]) -> Result<Saved> {
+        let topic = self.stream.topic.id;
+        let records = self.state.groups.get_mut(name).map(|group| group.take_changes(topic, name));
+        self.append(records.unwrap_or_default())
+    }
+
+    /// Writes down that nothing is known of the stream any more.
+    pub(super) fn save_gone(&mut self) -> Result<Saved> {
+        self.append(self.state.gone(self.stream.topic.id))
+    }
+
+    /// Nothing is written of what is gone itself after a restart.
+    pub(super) fn append(&self, records: Vec<StreamRecord>) -> Result<Saved> {
+        let Some(_) = self.stream.topic.stored_as else {
+            return Ok(Saved(None));
+        };
+        self.stream.broker.append_streams(self.stream.topic.id, records).map(Saved)
+    }
+}
+
+impl State {
+    fn restore(&mut self, record: StreamRecord) {
+        match record {
+            StreamRecord::Stream { saved, .. } => self.saved = saved.unwrap_or_default(),
+            StreamRecord::Group { ref group, saved: None, .. } => {
+                self.groups.remove(group);
+            }
+            StreamRecord::Deleted { offset, is_deleted: true, .. } => {
+                self.deleted.insert(offset);
+            }
+            StreamRecord::Deleted { offset, is_deleted: false, .. } => {
+                self.deleted.remove(&offset);
+            }
+            StreamRecord::Group { ref group, .. } => {
+                let group = group.clone();
+                self.groups.entry(group).or_default().restore(record);
+            }
+            // What is gone of a group that is gone is no group.
+            StreamRecord::Consumer { seen_ms: None, ref group, .. }
+            | StreamRecord::Pending { pending: None, ref group, .. } => {
+                if let Some(group) = self.groups.get_mut(group) {
+                    group.restore(record);
+                }
+            }
+            StreamRecord::Consumer { ref group, .. } | StreamRecord::Pending { ref group, .. } => {
+                let group = group.clone();
+                self.groups.entry(group).or_default().restore(record);
+            }
+        }
+    }
+
+    /// What has to be written down where the stream is gone.
+    fn gone(&self, topic: TopicId) -> Vec<StreamRecord> {
+        let groups = self.groups.iter().flat_map(|(name, group): (_, &Group)| group.gone(topic, name));
+        let deleted =
+            self.deleted.iter().map(|offset| StreamRecord::Deleted { topic, offset: *offset, is_deleted: false });
+        let stream = (self.saved != SavedStream::default()).then_some(StreamRecord::Stream { topic, saved: None });
+        groups.chain(deleted).chain(stream).collect()
+    }
+}

@@ -1,0 +1,311 @@
+//! Entries read by their ids, and the index brought up to the end of the log.
+
+use std::ops::ControlFlow;
+
+use engine::producers::AbortedIndex;
+use engine::streams::{Entry, EntryId, Extent, Index, Mark};
+use engine::{Error, ErrorKind, Offset, RecordBatch, RecordView, Records, Result};
+
+use super::LockedStream;
+
+/// Bytes of the log that are read at a time: few first, as few entries are asked for as a rule.
+const READ_BYTES_MIN: usize = 16 << 10;
+const READ_BYTES_MAX: usize = 1 << 20;
+/// Keys, values and headers of the entries of one answer. One that is too large for that is an answer all the same.
+const ENTRIES_BYTES_MAX: usize = 64 << 20;
+/// How often it is tried again to read a log whose start moves meanwhile.
+const TRIES: usize = 8;
+
+/// An entry as it is found.
+pub(super) struct Seen<'a> {
+    pub id: EntryId,
+    /// Of the entry before it.
+    pub prev: EntryId,
+    pub offset: Offset,
+    pub is_deleted: bool,
+    records: &'a Records,
+    view: &'a RecordView<'a>,
+}
+
+impl Seen<'_> {
+    pub(super) fn own(&self) -> Entry {
+        Entry { id: self.id, record: self.records.own(self.view) }
+    }
+}
+
+/// Entries that go into one answer.
+#[derive(Default)]
+struct Collected {
+    entries: Vec<Entry>,
+    bytes: usize,
+}
+
+impl Collected {
+    fn push(&mut self, entry: Entry) -> Result<()> {
+        let part = |part: &Option<bytes::Bytes>| part.as_ref().map_or(0, bytes::Bytes::len);
+        let record = &entry.record;
+        let headers: usize = record.headers.iter().map(|(name, value)| name.len() + part(value)).sum();
+        self.bytes += part(&record.key) + part(&record.value) + headers;
+        if self.bytes > ENTRIES_BYTES_MAX && !self.entries.is_empty() {
+            return Err(Error::too_large(format!(
+                "the entries have more than {ENTRIES_BYTES_MAX} bytes together: ask for fewer at a time"
+            )));
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
+}
+
+impl LockedStream {
+    /// Counts what was published since somebody looked.
+    pub(super) async fn catch_up(&mut self) -> Result<()> {
+        if self.state.index.is_none() {
+            self.begin();
+        }
+        for _ in 0..TRIES {
+            let extent = self.stream.partition.extent();
+            if extent.start > self.index().start() {
+                match self.follow_start(extent.start).await {
+                    Err(error) if error.kind == ErrorKind::OutOfRange => continue,
+                    done => done?,
+                }
+            }
+            match self.count_new(extent.stable_end).await {
+                Err(error) if error.kind == ErrorKind::OutOfRange => {}
+                done => return done,
+            }
+        }
+        Err(Error::busy(format!("the start of topic {} moves too fast", self.stream.topic.name)))
+    }
+
+    fn begin(&mut self) {
+        let start = self.stream.partition.extent().start;
+        let state = &mut *self.state;
+        let saved = state.saved;
+        let before = if saved.start <= start { saved.before_start } else { EntryId::ZERO };
+        let prev = if saved.at <= start { before.max(saved.last) } else { before };
+        state.deleted = state.deleted.split_off(&start);
+        // What was gone before anybody looked was one entry for each offset.
+        state.added = saved.added + start.saturating_sub(saved.at);
+        let index = Index::new(start, prev);
+        state.index = Some(index);
+    }
+
+    async fn count_new(&mut self, end: Offset) -> Result<()> {
+        let mut bytes = READ_BYTES_MIN;
+        while self.index().next() < end {
+            let from = self.index().next();
+            let (extent, batches, aborted) = self.stream.partition.read_committed(from, bytes).await?;
+            let (aborted, next) = (AbortedIndex::new(aborted), next_of(&batches, extent.stable_end));
+            let saved = self.state.saved;
+            let state = &mut *self.state;
+            let index = state.index.as_mut().expect("invariant: it was begun");
+            let mut added = 0;
+            let each = |_: &Records, view: &RecordView<'_>| {
+                if (index.next()..=view.offset).contains(&saved.at) {
+                    index.set_last(saved.last);
+                }
+                added += u64::from(view.offset >= saved.at);
+                index.push(view.offset, index.last().of_record(view));
+                ControlFlow::Continue(())
+            };
+            let _ = walk(&batches, &aborted, from, each);
+            if (index.next()..=next).contains(&saved.at) {
+                index.set_last(saved.last);
+            }
+            index.reach(next);
+            state.added += added;
+            if next <= from {
+                break;
+            }
+            bytes = READ_BYTES_MAX;
+        }
+        Ok(())
+    }
+
+    /// The log begins later than it did, by whatever removed its oldest records.
+    async fn follow_start(&mut self, start: Offset) -> Result<()> {
+        let index = self.index();
+        let behind = index.mark_from(start);
+        let until = behind.map_or(index.next(), |mark| mark.offset);
+        let (before, first) = (behind.map_or(index.first().before + index.len(), |mark| mark.before), index.first());
+        let prev = if start >= index.next() { index.last() } else { self.mark_at(start).prev };
+        let (mut left, mut read_to) = (0, start);
+        let mut each = |offset| {
+            left += u64::from(offset < until);
+            ControlFlow::Continue(())
+        };
+        let mut bytes = READ_BYTES_MIN;
+        while read_to < until {
+            let (extent, batches, aborted) = self.stream.partition.read_committed(read_to, bytes).await?;
+            let next = next_of(&batches, extent.stable_end);
+            let _ = walk(&batches, &AbortedIndex::new(aborted), read_to, |_, view| each(view.offset));
+            if next <= read_to {
+                break;
+            }
+            (read_to, bytes) = (next, READ_BYTES_MAX);
+        }
+        // What is not readable yet was added here, an entry for each offset.
+        left += until.saturating_sub(read_to);
+        self.begin_at(start, before.saturating_sub(left).saturating_sub(first.before), prev);
+        Ok(())
+    }
+
+    fn mark_at(&self, offset: Offset) -> Mark {
+        let index = self.index();
+        match index.mark_from(offset) {
+            Some(mark) if mark.offset == offset => mark,
+            Some(mark) => index.mark_behind(mark).unwrap_or(index.first()),
+            None => index.mark_after(u64::MAX - index.first().before),
+        }
+    }
+
+    /// The stream begins at an offset, before which there are so many entries.
+    pub(super) fn begin_at(&mut self, start: Offset, gone: u64, prev: EntryId) {
+        self.index_mut().begin_at(start, gone, prev);
+        self.state.deleted = self.state.deleted.split_off(&start);
+    }
+
+    /// Entries in their order from a mark on, those that were deleted among them, until `each` has enough.
+    pub(super) async fn scan(
+        &self,
+        mark: Mark,
+        mut each: impl FnMut(&Seen<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let (end, saved, deleted) = (self.index().next(), self.state.saved, &self.state.deleted);
+        let (mut from, mut at, mut prev, mut bytes) = (mark.offset, mark.offset, mark.prev, READ_BYTES_MIN);
+        let mut failed = None;
+        while from < end {
+            let extent = self.stream.partition.extent();
+            // What is gone meanwhile is not read.
+            from = from.max(extent.start);
+            if from >= extent.stable_end.min(end) {
+                break;
+            }
+            let read = self.stream.partition.read_committed(from, bytes).await;
+            let (extent, batches, aborted) = match read {
+                Err(error) if error.kind == ErrorKind::OutOfRange => continue,
+                read => read?,
+            };
+            let flow = walk(&batches, &AbortedIndex::new(aborted), from, |records, view| {
+                if view.offset >= end {
+                    return ControlFlow::Break(());
+                }
+                if (at..=view.offset).contains(&saved.at) {
+                    prev = saved.last;
+                }
+                let id = prev.of_record(view);
+                let is_deleted = deleted.contains(&view.offset);
+                let seen = Seen { id, prev, offset: view.offset, is_deleted, records, view };
+                (prev, at) = (id, view.offset + 1);
+                each(&seen).unwrap_or_else(|error| {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                })
+            });
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            let next = next_of(&batches, extent.stable_end);
+            if flow.is_break() || next <= from {
+                break;
+            }
+            (from, bytes) = (next, (bytes * 4).min(READ_BYTES_MAX));
+        }
+        Ok(())
+    }
+
+    /// Entries from one id to another, in their order.
+    pub async fn range(&self, from: EntryId, to: EntryId, count_max: usize) -> Result<Vec<Entry>> {
+        let mut found = Collected::default();
+        if from > to || count_max == 0 || from > self.last() {
+            return Ok(found.entries);
+        }
+        let each = |seen: &Seen<'_>| {
+            if seen.id > to {
+                return Ok(ControlFlow::Break(()));
+            }
+            if seen.id >= from && !seen.is_deleted {
+                found.push(seen.own())?;
+            }
+            let is_enough = found.entries.len() >= count_max;
+            Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        };
+        self.scan(self.index().mark_before(from), each).await?;
+        Ok(found.entries)
+    }
+
+    /// The same, the last ones first.
+    pub async fn range_back(&self, from: EntryId, to: EntryId, count_max: usize) -> Result<Vec<Entry>> {
+        let mut found = Collected::default();
+        if from > to || count_max == 0 {
+            return Ok(found.entries);
+        }
+        let first = self.index().mark_before(from);
+        let mut mark = match to.next() {
+            Some(behind) => self.index().mark_before(behind),
+            None => self.index().mark_before(EntryId::MAX),
+        };
+        let mut until = Offset::MAX;
+        loop {
+            let mut some = Vec::new();
+            let each = |seen: &Seen<'_>| {
+                if seen.offset >= until || seen.id > to {
+                    return Ok(ControlFlow::Break(()));
+                }
+                if seen.id >= from && !seen.is_deleted {
+                    some.push(seen.own());
+                }
+                Ok(ControlFlow::Continue(()))
+            };
+            self.scan(mark, each).await?;
+            for entry in some.into_iter().rev().take(count_max - found.entries.len()) {
+                found.push(entry)?;
+            }
+            until = mark.offset;
+            match self.index().mark_behind(mark) {
+                Some(behind) if found.entries.len() < count_max && mark.offset > first.offset => mark = behind,
+                _ => return Ok(found.entries),
+            }
+        }
+    }
+
+    /// The entry with this id.
+    pub async fn entry(&self, id: EntryId) -> Result<Option<Entry>> {
+        Ok(self.range(id, id, 1).await?.pop())
+    }
+
+    pub async fn extent(&self) -> Result<Extent> {
+        let first = self.range(EntryId::ZERO, EntryId::MAX, 1).await?.pop();
+        Ok(Extent {
+            len: self.len(),
+            added: self.state.added,
+            first: first.map_or(EntryId::ZERO, |entry| entry.id),
+            last: self.last(),
+            max_deleted: self.state.saved.max_deleted,
+        })
+    }
+}
+
+/// Where what follows these batches begins.
+fn next_of(batches: &[RecordBatch], end: Offset) -> Offset {
+    batches.last().map_or(end, RecordBatch::next_offset)
+}
+
+/// The records of batches that are entries, from an offset on. What nobody can read is none.
+fn walk(
+    batches: &[RecordBatch],
+    aborted: &AbortedIndex,
+    from: Offset,
+    mut each: impl FnMut(&Records, &RecordView<'_>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    for batch in batches.iter().filter(|batch| !batch.is_control() && !aborted.has(batch)) {
+        let Ok(records) = batch.records_from(from) else {
+            continue;
+        };
+        for view in records.iter().map_while(Result::ok) {
+            each(&records, &view)?;
+        }
+    }
+    ControlFlow::Continue(())
+}

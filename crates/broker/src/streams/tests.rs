@@ -1,0 +1,243 @@
+//! Streams end to end inside the broker: added by some, published by others, found again.
+
+use std::time::Duration;
+
+use engine::streams::{Entry, EntryId};
+use engine::transactions::TransactionalId;
+use engine::{Acks, BatchBuilder, Codec, Decision, ErrorKind, Producer, TopicPartition, TopicSettings};
+use storage::{RealDisk, Store, StoreSettings};
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::{Settings, Wakes};
+
+fn in_memory() -> Arc<Broker> {
+    Broker::start(Settings::default(), &[Handle::current()]).expect("starts")
+}
+
+fn on_disk(dir: &TempDir) -> Arc<Broker> {
+    let settings = StoreSettings::default();
+    let opened = Store::open(Arc::new(RealDisk), dir.path(), settings, crate::now_ms, &mut |_| {}).expect("opens");
+    Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("starts")
+}
+
+fn id(ms: u64, seq: u64) -> EntryId {
+    EntryId::new(ms, seq)
+}
+
+/// Publishes a value with a time, as somebody who knows of no streams.
+async fn publish(broker: &Broker, topic: &str, timestamp_ms: i64, value: &str) {
+    let mut builder = BatchBuilder::new();
+    builder.push(timestamp_ms, None, Some(value.as_bytes()), &[]).expect("it fits");
+    let batch = builder.finish().expect("a record");
+    broker.publish(topic, None, Acks::Committed, batch, &mut Wakes::default()).await.expect("published");
+}
+
+async fn add(stream: &Stream, at: NewEntryId, value: &str) -> Result<EntryId> {
+    stream.add(at, None, Some(value.as_bytes()), &[]).await
+}
+
+async fn all(stream: &Stream) -> Vec<Entry> {
+    let locked = stream.lock().await.expect("locked");
+    locked.range(EntryId::ZERO, EntryId::MAX, usize::MAX).await.expect("read")
+}
+
+fn ids(entries: &[Entry]) -> Vec<EntryId> {
+    entries.iter().map(|entry| entry.id).collect()
+}
+
+fn values(entries: &[Entry]) -> Vec<String> {
+    entries.iter().map(|entry| String::from_utf8_lossy(entry.record.value()).into_owned()).collect()
+}
+
+#[tokio::test]
+async fn what_others_publish_is_there_with_ids_of_its_own() {
+    let broker = in_memory();
+    let stream = broker.stream_or_create("s").await.expect("made");
+    add(&stream, NewEntryId::Is(id(5, 3)), "a").await.expect("added");
+    publish(&broker, "s", 7, "b").await;
+    publish(&broker, "s", 6, "c").await;
+    // What is behind that of others is above theirs.
+    let late = add(&stream, NewEntryId::Is(id(7, 1)), "d").await.expect_err("it is not above");
+    assert_eq!(late.kind, ErrorKind::OutOfRange);
+    assert_eq!(add(&stream, NewEntryId::Of(7), "d").await, Ok(id(7, 3)));
+    let found = all(&stream).await;
+    assert_eq!(values(&found), ["a", "b", "c", "d"]);
+    assert_eq!(ids(&found), [id(5, 3), id(7, 1), id(7, 2), id(7, 3)]);
+    assert_eq!(found.iter().map(Entry::is_own).collect::<Vec<_>>(), [true, false, false, true]);
+}
+
+/// Each entry has the id that whoever added it was told, however many others publish meanwhile.
+#[tokio::test]
+async fn ids_are_what_was_answered_while_others_publish() {
+    for directory in [None, Some(TempDir::new().expect("a folder"))] {
+        let broker = directory.as_ref().map_or_else(in_memory, on_disk);
+        let stream = broker.stream_or_create("s").await.expect("made");
+        let adding = async {
+            let mut added = Vec::new();
+            for number in 0..200 {
+                added.push(add(&stream, NewEntryId::Now, &format!("own {number}")).await.expect("added"));
+            }
+            added
+        };
+        let publishing = async {
+            for number in 0..200 {
+                publish(&broker, "s", 1_000 + number, "other").await;
+                tokio::task::yield_now().await;
+            }
+        };
+        let (added, ()) = tokio::join!(adding, publishing);
+        let found = all(&stream).await;
+        assert_eq!(found.len(), 400);
+        assert!(found.is_sorted_by(|one, next| one.id < next.id));
+        let own: Vec<EntryId> = found.iter().filter(|entry| entry.is_own()).map(|entry| entry.id).collect();
+        assert_eq!(own, added);
+        assert_eq!(stream.lock().await.expect("locked").len(), 400);
+    }
+}
+
+#[tokio::test]
+async fn what_retention_removes_is_not_counted_and_the_rest_keeps_its_ids() {
+    let broker = in_memory();
+    let stream = broker.stream_or_create("s").await.expect("made");
+    for number in 0..1000 {
+        publish(&broker, "s", 10, &number.to_string()).await;
+    }
+    let before = all(&stream).await;
+    for start in [1, 100, 640, 641, 999, 1000] {
+        broker.delete_records("s", 0, start).await.expect("removed");
+        let locked = stream.lock().await.expect("locked");
+        assert_eq!(locked.len(), 1000 - start);
+        let left = locked.range(EntryId::ZERO, EntryId::MAX, usize::MAX).await.expect("read");
+        assert_eq!(left, before[start as usize..]);
+        let back = locked.range_back(EntryId::ZERO, EntryId::MAX, 5).await.expect("read");
+        assert!(back.iter().eq(left.iter().rev().take(5)));
+    }
+    assert_eq!(add(&stream, NewEntryId::Of(10), "more").await, Ok(before[999].id.next().expect("one")));
+}
+
+/// What was deleted, given out, acknowledged and set is so after a restart; a topic that is gone leaves nothing.
+#[tokio::test]
+async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
+    let dir = TempDir::new().expect("a folder");
+    let before = {
+        let broker = on_disk(&dir);
+        let stream = broker.stream_or_create("s").await.expect("made");
+        for seq in 1..=9 {
+            add(&stream, NewEntryId::Is(id(1, seq)), "v").await.expect("added");
+        }
+        broker.stream_or_create("gone").await.expect("made");
+        let other = broker.stream("gone").await.expect("known").expect("there");
+        let made = other.lock().await.expect("locked").create_group(b"g", EntryId::ZERO, None).expect("made");
+        made.expect("it is new").lasts().await.expect("saved");
+        assert_eq!(broker.delete_stream("gone").await, Ok(true));
+        let mut locked = stream.lock().await.expect("locked");
+        let made = locked.create_group(b"g", EntryId::ZERO, Some(0)).expect("made").expect("it is new");
+        made.lasts().await.expect("saved");
+        assert_eq!(locked.take(b"g", b"c", 4, true).await.expect("taken").len(), 4);
+        let ack = |group: &mut Group| Ok(group.ack(id(1, 2)));
+        let (is_acked, saved) = locked.change_group(b"g", ack).expect("changed").expect("there");
+        assert!(is_acked);
+        saved.lasts().await.expect("saved");
+        let (count, saved) = locked.delete(&[id(1, 1), id(1, 4), id(1, 9), id(7, 7)]).await.expect("deleted");
+        saved.lasts().await.expect("saved");
+        assert_eq!(count, 3);
+        locked.set_last(id(2, 0), None, None).expect("set").lasts().await.expect("saved");
+        drop(locked);
+        add(&stream, NewEntryId::Is(id(2, 1)), "v").await.expect("added");
+        publish(&broker, "s", 1, "other").await;
+        let entries = all(&stream).await;
+        let locked = stream.lock().await.expect("locked");
+        let extent = locked.extent().await.expect("known");
+        drop(locked);
+        broker.stop().expect("stops");
+        (entries, extent)
+    };
+    let broker = on_disk(&dir);
+    assert!(broker.has_stream("s").await.expect("known") && !broker.has_stream("gone").await.expect("known"));
+    let stream = broker.stream("s").await.expect("known").expect("there");
+    assert_eq!(all(&stream).await, before.0);
+    let locked = stream.lock().await.expect("locked");
+    assert_eq!(locked.extent().await, Ok(before.1));
+    let group = locked.group(b"g").expect("there");
+    let pending: Vec<_> = group.all_pending(EntryId::ZERO, EntryId::MAX).map(|(id, _)| id).collect();
+    assert_eq!(pending, [id(1, 1), id(1, 3), id(1, 4)]);
+    assert_eq!((group.last(), group.read()), (id(1, 4), Some(4)));
+    assert!(group.all_pending(EntryId::ZERO, EntryId::MAX).all(|(_, it)| &*it.consumer == b"c" && it.deliveries == 1));
+}
+
+#[tokio::test]
+async fn topics_of_other_kinds_are_no_streams() {
+    let broker = in_memory();
+    let settings = TopicSettings { partitions: 2, ..TopicSettings::default() };
+    broker.create_topic("two", settings).await.expect("made");
+    let settings = TopicSettings { drop_consumed: true, ..TopicSettings::default() };
+    broker.create_topic("consumed", settings).await.expect("made");
+    for (name, why) in [("two", "2 partitions"), ("consumed", "a queue"), ("_queues", "broker itself")] {
+        let refused = broker.stream(name).await.map(drop).expect_err("it is none");
+        assert!(refused.kind == ErrorKind::Invalid && refused.message.contains(why), "{refused}");
+    }
+    assert_eq!((broker.has_stream("two").await, broker.delete_stream("two").await), (Ok(false), Ok(false)));
+    // One that others made is theirs to delete.
+    publish(&broker, "theirs", 1, "v").await;
+    assert_eq!(broker.delete_stream("theirs").await, Ok(false));
+    assert!(broker.has_topic("theirs"));
+}
+
+/// An entry cannot be above what an open transaction may still bring; what was aborted is no entry.
+#[tokio::test]
+async fn nothing_is_added_behind_an_open_transaction() {
+    let settings = Settings { publish_wait: Duration::from_millis(1), ..Settings::default() };
+    let broker = Broker::start(settings, &[Handle::current()]).expect("starts");
+    let stream = broker.stream_or_create("s").await.expect("made");
+    let id = TransactionalId::parse("t").expect("an id");
+    for (round, decision) in [Decision::Abort, Decision::Commit].into_iter().enumerate() {
+        let owner = broker.init_transactions(&id, None, 60_000).await.expect("begun");
+        let at = TopicPartition { topic: TopicName::parse("s").expect("a name"), partition: 0 };
+        broker.add_partitions(&id, owner, &[at]).await.expect("added");
+        let mut builder = BatchBuilder::new();
+        builder.push(5, None, Some(b"of it"), &[]).expect("it fits");
+        let producer = Producer { id: owner.id, epoch: owner.epoch, sequence: 0 };
+        let mut batch = builder.finish_with(Codec::None, Some(producer)).expect("a record");
+        batch.set_transactional();
+        broker.publish("s", Some(0), Acks::Accepted, batch, &mut Wakes::default()).await.expect("published");
+        let refused = add(&stream, NewEntryId::Now, "v").await.expect_err("it has to wait");
+        assert!(refused.kind == ErrorKind::Busy && refused.message.contains("transactions open"), "{refused}");
+        broker.end_transaction(&id, owner, decision).await.expect("ended");
+        add(&stream, NewEntryId::Is(EntryId::new(10 + round as u64, 1)), "own").await.expect("added");
+    }
+    assert_eq!(values(&all(&stream).await), ["own", "of it", "own"]);
+}
+
+#[tokio::test]
+async fn whoever_waits_is_woken_by_what_comes_and_what_goes() {
+    let broker = in_memory();
+    let names = ["s".to_owned()];
+    let count = async |wanted: Option<u64>| {
+        let attempt = async || {
+            let stream = broker.stream("s").await?;
+            let len = match &stream {
+                Some(stream) => Some(stream.lock().await?.len()),
+                None => None,
+            };
+            Ok((len == wanted).then_some(()))
+        };
+        let waited = broker.await_streams(&names, std::future::pending(), attempt);
+        tokio::time::timeout(Duration::from_secs(60), waited).await.expect("woken").expect("answered")
+    };
+    let work = async {
+        tokio::task::yield_now().await;
+        let stream = broker.stream_or_create("s").await.expect("made");
+        tokio::task::yield_now().await;
+        add(&stream, NewEntryId::Now, "v").await.expect("added");
+        tokio::task::yield_now().await;
+        publish(&broker, "s", 1, "v").await;
+    };
+    let (two, one, ()) = tokio::join!(count(Some(2)), count(Some(2)), work);
+    assert_eq!((two, one), (Some(()), Some(())));
+    let (none, deleted) = tokio::join!(count(None), broker.delete_stream("s"));
+    assert_eq!((none, deleted), (Some(()), Ok(true)));
+    let stopped = broker.await_streams(&names, std::future::ready(()), async || Ok(None::<()>)).await;
+    assert_eq!(stopped, Ok(None));
+}

@@ -1,0 +1,212 @@
+//! Entries taken over from consumers who do not acknowledge them.
+
+use broker::now_ms;
+use engine::streams::{Entry, EntryId, Group};
+
+use super::entries::{write, write_all};
+use super::groups::no_group;
+use super::{Context, failed, ids, text};
+use crate::redis::commands::args::{is, parse_int, parse_usize};
+use crate::redis::errors::{Done, Fail, SYNTAX};
+
+/// How many that are pending are looked at for each one that is asked for.
+const LOOKS_PER_ENTRY: usize = 10;
+/// Entries that are taken over at a time, where nothing else is said.
+const CLAIMED: usize = 100;
+
+/// How entries are taken over.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Claim {
+    ids: Vec<EntryId>,
+    min_idle_ms: u64,
+    /// When they count as given out.
+    delivered_ms: Option<i64>,
+    deliveries: Option<u64>,
+    is_forced: bool,
+    shows_ids: bool,
+    last: Option<EntryId>,
+}
+
+impl Claim {
+    fn parse(args: &[&[u8]], now_ms: u64) -> Done<Self> {
+        let number = |arg: &[u8], what: &str| {
+            parse_int(arg).or(Err(Fail::new(format!("ERR Invalid {what} argument for XCLAIM"))))
+        };
+        let min_idle_ms = u64::try_from(number(args[4], "min-idle-time")?).unwrap_or_default();
+        let mut claim = Self { min_idle_ms, ..Self::default() };
+        let mut at = 5;
+        while let Some(id) = args.get(at).and_then(|arg| ids::parse(arg, 0).ok()) {
+            claim.ids.push(id);
+            at += 1;
+        }
+        while at < args.len() {
+            match &args[at..] {
+                [word, ..] if is(word, "FORCE") => claim.is_forced = true,
+                [word, ..] if is(word, "JUSTID") => claim.shows_ids = true,
+                [word, value, ..] if is(word, "IDLE") => {
+                    let idle_ms = number(value, "IDLE option")?;
+                    claim.delivered_ms = Some((now_ms as i64).saturating_sub(idle_ms));
+                    at += 1;
+                }
+                [word, value, ..] if is(word, "TIME") => {
+                    claim.delivered_ms = Some(number(value, "TIME option")?);
+                    at += 1;
+                }
+                [word, value, ..] if is(word, "RETRYCOUNT") => {
+                    claim.deliveries = u64::try_from(number(value, "RETRYCOUNT option")?).ok();
+                    at += 1;
+                }
+                [word, value, ..] if is(word, "LASTID") => {
+                    claim.last = Some(ids::parse(value, 0)?);
+                    at += 1;
+                }
+                [word, ..] => {
+                    return Err(Fail::new(format!("ERR Unrecognized XCLAIM option '{}'", text(word))));
+                }
+                [] => break,
+            }
+            at += 1;
+        }
+        Ok(claim)
+    }
+}
+
+pub(super) async fn claim(context: &mut Context, args: &[&[u8]]) -> Done {
+    let (key, name, consumer) = (args[1], args[2], args[3]);
+    let Some(mut locked) = context.lock(key).await?.filter(|locked| locked.group(name).is_some()) else {
+        return Err(no_group(key, name));
+    };
+    let now = now_ms();
+    let claim = Claim::parse(args, now)?;
+    let mut found = Vec::with_capacity(claim.ids.len());
+    for id in &claim.ids {
+        found.push((*id, locked.entry(*id).await.map_err(failed)?));
+    }
+    // A time that is yet to come is as good as the present.
+    let delivered_ms = claim.delivered_ms.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms <= now).unwrap_or(now);
+    let take = |group: &mut Group| {
+        if let Some(last) = claim.last {
+            group.come_by(last, group.read());
+        }
+        let mut claimed = Vec::new();
+        for (id, entry) in found {
+            let Some(entry) = entry else {
+                group.ack(id);
+                continue;
+            };
+            let before = group.pending(id);
+            let is_idle = before.is_none_or(|it| now.saturating_sub(it.delivered_ms) >= claim.min_idle_ms);
+            if before.is_none() && (!claim.is_forced || group.room() == 0) || !is_idle {
+                continue;
+            }
+            let more = before.map_or(1, |before| before.deliveries) + u64::from(!claim.shows_ids);
+            group.see(consumer, now)?;
+            group.give(id, consumer, delivered_ms, claim.deliveries.unwrap_or(more));
+            claimed.push(entry);
+        }
+        Ok(claimed)
+    };
+    // Lost it is as if it had not been asked for: nobody has to wait for it.
+    let claimed = locked.change_group(name, take).map_err(failed)?;
+    write_claimed(context, &claimed.map(|(claimed, _)| claimed).unwrap_or_default(), claim.shows_ids);
+    Ok(())
+}
+
+fn write_claimed(context: &mut Context, claimed: &[Entry], shows_ids: bool) {
+    if !shows_ids {
+        return write_all(&mut context.out, claimed);
+    }
+    context.out.array(claimed.len());
+    claimed.iter().for_each(|entry| context.out.bulk(entry.id.to_string().as_bytes()));
+}
+
+pub(super) async fn claim_idle(context: &mut Context, args: &[&[u8]]) -> Done {
+    let (key, name, consumer) = (args[1], args[2], args[3]);
+    let min_idle = parse_int(args[4]).or(Err(Fail::new("ERR Invalid min-idle-time argument for XAUTOCLAIM")))?;
+    let min_idle_ms = u64::try_from(min_idle).unwrap_or_default();
+    let from = ids::parse_start(args[5])?;
+    let (mut count, mut shows_ids, mut at) = (CLAIMED, false, 6);
+    while at < args.len() {
+        match &args[at..] {
+            [word, value, ..] if is(word, "COUNT") => {
+                let wanted = parse_usize(value).filter(|count| (1..=usize::MAX >> 5).contains(count));
+                count = wanted.ok_or(Fail::new("ERR COUNT must be > 0"))?;
+                at += 2;
+            }
+            [word, ..] if is(word, "JUSTID") => {
+                shows_ids = true;
+                at += 1;
+            }
+            _ => return Err(SYNTAX),
+        }
+    }
+    let locked = context.lock(key).await?;
+    let Some(mut locked) = locked.filter(|locked| locked.group(name).is_some()) else {
+        return Err(no_group(key, name));
+    };
+    let now = now_ms();
+    let looks = count.saturating_mul(LOOKS_PER_ENTRY);
+    let pending = locked.group(name).into_iter().flat_map(|group| group.all_pending(from, EntryId::MAX));
+    let pending: Vec<(EntryId, u64)> =
+        pending.take(looks.saturating_add(1)).map(|(id, pending)| (id, pending.delivered_ms)).collect();
+    let (mut claimed, mut gone, mut next) = (Vec::new(), Vec::new(), None);
+    for (number, (id, delivered_ms)) in pending.into_iter().enumerate() {
+        if number == looks || claimed.len() + gone.len() == count {
+            next = Some(id);
+            break;
+        }
+        let Some(entry) = locked.entry(id).await.map_err(failed)? else {
+            gone.push(id);
+            continue;
+        };
+        if now.saturating_sub(delivered_ms) >= min_idle_ms {
+            claimed.push(entry);
+        }
+    }
+    let take = |group: &mut Group| {
+        for id in &gone {
+            group.ack(*id);
+        }
+        for entry in &claimed {
+            group.see(consumer, now)?;
+            let deliveries = group.pending(entry.id).map_or(1, |pending| pending.deliveries);
+            group.give(entry.id, consumer, now, deliveries + u64::from(!shows_ids));
+        }
+        Ok(())
+    };
+    drop(locked.change_group(name, take).map_err(failed)?);
+    context.out.array(3);
+    context.out.bulk(next.unwrap_or(EntryId::ZERO).to_string().as_bytes());
+    if shows_ids {
+        write_claimed(context, &claimed, true);
+    } else {
+        context.out.array(claimed.len());
+        claimed.iter().for_each(|entry| write(&mut context.out, entry));
+    }
+    context.out.array(gone.len());
+    gone.iter().for_each(|id| context.out.bulk(id.to_string().as_bytes()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(words: &str) -> Result<Claim, String> {
+        let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+        Claim::parse(&args, 1000).map_err(|fail| String::from_utf8_lossy(&fail.text).into_owned())
+    }
+
+    #[test]
+    fn options_follow_the_ids() {
+        let claim = read("XCLAIM s g c -5 1 2-3 IDLE 10 RETRYCOUNT 4 FORCE JUSTID LASTID 9").expect("options");
+        let ids = vec![EntryId::new(1, 0), EntryId::new(2, 3)];
+        let last = Some(EntryId::new(9, 0));
+        let (delivered_ms, deliveries) = (Some(990), Some(4));
+        let wanted =
+            Claim { ids, delivered_ms, deliveries, is_forced: true, shows_ids: true, last, ..Claim::default() };
+        assert_eq!(claim, wanted);
+        assert_eq!(read("XCLAIM s g c 5 1 x"), Err("ERR Unrecognized XCLAIM option 'x'".into()));
+        assert_eq!(read("XCLAIM s g c x 1"), Err("ERR Invalid min-idle-time argument for XCLAIM".into()));
+    }
+}

@@ -1,0 +1,258 @@
+//! Groups made, changed and deleted; what was acknowledged, and what was not.
+
+use broker::{LockedStream, now_ms};
+use engine::streams::{EntryId, Group, Pending};
+
+use super::{Context, failed, ids, text};
+use crate::redis::commands::args::{is, parse_int};
+use crate::redis::commands::wrong_arity;
+use crate::redis::errors::{Done, Fail, SYNTAX};
+
+const HELP: &[&str] = &[
+    "XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "CREATE <key> <groupname> <id|$> [option]",
+    "    Create a new consumer group. Options are:",
+    "    * MKSTREAM",
+    "      Create the empty stream if it does not exist.",
+    "    * ENTRIESREAD entries_read",
+    "      Set the group's entries_read counter (internal use).",
+    "CREATECONSUMER <key> <groupname> <consumer>",
+    "    Create a new consumer in the specified group.",
+    "DELCONSUMER <key> <groupname> <consumer>",
+    "    Remove the specified consumer.",
+    "DESTROY <key> <groupname>",
+    "    Remove the specified group.",
+    "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
+    "    Set the current group ID and entries_read counter.",
+    "HELP",
+    "    Prints this help.",
+];
+
+/// What a subcommand says where it is not one, or has too few arguments.
+pub(super) fn check_subcommand(args: &[&[u8]], command: &str, arities: &[(&str, i8)]) -> Done {
+    let Some((name, arity)) = arities.iter().find(|(name, _)| is(args[1], name)) else {
+        let upper = command.to_ascii_uppercase();
+        return Err(Fail::new(format!("ERR unknown subcommand '{}'. Try {upper} HELP.", text(args[1]))));
+    };
+    let (count, arity) = (args.len(), (usize::from(arity.unsigned_abs()), *arity < 0));
+    let is_right = if arity.1 { count >= arity.0 } else { count == arity.0 };
+    if is_right { Ok(()) } else { Err(wrong_arity(&format!("{command}|{name}"))) }
+}
+
+/// What a subcommand says where its arguments are not what it takes.
+pub(super) fn wrong_subcommand(args: &[&[u8]], command: &str) -> Fail {
+    let what = text(args[1]);
+    Fail::new(format!("ERR unknown subcommand or wrong number of arguments for '{what}'. Try {command} HELP."))
+}
+
+pub(super) fn write_help(context: &mut Context, lines: &[&str]) {
+    context.out.array(lines.len());
+    lines.iter().for_each(|line| context.out.simple(line));
+}
+
+pub(super) async fn group(context: &mut Context, args: &[&[u8]]) -> Done {
+    let arities =
+        [("CREATE", -5), ("SETID", -5), ("DESTROY", 4), ("CREATECONSUMER", 5), ("DELCONSUMER", 5), ("HELP", 2)];
+    check_subcommand(args, "xgroup", &arities)?;
+    let what = args[1].to_ascii_uppercase();
+    if what == b"HELP" {
+        write_help(context, HELP);
+        return Ok(());
+    }
+    let (key, name) = (args[2], args[3]);
+    let (mut makes_stream, mut read) = (false, None);
+    if matches!(&what[..], b"CREATE" | b"SETID") {
+        let mut at = 5;
+        while at < args.len() {
+            match &args[at..] {
+                [word, ..] if what == b"CREATE" && is(word, "MKSTREAM") => {
+                    makes_stream = true;
+                    at += 1;
+                }
+                [word, value, ..] if is(word, "ENTRIESREAD") => {
+                    read = match parse_int(value)? {
+                        -1 => None,
+                        count => Some(
+                            u64::try_from(count)
+                                .or(Err(Fail::new("ERR value for ENTRIESREAD must be positive or -1")))?,
+                        ),
+                    };
+                    at += 2;
+                }
+                _ => return Err(wrong_subcommand(args, "XGROUP")),
+            }
+        }
+    }
+    let locked = match context.lock(key).await? {
+        Some(locked) => locked,
+        None if makes_stream => {
+            if args[4] != b"$" {
+                ids::parse(args[4], 0)?;
+            }
+            context.find_or_create(key).await?.lock().await.map_err(failed)?
+        }
+        None => {
+            return Err(Fail::new(
+                "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the \
+                 MKSTREAM option to create an empty stream automatically.",
+            ));
+        }
+    };
+    let is_missing = locked.group(name).is_none() && !matches!(&what[..], b"CREATE" | b"DESTROY");
+    if is_missing {
+        let (group, key) = (text(name), text(key));
+        return Err(Fail::new(format!("NOGROUP No such consumer group '{group}' for key name '{key}'")));
+    }
+    match &what[..] {
+        b"CREATE" | b"SETID" => put(context, locked, args, read).await,
+        b"DESTROY" => destroy(context, locked, name).await,
+        b"CREATECONSUMER" => {
+            let mut locked = locked;
+            let (is_new, saved) = locked.see(name, args[4]).map_err(failed)?;
+            drop(locked);
+            saved.lasts().await.map_err(failed)?;
+            context.out.flag(is_new);
+            Ok(())
+        }
+        _ => {
+            let mut locked = locked;
+            let removed = locked.change_group(name, |group| Ok(group.remove_consumer(args[4]))).map_err(failed)?;
+            drop(locked);
+            if let Some((count, saved)) = removed {
+                saved.lasts().await.map_err(failed)?;
+                context.out.len(count);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Makes a group, or lets it go on elsewhere.
+async fn put(context: &mut Context, mut locked: LockedStream, args: &[&[u8]], read: Option<u64>) -> Done {
+    let name = args[3];
+    let last = match args[4] {
+        b"$" => locked.last(),
+        id => ids::parse(id, 0)?,
+    };
+    let saved = if is(args[1], "CREATE") {
+        let created = locked.create_group(name, last, read).map_err(failed)?;
+        created.ok_or(Fail::new("BUSYGROUP Consumer Group name already exists"))?
+    } else {
+        let set = |group: &mut Group| {
+            group.set(last, read);
+            Ok(())
+        };
+        let changed = locked.change_group(name, set).map_err(failed)?;
+        changed.map(|(_, saved)| saved).ok_or(SYNTAX)?
+    };
+    drop(locked);
+    saved.lasts().await.map_err(failed)?;
+    // There may be more for those who wait for what the group is given.
+    if let Some(stream) = context.find(args[2]).await? {
+        stream.note_change();
+    }
+    context.out.ok();
+    Ok(())
+}
+
+async fn destroy(context: &mut Context, mut locked: LockedStream, name: &[u8]) -> Done {
+    let deleted = locked.delete_group(name).map_err(failed)?;
+    drop(locked);
+    context.out.flag(deleted.is_some());
+    match deleted {
+        Some(saved) => saved.lasts().await.map_err(failed),
+        None => Ok(()),
+    }
+}
+
+pub(super) async fn ack(context: &mut Context, args: &[&[u8]]) -> Done {
+    let Some(mut locked) = context.lock(args[1]).await?.filter(|locked| locked.group(args[2]).is_some()) else {
+        context.out.int(0);
+        return Ok(());
+    };
+    let ids = ids::parse_all(&args[3..])?;
+    let ack = |group: &mut Group| Ok(ids.iter().filter(|id| group.ack(**id)).count());
+    let acked = locked.change_group(args[2], ack).map_err(failed)?;
+    drop(locked);
+    if let Some((count, saved)) = acked {
+        saved.lasts().await.map_err(failed)?;
+        context.out.len(count);
+    }
+    Ok(())
+}
+
+/// Which of the entries that were not acknowledged are to be shown.
+struct Shown<'a> {
+    from: EntryId,
+    to: EntryId,
+    count: usize,
+    idle_ms: u64,
+    consumer: Option<&'a [u8]>,
+}
+
+impl<'a> Shown<'a> {
+    fn parse(args: &[&'a [u8]]) -> Done<Option<Self>> {
+        let (idle, rest) = match args {
+            [] => return Ok(None),
+            [word, idle, rest @ ..] if is(word, "IDLE") => (parse_int(idle)?, rest),
+            rest => (0, rest),
+        };
+        let (from, to, count, consumer) = match rest {
+            [from, to, count] => (*from, *to, *count, None),
+            [from, to, count, consumer] => (*from, *to, *count, Some(*consumer)),
+            _ => return Err(SYNTAX),
+        };
+        let count = usize::try_from(parse_int(count)?).unwrap_or_default();
+        let (from, to) = (ids::parse_start(from)?, ids::parse_end(to)?);
+        Ok(Some(Self { from, to, count, idle_ms: u64::try_from(idle).unwrap_or_default(), consumer }))
+    }
+}
+
+pub(super) async fn pending(context: &mut Context, args: &[&[u8]]) -> Done {
+    let shown = Shown::parse(&args[3..])?;
+    let locked = context.lock(args[1]).await?;
+    let group = locked.as_ref().and_then(|locked| locked.group(args[2])).ok_or_else(|| no_group(args[1], args[2]))?;
+    let Some(shown) = shown else {
+        write_summary(context, group);
+        return Ok(());
+    };
+    let now = now_ms();
+    let is_idle = |(_, pending): &(EntryId, &Pending)| now.saturating_sub(pending.delivered_ms) >= shown.idle_ms;
+    let found: Vec<_> = match shown.consumer {
+        Some(name) => group.pending_of(name, shown.from, shown.to).filter(is_idle).take(shown.count).collect(),
+        None => group.all_pending(shown.from, shown.to).filter(is_idle).take(shown.count).collect(),
+    };
+    context.out.array(found.len());
+    for (id, pending) in found {
+        context.out.array(4);
+        context.out.bulk(id.to_string().as_bytes());
+        context.out.bulk(&pending.consumer);
+        context.out.int(now.saturating_sub(pending.delivered_ms) as i64);
+        context.out.int(pending.deliveries as i64);
+    }
+    Ok(())
+}
+
+fn write_summary(context: &mut Context, group: &Group) {
+    let out = &mut context.out;
+    out.array(4);
+    out.len(group.pending_count());
+    let Some((first, last)) = group.pending_extent() else {
+        out.null();
+        out.null();
+        return out.null_array();
+    };
+    out.bulk(first.to_string().as_bytes());
+    out.bulk(last.to_string().as_bytes());
+    let holders: Vec<_> = group.consumers().filter(|(_, _, pending)| *pending > 0).collect();
+    out.array(holders.len());
+    for (name, _, pending) in holders {
+        out.array(2);
+        out.bulk(name);
+        out.bulk(pending.to_string().as_bytes());
+    }
+}
+
+pub(super) fn no_group(key: &[u8], group: &[u8]) -> Fail {
+    Fail::new(format!("NOGROUP No such key '{}' or consumer group '{}'", text(key), text(group)))
+}

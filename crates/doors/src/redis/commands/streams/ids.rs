@@ -1,0 +1,69 @@
+//! Ids of entries as arguments.
+
+use engine::streams::{EntryId, parse_part};
+
+use crate::redis::errors::{Done, Fail};
+
+const INVALID: &str = "ERR Invalid stream ID specified as stream command argument";
+
+/// `ms-seq`, or `ms` with a number that is understood.
+pub(super) fn parse(arg: &[u8], missing_seq: u64) -> Done<EntryId> {
+    let id = match arg.contains(&b'-') {
+        true => EntryId::parse(arg),
+        false => parse_part(arg).map(|ms| EntryId::new(ms, missing_seq)),
+    };
+    id.ok_or(Fail::new(INVALID))
+}
+
+/// The same, or the smallest or the largest one there is.
+fn parse_bound(arg: &[u8], missing_seq: u64) -> Done<EntryId> {
+    match arg {
+        b"-" => Ok(EntryId::ZERO),
+        b"+" => Ok(EntryId::MAX),
+        arg => parse(arg, missing_seq),
+    }
+}
+
+/// Where a range begins: at an id, or behind it.
+pub(super) fn parse_start(arg: &[u8]) -> Done<EntryId> {
+    match arg {
+        [b'(', id @ ..] => parse(id, 0)?.next().ok_or(Fail::new("ERR invalid start ID for the interval")),
+        id => parse_bound(id, 0),
+    }
+}
+
+/// Where a range ends: at an id, or before it.
+pub(super) fn parse_end(arg: &[u8]) -> Done<EntryId> {
+    match arg {
+        [b'(', id @ ..] => parse(id, u64::MAX)?.prev().ok_or(Fail::new("ERR invalid end ID for the interval")),
+        id => parse_bound(id, u64::MAX),
+    }
+}
+
+/// An id that has to be one.
+pub(super) fn parse_all(args: &[&[u8]]) -> Done<Vec<EntryId>> {
+    args.iter().map(|arg| parse(arg, 0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_whole_or_have_a_number_that_is_understood() {
+        assert_eq!(parse(b"5", 7), Ok(EntryId::new(5, 7)));
+        assert_eq!(parse(b"5-1", 7), Ok(EntryId::new(5, 1)));
+        for bad in ["", "-", "+", "x", "5-", "-5", "5-x", "(5", "18446744073709551616", "$", ">"] {
+            assert_eq!(parse(bad.as_bytes(), 0), Err(Fail::new(INVALID)), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges_may_leave_out_their_ends() {
+        assert_eq!((parse_start(b"-"), parse_end(b"+")), (Ok(EntryId::ZERO), Ok(EntryId::MAX)));
+        assert_eq!((parse_start(b"5"), parse_end(b"5")), (Ok(EntryId::new(5, 0)), Ok(EntryId::new(5, u64::MAX))));
+        assert_eq!((parse_start(b"(5"), parse_end(b"(5-0")), (Ok(EntryId::new(5, 1)), Ok(EntryId::new(4, u64::MAX))));
+        assert_eq!(parse_start(b"(18446744073709551615-18446744073709551615").map_err(|fail| fail.text.len()), Err(37));
+        assert!(parse_end(b"(0-0").is_err() && parse_start(b"(-").is_err() && parse_end(b"(+").is_err());
+    }
+}

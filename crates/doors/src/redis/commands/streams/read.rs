@@ -1,0 +1,319 @@
+//! What reads entries: ranges, and what is behind an id, which may be waited for.
+
+use std::time::Duration;
+
+use engine::streams::{Entry, EntryId};
+use futures_util::FutureExt;
+use net::service::{Reply, once};
+
+use super::entries::{write, write_all};
+use super::{Context, Owned, failed, ids, owned, text};
+use crate::redis::codec::Answer;
+use crate::redis::commands::args::{is, parse_int};
+use crate::redis::connection::{Door, Later, Session, Wait};
+use crate::redis::errors::{Done, Fail, SYNTAX};
+use crate::redis::names::topic_of;
+use crate::redis::writer::Writer;
+
+/// Entries that one who waited is given, where nothing else is said: its id may have been far back.
+const WAITED_COUNT_MAX: usize = 1000;
+
+pub(super) async fn range(context: &mut Context, args: &[&[u8]]) -> Done {
+    let (from, to) = (ids::parse_start(args[2])?, ids::parse_end(args[3])?);
+    show_range(context, args, from, to, false).await
+}
+
+pub(super) async fn range_back(context: &mut Context, args: &[&[u8]]) -> Done {
+    let (to, from) = (ids::parse_end(args[2])?, ids::parse_start(args[3])?);
+    show_range(context, args, from, to, true).await
+}
+
+async fn show_range(context: &mut Context, args: &[&[u8]], from: EntryId, to: EntryId, is_back: bool) -> Done {
+    let mut count = None;
+    for pair in args[4..].chunks(2) {
+        match pair {
+            [word, value] if is(word, "COUNT") => count = Some(parse_int(value)?.max(0) as usize),
+            _ => return Err(SYNTAX),
+        }
+    }
+    let Some(locked) = context.lock(args[1]).await? else {
+        context.out.array(0);
+        return Ok(());
+    };
+    if count == Some(0) {
+        context.out.null_array();
+        return Ok(());
+    }
+    let count = count.unwrap_or(usize::MAX);
+    let entries = match is_back {
+        false => locked.range(from, to, count).await,
+        true => locked.range_back(from, to, count).await,
+    };
+    write_all(&mut context.out, &entries.map_err(failed)?);
+    Ok(())
+}
+
+/// From where on entries of a stream are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// All that there are now.
+    Now,
+    /// Those that the group has come by.
+    Group,
+    Id(EntryId),
+}
+
+/// What is asked for.
+#[derive(Debug)]
+struct Ask {
+    keys: Owned,
+    after: Vec<After>,
+    count: Option<usize>,
+    /// For how long it waits, if it does; for ever where nothing is said.
+    block: Option<Option<u64>>,
+    reader: Option<Reader>,
+    /// Nobody acknowledges what is given out.
+    is_final: bool,
+}
+
+/// A consumer, and its group.
+#[derive(Debug)]
+struct Reader {
+    group: Box<[u8]>,
+    consumer: Box<[u8]>,
+}
+
+/// What is given out of a stream.
+struct Found {
+    /// Which one of those that were asked for.
+    number: usize,
+    /// Without its fields what was deleted.
+    entries: Vec<(EntryId, Option<Entry>)>,
+}
+
+pub(super) fn read(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    begin(door, session, args, false)
+}
+
+pub(super) fn read_group(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    begin(door, session, args, true)
+}
+
+fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_group: bool) -> Reply<Answer, Later> {
+    let begun = Ask::parse(args, has_group).and_then(|ask| Ok((ask, Context::new(door, session)?)));
+    let (ask, mut context) = match begun {
+        Ok(begun) => begun,
+        Err(fail) => return session.fail(&fail),
+    };
+    let wait = ask.block.map(|_| {
+        let keys: Vec<&[u8]> = ask.keys.iter().map(|key| &**key).collect();
+        // Nothing in the cache is what it waits for.
+        let waiting = context.cache.lock(keys.iter().copied()).wait(&keys, &[], Box::new(|_, _| None));
+        session.begin_wait(context.cache.clone(), waiting)
+    });
+    let is_blocked = wait.is_some();
+    let work = async move {
+        let mut out = std::mem::take(&mut context.out);
+        let done = ask.answer(&context, wait.as_ref(), &mut out).await;
+        context.out = out;
+        context.answer(done)
+    };
+    let later = once(work.boxed_local());
+    if is_blocked { Reply::Blocked(later) } else { Reply::Alone(later) }
+}
+
+impl Ask {
+    fn parse(args: &[&[u8]], has_group: bool) -> Done<Self> {
+        let (mut count, mut block, mut reader, mut is_final, mut at) = (None, None, None, false, 1);
+        let only_group = |word: &str| {
+            Fail::new(format!("ERR The {word} option is only supported by XREADGROUP. You called XREAD instead."))
+        };
+        let streams = loop {
+            match args.get(at..).unwrap_or_default() {
+                [word, value, ..] if is(word, "BLOCK") => {
+                    block = Some(timeout(value)?);
+                    at += 2;
+                }
+                [word, value, ..] if is(word, "COUNT") => {
+                    count = usize::try_from(parse_int(value)?).ok().filter(|count| *count > 0);
+                    at += 2;
+                }
+                [word, rest @ ..] if is(word, "STREAMS") && !rest.is_empty() => break rest,
+                [word, name, consumer, ..] if is(word, "GROUP") => {
+                    if !has_group {
+                        return Err(only_group("GROUP"));
+                    }
+                    reader = Some(Reader { group: (*name).into(), consumer: (*consumer).into() });
+                    at += 3;
+                }
+                [word, ..] if is(word, "NOACK") => {
+                    if !has_group {
+                        return Err(only_group("NOACK"));
+                    }
+                    is_final = true;
+                    at += 1;
+                }
+                _ => return Err(SYNTAX),
+            }
+        };
+        if streams.len() % 2 != 0 {
+            let text = "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.";
+            return Err(Fail::new(text));
+        }
+        if has_group && reader.is_none() {
+            return Err(Fail::new("ERR Missing GROUP option for XREADGROUP"));
+        }
+        let (keys, after) = streams.split_at(streams.len() / 2);
+        let after = after.iter().map(|arg| After::parse(arg, has_group)).collect::<Done<_>>()?;
+        Ok(Self { keys: owned(keys), after, count, block, reader, is_final })
+    }
+
+    async fn answer(&self, context: &Context, wait: Option<&Wait>, out: &mut Writer) -> Done {
+        let mut after = Vec::with_capacity(self.keys.len());
+        for (key, from) in self.keys.iter().zip(&self.after) {
+            after.push(self.resolve(context, key, *from).await?);
+        }
+        let names = self.keys.iter().map(|key| Ok(topic_of(key)?.as_str().to_owned())).collect::<Done<Vec<_>>>()?;
+        let mut found = self.find(context, &after, None).await?;
+        if let Some(wait) = wait.filter(|_| found.is_empty()) {
+            let stop = async {
+                match self.block.flatten() {
+                    // Whoever ends it looks no further than to that.
+                    Some(ms) => {
+                        drop(tokio::time::timeout(Duration::from_millis(ms), wait.waiting.answered()).await);
+                    }
+                    None => wait.waiting.answered().await,
+                }
+            };
+            let attempt = async || {
+                let found = self.find(context, &after, Some(WAITED_COUNT_MAX)).await;
+                Ok(Some(found).filter(|found| !matches!(found, Ok(found) if found.is_empty())))
+            };
+            found = match context.broker.await_streams(&names, stop, attempt).await.map_err(failed)? {
+                Some(found) => found?,
+                None => Vec::new(),
+            };
+            // Nothing was changed for it: it was told to stop.
+            if let Some((answer, _)) = wait.cache.stop_waiting(&wait.waiting) {
+                out.put(&answer);
+                return Ok(());
+            }
+        }
+        self.write(&found, out);
+        Ok(())
+    }
+
+    /// The id behind which entries of a stream are asked for: none where that is for its group to say.
+    async fn resolve(&self, context: &Context, key: &[u8], after: After) -> Done<Option<EntryId>> {
+        let locked = context.lock(key).await?;
+        if let Some(Reader { group, .. }) = &self.reader
+            && locked.as_ref().is_none_or(|locked| locked.group(group).is_none())
+        {
+            return Err(Fail::new(format!(
+                "NOGROUP No such key '{}' or consumer group '{}' in XREADGROUP with GROUP option",
+                text(key),
+                text(group)
+            )));
+        }
+        Ok(match after {
+            After::Group => None,
+            After::Id(id) => Some(id),
+            After::Now => Some(locked.map_or(EntryId::ZERO, |locked| locked.last())),
+        })
+    }
+
+    /// What there is now; `waited` says how much one is given who waited and said nothing of that.
+    async fn find(&self, context: &Context, after: &[Option<EntryId>], waited: Option<usize>) -> Done<Vec<Found>> {
+        let count = self.count.or(waited).unwrap_or(usize::MAX);
+        let mut all = Vec::new();
+        for (number, (key, after)) in self.keys.iter().zip(after).enumerate() {
+            let Some(mut locked) = context.lock(key).await? else {
+                if self.reader.is_some() && waited.is_some() {
+                    return Err(Fail::new("UNBLOCKED the stream key no longer exists"));
+                }
+                continue;
+            };
+            let shown = |entries: Vec<Entry>| entries.into_iter().map(|entry| (entry.id, Some(entry))).collect();
+            let entries = match (&self.reader, after.map(EntryId::next)) {
+                (None, Some(Some(from))) => shown(locked.range(from, EntryId::MAX, count).await.map_err(failed)?),
+                (Some(Reader { group, consumer }), after) => {
+                    if locked.group(group).is_none() {
+                        let text = "NOGROUP the consumer group this client was blocked on no longer exists";
+                        return Err(Fail::new(text));
+                    }
+                    match after {
+                        None => {
+                            let is_kept = !self.is_final;
+                            let taken = locked.take(group, consumer, count, is_kept).await;
+                            shown(taken.map_err(failed)?)
+                        }
+                        Some(from) => {
+                            let from = from.unwrap_or(EntryId::MAX);
+                            let entries = locked.take_again(group, consumer, from, count).await.map_err(failed)?;
+                            all.push(Found { number, entries });
+                            continue;
+                        }
+                    }
+                }
+                (None, _) => Vec::new(),
+            };
+            if !entries.is_empty() {
+                all.push(Found { number, entries });
+            }
+        }
+        Ok(all)
+    }
+
+    fn write(&self, found: &[Found], out: &mut Writer) {
+        if found.is_empty() {
+            return out.null_array();
+        }
+        if out.is_resp3 {
+            out.map(found.len());
+        } else {
+            out.array(found.len());
+        }
+        for Found { number, entries } in found {
+            if !out.is_resp3 {
+                out.array(2);
+            }
+            out.bulk(&self.keys[*number]);
+            out.array(entries.len());
+            for (id, entry) in entries {
+                match entry {
+                    Some(entry) => write(out, entry),
+                    None => {
+                        out.array(2);
+                        out.bulk(id.to_string().as_bytes());
+                        out.null_array();
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl After {
+    fn parse(arg: &[u8], has_group: bool) -> Done<Self> {
+        match arg {
+            b"$" if has_group => Err(Fail::new(
+                "ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of this \
+                 consumer by specifying a proper ID, or use the > ID to get new messages. The $ ID would just \
+                 return an empty result set.",
+            )),
+            b"$" => Ok(Self::Now),
+            b">" if has_group => Ok(Self::Group),
+            b">" => Err(Fail::new(
+                "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option.",
+            )),
+            id => ids::parse(id, 0).map(Self::Id),
+        }
+    }
+}
+
+/// In ms; for ever where it is 0.
+fn timeout(arg: &[u8]) -> Done<Option<u64>> {
+    let ms = parse_int(arg).or(Err(Fail::new("ERR timeout is not an integer or out of range")))?;
+    let ms = u64::try_from(ms).or(Err(Fail::new("ERR timeout is negative")))?;
+    Ok((ms > 0).then_some(ms))
+}
