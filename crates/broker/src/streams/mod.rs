@@ -1,7 +1,7 @@
 //! Streams: entries of topics of one partition, found by ids, and groups that are given them.
 //!
 //! A stream is what is in its topic: whatever is published there is an entry of it. What else is known of it is in
-//! [`State`], behind a lock of its own, which is brought up to the end of the log each time it is taken. An entry is
+//! `State`, behind a lock of its own, which is brought up to the end of the log each time it is taken. An entry is
 //! added only behind the last record that is known here, so that its id is above all others.
 
 mod add;
