@@ -1,7 +1,8 @@
-//! Requests of Redis's protocol are taken apart the same way whatever pieces they come in, and what they ask of a cache is
-//! answered by one whole value each.
+//! Requests of Redis's protocol are taken apart the same way whatever pieces they come in, and what they ask of a
+//! cache is answered by one whole value each.
 //!
-//! Input: a byte whose lowest bit asks for RESP3 and whose others say how large the pieces are, and what a client sends.
+//! Input: a byte whose lowest bit asks for RESP3 and whose others say how large the pieces are, and what a client
+//! sends.
 
 #![no_main]
 

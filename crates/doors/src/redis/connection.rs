@@ -198,8 +198,8 @@ impl Door {
         if session.is_subscribed() && !session.is_resp3 && !may_listen_beside(command.name) {
             let name = command.name.to_ascii_lowercase();
             return Err(Fail::new(format!(
-                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
-                 this context"
+                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed \
+                 in this context"
             )));
         }
         Ok(command)

@@ -6,8 +6,8 @@ use engine::{Result, TopicName};
 /// The topic of the name that is empty.
 const EMPTY: &str = "_x_";
 
-/// The topic of a name. Letters, digits, `-`, `_` and dots between them stay; another byte becomes `_xHH_`, and so does an
-/// underscore where it begins the name, or what would be read as such a byte.
+/// The topic of a name. Letters, digits, `-`, `_` and dots between them stay; another byte becomes `_xHH_`, and so does
+/// an underscore where it begins the name, or what would be read as such a byte.
 pub(super) fn topic_of(name: &[u8]) -> Result<TopicName> {
     if name.is_empty() {
         return TopicName::parse(EMPTY);

@@ -140,7 +140,7 @@ fn first_bit(value: &[u8], range: std::ops::Range<usize>, wanted: bool) -> Optio
     let empty = if wanted { 0 } else { 0xff };
     let mut at = range.start;
     while at < range.end {
-        if at % 8 == 0 && at + 8 <= range.end && value[at / 8] == empty {
+        if at.is_multiple_of(8) && at + 8 <= range.end && value[at / 8] == empty {
             at += 8;
         } else if bit(value, at) == wanted {
             return Some(at);

@@ -6,6 +6,7 @@ use engine::cache::structures::{Part, Score, Set, Sorted, Structure};
 use super::Step;
 use super::args::{is, parse_float};
 use super::keys::store;
+use super::sets::Split;
 use super::sorted::{Members, write_pairs};
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
 
@@ -71,7 +72,7 @@ fn options(args: &[&[u8]], count: usize, how: How, is_stored: bool) -> Done<Opti
 }
 
 /// The keys that are counted by an argument, and what follows them.
-fn keys_of<'a, 'b>(args: &'b [&'a [u8]], at: usize, name: &str) -> Done<(&'b [&'a [u8]], &'b [&'a [u8]])> {
+fn keys_of<'a, 'b>(args: &'b [&'a [u8]], at: usize, name: &str) -> Done<Split<'a, 'b>> {
     let count = super::args::parse_int(args[at])?;
     if count < 1 {
         return Err(Fail::new(format!("ERR at least 1 input key is needed for '{name}' command")));
@@ -80,8 +81,11 @@ fn keys_of<'a, 'b>(args: &'b [&'a [u8]], at: usize, name: &str) -> Done<(&'b [&'
     usize::try_from(count).ok().and_then(|count| rest.split_at_checked(count)).ok_or(SYNTAX)
 }
 
+/// Members with their scores.
+type Input = Vec<(Vec<u8>, f64)>;
+
 /// The members of a sorted set, or of a set.
-fn members_of(step: &mut Step<'_, '_>, key: &[u8]) -> Done<Vec<(Vec<u8>, f64)>> {
+fn members_of(step: &mut Step<'_, '_>, key: &[u8]) -> Done<Input> {
     let Some(found) = step.db.get(key) else {
         return Ok(Vec::new());
     };
@@ -96,11 +100,11 @@ fn members_of(step: &mut Step<'_, '_>, key: &[u8]) -> Done<Vec<(Vec<u8>, f64)>> 
 }
 
 /// All inputs: they are looked at before the options are.
-fn inputs(step: &mut Step<'_, '_>, keys: &[&[u8]]) -> Done<Vec<Vec<(Vec<u8>, f64)>>> {
+fn inputs(step: &mut Step<'_, '_>, keys: &[&[u8]]) -> Done<Vec<Input>> {
     keys.iter().map(|key| members_of(step, key)).collect()
 }
 
-fn combined(inputs: Vec<Vec<(Vec<u8>, f64)>>, options: &Options, how: How) -> Sorted {
+fn combined(inputs: Vec<Input>, options: &Options, how: How) -> Sorted {
     let weigh = |score: f64, weight: f64| if (score * weight).is_nan() { 0.0 } else { score * weight };
     let score_of = |number: f64| Score::new(number).unwrap_or_default();
     let mut inputs = inputs.into_iter().zip(&options.weights);

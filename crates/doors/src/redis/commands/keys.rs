@@ -332,8 +332,8 @@ fn object(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         step.out.int(0);
     } else {
         return Err(Fail::new(
-            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
-             between policies at runtime LRU and LFU data will take some time to adjust.",
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when \
+             switching between policies at runtime LRU and LFU data will take some time to adjust.",
         ));
     }
     Ok(())

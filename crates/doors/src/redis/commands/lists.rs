@@ -209,8 +209,8 @@ fn positions(args: &[&[u8]]) -> Done<Positions> {
             let rank = parse_int(value)?;
             if rank == 0 {
                 return Err(Fail::new(
-                    "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative \
-                     to start from the end of the list",
+                    "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use \
+                     negative to start from the end of the list",
                 ));
             }
             (wanted.rank, wanted.is_backwards) = (rank.unsigned_abs() as usize, rank < 0);

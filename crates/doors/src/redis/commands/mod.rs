@@ -6,6 +6,8 @@ mod combine;
 mod hashes;
 pub(super) mod keys;
 mod lists;
+#[cfg(test)]
+mod page_tests;
 mod pubsub;
 mod ranges;
 mod scan;
@@ -243,8 +245,8 @@ pub(super) struct Step<'s, 'c> {
     /// Another database, for what moves things there.
     pub(super) other: Option<&'s mut LockedCache<'c>>,
     pub(super) out: &'s mut Writer,
-    /// It has waited, and this key may have something now. The others are not looked at, and if it is of another kind one
-    /// goes on waiting.
+    /// It has waited, and this key may have something now. The others are not looked at, and if it is of another kind
+    /// one goes on waiting.
     pub(super) again: Option<&'s [u8]>,
     /// Set by a command that has nothing yet and would wait for it.
     pub(super) block: Option<Block>,

@@ -216,8 +216,9 @@ fn hello(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
     };
     if *session.login.borrow() == Login::Needed && credentials.is_none() {
         return session.fail(&Fail::new(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
-             <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+             <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+             same time",
         ));
     }
     let is_resp3 = version.map_or(session.is_resp3, |version| version == 3);

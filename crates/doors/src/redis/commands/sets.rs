@@ -268,8 +268,11 @@ fn sdiffstore(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     keep(step, args, Combine::Diff)
 }
 
+/// Keys, and what follows them.
+pub(super) type Split<'a, 'b> = (&'b [&'a [u8]], &'b [&'a [u8]]);
+
 /// The keys that are counted by an argument, and what follows them.
-pub(super) fn counted<'a, 'b>(args: &'b [&'a [u8]], at: usize) -> Done<(&'b [&'a [u8]], &'b [&'a [u8]])> {
+pub(super) fn counted<'a, 'b>(args: &'b [&'a [u8]], at: usize) -> Done<Split<'a, 'b>> {
     let count = parse_from(args[at], 1, "ERR numkeys should be greater than 0")?;
     let rest = &args[at + 1..];
     match usize::try_from(count).ok().and_then(|count| rest.split_at_checked(count)) {
