@@ -386,11 +386,11 @@ impl Broker {
         Ok(self.create(TopicName::parse(name)?, settings)?.0)
     }
 
-    /// Sees to it that there is a topic for what is only heard by who listens. Whether it was made: then it is in
-    /// memory, and keeps little.
-    pub fn open_live_topic(&self, name: &TopicName) -> Result<bool> {
+    /// Sees to it that there is a topic for what is only heard by who listens. The number of one that was made: it is
+    /// in memory, and keeps little.
+    pub fn open_live_topic(&self, name: &TopicName) -> Result<Option<TopicId>> {
         if self.topics.read().get(name.as_str()).is_some() {
-            return Ok(false);
+            return Ok(None);
         }
         refuse_internal(name.as_str())?;
         if name.is_inbox() || !self.settings().auto_create_topics {
@@ -402,16 +402,20 @@ impl Broker {
             retention_bytes: LIVE_RETENTION_BYTES,
             ..self.settings().topic_defaults
         };
-        self.create(name.clone(), settings).map(|_| true)
+        let (topic, _) = self.create(name.clone(), settings)?;
+        // Somebody else may have made another one at the same moment.
+        Ok((topic.settings == settings).then_some(topic.id))
     }
 
     /// Removes such a topic, unless somebody listens to it. Whether it is gone.
-    pub fn close_live_topic(&self, name: &TopicName) -> bool {
-        let Ok(topic) = self.topic(name.as_str()) else {
-            return true;
-        };
-        let is_idle = topic.partitions().iter().all(|cell| cell.extent().subscribers == 0);
-        is_idle && self.remove(name.as_str()).is_ok()
+    pub fn close_live_topic(&self, name: &TopicName, id: TopicId) -> bool {
+        match self.topic(name.as_str()) {
+            Ok(topic) if topic.id == id => {
+                let is_idle = topic.partitions().iter().all(|cell| cell.extent().subscribers == 0);
+                is_idle && self.remove(name.as_str()).is_ok()
+            }
+            _ => true,
+        }
     }
 
     /// Whether there is a topic of this name, or somebody who listens to a pattern of it.

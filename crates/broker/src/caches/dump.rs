@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use engine::Result;
 use engine::cache::effects::Effect;
+use engine::cache::record::CacheNumber;
 use engine::cache::{Cursor, Shard};
 
 use super::{Cache, CacheLog, Durable, SCAN_PLACES};
@@ -33,9 +34,14 @@ impl Broker {
         let Some(log) = self.caches().log.get() else {
             return;
         };
+        // Before that the caches are not all there, and what they have is in the log alone.
+        if !self.caches().is_restored.load(Ordering::Acquire) {
+            return;
+        }
         let durable = self.durable_caches();
         let entries: u64 = durable.iter().map(|cache| cache.budget.taken()).sum();
-        let max = (entries * LOG_TIMES_MAX).max(LOG_BYTES_MIN);
+        let kept = entries.max(log.kept.load(Ordering::Relaxed));
+        let max = (kept * LOG_TIMES_MAX).max(LOG_BYTES_MIN);
         if log.bytes.load(Ordering::Relaxed) <= max || log.is_dumping.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -68,7 +74,9 @@ impl Broker {
             }
         }
         log.settled().lasts().await?;
-        log.cut(begin, bytes).await
+        log.cut(begin, bytes).await?;
+        log.kept.store(log.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether the cache is there: none is deleted meanwhile.
@@ -83,18 +91,24 @@ impl Broker {
 }
 
 impl Cache {
-    async fn dump(&self) -> Result<()> {
-        let Some(Durable { log, number }) = &self.durable else {
-            return Ok(());
-        };
+    /// Between two steps, so that no answer comes before what it answers. How many bytes they were.
+    fn dump_answers(&self, log: &CacheLog, number: CacheNumber) -> usize {
+        let _between = self.lock_all();
         let mut answers = Vec::new();
         for (operation, answer) in self.operations.lock().iter() {
             Effect::Answered { operation, answer }.encode(&mut answers);
         }
         if !answers.is_empty() {
-            log.append(&[(*number, &answers)]);
+            log.append(&[(number, &answers)]);
         }
-        let mut ahead = answers.len();
+        answers.len()
+    }
+
+    async fn dump(&self) -> Result<()> {
+        let Some(Durable { log, number }) = &self.durable else {
+            return Ok(());
+        };
+        let mut ahead = self.dump_answers(log, *number);
         for shard in &self.shards {
             let mut from = Some(Cursor::default());
             while let Some(cursor) = from {

@@ -1,6 +1,7 @@
 //! Shards of a cache, locked together: what is done through them is one step for everybody else.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use engine::cache::effects::Effect;
 use engine::cache::operations::{OperationAnswer, OperationId};
@@ -13,6 +14,9 @@ use smallvec::SmallVec;
 use super::log::Kept;
 use super::{Cache, CacheCommit, Durable, SCAN_PLACES};
 use crate::timers::now_ms;
+
+/// What an entry takes beside its key and value, at the most.
+const KEY_ROOM_BYTES: u64 = 128;
 
 /// The shards of some keys, or all of them. A key of another shard is not asked for.
 pub struct Locked<'c> {
@@ -300,6 +304,16 @@ impl<'c> Locked<'c> {
         self.named(reserved)
     }
 
+    /// The same for several keys that grow together.
+    pub fn reserve_all<'k>(&mut self, keys: impl IntoIterator<Item = (&'k [u8], u64)>) -> Result<()> {
+        let mut by_shard: BTreeMap<usize, (&[u8], u64)> = BTreeMap::new();
+        for (key, bytes) in keys {
+            let shard = self.cache.shard_of(self.cache.key(key));
+            by_shard.entry(shard).or_insert((key, 0)).1 += bytes + KEY_ROOM_BYTES;
+        }
+        by_shard.into_values().try_for_each(|(key, bytes)| self.reserve(key, bytes))
+    }
+
     /// Entries from a place on; where to go on, until all were seen. All shards are locked.
     pub fn scan(&self, from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
         self.is_read.set(true);
@@ -368,7 +382,7 @@ impl<'c> Locked<'c> {
     }
 
     fn note_grown(&mut self, key: &[u8]) {
-        if self.cache.waiters.is_waited_for() && !self.grown.iter().any(|grown| **grown == *key) {
+        if self.cache.waiters.awaits(key) && !self.grown.iter().any(|grown| **grown == *key) {
             self.grown.push(key.into());
         }
     }

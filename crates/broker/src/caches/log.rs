@@ -39,6 +39,8 @@ pub(super) struct CacheLog {
     end: AtomicU64,
     /// What its records take.
     pub(super) bytes: AtomicU64,
+    /// What was left of it when it was last cut.
+    pub(super) kept: AtomicU64,
     /// Held while a step comes in parts, so that no dump begins in the middle of it.
     parts: Mutex<u64>,
     /// Why nothing is taken any more.
@@ -69,6 +71,7 @@ impl CacheLog {
             settled: AtomicU64::new(end),
             end: AtomicU64::new(end),
             bytes: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
             parts: Mutex::new(step),
             broken: OnceLock::new(),
             is_dumping: AtomicBool::new(false),

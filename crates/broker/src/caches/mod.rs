@@ -498,6 +498,7 @@ impl Cache {
         let mut shard = self.shard(key);
         let changed = match change(&mut shard, key) {
             Err(error) if error.kind == ErrorKind::Busy => {
+                self.follow(&mut shard);
                 drop(shard);
                 self.shed_for(key, value_bytes);
                 shard = self.shard(key);

@@ -32,8 +32,9 @@ impl Broker {
         let log = self.open_cache_log(self.topic(CACHES_TOPIC)?)?;
         let mut restore = Restore::new(caches, log.topic.partitions()[0].extent().bytes);
         self.read_records(&log.topic, |view, batch| restore.record(&log, view, batch)).await?;
-        log.bytes.store(restore.bytes, Ordering::Relaxed);
+        let bytes = restore.bytes;
         let entries = restore.finish();
+        log.bytes.store(bytes, Ordering::Relaxed);
         caches.restored_entries.store(entries, Ordering::Relaxed);
         caches.is_restored.store(true, Ordering::Release);
         Ok(())

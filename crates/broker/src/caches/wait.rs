@@ -46,6 +46,10 @@ impl Waiters {
         self.count.load(Ordering::Relaxed) > 0
     }
 
+    pub(super) fn awaits(&self, key: &[u8]) -> bool {
+        self.is_waited_for() && self.by_key.lock().contains_key(key)
+    }
+
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }

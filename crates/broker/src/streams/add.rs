@@ -155,12 +155,14 @@ impl LockedStream {
     async fn drop_deleted(&mut self) -> Result<()> {
         let mut first = None;
         let mut is_any_gone = false;
+        let mut prev = self.index().first().prev;
         let each = |seen: &Seen<'_>| {
             if !seen.is_deleted {
                 first = Some((seen.offset, seen.prev));
                 return Ok(ControlFlow::Break(()));
             }
             is_any_gone = true;
+            prev = seen.id;
             Ok(ControlFlow::Continue(()))
         };
         self.scan(self.index().first(), each).await?;
@@ -170,7 +172,7 @@ impl LockedStream {
         let gone_before = |deleted: &std::collections::BTreeSet<Offset>, offset| deleted.range(..offset).count() as u64;
         let (start, prev) = match first {
             Some(first) => first,
-            None => (self.readable_end(), self.last()),
+            None => (self.readable_end(), prev),
         };
         let gone = gone_before(&self.state.deleted, start);
         self.start_at(start, gone, prev).await
@@ -216,6 +218,8 @@ impl LockedStream {
         let (mark, mut gone) = self.mark_after_shown(excess);
         let mut before = mark.before - self.index().first().before;
         let mut first = None;
+        // Others may have added what is not on the disk yet: that is behind all that goes.
+        let mut last = mark.prev;
         let each = |seen: &Seen<'_>| {
             if gone == excess && !seen.is_deleted {
                 first = Some((seen.offset, seen.prev, before));
@@ -223,11 +227,12 @@ impl LockedStream {
             }
             gone += u64::from(!seen.is_deleted);
             before += 1;
+            last = seen.id;
             Ok(ControlFlow::Continue(()))
         };
         self.scan(mark, each).await?;
         let is_all = first.is_none();
-        let (start, prev, before) = first.unwrap_or((self.readable_end(), self.last(), before));
+        let (start, prev, before) = first.unwrap_or((self.readable_end(), last, before));
         // Nobody can tell the last id from what is left, then.
         let saved = if is_all { Some(self.save([])?) } else { None };
         self.start_at(start, before, prev).await?;

@@ -1,12 +1,15 @@
 //! Channels: what is published to one comes from a live topic, and goes to whoever subscribed to it at any door.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use broker::metrics::Exposition;
-use broker::{Broker, Direct, Origin, Subscribe, Subscription, SubscriptionHandle};
-use engine::{Delivery, ErrorKind, Overflow, PartitionId, Pattern, Result, Rule, SourceId, Start, TopicName};
+use broker::{Attempt, Broker, Direct, Origin, Subscribe, Subscription, SubscriptionHandle, Wakes};
+use engine::{
+    Acks, Delivery, DraftBatch, Error, ErrorKind, Overflow, PartitionId, Pattern, Result, Rule, SourceId, Start,
+    TopicId, TopicName,
+};
 use parking_lot::Mutex;
 
 use super::clients::Client;
@@ -16,11 +19,15 @@ use super::writer::Writer;
 
 /// Messages that wait for a subscriber who reads slowly. It is disconnected then, as in Redis.
 const QUEUE_BATCHES_MAX: usize = 16_384;
+/// Topics that are there for channels only.
+const MADE_MAX: usize = 16_384;
 
 /// Who listens, over all connections of this door.
 #[derive(Default)]
 pub(super) struct Channels {
     state: Mutex<State>,
+    /// Held by whoever makes a topic and uses it, or looks whether one is used.
+    turn: Mutex<()>,
     /// Connections that were closed because they did not read what they subscribed to.
     slow: AtomicU64,
 }
@@ -30,7 +37,7 @@ struct State {
     channels: BTreeMap<Vec<u8>, usize>,
     patterns: HashMap<Vec<u8>, usize>,
     /// Topics that are there for channels only: they go when nobody listens to them.
-    made: BTreeSet<TopicName>,
+    made: BTreeMap<TopicName, TopicId>,
 }
 
 /// What one connection subscribed to. Dropping it ends all of it.
@@ -51,8 +58,8 @@ struct Mouth {
     heard: Heard,
     /// The answer is written that says that it listens: from then on publishers write to it themselves.
     is_open: AtomicBool,
-    /// Nothing more is written.
-    is_over: AtomicBool,
+    /// Nothing more is written. Held while something is.
+    is_over: Mutex<bool>,
 }
 
 impl Mouth {
@@ -60,7 +67,8 @@ impl Mouth {
     fn say(&self, deliveries: &mut Vec<Delivery>, topic_of: &dyn Fn(SourceId) -> TopicName) -> bool {
         let mut writer = Writer::new(self.client.about.lock().is_resp3);
         deliveries.drain(..).for_each(|delivery| write_delivery(&mut writer, delivery, &self.heard, topic_of));
-        !self.is_over.load(Ordering::Acquire) && self.client.outbox.push([writer.bytes.into()])
+        let is_over = self.is_over.lock();
+        !*is_over && self.client.outbox.push([writer.bytes.into()])
     }
 }
 
@@ -96,7 +104,7 @@ impl Subscribed {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.mouth.is_over.store(true, Ordering::Release);
+        *self.mouth.is_over.lock() = true;
         self.handle.close();
     }
 }
@@ -110,6 +118,7 @@ impl Channels {
         origin: Origin,
         heard: Heard,
     ) -> Result<Listener> {
+        let _turn = self.turn.lock();
         let pattern = match &heard {
             Heard::Channel(channel) => {
                 let topic = topic_of(channel)?;
@@ -122,7 +131,7 @@ impl Channels {
                 Pattern::Rule(Rule::new(&text, "redis", takes))
             }
         };
-        let (is_open, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (is_open, is_over) = (AtomicBool::new(false), Mutex::new(false));
         let mouth = Arc::new(Mouth { client: client.clone(), heard, is_open, is_over });
         let subscription = broker.subscribe(Subscribe {
             pattern,
@@ -150,11 +159,31 @@ impl Channels {
     }
 
     /// Makes the topic of a channel, if there is none.
-    pub(super) fn make(&self, broker: &Broker, topic: &TopicName) -> Result<()> {
-        if broker.open_live_topic(topic)? {
-            self.state.lock().made.insert(topic.clone());
+    fn make(&self, broker: &Broker, topic: &TopicName) -> Result<()> {
+        if self.state.lock().made.len() >= MADE_MAX {
+            return Err(Error::busy(format!("there are {MADE_MAX} channels, which is all there may be")));
+        }
+        if let Some(id) = broker.open_live_topic(topic)? {
+            self.state.lock().made.insert(topic.clone(), id);
         }
         Ok(())
+    }
+
+    /// Publishes a message to the topic of a channel; `None` where nobody listens and there is no such topic.
+    pub(super) fn publish(
+        &self,
+        broker: &Broker,
+        topic: &TopicName,
+        message: DraftBatch,
+        wakes: &mut Wakes,
+    ) -> Result<Option<Attempt>> {
+        let _turn = self.turn.lock();
+        if !broker.is_listened_to(topic) {
+            return Ok(None);
+        }
+        self.make(broker, topic)?;
+        let partition = Some(PartitionId::from(0u32));
+        broker.try_publish(topic.as_str(), partition, Acks::Accepted, message, wakes).map(Some)
     }
 
     fn count(&self, heard: &Heard, is_more: bool) {
@@ -181,17 +210,18 @@ impl Channels {
 
     /// Topics go that were made for channels, once nobody is left who listens.
     fn tidy(&self, broker: &Broker, heard: &Heard) {
+        let _turn = self.turn.lock();
         let mut state = self.state.lock();
         match heard {
             Heard::Channel(channel) => {
                 if let Ok(topic) = topic_of(channel)
-                    && state.made.contains(&topic)
-                    && broker.close_live_topic(&topic)
+                    && let Some(id) = state.made.get(&topic)
+                    && broker.close_live_topic(&topic, *id)
                 {
                     state.made.remove(&topic);
                 }
             }
-            Heard::Pattern(_) => state.made.retain(|topic| !broker.close_live_topic(topic)),
+            Heard::Pattern(_) => state.made.retain(|topic, id| !broker.close_live_topic(topic, *id)),
         }
     }
 
@@ -209,12 +239,11 @@ impl Channels {
                     outbox.flush();
                 }
                 Err(error) => {
-                    if error.kind == ErrorKind::SlowSubscriber {
-                        tracing::info!(
-                            client = mouth.client.address,
-                            "closed a connection that reads its channels too slowly"
-                        );
-                        self.slow.fetch_add(1, Ordering::Relaxed);
+                    // It does not hear any more what it asked for: only so it learns that.
+                    if !*mouth.is_over.lock() {
+                        tracing::info!(client = mouth.client.address, %error, "closed a connection that listens");
+                        let is_slow = error.kind == ErrorKind::SlowSubscriber;
+                        self.slow.fetch_add(u64::from(is_slow), Ordering::Relaxed);
                         outbox.close();
                     }
                     break;

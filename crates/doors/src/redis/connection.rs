@@ -26,6 +26,8 @@ use super::writer::Writer;
 
 /// Databases of every connection.
 pub(super) const DATABASES: usize = 16;
+/// Keys that one waits for.
+const WAITED_KEYS_MAX: usize = 1024;
 /// Where a peer without an address is: on this machine.
 const LOCALHOST: &str = "127.0.0.1:0";
 /// What a command that found no room is given beside its own bytes when it is tried again.
@@ -56,7 +58,7 @@ pub(super) struct Session {
     /// Those that it used.
     databases: [Option<Arc<Cache>>; DATABASES],
     pub(super) transaction: Option<Box<Transaction>>,
-    pub(super) watched: Vec<Watched>,
+    pub(super) watched: Watched,
     pub(super) replies: Replies,
     pub(super) clients: Arc<Clients>,
     pub(super) subscribed: Subscribed,
@@ -124,7 +126,7 @@ impl Handler<RedisProtocol> for Door {
             is_durable: self.is_durable,
             databases: [const { None }; DATABASES],
             transaction: None,
-            watched: Vec::new(),
+            watched: Watched::default(),
             replies: Replies::All,
             clients: self.clients.clone(),
             subscribed: Subscribed::default(),
@@ -251,7 +253,7 @@ impl Door {
             }
             let mut writer = Writer::new(is_resp3);
             let mut step = Step { other: other.as_mut(), ..Step::new(&mut locked, &mut writer) };
-            let done = run(&mut step, args);
+            let done = run(&mut step, args).and_then(|()| step.out.check());
             let block = step.block;
             match done {
                 // What goes by itself makes room, in all shards.
@@ -266,6 +268,11 @@ impl Door {
                     writer.error(&fail);
                 }
                 Ok(()) => {}
+            }
+            if let (Some(_), Named::These(keys)) = (block, &named)
+                && keys.len() > WAITED_KEYS_MAX
+            {
+                return Err(Fail::new(format!("ERR one waits for at most {WAITED_KEYS_MAX} keys")));
             }
             if let Some(block) = block {
                 return Ok(Ran::Waits(begin_to_wait(&locked, command, run, args, is_resp3), block));
@@ -334,7 +341,7 @@ fn begin_to_wait(
         let args: SmallVec<[&[u8]; 8]> = owned.iter().map(|arg| &**arg).collect();
         let mut writer = Writer::new(is_resp3);
         let mut step = Step { again: Some(key), ..Step::new(locked, &mut writer) };
-        let done = run(&mut step, &args);
+        let done = run(&mut step, &args).and_then(|()| step.out.check());
         let is_blocked = step.block.is_some();
         if let Err(fail) = done {
             writer.bytes.clear();
@@ -432,17 +439,19 @@ impl Session {
         match reply {
             Reply::Now(_) => Reply::Now(Answer::Nothing),
             Reply::Last(_) => Reply::Last(Answer::Nothing),
-            Reply::Later(later) | Reply::Alone(later) | Reply::Blocked(later) => {
-                use futures_util::StreamExt;
-                let silent = async move {
-                    let mut later = later;
-                    drop(later.next().await);
-                    Answer::Nothing
-                };
-                Reply::Alone(once(silent.boxed_local()))
-            }
+            Reply::Later(later) | Reply::Alone(later) => Reply::Alone(silent(later)),
+            Reply::Blocked(later) => Reply::Blocked(silent(later)),
         }
     }
+}
+
+fn silent(mut later: Later) -> Later {
+    use futures_util::StreamExt;
+    let wait = async move {
+        drop(later.next().await);
+        Answer::Nothing
+    };
+    once(wait.boxed_local())
 }
 
 impl Drop for Session {

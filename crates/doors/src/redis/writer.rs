@@ -4,15 +4,20 @@ use engine::cache::write_number;
 
 use super::errors::Fail;
 
+/// An answer.
+pub(super) const ANSWER_BYTES_MAX: usize = 256 << 20;
+
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     pub(super) bytes: Vec<u8>,
     pub(super) is_resp3: bool,
+    /// It has grown too large: nothing more is written, and it is no answer.
+    pub(super) is_too_large: bool,
 }
 
 impl Writer {
     pub(super) fn new(is_resp3: bool) -> Self {
-        Self { bytes: Vec::new(), is_resp3 }
+        Self { bytes: Vec::new(), is_resp3, is_too_large: false }
     }
 
     pub(super) fn ok(&mut self) {
@@ -43,10 +48,23 @@ impl Writer {
     }
 
     pub(super) fn bulk(&mut self, bytes: &[u8]) {
+        if self.is_full(bytes.len()) {
+            return;
+        }
         self.bytes.reserve(bytes.len() + 24);
         self.number(b'$', bytes.len() as i64);
         self.bytes.extend_from_slice(bytes);
         self.put(b"\r\n");
+    }
+
+    /// Fails where the answer is too large.
+    pub(super) fn check(&mut self) -> Result<(), Fail> {
+        match std::mem::take(&mut self.is_too_large) {
+            true => {
+                Err(Fail::new(format!("ERR the answer has more than {ANSWER_BYTES_MAX} bytes: ask for less at once")))
+            }
+            false => Ok(()),
+        }
     }
 
     /// A string, or nothing.
@@ -117,7 +135,15 @@ impl Writer {
         self.bytes.extend_from_slice(bytes);
     }
 
+    fn is_full(&mut self, more: usize) -> bool {
+        self.is_too_large |= self.bytes.len() + more > ANSWER_BYTES_MAX;
+        self.is_too_large
+    }
+
     fn number(&mut self, sign: u8, number: i64) {
+        if self.is_full(1) {
+            return;
+        }
         self.bytes.push(sign);
         self.line_end(write_number(number, &mut [0; 20]));
     }

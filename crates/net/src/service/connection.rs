@@ -455,7 +455,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             let read = buf.filled().len();
             if read == 0 {
-                return Err(End::Gone(io::ErrorKind::UnexpectedEof.into()));
+                return Err(End::Over);
             }
             (self.active, scratch.batch.bytes_read) = (now, scratch.batch.bytes_read + read as u64);
             let (buf, ..) = scratch.split(before + read);
@@ -545,7 +545,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 if wanted > self.live.settings.frame_bytes_max {
                     return Err(self.too_large(wanted).into());
                 }
-                self.rest.wanted = wanted.max(there + 1);
+                // What meant nothing was taken before it.
+                self.rest.wanted = wanted.max(input.len() + 1);
                 return Ok(false);
             }
             Decoded::Request(..) | Decoded::Open(..) | Decoded::Message(_) if self.bodies.forbid_others() => {

@@ -96,6 +96,15 @@ pub(in crate::redis) fn after<'a>(args: &[&'a [u8]], at: &mut usize) -> Done<&'a
     args.get(*at).copied().ok_or(SYNTAX)
 }
 
+/// A pattern, which is compared with much: it is short.
+pub(in crate::redis) fn pattern(arg: &[u8]) -> Done<&[u8]> {
+    const PATTERN_BYTES_MAX: usize = 1024;
+    match arg.len() > PATTERN_BYTES_MAX {
+        true => Err(Fail::new(format!("ERR a pattern has at most {PATTERN_BYTES_MAX} bytes"))),
+        false => Ok(arg),
+    }
+}
+
 /// Whether a text is of a pattern: `*`, `?`, `[a-c]`, `[^a]`, and `\` before what means itself.
 pub(in crate::redis) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     // Redis does not look at the pattern where there is nothing to compare it with: not even a star matches that.

@@ -161,18 +161,18 @@ fn bitop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         b"NOT" => |a, _| !a,
         _ => return Err(SYNTAX),
     };
-    let mut values = Vec::with_capacity(args.len() - 3);
+    let mut length = 0;
     for key in &args[3..] {
-        values.push(string(step.db, key)?.unwrap_or_default().to_vec());
+        length = length.max(string(step.db, key)?.map_or(0, <[u8]>::len));
     }
-    let length = values.iter().map(Vec::len).max().unwrap_or_default();
-    let mut values = values.into_iter();
-    let mut result = values.next().unwrap_or_default();
+    // One after the other, so that no more than the result is copied, however many there are.
+    let mut result = string(step.db, args[3])?.unwrap_or_default().to_vec();
     result.resize(length, 0);
     if name == b"NOT" {
         result.iter_mut().for_each(|byte| *byte = combine(*byte, 0));
     }
-    for value in values {
+    for key in &args[4..] {
+        let value = string(step.db, key)?.unwrap_or_default();
         let padded = value.iter().copied().chain(std::iter::repeat(0));
         result.iter_mut().zip(padded).for_each(|(byte, other)| *byte = combine(*byte, other));
     }

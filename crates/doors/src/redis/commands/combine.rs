@@ -1,7 +1,7 @@
 //! Sorted sets out of several others, or out of sets, whose members all count as 1.
 
 use engine::cache::Value;
-use engine::cache::structures::{Part, Score, Set, Sorted, Structure};
+use engine::cache::structures::{Kind, Part, Score, Set, Sorted, Structure};
 
 use super::Step;
 use super::args::{is, parse_float};
@@ -99,23 +99,30 @@ fn members_of(step: &mut Step<'_, '_>, key: &[u8]) -> Done<Input> {
     Ok(set.iter().map(|member| (member.to_vec(), 1.0)).collect())
 }
 
-/// All inputs: they are looked at before the options are.
-fn inputs(step: &mut Step<'_, '_>, keys: &[&[u8]]) -> Done<Vec<Input>> {
-    keys.iter().map(|key| members_of(step, key)).collect()
-}
-
-fn combined(inputs: Vec<Input>, options: &Options, how: How) -> Sorted {
-    let weigh = |score: f64, weight: f64| if (score * weight).is_nan() { 0.0 } else { score * weight };
-    let score_of = |number: f64| Score::new(number).unwrap_or_default();
-    let mut inputs = inputs.into_iter().zip(&options.weights);
-    let mut result = Sorted::default();
-    if let Some((first, weight)) = inputs.next() {
-        for (member, score) in first {
-            result.set(&member, score_of(weigh(score, *weight)));
+/// All inputs are looked at before the options are.
+fn check_kinds(step: &mut Step<'_, '_>, keys: &[&[u8]]) -> Done {
+    for key in keys {
+        match step.db.get(key).map(|found| found.value.kind()) {
+            None | Some(Kind::Set | Kind::Sorted) => {}
+            Some(_) => return Err(WRONG_TYPE),
         }
     }
-    for (members, weight) in inputs {
+    Ok(())
+}
+
+/// One after the other, so that no more than one of them is copied, however many there are.
+fn combined(step: &mut Step<'_, '_>, keys: &[&[u8]], options: &Options, how: How) -> Done<Sorted> {
+    let weigh = |score: f64, weight: f64| if (score * weight).is_nan() { 0.0 } else { score * weight };
+    let score_of = |number: f64| Score::new(number).unwrap_or_default();
+    let mut result = Sorted::default();
+    for (at, (key, weight)) in keys.iter().zip(&options.weights).enumerate() {
+        let members = members_of(step, key)?;
         match how {
+            _ if at == 0 => {
+                for (member, score) in members {
+                    result.set(&member, score_of(weigh(score, *weight)));
+                }
+            }
             How::Diff => members.iter().for_each(|(member, _)| {
                 result.remove(member);
             }),
@@ -139,14 +146,14 @@ fn combined(inputs: Vec<Input>, options: &Options, how: How) -> Sorted {
             }
         }
     }
-    result
+    Ok(result)
 }
 
 fn answer(step: &mut Step<'_, '_>, args: &[&[u8]], how: How, name: &str) -> Done {
     let (keys, rest) = keys_of(args, 1, name)?;
-    let inputs = inputs(step, keys)?;
+    check_kinds(step, keys)?;
     let options = options(rest, keys.len(), how, false)?;
-    let sorted = combined(inputs, &options, how);
+    let sorted = combined(step, keys, &options, how)?;
     if options.has_scores {
         let members: Members = sorted.range(0..sorted.len()).map(|(member, score)| (member.to_vec(), score)).collect();
         write_pairs(step.out, &members);
@@ -159,9 +166,9 @@ fn answer(step: &mut Step<'_, '_>, args: &[&[u8]], how: How, name: &str) -> Done
 
 fn keep(step: &mut Step<'_, '_>, args: &[&[u8]], how: How, name: &str) -> Done {
     let (keys, rest) = keys_of(args, 2, name)?;
-    let inputs = inputs(step, keys)?;
+    check_kinds(step, keys)?;
     let options = options(rest, keys.len(), how, true)?;
-    let sorted = combined(inputs, &options, how);
+    let sorted = combined(step, keys, &options, how)?;
     let length = sorted.len();
     store(step, args[1], Structure::Sorted(sorted))?;
     step.out.len(length);
@@ -194,10 +201,10 @@ pub(super) fn zdiffstore(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 
 pub(super) fn zintercard(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let (keys, rest) = keys_of(args, 1, "zintercard")?;
-    let inputs = inputs(step, keys)?;
+    check_kinds(step, keys)?;
     let limit = super::sets::limit(rest)?;
     let options = options(&[], keys.len(), How::Inter, true)?;
-    let length = combined(inputs, &options, How::Inter).len();
+    let length = combined(step, keys, &options, How::Inter)?.len();
     step.out.len(length.min(limit));
     Ok(())
 }

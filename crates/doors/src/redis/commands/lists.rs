@@ -277,17 +277,22 @@ fn move_one(step: &mut Step<'_, '_>, keys: [&[u8]; 2], ends: [End; 2]) -> Done<b
     let bytes = item.map_or(0, <[u8]>::len);
     check_kind(step.db, to, Kind::List)?;
     // It is not taken before there is room for it.
-    step.db.reserve(to, bytes as u64 + 256)?;
+    step.db.reserve(to, (to.len() + bytes) as u64 + 512)?;
     if from == to {
         let item = change::<List, _>(step.db, from, (0, 0), |list| {
-            let item = list.pop(ends[0]).unwrap_or_default();
-            list.push(ends[1], &item);
-            (true, item)
+            let item = list.pop(ends[0]);
+            if let Some(item) = &item {
+                list.push(ends[1], item);
+            }
+            (item.is_some(), item)
         })?;
-        step.out.bulk(&item);
-        return Ok(true);
+        item.iter().for_each(|item| step.out.bulk(item));
+        return Ok(item.is_some());
     }
-    let item = pop_one(step, from, ends[0])?.unwrap_or_default();
+    // What made room may have been the list itself.
+    let Some(item) = pop_one(step, from, ends[0])? else {
+        return Ok(false);
+    };
     change::<List, _>(step.db, to, (1, bytes), |list| (true, list.push(ends[1], &item)))?;
     step.out.bulk(&item);
     Ok(true)

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use broker::{Attempt, Origin, now_ms};
-use engine::{Acks, BatchBuilder, PartitionId};
+use engine::BatchBuilder;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
 
-use super::args::{is, matches};
+use super::args::{is, matches, pattern};
 use super::session::{now, written};
 use super::{Command, own};
 use crate::redis::channels::{Heard, Listener, Subscribed};
@@ -27,7 +27,7 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 /// Channels and patterns of one connection.
-const SUBSCRIBED_MAX: usize = 65_536;
+const SUBSCRIBED_MAX: usize = 8192;
 
 impl Session {
     pub(in crate::redis) fn is_subscribed(&self) -> bool {
@@ -74,15 +74,10 @@ fn receivers(count: u32) -> Reply<Answer, Later> {
 
 fn try_publish(door: &Door, session: &mut Session, channel: &[u8], message: &[u8]) -> Done<Option<Attempt>> {
     let topic = topic_of(channel)?;
-    if !door.broker.is_listened_to(&topic) {
-        return Ok(None);
-    }
-    door.channels.make(&door.broker, &topic)?;
     let mut builder = BatchBuilder::new();
     builder.push(now_ms() as i64, None, Some(message), &[])?;
     let batch = builder.finish().expect("invariant: it has a record");
-    let partition = Some(PartitionId::from(0u32));
-    Ok(Some(door.broker.try_publish(topic.as_str(), partition, Acks::Accepted, batch, &mut session.wakes)?))
+    Ok(door.channels.publish(&door.broker, &topic, batch, &mut session.wakes)?)
 }
 
 fn subscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
@@ -109,6 +104,10 @@ fn listen(
         if !listeners(&mut session.subscribed).contains_key(*name) {
             if session.subscribed.count() == SUBSCRIBED_MAX {
                 writer.error(&Fail::new(format!("ERR a connection listens to at most {SUBSCRIBED_MAX} channels")));
+                continue;
+            }
+            if let Err(fail) = pattern(name) {
+                writer.error(&fail);
                 continue;
             }
             match door.channels.listen(&door.broker, &session.client, origin, heard(name.to_vec())) {

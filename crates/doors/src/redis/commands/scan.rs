@@ -3,7 +3,7 @@
 use engine::cache::ScanCursor;
 use engine::cache::structures::{Hash, Part, Set, Sorted};
 
-use super::args::{after, is, parse_int, selects};
+use super::args::{after, is, parse_int, pattern, selects};
 use super::{Command, Keys, ONE, Step, part, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::write_double;
@@ -41,7 +41,7 @@ fn options<'a>(args: &[&'a [u8]], cursor_at: usize, has_kind: bool) -> Done<Opti
     let mut at = cursor_at + 1;
     while let Some(arg) = args.get(at) {
         match arg {
-            arg if is(arg, "MATCH") => options.pattern = Some(after(args, &mut at)?),
+            arg if is(arg, "MATCH") => options.pattern = Some(pattern(after(args, &mut at)?)?),
             arg if is(arg, "TYPE") && has_kind => options.kind = Some(after(args, &mut at)?),
             arg if is(arg, "COUNT") => {
                 let count = parse_int(after(args, &mut at)?)?;
@@ -212,6 +212,7 @@ fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    pattern(args[1])?;
     let (mut next, mut count) = (Some(ScanCursor::default()), 0);
     let begin = step.out.bytes.len();
     while let Some(cursor) = next {

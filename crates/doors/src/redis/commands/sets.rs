@@ -114,6 +114,13 @@ pub(super) fn pick(length: usize, count: Option<i64>) -> Done<Pick> {
         return Ok(Pick::Some((0..count).map(|_| any()).collect()));
     }
     let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if count < length / 4 {
+        let mut chosen = std::collections::HashSet::with_capacity(count);
+        while chosen.len() < count {
+            chosen.insert(any());
+        }
+        return Ok(Pick::Some(chosen.into_iter().collect()));
+    }
     let mut places: Vec<usize> = (0..length).collect();
     if count < length {
         for at in 0..count {
@@ -181,8 +188,16 @@ fn smove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     };
     super::check_kind(step.db, to, engine::cache::structures::Kind::Set)?;
     if is_there && from != to {
-        step.db.reserve(to, member.len() as u64 + 256)?;
-        change::<Set, _>(step.db, from, (0, 0), |set| (set.remove(member), ()))?;
+        step.db.reserve(to, (to.len() + member.len()) as u64 + 512)?;
+        // What made room may have been the set itself.
+        let is_taken = change::<Set, _>(step.db, from, (0, 0), |set| {
+            let is_taken = set.remove(member);
+            (is_taken, is_taken)
+        })?;
+        if !is_taken {
+            step.out.flag(false);
+            return Ok(());
+        }
         change::<Set, _>(step.db, to, (1, member.len()), |set| {
             let is_new = set.add(member);
             (is_new, ())
@@ -201,28 +216,27 @@ enum Combine {
 
 fn combined(step: &mut Step<'_, '_>, keys: &[&[u8]], how: Combine) -> Done<Set> {
     // All of them are looked at, so that what is no set is refused wherever it is.
-    let mut sets = Vec::with_capacity(keys.len());
     for key in keys {
-        let members = part::<Set>(step.db, key)?.cloned();
-        sets.push(members.unwrap_or_default());
+        part::<Set>(step.db, key)?;
     }
-    let mut sets = sets.into_iter();
-    let mut result = sets.next().unwrap_or_default();
-    for other in sets {
-        match how {
-            Combine::Union => other.iter().for_each(|member| {
+    let mut result = part::<Set>(step.db, keys[0])?.cloned().unwrap_or_default();
+    for key in &keys[1..] {
+        let other = part::<Set>(step.db, key)?;
+        match (how, other) {
+            (Combine::Inter, None) => result = Set::default(),
+            (_, None) => {}
+            (Combine::Union, Some(other)) => other.iter().for_each(|member| {
                 result.add(member);
             }),
-            Combine::Diff => other.iter().for_each(|member| {
+            (Combine::Diff, Some(other)) => other.iter().for_each(|member| {
                 result.remove(member);
             }),
-            Combine::Inter => {
-                let (few, many) = if result.len() < other.len() { (&result, &other) } else { (&other, &result) };
-                let mut both = Set::default();
-                for member in few.iter().filter(|member| many.contains(member)) {
-                    both.add(member);
+            (Combine::Inter, Some(other)) => {
+                let gone: Vec<Vec<u8>> =
+                    result.iter().filter(|member| !other.contains(member)).map(<[u8]>::to_vec).collect();
+                for member in &gone {
+                    result.remove(member);
                 }
-                result = both;
             }
         }
     }

@@ -7,10 +7,11 @@ use broker::LockedCache;
 use engine::cache::Value;
 use engine::cache::structures::{End, Hash, List, Part, Structure};
 
-use super::args::{after, is, loose_float, parse_int};
+use super::args::{after, is, loose_float, parse_int, pattern};
 use super::keys::store;
 use super::{Command, Keys, Step, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
+use crate::redis::writer::ANSWER_BYTES_MAX;
 
 pub(super) const COMMANDS: &[Command] = &[
     write(
@@ -22,6 +23,16 @@ pub(super) const COMMANDS: &[Command] = &[
     ),
     read("SORT_RO", -2, Keys::All, sort_ro, ("7.0.0", "Sorts the items of a list, a set or a sorted set")),
 ];
+
+/// What is looked up for one answer, and what it takes.
+const FOUND_MAX: usize = 1 << 20;
+
+fn check_bytes(bytes: usize) -> Done {
+    match bytes > ANSWER_BYTES_MAX {
+        true => Err(Fail::new(format!("ERR what is sorted has more than {ANSWER_BYTES_MAX} bytes"))),
+        false => Ok(()),
+    }
+}
 
 #[derive(Default)]
 struct Options<'a> {
@@ -44,8 +55,8 @@ fn options<'a>(args: &[&'a [u8]], may_store: bool) -> Done<Options<'a>> {
                 options.limit = Some((parse_int(args[at + 1])?, parse_int(args[at + 2])?));
                 at += 2;
             }
-            word if is(word, "BY") => options.by = Some(after(args, &mut at)?),
-            word if is(word, "GET") => options.get.push(after(args, &mut at)?),
+            word if is(word, "BY") => options.by = Some(pattern(after(args, &mut at)?)?),
+            word if is(word, "GET") => options.get.push(pattern(after(args, &mut at)?)?),
             word if is(word, "STORE") && may_store => options.to = Some(after(args, &mut at)?),
             _ => return Err(SYNTAX),
         }
@@ -76,12 +87,19 @@ fn run(step: &mut Step<'_, '_>, key: &[u8], options: &Options<'_>) -> Done {
     let start = offset.clamp(0, length);
     let end = if count < 0 { length } else { start.saturating_add(count).min(length) };
     let chosen = &sorted[start as usize..end as usize];
-    let mut found: Vec<Option<Vec<u8>>> = Vec::with_capacity(chosen.len() * options.get.len().max(1));
+    if chosen.len().saturating_mul(options.get.len()) > FOUND_MAX {
+        return Err(Fail::new(format!("ERR at most {FOUND_MAX} values are looked up")));
+    }
+    let mut bytes = 0;
+    let mut found: Vec<Option<Vec<u8>>> = Vec::new();
     for item in chosen {
         match options.get.is_empty() {
             true => found.push(Some(item.clone())),
             false => options.get.iter().for_each(|pattern| found.push(look_up(step.db, pattern, item))),
         }
+        let new = found.iter().rev().take(options.get.len().max(1));
+        bytes += new.map(|found| found.as_ref().map_or(0, Vec::len)).sum::<usize>();
+        check_bytes(bytes)?;
     }
     let Some(to) = options.to else {
         step.out.array(found.len());
@@ -127,12 +145,14 @@ fn in_order(
     is_text: bool,
     is_unsorted: bool,
 ) -> Done<Vec<Vec<u8>>> {
-    let mut weighed = Vec::with_capacity(items.len());
+    let (mut weighed, mut bytes) = (Vec::with_capacity(items.len()), 0);
     for item in items {
         let text = match options.by.filter(|_| !is_unsorted) {
             Some(by) => look_up(db, by, &item).map(Cow::Owned),
             None => Some(Cow::Borrowed(&*item)),
         };
+        bytes += text.as_ref().map_or(0, |text| text.len());
+        check_bytes(bytes)?;
         let weight = match is_text {
             true => Weight::Text(text.map(Cow::into_owned)),
             false => {

@@ -215,9 +215,7 @@ fn mset_all(step: &mut Step<'_, '_>, args: &[&[u8]], name: &str) -> Done {
         return Err(wrong_arity(name));
     }
     // All or nothing.
-    for pair in args[1..].chunks_exact(2) {
-        step.db.reserve(pair[0], bytes_in(pair) as u64)?;
-    }
+    step.db.reserve_all(args[1..].chunks_exact(2).map(|pair| (pair[0], bytes_in(pair) as u64)))?;
     args[1..].chunks_exact(2).try_for_each(|pair| put(step, pair[0], pair[1], Expires::Never))
 }
 

@@ -16,8 +16,12 @@ use crate::redis::writer::Writer;
 /// Commands of one transaction, and what they take together.
 const COMMANDS_MAX: usize = 1 << 20;
 const COMMANDS_BYTES_MAX: usize = 64 << 20;
+/// What a command takes that waits, and each of its arguments, beside their bytes.
+const COMMAND_BYTES: usize = 64;
+const ARG_BYTES: usize = 48;
 /// Keys that are watched by one connection.
-const WATCHED_MAX: usize = 1 << 20;
+const WATCHED_MAX: usize = 1 << 16;
+const WATCHED_BYTES_MAX: usize = 8 << 20;
 
 pub(super) const COMMANDS: &[Command] = &[
     own("MULTI", 1, multi, ("1.2.0", "Begins a transaction: commands are done together by EXEC")),
@@ -44,11 +48,11 @@ struct Queued {
     args: Vec<Box<[u8]>>,
 }
 
-/// A key that must not have changed.
+/// Keys that must not have changed, each of a database, and what was seen of them.
+#[derive(Default)]
 pub(in crate::redis) struct Watched {
-    database: usize,
-    key: Box<[u8]>,
-    seen: Option<Seen>,
+    keys: BTreeMap<(usize, Box<[u8]>), Option<Seen>>,
+    bytes: usize,
 }
 
 /// Of a value that is there: its version, and when it goes.
@@ -65,7 +69,7 @@ impl Command {
     fn may_be_queued(&self) -> bool {
         let is_light = matches!(
             self.name,
-            "PING" | "ECHO" | "SELECT" | "PUBLISH" | "TIME" | "CLIENT" | "COMMAND" | "CONFIG" | "UNWATCH" | "FLUSHALL"
+            "PING" | "ECHO" | "SELECT" | "PUBLISH" | "TIME" | "CLIENT" | "COMMAND" | "UNWATCH" | "FLUSHALL"
         );
         matches!(self.does, Does::Data(_)) || is_light
     }
@@ -76,7 +80,7 @@ impl Session {
         let Some(transaction) = &mut self.transaction else {
             return self.fail(&Fail::new("ERR EXEC without MULTI"));
         };
-        let bytes = bytes_in(args);
+        let bytes = bytes_in(args) + ARG_BYTES * args.len() + COMMAND_BYTES;
         let fail = if !command.may_be_queued() {
             Some(Fail::new("ERR Command not allowed inside a transaction"))
         } else if transaction.queued.len() == COMMANDS_MAX || transaction.bytes + bytes > COMMANDS_BYTES_MAX {
@@ -103,7 +107,7 @@ impl Session {
 
     pub(in crate::redis) fn forget_transaction(&mut self) {
         self.transaction = None;
-        self.watched = Vec::new();
+        self.watched = Watched::default();
         self.tell(|about| about.queued = None);
     }
 }
@@ -130,25 +134,31 @@ fn watch(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
     if session.transaction.is_some() {
         return session.fail(&Fail::new("ERR WATCH inside MULTI is not allowed"));
     }
-    if session.watched.len() + args.len() > WATCHED_MAX {
-        return session.fail(&Fail::new(format!("ERR a connection watches at most {WATCHED_MAX} keys")));
+    let bytes = session.watched.bytes + bytes_in(&args[1..]);
+    if session.watched.keys.len() + args.len() > WATCHED_MAX || bytes > WATCHED_BYTES_MAX {
+        let text = format!("ERR a connection watches at most {WATCHED_MAX} keys of {WATCHED_BYTES_MAX} bytes together");
+        return session.fail(&Fail::new(text));
     }
+    session.watched.bytes = bytes;
     let database = session.database;
-    let watched: Vec<Watched> = match session.database(&door.broker) {
+    let mut watched = std::mem::take(&mut session.watched);
+    let known = match session.database(&door.broker) {
         Ok(cache) => {
             let mut locked = cache.lock(args[1..].iter().copied());
-            let watched = |key: &&[u8]| Watched { database, key: (*key).into(), seen: seen(&mut locked, key) };
-            args[1..].iter().map(watched).collect()
+            for key in &args[1..] {
+                // What is watched already is so from then on.
+                let seen = seen(&mut locked, key);
+                watched.keys.entry((database, (*key).into())).or_insert(seen);
+            }
+            Ok(())
         }
-        Err(fail) => return session.fail(&fail),
+        Err(fail) => Err(fail),
     };
-    for watched in watched {
-        // What is watched already is so from then on.
-        if !session.watched.iter().any(|other| other.database == database && other.key == watched.key) {
-            session.watched.push(watched);
-        }
+    session.watched = watched;
+    match known {
+        Ok(()) => Reply::Now(Answer::Fixed(b"+OK\r\n")),
+        Err(fail) => session.fail(&fail),
     }
-    Reply::Now(Answer::Fixed(b"+OK\r\n"))
 }
 
 fn seen(locked: &mut LockedCache<'_>, key: &[u8]) -> Option<Seen> {
@@ -156,7 +166,7 @@ fn seen(locked: &mut LockedCache<'_>, key: &[u8]) -> Option<Seen> {
 }
 
 fn unwatch(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
-    session.watched = Vec::new();
+    session.watched = Watched::default();
     Reply::Now(Answer::Fixed(b"+OK\r\n"))
 }
 
@@ -178,7 +188,7 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
 /// What is locked of each database.
 type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
 
-fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &[Watched]) -> Done<(Writer, CacheCommit)> {
+fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Watched) -> Done<(Writer, CacheCommit)> {
     let borrowed: Vec<Vec<&[u8]>> =
         queued.iter().map(|queued| queued.args.iter().map(|arg| &**arg).collect()).collect();
     let named = names(queued, &borrowed, watched);
@@ -188,9 +198,9 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &[Wa
     }
     let mut held: Held<'_> = named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect();
     let mut writer = session.writer();
-    let is_unchanged = watched.iter().all(|watched| {
-        let locked = held.get_mut(&watched.database).expect("invariant: what is watched is locked");
-        seen(locked, &watched.key) == watched.seen
+    let is_unchanged = watched.keys.iter().all(|((database, key), before)| {
+        let locked = held.get_mut(database).expect("invariant: what is watched is locked");
+        seen(locked, key) == *before
     });
     if !is_unchanged {
         writer.null_array();
@@ -234,7 +244,7 @@ fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> CacheCommit {
 }
 
 /// The keys of each database that all of it may touch.
-fn names<'a>(queued: &[Queued], args: &[Vec<&'a [u8]>], watched: &'a [Watched]) -> BTreeMap<usize, Named<'a>> {
+fn names<'a>(queued: &[Queued], args: &[Vec<&'a [u8]>], watched: &'a Watched) -> BTreeMap<usize, Named<'a>> {
     let mut named = BTreeMap::new();
     let mut add = |database: usize, more: Named<'a>| {
         let there = named.entry(database).or_insert_with(|| Named::These(Default::default()));
@@ -255,8 +265,8 @@ fn names<'a>(queued: &[Queued], args: &[Vec<&'a [u8]>], watched: &'a [Watched]) 
             }
         }
     }
-    for watched in watched {
-        add(watched.database, Named::These(std::iter::once(&*watched.key).collect()));
+    for (database, key) in watched.keys.keys() {
+        add(*database, Named::These(std::iter::once(&**key).collect()));
     }
     named
 }
@@ -269,7 +279,7 @@ fn step(held: &mut Held<'_>, queued: &Queued, args: &[&[u8]], writer: &mut Write
     let mut other = other.and_then(|number| held.remove(&number).map(|locked| (number, locked)));
     let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
     let mut step = Step { other: other.as_mut().map(|(_, locked)| locked), ..Step::new(locked, writer) };
-    let done = run(&mut step, args);
+    let done = run(&mut step, args).and_then(|()| step.out.check());
     // Nobody waits in the middle of a step: it is as if its time were over.
     if let Some(block) = step.block {
         if block.is_null_array { writer.null_array() } else { writer.null() }

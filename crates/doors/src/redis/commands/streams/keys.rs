@@ -37,6 +37,7 @@ async fn kind(context: &mut Context, args: &[&[u8]]) -> Done {
         None if context.has_stream(args[1]).await? => "stream",
         None => "none",
     };
+    context.settled().await?;
     context.out.simple(name);
     Ok(())
 }
@@ -47,6 +48,7 @@ async fn exists(context: &mut Context, args: &[&[u8]]) -> Done {
         let is_cached = context.cache.lock([*key]).peek(key).is_some();
         count += i64::from(is_cached || context.has_stream(key).await?);
     }
+    context.settled().await?;
     context.out.int(count);
     Ok(())
 }
@@ -57,11 +59,17 @@ async fn delete(context: &mut Context, args: &[&[u8]]) -> Done {
         let is_deleted = context.cache.lock([*key]).delete(key) || context.delete_stream(key).await?;
         count += i64::from(is_deleted);
     }
+    context.settled().await?;
     context.out.int(count);
     Ok(())
 }
 
 impl Context {
+    /// What is said of the cache lasts.
+    async fn settled(&self) -> Done {
+        Ok(self.cache.settled().lasts().await?)
+    }
+
     async fn has_stream(&self, key: &[u8]) -> Done<bool> {
         match topic_of(key) {
             Ok(topic) => self.broker.has_stream(topic.as_str()).await.map_err(failed),
