@@ -24,21 +24,41 @@ async fn on_disk(dir: &Path) -> Arc<Broker> {
 }
 
 async fn on_disk_with(dir: &Path, journal_bytes: u64) -> Arc<Broker> {
+    let broker = open(dir, journal_bytes).expect("opens");
+    broker.restore_caches().await.expect("restored");
+    broker
+}
+
+/// A broker over what is left of one that is killed now. A copy takes its time: one in which the journal went on to
+/// another file meanwhile is none that a kill leaves, and another is taken.
+async fn after_kill(dir: &Path, journal_bytes: u64) -> (TempDir, Arc<Broker>) {
+    let begin = Instant::now();
+    loop {
+        let left = killed(dir);
+        match open(left.path(), journal_bytes) {
+            Err(error) if error.kind == ErrorKind::Corrupt && begin.elapsed() < PATIENCE => continue,
+            opened => {
+                let broker = opened.expect("opens");
+                broker.restore_caches().await.expect("restored");
+                return (left, broker);
+            }
+        }
+    }
+}
+
+fn open(dir: &Path, journal_bytes: u64) -> Result<Arc<Broker>> {
     let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
     settings.journal.file_bytes = journal_bytes;
     let begin = Instant::now();
-    let broker = loop {
+    loop {
         match Store::open(Arc::new(RealDisk), dir, settings, crate::now_ms, &mut |_| {}) {
             // A sweep that runs when a broker is let go has it to its end.
             Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => std::thread::yield_now(),
             opened => {
-                let opened = Some(opened.expect("opens"));
-                break Broker::start_with(Settings::default(), &[Handle::current()], opened).expect("starts");
+                return Broker::start_with(Settings::default(), &[Handle::current()], Some(opened?));
             }
         }
-    };
-    broker.restore_caches().await.expect("restored");
-    broker
+    }
 }
 
 /// The directory as a process leaves it that is killed now.
@@ -245,14 +265,12 @@ async fn a_step_that_is_larger_than_a_batch_happens_as_a_whole_or_not() {
     }
     let commit = locked.finish().commit;
     for _ in 0..5 {
-        let left = killed(dir.path());
-        let again = on_disk_with(left.path(), JOURNAL).await;
+        let (_left, again) = after_kill(dir.path(), JOURNAL).await;
         let there = contents(&again.cache("c").expect("there")).len();
         assert!(there == 0 || there == 20, "{there} of 20");
     }
     commit.lasts().await.expect("it lasts");
-    let left = killed(dir.path());
-    let again = on_disk_with(left.path(), JOURNAL).await;
+    let (_left, again) = after_kill(dir.path(), JOURNAL).await;
     assert_eq!(contents(&again.cache("c").expect("there")), contents(&cache));
     assert_eq!(contents(&cache).len(), 20);
 }
