@@ -319,11 +319,15 @@ pub fn answers(cache: &Cache, requests: &[Vec<Vec<u8>>], is_resp3: bool) -> Vec<
         command.check_part(&args).ok()?;
         let mut locked = lock(cache, &command.keys(&args));
         let mut writer = Writer::new(is_resp3);
-        if let Err(fail) = run(&mut Step::new(&mut locked, &mut writer), &args) {
+        let mut step = Step::new(&mut locked, &mut writer);
+        let done = run(&mut step, &args).and_then(|()| step.out.check());
+        // One that waits has no answer yet.
+        let is_answered = step.block.is_none();
+        if let Err(fail) = done {
             writer.bytes.clear();
             writer.error(&fail);
         }
-        Some(writer.bytes)
+        is_answered.then_some(writer.bytes)
     };
     requests.iter().filter_map(answer).collect()
 }
