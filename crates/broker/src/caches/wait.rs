@@ -25,10 +25,8 @@ pub(super) struct Waiters {
 
 /// One who waits.
 pub struct Waiting {
-    /// What it waits for: each once.
+    /// What it waits for, and its attempt may touch: each once.
     keys: Vec<Box<[u8]>>,
-    /// What its attempt may touch beside that.
-    others: Vec<Box<[u8]>>,
     /// Taken after the locks of shards.
     state: Mutex<State>,
     is_answered: Notify,
@@ -88,18 +86,13 @@ impl Waiters {
 }
 
 impl Locked<'_> {
-    /// Begins to wait for these keys, whose shards are locked: nothing that comes to them from here on is missed. An
-    /// attempt may touch others too.
-    pub fn wait(&self, keys: &[&[u8]], others: &[&[u8]], attempt: Attempt) -> Arc<Waiting> {
-        let owned = |keys: &[&[u8]]| {
-            let mut keys: Vec<Box<[u8]>> = keys.iter().map(|key| (*key).into()).collect();
-            keys.sort_unstable();
-            keys.dedup();
-            keys
-        };
-        let (keys, others) = (owned(keys), owned(others));
+    /// Begins to wait for these keys, whose shards are locked: nothing that comes to them from here on is missed.
+    pub fn wait(&self, keys: &[&[u8]], attempt: Attempt) -> Arc<Waiting> {
+        let mut keys: Vec<Box<[u8]>> = keys.iter().map(|key| (*key).into()).collect();
+        keys.sort_unstable();
+        keys.dedup();
         let state = Mutex::new(State::Waiting(attempt));
-        let waiting = Arc::new(Waiting { keys, others, state, is_answered: Notify::new() });
+        let waiting = Arc::new(Waiting { keys, state, is_answered: Notify::new() });
         self.cache().waiters.add(&waiting);
         waiting
     }
@@ -111,7 +104,7 @@ impl Cache {
         let mut grown = VecDeque::from(grown);
         while let Some(key) = grown.pop_front() {
             for waiting in self.waiters.of(&key) {
-                let all = waiting.keys.iter().chain(&waiting.others).map(|key| &**key);
+                let all = waiting.keys.iter().map(|key| &**key);
                 let mut locked = self.lock(all);
                 if locked.peek(&key).is_none() {
                     break;

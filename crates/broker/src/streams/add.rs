@@ -172,15 +172,18 @@ impl LockedStream {
         let gone_before = |deleted: &std::collections::BTreeSet<Offset>, offset| deleted.range(..offset).count() as u64;
         let (start, prev) = match first {
             Some(first) => first,
-            None => (self.readable_end(), prev),
+            None => self.end_behind(prev),
         };
         let gone = gone_before(&self.state.deleted, start);
         self.start_at(start, gone, prev).await
     }
 
-    /// Where what can be read ends: what was just added may not be on the disk yet.
-    fn readable_end(&self) -> Offset {
-        self.stream.partition.extent().stable_end.min(self.index().next())
+    /// Where what can be read ends, behind an entry with this id: what was just added may not be on the disk yet. What
+    /// comes behind all of the stream has an id above all that it had, or was told.
+    fn end_behind(&self, read: EntryId) -> (Offset, EntryId) {
+        let next = self.index().next();
+        let end = self.stream.partition.extent().stable_end.min(next);
+        (end, if end == next { self.last() } else { read })
     }
 
     async fn start_at(&mut self, start: Offset, gone: u64, prev: EntryId) -> Result<()> {
@@ -232,7 +235,10 @@ impl LockedStream {
         };
         self.scan(mark, each).await?;
         let is_all = first.is_none();
-        let (start, prev, before) = first.unwrap_or((self.readable_end(), last, before));
+        let (start, prev, before) = first.unwrap_or_else(|| {
+            let (start, prev) = self.end_behind(last);
+            (start, prev, before)
+        });
         // Nobody can tell the last id from what is left, then.
         let saved = if is_all { Some(self.save([])?) } else { None };
         self.start_at(start, before, prev).await?;

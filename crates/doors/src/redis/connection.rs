@@ -357,7 +357,7 @@ fn begin_to_wait(
         Named::These(keys) => keys,
         Named::All => SmallVec::new(),
     };
-    locked.wait(&keys, &[], Box::new(attempt))
+    locked.wait(&keys, Box::new(attempt))
 }
 
 impl Session {

@@ -108,7 +108,7 @@ fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_group: bool) ->
     let wait = ask.block.map(|_| {
         let keys: Vec<&[u8]> = ask.keys.iter().map(|key| &**key).collect();
         // Nothing in the cache is what it waits for.
-        let waiting = context.cache.lock(keys.iter().copied()).wait(&keys, &[], Box::new(|_, _| None));
+        let waiting = context.cache.lock(keys.iter().copied()).wait(&keys, Box::new(|_, _| None));
         session.begin_wait(context.cache.clone(), waiting)
     });
     let is_blocked = wait.is_some();
