@@ -149,8 +149,10 @@ impl Site {
 
 #[test]
 fn the_newest_record_of_each_key_stays_and_older_ones_go() {
+    // A segment that grows is compacted too, however small it is.
+    let compaction = CompactionSettings { dirty_bytes_min: 1, ..settings().compaction };
     repeatable(10, |seed| {
-        let (mut site, mut random) = (Site::new(settings()), Random::new(seed));
+        let (mut site, mut random) = (Site::new(StoreSettings { compaction, ..settings() }), Random::new(seed));
         // The store also does it by itself: where it just did, what came after that is not worth it yet.
         let before = loop {
             for _ in 0..600 {
