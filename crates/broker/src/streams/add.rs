@@ -187,21 +187,15 @@ impl LockedStream {
     }
 
     async fn start_at(&mut self, start: Offset, gone: u64, prev: EntryId) -> Result<()> {
-        let topic = self.stream.topic.id;
-        let stale = self.state.deleted.range(..start).map(|offset| StreamRecord::Deleted {
-            topic,
-            offset: *offset,
-            is_deleted: false,
-        });
-        let stale: Vec<_> = stale.collect();
-        let name = self.stream.topic.name.clone();
+        let (name, id) = (self.stream.topic.name.clone(), self.stream.topic.id);
         let (before, freed, lasts) = self.stream.partition.delete_records(start)?;
         debug_assert_eq!(before, start, "{name}");
         self.stream.broker.log_budget().release(freed);
-        self.begin_at(start, gone, prev);
+        self.index_mut().begin_at(start, gone, prev);
+        let forgotten = self.state.split_deleted(id, start);
         lasts.wait().await?;
         // Once they are gone nothing has to be known of them.
-        drop(self.append(stale)?);
+        drop(self.append(forgotten)?);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use engine::streams::{Group, STREAMS_TOPIC, SavedStream, StreamRecord};
-use engine::{Result, TopicId, partitioner};
+use engine::{Offset, Result, TopicId, partitioner};
 
 use super::{LockedStream, State, StreamCell};
 use crate::broker::Broker;
@@ -102,6 +102,13 @@ impl LockedStream {
 }
 
 impl State {
+    /// Forgets deleted entries before an offset. What has to be written down of that.
+    pub(super) fn split_deleted(&mut self, topic: TopicId, start: Offset) -> Vec<StreamRecord> {
+        let kept = self.deleted.split_off(&start);
+        let forgotten = std::mem::replace(&mut self.deleted, kept);
+        forgotten.into_iter().map(|offset| StreamRecord::Deleted { topic, offset, is_deleted: false }).collect()
+    }
+
     fn restore(&mut self, record: StreamRecord) {
         match record {
             StreamRecord::Stream { saved, .. } => self.saved = saved.unwrap_or_default(),

@@ -184,9 +184,10 @@ impl Broker {
         if !locked.state.saved.is_own {
             return Ok(false);
         }
+        self.delete_topic(name).await?;
+        // What is left of it where this is not reached goes with the next start.
         let gone = locked.save_gone()?;
         drop(locked);
-        self.delete_topic(name).await?;
         gone.lasts().await?;
         Ok(true)
     }

@@ -84,11 +84,20 @@ impl LockedStream {
         let saved = state.saved;
         let before = if saved.start <= start { saved.before_start } else { EntryId::ZERO };
         let prev = if saved.at <= start { before.max(saved.last) } else { before };
-        state.deleted = state.deleted.split_off(&start);
         // What was gone before anybody looked was one entry for each offset.
         state.added = saved.added + start.saturating_sub(saved.at);
         let index = Index::new(start, prev);
         state.index = Some(index);
+        self.forget_deleted(start);
+    }
+
+    /// Of entries before the start nothing has to be known any more, also after a restart.
+    fn forget_deleted(&mut self, start: Offset) {
+        let forgotten = self.state.split_deleted(self.stream.topic.id, start);
+        // Where there is no room for it now, it is forgotten after the next restart.
+        if let Err(error) = self.append(forgotten) {
+            tracing::debug!(topic = %self.stream.topic.name, %error, "deleted entries are not forgotten yet");
+        }
     }
 
     async fn count_new(&mut self, end: Offset) -> Result<()> {
@@ -147,7 +156,9 @@ impl LockedStream {
         }
         // What is not readable yet was added here, an entry for each offset.
         left += until.saturating_sub(read_to);
-        self.begin_at(start, before.saturating_sub(left).saturating_sub(first.before), prev);
+        let gone = before.saturating_sub(left).saturating_sub(first.before);
+        self.index_mut().begin_at(start, gone, prev);
+        self.forget_deleted(start);
         Ok(())
     }
 
@@ -158,12 +169,6 @@ impl LockedStream {
             Some(mark) => index.mark_behind(mark).unwrap_or(index.first()),
             None => index.mark_after(u64::MAX - index.first().before),
         }
-    }
-
-    /// The stream begins at an offset, before which there are so many entries.
-    pub(super) fn begin_at(&mut self, start: Offset, gone: u64, prev: EntryId) {
-        self.index_mut().begin_at(start, gone, prev);
-        self.state.deleted = self.state.deleted.split_off(&start);
     }
 
     /// Entries in their order from a mark on, those that were deleted among them, until `each` has enough.

@@ -167,6 +167,42 @@ async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
     assert!(group.all_pending(EntryId::ZERO, EntryId::MAX).all(|(_, it)| &*it.consumer == b"c" && it.deliveries == 1));
 }
 
+/// What was deleted is not known for ever: it is forgotten with what removes the records themselves.
+#[tokio::test]
+async fn deleted_entries_are_forgotten_once_retention_removed_them() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(&dir);
+    let stream = broker.stream_or_create("s").await.expect("made");
+    for seq in 1..=9 {
+        add(&stream, NewEntryId::Is(id(1, seq)), "v").await.expect("added");
+    }
+    let mut locked = stream.lock().await.expect("locked");
+    let (_, saved) = locked.delete(&[id(1, 3), id(1, 5), id(1, 8)]).await.expect("deleted");
+    drop(locked);
+    saved.lasts().await.expect("saved");
+    broker.delete_records("s", 0, 6).await.expect("removed");
+    let left = all(&stream).await;
+    assert_eq!(ids(&left), [id(1, 7), id(1, 9)]);
+    // What is written after that of the same stream lasts after it.
+    let made = stream.lock().await.expect("locked").create_group(b"g", EntryId::ZERO, None).expect("made");
+    made.expect("it is new").lasts().await.expect("saved");
+    let mut known = BTreeSet::new();
+    let each = |key: &[u8], value: Option<&[u8]>| {
+        if let engine::streams::StreamRecord::Deleted { offset, is_deleted, .. } =
+            engine::streams::StreamRecord::decode(key, value)?
+        {
+            if is_deleted {
+                known.insert(offset)
+            } else {
+                known.remove(&offset)
+            };
+        }
+        Ok(())
+    };
+    broker.read_internal(&broker.topic(engine::streams::STREAMS_TOPIC).expect("there"), each).await.expect("read");
+    assert_eq!(known, BTreeSet::from([7]));
+}
+
 #[tokio::test]
 async fn topics_of_other_kinds_are_no_streams() {
     let broker = in_memory();
