@@ -38,6 +38,8 @@ pub use values::{CacheSettings, CacheStatus, Change, ChangeKind, ScanCursor, Ttl
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
 /// A value, so that a change is one record.
 pub const VALUE_BYTES_MAX: usize = 8 << 20;
+/// What a list, hash, set or sorted set takes: one that has so much does not grow.
+pub const STRUCTURE_BYTES_MAX: u64 = 1 << 30;
 /// Caches of one broker.
 pub const CACHES_MAX: usize = 1024;
 /// How long an entry may be kept that does not stay for ever: 100 years.

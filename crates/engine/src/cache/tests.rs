@@ -446,3 +446,25 @@ fn structures_that_grow_in_a_cache_that_evicts_make_others_go() {
     let seen: Vec<_> = (0..20).filter_map(|number| shard.any_key(number, 0)).collect();
     assert!(seen.iter().all(|key| key.len() == 8) && seen.len() == 20);
 }
+
+#[test]
+fn a_structure_that_would_take_too_much_does_not_grow() {
+    let (mut shard, _) = shard(Eviction::S3Fifo, 4 << 30);
+    let grow = |shard: &mut Shard, room: u64| {
+        with(1, |key| {
+            shard.change(
+                key,
+                room,
+                || 0,
+                |list: &mut Edit<'_, List>| {
+                    list.push(End::Back, b"item");
+                    (true, list.len())
+                },
+            )
+        })
+    };
+    assert_eq!(grow(&mut shard, 4), Ok(1));
+    let refused = grow(&mut shard, STRUCTURE_BYTES_MAX).expect_err("it would take more than it may");
+    assert_eq!(refused.kind, ErrorKind::TooLarge);
+    assert_eq!(grow(&mut shard, STRUCTURE_BYTES_MAX / 2), Ok(2));
+}

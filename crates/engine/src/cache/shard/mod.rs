@@ -13,7 +13,7 @@ use super::evict::{Order, Queue};
 use super::expiry::Expiry;
 use super::slab::{NONE, Slab};
 use super::structures::{Edit, Kind, Part, Structure};
-use super::{Eviction, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use super::{Eviction, KEY_BYTES_MAX, STRUCTURE_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 
 pub use number::{parse_number, write_number};
@@ -361,6 +361,7 @@ impl Shard {
         };
         let before = self.slots[at].bytes();
         let number = self.slots[at].structure().map_or(NONE, |(number, _)| number);
+        check_structure(self.structures[number].as_ref().map_or(0, |it| it.bytes()), room)?;
         let structure = self.structures[number].as_deref_mut().and_then(T::of_mut);
         let structure = structure.expect("invariant: a slot has the kind of its structure");
         let (is_changed, result) = change(&mut Edit::new(structure, edits.as_mut()));
@@ -397,6 +398,7 @@ impl Shard {
             Owned::Structure(structure) => structure,
         };
         check_size(key, 0)?;
+        check_structure(0, structure.bytes())?;
         if self.eviction == Eviction::None && !self.has_room(structure.bytes() + key.bytes.len() as u64) {
             return Err(full());
         }
@@ -770,6 +772,17 @@ fn check_size(key: Key<'_>, value_bytes: usize) -> Result<()> {
     }
     if value_bytes > VALUE_BYTES_MAX {
         return Err(Error::too_large(format!("a value of {value_bytes} bytes; at most {VALUE_BYTES_MAX}")));
+    }
+    Ok(())
+}
+
+/// One that only loses parts may be of any size.
+fn check_structure(bytes: u64, room: u64) -> Result<()> {
+    if room > 0 && bytes + room > STRUCTURE_BYTES_MAX {
+        return Err(Error::too_large(format!(
+            "a value with parts that would take {} bytes; at most {STRUCTURE_BYTES_MAX}",
+            bytes + room
+        )));
     }
     Ok(())
 }
