@@ -24,6 +24,9 @@ use wire::{Assembler, Frame, HelloOk, Push, Request, Response};
 /// Bytes that wait for the broker before publishers pause.
 const OUTBOX_BYTES_MAX: usize = 4 << 20;
 
+/// Most requests are smaller.
+const REQUEST_BYTES: usize = 128;
+
 /// Who waits for an answer.
 pub(crate) enum Waiter {
     One(oneshot::Sender<Result<Response>>),
@@ -85,14 +88,8 @@ impl Inbox {
 
 impl Link {
     pub(crate) fn over_socket(socket: TcpStream) -> Arc<Self> {
-        let (mut input, output) = socket.into_split();
-        let outbox = Arc::new(Outbox::to_socket(Socket::Tcp(output), OUTBOX_BYTES_MAX));
-        let (link, writer) = (Self::new(outbox.clone()), outbox);
-        let reader = link.clone();
-        tokio::spawn(async move {
-            reader.run(&mut input, writer.run_socket()).await;
-        });
-        link
+        let (input, output) = socket.into_split();
+        Self::over(input, Socket::Tcp(output))
     }
 
     pub(crate) fn over_stream(
@@ -109,14 +106,16 @@ impl Link {
         link
     }
 
-    pub(crate) fn over_quic(mut send: quinn::SendStream, mut receive: quinn::RecvStream) -> Arc<Self> {
-        let outbox = Arc::new(Outbox::to_writer(OUTBOX_BYTES_MAX));
+    pub(crate) fn over_quic(send: quinn::SendStream, receive: quinn::RecvStream) -> Arc<Self> {
+        Self::over(receive, Socket::Quic(send))
+    }
+
+    fn over(mut input: impl AsyncRead + Send + Unpin + 'static, output: Socket) -> Arc<Self> {
+        let outbox = Arc::new(Outbox::to_socket(output, OUTBOX_BYTES_MAX));
         let (link, writer) = (Self::new(outbox.clone()), outbox);
         let reader = link.clone();
         tokio::spawn(async move {
-            reader.run(&mut receive, writer.run_writer(&mut send)).await;
-            // A finish only fails where the stream is closed already.
-            send.finish().unwrap_or_default();
+            reader.run(&mut input, writer.run_socket()).await;
         });
         link
     }
@@ -141,7 +140,7 @@ impl Link {
     /// Sends a request and waits for its answer. An error answer is an error.
     pub(crate) async fn request(&self, request: &Request, timeout: Duration) -> Result<Response> {
         let correlation = self.next_correlation();
-        let mut buf = BytesMut::new();
+        let mut buf = BytesMut::with_capacity(REQUEST_BYTES);
         request.encode(correlation, &mut buf);
         // The broker would close the stream for it, and with it what others have begun there.
         let bytes = buf.len() - HEADER_BYTES;
@@ -220,7 +219,7 @@ impl Link {
 
     /// Whether nothing more can be sent. A write that failed says so before the reader hears of it.
     pub(crate) fn is_closed(&self) -> bool {
-        self.outbox.is_closed() || self.state.lock().closed.is_some()
+        self.outbox.is_closed()
     }
 
     pub(crate) fn close(&self) {
@@ -244,6 +243,8 @@ impl Link {
 
     async fn run(&self, input: &mut (impl AsyncRead + Unpin), writer: impl Future<Output = io::Result<()>>) {
         let error = tokio::select! {
+            // Answers come far more often than a full socket has room again.
+            biased;
             error = self.read(input) => error,
             written = writer => match written {
                 Ok(()) => disconnected("the connection was closed"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::{Error, ErrorKind, Result};
-use tokio::sync::Mutex;
+use parking_lot::Mutex;
 
 use crate::backoff::Backoff;
 use crate::connection::{Connection, Dialer, Shape};
@@ -12,14 +12,28 @@ use crate::link::Link;
 
 pub(crate) struct Pool {
     dialer: Arc<Dialer>,
-    slots: Vec<Mutex<Option<Arc<Connection>>>>,
+    slots: Vec<Slot>,
     shape: Shape,
     turn: AtomicUsize,
 }
 
+#[derive(Default)]
+struct Slot {
+    connection: Mutex<Option<Arc<Connection>>>,
+    /// Whoever makes a connection has it.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+impl Slot {
+    /// The connection, as long as it is one.
+    fn open(&self) -> Option<Arc<Connection>> {
+        self.connection.lock().as_ref().filter(|connection| !connection.is_closed()).cloned()
+    }
+}
+
 impl Pool {
     pub(crate) fn new(dialer: Arc<Dialer>, size: usize, shape: Shape) -> Self {
-        Self { dialer, slots: (0..size.max(1)).map(|_| Mutex::default()).collect(), shape, turn: AtomicUsize::new(0) }
+        Self { dialer, slots: (0..size.max(1)).map(|_| Slot::default()).collect(), shape, turn: AtomicUsize::new(0) }
     }
 
     /// A slot for something new: they take turns.
@@ -30,18 +44,23 @@ impl Pool {
     /// The connection of a turn. One that broke is made again: several times, with growing pauses,
     /// for as long as a request may take.
     pub(crate) async fn connection(&self, turn: usize) -> Result<Arc<Connection>> {
-        let mut slot = self.slots[turn % self.slots.len()].lock().await;
-        if let Some(connection) = slot.as_ref().filter(|connection| !connection.is_closed()) {
-            return Ok(connection.clone());
+        let slot = &self.slots[turn % self.slots.len()];
+        if let Some(connection) = slot.open() {
+            return Ok(connection);
         }
-        let was_connected = slot.take().is_some();
+        let _connecting = slot.connecting.lock().await;
+        // Somebody else may have made it meanwhile.
+        if let Some(connection) = slot.open() {
+            return Ok(connection);
+        }
+        let was_connected = slot.connection.lock().take().is_some();
         let deadline = tokio::time::Instant::now() + self.dialer.settings.request_timeout;
         let mut backoff = Backoff::new();
         loop {
             match self.dialer.connect(self.shape).await {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
-                    *slot = Some(connection.clone());
+                    *slot.connection.lock() = Some(connection.clone());
                     return Ok(connection);
                 }
                 // A first connection that fails is most likely a wrong address: say so at once.
@@ -60,7 +79,9 @@ impl Pool {
     /// Closes the connections that are open.
     pub(crate) async fn close(&self) {
         for slot in &self.slots {
-            if let Some(connection) = slot.lock().await.take() {
+            let _connecting = slot.connecting.lock().await;
+            let connection = slot.connection.lock().take();
+            if let Some(connection) = connection {
                 connection.close().await;
             }
         }

@@ -1,14 +1,15 @@
 //! What is still to be written to one connection: chunks in order, bounded by bytes.
 //!
-//! Whoever has something to say pushes chunks and flushes. On a plain socket the flush writes at once,
-//! on the caller's thread: the peer hears it without a second task being woken. What the socket does not
-//! take stays here for the connection's own task, which waits until it can go on.
+//! Whoever has something to say pushes chunks and flushes. On a plain socket or a QUIC stream the flush writes at
+//! once, on the caller's thread: the peer hears it without a second task being woken. What it does not take stays here
+//! for the connection's own task, which waits until it can go on.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
 use futures_util::task::AtomicWaker;
@@ -41,10 +42,11 @@ pub struct Outbox {
     bytes_max: usize,
 }
 
-/// The writing half of a plain socket, to which any thread may write.
+/// The writing half of a connection, to which any thread may write.
 pub enum Socket {
     Tcp(tcp::OwnedWriteHalf),
     Unix(unix::OwnedWriteHalf),
+    Quic(quinn::SendStream),
 }
 
 impl Socket {
@@ -52,6 +54,8 @@ impl Socket {
         match self {
             Self::Tcp(socket) => socket.try_write(bytes),
             Self::Unix(socket) => socket.try_write(bytes),
+            // It takes chunks, which it keeps as they are.
+            Self::Quic(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
@@ -59,13 +63,45 @@ impl Socket {
         match self {
             Self::Tcp(socket) => socket.try_write_vectored(slices),
             Self::Unix(socket) => socket.try_write_vectored(slices),
+            Self::Quic(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
+    }
+
+    /// Moves what it takes from the front of the chunks, and says how many bytes. Only a QUIC stream that takes nothing
+    /// wakes whoever asked when it does; for others that is [`Socket::poll_writable`].
+    fn poll_write(&mut self, chunks: &mut VecDeque<Bytes>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if let Self::Quic(stream) = self {
+            let written = ready!(pin!(stream.write_chunks(chunks.make_contiguous())).poll(cx))?;
+            chunks.drain(..written.chunks);
+            return Poll::Ready(Ok(written.bytes));
+        }
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let mut count = 0;
+        for (slice, chunk) in slices.iter_mut().zip(&*chunks) {
+            *slice = IoSlice::new(chunk);
+            count += 1;
+        }
+        let written = match self.try_write_vectored(&slices[..count]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+            written => written?,
+        };
+        let mut left = written;
+        while let Some(chunk) = chunks.front_mut() {
+            if left < chunk.len() {
+                chunk.advance(left);
+                break;
+            }
+            left -= chunk.len();
+            chunks.pop_front();
+        }
+        Poll::Ready(Ok(written))
     }
 
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(socket) => socket.as_ref().poll_write_ready(cx),
             Self::Unix(socket) => socket.as_ref().poll_write_ready(cx),
+            Self::Quic(_) => Poll::Ready(Ok(())),
         }
     }
 }
@@ -85,7 +121,7 @@ pub fn bytes_high_water() -> u64 {
 }
 
 impl Outbox {
-    /// An outbox that writes straight to a plain socket.
+    /// An outbox that writes straight to a socket or a stream.
     pub fn to_socket(socket: Socket, bytes_max: usize) -> Self {
         let state = State { socket: Some(socket), ..State::default() };
         Self { state: Mutex::new(state), is_direct: true, ..Self::to_writer(bytes_max) }
@@ -148,12 +184,12 @@ impl Outbox {
         if state.chunks.is_empty() || self.is_closed() {
             return;
         }
-        let is_done = self.write_chunks(&mut state);
+        let written = self.poll_write(&mut state, &mut Context::from_waker(Waker::noop()));
         drop(state);
-        match is_done {
-            Ok(true) => {}
-            Ok(false) => self.work.wake(),
-            Err(_) => self.close(),
+        match written {
+            Poll::Ready(Ok(())) => {}
+            Poll::Pending => self.work.wake(),
+            Poll::Ready(Err(_)) => self.close(),
         }
     }
 
@@ -181,7 +217,9 @@ impl Outbox {
         }
         if written < out.len() {
             self.keep(&mut state, out.rest(written));
-            self.write_chunks(&mut state)?;
+            if let Poll::Ready(written) = self.poll_write(&mut state, &mut Context::from_waker(Waker::noop())) {
+                written?;
+            }
         }
         Ok(())
     }
@@ -198,13 +236,13 @@ impl Outbox {
         }
         let mut state = self.state.lock();
         loop {
-            if state.chunks.is_empty() {
-                return Poll::Ready(Ok(()));
+            let written = self.poll_write(&mut state, cx);
+            match &state.socket {
+                Some(socket) if written.is_pending() && !matches!(socket, Socket::Quic(_)) => {
+                    ready!(socket.poll_writable(cx))?;
+                }
+                _ => return written,
             }
-            if let Some(socket) = &state.socket {
-                std::task::ready!(socket.poll_writable(cx))?;
-            }
-            self.write_chunks(&mut state)?;
         }
     }
 
@@ -321,37 +359,19 @@ impl Outbox {
         BYTES_HIGH_WATER.fetch_max(waiting as u64, Ordering::Relaxed);
     }
 
-    /// Writes until nothing is left (`true`), or the socket is full or not one of ours (`false`).
-    fn write_chunks(&self, state: &mut State) -> io::Result<bool> {
+    /// Writes until nothing is left, or nothing is taken for now.
+    fn poll_write(&self, state: &mut State, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !state.chunks.is_empty() {
-            let Some(socket) = &state.socket else {
-                return Ok(false);
+            let Some(socket) = &mut state.socket else {
+                return Poll::Pending;
             };
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let mut count = 0;
-            for (slice, chunk) in slices.iter_mut().zip(&state.chunks) {
-                *slice = IoSlice::new(chunk);
-                count += 1;
-            }
-            let mut written = match socket.try_write_vectored(&slices[..count]) {
-                Ok(written) => written,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
-            };
+            let written = ready!(socket.poll_write(&mut state.chunks, cx))?;
             self.wrote(written);
-            while let Some(chunk) = state.chunks.front_mut() {
-                if written < chunk.len() {
-                    chunk.advance(written);
-                    break;
-                }
-                written -= chunk.len();
-                state.chunks.pop_front();
-            }
         }
         if state.chunks.capacity() > SLICES_MAX {
             state.chunks.shrink_to(0);
         }
-        Ok(true)
+        Poll::Ready(Ok(()))
     }
 
     /// Under the lock: so many bytes that waited are written.
