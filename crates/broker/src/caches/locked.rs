@@ -18,11 +18,14 @@ use crate::timers::now_ms;
 /// What an entry takes beside its key and value, at the most.
 const KEY_ROOM_BYTES: u64 = 128;
 
+/// Each with its number.
+type LockedShards<'c> = SmallVec<[(usize, MutexGuard<'c, Kept>); 1]>;
+
 /// The shards of some keys, or all of them. A key of another shard is not asked for.
 pub struct Locked<'c> {
     cache: &'c Cache,
     /// In the order of their numbers.
-    shards: SmallVec<[(usize, MutexGuard<'c, Kept>); 2]>,
+    shards: LockedShards<'c>,
     /// When the step is taken, once anybody asked: it is the same for all of it.
     now_ms: Cell<Option<u64>>,
     is_changed: bool,
@@ -65,24 +68,21 @@ impl Cache {
         self.lock_shards(numbers.into_iter())
     }
 
+    /// The shard of a key.
+    pub fn lock_one(&self, key: &[u8]) -> Locked<'_> {
+        let number = self.shard_of(self.key(key));
+        let mut shards = SmallVec::new();
+        shards.push((number, self.shards[number].0.lock()));
+        Locked::new(self, shards)
+    }
+
     pub fn lock_all(&self) -> Locked<'_> {
         self.lock_shards(0..self.shards.len())
     }
 
     /// In the order of their numbers, as everybody does who locks more than one.
     fn lock_shards(&self, numbers: impl Iterator<Item = usize>) -> Locked<'_> {
-        let shards = numbers.map(|number| (number, self.shards[number].0.lock())).collect();
-        Locked {
-            cache: self,
-            shards,
-            now_ms: Cell::new(None),
-            is_changed: false,
-            grown: Vec::new(),
-            is_flushed: false,
-            read: None,
-            is_read: Cell::new(false),
-            answered: None,
-        }
+        Locked::new(self, numbers.map(|number| (number, self.shards[number].0.lock())).collect())
     }
 
     /// Has entries go, where they may, so that there is room for so many bytes more.
@@ -100,6 +100,20 @@ impl Cache {
 }
 
 impl<'c> Locked<'c> {
+    fn new(cache: &'c Cache, shards: LockedShards<'c>) -> Self {
+        Self {
+            cache,
+            shards,
+            now_ms: Cell::new(None),
+            is_changed: false,
+            grown: Vec::new(),
+            is_flushed: false,
+            read: None,
+            is_read: Cell::new(false),
+            answered: None,
+        }
+    }
+
     pub fn cache(&self) -> &'c Cache {
         self.cache
     }
@@ -416,10 +430,14 @@ impl Drop for Locked<'_> {
 }
 
 /// Writes down what changed and is not yet, as one step.
+#[inline]
 fn write(all: &mut [Locked<'_>]) {
-    if all.iter().all(|locked| locked.cache.durable.is_none()) {
-        return;
+    if all.iter().any(|locked| locked.cache.durable.is_some()) {
+        write_step(all);
     }
+}
+
+fn write_step(all: &mut [Locked<'_>]) {
     let mut steps: SmallVec<[(u64, Vec<u8>); 1]> = SmallVec::new();
     let mut marks: SmallVec<[(usize, usize, Vec<u32>); 2]> = SmallVec::new();
     let mut log = None;

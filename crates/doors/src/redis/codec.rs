@@ -116,7 +116,7 @@ impl Protocol for RedisProtocol {
     fn encode(&self, _codec: &mut Codec, (): (), answer: Answer, out: &mut Out) {
         match answer {
             Answer::Fixed(bytes) => out.put(bytes),
-            Answer::Written(bytes) => out.put_bytes(bytes.into()),
+            Answer::Written(bytes) => out.put_vec(bytes),
             Answer::Nothing => {}
         }
     }
@@ -202,6 +202,14 @@ impl Codec {
 
 /// A number and the end of its line, and how long that is all in all; `None` where the line is not whole.
 fn number(bytes: &[u8], wrong: &str, too_long: &str) -> Result<Option<(i64, usize)>, Fault> {
+    // Nearly all of them are small.
+    match bytes {
+        [digit @ b'0'..=b'9', b'\r', _, ..] => return Ok(Some((i64::from(digit - b'0'), 3))),
+        [ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ..] => {
+            return Ok(Some((i64::from(ten - b'0') * 10 + i64::from(one - b'0'), 4)));
+        }
+        _ => {}
+    }
     let Some(end) = bytes.iter().take(LENGTH_BYTES_MAX).position(|byte| *byte == b'\r') else {
         return if bytes.len() < LENGTH_BYTES_MAX { Ok(None) } else { Err(protocol_error(too_long)) };
     };

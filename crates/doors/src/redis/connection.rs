@@ -303,7 +303,10 @@ fn may_listen_beside(name: &str) -> bool {
 /// The shards that a command may touch.
 pub(super) fn lock<'c>(cache: &'c Cache, named: &Named<'_>) -> LockedCache<'c> {
     match named {
-        Named::These(keys) => cache.lock(keys.iter().copied()),
+        Named::These(keys) => match keys[..] {
+            [key] => cache.lock_one(key),
+            _ => cache.lock(keys.iter().copied()),
+        },
         Named::All => cache.lock_all(),
     }
 }

@@ -7,6 +7,9 @@ use super::errors::Fail;
 /// An answer.
 pub(super) const ANSWER_BYTES_MAX: usize = 256 << 20;
 
+/// Most answers are smaller.
+const SMALL_BYTES: usize = 64;
+
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     pub(super) bytes: Vec<u8>,
@@ -17,7 +20,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(is_resp3: bool) -> Self {
-        Self { bytes: Vec::new(), is_resp3, is_too_large: false }
+        Self { bytes: Vec::with_capacity(SMALL_BYTES), is_resp3, is_too_large: false }
     }
 
     pub(super) fn ok(&mut self) {

@@ -29,6 +29,15 @@ impl Out {
         }
     }
 
+    /// The same of bytes that somebody has of their own.
+    pub fn put_vec(&mut self, bytes: Vec<u8>) {
+        if bytes.len() < SHARE_BYTES {
+            self.buf.extend_from_slice(&bytes);
+        } else {
+            self.put_shared(bytes.into());
+        }
+    }
+
     /// Shares bytes of any length, so that they are dropped when they are written and not before.
     pub fn put_shared(&mut self, bytes: Bytes) {
         self.shared_bytes += bytes.len();

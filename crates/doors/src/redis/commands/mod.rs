@@ -150,22 +150,25 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ("FUNCTION", "functions are not supported: use MULTI with WATCH"),
 ];
 
-static BY_NAME: LazyLock<HashMap<&'static [u8], Command, foldhash::fast::FixedState>> = LazyLock::new(|| {
+static BY_NAME: LazyLock<HashMap<u128, Command, foldhash::fast::FixedState>> = LazyLock::new(|| {
     let rows = TABLES.iter().chain([&("server", server::COMMANDS)]);
     let grouped = rows.flat_map(|(group, table)| table.iter().map(move |row| Command { group, ..*row }));
-    grouped.map(|command| (command.name.as_bytes(), command)).collect()
+    let numbered =
+        |command: Command| (number_of(command.name.as_bytes()).expect("invariant: no name is longer"), command);
+    grouped.map(numbered).collect()
 });
 
-/// Longer than the name of any command.
-const NAME_BYTES_MAX: usize = 24;
+/// A name in upper case, as a number. None is longer.
+fn number_of(name: &[u8]) -> Option<u128> {
+    let mut upper = [0; size_of::<u128>()];
+    upper.get_mut(..name.len())?.copy_from_slice(name);
+    upper.make_ascii_uppercase();
+    Some(u128::from_le_bytes(upper))
+}
 
 /// The command of a name, in whatever case.
 pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
-    let mut upper = [0; NAME_BYTES_MAX];
-    let upper = upper.get_mut(..name.len())?;
-    upper.copy_from_slice(name);
-    upper.make_ascii_uppercase();
-    BY_NAME.get(&*upper)
+    BY_NAME.get(&number_of(name)?).filter(|command| command.name.len() == name.len())
 }
 
 /// All commands, by name.
@@ -217,7 +220,11 @@ impl Command {
         let keys = match self.keys {
             Keys::None => SmallVec::new(),
             Keys::All => return Named::All,
-            Keys::Range(1, 1, _) => args[1..2].iter().copied().collect(),
+            Keys::Range(1, 1, _) => {
+                let mut one = SmallVec::new();
+                one.push(args[1]);
+                one
+            }
             Keys::Range(first, last, step) => {
                 let last = if last < 0 { args.len() as i64 + i64::from(last) } else { i64::from(last) };
                 let last = usize::try_from(last).unwrap_or_default().min(args.len() - 1);
@@ -311,9 +318,9 @@ pub(super) fn change<T: Part, R>(
     room: (usize, usize),
     change: impl FnOnce(&mut Edit<'_, T>) -> (bool, R),
 ) -> Done<R> {
-    check_kind(db, key, T::KIND)?;
     let (parts, bytes) = room;
-    Ok(db.change(key, (parts as u64) * T::ROOM_BYTES + bytes as u64, change)?)
+    let changed = db.change(key, (parts as u64) * T::ROOM_BYTES + bytes as u64, change);
+    changed.or_else(|error| check_kind(db, key, T::KIND).and(Err(error.into())))
 }
 
 /// A number that nobody can foretell, and that means nothing.
@@ -341,12 +348,12 @@ mod tests {
         let rows: usize = TABLES.iter().map(|(_, table)| table.len()).sum::<usize>() + server::COMMANDS.len();
         assert_eq!(all().len(), rows);
         for command in all() {
-            assert!(command.name.len() <= NAME_BYTES_MAX && command.name == command.name.to_ascii_uppercase());
+            assert_eq!(command.name, command.name.to_ascii_uppercase());
             assert_eq!(find(command.name.to_ascii_lowercase().as_bytes()).map(|found| found.name), Some(command.name));
             assert!(!command.summary.is_empty() && !command.since.is_empty() && !command.group.is_empty());
             assert!(REFUSED.iter().all(|(name, _)| *name != command.name));
         }
-        assert!(find(b"").is_none() && find(&[b'A'; 100]).is_none());
+        assert!(find(b"").is_none() && find(b"GET\0").is_none() && find(&[b'A'; 100]).is_none());
     }
 
     #[test]

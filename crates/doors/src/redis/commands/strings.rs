@@ -1,5 +1,6 @@
 //! Strings, and the numbers that they may be.
 
+use engine::cache::structures::Kind;
 use engine::cache::{Condition, Expires, VALUE_BYTES_MAX};
 
 use super::args::{after, float, is, parse_int};
@@ -254,8 +255,8 @@ fn decrby(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn add(step: &mut Step<'_, '_>, key: &[u8], delta: i64) -> Done {
-    super::check_kind(step.db, key, engine::cache::structures::Kind::Bytes)?;
-    let number = step.db.add(key, delta)?;
+    let added = step.db.add(key, delta);
+    let number = added.or_else(|error| super::check_kind(step.db, key, Kind::Bytes).and(Err(error.into())))?;
     step.out.int(number);
     Ok(())
 }
