@@ -83,6 +83,7 @@ pub struct Plan {
     pub settings: ClientSettings,
     /// Made for the run and deleted after it.
     pub cache: String,
+    pub cache_settings: CacheSettings,
     pub rows: Vec<Row>,
     pub keys: usize,
     /// Operations of a row that are timed, and before that.
@@ -164,7 +165,7 @@ pub fn run(plan: &Plan, program: Program) -> Result<CacheReport> {
         runtime.map_err(|error| Error::new(ErrorKind::Internal, format!("cannot start a runtime: {error}")))?;
     let measured = runtime.block_on(async {
         let client = Client::connect_with(plan.address.clone(), plan.settings.clone()).await?;
-        client.create_cache(&plan.cache, CacheSettings::default()).await?;
+        client.create_cache(&plan.cache, plan.cache_settings).await?;
         let measured = measure_all(plan, &client).await;
         let deleted = client.delete_cache(&plan.cache).await;
         client.close().await;

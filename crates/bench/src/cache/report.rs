@@ -16,6 +16,7 @@ use crate::table::{NOT_KNOWN, Table, fixed};
 pub struct CacheReport {
     pub system: String,
     pub transport: String,
+    pub is_durable: bool,
     pub connections: usize,
     /// Of each connection.
     pub streams: usize,
@@ -122,6 +123,7 @@ impl CacheReport {
         Self {
             system: "thalweg".to_owned(),
             transport: transport.split("://").next().unwrap_or_default().to_owned(),
+            is_durable: plan.cache_settings.is_durable,
             connections: plan.settings.cache_conn_pool,
             streams: if is_quic { plan.settings.cache_streams_per_conn } else { 1 },
             keys: plan.keys,
@@ -151,9 +153,10 @@ impl CacheReport {
             rounds => format!("medians of {rounds} rounds"),
         };
         format!(
-            "{} cache over {}: {} connections x {} streams, {} keys, {} samples a row after {} of warm-up, {rounds}, \
+            "{} {}cache over {}: {} connections x {} streams, {} keys, {} samples a row after {} of warm-up, {rounds}, \
              threads of the load: {}",
             self.system,
+            if self.is_durable { "durable " } else { "" },
             self.transport,
             self.connections,
             self.streams,

@@ -223,6 +223,12 @@ pub struct BenchCache {
     /// Threads of the load generator
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(1024))]
     pub threads: usize,
+    /// The cache is durable: a put is answered once it lasts
+    #[arg(long)]
+    pub durable: bool,
+    /// Give the broker that is started a data directory below this one; it is removed afterwards
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
     /// The process of the broker that --server names, to tell its CPU
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,

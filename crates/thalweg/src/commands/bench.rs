@@ -8,7 +8,7 @@ mod stream;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::bench::html::Page;
@@ -158,4 +158,25 @@ fn address(transport: Transport, server: &str) -> Result<Address> {
 fn append(path: &Path, report: &Report) -> Result {
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     Ok(writeln!(file, "{}", serde_json::to_string(report)?)?)
+}
+
+/// A data directory for one run. Gone with it.
+struct Data(PathBuf);
+
+impl Data {
+    fn below(dir: &Path) -> Self {
+        Self(dir.join(format!("thalweg-bench-{}", std::process::id())))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("cannot remove {}: {error}", self.0.display());
+        }
+    }
 }

@@ -104,6 +104,19 @@ fn a_broker_that_is_named_is_measured() {
     assert!(rows(&report)[0]["server_cpu_us_per_operation"].is_number(), "{report}");
 }
 
+/// A durable cache is one of a broker with a directory, of which nothing is left.
+#[test]
+fn puts_that_last_are_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().display().to_string();
+    let report = small(&["--operation", "put", "--value-bytes", "256", "--durable", "--data", &path]).json();
+    assert_whole(&report, 200);
+    assert_eq!(report["is_durable"], json!(true));
+    assert!(std::fs::read_dir(&path).expect("the folder").next().is_none(), "the run removes what it made");
+    let message = small(&["--durable"]).failed(2);
+    assert!(message.contains("--data DIR"), "{message}");
+}
+
 /// What is refused is counted, and said.
 #[test]
 fn a_cache_without_room_is_no_whole_run() {
@@ -140,6 +153,7 @@ fn plan(server: &Server, samples: usize, operations: &[Operation]) -> Plan {
         address: Address::parse(&server.url("tcp")).expect("an address"),
         settings: ClientSettings { request_timeout: Duration::from_secs(2), ..ClientSettings::default() },
         cache: "load".to_owned(),
+        cache_settings: client::CacheSettings::default(),
         rows: Row::all(operations, &[100], &[1]),
         keys: 50,
         samples,

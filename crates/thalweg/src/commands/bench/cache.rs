@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use ::bench::cache::{self, LADDER, Operation, Plan, Row};
-use client::ClientSettings;
+use client::{CacheSettings, ClientSettings};
 use thalweg::config::Config;
 
-use super::{address, config_flags, create_page, this_program};
+use super::{Data, address, config_flags, create_page, this_program};
 use crate::args::{BenchCache, CacheOperation, Global};
 use crate::commands::spawned::Spawned;
 use crate::load;
@@ -15,9 +15,11 @@ use crate::output::{FAILED, Failure, Result};
 pub fn run(global: &Global, args: &BenchCache) -> Result {
     let config = load(global, Vec::new())?;
     let mut page = args.html.as_deref().map(create_page).transpose()?;
+    // Removed once the broker is gone.
+    let data = args.data.as_deref().map(Data::below);
     let spawned = match &global.server {
         Some(_) => None,
-        None => Some(Spawned::start(&server_flags(global, &config, args.streams))?),
+        None => Some(Spawned::start(&server_flags(global, &config, args.streams, data.as_ref()))?),
     };
     let server = spawned.as_ref().map_or(config.server_address(), |spawned| &spawned.native);
     let plan = Plan {
@@ -28,6 +30,7 @@ pub fn run(global: &Global, args: &BenchCache) -> Result {
             ..config.client()
         },
         cache: format!("bench-{}", std::process::id()),
+        cache_settings: CacheSettings { is_durable: args.durable, ..CacheSettings::default() },
         rows: rows(args),
         keys: args.keys,
         samples: args.samples,
@@ -64,8 +67,9 @@ fn rows(args: &BenchCache) -> Vec<Row> {
 }
 
 /// The broker serves all streams side by side, unless the options of this command say otherwise.
-fn server_flags(global: &Global, config: &Config, streams: usize) -> Vec<String> {
+fn server_flags(global: &Global, config: &Config, streams: usize, data: Option<&Data>) -> Vec<String> {
     let workers = config.broker().pub_workers_per_conn.max(streams);
-    let set = ["--set".to_owned(), format!("pub_workers_per_conn={workers}")];
-    set.into_iter().chain(config_flags(global)).collect()
+    let data = data.map(|data| format!("data={}", data.path().display()));
+    let set = [format!("pub_workers_per_conn={workers}")].into_iter().chain(data);
+    set.flat_map(|pair| ["--set".to_owned(), pair]).chain(config_flags(global)).collect()
 }

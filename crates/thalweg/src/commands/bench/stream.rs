@@ -1,6 +1,6 @@
 //! `thalweg bench stream`: one producer, one consumer, in the terms of a published report.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use client::{Storage, TopicSettings};
 use indicatif::ProgressBar;
 use thalweg::config::Config;
 
-use super::{PATIENCE, address, config_flags, create_page, this_program};
+use super::{Data, PATIENCE, address, config_flags, create_page, this_program};
 use crate::args::{BenchStream, Global, StreamConsumer, StreamMode};
 use crate::commands::spawned::Spawned;
 use crate::load;
@@ -123,25 +123,4 @@ fn server_flags(global: &Global, plan: &Plan, data: Option<&Path>) -> Vec<String
     let data = data.map(|data| format!("data={}", data.display()));
     let set = room.into_iter().chain(data).flat_map(|pair| ["--set".to_owned(), pair]);
     set.chain(config_flags(global)).collect()
-}
-
-/// A data directory for one run. Gone with it.
-struct Data(PathBuf);
-
-impl Data {
-    fn below(dir: &Path) -> Self {
-        Self(dir.join(format!("thalweg-bench-{}", std::process::id())))
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Data {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("cannot remove {}: {error}", self.0.display());
-        }
-    }
 }
