@@ -31,18 +31,6 @@ Deviation = collections.namedtuple("Deviation", "name reason allows")
 Difference = collections.namedtuple("Difference", "what replies")
 
 
-def near(a, b):
-    """The same number to 15 digits, which one of them has more of."""
-    if a[0] not in "$+," or b[0] not in "$+," or a[1] is None or b[1] is None:
-        return False
-    digits = lambda text: len(re.sub(rb"[^0-9]|e.*", b"", text).lstrip(b"0"))
-    try:
-        one, two = float(a[1]), float(b[1])
-    except ValueError:
-        return False
-    return max(digits(a[1]), digits(b[1])) > 15 and abs(one - two) <= 1e-14 * max(abs(one), abs(two))
-
-
 ENCODINGS = [{b"int", b"embstr", b"raw"}, {b"listpack", b"hashtable", b"intset"}, {b"listpack", b"skiplist"}]
 
 
@@ -53,7 +41,6 @@ def encodings(a, b):
 # What may differ, with the reason. Each use is counted, and none is allowed with --strict.
 DEVIATIONS = [
     Deviation("encoding", "how Redis keeps a value hangs on what it was before, elsewhere on what it is", encodings),
-    Deviation("long_double", "Redis adds INCRBYFLOAT and HINCRBYFLOAT in 80 bits, others in 64", near),
 ]
 # What is not asked at all, with the reason; `commands.is_certain` has the rest, which hangs on the time.
 NOT_ASKED = {

@@ -7,6 +7,7 @@ mod codec;
 mod commands;
 mod connection;
 mod errors;
+mod long_double;
 mod names;
 mod writer;
 

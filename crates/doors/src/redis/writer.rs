@@ -186,12 +186,6 @@ pub(super) fn write_double(number: f64) -> String {
     format!("{}e{sign}{:02}", trimmed(digits), exponent.abs())
 }
 
-/// A sum as Redis writes it: never with an exponent.
-pub(super) fn write_sum(number: f64) -> String {
-    let text = format!("{number}");
-    if text == "-0" { "0".to_owned() } else { text }
-}
-
 fn trimmed(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
@@ -221,7 +215,6 @@ mod tests {
         for (number, text) in written {
             assert_eq!(write_double(number), text);
         }
-        assert_eq!((write_sum(1e21), write_sum(10.6)), ("1000000000000000000000".into(), "10.6".into()));
     }
 
     #[test]

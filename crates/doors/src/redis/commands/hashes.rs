@@ -2,12 +2,12 @@
 
 use engine::cache::structures::Hash;
 
-use super::args::{float, is, parse_int};
+use super::args::{is, parse_int};
 use super::sets::{Pick, parse_count, pick};
 use super::strings::OVERFLOW;
 use super::{Command, ONE, Step, bytes_in, change, part, read, write, wrong_arity};
-use crate::redis::errors::{Done, Fail, SYNTAX};
-use crate::redis::writer::write_sum;
+use crate::redis::errors::{Done, Fail, NOT_FLOAT, SYNTAX};
+use crate::redis::long_double::LongDouble;
 
 pub(super) const COMMANDS: &[Command] = &[
     write("HSET", -4, ONE, hset, ("2.0.0", "Sets fields of a hash")),
@@ -143,19 +143,16 @@ fn hincrby(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn hincrbyfloat(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let delta = float(args[3])?;
+    let delta = LongDouble::parse(args[3]).ok_or(NOT_FLOAT)?;
     if !delta.is_finite() {
         return Err(Fail::new("ERR value is NaN or Infinity"));
     }
     let before = match get(step, args[1], args[2])? {
-        Some(text) => float(text).or(Err(Fail::new("ERR hash value is not a float")))?,
-        None => 0.0,
+        Some(text) => LongDouble::parse(text).ok_or(Fail::new("ERR hash value is not a float"))?,
+        None => LongDouble::zero(),
     };
-    let sum = before + delta;
-    if !sum.is_finite() {
-        return Err(Fail::new("ERR increment would produce NaN or Infinity"));
-    }
-    let text = write_sum(sum);
+    let sum = before.plus(delta).ok_or(Fail::new("ERR increment would produce NaN or Infinity"))?;
+    let text = sum.to_string();
     set_one(step, args, text.as_bytes())?;
     step.out.bulk(text.as_bytes());
     Ok(())

@@ -19,7 +19,6 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("generic", "DUMP, RESTORE, MIGRATE", "the bytes are Redis's own: COPY, MOVE, or read and write"),
     ("generic", "OBJECT FREQ", "always refused, as Redis does without an LFU policy"),
     ("generic", "WAITAOF, WAIT for replicas", "there are no replicas: WAIT answers 0"),
-    ("string", "digits of INCRBYFLOAT beyond a double", "Redis adds in 80 bits, this in 64"),
     ("connection", "SWAPDB", "databases keep their numbers"),
     ("connection", "CLIENT TRACKING, CACHING, PAUSE", "the near cache of the native client follows a watch"),
     ("scripting", "EVAL, EVALSHA, SCRIPT, FCALL, FUNCTION", "MULTI with WATCH"),

@@ -3,11 +3,11 @@
 use engine::cache::structures::Kind;
 use engine::cache::{Condition, Expires, VALUE_BYTES_MAX};
 
-use super::args::{after, float, is, parse_int};
+use super::args::{after, is, parse_int};
 use super::keys::{Until, expires_at};
 use super::{Command, EACH, Keys, ONE, Step, TWO, bytes_in, read, string, write, wrong_arity};
-use crate::redis::errors::{Done, Fail, SYNTAX, TOO_LONG, fixed};
-use crate::redis::writer::write_sum;
+use crate::redis::errors::{Done, Fail, NOT_FLOAT, SYNTAX, TOO_LONG, fixed};
+use crate::redis::long_double::LongDouble;
 
 /// What comparing two strings may take: a number for each pair of their bytes.
 const LCS_CELLS_MAX: usize = 16 << 20;
@@ -263,14 +263,11 @@ fn add(step: &mut Step<'_, '_>, key: &[u8], delta: i64) -> Done {
 
 fn incrbyfloat(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let before = match string(step.db, args[1])? {
-        Some(text) => float(text)?,
-        None => 0.0,
+        Some(text) => LongDouble::parse(text).ok_or(NOT_FLOAT)?,
+        None => LongDouble::zero(),
     };
-    let sum = before + float(args[2])?;
-    if !sum.is_finite() {
-        return Err(Fail::new("ERR increment would produce NaN or Infinity"));
-    }
-    let text = write_sum(sum);
+    let sum = before.plus(LongDouble::parse(args[2]).ok_or(NOT_FLOAT)?);
+    let text = sum.ok_or(Fail::new("ERR increment would produce NaN or Infinity"))?.to_string();
     put(step, args[1], text.as_bytes(), Expires::Kept)?;
     step.out.bulk(text.as_bytes());
     Ok(())

@@ -1,0 +1,200 @@
+//! Sums of fractions as Redis makes them: in the 80-bit numbers of x86, written with 17 digits after the point.
+
+use std::fmt;
+
+use num_bigint::{BigInt, BigUint, Sign};
+
+use super::commands::args::parse_float;
+
+const MANTISSA_BITS: u64 = 64;
+/// No number has a larger power of two than the one below this, nor a smaller one than the other.
+const EXPONENT_MAX: i64 = 16_384;
+const EXPONENT_MIN: i64 = -16_445;
+/// Digits after the point.
+const PLACES: u32 = 17;
+/// A text that is longer is no number.
+const TEXT_BYTES_MAX: usize = 5 << 10;
+/// A power of ten beyond this is none of a number with so many digits.
+const POWER_MAX: i64 = 5000 + TEXT_BYTES_MAX as i64;
+
+/// A mantissa of at most 64 bits, times a power of two; infinite where that is too large.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LongDouble {
+    mantissa: BigInt,
+    exponent: i64,
+}
+
+impl LongDouble {
+    pub(super) fn zero() -> Self {
+        Self { mantissa: BigInt::ZERO, exponent: 0 }
+    }
+
+    /// A number as C reads it; `None` where the text is none, or one that is too large or too small.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        if text.len() >= TEXT_BYTES_MAX {
+            return None;
+        }
+        match decimal(text) {
+            Some((sign, digits, power)) => Self::of_decimal(sign, digits, power).filter(Self::is_finite),
+            // Of other forms a double has all digits.
+            None => Some(Self::of_double(parse_float(text)?)),
+        }
+    }
+
+    /// `None` where it is none but zero is nearest.
+    fn of_decimal(sign: Sign, digits: BigUint, power: i64) -> Option<Self> {
+        if digits == BigUint::ZERO {
+            return Some(Self::zero());
+        }
+        if power.abs() > POWER_MAX {
+            return None;
+        }
+        let ten = BigUint::from(10u32).pow(power.unsigned_abs() as u32);
+        let (magnitude, exponent) = if power >= 0 {
+            (digits * ten, 0)
+        } else {
+            // So many bits that the last one only says whether anything is left.
+            let shift = (MANTISSA_BITS + 2 + ten.bits()).saturating_sub(digits.bits());
+            let shifted = digits << shift;
+            let quotient = &shifted / &ten;
+            let is_left = &quotient * &ten != shifted;
+            ((quotient << 1u32) + u32::from(is_left), -(shift as i64) - 1)
+        };
+        let number = Self::rounded(BigInt::from_biguint(sign, magnitude), exponent);
+        (number.top() > EXPONENT_MIN).then_some(number)
+    }
+
+    fn of_double(number: f64) -> Self {
+        let sign = if number.is_sign_negative() { Sign::Minus } else { Sign::Plus };
+        if !number.is_finite() {
+            return Self { mantissa: BigInt::from_biguint(sign, 1u32.into()), exponent: EXPONENT_MAX };
+        }
+        let bits = number.to_bits();
+        let (raw, fraction) = ((bits >> 52 & 0x7ff) as i64, bits & ((1 << 52) - 1));
+        let (mantissa, exponent) = if raw == 0 { (fraction, -1074) } else { (fraction | 1 << 52, raw - 1075) };
+        Self::rounded(BigInt::from_biguint(sign, mantissa.into()), exponent)
+    }
+
+    /// The nearest number; of two that are as near the even one.
+    fn rounded(mantissa: BigInt, exponent: i64) -> Self {
+        let (sign, magnitude) = mantissa.into_parts();
+        let dropped = magnitude.bits().saturating_sub(MANTISSA_BITS);
+        let mantissa = BigInt::from_biguint(sign, shifted_right(magnitude, dropped));
+        Self { mantissa, exponent: exponent + dropped as i64 }
+    }
+
+    /// The power of two that it is below.
+    fn top(&self) -> i64 {
+        self.mantissa.bits() as i64 + self.exponent
+    }
+
+    pub(super) fn is_finite(&self) -> bool {
+        self.top() <= EXPONENT_MAX
+    }
+
+    /// The sum, if that is a finite number.
+    pub(super) fn plus(self, other: Self) -> Option<Self> {
+        if !self.is_finite() || !other.is_finite() {
+            return None;
+        }
+        let exponent = self.exponent.min(other.exponent);
+        let aligned = |number: Self| number.mantissa << (number.exponent - exponent);
+        Some(Self::rounded(aligned(self) + aligned(other), exponent)).filter(Self::is_finite)
+    }
+}
+
+/// Never with an exponent, and without zeros at the end.
+impl fmt::Display for LongDouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places = BigUint::from(10u32).pow(PLACES);
+        let scaled = self.mantissa.magnitude() * &places;
+        let scaled = match self.exponent {
+            0.. => scaled << self.exponent,
+            _ => shifted_right(scaled, self.exponent.unsigned_abs()),
+        };
+        if scaled == BigUint::ZERO {
+            return f.write_str("0");
+        }
+        let (whole, fraction) = (&scaled / &places, &scaled % &places);
+        let sign = if self.mantissa.sign() == Sign::Minus { "-" } else { "" };
+        let text = format!("{sign}{whole}.{:0>width$}", fraction.to_string(), width = PLACES as usize);
+        f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
+    }
+}
+
+/// Without its last bits: to the nearest number, of two that are as near to the even one.
+fn shifted_right(number: BigUint, bits: u64) -> BigUint {
+    if bits == 0 {
+        return number;
+    }
+    let kept = &number >> bits;
+    let is_half = number.bit(bits - 1);
+    let is_more = number.trailing_zeros().is_some_and(|zeros| zeros < bits - 1);
+    let is_up = is_half && (is_more || kept.bit(0));
+    kept + u32::from(is_up)
+}
+
+/// `-12.5e3` in parts: the sign, all digits, and the power of ten that they are multiplied with.
+fn decimal(text: &[u8]) -> Option<(Sign, BigUint, i64)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (sign, text) = match text.strip_prefix('-') {
+        Some(rest) => (Sign::Minus, rest),
+        None => (Sign::Plus, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (digits, power) = match text.split_once(['e', 'E']) {
+        Some((digits, power)) => (digits, power.parse::<i64>().ok()?),
+        None => (text, 0),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let all = [whole, fraction].concat();
+    if all.is_empty() || !all.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    Some((sign, all.parse().ok()?, power.saturating_sub(fraction.len() as i64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(a: &str, b: &str) -> String {
+        let parse = |text: &str| LongDouble::parse(text.as_bytes()).unwrap_or_else(|| panic!("{text} is a number"));
+        parse(a).plus(parse(b)).map_or("infinite".to_owned(), |sum| sum.to_string())
+    }
+
+    /// As redis-server 7.0 answers on x86.
+    #[test]
+    fn sums_are_those_of_redis() {
+        let sums = [
+            ("10.5", "0.1", "10.6"),
+            ("0.1", "0.2", "0.3"),
+            ("5.0e3", "200", "5200"),
+            ("3", "-3", "0"),
+            ("-0", "0", "0"),
+            ("1e10", "0.1", "10000000000.09999999962747097"),
+            ("1e20", "1", "100000000000000000000"),
+            ("18446744073709551615", "1", "18446744073709551616"),
+            ("36893488147419103233", "0", "36893488147419103232"),
+            ("0.000003814697265625", "0", "0.00000381469726562"),
+            ("1e-30", "0", "0"),
+            ("-1.5", "0.25", "-1.25"),
+            ("0x1p3", "1", "9"),
+            ("5.", "+.5", "5.5"),
+            ("inf", "1", "infinite"),
+            ("-infinity", "inf", "infinite"),
+            ("1.1e4932", "1.1e4932", "infinite"),
+        ];
+        for (a, b, expected) in sums {
+            assert_eq!(sum(a, b), expected, "{a} + {b}");
+        }
+        assert_eq!(sum("1e4900", "0").len(), 4901);
+    }
+
+    #[test]
+    fn what_is_no_number_or_too_large_is_none() {
+        for text in ["", "-", ".", "e5", "1e", "1x", " 1", "1 ", "nan", "1e5000", "1e-5000", "1e99999999999"] {
+            assert_eq!(LongDouble::parse(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(LongDouble::parse(&[b'1'; TEXT_BYTES_MAX]), None);
+    }
+}
