@@ -51,6 +51,8 @@ pub(crate) trait OnAck: Send + Sync {
 
 pub(crate) struct Link {
     outbox: Arc<Outbox>,
+    /// Each write is a call to the system: requests that are on the way side by side go out together.
+    is_socket: bool,
     correlation: AtomicU32,
     state: Mutex<State>,
 }
@@ -89,7 +91,7 @@ impl Inbox {
 impl Link {
     pub(crate) fn over_socket(socket: TcpStream) -> Arc<Self> {
         let (input, output) = socket.into_split();
-        Self::over(input, Socket::Tcp(output))
+        Self::over(input, Socket::Tcp(output), true)
     }
 
     pub(crate) fn over_stream(
@@ -97,7 +99,7 @@ impl Link {
         output: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Arc<Self> {
         let outbox = Arc::new(Outbox::to_writer(OUTBOX_BYTES_MAX));
-        let (link, writer) = (Self::new(outbox.clone()), outbox);
+        let (link, writer) = (Self::new(outbox.clone(), false), outbox);
         let reader = link.clone();
         tokio::spawn(async move {
             let mut output = net::outbox::StreamWriter(output);
@@ -107,12 +109,12 @@ impl Link {
     }
 
     pub(crate) fn over_quic(send: quinn::SendStream, receive: quinn::RecvStream) -> Arc<Self> {
-        Self::over(receive, Socket::Quic(send))
+        Self::over(receive, Socket::Quic(send), false)
     }
 
-    fn over(mut input: impl AsyncRead + Send + Unpin + 'static, output: Socket) -> Arc<Self> {
+    fn over(mut input: impl AsyncRead + Send + Unpin + 'static, output: Socket, is_socket: bool) -> Arc<Self> {
         let outbox = Arc::new(Outbox::to_socket(output, OUTBOX_BYTES_MAX));
-        let (link, writer) = (Self::new(outbox.clone()), outbox);
+        let (link, writer) = (Self::new(outbox.clone(), is_socket), outbox);
         let reader = link.clone();
         tokio::spawn(async move {
             reader.run(&mut input, writer.run_socket()).await;
@@ -120,8 +122,8 @@ impl Link {
         link
     }
 
-    fn new(outbox: Arc<Outbox>) -> Arc<Self> {
-        Arc::new(Self { outbox, correlation: AtomicU32::new(1), state: Mutex::default() })
+    fn new(outbox: Arc<Outbox>, is_socket: bool) -> Arc<Self> {
+        Arc::new(Self { outbox, is_socket, correlation: AtomicU32::new(1), state: Mutex::default() })
     }
 
     pub(crate) async fn hello(&self, name: &str, timeout: Duration) -> Result<HelloOk> {
@@ -178,14 +180,17 @@ impl Link {
         chunks: impl IntoIterator<Item = Bytes>,
         waiter: Waiter,
     ) -> Result<()> {
-        {
+        let is_beside_others = {
             let mut state = self.state.lock();
             if let Some(error) = &state.closed {
                 return Err(error.clone());
             }
+            // A publisher's batch is a lot already.
+            let is_small = matches!(waiter, Waiter::One(_));
             state.waiting.insert(correlation, waiter);
-        }
-        let told = self.tell(chunks);
+            is_small && self.is_socket && state.waiting.len() > 1
+        };
+        let told = if is_beside_others { self.tell_together(chunks) } else { self.tell(chunks) };
         if told.is_err() && self.state.lock().waiting.remove(&correlation).is_none() {
             // The link closed just now and answered all that waited.
             return Ok(());
@@ -199,6 +204,15 @@ impl Link {
             return Err(self.closed_error());
         }
         self.outbox.flush();
+        Ok(())
+    }
+
+    /// The same, with what others send at the same time.
+    fn tell_together(&self, chunks: impl IntoIterator<Item = Bytes>) -> Result<()> {
+        if !self.outbox.push(chunks) {
+            return Err(self.closed_error());
+        }
+        self.outbox.flush_together();
         Ok(())
     }
 

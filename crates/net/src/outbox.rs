@@ -193,6 +193,11 @@ impl Outbox {
         }
     }
 
+    /// Has the connection's task write what waits: what others push until its turn goes out with it.
+    pub fn flush_together(&self) {
+        self.work.wake();
+    }
+
     /// Writes `out` behind everything else, to a plain socket at once, and keeps what it does not take.
     pub(crate) fn write(&self, out: &Out) -> io::Result<()> {
         let mut state = self.state.lock();
