@@ -217,6 +217,7 @@ static REDIS: System = System {
         driven("redis", "jedis", Kind::Java("Client", &JEDIS_JARS)),
         client("redis", "differential", Kind::Script).quick(),
         client("redis", "linearizability", Kind::Go),
+        client("redis", "pressure", Kind::Script).quick(),
     ],
     start: broker::redis,
     peers: &[Peer {
@@ -239,7 +240,7 @@ static REDIS: System = System {
 Clients as their registries have them, unchanged, against a broker of this tree with a data directory. All go through
 the same scenarios, which look at contents and at the texts of errors; redis-server itself proves them. `differential`
 asks a broker of its own and a redis-server the same random things, `linearizability` looks for an order of what
-several clients did at once. How to run them and what they do: [compat/redis](../../compat/redis/README.md).
+several clients did at once, and `pressure` has ten thousand wait and a million keys expire together. How to run them and what they do: [compat/redis](../../compat/redis/README.md).
 ",
 };
 
