@@ -85,7 +85,15 @@ impl Cache {
         Locked::new(self, numbers.map(|number| (number, self.shards[number].0.lock())).collect())
     }
 
-    /// Has entries go, where they may, so that there is room for so many bytes more.
+    /// Has entries go, where they may, unless there is room for so many bytes more: before a step that is not tried again.
+    pub fn make_room(&self, bytes: u64) {
+        let missing = bytes.saturating_sub(self.budget.free());
+        if missing > 0 {
+            self.shed(missing);
+        }
+    }
+
+    /// Has entries of so many bytes go, where they may.
     pub fn shed(&self, bytes: u64) {
         let mut missing = bytes;
         for shard in &self.shards {

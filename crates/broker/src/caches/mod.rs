@@ -188,10 +188,11 @@ impl Broker {
         }
         drop(by_name);
         self.caches().by_id.write().remove(&cache.id);
-        // Whoever still has it finds it empty, and a watcher that it ended.
+        // Whoever still has it finds it empty, and who watches it or waits for a key that it ended.
         cache.is_deleted.store(true, Ordering::Relaxed);
         cache.flush();
         cache.changes.end();
+        cache.waiters.end();
         Ok(cache.settled())
     }
 
@@ -527,20 +528,22 @@ impl Cache {
         }
     }
 
-    /// Removes entries whose time has come.
-    fn expire(&self, now_ms: u64) {
+    /// Removes entries whose time has come. Others of this thread have their turns in between.
+    async fn expire(&self, now_ms: u64) {
         for shard in &self.shards {
-            loop {
-                let mut shard = shard.0.lock();
-                let is_more = shard.expire(now_ms, EXPIRE_MAX);
-                self.follow(&mut shard);
-                if !is_more {
-                    break;
-                }
-                MutexGuard::unlock_fair(shard);
+            while self.expire_some(&shard.0, now_ms) {
+                tokio::task::yield_now().await;
             }
         }
         self.forget_unwatched();
+    }
+
+    /// Whether there may be more.
+    fn expire_some(&self, shard: &Mutex<Kept>, now_ms: u64) -> bool {
+        let mut shard = shard.lock();
+        let is_more = shard.expire(now_ms, EXPIRE_MAX);
+        self.follow(&mut shard);
+        is_more
     }
 
     fn expires(&self, ttl: Ttl) -> Result<Expires> {
@@ -583,7 +586,7 @@ pub(crate) async fn keep_time(broker: Weak<Broker>) {
             return;
         };
         for cache in broker.caches().all() {
-            cache.expire(now_ms());
+            cache.expire(now_ms()).await;
             tokio::task::yield_now().await;
         }
         broker.dump_if_long();

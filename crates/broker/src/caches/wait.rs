@@ -65,6 +65,14 @@ impl Waiters {
         }
     }
 
+    /// Nothing comes to any key any more.
+    pub(super) fn end(&self) {
+        let all: Vec<Arc<Waiting>> = self.by_key.lock().values().flatten().cloned().collect();
+        for waiting in all {
+            waiting.give_up();
+        }
+    }
+
     fn remove(&self, waiting: &Arc<Waiting>) {
         let mut by_key = self.by_key.lock();
         let mut was_there = false;
@@ -94,6 +102,9 @@ impl Locked<'_> {
         let state = Mutex::new(State::Waiting(attempt));
         let waiting = Arc::new(Waiting { keys, state, is_answered: Notify::new() });
         self.cache().waiters.add(&waiting);
+        if self.cache().is_deleted() {
+            waiting.give_up();
+        }
         waiting
     }
 }

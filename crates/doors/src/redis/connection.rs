@@ -30,8 +30,8 @@ pub(super) const DATABASES: usize = 16;
 const WAITED_KEYS_MAX: usize = 1024;
 /// Where a peer without an address is: on this machine.
 const LOCALHOST: &str = "127.0.0.1:0";
-/// What a command that found no room is given beside its own bytes when it is tried again.
-const SPARE_BYTES: u64 = 4096;
+/// What a command that found no room is given beside its own bytes.
+pub(super) const SPARE_BYTES: usize = 4096;
 
 /// Hands requests to the broker.
 #[derive(Clone)]
@@ -259,7 +259,7 @@ impl Door {
                 // What goes by itself makes room, in all shards.
                 Err(fail) if fail.is_full && !is_tried && !locked.is_changed() => {
                     drop((locked, other));
-                    cache.shed(commands::bytes_in(args) as u64 + SPARE_BYTES);
+                    cache.shed((commands::bytes_in(args) + SPARE_BYTES) as u64);
                     is_tried = true;
                     continue;
                 }

@@ -24,6 +24,12 @@ impl Budget {
         self.taken.load(Ordering::Relaxed)
     }
 
+    /// What may still be taken.
+    pub fn free(&self) -> u64 {
+        let free = self.max.saturating_sub(self.taken());
+        self.within.as_ref().map_or(free, |within| within.free().min(free))
+    }
+
     fn take(&self, bytes: u64) -> bool {
         let enough = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.max);
         if self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_err() {

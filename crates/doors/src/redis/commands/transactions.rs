@@ -9,7 +9,7 @@ use net::service::Reply;
 use super::args::parse_usize;
 use super::{Command, Does, Named, Step, bytes_in, own};
 use crate::redis::codec::Answer;
-use crate::redis::connection::{DATABASES, Door, Later, Session, lock};
+use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session, lock};
 use crate::redis::errors::{Done, Fail};
 use crate::redis::writer::Writer;
 
@@ -196,6 +196,8 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     for number in named.keys() {
         caches.insert(*number, session.database_of(&door.broker, *number)?);
     }
+    let bytes: usize = borrowed.iter().map(|args| super::bytes_in(args) + SPARE_BYTES).sum();
+    caches.values().for_each(|cache| cache.make_room(bytes as u64));
     let mut held: Held<'_> = named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect();
     let mut writer = session.writer();
     let is_unchanged = watched.keys.iter().all(|((database, key), before)| {
