@@ -85,7 +85,8 @@ impl Cache {
         Locked::new(self, numbers.map(|number| (number, self.shards[number].0.lock())).collect())
     }
 
-    /// Has entries go, where they may, unless there is room for so many bytes more: before a step that is not tried again.
+    /// Has entries go, where they may, unless there is room for so many bytes more: before a step that is not tried
+    /// again.
     pub fn make_room(&self, bytes: u64) {
         let missing = bytes.saturating_sub(self.budget.free());
         if missing > 0 {
@@ -182,6 +183,12 @@ impl<'c> Locked<'c> {
         self.note_read(key);
         let (shard, key, now_ms) = self.shard(key);
         shard.peek(key, || now_of(now_ms))
+    }
+
+    /// A number that is another one once the key has had something that went.
+    pub fn gone(&mut self, key: &[u8]) -> u32 {
+        let (shard, key, _) = self.shard(key);
+        shard.gone(key)
     }
 
     pub fn put(&mut self, key: &[u8], value: &[u8], expires: Expires, condition: Condition) -> Result<Stored> {

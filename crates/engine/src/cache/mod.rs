@@ -8,6 +8,7 @@ mod budget;
 pub mod effects;
 mod evict;
 mod expiry;
+mod gone;
 pub mod operations;
 pub mod record;
 mod shard;

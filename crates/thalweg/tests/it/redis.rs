@@ -238,6 +238,11 @@ fn transactions_are_one_step_or_none() {
         (one.call("SET n 9"), one.call("EXEC"), one.call("GET n")),
         ("+QUEUED".into(), "nil".into(), "2".into())
     );
+    // A key that is not there must not have been there meanwhile either.
+    assert_eq!((one.call("WATCH absent"), other.call("SET absent 1"), other.call("DEL absent")).2, ":1");
+    assert_eq!((one.call("MULTI"), one.call("SET absent 2"), one.call("EXEC")).2, "nil");
+    assert_eq!((one.call("WATCH absent"), one.call("MULTI"), one.call("SET absent 2")).2, "+QUEUED");
+    assert_eq!((one.call("EXEC"), one.call("DEL absent")), ("(+OK)".into(), ":1".into()));
     assert_eq!((one.call("MULTI"), one.call("NOSUCH x")).0, "+OK");
     assert_eq!(one.call("EXEC"), "-EXECABORT Transaction discarded because of previous errors.");
     assert_eq!(one.call("MULTI"), "+OK");

@@ -51,12 +51,22 @@ struct Queued {
 /// Keys that must not have changed, each of a database, and what was seen of them.
 #[derive(Default)]
 pub(in crate::redis) struct Watched {
-    keys: BTreeMap<(usize, Box<[u8]>), Option<Seen>>,
+    keys: BTreeMap<(usize, Box<[u8]>), Seen>,
     bytes: usize,
 }
 
-/// Of a value that is there: its version, and when it goes.
-type Seen = (u64, Option<u64>);
+/// It differs once the key was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    There {
+        version: u64,
+        expires_ms: Option<u64>,
+    },
+    /// There may have been something meanwhile.
+    Nothing {
+        gone: u32,
+    },
+}
 
 impl Command {
     /// Those that are done at once in the middle of a transaction.
@@ -161,8 +171,11 @@ fn watch(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
     }
 }
 
-fn seen(locked: &mut LockedCache<'_>, key: &[u8]) -> Option<Seen> {
-    locked.peek(key).map(|found| (found.version, found.expires_ms))
+fn seen(locked: &mut LockedCache<'_>, key: &[u8]) -> Seen {
+    match locked.peek(key) {
+        Some(found) => Seen::There { version: found.version, expires_ms: found.expires_ms },
+        None => Seen::Nothing { gone: locked.gone(key) },
+    }
 }
 
 fn unwatch(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {

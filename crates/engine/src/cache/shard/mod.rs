@@ -1,5 +1,6 @@
 //! A part of a cache: a table of entries, and every change of one of them.
 
+mod checks;
 mod number;
 mod replay;
 
@@ -7,14 +8,17 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
+use super::Eviction;
 use super::budget::{Budget, Share};
 use super::effects::{Effect, Effects};
 use super::evict::{Order, Queue};
 use super::expiry::Expiry;
+use super::gone::Gone;
 use super::slab::{NONE, Slab};
 use super::structures::{Edit, Kind, Part, Structure};
-use super::{Eviction, KEY_BYTES_MAX, STRUCTURE_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
+
+use checks::{check_size, check_structure, full, wrong_kind};
 
 pub use number::{parse_number, write_number};
 
@@ -221,6 +225,7 @@ pub struct Shard {
     eviction: Eviction,
     /// The last change.
     version: u64,
+    gone: Gone,
     stats: ShardStats,
     /// What went by itself, while somebody wants to know.
     removed: Option<Vec<Removed>>,
@@ -241,6 +246,7 @@ impl Shard {
             share: Share::new(settings.budget, settings.block),
             eviction: settings.eviction,
             version: settings.version,
+            gone: Gone::default(),
             stats: ShardStats::default(),
             removed: None,
             effects: None,
@@ -427,6 +433,11 @@ impl Shard {
         Some(self.slots[at].bytes())
     }
 
+    /// A number that is another one once the key has had something that went.
+    pub fn gone(&mut self, key: Key<'_>) -> u32 {
+        self.gone.count(key.mark())
+    }
+
     /// The last change.
     pub fn version(&self) -> u64 {
         self.version
@@ -520,6 +531,7 @@ impl Shard {
 
     /// Removes everything.
     pub fn flush(&mut self) {
+        self.gone.note_all();
         self.table = HashTable::new();
         self.slots.clear();
         self.structures.clear();
@@ -696,6 +708,7 @@ impl Shard {
     fn remove(&mut self, at: u32) {
         self.order.remove(&mut self.slots, at);
         let slot = self.slots.remove(at);
+        self.gone.note(slot.hash);
         self.share.use_less(slot.bytes());
         if let Some((number, _)) = slot.structure() {
             self.structures.remove(number);
@@ -764,33 +777,4 @@ fn block(key: Key<'_>, value: &[u8]) -> Box<[u8]> {
 /// The table wants its upper bits as mixed as its lower ones.
 fn table_hash(mark: u32) -> u64 {
     u64::from(mark).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-fn check_size(key: Key<'_>, value_bytes: usize) -> Result<()> {
-    if key.bytes.len() > KEY_BYTES_MAX {
-        return Err(Error::too_large(format!("a key of {} bytes; at most {KEY_BYTES_MAX}", key.bytes.len())));
-    }
-    if value_bytes > VALUE_BYTES_MAX {
-        return Err(Error::too_large(format!("a value of {value_bytes} bytes; at most {VALUE_BYTES_MAX}")));
-    }
-    Ok(())
-}
-
-/// One that only loses parts may be of any size.
-fn check_structure(bytes: u64, room: u64) -> Result<()> {
-    if room > 0 && bytes + room > STRUCTURE_BYTES_MAX {
-        return Err(Error::too_large(format!(
-            "a value with parts that would take {} bytes; at most {STRUCTURE_BYTES_MAX}",
-            bytes + room
-        )));
-    }
-    Ok(())
-}
-
-fn wrong_kind(is: Kind, wanted: Kind) -> Error {
-    Error::invalid(format!("the key has a {}, not a {}", is.name(), wanted.name()))
-}
-
-fn full() -> Error {
-    Error::busy("the cache is full: let it hold more bytes, delete some, or let it evict what is used least")
 }

@@ -1,0 +1,35 @@
+//! What a shard refuses, and why.
+
+use super::Key;
+use crate::cache::structures::Kind;
+use crate::cache::{KEY_BYTES_MAX, STRUCTURE_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::error::{Error, Result};
+
+pub(super) fn check_size(key: Key<'_>, value_bytes: usize) -> Result<()> {
+    if key.bytes.len() > KEY_BYTES_MAX {
+        return Err(Error::too_large(format!("a key of {} bytes; at most {KEY_BYTES_MAX}", key.bytes.len())));
+    }
+    if value_bytes > VALUE_BYTES_MAX {
+        return Err(Error::too_large(format!("a value of {value_bytes} bytes; at most {VALUE_BYTES_MAX}")));
+    }
+    Ok(())
+}
+
+/// One that only loses parts may be of any size.
+pub(super) fn check_structure(bytes: u64, room: u64) -> Result<()> {
+    if room > 0 && bytes + room > STRUCTURE_BYTES_MAX {
+        return Err(Error::too_large(format!(
+            "a value with parts that would take {} bytes; at most {STRUCTURE_BYTES_MAX}",
+            bytes + room
+        )));
+    }
+    Ok(())
+}
+
+pub(super) fn wrong_kind(is: Kind, wanted: Kind) -> Error {
+    Error::invalid(format!("the key has a {}, not a {}", is.name(), wanted.name()))
+}
+
+pub(super) fn full() -> Error {
+    Error::busy("the cache is full: let it hold more bytes, delete some, or let it evict what is used least")
+}
