@@ -334,6 +334,12 @@ def is_certain(command):
         return lasts(args[1], 100_000) and not {"GT", "LT"} & set(options)
     if name in ("PEXPIRE", "PSETEX") and len(args) > 1:
         return lasts(args[1], 100_000_000) and not {"GT", "LT"} & set(options)
+    if name in ("HSCAN", "SSCAN", "ZSCAN"):
+        # How many parts come at once is up to the server.
+        return all(not is_int(arg) or int(arg) <= 0 or int(arg) >= 1000 for arg in after("COUNT"))
+    if name in ("SET", "GETEX") and any(is_int(arg) and 0 < int(arg) < 1_000_000_000 for arg in after("EXAT") + after("PXAT")):
+        # It is over already: whether such a key counts until somebody looks is up to the server.
+        return False
     if name in ("SET", "GETEX"):
         return all(lasts(arg, 100_000) for arg in after("EX")) and all(lasts(arg, 100_000_000) for arg in after("PX"))
     if name in ("BLPOP", "BRPOP", "BZPOPMIN", "BZPOPMAX", "BLMOVE", "BRPOPLPUSH"):

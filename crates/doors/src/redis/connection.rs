@@ -497,24 +497,19 @@ fn open_database(broker: &Arc<Broker>, number: usize, is_durable: bool) -> Done<
 }
 
 fn unknown(args: &[&[u8]]) -> Fail {
-    /// What is repeated of a command that nobody knows.
-    const SHOWN_BYTES_MAX: usize = 128;
     let refused = commands::REFUSED.iter().find(|(name, _)| args[0].eq_ignore_ascii_case(name.as_bytes()));
     if let Some((name, instead)) = refused {
         return Fail::new(format!("ERR {name}: {instead}"));
     }
-    fn shown(arg: &[u8], max: usize) -> &[u8] {
-        let text = arg.split(|byte| *byte == 0).next().unwrap_or_default();
-        &text[..text.len().min(max)]
-    }
     let mut rest = Vec::new();
     for arg in &args[1..] {
-        if rest.len() >= SHOWN_BYTES_MAX {
+        if rest.len() >= commands::SHOWN_BYTES_MAX {
             break;
         }
-        rest = [&rest, &b"'"[..], shown(arg, SHOWN_BYTES_MAX - rest.len()), b"' "].concat();
+        let arg = commands::shown(arg);
+        rest = [&rest, &b"'"[..], &arg[..arg.len().min(commands::SHOWN_BYTES_MAX - rest.len())], b"' "].concat();
     }
-    let name = shown(args[0], SHOWN_BYTES_MAX);
+    let name = commands::shown(args[0]);
     Fail::of_bytes([b"ERR unknown command '", name, b"', with args beginning with: ", &rest].concat())
 }
 

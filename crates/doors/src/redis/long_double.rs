@@ -142,7 +142,7 @@ fn decimal(text: &[u8]) -> Option<(Sign, BigUint, i64)> {
         None => (Sign::Plus, text.strip_prefix('+').unwrap_or(text)),
     };
     let (digits, power) = match text.split_once(['e', 'E']) {
-        Some((digits, power)) => (digits, power.parse::<i64>().ok()?),
+        Some((digits, power)) => (digits, parse_power(power)?),
         None => (text, 0),
     };
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -151,6 +151,14 @@ fn decimal(text: &[u8]) -> Option<(Sign, BigUint, i64)> {
         return None;
     }
     Some((sign, all.parse().ok()?, power.saturating_sub(fraction.len() as i64)))
+}
+
+/// One that is too large for any number is as good as another.
+fn parse_power(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let largest = if text.starts_with('-') { -i64::MAX } else { i64::MAX };
+    is_number.then(|| text.parse().unwrap_or(largest))
 }
 
 #[cfg(test)]
@@ -180,6 +188,7 @@ mod tests {
             ("-1.5", "0.25", "-1.25"),
             ("0x1p3", "1", "9"),
             ("5.", "+.5", "5.5"),
+            ("0e99999999999999999999", "1", "1"),
             ("inf", "1", "infinite"),
             ("-infinity", "inf", "infinite"),
             ("1.1e4932", "1.1e4932", "infinite"),
@@ -192,7 +201,21 @@ mod tests {
 
     #[test]
     fn what_is_no_number_or_too_large_is_none() {
-        for text in ["", "-", ".", "e5", "1e", "1x", " 1", "1 ", "nan", "1e5000", "1e-5000", "1e99999999999"] {
+        for text in [
+            "",
+            "-",
+            ".",
+            "e5",
+            "1e",
+            "1x",
+            " 1",
+            "1 ",
+            "nan",
+            "1e5000",
+            "1e-5000",
+            "1e99999999999",
+            "1e39223372036854775806",
+        ] {
             assert_eq!(LongDouble::parse(text.as_bytes()), None, "{text}");
         }
         assert_eq!(LongDouble::parse(&[b'1'; TEXT_BYTES_MAX]), None);

@@ -63,7 +63,15 @@ fn getbit(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 
 /// The bits from one index to another, in bytes or in bits, as places of bits.
 fn bits_between(args: &[&[u8]], length: usize, is_strict: bool) -> Done<std::ops::Range<usize>> {
-    let (start, stop) = (parse_int(args[0])?, parse_int(args[1])?);
+    let start = parse_int(args[0])?;
+    // BITCOUNT reads both before the unit, BITPOS one behind it.
+    if is_strict {
+        let stop = parse_int(args[1])?;
+        // Both from the end, and the wrong way round.
+        if start < 0 && stop < 0 && start > stop {
+            return Ok(0..0);
+        }
+    }
     let is_bits = match args.get(2) {
         None => false,
         Some(unit) if is(unit, "BYTE") => false,
@@ -71,9 +79,8 @@ fn bits_between(args: &[&[u8]], length: usize, is_strict: bool) -> Done<std::ops
         Some(_) => return Err(SYNTAX),
     };
     let unit = if is_bits { 1 } else { 8 };
-    let total = (length * 8 / unit) as i64;
-    // Both from the end, and the wrong way round.
-    if total == 0 || is_strict && start < 0 && stop < 0 && start > stop {
+    let (stop, total) = (parse_int(args[1])?, (length * 8 / unit) as i64);
+    if total == 0 {
         return Ok(0..0);
     }
     // What is before the beginning is the beginning, for the end of the range too.

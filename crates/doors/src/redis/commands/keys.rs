@@ -1,6 +1,6 @@
 //! Keys, whatever they have: whether they are there, how long they stay, and other names for them.
 
-use engine::cache::structures::Structure;
+use engine::cache::structures::{Sorted, Structure};
 use engine::cache::{Owned, Value};
 
 use super::args::{is, parse_int, parse_small};
@@ -305,11 +305,19 @@ fn encoding(value: Value<'_>) -> &'static str {
                 if set.len() <= INTS_MAX && set.iter().all(is_int) { "intset" } else { "hashtable" }
             }
             Structure::Sorted(sorted) => {
-                let is_packed = sorted.len() <= PACKED_MAX && sorted.range(0..sorted.len()).all(|(a, _)| is_short(a));
-                if is_packed { "listpack" } else { "skiplist" }
+                if is_packed(sorted) {
+                    "listpack"
+                } else {
+                    "skiplist"
+                }
             }
         },
     }
+}
+
+/// Whether Redis would keep it as a list of its members and scores.
+pub(super) fn is_packed(sorted: &Sorted) -> bool {
+    sorted.len() <= PACKED_MAX && sorted.range(0..sorted.len()).all(|(member, _)| member.len() <= PACKED_BYTES_MAX)
 }
 
 fn object(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {

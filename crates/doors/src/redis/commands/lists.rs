@@ -354,11 +354,13 @@ fn brpop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     pop_or_wait(step, args, End::Back)
 }
 
-/// The first list of some that has any items, from which end, and how many.
-fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], at: usize) -> Done<bool> {
-    let (keys, rest) = counted(args, at)?;
+/// Items of the first list of some that has any; from which end, and how many. Where there is none it waits, if it has
+/// a timeout.
+fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], timeout: Option<&[u8]>) -> Done {
+    let (keys, rest) = counted(args, if timeout.is_some() { 2 } else { 1 })?;
     let (from, options) = rest.split_first().ok_or(SYNTAX)?;
     let (from, count) = (end(from)?, count_of(options)?);
+    let timeout_ms = timeout.map(timeout_ms).transpose()?;
     for key in keys {
         if step.skips(key, Kind::List) {
             continue;
@@ -369,23 +371,20 @@ fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], at: usize) -> Done<bool> {
             step.out.bulk(key);
             step.out.array(items.len());
             items.iter().for_each(|item| step.out.bulk(item));
-            return Ok(true);
+            return Ok(());
         }
     }
-    Ok(false)
+    match timeout_ms {
+        Some(timeout_ms) => step.block = Some(Block { timeout_ms, is_null_array: true }),
+        None => step.out.null_array(),
+    }
+    Ok(())
 }
 
 fn lmpop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    if !pop_first(step, args, 1)? {
-        step.out.null_array();
-    }
-    Ok(())
+    pop_first(step, args, None)
 }
 
 fn blmpop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let timeout_ms = timeout_ms(args[1])?;
-    if !pop_first(step, args, 2)? {
-        step.block = Some(Block { timeout_ms, is_null_array: true });
-    }
-    Ok(())
+    pop_first(step, args, Some(args[1]))
 }

@@ -158,6 +158,9 @@ static BY_NAME: LazyLock<HashMap<u128, Command, foldhash::fast::FixedState>> = L
     grouped.map(numbered).collect()
 });
 
+/// What is repeated of a request that nobody knows.
+pub(super) const SHOWN_BYTES_MAX: usize = 128;
+
 /// A name in upper case, as a number. None is longer.
 fn number_of(name: &[u8]) -> Option<u128> {
     let mut upper = [0; size_of::<u128>()];
@@ -209,9 +212,8 @@ impl Command {
             Some((_, arity)) if fits(*arity, args.len()) => Ok(()),
             Some((part, _)) => Err(wrong_arity(&format!("{}|{part}", self.name))),
             None => {
-                let text =
-                    format!("ERR unknown subcommand '{}'. Try {} HELP.", String::from_utf8_lossy(word), self.name);
-                Err(Fail::new(text))
+                let help = format!("'. Try {} HELP.", self.name);
+                Err(Fail::of_bytes([b"ERR unknown subcommand '", shown(word), help.as_bytes()].concat()))
             }
         }
     }
@@ -328,6 +330,12 @@ pub(super) fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     // The standard library's hashers have keys of their own, another one each.
     RandomState::new().hash_one(0)
+}
+
+/// What an error repeats of an argument that nobody knows.
+pub(super) fn shown(arg: &[u8]) -> &[u8] {
+    let text = arg.split(|byte| *byte == 0).next().unwrap_or_default();
+    &text[..text.len().min(SHOWN_BYTES_MAX)]
 }
 
 /// What all arguments take together.

@@ -4,6 +4,7 @@ use engine::cache::ScanCursor;
 use engine::cache::structures::{Hash, Part, Set, Sorted};
 
 use super::args::{after, is, parse_int, pattern, selects};
+use super::keys::is_packed;
 use super::{Command, Keys, ONE, Step, part, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::write_double;
@@ -187,6 +188,12 @@ fn sscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
+/// Of a small set Redis tells here how it keeps a score: a whole number with all its digits.
+fn scanned(score: f64, is_packed: bool) -> String {
+    let is_whole = score.trunc() == score && score.abs() <= (i64::MAX / 2) as f64;
+    if is_packed && is_whole { format!("{score:.0}") } else { write_double(score) }
+}
+
 fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     if !check::<Sorted>(step, args)? {
         return Ok(());
@@ -194,6 +201,7 @@ fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let options = options(args, 2, false)?;
     let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
     if let Some(sorted) = part::<Sorted>(step.db, args[1])? {
+        let is_packed = is_packed(sorted);
         next = walk(
             sorted.len(),
             &options,
@@ -201,7 +209,7 @@ fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
             |place| {
                 if let Some((member, score)) = sorted.at(place) {
                     step.out.bulk(member);
-                    step.out.bulk(write_double(score.get()).as_bytes());
+                    step.out.bulk(scanned(score.get(), is_packed).as_bytes());
                     count += 2;
                 }
             },

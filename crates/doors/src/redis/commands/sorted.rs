@@ -311,8 +311,8 @@ fn bzpopmax(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     pop_or_wait(step, args, true)
 }
 
-fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], at: usize) -> Done<bool> {
-    let (keys, rest) = counted(args, at)?;
+fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], timeout: Option<&[u8]>) -> Done {
+    let (keys, rest) = counted(args, if timeout.is_some() { 2 } else { 1 })?;
     let is_max = |word: &[u8]| match word {
         word if is(word, "MIN") => Ok(false),
         word if is(word, "MAX") => Ok(true),
@@ -320,6 +320,7 @@ fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], at: usize) -> Done<bool> {
     };
     let (from, options) = rest.split_first().ok_or(SYNTAX)?;
     let (is_max, count) = (is_max(from)?, count_of(options)?);
+    let timeout_ms = timeout.map(timeout_ms).transpose()?;
     for key in keys {
         if step.skips(key, Kind::Sorted) {
             continue;
@@ -334,25 +335,22 @@ fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], at: usize) -> Done<bool> {
                 step.out.bulk(member);
                 step.out.double(score.get());
             }
-            return Ok(true);
+            return Ok(());
         }
     }
-    Ok(false)
+    match timeout_ms {
+        Some(timeout_ms) => step.block = Some(Block { timeout_ms, is_null_array: true }),
+        None => step.out.null_array(),
+    }
+    Ok(())
 }
 
 fn zmpop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    if !pop_first(step, args, 1)? {
-        step.out.null_array();
-    }
-    Ok(())
+    pop_first(step, args, None)
 }
 
 fn bzmpop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let timeout_ms = timeout_ms(args[1])?;
-    if !pop_first(step, args, 2)? {
-        step.block = Some(Block { timeout_ms, is_null_array: true });
-    }
-    Ok(())
+    pop_first(step, args, Some(args[1]))
 }
 
 fn zrandmember(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
