@@ -240,7 +240,8 @@ static REDIS: System = System {
 Clients as their registries have them, unchanged, against a broker of this tree with a data directory. All go through
 the same scenarios, which look at contents and at the texts of errors; redis-server itself proves them. `differential`
 asks a broker of its own and a redis-server the same random things, `linearizability` looks for an order of what
-several clients did at once, and `pressure` has ten thousand wait and a million keys expire together. How to run them and what they do: [compat/redis](../../compat/redis/README.md).
+several clients did at once, and `pressure` has ten thousand wait and a million keys expire together.
+How to run them and what they do: [compat/redis](../../compat/redis/README.md).
 ",
 };
 
