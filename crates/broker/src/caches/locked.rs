@@ -2,11 +2,14 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use engine::cache::effects::Effect;
 use engine::cache::operations::{OperationAnswer, OperationId};
 use engine::cache::structures::{Edit, Kind, Part};
-use engine::cache::{Added, Condition, Cursor, Expires, Found, Key, Owned, ScanCursor, Shard, Stored, Value};
+use engine::cache::{
+    Added, Condition, Cursor, Expires, Found, Key, Owned, ScanCursor, Shard, Stored, Value, check_size,
+};
 use engine::{Error, ErrorKind, Offset, Result};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
@@ -15,6 +18,8 @@ use super::log::Kept;
 use super::{Cache, CacheCommit, Durable, SCAN_PLACES};
 use crate::timers::now_ms;
 
+/// What may be given up of a cache for one step, at the most: the share of it.
+const ROOM_PART: u64 = 8;
 /// What an entry takes beside its key and value, at the most.
 const KEY_ROOM_BYTES: u64 = 128;
 
@@ -86,9 +91,9 @@ impl Cache {
     }
 
     /// Has entries go, where they may, unless there is room for so many bytes more: before a step that is not tried
-    /// again.
+    /// again. Never a large part of them.
     pub fn make_room(&self, bytes: u64) {
-        let missing = bytes.saturating_sub(self.budget.free());
+        let missing = bytes.min(self.budget.max() / ROOM_PART).saturating_sub(self.budget.free());
         if missing > 0 {
             self.shed(missing);
         }
@@ -97,7 +102,9 @@ impl Cache {
     /// Has entries of so many bytes go, where they may.
     pub fn shed(&self, bytes: u64) {
         let mut missing = bytes;
-        for shard in &self.shards {
+        // Each time from another shard on.
+        let (before, from) = self.shards.split_at(self.shed_from.fetch_add(1, Ordering::Relaxed) % self.shards.len());
+        for shard in from.iter().chain(before) {
             let mut shard = shard.0.lock();
             missing = missing.saturating_sub(shard.shed(missing));
             self.follow(&mut shard);
@@ -327,20 +334,28 @@ impl<'c> Locked<'c> {
 
     /// Sees to it that a key may grow by so much: what is begun after it does not stop halfway.
     pub fn reserve(&mut self, key: &[u8], bytes: u64) -> Result<()> {
+        let (shard, place, now_ms) = self.shard(key);
+        shard.check_growth(place, bytes, || now_of(now_ms))?;
+        self.reserve_beside(key, bytes)
+    }
+
+    /// Sees to it that several keys may have values of so many bytes, all of them or none.
+    pub fn reserve_all<'k>(&mut self, keys: impl IntoIterator<Item = (&'k [u8], usize)>) -> Result<()> {
+        let mut by_shard: BTreeMap<usize, (&[u8], u64)> = BTreeMap::new();
+        for (key, value_bytes) in keys {
+            check_size(key, value_bytes)?;
+            let shard = self.cache.shard_of(self.cache.key(key));
+            by_shard.entry(shard).or_insert((key, 0)).1 += (key.len() + value_bytes) as u64 + KEY_ROOM_BYTES;
+        }
+        by_shard.into_values().try_for_each(|(key, bytes)| self.reserve_beside(key, bytes))
+    }
+
+    /// Room in the shard of a key.
+    fn reserve_beside(&mut self, key: &[u8], bytes: u64) -> Result<()> {
         let (shard, ..) = self.shard(key);
         let reserved = shard.reserve(bytes);
         self.cache.changes.follow(self.shard(key).0);
         self.named(reserved)
-    }
-
-    /// The same for several keys that grow together.
-    pub fn reserve_all<'k>(&mut self, keys: impl IntoIterator<Item = (&'k [u8], u64)>) -> Result<()> {
-        let mut by_shard: BTreeMap<usize, (&[u8], u64)> = BTreeMap::new();
-        for (key, bytes) in keys {
-            let shard = self.cache.shard_of(self.cache.key(key));
-            by_shard.entry(shard).or_insert((key, 0)).1 += bytes + KEY_ROOM_BYTES;
-        }
-        by_shard.into_values().try_for_each(|(key, bytes)| self.reserve(key, bytes))
     }
 
     /// Entries from a place on; where to go on, until all were seen. All shards are locked.

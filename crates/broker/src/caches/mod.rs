@@ -85,6 +85,8 @@ pub struct Cache {
     changes: Changes,
     waiters: Waiters,
     is_deleted: AtomicBool,
+    /// Where the next look for what may go begins.
+    shed_from: AtomicUsize,
     durable: Option<Durable>,
     /// Taken after the locks of shards.
     operations: Mutex<Operations>,
@@ -329,6 +331,7 @@ impl Cache {
             changes: Changes::new(id, caches.watched_bytes.clone()),
             waiters: Waiters::default(),
             is_deleted: AtomicBool::new(false),
+            shed_from: AtomicUsize::new(0),
             budget,
             durable,
             operations: Mutex::default(),

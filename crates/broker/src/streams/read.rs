@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use engine::producers::AbortedIndex;
 use engine::streams::{Entry, EntryId, Extent, Index, Mark};
-use engine::{Error, ErrorKind, Offset, RecordBatch, RecordView, Records, Result};
+use engine::{Error, ErrorKind, Offset, RecordBatch, RecordView, Records, Result, Storage};
 
 use super::LockedStream;
 
@@ -94,6 +94,10 @@ impl LockedStream {
     /// Of entries before the start nothing has to be known any more, also after a restart.
     fn forget_deleted(&mut self, start: Offset) {
         let forgotten = self.state.split_deleted(self.stream.topic.id, start);
+        // A start in SQLite lasts at a time of its own: deleted entries before it would be there after a crash.
+        if self.stream.topic.settings.storage == Storage::Sqlite {
+            return;
+        }
         // Where there is no room for it now, it is forgotten after the next restart.
         if let Err(error) = self.append(forgotten) {
             tracing::debug!(topic = %self.stream.topic.name, %error, "deleted entries are not forgotten yet");

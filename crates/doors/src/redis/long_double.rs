@@ -15,7 +15,7 @@ const PLACES: u32 = 17;
 /// A text that is longer is no number.
 const TEXT_BYTES_MAX: usize = 5 << 10;
 /// A power of ten beyond this is none of a number with so many digits.
-const POWER_MAX: i64 = 5000 + TEXT_BYTES_MAX as i64;
+const POWER_MAX: u64 = 5000 + TEXT_BYTES_MAX as u64;
 
 /// A mantissa of at most 64 bits, times a power of two; infinite where that is too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl LongDouble {
         if digits == BigUint::ZERO {
             return Some(Self::zero());
         }
-        if power.abs() > POWER_MAX {
+        if power.unsigned_abs() > POWER_MAX {
             return None;
         }
         let ten = BigUint::from(10u32).pow(power.unsigned_abs() as u32);
@@ -215,6 +215,8 @@ mod tests {
             "1e-5000",
             "1e99999999999",
             "1e39223372036854775806",
+            "1.5e-99999999999999999999",
+            "1e-9223372036854775808",
         ] {
             assert_eq!(LongDouble::parse(text.as_bytes()), None, "{text}");
         }

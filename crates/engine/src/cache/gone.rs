@@ -19,13 +19,6 @@ impl Gone {
             *count = count.wrapping_add(1);
         }
     }
-
-    /// All of them went.
-    pub(super) fn note_all(&mut self) {
-        if let Some(counts) = &mut self.0 {
-            counts.iter_mut().for_each(|count| *count = count.wrapping_add(1));
-        }
-    }
 }
 
 fn place(mark: u32) -> usize {

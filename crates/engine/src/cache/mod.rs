@@ -30,7 +30,7 @@ use crate::ids::TopicName;
 pub use budget::Budget;
 pub use shard::{
     Added, Condition, Cursor, Expires, Found, Key, Owned, Removed, Shard, ShardSettings, ShardStats, Stored, Value,
-    Why, parse_number, write_number,
+    Why, check_size, parse_number, write_number,
 };
 
 pub use values::{CacheSettings, CacheStatus, Change, ChangeKind, ScanCursor, Ttl, WatchFrom, Watched};

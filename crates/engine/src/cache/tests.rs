@@ -467,4 +467,12 @@ fn a_structure_that_would_take_too_much_does_not_grow() {
     let refused = grow(&mut shard, STRUCTURE_BYTES_MAX).expect_err("it would take more than it may");
     assert_eq!(refused.kind, ErrorKind::TooLarge);
     assert_eq!(grow(&mut shard, STRUCTURE_BYTES_MAX / 2), Ok(2));
+    // Whoever takes something from elsewhere for it asks before.
+    let asked =
+        |shard: &mut Shard, room| with(1, |key| shard.check_growth(key, room, || 0)).map_err(|error| error.kind);
+    assert_eq!(asked(&mut shard, STRUCTURE_BYTES_MAX), Err(ErrorKind::TooLarge));
+    assert_eq!(asked(&mut shard, STRUCTURE_BYTES_MAX / 2), Ok(()));
+    let long = vec![b'k'; KEY_BYTES_MAX + 1];
+    let of_long = shard.check_growth(Key { hash: 1, bytes: &long }, 1, || 0);
+    assert_eq!(of_long.map_err(|error| error.kind), Err(ErrorKind::TooLarge));
 }

@@ -243,6 +243,15 @@ fn transactions_are_one_step_or_none() {
     assert_eq!((one.call("MULTI"), one.call("SET absent 2"), one.call("EXEC")).2, "nil");
     assert_eq!((one.call("WATCH absent"), one.call("MULTI"), one.call("SET absent 2")).2, "+QUEUED");
     assert_eq!((one.call("EXEC"), one.call("DEL absent")), ("(+OK)".into(), ":1".into()));
+    // Whatever else goes meanwhile.
+    assert_eq!((one.call("WATCH absent"), other.call("FLUSHALL"), one.call("MULTI")).1, "+OK");
+    assert_eq!((one.call("SET n 2"), one.call("EXEC")), ("+QUEUED".into(), "(+OK)".into()));
+    let long = "k".repeat(70_000);
+    assert_eq!(one.call("RPUSH from item"), ":1");
+    let refused = one.call(&format!("LMOVE from {long} LEFT LEFT"));
+    assert!(refused.starts_with("-ERR") && refused.contains("at most 65535"), "{refused}");
+    assert_eq!((one.call("LRANGE from 0 -1"), one.call("DEL from")), ("(item)".into(), ":1".into()));
+    assert!(one.call(&format!("MSET a 1 {long} 2")).starts_with("-ERR") && one.call("GET a") == "nil");
     assert_eq!((one.call("MULTI"), one.call("NOSUCH x")).0, "+OK");
     assert_eq!(one.call("EXEC"), "-EXECABORT Transaction discarded because of previous errors.");
     assert_eq!(one.call("MULTI"), "+OK");

@@ -5,7 +5,7 @@ use engine::cache::{Condition, Expires, VALUE_BYTES_MAX};
 
 use super::args::{after, is, parse_int};
 use super::keys::{Until, expires_at};
-use super::{Command, EACH, Keys, ONE, Step, TWO, bytes_in, read, string, write, wrong_arity};
+use super::{Command, EACH, Keys, ONE, Step, TWO, read, string, write, wrong_arity};
 use crate::redis::errors::{Done, Fail, NOT_FLOAT, SYNTAX, TOO_LONG, fixed};
 use crate::redis::long_double::LongDouble;
 
@@ -216,7 +216,7 @@ fn mset_all(step: &mut Step<'_, '_>, args: &[&[u8]], name: &str) -> Done {
         return Err(wrong_arity(name));
     }
     // All or nothing.
-    step.db.reserve_all(args[1..].chunks_exact(2).map(|pair| (pair[0], bytes_in(pair) as u64)))?;
+    step.db.reserve_all(args[1..].chunks_exact(2).map(|pair| (pair[0], pair[1].len())))?;
     args[1..].chunks_exact(2).try_for_each(|pair| put(step, pair[0], pair[1], Expires::Never))
 }
 

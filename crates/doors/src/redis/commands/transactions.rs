@@ -209,8 +209,11 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     for number in named.keys() {
         caches.insert(*number, session.database_of(&door.broker, *number)?);
     }
-    let bytes: usize = borrowed.iter().map(|args| super::bytes_in(args) + SPARE_BYTES).sum();
-    caches.values().for_each(|cache| cache.make_room(bytes as u64));
+    for (number, cache) in &caches {
+        let writes = queued.iter().zip(&borrowed).filter(|(it, _)| it.command.is_write && it.database == *number);
+        let bytes: usize = writes.map(|(_, args)| super::bytes_in(args) + SPARE_BYTES).sum();
+        cache.make_room(bytes as u64);
+    }
     let mut held: Held<'_> = named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect();
     let mut writer = session.writer();
     let is_unchanged = watched.keys.iter().all(|((database, key), before)| {

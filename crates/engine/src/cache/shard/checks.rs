@@ -1,13 +1,13 @@
 //! What a shard refuses, and why.
 
-use super::Key;
 use crate::cache::structures::Kind;
 use crate::cache::{KEY_BYTES_MAX, STRUCTURE_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 
-pub(super) fn check_size(key: Key<'_>, value_bytes: usize) -> Result<()> {
-    if key.bytes.len() > KEY_BYTES_MAX {
-        return Err(Error::too_large(format!("a key of {} bytes; at most {KEY_BYTES_MAX}", key.bytes.len())));
+/// Refuses what is no key, and no value.
+pub fn check_size(key: &[u8], value_bytes: usize) -> Result<()> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::too_large(format!("a key of {} bytes; at most {KEY_BYTES_MAX}", key.len())));
     }
     if value_bytes > VALUE_BYTES_MAX {
         return Err(Error::too_large(format!("a value of {value_bytes} bytes; at most {VALUE_BYTES_MAX}")));

@@ -18,8 +18,9 @@ use super::slab::{NONE, Slab};
 use super::structures::{Edit, Kind, Part, Structure};
 use crate::error::{Error, Result};
 
-use checks::{check_size, check_structure, full, wrong_kind};
+use checks::{check_structure, full, wrong_kind};
 
+pub use checks::check_size;
 pub use number::{parse_number, write_number};
 
 /// What an entry takes beside its key and value: its slot, its place in the table (which is half full at the least),
@@ -279,7 +280,7 @@ impl Shard {
         condition: Condition,
         now_ms: impl Fn() -> u64,
     ) -> Result<Stored> {
-        check_size(key, value.len())?;
+        check_size(key.bytes, value.len())?;
         let there = self.find(key, &now_ms);
         let current = there.map(|at| self.slots[at].version);
         if !condition.holds(current) {
@@ -318,7 +319,7 @@ impl Shard {
 
     /// Adds to a number that is written in decimal digits; what is not there is 0.
     pub fn add(&mut self, key: Key<'_>, delta: i64, now_ms: impl Fn() -> u64) -> Result<Added> {
-        check_size(key, 0)?;
+        check_size(key.bytes, 0)?;
         let there = self.find(key, &now_ms);
         let before = match there {
             Some(at) => parse_number(self.found(at).value.bytes()?)
@@ -346,7 +347,7 @@ impl Shard {
         now_ms: impl Fn() -> u64,
         change: impl FnOnce(&mut Edit<'_, T>) -> (bool, R),
     ) -> Result<R> {
-        check_size(key, 0)?;
+        check_size(key.bytes, 0)?;
         let there = self.find(key, &now_ms);
         let mut edits = self.effects.is_some().then(Vec::new);
         let kind = there.map_or(T::KIND, |at| self.slots[at].kind);
@@ -403,7 +404,7 @@ impl Shard {
             }
             Owned::Structure(structure) => structure,
         };
-        check_size(key, 0)?;
+        check_size(key.bytes, 0)?;
         check_structure(0, structure.bytes())?;
         if self.eviction == Eviction::None && !self.has_room(structure.bytes() + key.bytes.len() as u64) {
             return Err(full());
@@ -420,6 +421,13 @@ impl Shard {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a key whose value may not grow by so much, whatever room there is.
+    pub fn check_growth(&mut self, key: Key<'_>, bytes: u64, now_ms: impl FnOnce() -> u64) -> Result<()> {
+        check_size(key.bytes, 0)?;
+        let structure = self.find(key, now_ms).and_then(|at| self.slots[at].structure());
+        check_structure(structure.map_or(0, |(_, bytes)| bytes), bytes)
     }
 
     /// Sees to it that there is room for so many bytes more, by others that go where they may.
@@ -531,7 +539,9 @@ impl Shard {
 
     /// Removes everything.
     pub fn flush(&mut self) {
-        self.gone.note_all();
+        for at in &self.table {
+            self.gone.note(self.slots[*at].hash);
+        }
         self.table = HashTable::new();
         self.slots.clear();
         self.structures.clear();
