@@ -17,6 +17,8 @@ CALL = ["redis-cli", "-h", HOST, "-p", PORT, "--no-raw"]
 ITEM = re.compile(r" *(\d+)([)~#]) ")
 NUMBER = re.compile(r"\((?:integer|double)\) (.*)")
 WORDS = {"(nil)": None, "(true)": True, "(false)": False, "(empty array)": [], "(empty set)": [], "(empty hash)": {}}
+# What it says behind an answer that took half a second or more.
+TOOK = re.compile(r"\(\d+\.\d\ds\)")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|.)")
 ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "a": "\a", "b": "\b"}
@@ -110,7 +112,8 @@ class Cli:
         self.write([*commands, ["ECHO", mark]])
         lines = []
         while (line := self.line()) != f'"{mark}"':
-            lines.append(line)
+            if not TOOK.fullmatch(line):
+                lines.append(line)
         answers = Answers(lines)
         found = []
         while answers.at < len(lines):
