@@ -259,6 +259,8 @@ impl DurableLog for SqlitePartition {
             (state.start, state.committed)
         };
         let found = self.shared.readers.first_at(self.id, start, end, timestamp_ms)?;
+        // Of a topic that was deleted meanwhile what is not found says nothing.
+        self.check(&self.state.lock())?;
         Ok(found.map_or(end, |found| found.max(start)))
     }
 
