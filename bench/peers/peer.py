@@ -34,6 +34,18 @@ def free_ports(count):
         return [one.getsockname()[1] for one in sockets]
 
 
+def await_answer(server, port, asked, answer, seconds):
+    """Until a server on this machine answers so; whether it does within this time."""
+    end = time.monotonic() + seconds
+    while server.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as one:
+            one.sendall(asked)
+            if one.recv(len(answer)) == answer:
+                return True
+        time.sleep(LOOK_SECONDS)
+    return False
+
+
 def end_with_parent():
     """To be called once: SIGTERM then runs what `finally` and `atexit` hold."""
     for ending in (signal.SIGTERM, signal.SIGHUP):

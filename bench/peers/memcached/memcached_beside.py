@@ -16,7 +16,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
@@ -50,15 +49,8 @@ def running(threads, core=None):
     call = [*pinned, "memcached", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-m", str(MEMORY_MB), "-t", str(threads)]
     server = subprocess.Popen([*call, "-u", "nobody"])
     try:
-        end = time.monotonic() + START_SECONDS
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as one:
-                one.sendall(b"version\r\n")
-                if one.recv(8) == b"VERSION ":
-                    break
-            if server.poll() is not None or time.monotonic() > end:
-                peer.fail("memcached did not start")
-            time.sleep(0.02)
+        if not peer.await_answer(server, port, b"version\r\n", b"VERSION ", START_SECONDS):
+            peer.fail("memcached did not start")
         yield port, server.pid
     finally:
         server.terminate()

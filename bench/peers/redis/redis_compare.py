@@ -13,7 +13,6 @@ import io
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -88,15 +87,8 @@ def running(options, system, setting):
         call = [*pinned, *SYSTEMS[system](options, port, folder, setting)]
         server = subprocess.Popen(call, cwd=folder, stdout=subprocess.DEVNULL)
         try:
-            end = time.monotonic() + START_SECONDS
-            while True:
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as one:
-                    one.sendall(b"PING\r\n")
-                    if one.recv(7) == b"+PONG\r\n":
-                        break
-                if server.poll() is not None or time.monotonic() > end:
-                    peer.fail(f"{system} did not start: {' '.join(call)}")
-                time.sleep(0.02)
+            if not peer.await_answer(server, port, b"PING\r\n", b"+PONG\r\n", START_SECONDS):
+                peer.fail(f"{system} did not start: {' '.join(call)}")
             yield port, server.pid
         finally:
             server.terminate()
