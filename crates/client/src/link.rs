@@ -96,13 +96,12 @@ impl Link {
 
     pub(crate) fn over_stream(
         mut input: impl AsyncRead + Send + Unpin + 'static,
-        output: impl AsyncWrite + Send + Unpin + 'static,
+        mut output: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Arc<Self> {
         let outbox = Arc::new(Outbox::to_writer(OUTBOX_BYTES_MAX));
         let (link, writer) = (Self::new(outbox.clone(), false), outbox);
         let reader = link.clone();
         tokio::spawn(async move {
-            let mut output = net::outbox::StreamWriter(output);
             reader.run(&mut input, writer.run_writer(&mut output)).await;
         });
         link

@@ -300,8 +300,9 @@ impl Outbox {
         .await
     }
 
-    /// The connection's part everywhere else: writes what is pushed, in order, until the outbox is closed.
-    pub async fn run_writer(&self, writer: &mut impl ChunkWriter) -> io::Result<()> {
+    /// The connection's part everywhere else, as for TLS or a pipe in memory: writes what is pushed, in order, until
+    /// the outbox is closed.
+    pub async fn run_writer(&self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         let mut turn = Vec::new();
         loop {
             let bytes = poll_fn(|cx| {
@@ -315,8 +316,10 @@ impl Outbox {
             if bytes == 0 {
                 return Ok(());
             }
-            writer.write_chunks(&mut turn).await?;
-            turn.clear();
+            for chunk in turn.drain(..) {
+                writer.write_all(&chunk).await?;
+            }
+            writer.flush().await?;
             self.turn_written(bytes);
         }
     }
@@ -392,28 +395,5 @@ impl Outbox {
 
     fn add_written(&self, bytes: usize) {
         self.written.store(self.written() + bytes as u64, Ordering::Relaxed);
-    }
-}
-
-/// Something that writes chunks in order without copying more than it must.
-pub trait ChunkWriter {
-    fn write_chunks(&mut self, chunks: &mut [Bytes]) -> impl Future<Output = io::Result<()>> + Send;
-}
-
-impl ChunkWriter for quinn::SendStream {
-    async fn write_chunks(&mut self, chunks: &mut [Bytes]) -> io::Result<()> {
-        Ok(self.write_all_chunks(chunks).await?)
-    }
-}
-
-/// Any other byte stream: TLS, a pipe in memory.
-pub struct StreamWriter<W>(pub W);
-
-impl<W: AsyncWrite + Unpin + Send> ChunkWriter for StreamWriter<W> {
-    async fn write_chunks(&mut self, chunks: &mut [Bytes]) -> io::Result<()> {
-        for chunk in chunks {
-            self.0.write_all(chunk).await?;
-        }
-        self.0.flush().await
     }
 }
