@@ -17,8 +17,14 @@ const PAGES: [Page; 3] = [
         head: "# Configuration keys
 
 Every key with its default in the profile `balanced`, as `thalweg config show --help-keys` prints
-them. What is in force on your machine, and where each value comes from: `thalweg config show`. Topics and
-queues that are to be there from the start stand [behind the keys](../guides/queues.md#queues-from-the-start).
+them. `thalweg config show` prints the active values on your machine and where each comes from; its output is a file
+that `--config` reads. Topics and queues that exist from the start are [defined after the
+keys](../guides/queues.md#queues-from-the-start).
+
+A time is a number of the unit that its key ends with, or a text with a unit: `500ms`, `90s`, `5m`, `2h`,
+`7d`. A size is a number of bytes, or a text with a unit: `64KiB`, `16MiB`, `1GiB`. An address is `host:port`,
+a port of this machine alone (`7500` is `127.0.0.1:7500`), or `off`. The same holds for variables
+(`THALWEG_RETENTION_MS=1h`) and flags (`--set retention_ms=1h`).
 ",
         body: config,
     },
@@ -107,7 +113,7 @@ fn compare(file: &Path, page: &str) -> Outcome {
 }
 
 fn config(program: &Program) -> Outcome<String> {
-    Ok(format!("```text\n{}\n```\n", program.output(&["config", "show", "--help-keys"])?))
+    Ok(format!("```toml\n{}\n```\n", program.output(&["config", "show", "--help-keys"])?))
 }
 
 fn command_line(program: &Program) -> Outcome<String> {

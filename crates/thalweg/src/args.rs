@@ -394,8 +394,10 @@ pub struct GroupReset {
 
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Print every key with its value and where that comes from
+    /// Print the configuration as a file that --config can read, with the origin of each value
     Show {
+        /// Only these keys
+        keys: Vec<String>,
         /// With what each key is for
         #[arg(long)]
         help_keys: bool,

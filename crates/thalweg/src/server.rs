@@ -97,16 +97,11 @@ impl Server {
     /// Starts everything. Returns once every door accepts.
     pub async fn start(config: &Config) -> io::Result<Self> {
         let settings = config.server();
-        let native = config.address("native").map_err(io::Error::other)?;
-        let http = config.address("http").map_err(io::Error::other)?;
-        let kafka = config.address("kafka").map_err(io::Error::other)?;
-        let pubsub = config.address("pubsub").map_err(io::Error::other)?;
-        let redis = config.address("redis").map_err(io::Error::other)?;
-        let sqs = config.address("sqs").map_err(io::Error::other)?;
+        let doors = config.doors().map_err(io::Error::other)?;
         // The first key of a process takes tens of milliseconds, as opening a directory does: both at once.
         let tls = tokio::task::spawn_blocking({
-            let (settings, doors) = (settings.clone(), [native, http, kafka, pubsub, redis, sqs]);
-            move || tls(&settings, doors.into_iter().flatten())
+            let settings = settings.clone();
+            move || tls(&settings, doors.into_iter().map(|(_, address)| address))
         });
         let shards = Arc::new(Shards::start(settings.shards)?);
         let broker = start_broker(config, &shards)?;
@@ -133,26 +128,32 @@ impl Server {
             let otlp = OtlpSettings::parse(endpoint, every)?;
             tokio::spawn(otlp::run(otlp, server.broker.clone(), server.drain()));
         }
-        if let Some(address) = native {
-            server.open_native(address, &settings).map_err(|e| at("native", address, &e))?;
-        }
-        if let Some(address) = http {
-            server.open_http(address, &settings).await.map_err(|e| at("http", address, &e))?;
-        }
-        if let Some(address) = kafka {
-            server.open_kafka(address, &settings).map_err(|e| at("kafka", address, &e))?;
-        }
-        if let Some(address) = pubsub {
-            server.open_pubsub(address, &settings).await.map_err(|e| at("pubsub", address, &e))?;
-        }
-        if let Some(address) = redis {
-            server.open_redis(address, &settings).map_err(|e| at("redis", address, &e))?;
-        }
-        if let Some(address) = sqs {
-            let auth = config.sqs_auth().map_err(io::Error::other)?;
-            server.open_sqs(address, auth, &settings).await.map_err(|e| at("sqs", address, &e))?;
-        }
+        server.open_doors(config, &settings).await?;
         Ok(server)
+    }
+
+    /// Opens every door that is not off. One error names all the doors whose ports are in use.
+    async fn open_doors(&mut self, config: &Config, settings: &ServerSettings) -> io::Result<()> {
+        let mut taken = Vec::new();
+        for (door, address) in config.doors().map_err(io::Error::other)? {
+            let opened = match door {
+                "native" => self.open_native(address, settings),
+                "http" => self.open_http(address, settings).await,
+                "kafka" => self.open_kafka(address, settings),
+                "pubsub" => self.open_pubsub(address, settings).await,
+                "redis" => self.open_redis(address, settings),
+                "sqs" => {
+                    let auth = config.sqs_auth().map_err(io::Error::other)?;
+                    self.open_sqs(address, auth, settings).await
+                }
+                _ => unreachable!("invariant: {door} is one of DOORS"),
+            };
+            match opened {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken.push((door, address)),
+                opened => opened.map_err(|e| at(door, address, &e))?,
+            }
+        }
+        if taken.is_empty() { Ok(()) } else { Err(in_use(&taken)) }
     }
 
     fn open_native(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
@@ -432,13 +433,23 @@ fn tls(settings: &ServerSettings, addresses: impl Iterator<Item = SocketAddr>) -
 
 fn at(door: &str, address: SocketAddr, error: &io::Error) -> io::Error {
     let hint = match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!("; something listens there already: stop it, or choose with --{door} (port 0 takes a free one)")
-        }
-        io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege".to_owned(),
-        _ => String::new(),
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
+        _ => "",
     };
     io::Error::new(error.kind(), format!("cannot open the {door} door at {address}: {error}{hint}"))
+}
+
+/// Says which ports are in use, and how to move or turn off the door of each.
+fn in_use(taken: &[(&str, SocketAddr)]) -> io::Error {
+    let row = |(door, address): &(&str, SocketAddr)| {
+        format!("\n  {door:<7} {address:<21} move it with --{door} PORT, turn it off with --{door} off")
+    };
+    let rows: String = taken.iter().map(row).collect();
+    let ports = if taken.len() == 1 { "a port is" } else { "ports are" };
+    io::Error::new(
+        io::ErrorKind::AddrInUse,
+        format!("{ports} in use by another program (port 0 takes a free one):{rows}"),
+    )
 }
 
 /// What the process uses now.

@@ -5,9 +5,8 @@ use std::str::FromStr;
 use clap::{Args, Subcommand, ValueEnum};
 use client::security::{AclFilter, Match, Mechanism, Operation, Principal, ResourceKind};
 use client::{SettingsChange, TopicSettings};
-use thalweg::config::parse_bytes;
+use thalweg::config::units::{parse_bytes, parse_duration};
 
-use crate::commands::time::parse_duration;
 use crate::output::{Failure, Result, USAGE};
 
 /// Settings that a topic gets when it is created, and that may be changed later.

@@ -2,7 +2,7 @@
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
-use thalweg::config::parse_bytes;
+use thalweg::config::units::parse_bytes;
 
 use super::queue::millis;
 

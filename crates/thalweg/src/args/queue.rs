@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
-use thalweg::config::parse_bytes;
-
-use crate::commands::time::parse_duration;
+use thalweg::config::units::{parse_bytes, parse_duration};
 
 #[derive(Subcommand)]
 #[command(after_help = "\
@@ -289,9 +287,6 @@ fn side_by_side() -> RangedU64ValueParser<usize> {
 
 /// `500ms`, or `90s`, `5m`, `2h`, `7d`.
 pub(super) fn millis(text: &str) -> Result<u64, String> {
-    let ms = match text.strip_suffix("ms") {
-        Some(ms) => ms.parse().ok(),
-        None => parse_duration(text).and_then(|time| u64::try_from(time.as_millis()).ok()),
-    };
+    let ms = parse_duration(text).and_then(|time| u64::try_from(time.as_millis()).ok());
     ms.ok_or_else(|| "write 500ms, 90s, 5m, 2h or 7d".to_owned())
 }

@@ -1,21 +1,23 @@
-//! `thalweg config`: what is in force, and why.
+//! `thalweg config`: the active values, and where each comes from.
 
 use std::io::Write;
 
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use serde_json::{Map, Value, json};
 use thalweg::config::Config;
-use thalweg::config::keys::Scope;
+use thalweg::config::keys::{Key, Scope};
+use thalweg::config::{Remark, key_name};
 
 use crate::args::ConfigCommand;
-use crate::output::Result;
+use crate::output::{Failure, Result, USAGE};
 
 pub fn run(config: &Config, command: &ConfigCommand, is_json: bool) -> Result {
-    let ConfigCommand::Show { help_keys } = command;
+    let ConfigCommand::Show { keys, help_keys } = command;
+    let names = keys.iter().map(|name| key_name(name, "config show"));
+    let names: Vec<&str> = names.collect::<std::result::Result<_, _>>().map_err(|e| Failure::new(USAGE, e.0))?;
     let mut out = std::io::stdout();
     if is_json {
-        let entries = config.entries().map(|(key, value, origin)| {
+        let is_wanted = |key: &Key| names.is_empty() || names.contains(&key.name);
+        let entries = config.entries().filter(|(key, ..)| is_wanted(key)).map(|(key, value, origin)| {
             let entry =
                 json!({ "value": value, "origin": origin.to_string(), "scope": scope(key.scope), "help": key.help });
             (key.name.to_owned(), entry)
@@ -23,17 +25,9 @@ pub fn run(config: &Config, command: &ConfigCommand, is_json: bool) -> Result {
         writeln!(out, "{}", Value::Object(entries.collect::<Map<_, _>>()))?;
         return Ok(());
     }
-    for wanted in [Scope::Broker, Scope::Client] {
-        let mut table = Table::new();
-        table.load_style(NOTHING);
-        for (key, value, origin) in config.entries().filter(|(key, ..)| key.scope == wanted) {
-            let shown = if value.is_empty() { "\"\"" } else { value };
-            let about = if *help_keys { key.help.to_owned() } else { origin.to_string() };
-            table.add_row([key.name.to_owned(), format!("= {shown}"), format!("# {about}")]);
-        }
-        writeln!(out, "[{}]\n{table}\n", scope(wanted))?;
-    }
-    Ok(())
+    let remark = if *help_keys { Remark::Help } else { Remark::Origin };
+    let text = if names.is_empty() { config.to_toml(remark) } else { config.some_to_toml(&names, remark) };
+    Ok(write!(out, "{text}")?)
 }
 
 fn scope(scope: Scope) -> &'static str {

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use client::{Client, Publisher, PublisherBuilder, Record};
 use indicatif::ProgressBar;
 use serde_json::json;
-use thalweg::config::{Config, parse_bytes};
+use thalweg::config::Config;
+use thalweg::config::units::parse_bytes;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 
 use super::connect;

@@ -1,8 +1,9 @@
 //! Times and starts as they are typed and printed.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use client::Start;
+use thalweg::config::units::parse_duration;
 
 use crate::output::{Failure, Result, USAGE};
 
@@ -28,19 +29,6 @@ pub fn parse_start(option: &str, text: &str) -> Result<Start> {
         return Ok(Start::Time(now.saturating_sub(seconds).as_millis() as i64));
     }
     parse_time(time).map(Start::Time).ok_or_else(|| wrong("no time"))
-}
-
-/// `90s`, `5m`, `2h`, `1d`.
-pub fn parse_duration(text: &str) -> Option<Duration> {
-    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let seconds: u64 = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return None,
-    };
-    Some(Duration::from_secs(number.parse::<u64>().ok()?.checked_mul(seconds)?))
 }
 
 /// `2026-11-21`, `2026-11-21T08:00:00` or the same with `Z`, into milliseconds since 1970.

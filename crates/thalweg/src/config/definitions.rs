@@ -11,6 +11,7 @@ use broker::{Broker, NewQueue, QueueStart};
 use engine::queue::{QueueName, QueueSettings};
 use engine::{TopicName, TopicSettings};
 
+use super::units::{TimeUnit, parse_bytes, parse_time};
 use super::{ConfigError, Result};
 
 /// How many of either a file may name.
@@ -21,6 +22,8 @@ const DEFINITIONS_MAX: usize = 10_000;
 pub struct Definitions {
     topics: Vec<Defined<(TopicName, TopicSettings)>>,
     queues: Vec<Defined<NewQueue>>,
+    /// The tables as they were written, with their lists.
+    tables: Vec<(&'static str, toml::Table)>,
 }
 
 /// Something, and where it is written.
@@ -33,9 +36,9 @@ struct Defined<T> {
 impl Definitions {
     /// Reads a list of the file, if it is one of definitions. Says whether it is.
     pub(super) fn read(&mut self, path: &Path, list: &str, value: &toml::Value) -> Result<bool> {
-        if !matches!(list, "topics" | "queues") {
+        let Some(list) = ["topics", "queues"].into_iter().find(|known| *known == list) else {
             return Ok(false);
-        }
+        };
         let tables = value.as_array().and_then(|entries| entries.iter().map(toml::Value::as_table).collect());
         let tables: Vec<&toml::Table> = tables
             .ok_or_else(|| ConfigError(format!("{}: {list} is a list: begin each with [[{list}]]", path.display())))?;
@@ -51,6 +54,7 @@ impl Definitions {
             if !names.insert(name) {
                 return Err(ConfigError(format!("{place}: it is written twice")));
             }
+            self.tables.push((list, table.clone()));
             match list {
                 "topics" => {
                     let what = topic(table).map_err(|why| ConfigError(format!("{place}: {why}")))?;
@@ -63,6 +67,11 @@ impl Definitions {
             }
         }
         Ok(true)
+    }
+
+    /// The definitions as a file has them.
+    pub(super) fn tables(&self) -> impl Iterator<Item = String> {
+        self.tables.iter().map(|(list, table)| format!("[[{list}]]\n{table}"))
     }
 
     /// Makes what is not there yet. Nothing is made where a topic is missing that a queue names.
@@ -136,12 +145,22 @@ fn text(value: &toml::Value) -> Option<String> {
     }
 }
 
-/// The keys of a table beside its name, as text.
+/// The keys of a table other than its name, as plain text: times in milliseconds, sizes in bytes.
 fn entries(table: &toml::Table) -> impl Iterator<Item = std::result::Result<(&str, String), String>> {
-    table.iter().filter(|(key, _)| *key != "name").map(|(key, value)| match text(value) {
-        Some(text) => Ok((key.as_str(), text)),
-        None => Err(format!("{key} is a text, a number or a bool, not {value}")),
+    table.iter().filter(|(key, _)| *key != "name").map(|(key, value)| {
+        let text = text(value).ok_or_else(|| format!("{key} is a text, a number or a bool, not {value}"))?;
+        Ok((key.as_str(), plain(key, text).map_err(|why| format!("{key}: {why}"))?))
     })
+}
+
+/// A setting's name says its unit; a text may name another: `lease_ms = "90s"`.
+fn plain(key: &str, text: String) -> std::result::Result<String, String> {
+    let has_unit = text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(|c: char| c.is_ascii_alphabetic());
+    match has_unit {
+        true if key.ends_with("_ms") => parse_time(&text, TimeUnit::Millis).map(|ms| ms.to_string()),
+        true if key.contains("bytes") => parse_bytes(&text).map(|bytes| bytes.to_string()),
+        _ => Ok(text),
+    }
 }
 
 fn name_of(table: &toml::Table) -> &str {

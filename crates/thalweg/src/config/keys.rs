@@ -3,6 +3,8 @@
 //! A key is here because two workloads want different values of it. Everything else is a constant
 //! beside the code that it concerns.
 
+use super::units::{TimeUnit, show_bytes, show_time};
+
 /// Who reads a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -25,14 +27,43 @@ pub enum Kind {
         min: u64,
         max: u64,
     },
+    /// A time, as `500ms`, `90s` or `1h`, or as a number of its unit.
+    Time {
+        unit: TimeUnit,
+        min: u64,
+        max: u64,
+    },
     Bool,
     Choice(&'static [&'static str]),
-    /// `host:port`, or `off`.
+    /// `host:port`, a port of this machine, or `off`.
     Address,
     /// Any text, also none.
     Text,
     /// The same, and what is shown is only whether there is any.
     Secret,
+}
+
+impl Kind {
+    /// Writes a checked value as people read it: sizes and times with their units.
+    pub fn show(self, value: &str) -> String {
+        match (self, value.parse()) {
+            (Self::Bytes { .. }, Ok(bytes)) => show_bytes(bytes),
+            (Self::Time { unit, .. }, Ok(time)) => show_time(time, unit),
+            _ => value.to_owned(),
+        }
+    }
+
+    /// Writes a checked value as a file has it, so that it can be read again.
+    pub fn show_toml(self, value: &str) -> String {
+        let shown = self.show(value);
+        let is_bare = matches!(self, Self::Bool) || (self.is_number() && shown.bytes().all(|b| b.is_ascii_digit()));
+        // A larger number does not fit TOML's.
+        if is_bare && shown.len() < 19 { shown } else { toml::Value::String(shown).to_string() }
+    }
+
+    fn is_number(self) -> bool {
+        matches!(self, Self::Count { .. } | Self::Bytes { .. } | Self::Time { .. })
+    }
 }
 
 pub struct Key {
@@ -76,7 +107,11 @@ const fn bytes(min: u64, max: u64) -> Kind {
     Kind::Bytes { min, max }
 }
 
-const MILLIS: Kind = count(1, 86_400_000);
+const fn millis(min: u64, max: u64) -> Kind {
+    Kind::Time { unit: TimeUnit::Millis, min, max }
+}
+
+const MILLIS: Kind = millis(1, 86_400_000);
 const WINDOW: Kind = bytes(64 << 10, 16 << 30);
 
 use Scope::{Broker, Client};
@@ -106,7 +141,7 @@ pub const KEYS: &[Key] = &[
     key("sqs_account", Broker, Kind::Text, "000000000000", "The account of SQS requests whose access key is none, 12 digits; its queues have the same names at every door"),
     key("sqs_region", Broker, Kind::Text, "us-east-1", "The region of SQS requests that name none; its queues have the same names at every door"),
     key("sqs_url", Broker, Kind::Text, "", "How the URLs of SQS queues begin, http://host:port; none is the address that the request came to"),
-    key("sqs_cooldown_s", Broker, count(0, 60), "0", "How long the name of a deleted SQS queue is taken, and a queue cannot be purged again; AWS has 60"),
+    key("sqs_cooldown_s", Broker, Kind::Time { unit: TimeUnit::Seconds, min: 0, max: 60 }, "0", "How long the name of a deleted SQS queue is taken, and a queue cannot be purged again; AWS has 60"),
     key("sqs_auth", Broker, Kind::Choice(&SQS_AUTH), "off", "Whether SQS requests have to be signed with one of sqs_credentials (AWS Signature Version 4)"),
     key("sqs_credentials", Broker, Kind::Secret, "", "Access keys of SQS clients: key:secret or key:secret:account, with commas"),
     key("connections_max", Broker, count(1, 1_000_000), "65536", "Open connections of each door"),
@@ -125,15 +160,15 @@ pub const KEYS: &[Key] = &[
     key("auto_create_topics", Broker, Kind::Bool, "true", "Create a topic when someone publishes or subscribes to it, and a cache when someone uses it"),
     key("default_partitions", Broker, count(1, 1024), "1", "Partitions of a topic that names none"),
     key("retention_bytes", Broker, bytes(0, 1 << 44), "64MiB", "Bytes that a partition in memory keeps; 0 is no limit of its own"),
-    key("retention_ms", Broker, count(0, u64::MAX), "3600000", "How long a batch stays in memory; 0 is no limit"),
+    key("retention_ms", Broker, millis(0, u64::MAX), "3600000", "How long a batch stays in memory; 0 is no limit"),
     key("data", Broker, Kind::Text, "", "The directory of topics on disk; without one all topics are in memory"),
     key("disk_retention_bytes", Broker, bytes(0, 1 << 50), "0", "Bytes that a partition on disk keeps; 0 is no limit"),
-    key("disk_retention_ms", Broker, count(0, u64::MAX), "604800000", "How long a batch stays on disk; 0 is no limit"),
+    key("disk_retention_ms", Broker, millis(0, u64::MAX), "604800000", "How long a batch stays on disk; 0 is no limit"),
     key("compaction_bytes_per_s", Broker, bytes(1 << 10, 1 << 40), "64MiB", "What compaction reads and writes in a second at most"),
-    key("tombstone_retention_ms", Broker, count(0, 1 << 50), "86400000", "How long a record without a value stays in a compacted topic at least"),
-    key("offsets_retention_ms", Broker, count(0, u64::MAX), "604800000", "How long a consumer group without members keeps its offsets; 0 is no limit"),
-    key("transactional_id_expiration_ms", Broker, count(0, u64::MAX), "604800000", "How long a transactional id is kept after its last transaction; 0 is no limit"),
-    key("group_initial_delay_ms", Broker, count(0, 300_000), "0", "How long Kafka consumers that found a group wait for more before they share out partitions; Kafka waits 3000"),
+    key("tombstone_retention_ms", Broker, millis(0, 1 << 50), "86400000", "How long a record without a value stays in a compacted topic at least"),
+    key("offsets_retention_ms", Broker, millis(0, u64::MAX), "604800000", "How long a consumer group without members keeps its offsets; 0 is no limit"),
+    key("transactional_id_expiration_ms", Broker, millis(0, u64::MAX), "604800000", "How long a transactional id is kept after its last transaction; 0 is no limit"),
+    key("group_initial_delay_ms", Broker, millis(0, 300_000), "0", "How long Kafka consumers that found a group wait for more before they share out partitions; Kafka waits 3000"),
     // Publishing.
     tuned("ack_on_commit", Broker, Kind::Bool, ["true"; 3], None, "Whether a publish that names no acks is acknowledged when it is on disk, where its topic is"),
     tuned("pub_queue_depth", Broker, count(1, 65_536), ["1024", "512", "4096"], Some(["512", "1024", "2048"]), "Publishes of a connection before the first is answered"),
@@ -143,7 +178,7 @@ pub const KEYS: &[Key] = &[
     tuned("fanout_batch_size", Broker, count(1, 65_536), ["64", "8", "256"], None, "Publishes that are handed to subscribers together"),
     tuned("event_batch_max_events", Broker, count(1, 1_048_576), ["64", "8", "256"], Some(["32", "64", "128"]), "Records in one write to a subscriber"),
     tuned("event_batch_max_bytes", Broker, bytes(1, 8 << 20), ["65536", "32768", "1048576"], None, "Bytes in one write to a subscriber; a larger batch goes alone"),
-    tuned("event_batch_max_delay_us", Broker, count(0, 10_000_000), ["250", "100", "2000"], None, "How long a lane waits for company, once batches have had company"),
+    tuned("event_batch_max_delay_us", Broker, Kind::Time { unit: TimeUnit::Micros, min: 0, max: 10_000_000 }, ["250", "100", "2000"], None, "How long a lane waits for company, once batches have had company"),
     tuned("subscriber_queue_capacity", Broker, count(1, 65_536), ["128", "64", "256"], Some(["64", "128", "256"]), "Batches that wait for one subscriber"),
     key("subscriber_queue_max_bytes", Broker, bytes(1 << 10, 1 << 34), "64MiB", "Bytes that wait for one subscriber"),
     tuned("subscriber_writer_lanes", Broker, count(1, 64), ["4", "2", "8"], Some(["2", "4", "8"]), "Tasks that write to subscribers"),

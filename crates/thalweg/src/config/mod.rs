@@ -5,6 +5,8 @@
 
 mod definitions;
 pub mod keys;
+mod show;
+pub mod units;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +25,11 @@ use storage::{CompactionSettings, StoreSettings};
 
 pub use definitions::Definitions;
 use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
+pub use show::Remark;
+use units::{parse_bytes, parse_time};
 
+/// The doors, by the keys of their addresses.
+pub const DOORS: [&str; 6] = ["native", "http", "kafka", "pubsub", "redis", "sqs"];
 /// How the name of an environment variable begins.
 const ENV_PREFIX: &str = "THALWEG_";
 /// How the names of those begin that `thalweg queue work` sets for its commands, which may call this program again.
@@ -36,6 +42,8 @@ const ENV_OTHERS: [&str; 2] = ["THALWEG_CONFIG", "THALWEG_JSON"];
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
+    /// The value is the same in all profiles.
+    Default,
     Profile(&'static str),
     Size(&'static str),
     File(PathBuf),
@@ -46,6 +54,7 @@ pub enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Default => f.write_str("default"),
             Self::Profile(name) => write!(f, "profile {name}"),
             Self::Size(name) => write!(f, "size {name}"),
             Self::File(path) => write!(f, "{}", path.display()),
@@ -125,6 +134,7 @@ impl Config {
         for key in KEYS {
             let default = match (key.sizes, size) {
                 (Some(sizes), 1..) => (sizes[size - 1], Origin::Size(SIZES[size])),
+                _ if key.profiles.iter().all(|value| *value == key.profiles[0]) => (key.profiles[0], Origin::Default),
                 _ => (key.profiles[profile], Origin::Profile(PROFILES[profile])),
             };
             let value = check(key, default.0).map_err(|e| ConfigError(format!("{}: {e}", key.name)))?;
@@ -330,16 +340,22 @@ impl Config {
         Some(self.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
-    /// The address of a door; `None` where it is off.
+    /// The address of a door; `None` if it is off.
     pub fn address(&self, name: &str) -> Result<Option<SocketAddr>> {
         let text = self.text(name);
         if text == "off" {
             return Ok(None);
         }
-        let mut found = text
-            .to_socket_addrs()
-            .map_err(|e| ConfigError(format!("{name} = {text}: {e}; write host:port, or off")))?;
+        let mut found = text.to_socket_addrs().map_err(|e| {
+            ConfigError(format!("{name} = {text}: {e}; write host:port, a port of this machine, or off"))
+        })?;
         found.next().map(Some).ok_or_else(|| ConfigError(format!("{name} = {text}: this name has no address")))
+    }
+
+    /// The doors that are not off, with their addresses.
+    pub fn doors(&self) -> Result<Vec<(&'static str, SocketAddr)>> {
+        let addresses = DOORS.into_iter().map(|door| Ok(self.address(door)?.map(|address| (door, address))));
+        addresses.filter_map(Result::transpose).collect()
     }
 
     /// How the data directory is kept.
@@ -489,6 +505,10 @@ fn read_file(path: &Path, definitions: &mut Definitions) -> Result<Vec<(&'static
                     found.push(file_entry(path, name, value, Scope::Client)?);
                 }
             }
+            ("broker", toml::Value::Table(_)) => {
+                let message = "keys of the broker are at the top of the file: take the line [broker] out";
+                return Err(ConfigError(format!("{}: {message}", path.display())));
+            }
             _ if definitions.read(path, name, value)? => {}
             _ => found.push(file_entry(path, name, value, Scope::Broker)?),
         }
@@ -554,16 +574,18 @@ fn distance(a: &str, b: &str) -> usize {
 fn check(key: &Key, value: &str) -> std::result::Result<String, String> {
     let range = |n: u64, min: u64, max: u64| -> std::result::Result<String, String> {
         if n < min || n > max {
+            let [min, max] = [min, max].map(|bound| key.kind.show(&bound.to_string()));
             return Err(format!("{value} is not within {min} to {max}"));
         }
         Ok(n.to_string())
     };
     match key.kind {
         Kind::Count { min, max } => {
-            let n = value.replace('_', "").parse().map_err(|e| format!("'{value}' is no whole number: {e}"))?;
-            range(n, min, max)
+            let n = value.replace('_', "").parse().ok();
+            range(n.ok_or_else(|| format!("'{value}' is not a whole number"))?, min, max)
         }
         Kind::Bytes { min, max } => range(parse_bytes(value)?, min, max),
+        Kind::Time { unit, min, max } => range(parse_time(value, unit)?, min, max),
         Kind::Bool => match value {
             "true" | "false" => Ok(value.to_owned()),
             _ => Err(format!("'{value}' is neither true nor false")),
@@ -572,25 +594,18 @@ fn check(key: &Key, value: &str) -> std::result::Result<String, String> {
             Some(choice) => Ok((*choice).to_owned()),
             None => Err(format!("'{value}' is none of {}", choices.join(", "))),
         },
-        Kind::Address | Kind::Text | Kind::Secret => Ok(value.to_owned()),
+        Kind::Address => Ok(address(value)),
+        Kind::Text | Kind::Secret => Ok(value.to_owned()),
     }
 }
 
-/// A number of bytes: `4096`, `64KiB`, `16 MiB`, `1GiB`, also `k`, `m` and `g` for the same.
-pub fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
-    let number: u64 =
-        text[..digits].replace('_', "").parse().map_err(|e| format!("'{text}' is no number of bytes: {e}"))?;
-    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        unit => return Err(format!("'{unit}' is none of B, KiB, MiB, GiB, TiB")),
-    };
-    number.checked_shl(shift).filter(|n| n >> shift == number).ok_or_else(|| format!("'{text}' is too many bytes"))
+/// An address as it is resolved: a port alone, `7500` or `:7500`, is one of this machine only.
+fn address(value: &str) -> String {
+    let port = value.strip_prefix(':').unwrap_or(value);
+    match port.parse::<u16>() {
+        Ok(port) => format!("127.0.0.1:{port}"),
+        Err(_) => value.to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -61,8 +61,12 @@ fn an_unknown_key_is_refused_with_the_nearest() {
 fn a_wrong_value_names_its_key_and_its_range() {
     for (file, expected) in [
         ("pub_queue_depth = 0", "1 to 65536"),
-        ("pub_queue_depth = \"many\"", "no whole number"),
-        ("memory_max = \"1 XiB\"", "none of B, KiB"),
+        ("pub_queue_depth = \"many\"", "'many' is not a whole number"),
+        ("memory_max = \"1 XiB\"", "write 4096, 64KiB, 16MiB or 1GiB"),
+        ("memory_max = 1", "1 is not within 1MiB to 16TiB"),
+        ("retention_ms = \"1y\"", "write 500ms, 90s, 5m, 2h or 7d, or a number of milliseconds"),
+        ("hello_timeout_ms = \"2d\"", "2d is not within 1ms to 1d"),
+        ("[broker]\nshards = 1", "take the line [broker] out"),
         ("ack_on_commit = \"yes\"", "neither true nor false"),
         ("subscriber_lane_shard = \"best\"", "auto, subscriber_id_hash"),
         ("native = \"nowhere\"", "host:port"),
@@ -92,12 +96,61 @@ fn http_is_reachable_from_elsewhere_with_a_certificate() {
 }
 
 #[test]
-fn bytes_have_units() {
-    for (text, expected) in [("0", 0), ("4096", 4096), ("64KiB", 65_536), ("1 GiB", 1 << 30), ("2m", 2 << 20)] {
-        assert_eq!(parse_bytes(text), Ok(expected));
+fn a_file_that_is_shown_can_be_read_and_says_the_same() {
+    let file = "retention_ms = \"90m\"\nmemory_max = 3_000_000_000\nnative = \"off\"\nkafka = \":9999\"\n\
+                event_batch_max_delay_us = \"2ms\"\nhttp_hosts = \"a,\\\"b\\\"\"\nusers = \"billing:geheim\"\n\
+                retention_bytes = 0\ndisk_retention_ms = \"18446744073709551615\"\n\
+                [client]\nca_file = \"C:\\\\ca.pem\"\n\
+                [[topics]]\nname = \"orders\"\npartitions = 4\nretention_ms = \"7d\"\n\
+                [[queues]]\nname = \"jobs\"\nlease_ms = \"90s\"";
+    let config = load(file, &[], &[]).expect("valid");
+    let shown = config.to_toml(Remark::Origin);
+    assert!(!shown.contains("geheim"), "{shown}");
+    for line in [
+        "retention_ms = \"90m\"",
+        "memory_max = 3000000000",
+        "kafka = \"127.0.0.1:9999\"",
+        "sqs_region = \"us-east-1\"",
+    ] {
+        assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line}: {shown}");
     }
-    assert!(parse_bytes("99999999999999TiB").is_err());
-    assert!(parse_bytes("-1").is_err());
+    let again = load(&shown, &[], &[]).expect("valid");
+    let values = |config: &Config| -> Vec<(&str, String)> {
+        let entries = config.entries().filter(|(key, ..)| !matches!(key.kind, Kind::Secret));
+        entries.map(|(key, value, _)| (key.name, value.to_owned())).collect()
+    };
+    assert_eq!(values(&again), values(&config));
+    let definitions = |text: &str| text.find("[[").map(|begin| text[begin..].to_owned());
+    assert!(definitions(&shown).is_some_and(|text| text.contains("name = \"jobs\"")), "{shown}");
+    assert_eq!(definitions(&again.to_toml(Remark::Origin)), definitions(&shown));
+}
+
+#[test]
+fn a_value_that_no_profile_changes_is_a_default() {
+    let config = load("", &[], &[]).expect("valid");
+    let origin = |name: &str| {
+        let (.., origin) = config.entries().find(|(key, ..)| key.name == name).expect("a key");
+        origin.to_string()
+    };
+    assert_eq!(origin("sqs_region"), "default");
+    assert_eq!(origin("fanout_batch_size"), "profile balanced");
+}
+
+#[test]
+fn a_port_alone_is_one_of_this_machine() {
+    for text in ["7501", ":7501", "127.0.0.1:7501"] {
+        let config = load("", &[], &[("http", text)]).expect("valid");
+        assert_eq!(config.address("http").expect("valid"), Some(([127, 0, 0, 1], 7501).into()), "{text}");
+    }
+}
+
+#[test]
+fn times_have_units_wherever_they_are_written() {
+    let config = load("retention_ms = 5000", &[("THALWEG_HELLO_TIMEOUT_MS", "2s")], &[("shutdown_timeout_ms", "1m")]);
+    let config = config.expect("valid");
+    assert_eq!(config.broker().topic_defaults.retention_ms, 5000);
+    assert_eq!(config.server().hello_timeout.as_millis(), 2000);
+    assert_eq!(config.server().shutdown_timeout.as_secs(), 60);
 }
 
 #[test]

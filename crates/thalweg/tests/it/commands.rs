@@ -326,6 +326,28 @@ fn a_topic_is_tried_created_described_and_grown() {
     assert_eq!(row[..4], ["5", "0", "3", "3"], "{described}");
 }
 
+/// What `config show` prints is a file that `--config` reads, in which every value is the same.
+#[test]
+fn what_config_shows_is_a_file_that_config_reads() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("thalweg.toml");
+    let shown = thalweg(["config", "show", "--set", "retention_ms=90m", "--set", "users=a:geheim"]).ok();
+    assert!(shown.lines().any(|line| line.starts_with("retention_ms = \"90m\"")), "{shown}");
+    std::fs::write(&file, &shown).expect("written");
+    let file = file.to_str().expect("a path");
+    let values = |text: &str| -> Vec<String> {
+        text.lines().filter_map(|line| Some(line.split_once('#')?.0.trim_end().to_owned())).collect()
+    };
+    let again = thalweg(["--config", file, "config", "show"]).ok();
+    let left_out = values(&shown).into_iter().filter(|line| line.is_empty()).count();
+    assert_eq!(left_out, 1, "a secret is not shown");
+    let keys: Vec<String> = values(&shown).into_iter().filter(|line| !line.is_empty()).collect();
+    assert!(keys.len() > 80, "{shown}");
+    assert!(keys.iter().all(|line| values(&again).contains(line)), "{again}");
+    assert_eq!(thalweg(["config", "show", "sqs_region"]).ok(), "sqs_region = \"us-east-1\"  # default\n");
+    assert!(thalweg(["config", "show", "sqs_regoin"]).failed(2).contains("did you mean sqs_region?"));
+}
+
 /// The configuration shows where each value comes from: flag over variable over file over profile.
 #[test]
 fn config_shows_origins() {
@@ -343,7 +365,7 @@ fn config_shows_origins() {
         ("shards", "4", "$THALWEG_SHARDS"),
         ("pub_conn_pool", "5", "thalweg.toml"),
         ("pub_queue_depth", "512", "profile latency"),
-        ("memory_max", "1073741824", "profile latency"),
+        ("memory_max", "1073741824", "default"),
     ] {
         assert_eq!((&shown[name]["value"], &shown[name]["origin"]), (&json!(value), &json!(origin)), "{name}");
     }

@@ -31,6 +31,36 @@ fn a_port_that_is_taken_is_named() {
     assert!(message.contains(&text) && message.contains("--http"), "{message}");
 }
 
+/// All ports that are taken are named in one error, each with the flags that move and turn off its door.
+#[test]
+fn all_ports_that_are_taken_are_named_together() {
+    let taken: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+    let addresses: Vec<String> =
+        taken.iter().map(|listener| listener.local_addr().expect("bound").to_string()).collect();
+    let [http, kafka, redis] = &addresses[..] else { panic!("three ports") };
+    let message = thalweg([
+        "serve",
+        "--native",
+        "127.0.0.1:0",
+        "--pubsub",
+        "off",
+        "--sqs",
+        "127.0.0.1:0",
+        "--http",
+        http,
+        "--kafka",
+        kafka,
+        "--redis",
+        redis,
+    ])
+    .failed(1);
+    for (door, address) in [("http", http), ("kafka", kafka), ("redis", redis)] {
+        let row = message.lines().find(|line| line.contains(address)).expect("a line for each");
+        assert!(row.contains(&format!("--{door} PORT")) && row.contains(&format!("--{door} off")), "{row}");
+    }
+    assert!(!message.contains("--sqs") && !message.contains("--native"), "{message}");
+}
+
 /// A wrong configuration is refused whole, with exit code 2 and what to write instead.
 #[test]
 fn a_wrong_configuration_is_refused() {

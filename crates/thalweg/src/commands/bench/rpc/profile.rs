@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use ::bench::rpc::{HEAD_BYTES, Place, ServerSettings};
 use net::ConnectionLimits;
-use thalweg::config::{nearest, parse_bytes};
+use thalweg::config::nearest;
+use thalweg::config::units::parse_bytes;
 use toml::Value;
 
 use crate::output::{Failure, Result, USAGE};

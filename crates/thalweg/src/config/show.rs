@@ -1,0 +1,62 @@
+//! The configuration as a file: what `thalweg config show` prints and `--config` reads.
+
+use std::fmt::Write;
+
+use super::keys::{Key, Kind, Scope};
+use super::{Config, Origin};
+
+/// What is written behind each value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// Where the value comes from.
+    Origin,
+    /// What the key is for.
+    Help,
+}
+
+impl Config {
+    /// Writes all keys and definitions. Secrets are left out; a comment says so.
+    pub fn to_toml(&self, remark: Remark) -> String {
+        let mut text = self.keys_to_toml(Scope::Broker, remark);
+        text.push_str("\n[client]\n");
+        text.push_str(&self.keys_to_toml(Scope::Client, remark));
+        for table in self.definitions().tables() {
+            // Writing to a text cannot fail.
+            let _ = write!(text, "\n{table}");
+        }
+        text
+    }
+
+    fn keys_to_toml(&self, scope: Scope, remark: Remark) -> String {
+        let rows: Vec<_> = self.entries().filter(|(key, ..)| key.scope == scope).collect();
+        lines(&rows, remark)
+    }
+
+    /// Writes these keys only, in the order of the table.
+    pub fn some_to_toml(&self, names: &[&str], remark: Remark) -> String {
+        let rows: Vec<_> = self.entries().filter(|(key, ..)| names.contains(&key.name)).collect();
+        lines(&rows, remark)
+    }
+}
+
+fn lines(rows: &[(&'static Key, &str, &Origin)], remark: Remark) -> String {
+    let settings = rows.iter().map(|(key, value, _)| match key.kind {
+        Kind::Secret if !value.is_empty() => format!("# {} = {value}", key.name),
+        kind => format!("{} = {}", key.name, kind.show_toml(value)),
+    });
+    let settings: Vec<String> = settings.collect();
+    // A long value does not push all remarks to the right.
+    let width = settings.iter().map(String::len).filter(|width| *width <= WIDTH_MAX).max().unwrap_or_default();
+    let mut text = String::new();
+    for (setting, (key, _, origin)) in settings.iter().zip(rows) {
+        let remark = match remark {
+            Remark::Origin => origin.to_string(),
+            Remark::Help => key.help.to_owned(),
+        };
+        let _ = writeln!(text, "{setting:width$}  # {remark}");
+    }
+    text
+}
+
+/// The widest setting that remarks are lined up behind.
+const WIDTH_MAX: usize = 48;
