@@ -65,6 +65,13 @@ impl Address {
         }
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        match self {
+            Self::Quic { port, .. } | Self::Tcp { port, .. } | Self::Tls { port, .. } => *port,
+            Self::Pipe(_) => 0,
+        }
+    }
+
     /// The first address that the name resolves to, IPv4 before IPv6.
     pub(crate) async fn resolve(&self) -> Result<SocketAddr> {
         let (host, port) = match self {

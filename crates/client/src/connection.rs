@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use engine::{Error, Result};
 use futures_util::FutureExt;
 use net::quic::{self, Windows};
+use net::tls::trust::{Fault, Refusal};
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -78,7 +79,7 @@ impl Dialer {
     /// Connects and says hello, within the connect timeout.
     pub(crate) async fn connect(&self, shape: Shape) -> Result<Connection> {
         let timeout = self.settings.connect_timeout;
-        tokio::time::timeout(timeout, self.connect_now(shape)).await.map_err(|e| {
+        tokio::time::timeout(timeout, Box::pin(self.connect_now(shape))).await.map_err(|e| {
             disconnected(&format!(
                 "no connection to {} within {} ms ({e}); is `thalweg serve` running there?",
                 self.address,
@@ -93,11 +94,11 @@ impl Dialer {
             Address::Tls { .. } => {
                 let socket = self.socket().await?;
                 let is_loopback = socket.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
-                let config = tls::client_config(self.settings.ca_file.as_deref(), is_loopback)?;
+                let (config, refusal) = tls::client_config(self.settings.ca_file.as_deref(), is_loopback)?;
                 let name = rustls::pki_types::ServerName::try_from(self.address.host().to_owned())
                     .map_err(|e| Error::invalid(format!("'{}' is no name for TLS: {e}", self.address.host())))?;
                 let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
-                let stream = stream.map_err(|e| self.unreachable(&e))?;
+                let stream = stream.map_err(|e| self.refused(&refusal).unwrap_or_else(|| self.unreachable(&e)))?;
                 let (input, output) = tokio::io::split(stream);
                 self.over(Link::over_stream(input, output)).await
             }
@@ -129,14 +130,15 @@ impl Dialer {
 
     async fn over_quic(&self, shape: Shape) -> Result<Connection> {
         let peer = self.address.resolve().await?;
-        let config = tls::client_config(self.settings.ca_file.as_deref(), peer.ip().is_loopback())?;
+        let (config, refusal) = tls::client_config(self.settings.ca_file.as_deref(), peer.ip().is_loopback())?;
         let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config)
             .map_err(|e| Error::new(engine::ErrorKind::Internal, format!("TLS is not usable for QUIC: {e}")))?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
         config.transport_config(quic::transport(self.windows(shape), peer));
         let endpoint = self.endpoint(peer)?;
         let connecting = endpoint.connect_with(config, peer, self.address.host()).map_err(|e| self.unreachable(&e))?;
-        let connection = connecting.await.map_err(|e| self.unreachable(&e))?;
+        let connection = connecting.await;
+        let connection = connection.map_err(|e| self.refused(&refusal).unwrap_or_else(|| self.unreachable(&e)))?;
         let open = || async {
             let (send, receive) = connection.open_bi().await.map_err(|e| self.unreachable(&e))?;
             Ok::<_, Error>(Link::over_quic(send, receive))
@@ -187,6 +189,23 @@ impl Dialer {
             quinn::Endpoint::new(quic::endpoint_config()?, None, socket, Arc::new(quinn::TokioRuntime))
         });
         made.map_err(|e| self.unreachable(&e))
+    }
+
+    /// The error of a broker whose certificate was refused, if that is what happened.
+    fn refused(&self, refusal: &Refusal) -> Option<Error> {
+        let fault = refusal.take()?;
+        let host = self.address.host();
+        let hint = match fault {
+            Fault::UnknownIssuer => "name it, or its issuer, with --ca-file (ca_file)",
+            Fault::OtherHost { .. } => "connect to a name that it has, or give the broker one that has this name",
+            Fault::Time(_) | Fault::Other(_) => "give the broker another one (tls_cert, tls_key)",
+        };
+        let port = self.address.port();
+        Some(disconnected(&format!(
+            "the broker at {} was not trusted: {fault}; {hint}; a broker that runs with --insecure is also reached \
+             without TLS, at tcp://{host}:{port}",
+            self.address
+        )))
     }
 
     fn unreachable(&self, error: &dyn std::error::Error) -> Error {

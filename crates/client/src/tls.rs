@@ -3,25 +3,36 @@
 use std::path::Path;
 
 use engine::{Error, ErrorKind, Result};
-use net::tls::trust::{self, Trust};
+use net::tls::trust::{self, Refusal, Roots, Trust};
 use rustls::{ClientConfig, RootCertStore};
 
-/// The TLS settings for a broker. A loopback connection never leaves the machine, and there a broker
-/// without configuration has a certificate that nobody vouches for.
-pub(crate) fn client_config(ca_file: Option<&Path>, is_loopback: bool) -> Result<ClientConfig> {
-    let trust = if ca_file.is_none() && is_loopback { Trust::Anyone } else { Trust::Roots(roots(ca_file)?) };
-    trust::client_config(trust, &[wire::negotiate::ALPN])
-        .map_err(|e| Error::new(ErrorKind::Internal, format!("TLS is not usable: {e}")))
+/// The TLS settings for a broker, and what will tell why its certificate was refused.
+///
+/// A loopback connection never leaves the machine, and there a broker without configuration has a
+/// certificate that nobody vouches for.
+pub(crate) fn client_config(ca_file: Option<&Path>, is_loopback: bool) -> Result<(ClientConfig, Refusal)> {
+    let (trust, refusal) = if ca_file.is_none() && is_loopback {
+        (Trust::Anyone, Refusal::default())
+    } else {
+        let roots = roots(ca_file)?;
+        let refusal = roots.refusal();
+        (Trust::Roots(roots), refusal)
+    };
+    let config = trust::client_config(trust, &[wire::negotiate::ALPN])
+        .map_err(|e| Error::new(ErrorKind::Internal, format!("TLS is not usable: {e}")))?;
+    Ok((config, refusal))
 }
 
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore> {
+fn roots(ca_file: Option<&Path>) -> Result<Roots> {
     if let Some(path) = ca_file {
-        return trust::roots_of(path).map_err(|e| Error::invalid(e.to_string()));
+        return Roots::of_file(path).map_err(|e| Error::invalid(e.to_string()));
     }
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if added == 0 {
-        return Err(Error::invalid("no certificate to trust was found; name one with --ca"));
+        return Err(Error::invalid(
+            "this system has no certificates to trust: name the broker's with --ca-file, or connect to tcp://",
+        ));
     }
-    Ok(roots)
+    Ok(roots.into())
 }

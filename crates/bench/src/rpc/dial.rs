@@ -148,7 +148,7 @@ async fn connect_quic(secure: &Secure, tls: Arc<ClientConfig>) -> io::Result<Qui
 fn client_config(trust: &Trust, alpn: &[&[u8]]) -> io::Result<ClientConfig> {
     let trust = match trust {
         Trust::Anyone => trust::Trust::Anyone,
-        Trust::File(path) => trust::Trust::Roots(trust::roots_of(path)?),
+        Trust::File(path) => trust::Trust::Roots(trust::Roots::of_file(path)?),
     };
     trust::client_config(trust, alpn)
 }

@@ -1,49 +1,221 @@
 //! The other side of TLS: whom a client believes.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use super::identity::{provider, read_certificates};
+use super::x509::Facts;
 
 /// Whom a client believes.
 pub enum Trust {
     /// Whoever shows a certificate: for a server on this machine, whose bytes never leave it, and for tests.
     Anyone,
     /// Whom these vouch for.
-    Roots(RootCertStore),
+    Roots(Roots),
 }
 
-/// The certificates of a PEM file, to be believed.
-pub fn roots_of(path: &Path) -> io::Result<RootCertStore> {
-    let wrap = |error: &dyn std::error::Error| io::Error::other(format!("{}: {error}", path.display()));
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrap(&error))? {
-        roots.add(certificate.map_err(|error| wrap(&error))?).map_err(|error| wrap(&error))?;
+/// Certificates that a client trusts: issuers, and servers' own.
+pub struct Roots {
+    issuers: RootCertStore,
+    /// A server that shows one of these is trusted without an issuer. `openssl req -x509` marks a server's own
+    /// certificate as one of an issuer, which the check of a chain refuses.
+    exact: Vec<CertificateDer<'static>>,
+    refusal: Refusal,
+}
+
+impl From<RootCertStore> for Roots {
+    fn from(issuers: RootCertStore) -> Self {
+        Self { issuers, exact: Vec::new(), refusal: Refusal::default() }
     }
-    if roots.is_empty() {
-        return Err(io::Error::other(format!("{}: no certificate in it", path.display())));
+}
+
+impl Roots {
+    /// The certificates of a PEM file.
+    pub fn of_file(path: &Path) -> io::Result<Self> {
+        let wrap = |error: &dyn std::error::Error| io::Error::other(format!("{}: {error}", path.display()));
+        let mut issuers = RootCertStore::empty();
+        let exact = read_certificates(path)?;
+        for certificate in &exact {
+            issuers.add(certificate.clone()).map_err(|error| wrap(&error))?;
+        }
+        Ok(Self { issuers, exact, refusal: Refusal::default() })
     }
-    Ok(roots)
+
+    /// Tells why the last server was refused, once these roots are in use.
+    pub fn refusal(&self) -> Refusal {
+        self.refusal.clone()
+    }
+}
+
+/// Why the certificate of the last server was refused. QUIC passes errors of TLS on as text only.
+#[derive(Clone, Debug, Default)]
+pub struct Refusal(Arc<Mutex<Option<Fault>>>);
+
+impl Refusal {
+    /// The fault of a certificate, if one was refused since the last call.
+    pub fn take(&self) -> Option<Fault> {
+        self.0.lock().take()
+    }
+}
+
+/// What is wrong with a server's certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nobody whom the client trusts signed it.
+    UnknownIssuer,
+    /// It is for other hosts; those that it names.
+    OtherHost { asked: String, names: Vec<String> },
+    /// It is not valid at this time, with the reason.
+    Time(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl Fault {
+    fn of(error: &rustls::Error, certificate: &CertificateDer<'_>, server: &ServerName<'_>, now: UnixTime) -> Self {
+        use rustls::CertificateError as E;
+        let rustls::Error::InvalidCertificate(error) = error else {
+            return Self::Other(error.to_string());
+        };
+        let facts = Facts::read(certificate);
+        match error {
+            E::UnknownIssuer => Self::UnknownIssuer,
+            E::NotValidForName | E::NotValidForNameContext { .. } => {
+                let names = facts.map(|facts| {
+                    let addresses = facts.addresses.iter().map(ToString::to_string);
+                    facts.hosts.iter().cloned().chain(addresses).collect()
+                });
+                Self::OtherHost { asked: server.to_str().into_owned(), names: names.unwrap_or_default() }
+            }
+            E::Expired | E::ExpiredContext { .. } | E::NotValidYet | E::NotValidYetContext { .. } => {
+                let now = UNIX_EPOCH + Duration::from_secs(now.as_secs());
+                let why = facts.and_then(|facts| facts.expect_valid(now)).err();
+                Self::Time(why.map_or_else(|| error.to_string(), |why| why.to_string()))
+            }
+            // One that is an issuer's is refused before its own issuer is looked for.
+            E::Other(_) if facts.is_ok_and(|facts| facts.is_issuer) => Self::UnknownIssuer,
+            error => Self::Other(error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownIssuer => {
+                f.write_str("the server's certificate is self-signed, or signed by an issuer that is not trusted")
+            }
+            Self::OtherHost { asked, names } if names.is_empty() => {
+                write!(
+                    f,
+                    "the server's certificate names no host, so it is not valid for {asked}: it needs a subjectAltName"
+                )
+            }
+            Self::OtherHost { asked, names } => {
+                write!(f, "the server's certificate is for {}, not for {asked}", names.join(", "))
+            }
+            Self::Time(why) | Self::Other(why) => write!(f, "the server's certificate cannot be used: {why}"),
+        }
+    }
 }
 
 /// The TLS settings of a client.
 pub fn client_config(trust: Trust, alpn: &[&[u8]]) -> io::Result<ClientConfig> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = provider();
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?;
+        .map_err(io::Error::other)?
+        .dangerous();
     let builder = match trust {
-        Trust::Anyone => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider))),
-        Trust::Roots(roots) => builder.with_root_certificates(roots),
+        Trust::Anyone => builder.with_custom_certificate_verifier(Arc::new(Anyone(provider))),
+        Trust::Roots(Roots { issuers, exact, refusal }) => {
+            let chains = WebPkiServerVerifier::builder_with_provider(issuers.into(), provider).build();
+            let chains = chains.map_err(io::Error::other)?;
+            builder.with_custom_certificate_verifier(Arc::new(Trusted { chains, exact, refusal }))
+        }
     };
     let mut config = builder.with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     Ok(config)
+}
+
+/// Believes certificates that are in a list, and those of servers for which an issuer vouches.
+#[derive(Debug)]
+struct Trusted {
+    chains: Arc<WebPkiServerVerifier>,
+    exact: Vec<CertificateDer<'static>>,
+    refusal: Refusal,
+}
+
+impl Trusted {
+    /// A certificate of the list needs no issuer; its name and its dates are checked as of any other.
+    fn check_exact(
+        certificate: &CertificateDer<'_>,
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let encoding = rustls::Error::from(rustls::CertificateError::BadEncoding);
+        let Ok(facts) = Facts::read(certificate) else {
+            return Err(encoding);
+        };
+        if let Err(error) = facts.expect_valid(UNIX_EPOCH + Duration::from_secs(now.as_secs())) {
+            tracing::debug!(%error, "a certificate that is trusted, but not at this time");
+            return Err(rustls::CertificateError::Expired.into());
+        }
+        verify_server_name(&ParsedCertificate::try_from(certificate)?, name)
+    }
+}
+
+impl ServerCertVerifier for Trusted {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let checked = match self.exact.iter().any(|trusted| trusted == end_entity) {
+            true => Self::check_exact(end_entity, server_name, now).map(|()| ServerCertVerified::assertion()),
+            false => self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
+        };
+        checked.inspect_err(|error| {
+            *self.refusal.0.lock() = Some(Fault::of(error, end_entity, server_name, now));
+        })
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
 }
 
 /// Believes any certificate, but not a signature that is not of its key.

@@ -1,6 +1,7 @@
 //! What is read from a certificate: the names that it carries and when it is valid.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use x509_parser::certificate::X509Certificate;
@@ -12,6 +13,10 @@ use x509_parser::prelude::FromDer;
 pub(super) struct Facts {
     /// For which hosts it is, in lower case; one may begin with `*.`.
     pub hosts: Vec<String>,
+    /// For which addresses it is.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it says that it is an issuer's.
+    pub is_issuer: bool,
     /// Whose it is: its hosts, URIs and e-mail addresses or, where it has none of them, its common name.
     pub names: Vec<String>,
     /// Seconds since 1970, both inclusive.
@@ -23,12 +28,14 @@ impl Facts {
     pub fn read(der: &[u8]) -> io::Result<Self> {
         let (_, certificate) = X509Certificate::from_der(der).map_err(io::Error::other)?;
         let mut hosts = Vec::new();
+        let mut addresses = Vec::new();
         let mut names = Vec::new();
         if let Some(extension) = certificate.subject_alternative_name().map_err(io::Error::other)? {
             for name in &extension.value.general_names {
                 match name {
                     GeneralName::DNSName(host) => hosts.push(host.to_ascii_lowercase()),
                     GeneralName::URI(name) | GeneralName::RFC822Name(name) => names.push((*name).to_owned()),
+                    GeneralName::IPAddress(address) => addresses.extend(ip_address(address)),
                     _ => {}
                 }
             }
@@ -39,8 +46,11 @@ impl Facts {
             names.extend(common.map(str::to_owned));
         }
         let validity = certificate.validity();
+        let constraints = certificate.basic_constraints().map_err(io::Error::other)?;
         Ok(Self {
             hosts,
+            addresses,
+            is_issuer: constraints.is_some_and(|constraints| constraints.value.ca),
             names,
             not_before: validity.not_before.timestamp(),
             not_after: validity.not_after.timestamp(),
@@ -69,6 +79,12 @@ impl Facts {
         }
         Ok(())
     }
+}
+
+/// Four bytes, or sixteen.
+fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 #[cfg(test)]

@@ -36,6 +36,18 @@ impl Identity {
         std::fs::write(self.file("cert.pem"), made.cert.pem()).expect("written");
     }
 
+    /// The same by `openssl req -x509`, with further arguments.
+    fn openssl(&self, arguments: &[&str]) {
+        let made = std::process::Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "365", "-subj", "/CN=thalweg"])
+            .args(["-keyout", &self.file("key.pem").display().to_string()])
+            .args(["-out", &self.file("cert.pem").display().to_string()])
+            .args(arguments)
+            .output()
+            .expect("openssl runs");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -175,4 +187,54 @@ async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), host: &str) -> 
     let mut answer = String::new();
     within("an answer", stream.read_to_string(&mut answer)).await.expect("text");
     answer
+}
+
+/// A certificate as the guide has it made: by `openssl req -x509`, which marks it as an issuer's.
+#[tokio::test]
+async fn a_certificate_of_openssl_works_as_the_guide_says() {
+    let identity = Identity { folder: tempfile::tempdir().expect("a temporary folder") };
+    identity.openssl(&["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]);
+    let server = identity.serve();
+    for scheme in ["tls", "quic"] {
+        let client = connect(&server.url(scheme), identity.trusted()).await;
+        within("publish", client.publish("t", Record::new("x"))).await.expect("published");
+    }
+    let stranger = Identity::of("127.0.0.1");
+    let other = stranger.file("cert.pem").display().to_string();
+    let own = identity.file("cert.pem").display().to_string();
+    for (scheme, ca, told) in [
+        (
+            "quic",
+            &other,
+            "self-signed, or signed by an issuer that is not trusted; name it, or its issuer, with --ca-file",
+        ),
+        ("tls", &other, "reached without TLS, at tcp://127.0.0.1:"),
+    ] {
+        let failed = thalweg(["--server", &server.url(scheme), "--ca-file", ca, "topic", "list"]).failed(3);
+        assert!(failed.contains(told) && !failed.contains("thalweg serve"), "{failed}");
+    }
+    let port = server.url("tls").rsplit(':').next().map(str::to_owned).expect("a port");
+    assert!(
+        thalweg(["--server", &format!("tls://localhost:{port}"), "--ca-file", &own, "topic", "list"])
+            .ok()
+            .contains('t')
+    );
+}
+
+/// What is wrong with a certificate is said, with the names that it has.
+#[tokio::test]
+async fn a_certificate_that_names_no_host_or_another_says_so() {
+    let identity = Identity { folder: tempfile::tempdir().expect("a temporary folder") };
+    for (names, told) in [
+        (&[][..], "names no host, so it is not valid for 127.0.0.1: it needs a subjectAltName"),
+        (&["-addext", "subjectAltName=DNS:a.example,IP:10.0.0.1"], "is for a.example, 10.0.0.1, not for 127.0.0.1"),
+    ] {
+        identity.openssl(names);
+        let server = identity.serve();
+        let ca = identity.file("cert.pem").display().to_string();
+        for scheme in ["tls", "quic"] {
+            let failed = thalweg(["--server", &server.url(scheme), "--ca-file", &ca, "topic", "list"]).failed(3);
+            assert!(failed.contains(told), "{failed}");
+        }
+    }
 }
