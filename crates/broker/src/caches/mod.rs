@@ -55,6 +55,10 @@ const SCAN_PLACES: u32 = 1024;
 /// What a shard takes of the budget at once, at most.
 const BLOCK_BYTES_MAX: u64 = 64 << 10;
 const BLOCK_BYTES_MIN: u64 = 256;
+/// 2020-01-01 in milliseconds since 1970, the time of version 0.
+const VERSION_EPOCH_MS: u64 = 1_577_836_800_000;
+/// Versions of a millisecond: more than one shard makes changes in it, so that the clock stays ahead.
+const VERSIONS_PER_MS: u64 = 1 << 13;
 
 pub struct Caches {
     by_name: RwLock<HashMap<CacheName, Arc<Cache>>>,
@@ -126,24 +130,32 @@ impl Caches {
     }
 
     /// Where a new cache begins to count its changes: none of the same name has come so far, also before a restart.
-    /// Nobody makes a million changes in one shard within one ms.
     fn next_origin(&self) -> u64 {
         let mut origin = self.origin.lock();
-        *origin = (now_ms() << 20).max(*origin + (1 << 20));
+        *origin = origin_at(now_ms()).max(*origin + VERSIONS_PER_MS);
         *origin
     }
 
     /// The same, beyond a number that was given already.
     fn origin_after(&self, given: u64) -> u64 {
+        self.note_given(given);
+        self.next_origin()
+    }
+
+    fn note_given(&self, given: u64) {
         let mut origin = self.origin.lock();
         *origin = given.max(*origin);
-        drop(origin);
-        self.next_origin()
     }
 
     fn all(&self) -> Vec<Arc<Cache>> {
         self.by_name.read().values().cloned().collect()
     }
+}
+
+/// The first version that is given at this time. Versions stay below 2^53 until 2054, so that programs whose numbers
+/// are doubles (JavaScript, jq) read them exactly.
+fn origin_at(now_ms: u64) -> u64 {
+    now_ms.saturating_sub(VERSION_EPOCH_MS) * VERSIONS_PER_MS
 }
 
 impl Broker {
@@ -182,12 +194,20 @@ impl Broker {
         Ok(cache)
     }
 
+    /// The cache of a name, if it exists.
+    pub fn find_cache(&self, name: &str) -> Result<Arc<Cache>> {
+        self.caches().by_name.read().get(name).cloned().ok_or_else(|| no_such_cache(name))
+    }
+
     pub fn delete_cache(&self, name: &str) -> Result<CacheCommit> {
         let mut by_name = self.caches().by_name.write();
         let cache = by_name.remove(name).ok_or_else(|| no_such_cache(name))?;
         if let Some(Durable { log, number }) = &cache.durable {
             log.append_cache(*number, None);
         }
+        // One that is created again under this name counts on.
+        let newest = cache.shards.iter().map(|shard| shard.0.lock().version()).max();
+        self.caches().note_given(newest.unwrap_or_default());
         drop(by_name);
         self.caches().by_id.write().remove(&cache.id);
         // Whoever still has it finds it empty, and who watches it or waits for a key that it ended.

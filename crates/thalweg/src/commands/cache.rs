@@ -52,7 +52,8 @@ async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
         }
         Cache::Incr { cache, key, by, ttl } => {
             let added = client.cache(&cache).add(key.clone(), by, ttl.map_or(Ttl::Default, Ttl::For)).await?;
-            let told = json!({ "key": key, "value": added.value, "version": added.version });
+            // A text, as every value: a number of 64 bits would be rounded by programs whose numbers are doubles.
+            let told = json!({ "key": key, "value": added.value.to_string(), "version": added.version });
             tell(out, is_json, &told, &added.value.to_string())
         }
         Cache::Touch { cache, key, ttl } => {

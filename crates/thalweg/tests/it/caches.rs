@@ -42,6 +42,7 @@ async fn values_are_put_got_changed_on_condition_counted_and_deleted() {
         let first = cache.put("key", "one").await.expect("put");
         let found = cache.get("key").await.expect("answered").expect("there");
         assert_eq!((&found.value[..], found.version, found.expires_ms), (&b"one"[..], first, None));
+        assert!(first < 1 << 53, "a double holds it");
         let taken = cache.put_with("key", "two", Ttl::Default, Condition::IfAbsent).await.expect("answered");
         assert_eq!(taken, Stored::Unmet { current: Some(first) });
         let stored = cache.put_with("key", vec![0, 0xff], Ttl::For(60_000), Condition::IfVersion(first)).await;
