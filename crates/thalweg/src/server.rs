@@ -47,6 +47,8 @@ pub struct ServerSettings {
     pub http_body_bytes_max: usize,
     /// Hosts that HTTP answers for; empty: any.
     pub http_hosts: Vec<String>,
+    /// Origins whose pages may use HTTP, beside its own.
+    pub http_cors_origins: Vec<String>,
     pub http_trusted_proxies: Vec<IpNetwork>,
     pub http_access_log: bool,
     /// The certificate's file and its key's.
@@ -77,7 +79,23 @@ pub struct SqsSettings {
     pub cooldown: Duration,
 }
 
-/// A running server.
+/// A running server, with all its doors, inside the program that started it.
+///
+/// Tests start one on free ports and point the clients of their program at it:
+///
+/// ```no_run
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use thalweg::Server;
+/// use thalweg::config::Config;
+///
+/// let server = Server::start(&Config::builder().free_ports().build()?).await?;
+/// let kafka = server.kafka.expect("the door is open");
+/// println!("bootstrap.servers={kafka}");
+/// server.shut_down().await;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Server {
     pub broker: Arc<Broker>,
     /// Bound addresses, where the door is open.
@@ -205,6 +223,7 @@ impl Server {
             allow_plain: settings.allow_plain,
             tls: Some(self.tls.clone()),
             hosts: settings.http_hosts.clone(),
+            cors_origins: settings.http_cors_origins.clone(),
             trusted_proxies: settings.http_trusted_proxies.clone(),
             access_log: settings.http_access_log,
         };

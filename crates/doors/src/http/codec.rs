@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use axum::extract::{FromRequestParts, Path};
+use axum::extract::{FromRequestParts, Path, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
@@ -198,7 +198,8 @@ async fn read_frames(mut body: Body, limits: &BodyLimits) -> Result<WholeBody> {
 }
 
 fn body_too_large(limits: &BodyLimits) -> Failure {
-    Error::too_large(format!("a body has at most {} bytes", limits.bytes_max)).into()
+    let message = format!("a body has at most {} bytes (key http_body_max_bytes)", limits.bytes_max);
+    Error::too_large(message).into()
 }
 
 /// How the bytes of a record stand in JSON: its key, its value and the values of its headers.
@@ -302,6 +303,11 @@ pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> 
     let key = key.map(|key| Bytes::copy_from_slice(key.as_bytes()));
     let record = |value: Bytes| Record { key: key.clone(), value: Some(value), ..Record::default() };
     let records: Vec<Record> = match kind {
+        BodyKind::Value if body.is_empty() => {
+            let message = "the body is empty, and it is the record: send some bytes (curl -d 'text' or --data-binary \
+                           @file); for a record with an empty value send JSON: {\"records\":[{\"value\":\"\"}]}";
+            return Err(Error::invalid(message).into());
+        }
         BodyKind::Value => vec![record(body.clone())],
         BodyKind::Lines => {
             check_lines(body, key.as_ref().map_or(0, Bytes::len))?;
@@ -311,7 +317,7 @@ pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> 
             if key.is_some() {
                 return Err(Error::invalid("key: with application/json the keys stand in the records").into());
             }
-            let RecordsIn { records } = parse_json(body)?;
+            let RecordsIn { records } = parse_json(body).map_err(|failure| records_expected(body, failure))?;
             let numbered = records.into_iter().enumerate().map(|(i, record)| {
                 record.decode().map_err(|error| Error { message: format!("record {i}: {}", error.message), ..error })
             });
@@ -324,8 +330,43 @@ pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> 
     Ok(records)
 }
 
+/// A body that is JSON, but no list of records, is most likely meant as one record.
+fn records_expected(body: &Bytes, failure: Failure) -> Failure {
+    match serde_json::from_slice::<serde_json::Value>(body) {
+        Ok(value) if value.get("records").is_none() => {
+            let message = "application/json is {\"records\":[{\"key\":..,\"value\":\"..\"}]}, and this body has no \
+                           records; to publish the body itself as one record, send it with another content type (curl \
+                           -H 'content-type: text/plain'), or one record a line as application/x-ndjson";
+            Error::malformed(message).into()
+        }
+        _ => failure,
+    }
+}
+
 pub(super) fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| Error::malformed(format!("the JSON: {error}")).into())
+}
+
+/// The JSON in the body of a request.
+pub(super) async fn whole_json<T: for<'de> Deserialize<'de>>(bodies: &BodyLimits, request: Request) -> Result<T> {
+    let (head, body) = request.into_parts();
+    let body = read_body(body, bodies).await?;
+    expect_json(&head.headers)?;
+    parse_json(&body.bytes)
+}
+
+/// The JSON in the body of a request, if it has a body.
+pub(super) async fn optional_json<T: for<'de> Deserialize<'de>>(
+    bodies: &BodyLimits,
+    request: Request,
+) -> Result<Option<T>> {
+    let (head, body) = request.into_parts();
+    let body = read_body(body, bodies).await?;
+    if body.bytes.is_empty() {
+        return Ok(None);
+    }
+    expect_json(&head.headers)?;
+    parse_json(&body.bytes).map(Some)
 }
 
 /// A text frame of a WebSocket's client.

@@ -1,7 +1,10 @@
 //! The HTTP door: REST, server-sent events and WebSockets, and what operation asks for.
 
+mod caches;
 mod codec;
+mod cors;
 mod errors;
+mod groups;
 mod map;
 mod queues;
 mod stream;
@@ -14,10 +17,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
-use axum::http::header::{HOST, ORIGIN};
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use broker::Broker;
@@ -62,6 +64,8 @@ pub struct Settings {
     pub tls: Option<Arc<Tls>>,
     /// Hosts that are served; empty: any.
     pub hosts: Vec<String>,
+    /// Origins whose pages may use the door, beside its own; `*` is any.
+    pub cors_origins: Vec<String>,
     /// Who is believed when it says for whom it forwards a request.
     pub trusted_proxies: Vec<IpNetwork>,
     /// Whether each request is logged.
@@ -77,6 +81,7 @@ impl Default for Settings {
             allow_plain: false,
             tls: None,
             hosts: Vec::new(),
+            cors_origins: Vec::new(),
             trusted_proxies: Vec::new(),
             access_log: false,
         }
@@ -114,7 +119,7 @@ struct Route {
 }
 
 /// Everything that this door answers.
-static ROUTES: [Route; 31] = [
+static ROUTES: [Route; 45] = [
     Route { method: Method::GET, path: "/", serve: |method| on(method, map::help) },
     Route { method: Method::GET, path: "/v1/topics", serve: |method| on(method, map::list_topics) },
     Route { method: Method::PUT, path: "/v1/topics/{topic}", serve: |method| on(method, map::create_topic) },
@@ -158,6 +163,28 @@ static ROUTES: [Route; 31] = [
         path: "/v1/queues/{queue}/redrives/{redrive}",
         serve: |method| on(method, queues::cancel_redrive),
     },
+    Route { method: Method::GET, path: "/v1/caches", serve: |method| on(method, caches::list) },
+    Route { method: Method::PUT, path: "/v1/caches/{cache}", serve: |method| on(method, caches::create) },
+    Route { method: Method::GET, path: "/v1/caches/{cache}", serve: |method| on(method, caches::describe) },
+    Route { method: Method::DELETE, path: "/v1/caches/{cache}", serve: |method| on(method, caches::delete) },
+    Route { method: Method::GET, path: "/v1/caches/{cache}/entries", serve: |method| on(method, caches::entries) },
+    Route { method: Method::DELETE, path: "/v1/caches/{cache}/entries", serve: |method| on(method, caches::flush) },
+    Route { method: Method::GET, path: "/v1/caches/{cache}/entries/{key}", serve: |method| on(method, caches::get) },
+    Route { method: Method::PUT, path: "/v1/caches/{cache}/entries/{key}", serve: |method| on(method, caches::put) },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/caches/{cache}/entries/{key}",
+        serve: |method| on(method, caches::remove),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/caches/{cache}/entries/{key}/add",
+        serve: |method| on(method, caches::add),
+    },
+    Route { method: Method::GET, path: "/v1/groups", serve: |method| on(method, groups::list) },
+    Route { method: Method::GET, path: "/v1/groups/{group}", serve: |method| on(method, groups::describe) },
+    Route { method: Method::DELETE, path: "/v1/groups/{group}", serve: |method| on(method, groups::delete) },
+    Route { method: Method::PUT, path: "/v1/groups/{group}/offsets", serve: |method| on(method, groups::reset) },
     Route { method: Method::GET, path: "/v1/openapi.json", serve: |method| on(method, map::openapi) },
     Route { method: Method::GET, path: METRICS, serve: |method| on(method, map::metrics) },
     Route { method: Method::GET, path: HEALTHZ, serve: |method| on(method, map::healthy) },
@@ -177,6 +204,8 @@ pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
 struct Http {
     broker: Arc<Broker>,
     bodies: BodyLimits,
+    /// Origins whose pages may use the door, beside its own.
+    cors_origins: Vec<String>,
     open: Arc<OpenStreams>,
 }
 
@@ -222,7 +251,8 @@ impl Http {
     fn new(settings: &Settings, broker: Arc<Broker>) -> Arc<Self> {
         let all = Arc::new(Semaphore::new(BODIES_BYTES_MAX.max(settings.body_bytes_max)));
         let bodies = BodyLimits { bytes_max: settings.body_bytes_max, all };
-        Arc::new(Self { broker, bodies, open: Arc::default() })
+        let cors_origins = settings.cors_origins.clone();
+        Arc::new(Self { broker, bodies, cors_origins, open: Arc::default() })
     }
 
     fn open(&self, kind: StreamKind) -> Open {
@@ -269,10 +299,28 @@ fn expose(stats: &HttpStats, open: &OpenStreams, out: &mut Exposition<'_>) -> st
 }
 
 fn admit(request: &Request) -> Result<()> {
-    expect_same_origin(request)?;
     match (request.uri().path(), request.extensions().get::<Caller>()) {
         (METRICS | HEALTHZ | READYZ, _) | (_, None) => Ok(()),
         (_, Some(caller)) => expect_open(&caller.connection),
+    }
+}
+
+/// Every request comes in through here.
+async fn gate(State(http): State<Arc<Http>>, request: Request, next: Next) -> Response {
+    let origin = match cors::origin_of(&request, &http.cors_origins) {
+        Ok(origin) => origin,
+        Err(failure) => return failure.into_response(),
+    };
+    if let Some(answer) = origin.as_ref().and_then(|origin| cors::preflight(&request, origin)) {
+        return answer;
+    }
+    let response = match admit(&request) {
+        Ok(()) => next.run(request).await,
+        Err(failure) => failure.into_response(),
+    };
+    match origin {
+        Some(origin) => cors::allow(response, origin),
+        None => response,
     }
 }
 
@@ -300,33 +348,6 @@ fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
     (HeaderValue::from_static("application/json"), codec::to_json(&Failure::from(error).body()).into())
 }
 
-/// Refuses what a page of another site makes a browser send: that page must not publish or listen
-/// here just because the browser can reach the broker.
-fn expect_same_origin(request: &Request) -> Result<()> {
-    let Some(origin) = request.headers().get(ORIGIN) else {
-        return Ok(());
-    };
-    let host = request.headers().get(HOST).map(|host| host.as_bytes());
-    let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str().as_bytes()));
-    let origin = origin.as_bytes();
-    let site = origin.windows(3).position(|part| part == b"://").map(|at| &origin[at + 3..]);
-    match (site, host) {
-        (Some(site), Some(host)) if site.eq_ignore_ascii_case(host) => Ok(()),
-        _ => {
-            let message = "a page of another origin may not use this broker; behind a proxy, pass on the header Host";
-            Err(Error::new(ErrorKind::Denied, message).into())
-        }
-    }
-}
-
-/// Every request comes in through here.
-async fn gate(request: Request, next: Next) -> Response {
-    match admit(&request) {
-        Ok(()) => next.run(request).await,
-        Err(failure) => failure.into_response(),
-    }
-}
-
 fn router(http: Arc<Http>) -> Router {
     let mut router = Router::new();
     for Route { method, path, serve } in &ROUTES {
@@ -336,7 +357,7 @@ fn router(http: Arc<Http>) -> Router {
     router
         .fallback(map::no_such_path)
         .method_not_allowed_fallback(map::no_such_method)
-        .layer(from_fn(gate))
+        .layer(from_fn_with_state(http.clone(), gate))
         .with_state(http)
 }
 

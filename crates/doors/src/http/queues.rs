@@ -51,7 +51,7 @@ pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Resp
 
 pub(super) async fn create(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
-    let given: Map<String, Value> = optional_json(&http, request).await?.unwrap_or_default();
+    let given: Map<String, Value> = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
     let mut new = NewQueue::new(QueueName::parse(&queue)?);
     for (name, value) in given {
         let text = || value.as_str().ok_or_else(|| Error::invalid(format!("{name} is a text, not {value}")));
@@ -76,7 +76,7 @@ pub(super) async fn create(State(http): State<Arc<Http>>, Topic(queue): Topic, r
 
 pub(super) async fn alter(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
-    let wanted: Map<String, Value> = whole_json(&http, request).await?;
+    let wanted: Map<String, Value> = codec::whole_json(&http.bodies, request).await?;
     if wanted.is_empty() {
         return Err(Error::invalid("say what is to be different: lease_ms, attempts_max, dead_letter, ...").into());
     }
@@ -145,24 +145,6 @@ async fn shown(broker: &Broker, definition: &QueueDefinition) -> Result<Value> {
         "settings": definition.settings.named().into_iter().map(setting).collect::<Map<_, _>>(),
         "counts": counts,
     }))
-}
-
-async fn whole_json<T: for<'de> Deserialize<'de>>(http: &Http, request: Request) -> Result<T> {
-    let (head, body) = request.into_parts();
-    let body = codec::read_body(body, &http.bodies).await?;
-    codec::expect_json(&head.headers)?;
-    codec::parse_json(&body.bytes)
-}
-
-/// Nothing where there is no body.
-async fn optional_json<T: for<'de> Deserialize<'de>>(http: &Http, request: Request) -> Result<Option<T>> {
-    let (head, body) = request.into_parts();
-    let body = codec::read_body(body, &http.bodies).await?;
-    if body.bytes.is_empty() {
-        return Ok(None);
-    }
-    codec::expect_json(&head.headers)?;
-    codec::parse_json(&body.bytes).map(Some)
 }
 
 #[derive(Deserialize)]
@@ -455,14 +437,14 @@ struct ExtensionsIn {
 
 pub(super) async fn ack(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
-    let AcksIn { receipts } = whole_json(&http, request).await?;
+    let AcksIn { receipts } = codec::whole_json(&http.bodies, request).await?;
     let (broker, name) = (&http.broker, &queue);
     settle(broker, name, receipts, async |receipts| broker.ack(name, &receipts).await).await
 }
 
 pub(super) async fn nack(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
-    let NacksIn { receipts, delay_ms } = whole_json(&http, request).await?;
+    let NacksIn { receipts, delay_ms } = codec::whole_json(&http.bodies, request).await?;
     let (broker, name) = (&http.broker, &queue);
     settle(broker, name, receipts, async |receipts| {
         let leases: Vec<_> = receipts.into_iter().map(|receipt| (receipt, delay_ms)).collect();
@@ -473,7 +455,7 @@ pub(super) async fn nack(State(http): State<Arc<Http>>, Topic(queue): Topic, req
 
 pub(super) async fn extend(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
-    let ExtensionsIn { receipts, lease_ms } = whole_json(&http, request).await?;
+    let ExtensionsIn { receipts, lease_ms } = codec::whole_json(&http.bodies, request).await?;
     let (broker, name) = (&http.broker, &queue);
     settle(broker, name, receipts, async |receipts| {
         let leases: Vec<_> = receipts.into_iter().map(|receipt| (receipt, lease_ms)).collect();
@@ -573,7 +555,7 @@ struct SeekIn {
 
 pub(super) async fn seek(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<StatusCode> {
     Query::parse(request.uri(), &[])?;
-    let given: SeekIn = whole_json(&http, request).await?;
+    let given: SeekIn = codec::whole_json(&http.bodies, request).await?;
     let to = match (given.to.as_deref(), given.timestamp_ms) {
         (Some("earliest"), None) => SeekTo::Earliest,
         (Some("end"), None) => SeekTo::End,
@@ -599,7 +581,7 @@ pub(super) async fn start_redrive(
     request: Request,
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
-    let RedriveIn { to, rate } = optional_json(&http, request).await?.unwrap_or_default();
+    let RedriveIn { to, rate } = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
     let redrive = http.broker.start_redrive(&queue, to.as_deref(), rate).await?;
     let begun = http.broker.redrives(&queue).into_iter().find(|begun| begun.id == redrive);
     let begun =

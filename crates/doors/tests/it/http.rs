@@ -29,7 +29,14 @@ async fn one_record_by_any_of_its_content_types() {
     for headers in [&[("content-type", "Application/Octet-Stream")][..], &[], &[of_curl]] {
         assert_eq!(server.send("POST", &format!("{path}?acks=committed&key=k"), headers, "bytes").await.status, 200);
     }
-    assert_eq!(server.send("POST", path, &[TEXT], "").await.status, 200);
+    let refused = server.send("POST", path, &[TEXT], "").await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["kind"]),
+        (400, &json!("invalid")),
+        "an empty body is a mistake"
+    );
+    let empty = r#"{"records":[{"value":""}]}"#;
+    assert_eq!(server.send("POST", path, &[JSON], empty).await.status, 200, "an empty value is not");
     let read = server.get(path).await;
     assert_eq!(values(&read), ["text", "bytes", "bytes", "bytes", ""]);
     let json = read.json();
@@ -466,6 +473,51 @@ async fn pages_of_other_sites_stay_outside() {
     }
 }
 
+/// The fetch standard: a preflight request is answered without the page's own request, and every answer that a page
+/// of an allowed origin may read names that origin (https://fetch.spec.whatwg.org/#http-cors-protocol).
+#[tokio::test]
+async fn pages_of_allowed_origins_come_in_and_ask_first() {
+    let origin = "https://app.example.com";
+    let with = doors::http::Settings { cors_origins: vec![origin.to_owned()], ..settings() };
+    let server = start_with(broker::Settings::default(), with, 100).await;
+    let path = "/v1/topics/t/records";
+    let asked = [("origin", origin), ("access-control-request-method", "POST")];
+    let preflight = server.send("OPTIONS", path, &asked, "").await;
+    assert_eq!((preflight.status, preflight.header("access-control-allow-origin")), (204, origin));
+    assert!(preflight.header("access-control-allow-headers").contains("content-type"));
+    assert!(preflight.header("access-control-allow-methods").contains("DELETE"));
+    let published = server.send("POST", path, &[TEXT, ("origin", origin)], "v").await;
+    assert_eq!((published.status, published.header("access-control-allow-origin")), (200, origin));
+    assert_eq!(published.header("vary"), "origin");
+    let failed = server.send("GET", "/v1/topics/none", &[("origin", origin)], "").await;
+    assert_eq!((failed.status, failed.header("access-control-allow-origin")), (404, origin), "errors are read, too");
+    for (method, headers) in [
+        ("POST", vec![TEXT, ("origin", "https://evil.example")]),
+        ("OPTIONS", { vec![("origin", "https://evil.example"), ("access-control-request-method", "POST")] }),
+    ] {
+        let refused = server.send(method, path, &headers, "v").await;
+        assert_eq!((refused.status, refused.header("access-control-allow-origin")), (403, ""));
+        assert!(refused.text().contains("http_cors_origins"), "{}", refused.text());
+    }
+    let own = server.send("POST", path, &[TEXT, ("origin", "http://broker")], "v").await;
+    assert_eq!((own.status, own.header("access-control-allow-origin")), (200, ""));
+}
+
+/// The commonest mistake: a JSON body that is meant to be the record.
+#[tokio::test]
+async fn a_json_body_that_is_the_record_itself_is_told_how_to_be_sent() {
+    let server = start().await;
+    for body in [r#"{"order":1}"#, "[1,2]", "1", r#""text""#] {
+        let answer = server.send("POST", "/v1/topics/t/records", &[JSON], body).await;
+        assert_eq!(answer.status, 400);
+        assert!(answer.text().contains("content-type: text/plain"), "{}", answer.text());
+    }
+    let broken = server.send("POST", "/v1/topics/t/records", &[JSON], r#"{"records":"#).await;
+    assert!(broken.text().contains("EOF"), "{}", broken.text());
+    let wrong = server.send("POST", "/v1/topics/t/records", &[JSON], r#"{"records":[{"valu":1}]}"#).await;
+    assert!(wrong.text().contains("`valu`"), "{}", wrong.text());
+}
+
 #[tokio::test]
 async fn the_description_has_every_route_and_no_other() {
     let server = start().await;
@@ -510,7 +562,9 @@ async fn the_description_has_every_parameter_and_no_other() {
 
 /// A path of a route.
 fn example(route: &str) -> String {
-    route.replace("{topic}", "t").replace("{queue}", "q").replace("{redrive}", "1")
+    let names =
+        [("{topic}", "t"), ("{queue}", "q"), ("{redrive}", "1"), ("{cache}", "c"), ("{key}", "k"), ("{group}", "g")];
+    names.into_iter().fold(route.to_owned(), |path, (name, value)| path.replace(name, value))
 }
 
 /// Every `$ref` leads somewhere.

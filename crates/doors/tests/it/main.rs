@@ -1,6 +1,7 @@
 //! Every door, tried from outside over its own protocol.
 
 mod http;
+mod http_caches;
 mod http_client;
 mod http_connections;
 mod http_edge;

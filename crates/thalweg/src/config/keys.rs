@@ -152,6 +152,7 @@ pub const KEYS: &[Key] = &[
     key("quic_endpoints", Broker, count(0, 64), "0", "QUIC sockets on the port; 0 is one for two cores, at most 4"),
     key("http_body_max_bytes", Broker, bytes(1 << 10, 8 << 20), "4MiB", "The largest body of an HTTP request"),
     key("http_hosts", Broker, Kind::Text, "", "Hosts that HTTP answers for: name, *.domain or name:port, with commas; none is any"),
+    key("http_cors_origins", Broker, Kind::Text, "", "Origins whose web pages may use HTTP: https://app.example.com, with commas, or * for any"),
     key("http_trusted_proxies", Broker, Kind::Text, "", "Proxies that may say for whom they forward: addresses or networks, with commas"),
     key("http_access_log", Broker, Kind::Bool, "false", "Log every HTTP request, with the target net::access"),
     // What topics keep.

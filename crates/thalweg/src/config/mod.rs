@@ -194,6 +194,16 @@ impl Config {
         if let Some(wrong) = self.list("http_hosts").find(|host| host.contains('/') || host.contains(' ')) {
             return Err(ConfigError(format!("http_hosts: '{wrong}' is no host; write name, *.domain or name:port")));
         }
+        let is_origin = |origin: &&str| {
+            let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+            *origin == "*" || site.is_some_and(|site| !site.is_empty() && !site.contains(['/', ' ', '*']))
+        };
+        if let Some(wrong) = self.list("http_cors_origins").find(|origin| !is_origin(origin)) {
+            return Err(ConfigError(format!(
+                "http_cors_origins: '{wrong}' is not an origin; write https://host or http://host:port without a path, \
+                 or *"
+            )));
+        }
         if !doors::pubsub::is_project(self.text("pubsub_project")) {
             return Err(ConfigError(format!(
                 "pubsub_project: '{}' is no id of a project",
@@ -452,6 +462,7 @@ impl Config {
             shutdown_timeout: self.millis("shutdown_timeout_ms"),
             http_body_bytes_max: self.size("http_body_max_bytes"),
             http_hosts: self.list("http_hosts").map(str::to_owned).collect(),
+            http_cors_origins: self.list("http_cors_origins").map(str::to_owned).collect(),
             http_trusted_proxies: self.trusted_proxies().unwrap_or_else(|e| unreachable!("invariant: checked: {e}")),
             http_access_log: self.bool("http_access_log"),
             identity: self.path("tls_cert").zip(self.path("tls_key")),

@@ -1,0 +1,269 @@
+//! Caches over HTTP: an entry is a resource, its version an `ETag`, a condition `If-Match` or `If-None-Match`.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::response::Response;
+use broker::Cache;
+use bytes::Bytes;
+use engine::cache::{CacheSettings, CacheStatus, Condition, Eviction, ScanCursor, Stored, Ttl};
+use engine::{Error, ErrorKind};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::Http;
+use super::codec::{self, Encoding, Query, Topic};
+use super::errors::{Failure, Result};
+
+/// Caches, and entries, in one answer to a list.
+const LIST_COUNT_DEFAULT: usize = 100;
+const LIST_COUNT_MAX: usize = 1000;
+/// Bytes of keys and values in one answer, beyond the first entry.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// When an entry expires, in milliseconds since 1970.
+const EXPIRES: &str = "thalweg-expires-ms";
+
+pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
+    let query = Query::parse(&uri, &["after", "max"])?;
+    let after = query.text("after").unwrap_or_default();
+    let (caches, is_last) = http.broker.list_caches(after, count_max(&query)?);
+    let caches: Vec<Value> = caches.iter().map(shown).collect();
+    Ok(codec::json(StatusCode::OK, &json!({ "caches": caches, "is_last": is_last })))
+}
+
+fn count_max(query: &Query) -> Result<usize> {
+    match query.get("max")?.unwrap_or(LIST_COUNT_DEFAULT) {
+        0 => Err(Error::invalid("max: at least 1").into()),
+        given => Ok(given.min(LIST_COUNT_MAX)),
+    }
+}
+
+/// The settings of a new cache, as far as they are given.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CacheIn {
+    bytes_max: Option<u64>,
+    eviction: Option<String>,
+    ttl_ms: Option<u64>,
+    #[serde(default)]
+    is_durable: bool,
+}
+
+pub(super) async fn create(State(http): State<Arc<Http>>, Topic(cache): Topic, request: Request) -> Result<Response> {
+    Query::parse(request.uri(), &[])?;
+    let CacheIn { bytes_max, eviction, ttl_ms, is_durable } =
+        codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
+    let eviction = eviction.as_deref().map(Eviction::parse).transpose()?.unwrap_or_default();
+    let settings = CacheSettings { bytes_max, eviction, ttl_ms, is_durable };
+    let was_there = http.broker.describe_cache(&cache).is_ok();
+    let made = http.broker.create_cache(&cache, settings)?;
+    made.settled().lasts().await?;
+    let status = if was_there { StatusCode::OK } else { StatusCode::CREATED };
+    Ok(codec::json(status, &shown(&made.status())))
+}
+
+pub(super) async fn describe(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
+    Query::parse(&uri, &[])?;
+    Ok(codec::json(StatusCode::OK, &shown(&http.broker.describe_cache(&cache)?)))
+}
+
+pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<StatusCode> {
+    Query::parse(&uri, &[])?;
+    http.broker.delete_cache(&cache)?.lasts().await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn shown(status: &CacheStatus) -> Value {
+    let (settings, stats) = (&status.settings, &status.stats);
+    json!({
+        "cache": status.name.as_str(),
+        "settings": {
+            "bytes_max": settings.bytes_max,
+            "eviction": settings.eviction.name(),
+            "ttl_ms": settings.ttl_ms,
+            "is_durable": settings.is_durable,
+        },
+        "entries": stats.entries,
+        "bytes": stats.bytes,
+        "hits": stats.hits,
+        "misses": stats.misses,
+        "expired": stats.expired,
+        "evicted": stats.evicted,
+    })
+}
+
+/// An entry in a list.
+#[derive(Serialize)]
+struct EntryOut {
+    key: String,
+    value: String,
+    encoding: Encoding,
+    version: u64,
+    expires_ms: Option<u64>,
+}
+
+pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
+    let query = Query::parse(&uri, &["prefix", "cursor", "max"])?;
+    let (prefix, count_max) = (query.text("prefix").unwrap_or_default(), count_max(&query)?);
+    let from = ScanCursor(query.get("cursor")?.unwrap_or_default());
+    let cache = http.broker.find_cache(&cache)?;
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    let next = cache.scan(prefix.as_bytes(), from, |found| {
+        // An entry with parts (a list, a hash, a set) is listed without its contents.
+        let value = found.value.bytes().unwrap_or_default();
+        let encoding = Encoding::of([found.key, value].into_iter());
+        bytes += found.key.len() + value.len();
+        entries.push(EntryOut {
+            key: encoding.encode(found.key).into_owned(),
+            value: encoding.encode(value).into_owned(),
+            encoding,
+            version: found.version,
+            expires_ms: found.expires_ms,
+        });
+        entries.len() < count_max && bytes < ANSWER_BYTES_MAX
+    });
+    cache.settled().lasts().await?;
+    // A text: a cursor takes all 64 bits, which a double does not hold.
+    let cursor = next.map(|next| next.0.to_string());
+    Ok(codec::json(StatusCode::OK, &json!({ "entries": entries, "cursor": cursor })))
+}
+
+pub(super) async fn flush(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
+    Query::parse(&uri, &[])?;
+    let cache = http.broker.find_cache(&cache)?;
+    let removed = cache.flush();
+    cache.settled().lasts().await?;
+    Ok(codec::json(StatusCode::OK, &json!({ "removed": removed })))
+}
+
+/// A value as it is, for any client that speaks HTTP.
+pub(super) async fn get(
+    State(http): State<Arc<Http>>,
+    Path((cache, key)): Path<(String, String)>,
+    uri: Uri,
+) -> Result<Response> {
+    Query::parse(&uri, &[])?;
+    let cache = http.broker.find_cache(&cache)?;
+    let found = cache.get(key.as_bytes(), |found| {
+        let read = |found: engine::cache::Found<'_>| {
+            Ok::<_, Error>((Bytes::copy_from_slice(found.value.bytes()?), found.version, found.expires_ms))
+        };
+        found.map(read).transpose()
+    })?;
+    cache.commit_of(key.as_bytes()).lasts().await?;
+    let (value, version, expires_ms) = found.ok_or_else(|| no_entry(&cache, &key))?;
+    let mut response = codec::bytes(StatusCode::OK, "application/octet-stream", value);
+    let headers = response.headers_mut();
+    headers.insert(ETAG, etag(version));
+    if let Some(expires_ms) = expires_ms {
+        headers.insert(EXPIRES, HeaderValue::from(expires_ms));
+    }
+    Ok(response)
+}
+
+pub(super) async fn put(
+    State(http): State<Arc<Http>>,
+    Path((cache, key)): Path<(String, String)>,
+    request: Request,
+) -> Result<Response> {
+    let query = Query::parse(request.uri(), &["ttl_ms"])?;
+    let ttl = query.get("ttl_ms")?.map_or(Ttl::Default, Ttl::For);
+    let condition = condition(request.headers())?;
+    let body = codec::read_body(request.into_body(), &http.bodies).await?;
+    let cache = http.broker.cache(&cache)?;
+    let stored = cache.put(key.as_bytes(), &body.bytes, ttl, condition)?;
+    cache.commit_of(key.as_bytes()).lasts().await?;
+    match stored {
+        Stored::Done { version, previous } => {
+            let status = if previous.is_some() { StatusCode::OK } else { StatusCode::CREATED };
+            let mut response = codec::json(status, &json!({ "version": version, "previous": previous }));
+            response.headers_mut().insert(ETAG, etag(version));
+            Ok(response)
+        }
+        Stored::Unmet { current } => Err(unmet(&key, current)),
+    }
+}
+
+pub(super) async fn remove(
+    State(http): State<Arc<Http>>,
+    Path((cache, key)): Path<(String, String)>,
+    request: Request,
+) -> Result<StatusCode> {
+    Query::parse(request.uri(), &[])?;
+    let condition = condition(request.headers())?;
+    let cache = http.broker.find_cache(&cache)?;
+    let stored = cache.delete(key.as_bytes(), condition);
+    cache.commit_of(key.as_bytes()).lasts().await?;
+    match stored {
+        Stored::Done { previous: Some(_), .. } => Ok(StatusCode::NO_CONTENT),
+        Stored::Done { previous: None, .. } => Err(no_entry(&cache, &key).into()),
+        Stored::Unmet { current } => Err(unmet(&key, current)),
+    }
+}
+
+/// What is added to a counter.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AddIn {
+    #[serde(default = "one")]
+    delta: i64,
+    ttl_ms: Option<u64>,
+}
+
+impl Default for AddIn {
+    fn default() -> Self {
+        Self { delta: one(), ttl_ms: None }
+    }
+}
+
+fn one() -> i64 {
+    1
+}
+
+pub(super) async fn add(
+    State(http): State<Arc<Http>>,
+    Path((cache, key)): Path<(String, String)>,
+    request: Request,
+) -> Result<Response> {
+    Query::parse(request.uri(), &[])?;
+    let AddIn { delta, ttl_ms } = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
+    let cache = http.broker.cache(&cache)?;
+    let added = cache.add(key.as_bytes(), delta, ttl_ms.map_or(Ttl::Default, Ttl::For))?;
+    cache.commit_of(key.as_bytes()).lasts().await?;
+    // A text, as the value is: a counter may have 64 bits.
+    Ok(codec::json(StatusCode::OK, &json!({ "value": added.value.to_string(), "version": added.version })))
+}
+
+/// `If-None-Match: *` is "if absent", `If-Match: *` "if present", `If-Match: "7"` "if in version 7" (RFC 9110, 13.1).
+fn condition(headers: &HeaderMap) -> Result<Condition> {
+    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default().trim());
+    match (text(IF_MATCH), text(IF_NONE_MATCH)) {
+        (None, None) => Ok(Condition::Always),
+        (None, Some("*")) => Ok(Condition::IfAbsent),
+        (Some("*"), None) => Ok(Condition::IfPresent),
+        (Some(version), None) => Ok(Condition::IfVersion(
+            codec::parse("if-match", version.trim_matches('"')).map_err(|failure: Failure| {
+                Error::invalid(format!("{}; write the ETag of an entry, or *", failure.error.message))
+            })?,
+        )),
+        _ => Err(Error::invalid("a condition is if-match: \"VERSION\", if-match: * or if-none-match: *").into()),
+    }
+}
+
+fn etag(version: u64) -> HeaderValue {
+    HeaderValue::from_str(&format!("\"{version}\"")).expect("invariant: digits are a header")
+}
+
+fn no_entry(cache: &Cache, key: &str) -> Error {
+    Error::not_found(format!("cache '{}' has no entry '{key}'", cache.name()))
+}
+
+fn unmet(key: &str, current: Option<u64>) -> Failure {
+    let message = match current {
+        Some(version) => format!("entry '{key}' is in version {version}: nothing was changed"),
+        None => format!("there is no entry '{key}': nothing was changed"),
+    };
+    Failure::with_status(Error::new(ErrorKind::AlreadyExists, message), StatusCode::PRECONDITION_FAILED)
+}

@@ -1,0 +1,129 @@
+//! Consumer groups over HTTP: who reads, how far each partition is read, and where to read on.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use broker::{GroupStatus, GroupSummary, ResetTo};
+use engine::groups::GroupName;
+use engine::{Error, Offset, PartitionId, Start};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Http;
+use super::codec::{self, Query, Topic};
+use super::errors::Result;
+
+/// Groups in one answer to a list.
+const LIST_COUNT_DEFAULT: usize = 100;
+const LIST_COUNT_MAX: usize = 1000;
+
+pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
+    let query = Query::parse(&uri, &["after", "max"])?;
+    let count_max = match query.get("max")?.unwrap_or(LIST_COUNT_DEFAULT) {
+        0 => return Err(Error::invalid("max: at least 1").into()),
+        given => given.min(LIST_COUNT_MAX),
+    };
+    let (groups, is_last) =
+        http.broker.list_groups(query.text("after").unwrap_or_default(), count_max).await.map_err(Error::from)?;
+    let groups: Vec<Value> = groups.iter().map(summary).collect();
+    Ok(codec::json(StatusCode::OK, &json!({ "groups": groups, "is_last": is_last })))
+}
+
+fn summary(group: &GroupSummary) -> Value {
+    json!({
+        "group": group.name.as_str(),
+        "state": group.state.name(),
+        "members": group.members,
+        "partitions": group.offsets,
+        "lag": group.lag,
+    })
+}
+
+pub(super) async fn describe(State(http): State<Arc<Http>>, Topic(group): Topic, uri: Uri) -> Result<Response> {
+    Query::parse(&uri, &[])?;
+    let group = http.broker.describe_group(&GroupName::parse(&group)?).await.map_err(Error::from)?;
+    Ok(codec::json(StatusCode::OK, &shown(&group)))
+}
+
+fn shown(group: &GroupStatus) -> Value {
+    let members = group.members.iter().map(|member| {
+        json!({
+            "member": member.id.as_str(),
+            "instance": member.instance.as_ref().map(|instance| instance.as_str()),
+            "client": member.client,
+            "host": member.host,
+            "state": member.state.name(),
+        })
+    });
+    let partitions = group.partitions.iter().map(|of| {
+        json!({
+            "topic": of.partition.topic.as_str(),
+            "partition": of.partition.partition,
+            "owner": of.owner.as_ref().map(|owner| owner.as_str()),
+            "committed_offset": of.committed.as_ref().map(|committed| committed.offset),
+            "start_offset": of.start,
+            "end_offset": of.end,
+            "lag": of.lag(),
+        })
+    });
+    json!({
+        "group": group.name.as_str(),
+        "state": group.state.name(),
+        "members": members.collect::<Vec<_>>(),
+        "partitions": partitions.collect::<Vec<_>>(),
+    })
+}
+
+pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(group): Topic, uri: Uri) -> Result<StatusCode> {
+    Query::parse(&uri, &[])?;
+    http.broker.delete_group(&GroupName::parse(&group)?).await.map_err(Error::from)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Where a group is to read on.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResetIn {
+    topic: String,
+    /// All, if none is named.
+    #[serde(default)]
+    partitions: Vec<PartitionId>,
+    /// `earliest`, `latest`, or `none` to forget the offsets.
+    to: Option<String>,
+    offset: Option<Offset>,
+    timestamp_ms: Option<i64>,
+    /// Only say what the offsets would be.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+impl ResetIn {
+    fn to(&self) -> Result<ResetTo> {
+        match (self.to.as_deref(), self.offset, self.timestamp_ms) {
+            (Some("earliest"), None, None) => Ok(ResetTo::Start(Start::Earliest)),
+            (Some("latest"), None, None) => Ok(ResetTo::Start(Start::Live)),
+            (Some("none"), None, None) => Ok(ResetTo::Forget),
+            (Some(other), None, None) => {
+                Err(Error::invalid(format!("to is earliest, latest or none, not '{other}'")).into())
+            }
+            (None, Some(offset), None) => Ok(ResetTo::Start(Start::Offset(offset))),
+            (None, None, Some(timestamp_ms)) => Ok(ResetTo::Start(Start::Time(timestamp_ms))),
+            _ => Err(Error::invalid("give one of to, offset and timestamp_ms").into()),
+        }
+    }
+}
+
+pub(super) async fn reset(State(http): State<Arc<Http>>, Topic(group): Topic, request: Request) -> Result<Response> {
+    Query::parse(request.uri(), &[])?;
+    let wanted: ResetIn = codec::whole_json(&http.bodies, request).await?;
+    let (group, to) = (GroupName::parse(&group)?, wanted.to()?);
+    let reset = http.broker.reset_offsets(&group, &wanted.topic, &wanted.partitions, &to, wanted.dry_run).await;
+    let offsets = reset
+        .map_err(Error::from)?
+        .into_iter()
+        .map(|(partition, offset)| json!({ "partition": partition, "offset": offset }));
+    let offsets: Vec<Value> = offsets.collect();
+    Ok(codec::json(StatusCode::OK, &json!({ "topic": wanted.topic, "offsets": offsets })))
+}
