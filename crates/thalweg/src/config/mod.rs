@@ -3,6 +3,7 @@
 //! A value is taken from a flag, else from a `THALWEG_*` variable, else from the file, else from the
 //! size, else from the profile.
 
+mod builder;
 mod definitions;
 pub mod keys;
 mod show;
@@ -23,6 +24,7 @@ use engine::{FeedLimits, TopicSettings};
 use net::http::IpNetwork;
 use storage::{CompactionSettings, StoreSettings};
 
+pub use builder::Builder;
 pub use definitions::Definitions;
 use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
 pub use show::Remark;
@@ -146,6 +148,11 @@ impl Config {
         let config = Self { values, definitions };
         config.check_whole()?;
         Ok(config)
+    }
+
+    /// Makes a configuration key by key.
+    pub fn builder() -> Builder {
+        Builder::default()
     }
 
     /// The defaults of the profile `balanced`.

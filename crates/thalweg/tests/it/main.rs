@@ -16,6 +16,7 @@ mod compaction;
 mod consumer_commands;
 mod consumers;
 mod durable;
+mod fixture;
 mod idempotence;
 mod inspect;
 mod kafka;
