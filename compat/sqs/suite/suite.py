@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import struct
 import sys
 import threading
@@ -254,6 +255,15 @@ def queue_missing(c):
 
 
 @scenario
+def flags_in_any_case(c):
+    name = c.name("flags")[:70] + ".fifo"
+    url = c.create(name, FifoQueue="True", ContentBasedDeduplication="TRUE")
+    found = c.attributes(url)
+    same((found["FifoQueue"], found["ContentBasedDeduplication"]), ("true", "true"), "the flags")
+    same(c.create(name, FifoQueue="true", ContentBasedDeduplication="true"), url, "the URL with others")
+
+
+@scenario
 def attributes_default(c):
     before = int(time.time()) - 2
     url = c.queue()
@@ -319,6 +329,22 @@ def tags(c):
     same(listed(), {"team": "river", "größe": "naïve", "empty": ""}, "with more")
     c.call("UntagQueue", QueueUrl=url, TagKeys=["größe", "empty", "team", "none"])
     same(listed(), {}, "without all of them")
+
+
+@scenario
+def tags_empty_refused(c):
+    url = c.queue()
+    c.refused("MissingRequiredParameterException", "TagQueue", QueueUrl=url, Tags={})
+    # Nothing at all is written of an empty list by clients that speak Query.
+    c.refused("InvalidParameterValueException", "UntagQueue", QueueUrl=url, TagKeys=[""])
+
+
+@scenario
+def permissions_of_owners_refused(c):
+    url = c.queue()
+    for action in ["CreateQueue", "SetQueueAttributes", "TagQueue"]:
+        add = {"Label": "sharing", "AWSAccountIds": ["111111111111"], "Actions": [action]}
+        c.refused("InvalidParameterValueException", "AddPermission", QueueUrl=url, **add)
 
 
 @scenario
@@ -458,6 +484,13 @@ def message_attributes_by_name(c):
         expected = {name: ATTRIBUTES[name] for name in expected}
         same(found.get("MessageAttributes") or {}, expected, f"attributes for {asked}")
         same(found.get("MD5OfMessageAttributes"), md5_of(expected) if expected else None, f"their MD5 for {asked}")
+
+
+@scenario
+def message_attributes_by_asterisk(c):
+    url = c.queue()
+    c.send(url, MessageAttributes=ATTRIBUTES)
+    same(c.one(url, MessageAttributeNames=["*"])["MessageAttributes"], ATTRIBUTES, "all of them")
 
 
 @scenario
@@ -659,6 +692,32 @@ def visibility(c):
 
 
 @scenario
+def visibility_none(c):
+    """A call returns each message once, though its lease ends as soon as it begins."""
+    zeros(c)
+    url = c.queue()
+    c.send_all(url, numbered(3))
+    for count in ("1", "2"):
+        found = c.get(url, 3, VisibilityTimeout=0, AttributeNames=["ApproximateReceiveCount"])
+        same(sorted(bodies(found)), numbered(3), "what one call gets")
+        same({m["Attributes"]["ApproximateReceiveCount"] for m in found}, {count}, "how often they were received")
+
+
+@scenario
+def visibility_extended_after_its_end(c):
+    """A slow consumer's heartbeat, before anybody else received the message."""
+    for queue in (c.queue, c.fifo):
+        url = queue(VisibilityTimeout="1")
+        c.send(url, **(group("a", "d") if queue == c.fifo else {}))
+        found = c.one(url)
+        c.settled(url, 1, 0, 0)
+        c.give_back(url, found, LONG_SECONDS)
+        c.settled(url, 0, 1, 0)
+        c.delete(url, found)
+        c.settled(url, 0, 0, 0)
+
+
+@scenario
 def visibility_ends(c):
     url = c.queue(VisibilityTimeout="1")
     c.send(url, "of the queue")
@@ -796,6 +855,40 @@ def fifo_group_waits(c):
 
 
 @scenario
+def fifo_groups_in_turn(c):
+    url = c.fifo(ContentBasedDeduplication="true", VisibilityTimeout=str(LONG_SECONDS))
+    for body in ["a-0", "b-0", "a-1", "c-0", "b-1"]:
+        c.send(url, body, **group(body[0]))
+    first = c.receive(url, 2)
+    same(bodies(first), ["a-0", "a-1"], "all of the first group")
+    for message in first:
+        c.give_back(url, message)
+    same(bodies(c.receive(url)), ["b-0", "b-1", "c-0", "a-0", "a-1"], "the first behind the others")
+
+
+@scenario
+def fifo_later_in_flight(c):
+    """A message that is visible again does not wait for a later one of its group, and that waits for it."""
+    url = c.fifo(ContentBasedDeduplication="true", VisibilityTimeout=str(LONG_SECONDS))
+    for body in numbered(3):
+        c.send(url, body, **group("a"))
+    first, second = c.receive(url, 2)
+    c.give_back(url, first)
+    same(bodies(c.receive(url)), ["body-0"], "what was given back")
+    c.give_back(url, second)
+    same(c.receive(url), [], "while the first is in flight")
+
+
+@scenario
+def fifo_purge(c):
+    url = c.fifo(ContentBasedDeduplication="true")
+    c.send(url, "one", **group("a"))
+    c.call("PurgeQueue", QueueUrl=url)
+    c.send(url, "one", **group("a"))
+    same(bodies(c.get(url, 1)), ["one"], "what was sent again")
+
+
+@scenario
 def fifo_given_back(c):
     url = c.fifo(ContentBasedDeduplication="true", VisibilityTimeout=str(LONG_SECONDS))
     for body in numbered(3):
@@ -925,8 +1018,10 @@ def dead_letter(c):
     for count in ("1", "2"):
         same(c.one(url, AttributeNames=["All"])["Attributes"]["ApproximateReceiveCount"], count, "how often it was received")
     same(c.receive(url), [], "what is received after that")
-    found = c.one(dead, AttributeNames=["All"], MessageAttributeNames=["All"])
+    # It is there as soon as it is not here.
+    [found] = c.receive(dead, AttributeNames=["All"], MessageAttributeNames=["All"])
     same((found["Body"], found["MessageId"]), ("poison", sent["MessageId"]), "the dead letter")
+    same(found["Attributes"]["ApproximateReceiveCount"], "3", "how often it was received in all")
     same(found["MessageAttributes"], ATTRIBUTES, "its attributes")
     c.settled(url, 0, 0, 0)
 
@@ -1013,6 +1108,8 @@ def move_task_cancel(c):
     _, dead = dead_letters(c, 20)
     arn = c.arn(dead)
     handle = c.call("StartMessageMoveTask", SourceArn=arn, MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
+    task = json.loads(base64.b64decode(handle))
+    same((re.fullmatch("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", task["taskId"]) is not None, task["sourceArn"]), (True, arn), "the handle")
     moved = c.call("CancelMessageMoveTask", TaskHandle=handle)["ApproximateNumberOfMessagesMoved"]
     same(moved < 20, True, f"whether {moved} is not all")
     tasks = lambda: c.call("ListMessageMoveTasks", SourceArn=arn)["Results"]
@@ -1105,6 +1202,49 @@ def query_by_hand_refused(c):
     plain = {each.tag.removeprefix(XML): each.text for each in answer.iter()}
     same((status, plain["Code"], plain["Type"]), (400, "AWS.SimpleQueueService.NonExistentQueue", "Sender"), "the error")
     same(answer.tag, f"{XML}ErrorResponse", "the answer")
+
+
+def fetch_json(c, path, accept="application/json", **values):
+    at = c.drivers.env["AWS_ENDPOINT_URL"] + path + "?" + urllib.parse.urlencode(values)
+    request = urllib.request.Request(at, headers={"Accept": accept})
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+@scenario
+def query_in_json(c):
+    """A query that accepts JSON gets it in the form that the integrations of API Gateway show."""
+    url = c.queue()
+    path = urllib.parse.urlsplit(url).path
+    answer = fetch_json(c, path, Action="GetQueueAttributes", **{"AttributeName.1": "QueueArn"})
+    listed = {"Attributes": [{"Name": "QueueArn", "Value": c.arn(url)}]}
+    same((answer[0], answer[1]["GetQueueAttributesResponse"]["GetQueueAttributesResult"]), (200, listed), "the attributes")
+    status, answer = fetch_json(c, path, Action="ListQueues")
+    same((status, answer["Error"]["Code"]), (400, "InvalidAction"), "the error")
+
+
+@scenario
+def peek(c):
+    """LocalStack's way to look at messages without receiving them."""
+    url = c.queue()
+    c.send_all(url, numbered(2))
+    status, answer = fetch_json(c, "/_aws/sqs/messages", QueueUrl=url)
+    found = answer["ReceiveMessageResponse"]["ReceiveMessageResult"]["Message"]
+    same((status, sorted(m["Body"] for m in found)), (200, numbered(2)), "the messages")
+    same(c.counts(url), [2, 0, 0], "visible, in flight and delayed")
+    status, answer = fetch_json(c, "/_aws/sqs/messages", QueueUrl=url + "-none")
+    same((status, answer["ErrorResponse"]["Error"]["Code"]), (404, CODES["QueueDoesNotExist"]), "the error")
+
+
+@scenario
+def queue_of_another_host(c):
+    """A URL of another service is refused, though there is a queue of that path here."""
+    url = urllib.parse.urlsplit(c.queue())._replace(netloc="queues.example.com:80").geturl()
+    status, answer = by_hand(c, "/", Action="GetQueueAttributes", QueueUrl=url)
+    same((status, answer.findtext(f".//{XML}Code")), (404, "InvalidAddress"), "the error")
 
 
 # What programs do

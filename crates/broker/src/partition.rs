@@ -607,6 +607,11 @@ impl PartitionCell {
         self.state.lock().dedup = dedup;
     }
 
+    /// What was sent before this offset may be sent again.
+    pub(crate) fn forget_sent(&self, before: Offset) {
+        self.state.lock().dedup.forget_before(before);
+    }
+
     /// Lets go of what all queues are done with, these records among it, which lasts. Returns the bytes of memory that
     /// became free.
     pub(crate) fn drop_consumed(&self, done: impl IntoIterator<Item = Offset>) -> usize {

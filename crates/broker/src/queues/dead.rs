@@ -8,9 +8,11 @@ use std::time::Duration;
 use engine::queue::{Lease, Message, header};
 use engine::{Acks, DraftBatch, Error, ErrorKind, Result};
 use parking_lot::Mutex;
+use tokio::task::JoinHandle;
 
 use super::{QueueCell, Receive, Received};
 use crate::broker::Broker;
+use crate::internal::Appended;
 use crate::partition::PartitionCell;
 use crate::publish::Wakes;
 use crate::timers::now_ms;
@@ -18,6 +20,8 @@ use crate::topics::Topic;
 
 /// How long a message waits that could not be moved.
 const AGAIN_MS: u64 = 5_000;
+/// How long whoever took the last attempts of messages waits until they are moved.
+const BURIAL_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long what is being moved back is nobody else's.
 const MOVING_LEASE_MS: u64 = 60_000;
 /// Messages that are moved together.
@@ -67,33 +71,69 @@ struct Running {
     is_cancelled: AtomicBool,
 }
 
+/// Messages on their way to the dead letters, which goes on also if this is dropped.
+#[must_use]
+pub(super) struct Burial(Option<JoinHandle<()>>);
+
+impl Burial {
+    /// Waits until receivers of the dead letters find them there, but not for ever: the topic of the dead letters may
+    /// have subscribers that hold up its publishers.
+    pub(super) async fn over(self) {
+        let Some(task) = self.0 else {
+            return;
+        };
+        match tokio::time::timeout(BURIAL_WAIT_MAX, task).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "messages could not be moved to the dead letters"),
+            Err(_) => tracing::warn!("messages are still on their way to the dead letters"),
+        }
+    }
+}
+
 impl Broker {
-    /// Moves messages that have no attempt left to the dead letters of their queue.
+    /// Moves messages that have no attempt left to the dead letters of their queue. That goes on if nobody waits for
+    /// it: they are leased to the broker until it is done.
     pub(super) fn bury(
         self: &Arc<Self>,
         cell: &Arc<QueueCell>,
         topic: &Arc<Topic>,
         partition: &Arc<PartitionCell>,
         dead: Vec<Lease>,
-    ) {
+    ) -> Burial {
+        if dead.is_empty() {
+            return Burial(None);
+        }
         let (broker, cell, topic, partition) = (self.clone(), cell.clone(), topic.clone(), partition.clone());
-        // Whoever receives need not wait for it. They are leased to the broker until it is done.
-        tokio::spawn(async move {
+        Burial(Some(tokio::spawn(async move {
+            let (queue, mut buried) = (cell.definition().name.clone(), Vec::with_capacity(dead.len()));
             for lease in dead {
-                if let Err(error) = broker.bury_one(&cell, &topic, &partition, &lease).await {
-                    let queue = cell.definition().name.clone();
-                    tracing::warn!(%queue, offset = lease.offset, %error, "it could not be moved to the dead letters");
-                    let kept = broker.change_view(&partition, cell.id, |view, _| {
-                        view.queue.keep_dead(lease.offset, now_ms(), AGAIN_MS);
-                    });
-                    if let Err(error) = kept {
-                        tracing::debug!(%queue, %error, "its topic was deleted meanwhile");
+                match broker.bury_one(&cell, &topic, &partition, &lease).await {
+                    Ok(saved) => buried.push((lease.offset, saved)),
+                    Err(error) => {
+                        let offset = lease.offset;
+                        tracing::warn!(%queue, offset, %error, "it could not be moved to the dead letters");
+                        let kept = broker.change_view(&partition, cell.id, |view, _| {
+                            view.queue.keep_dead(lease.offset, now_ms(), AGAIN_MS);
+                        });
+                        if let Err(error) = kept {
+                            tracing::debug!(%queue, %error, "its topic was deleted meanwhile");
+                        }
                     }
                 }
                 // Others of its group may go now.
                 cell.wake_for_change();
             }
-        });
+            for (offset, saved) in buried {
+                let lasts = match saved {
+                    Some(saved) => saved.lasts().await.map(drop),
+                    None => Ok(()),
+                };
+                match lasts {
+                    Ok(()) => broker.drop_consumed(&topic, &partition, [offset]),
+                    Err(error) => tracing::warn!(%queue, offset, %error, "that it was moved may not last"),
+                }
+            }
+        })))
     }
 
     async fn bury_one(
@@ -102,7 +142,7 @@ impl Broker {
         topic: &Topic,
         partition: &Arc<PartitionCell>,
         lease: &Lease,
-    ) -> Result<()> {
+    ) -> Result<Option<Appended>> {
         let definition = cell.definition();
         let Some(to) = definition.settings.dead_letter.clone() else {
             return Err(Error::not_found("the queue has no dead letters any more"));
@@ -113,12 +153,7 @@ impl Broker {
             self.move_message(topic, partition, &message, to.as_str(), Some((source, lease.attempts))).await?;
             self.queues_there().counts.dead.add(1);
         }
-        let saved = self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())?;
-        if let Some(saved) = saved {
-            saved.lasts().await?;
-        }
-        self.drop_consumed(topic, partition, [lease.offset]);
-        Ok(())
+        self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())
     }
 
     /// Publishes a message to another topic as the same message, which has come from a queue where that is said.
@@ -134,13 +169,25 @@ impl Broker {
         self.topic(to)?;
         let (id, sent) = (message.id(topic.id, partition.id).to_string(), message.sent_ms().to_string());
         let attempts = source.map(|(_, attempts)| attempts.to_string());
-        let own = [header::DUE, header::ID, header::SENT, header::SOURCE, header::DELIVERIES, header::ATTEMPTS];
+        let before = message.header(header::RECEIVED).and_then(|received| received.parse().ok()).unwrap_or(0u32);
+        // Of one length, so that a message that goes round does not grow.
+        let received = source.map(|(_, attempts)| format!("{:010}", before.saturating_add(attempts)));
+        let own = [
+            header::DUE,
+            header::ID,
+            header::SENT,
+            header::SOURCE,
+            header::DELIVERIES,
+            header::RECEIVED,
+            header::ATTEMPTS,
+        ];
         let kept = message.record().headers.iter().filter(|(name, _)| !own.iter().any(|own| name == own.as_bytes()));
         let mut headers: Vec<(&[u8], Option<&[u8]>)> =
             kept.map(|(name, value)| (&name[..], value.as_deref())).collect();
         headers.push((header::ID.as_bytes(), Some(id.as_bytes())));
         headers.push((header::SENT.as_bytes(), Some(sent.as_bytes())));
-        if let (Some((source, _)), Some(attempts)) = (source, &attempts) {
+        if let (Some((source, _)), Some(attempts), Some(received)) = (source, &attempts, &received) {
+            headers.push((header::RECEIVED.as_bytes(), Some(received.as_bytes())));
             headers.push((header::SOURCE.as_bytes(), Some(source.as_bytes())));
             headers.push((header::DELIVERIES.as_bytes(), Some(attempts.as_bytes())));
         }

@@ -553,6 +553,7 @@ impl Broker {
         let mut view = QueueView::new(cell.clone(), queue, is_saved(topic));
         view.has_delays = cursor.is_some_and(|cursor| cursor.has_delays);
         view.saved_next = cursor.map(|cursor| cursor.next);
+        view.dedup_from = cursor.map_or(0, |cursor| cursor.dedup_from);
         view.begin_look();
         partition.attach_view(view);
         // One partition that cannot be read does not keep the others from being served. Receivers try again.
@@ -560,7 +561,8 @@ impl Broker {
             tracing::warn!(queue = %definition.name, partition = partition.id, %error, "messages cannot be looked at");
         }
         if definition.settings.dedup != DedupRule::Off
-            && let Err(error) = self.restore_dedup(&definition, partition).await
+            && let Err(error) =
+                self.restore_dedup(&definition, partition, cursor.map_or(0, |cursor| cursor.dedup_from)).await
         {
             let (queue, partition) = (&definition.name, partition.id);
             tracing::warn!(%queue, partition, %error, "it is not known what was sent lately");
@@ -583,7 +585,12 @@ impl Broker {
     }
 
     /// Finds the messages that were sent within the window, and what they are known by.
-    async fn restore_dedup(&self, definition: &QueueDefinition, partition: &Arc<PartitionCell>) -> Result<()> {
+    async fn restore_dedup(
+        &self,
+        definition: &QueueDefinition,
+        partition: &Arc<PartitionCell>,
+        from: Offset,
+    ) -> Result<()> {
         let now = now_ms();
         let since = now.saturating_sub(DEDUP_WINDOW_MS) as i64;
         let searched = partition.clone();
@@ -591,6 +598,7 @@ impl Broker {
         let mut at = found.unwrap_or_else(|error| {
             Err(Error::new(ErrorKind::Internal, format!("a time could not be looked for: {error}")))
         })?;
+        at = at.max(from);
         let mut dedup = Dedup::default();
         loop {
             let batches = match partition.read(at, LOOK_BYTES).await {

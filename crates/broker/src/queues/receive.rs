@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use engine::limits::BATCH_BYTES_MAX;
 use engine::queue::{
-    DELAY_MS_MAX, Entry, LEASE_TOTAL_MS_MAX, Lease, LeaseError, Message, MessageId, Queue, QueueDefinition, QueueId,
-    QueueRecord, header,
+    Call, DELAY_MS_MAX, Entry, LEASE_TOTAL_MS_MAX, Lease, LeaseError, Message, MessageId, Queue, QueueDefinition,
+    QueueId, QueueRecord, header,
 };
 use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Result, TopicId};
 use tokio::time::Instant;
@@ -189,12 +189,13 @@ impl Broker {
         for i in 0..partitions.len() {
             let partition = &partitions[(first + i) % partitions.len()];
             let origin = Origin { topic: topic.id, partition: partition.id };
+            let mut call = Call::default();
             loop {
                 let now = now_ms();
                 let left = max - answer.found.len();
                 let (mut due, mut has_unseen, mut dead) = (None, false, Vec::new());
                 let changed = self.change_view(partition, cell.id, |view, log| {
-                    let mut turn = view.take(log, origin, now, left, receive.lease_ms);
+                    let mut turn = view.take(log, origin, &mut call, now, left, receive.lease_ms);
                     has_unseen = view.has_unseen(log);
                     due = view.queue.next_due_ms();
                     dead = std::mem::take(&mut turn.dead);
@@ -203,9 +204,7 @@ impl Broker {
                 // With the dead out of the way there may be others. Nobody else moves them, whether or not it could be
                 // written down.
                 let has_dead = !dead.is_empty();
-                if has_dead {
-                    self.bury(cell, topic, partition, dead);
-                }
+                let buried = self.bury(cell, topic, partition, dead);
                 let (turn, saved) = changed?;
                 drop(saved);
                 next_due_ms = [next_due_ms, due].into_iter().flatten().min();
@@ -220,6 +219,8 @@ impl Broker {
                 };
                 let is_idle = given.is_empty();
                 self.fill(cell, partition, given, &mut answer);
+                // Who is told that a message is not here any more finds it among the dead letters.
+                buried.over().await;
                 if answer.is_full(max) {
                     break;
                 }
@@ -274,7 +275,8 @@ impl Broker {
             }
         }
         held.leases.clear();
-        given.sort_unstable_by_key(|given| given.receipt.offset);
+        // In the order in which they were given out, which is not that of the log where groups have their turns.
+        given.sort_unstable_by_key(|given| given.receipt.lease);
         Ok(given)
     }
 
@@ -386,6 +388,20 @@ impl Broker {
         .await
     }
 
+    /// The same, and a lease that has expired runs again if nobody was given its message since, whatever the queue asks
+    /// of leases.
+    pub async fn extend_expired(self: &Arc<Self>, queue: &str, leases: &[(Receipt, u64)]) -> Result<Answers> {
+        let now = now_ms();
+        let answers = self
+            .change_leases(queue, leases, now, |queue, (receipt, lease_ms)| {
+                queue.renew(receipt.offset, receipt.lease, now, *lease_ms)
+            })
+            .await?;
+        let returned = leases.iter().zip(&answers).filter(|((_, lease_ms), answer)| *lease_ms == 0 && answer.is_ok());
+        self.queues_there().counts.returned.add(returned.count() as u64);
+        Ok(answers)
+    }
+
     /// Messages go back to the queue, for others after a delay: as the queue is set where none is named.
     pub async fn nack(self: &Arc<Self>, queue: &str, leases: &[(Receipt, Option<u64>)]) -> Result<Answers> {
         leases.iter().try_for_each(|(_, delay_ms)| check_most("delay_ms", *delay_ms, DELAY_MS_MAX))?;
@@ -425,7 +441,7 @@ impl Broker {
         let bound = self.bound_queue(queue).await?;
         let (cell, topic) = (&bound.cell, &bound.topic);
         let mut answers = vec![Err(LeaseError::Gone); leases.len()];
-        let mut saved_of = Vec::new();
+        let (mut saved_of, mut buried) = (Vec::new(), Vec::new());
         let places = by_partition(leases);
         let receipt = |place: &usize| leases[*place].receipt();
         for of_partition in places.chunk_by(|a, b| receipt(a).partition == receipt(b).partition) {
@@ -450,9 +466,7 @@ impl Broker {
                 }),
             };
             // Nobody else moves them, whether or not it could be written down.
-            if !dead.is_empty() {
-                self.bury(cell, topic, partition, dead);
-            }
+            buried.push(self.bury(cell, topic, partition, dead));
             if let Some(saved) = changed? {
                 saved_of.push((partition, done, saved));
             }
@@ -462,6 +476,9 @@ impl Broker {
         for (partition, done, saved) in saved_of {
             saved.lasts().await?;
             self.drop_consumed(topic, partition, done);
+        }
+        for one in buried {
+            one.over().await;
         }
         Ok(answers)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::queue::{Counts, Message, MessageId, Phase};
+use engine::queue::{Counts, DedupRule, Message, MessageId, Phase};
 use engine::{Error, ErrorKind, Offset, PartitionId, Result};
 
 use super::{QueueCell, check_users};
@@ -37,6 +37,8 @@ pub struct Peeked {
     /// [`Phase::Waiting`] for one that nobody was given yet, too.
     pub phase: Phase,
     pub attempts: u32,
+    /// When it was given out first, if it was.
+    pub first_received_ms: Option<u64>,
     /// When its lease or its delay ends.
     pub due_ms: Option<u64>,
 }
@@ -91,7 +93,13 @@ impl Broker {
         let max = max.clamp(1, PEEK_MAX);
         let mut found = Vec::new();
         for partition in topic.partitions().iter().filter(|cell| after.is_none_or(|(at, _)| cell.id >= at)) {
-            let (floor, start) = partition.with_view(cell.id, |view, log| (view.queue.floor(), log.extent().start))?;
+            // What is due by now is shown as it is: leases and delays end when somebody looks.
+            self.look_through(&cell, partition).await?;
+            let now = now_ms();
+            let (floor, start) = partition.with_view(cell.id, |view, log| {
+                view.queue.expire(now);
+                (view.queue.floor(), log.extent().start)
+            })?;
             let mut at = floor.max(start);
             if let Some((_, offset)) = after.filter(|(id, _)| *id == partition.id) {
                 at = at.max(offset.saturating_add(1));
@@ -127,6 +135,7 @@ impl Broker {
                             message,
                             phase: entry.map_or(Phase::Waiting, |entry| entry.phase),
                             attempts: entry.map_or(0, |entry| entry.attempts),
+                            first_received_ms: entry.map(|entry| entry.first_ms).filter(|first_ms| *first_ms > 0),
                             due_ms: entry.filter(|entry| entry.phase != Phase::Waiting).map(|entry| entry.due_ms),
                         });
                         if found.len() == max {
@@ -140,11 +149,30 @@ impl Broker {
         Ok(found)
     }
 
-    /// Everything in a queue is done with, what is leased too. Returns how many messages there were. It lasts when
-    /// this is over.
+    /// Everything in a queue is done with, what is leased too, and may be sent again: no deduplication id of before
+    /// counts. Returns how many messages there were. It lasts when this is over.
     pub async fn purge_queue(&self, queue: &str) -> Result<u64> {
         let counts = self.queue_counts(queue).await?;
-        self.seek_queue(queue, SeekTo::End).await?;
+        let (cell, topic) = self.queue_cell(queue).await?;
+        let mut saved = Vec::new();
+        for partition in topic.partitions() {
+            let (to, one) = self.change_view(partition, cell.id, |view, log| {
+                let to = log.extent().end;
+                view.purge(to);
+                to
+            })?;
+            saved.extend(one);
+            if cell.definition().settings.dedup != DedupRule::Off {
+                partition.forget_sent(to);
+            }
+            cell.wake_for_change();
+            self.look_through(&cell, partition).await?;
+            self.drop_consumed(&topic, partition, []);
+        }
+        for one in saved {
+            one.lasts().await?;
+        }
+        cell.wake_for_change();
         Ok(counts.visible + counts.in_flight + counts.delayed)
     }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::queue::{DedupRule, LeaseError, Order, QueueDefinition, QueueName, QueueOverflow, QueueSettings, header};
+use engine::queue::{
+    DedupRule, LeaseError, Order, Phase, QueueDefinition, QueueName, QueueOverflow, QueueSettings, header,
+};
 use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
 use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
@@ -647,4 +649,40 @@ async fn receipts_of_several_partitions_are_answered_in_the_order_of_the_call() 
     assert_eq!(answers, [Ok(()), gone, Ok(()), Ok(()), expired, Ok(()), Ok(())]);
     assert_eq!(counts(&broker, "jobs").await, (0, 1, 0));
     assert_eq!(broker.ack("jobs", &[]).await, Ok(Vec::new()));
+}
+
+/// Whoever reads the files of a topic in several looks is given no message twice in one call.
+#[tokio::test]
+async fn a_call_that_reads_files_is_given_all_of_a_group_and_each_message_once() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(&dir);
+    let settings = QueueSettings { order: Order::Groups, lease_ms: 0, ..QueueSettings::default() };
+    create(&broker, "jobs", settings).await;
+    let body = "x".repeat(600_000);
+    for (group, i) in [("a", 1), ("b", 1), ("b", 2), ("a", 2), ("a", 3)] {
+        send_grouped(&broker, "jobs", group, &format!("{group}{i}{body}"), None).await;
+    }
+    broker.stop().expect("stops");
+    drop(broker);
+    let broker = on_disk(&dir);
+    let got = receive(&broker, "jobs", 100).await;
+    let first: Vec<String> = bodies(&got).iter().map(|body| body.trim_end_matches('x').to_owned()).collect();
+    assert_eq!(first, ["a1", "a2", "a3", "b1", "b2"]);
+}
+
+#[tokio::test]
+async fn a_look_without_taking_sees_what_is_due_again() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings { lease_ms: 0, ..QueueSettings::default() }).await;
+    send(&broker, "jobs", &["returned"]).await;
+    let delayed = OutMessage { body: b"delayed", delay_ms: Some(1), ..OutMessage::default() };
+    broker.send("jobs", &[delayed]).await.expect("sent").remove(0).expect("taken");
+    assert_eq!(receive(&broker, "jobs", 1).await.len(), 1);
+    let sent_ms = crate::now_ms();
+    while crate::now_ms() <= sent_ms + 1 {
+        tokio::task::yield_now().await;
+    }
+    let seen = broker.peek("jobs", None, 10).await.expect("seen");
+    let phases: Vec<_> = seen.iter().map(|seen| (seen.phase, seen.attempts, seen.due_ms)).collect();
+    assert_eq!(phases, [(Phase::Waiting, 1, None), (Phase::Waiting, 0, None)]);
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use engine::queue::{
-    Cursor, DELAY_MS_MAX, Lease, Look, Queue, QueueOverflow, QueueRecord, QueueSettings, Taken, group_of, header,
+    Call, Cursor, DELAY_MS_MAX, Lease, Look, Queue, QueueOverflow, QueueRecord, QueueSettings, Taken, group_of, header,
     header_of,
 };
 use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Records, Result};
@@ -25,6 +25,8 @@ pub(crate) struct QueueView {
     pub(crate) is_saved: bool,
     /// The cursor as it was written down, if it was.
     pub(super) saved_next: Option<Offset>,
+    /// Messages before this one were purged: deduplication does not know them.
+    pub(super) dedup_from: Offset,
     reader: Reader,
 }
 
@@ -72,7 +74,8 @@ pub(super) struct Turn {
 
 impl QueueView {
     pub(crate) fn new(cell: Arc<QueueCell>, queue: Queue, is_saved: bool) -> Self {
-        Self { cell, queue, has_delays: false, is_saved, saved_next: None, reader: Reader::default() }
+        let (has_delays, saved_next, dedup_from) = (false, None, 0);
+        Self { cell, queue, has_delays, is_saved, saved_next, dedup_from, reader: Reader::default() }
     }
 
     /// Whether messages say themselves who they are for, or when.
@@ -171,11 +174,19 @@ impl QueueView {
     }
 
     /// Gives out messages of a place, with what they say where that can be had at once.
-    pub(super) fn take(&mut self, log: &Log, of: Origin, now_ms: u64, max: usize, lease_ms: Option<u64>) -> Turn {
+    pub(super) fn take(
+        &mut self,
+        log: &Log,
+        of: Origin,
+        call: &mut Call,
+        now_ms: u64,
+        max: usize,
+        lease_ms: Option<u64>,
+    ) -> Turn {
         let lease_ms = lease_ms.unwrap_or(self.queue.settings().lease_ms);
         self.queue.trim(log.extent().start);
         let reader = &mut self.reader;
-        let taken = self.queue.take(now_ms, max, lease_ms, |offset| reader.look(log, offset));
+        let taken = self.queue.take_for(call, Offset::MAX, now_ms, max, lease_ms, |offset| reader.look(log, offset));
         let Taken { leases, dead, cold, is_full, mut is_cut } = taken;
         let mut turn = Turn { given: Vec::with_capacity(leases.len()), dead, cold, is_full, ..Turn::default() };
         for mut lease in leases {
@@ -219,7 +230,7 @@ impl QueueView {
 
     /// How far the queue has come, to be written down.
     pub(super) fn cursor_record(&self, partition: PartitionId) -> QueueRecord {
-        let cursor = Cursor { next: self.queue.next(), has_delays: self.has_delays };
+        let cursor = Cursor { next: self.queue.next(), has_delays: self.has_delays, dedup_from: self.dedup_from };
         QueueRecord::Cursor { queue: self.cell.id, partition, cursor: Some(cursor) }
     }
 
@@ -227,6 +238,14 @@ impl QueueView {
         self.queue.seek(to);
         self.begin_look();
         self.reader = Reader::default();
+    }
+
+    /// All that there is, is done with, and may be sent again.
+    pub(super) fn purge(&mut self, to: Offset) {
+        self.seek(to);
+        self.dedup_from = to;
+        // That is written down also where the cursor stays.
+        self.saved_next = None;
     }
 
     pub(super) fn seek_to(&mut self, pending: impl IntoIterator<Item = Offset>, next: Offset) {

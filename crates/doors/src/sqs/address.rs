@@ -1,6 +1,8 @@
 //! Where a queue is to clients of SQS: its account, region and name, as a URL, as an ARN, and as the name by which all
 //! other doors know it.
 
+use std::net::IpAddr;
+
 use super::errors::{Failure, INVALID_ADDRESS, Result};
 
 /// Characters of the name of a queue.
@@ -43,6 +45,31 @@ pub(super) fn is_name(text: &str) -> bool {
     let is_char = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let stem = text.strip_suffix(FIFO).unwrap_or(text);
     !stem.is_empty() && text.len() <= NAME_CHARS_MAX && stem.bytes().all(is_char)
+}
+
+/// The name of the host in a URL, without its port.
+pub(super) fn host_in(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    Some(name_of_host(rest.split('/').next().unwrap_or(rest)))
+}
+
+/// A host without its port.
+pub(super) fn name_of_host(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.split(':').next().unwrap_or(host),
+    }
+}
+
+/// Whether a host in the URL of a queue does not say whose queue it is: every machine calls itself so, or AWS and
+/// emulators of it give it out.
+pub(super) fn is_anybodys(host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    let is_below = |domain: &str| host.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    let domains =
+        ["localhost", "amazonaws.com", "amazonaws.com.cn", "localhost.localstack.cloud", "host.docker.internal"];
+    domains.into_iter().any(is_below)
+        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback() || address.is_unspecified())
 }
 
 impl Home {
@@ -202,6 +229,21 @@ mod tests {
         }
         for wrong in ["", "/", "http://x", "http://x/", "a b", "http://x/1/q", "http://x/a/b/c", "x/y/q", "a.b"] {
             assert_eq!(Place::parse_url(wrong, &here), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_host_says_whose_queue_it_is_unless_everybody_has_it() {
+        assert_eq!(
+            (host_in("http://h:1/a/b"), host_in("http://[::1]:1/a/b"), host_in("/a/b")),
+            (Some("h"), Some("::1"), None)
+        );
+        let anybodys = ["localhost", "LOCALHOST", "a.localhost", "127.0.0.2", "::1", "0.0.0.0", "queue.amazonaws.com"];
+        for host in anybodys.into_iter().chain(["sqs.eu-west-1.localhost.localstack.cloud"]) {
+            assert!(is_anybodys(host), "{host}");
+        }
+        for host in ["example.com", "broker", "notlocalhost", "10.0.0.1", "amazonaws.com.example.org"] {
+            assert!(!is_anybodys(host), "{host}");
         }
     }
 

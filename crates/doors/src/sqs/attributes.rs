@@ -345,9 +345,14 @@ fn number(name: &str, value: &str, (least, most): (u64, u64)) -> Result<u64> {
     value.parse().ok().filter(|n| (least..=most).contains(n)).ok_or_else(|| Failure::attribute(name, ""))
 }
 
+/// Whether a flag is set. The service takes it in any case.
+pub(super) fn is_true(value: &str) -> bool {
+    value.eq_ignore_ascii_case("true")
+}
+
 fn flag(name: &str, value: &str) -> Result<bool> {
     match value {
-        _ if value.eq_ignore_ascii_case("true") => Ok(true),
+        _ if is_true(value) => Ok(true),
         _ if value.eq_ignore_ascii_case("false") => Ok(false),
         _ => Err(Failure::attribute(name, "")),
     }

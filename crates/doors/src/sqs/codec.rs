@@ -6,12 +6,13 @@ use std::borrow::Cow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 
 use super::address::Place;
 use super::digest::{self, Attribute, Hex};
+use super::documents::{self, Form as JsonForm};
 use super::errors::{Failure, INVALID_ACTION, MISSING_ACTION, Result, SERIALIZATION, UNKNOWN_OPERATION};
 use super::json::{self, Json};
 use super::model::{Action, Request};
@@ -19,10 +20,11 @@ use super::query::Form;
 use super::xml::Xml;
 
 pub(super) const TARGET: &str = "x-amz-target";
-const TARGET_PREFIX: &str = "AmazonSQS.";
+pub(super) const TARGET_PREFIX: &str = "AmazonSQS.";
 const REQUEST_ID: &str = "x-amzn-requestid";
 const QUERY_ERROR: &str = "x-amzn-query-error";
 pub(super) const JSON: &str = "application/x-amz-json-1.0";
+const PLAIN_JSON: &str = "application/json";
 const XML: &str = "text/xml";
 const NAMESPACE: &str = " xmlns=\"http://queue.amazonaws.com/doc/2012-11-05/\"";
 
@@ -30,7 +32,16 @@ const NAMESPACE: &str = " xmlns=\"http://queue.amazonaws.com/doc/2012-11-05/\"";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Json,
-    Query,
+    /// With answers in XML, or in JSON of some form.
+    Query(Option<JsonForm>),
+}
+
+impl Protocol {
+    /// The older one, with its answers as the client wants them.
+    pub fn query(headers: &HeaderMap) -> Self {
+        let accepts_json = |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains("application/json"));
+        Self::Query(headers.get_all(ACCEPT).iter().any(accepts_json).then_some(JsonForm::Service))
+    }
 }
 
 /// What a list or a map is called.
@@ -214,7 +225,7 @@ impl MoveTask {
 }
 
 impl Answer {
-    fn write(&self, out: &mut impl Fields) {
+    pub fn write(&self, out: &mut impl Fields) {
         match self {
             Self::Nothing => {}
             Self::QueueUrl(url) => out.text("QueueUrl", url),
@@ -262,8 +273,17 @@ impl Answer {
         }
     }
 
+    /// Whether nothing would be written of it.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Messages(messages) => messages.is_empty(),
+            _ => false,
+        }
+    }
+
     /// About as many bytes as it takes.
-    fn bytes_hint(&self) -> usize {
+    pub fn bytes_hint(&self) -> usize {
         match self {
             Self::Messages(messages) => messages.iter().map(|message| 1024 + message.body.len() * 9 / 8).sum(),
             _ => 512,
@@ -314,7 +334,7 @@ impl<'a> Call<'a> {
             form.imply("QueueUrl", queue.path());
         }
         form.sort();
-        Ok(Self { protocol: Protocol::Query, action, form: Some(form) })
+        Ok(Self { protocol: Protocol::query(&head.headers), action, form: Some(form) })
     }
 
     /// The request itself.
@@ -344,16 +364,26 @@ pub(super) fn respond(
     answer: &Result<Answer>,
     request_id: &str,
 ) -> Response<Bytes> {
+    let action = action.map_or("", Action::name);
     let (status, body) = match (answer, protocol) {
         (Ok(answer), Protocol::Json) => (200, to_json(answer)),
-        (Ok(answer), Protocol::Query) => (200, to_xml(action.map_or("", Action::name), answer, request_id)),
+        (Ok(answer), Protocol::Query(None)) => (200, to_xml(action, answer, request_id)),
+        (Ok(answer), Protocol::Query(Some(form))) => (200, documents::answer(form, action, answer, request_id)),
         (Err(failure), Protocol::Json) => (failure.code.status, json_error(failure)),
-        (Err(failure), Protocol::Query) => (failure.code.status, xml_error(failure, request_id)),
+        // The service has no other form of it.
+        (Err(failure), Protocol::Query(Some(form))) if failure.code != &UNKNOWN_OPERATION => {
+            (failure.code.status, documents::error(form, failure, request_id))
+        }
+        (Err(failure), Protocol::Query(_)) => (failure.code.status, xml_error(failure, request_id)),
+    };
+    let content_type = match (protocol, body.first()) {
+        (Protocol::Json, _) => JSON,
+        (Protocol::Query(Some(_)), Some(b'{')) => PLAIN_JSON,
+        (Protocol::Query(_), _) => XML,
     };
     let mut response = Response::new(body.into());
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
-    let content_type = if protocol == Protocol::Json { JSON } else { XML };
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     if let Ok(id) = HeaderValue::from_str(request_id) {
         headers.insert(REQUEST_ID, id);

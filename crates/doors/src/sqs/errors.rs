@@ -37,6 +37,7 @@ mod codes {
     use super::{Code, coral, sqs};
 
     pub static QUEUE_DOES_NOT_EXIST: Code = sqs("QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", 400);
+    pub static NO_QUEUE_TO_PEEK: Code = sqs("QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", 404);
     pub static QUEUE_NAME_EXISTS: Code = sqs("QueueNameExists", "QueueAlreadyExists", 400);
     pub static QUEUE_DELETED_RECENTLY: Code = sqs("QueueDeletedRecently", "AWS.SimpleQueueService.QueueDeletedRecently", 400);
     pub static PURGE_IN_PROGRESS: Code = sqs("PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress", 403);
@@ -58,6 +59,7 @@ mod codes {
     pub static INVALID_PARAMETER: Code = coral("InvalidParameterValueException", "InvalidParameterValue", 400);
     pub static MISSING_PARAMETER: Code = coral("MissingRequiredParameterException", "MissingParameter", 400);
     pub static INVALID_ACTION: Code = coral("InvalidAction", "InvalidAction", 400);
+    pub static INVALID_REQUEST: Code = coral("InvalidRequest", "InvalidRequest", 400);
     pub static MISSING_ACTION: Code = coral("MissingAction", "MissingAction", 400);
     pub static UNKNOWN_OPERATION: Code = coral("UnknownOperationException", "UnknownOperationException", 404);
     pub static SERIALIZATION: Code = coral("SerializationException", "MalformedInput", 400);

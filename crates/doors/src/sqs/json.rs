@@ -31,29 +31,34 @@ impl Json {
         self.out
     }
 
-    fn open(&mut self, bracket: u8) {
+    pub fn open(&mut self, bracket: u8) {
         self.out.push(bracket);
         self.is_first = true;
     }
 
-    fn close(&mut self, bracket: u8) {
+    pub fn close(&mut self, bracket: u8) {
         self.out.push(bracket);
         self.is_first = false;
     }
 
-    fn next(&mut self) {
+    pub fn next(&mut self) {
         if !std::mem::take(&mut self.is_first) {
             self.out.push(b',');
         }
     }
 
-    fn name(&mut self, name: &str) {
+    pub fn name(&mut self, name: &str) {
         self.next();
         self.string(name);
         self.out.push(b':');
     }
 
-    fn string(&mut self, text: &str) {
+    pub fn null(&mut self, name: &str) {
+        self.name(name);
+        self.out.extend_from_slice(b"null");
+    }
+
+    pub fn string(&mut self, text: &str) {
         serde_json::to_writer(&mut self.out, text).expect("invariant: a text has a JSON form");
     }
 }

@@ -10,11 +10,11 @@ use engine::queue::{QueueDefinition, QueueId};
 use net::Drain;
 use parking_lot::Mutex;
 
-use super::address::{Home, Place};
+use super::address::{Home, Place, host_in, is_anybodys, name_of_host};
 use super::attributes;
 use super::check::{self, Rules};
 use super::codec::Answer;
-use super::errors::Result;
+use super::errors::{Failure, INVALID_ADDRESS, Result};
 use super::model::{List, Request, SendEntry, Text, required_text};
 
 /// Names that the door keeps in mind of queues that were deleted or purged lately.
@@ -22,6 +22,9 @@ const LATELY_MAX: usize = 65_536;
 /// Attempts to receive that can be asked for again, and for how long.
 const ATTEMPTS_MAX: usize = 4096;
 const ATTEMPT_KEPT: Duration = Duration::from_secs(300);
+/// Hosts that the URLs of queues may have, beside the one of the request, and how long they are known.
+const HOSTS_MAX: usize = 1024;
+const HOST_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The door.
 pub(super) struct Sqs {
@@ -36,6 +39,8 @@ pub(super) struct Sqs {
     pub purged: Mutex<Lately<String, ()>>,
     /// What was given out under an id that the receiver may come back with.
     pub attempts: Mutex<Attempts>,
+    /// Hosts of URLs of queues that this door has given out.
+    pub hosts: Mutex<Lately<String, ()>>,
 }
 
 /// What was given out, by the queue and the id of the attempt to receive.
@@ -94,6 +99,8 @@ pub(super) struct Asker<'t> {
     pub home: Home,
     /// How the URLs of queues begin that lead back here.
     pub base: String,
+    /// The host that the request came to.
+    pub host: &'t str,
     /// The trace that the request belongs to.
     pub trace: Option<&'t str>,
     pub drain: Drain,
@@ -132,13 +139,52 @@ impl Sqs {
             deleted: Mutex::new(Lately::new(cooldown, LATELY_MAX)),
             purged: Mutex::new(Lately::new(cooldown, LATELY_MAX)),
             attempts: Mutex::new(Lately::new(ATTEMPT_KEPT, ATTEMPTS_MAX)),
+            hosts: Mutex::new(Lately::new(HOST_KEPT, HOSTS_MAX)),
+        }
+    }
+
+    /// The URL of a queue, which leads back to where the request came to.
+    pub fn url_of(&self, asker: &Asker<'_>, place: &Place) -> String {
+        let url = place.url(&asker.base, &self.default);
+        if let Some(host) = host_in(&url) {
+            let (mut hosts, host, now) = (self.hosts.lock(), host.to_ascii_lowercase(), Instant::now());
+            if hosts.get(&host, now).is_none() {
+                hosts.insert(host, (), now);
+            }
+        }
+        url
+    }
+
+    /// Refuses the URL of a queue of another service. A host is this door's if the request came to it, if URLs with it
+    /// were given out here, or if it cannot tell hosts apart: one of this machine, of AWS, or of another emulator.
+    fn expect_own_host(&self, asker: &Asker<'_>, url: &str) -> Result<()> {
+        let Some(host) = host_in(url) else {
+            return Ok(());
+        };
+        let is_same = |other: &str| name_of_host(other).eq_ignore_ascii_case(host);
+        let is_own = is_same(asker.host)
+            || is_anybodys(host)
+            || self.url.as_deref().and_then(host_in).is_some_and(is_same)
+            || self.hosts.lock().get(&host.to_ascii_lowercase(), Instant::now()).is_some();
+        match is_own {
+            true => Ok(()),
+            false => Err(Failure::new(
+                &INVALID_ADDRESS,
+                format!(
+                    "The address {url} is not valid for this endpoint. Its host is not {}: use a URL that this \
+                     endpoint gives out, or set sqs_url to the host that clients use.",
+                    name_of_host(asker.host)
+                ),
+            )),
         }
     }
 
     /// The queue that a request names.
     pub async fn find(&self, asker: &Asker<'_>, queue_url: &Option<Text<'_>>) -> Result<Found> {
         let url = required_text("QueueUrl", queue_url)?;
-        self.find_place(Place::parse(url, &asker.home)?).await
+        let place = Place::parse(url, &asker.home)?;
+        self.expect_own_host(asker, url)?;
+        self.find_place(place).await
     }
 
     pub async fn find_place(&self, place: Place) -> Result<Found> {

@@ -59,7 +59,7 @@ impl View<'_> {
     fn has_attribute(&self, name: &str) -> bool {
         self.attributes.iter().any(|wanted| match wanted.strip_suffix(".*") {
             Some(prefix) => name.starts_with(prefix),
-            None => *wanted == "All" || *wanted == name,
+            None => matches!(*wanted, "All" | "*") || *wanted == name,
         })
     }
 }
@@ -67,6 +67,7 @@ impl View<'_> {
 /// What is known of a message beside what its sender gave it.
 pub(super) struct Known {
     pub id: MessageId,
+    /// In this queue.
     pub attempts: u32,
     pub first_received_ms: Option<u64>,
 }
@@ -240,9 +241,12 @@ impl Sqs {
         };
         let of_header = |name: &str| message.header(name).map(str::to_owned);
         let is_fifo = place.is_fifo();
+        // The service goes on counting in the dead-letter queue.
+        let before = message.header(header::RECEIVED).and_then(|received| received.parse().ok()).unwrap_or(0u32);
+        let attempts = before.saturating_add(known.attempts);
         add("SenderId", &mut || Some(of_header(header::SENDER).unwrap_or_else(|| place.home.account.clone())));
         add("SentTimestamp", &mut || Some(message.sent_ms().to_string()));
-        add("ApproximateReceiveCount", &mut || Some(known.attempts.to_string()));
+        add("ApproximateReceiveCount", &mut || Some(attempts.to_string()));
         add("ApproximateFirstReceiveTimestamp", &mut || known.first_received_ms.map(|ms| ms.to_string()));
         add("SequenceNumber", &mut || is_fifo.then(|| sequence_number(message.offset())));
         add("MessageDeduplicationId", &mut || of_header(header::DEDUP));
@@ -412,7 +416,7 @@ mod tests {
             ["Foo", "Foo.Bar", "foo", "Help.Me"].map(|name| view.has_attribute(name))
         };
         assert_eq!(asked(&[]), [false; 4]);
-        assert_eq!((asked(&["All"]), asked(&[".*"])), ([true; 4], [true; 4]));
+        assert_eq!((asked(&["All"]), asked(&[".*"]), asked(&["*"])), ([true; 4], [true; 4], [true; 4]));
         assert_eq!(asked(&["Foo.*"]), [true, true, false, false]);
         assert_eq!(asked(&["foo", "Help.*"]), [false, false, true, true]);
         assert_eq!(asked(&["Fo"]), [false; 4]);

@@ -5,6 +5,7 @@ mod attributes;
 mod check;
 mod codec;
 mod digest;
+mod documents;
 mod errors;
 mod json;
 mod map;
@@ -31,7 +32,7 @@ use broker::Broker;
 use broker::metrics::{Collect, Exposition};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, ORIGIN};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
@@ -212,7 +213,9 @@ impl Door {
             Ok(asker) => asker,
             Err(failure) => return failed(failure),
         };
-        if let Some(rest) = head.uri.path().strip_prefix(peek::PATH) {
+        if let Some(rest) =
+            head.uri.path().strip_prefix(peek::PATH).filter(|rest| matches!(rest.as_bytes(), [] | [b'/', ..]))
+        {
             return self.peek(head, body, &asker, rest).await;
         }
         let host = host_of(head).unwrap_or_default();
@@ -222,7 +225,7 @@ impl Door {
             Err(failure) => return failed(failure),
         };
         let action = call.action.as_ref().ok().copied();
-        let answer = match call.protocol == Protocol::Query && of_queue.is_none() && !is_root(head.uri.path()) {
+        let answer = match call.protocol != Protocol::Json && of_queue.is_none() && !is_root(head.uri.path()) {
             true => {
                 let message = format!("The address {} is not valid for this endpoint.", head.uri.path());
                 Err(Failure::new(&INVALID_ADDRESS, message))
@@ -239,14 +242,11 @@ impl Door {
     }
 
     async fn peek(&self, head: &Parts, body: &[u8], asker: &Asker<'_>, rest: &str) -> Answered {
-        let wants_json = |name| header(&head.headers, name).is_some_and(|value| value.contains("json"));
-        let protocol = if wants_json(ACCEPT) || wants_json(CONTENT_TYPE) { Protocol::Json } else { Protocol::Query };
-        let query = head.uri.query().unwrap_or_default().as_bytes();
-        let answer = match Form::parse(&[query, body]) {
-            Ok(form) => Box::pin(self.sqs.peek(asker, rest, &form)).await,
+        let answer = match peek::Wanted::read(head, body, rest) {
+            Ok(wanted) => Box::pin(self.sqs.peek(asker, &wanted)).await,
             Err(failure) => Err(failure),
         };
-        Answered { protocol, action: Some(Action::ReceiveMessage), answer }
+        Answered { protocol: peek::protocol(&head.headers), action: Some(Action::ReceiveMessage), answer }
     }
 
     /// Who makes a request, as far as that is so.
@@ -272,14 +272,12 @@ impl Door {
             account: identity.account.unwrap_or(&default.account).to_owned(),
             region: identity.region.filter(|region| is_region(region)).unwrap_or(&default.region).to_owned(),
         };
-        let base = match (&self.sqs.url, host_of(head)) {
-            (Some(url), _) => url.clone(),
-            (None, host) => {
-                let scheme = if caller.is_secure { "https" } else { "http" };
-                format!("{scheme}://{}", host.unwrap_or("localhost"))
-            }
+        let host = host_of(head).unwrap_or("localhost");
+        let base = match &self.sqs.url {
+            Some(url) => url.clone(),
+            None => format!("{}://{host}", if caller.is_secure { "https" } else { "http" }),
         };
-        Ok(Asker { home, base, trace: header(&head.headers, TRACE), drain: caller.connection.drain() })
+        Ok(Asker { home, base, host, trace: header(&head.headers, TRACE), drain: caller.connection.drain() })
     }
 
     /// Shows what the door does among the broker's metrics.
@@ -326,7 +324,7 @@ fn spoken_by(headers: &HeaderMap) -> Protocol {
         || header(headers, CONTENT_TYPE).is_some_and(|value| value.contains("json"))
     {
         true => Protocol::Json,
-        false => Protocol::Query,
+        false => Protocol::query(headers),
     }
 }
 

@@ -63,8 +63,8 @@ impl Sqs {
         let handle = BASE64.decode(text).ok().and_then(|json| serde_json::from_slice::<Handle>(&json).ok());
         let handle = handle.ok_or_else(|| Failure::parameter("Value for parameter TaskHandle is invalid."))?;
         let source = self.by_arn("SourceArn", &handle.source_arn).await?;
-        let id: Option<RedriveId> = handle.task_id.parse().ok();
-        let id = id.filter(|id| self.broker.redrives(source.name()).iter().any(|task| task.id == *id));
+        let tasks = self.broker.redrives(source.name());
+        let id = tasks.iter().map(|task| task.id).find(|id| task_id(*id) == handle.task_id);
         let id = id.ok_or_else(|| Failure::new(&RESOURCE_NOT_FOUND, "Task does not exist."))?;
         match self.broker.cancel_redrive(id) {
             Err(error) if error.kind == ErrorKind::Invalid => {
@@ -141,6 +141,35 @@ impl Sqs {
 }
 
 fn handle(id: RedriveId, source: &Place) -> String {
-    let handle = Handle { task_id: id.to_string(), source_arn: source.arn() };
+    let handle = Handle { task_id: task_id(id), source_arn: source.arn() };
     BASE64.encode(serde_json::to_vec(&handle).expect("invariant: texts have a JSON form"))
+}
+
+/// The id of a task as a UUID of version 8, whose other bits are anybody's own. No two tasks have the same.
+fn task_id(id: RedriveId) -> String {
+    let (high, low) = (id >> 60, id & ((1 << 60) - 1));
+    let spread = high.wrapping_add(low).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let (first, second, third) = (spread >> 32, spread >> 16 & 0xffff, spread & 0xfff);
+    format!("{first:08x}-{second:04x}-8{third:03x}-{:04x}-{:012x}", 0x8000 | low >> 48 & 0x3fff, low & 0xffff_ffff_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handle_of_a_task_is_json_with_a_uuid_and_the_source() {
+        let home = super::super::address::Home { account: "000000000000".into(), region: "us-east-1".into() };
+        let place = Place::new(&home, "q");
+        let ids = [0, 1, 2, 0xffff_ffff_0000, u64::MAX];
+        let mut seen = std::collections::BTreeSet::new();
+        for id in ids {
+            let json = BASE64.decode(handle(id, &place)).expect("base64");
+            let read: Handle = serde_json::from_slice(&json).expect("JSON");
+            assert_eq!(read.source_arn, place.arn());
+            let parts: Vec<usize> = read.task_id.split('-').map(str::len).collect();
+            assert_eq!(parts, [8, 4, 4, 4, 12], "{}", read.task_id);
+            assert!(seen.insert(read.task_id));
+        }
+    }
 }

@@ -1,15 +1,24 @@
 //! A look at the messages of a queue that nobody is given, at the path where LocalStack has it.
 
+use std::collections::HashSet;
+
 use broker::Peeked;
+use bytes::Bytes;
 use engine::queue::Phase;
+use hyper::HeaderMap;
+use hyper::header::{ACCEPT, CONTENT_TYPE};
+use hyper::http::request::Parts;
+use serde_json::Value;
 
 use super::address::{Home, Place};
-use super::codec::Answer;
-use super::errors::Result;
+use super::codec::{Answer, Protocol, TARGET, TARGET_PREFIX};
+use super::documents::Form as JsonForm;
+use super::errors::{Failure, INVALID_ADDRESS, INVALID_REQUEST, NO_QUEUE_TO_PEEK, Result, SERIALIZATION};
 use super::map::{Asker, Sqs};
 use super::messages::{Known, View};
-use super::model::{Text, required_text};
+use super::model::Text;
 use super::query::Form;
+use super::{codec, header};
 
 pub(super) const PATH: &str = "/_aws/sqs/messages";
 /// Messages of one answer, and their bytes.
@@ -17,26 +26,98 @@ const MESSAGES_MAX: usize = 1000;
 const BYTES_MAX: usize = 11 << 20;
 /// In place of a receipt: it is none.
 const NO_RECEIPT: &str = "SQS/BACKDOOR/ACCESS";
+/// The only action that may be asked for here.
+const RECEIVE: &str = "ReceiveMessage";
 
-impl Sqs {
-    /// The queue is in the rest of the path, or a parameter.
-    pub async fn peek(&self, asker: &Asker<'_>, rest: &str, form: &Form<'_>) -> Result<Answer> {
-        let found = match rest.trim_matches('/').split('/').collect::<Vec<_>>()[..] {
+/// What somebody wants to see.
+pub(super) struct Wanted {
+    queue: Queue,
+    shows_leased: bool,
+    shows_delayed: bool,
+}
+
+/// The queue, as the request names it.
+enum Queue {
+    Place(Place),
+    Url(String),
+}
+
+impl Wanted {
+    /// The queue is in the rest of the path, or a parameter: in the query, in a form or in a JSON body.
+    pub fn read(head: &Parts, body: &[u8], rest: &str) -> Result<Self> {
+        let is_json = header(&head.headers, CONTENT_TYPE).is_some_and(|value| value.contains("json"));
+        let (form_body, json) = match is_json && !body.trim_ascii().is_empty() {
+            false => (body, Value::Null),
+            true => match serde_json::from_slice(body) {
+                Ok(json) => (&b""[..], json),
+                Err(error) => return Err(Failure::new(&SERIALIZATION, error.to_string())),
+            },
+        };
+        let form = Form::parse(&[head.uri.query().unwrap_or_default().as_bytes(), form_body])?;
+        let action = match header(&head.headers, TARGET) {
+            Some(target) => Some(target.strip_prefix(TARGET_PREFIX).unwrap_or(target)),
+            None => form.get("Action"),
+        };
+        if action.is_some_and(|action| action != RECEIVE) {
+            return Err(Failure::new(&INVALID_REQUEST, "This endpoint only accepts ReceiveMessage calls"));
+        }
+        let get = |name: &str| match &json[name] {
+            Value::String(text) => Some(text.clone()),
+            Value::Bool(flag) => Some(flag.to_string()),
+            _ => form.get(name).map(str::to_owned),
+        };
+        let is_set = |name: &str| get(name).is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true"));
+        let segments: Vec<&str> = rest.trim_matches('/').split('/').collect();
+        let queue = match segments[..] {
             [region, account, name] => {
                 let home = Home { account: account.to_owned(), region: region.to_owned() };
-                self.find_place(Place::new(&home, name)).await?
+                Queue::Place(Place::new(&home, name))
             }
-            _ => {
-                let url = form.get("QueueUrl").map(|url| Text(url.into()));
-                required_text("QueueUrl", &url)?;
-                self.find(asker, &url).await?
-            }
+            [""] => match get("QueueUrl").filter(|url| !url.is_empty()) {
+                Some(url) => Queue::Url(url),
+                None => return Err(no_queue("name one by QueueUrl, or as /_aws/sqs/messages/REGION/ACCOUNT/NAME")),
+            },
+            _ => return Err(invalid_address(head.uri.path())),
         };
-        let is_set =
-            |name: &str| form.get(name).is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true"));
-        let (shows_leased, shows_delayed) = (is_set("ShowInvisible"), is_set("ShowDelayed"));
+        Ok(Self { queue, shows_leased: is_set("ShowInvisible"), shows_delayed: is_set("ShowDelayed") })
+    }
+}
+
+fn no_queue(hint: &str) -> Failure {
+    Failure::new(&NO_QUEUE_TO_PEEK, format!("The specified queue does not exist: {hint}."))
+}
+
+fn invalid_address(address: &str) -> Failure {
+    Failure::new(&INVALID_ADDRESS, format!("The address {address} is not valid for this endpoint."))
+}
+
+/// What the answer is written in: what SDKs speak who have this path for their endpoint, else XML, or JSON made of it.
+pub(super) fn protocol(headers: &HeaderMap) -> Protocol {
+    let content_type = header(headers, CONTENT_TYPE).unwrap_or_default();
+    let accept = header(headers, ACCEPT).filter(|accept| *accept != "*/*");
+    match accept.unwrap_or(content_type) {
+        _ if headers.contains_key(TARGET) || content_type.starts_with(codec::JSON) => Protocol::Json,
+        wanted if wanted.contains("json") => Protocol::Query(Some(JsonForm::Elements)),
+        _ => Protocol::Query(None),
+    }
+}
+
+impl Sqs {
+    pub async fn peek(&self, asker: &Asker<'_>, wanted: &Wanted) -> Result<Answer> {
+        let found = match &wanted.queue {
+            Queue::Place(place) => self.find_place(place.clone()).await,
+            // A URL says whose queue it is; a name alone means one of the asker's.
+            Queue::Url(url) if is_short(url) => return Err(invalid_address(url)),
+            Queue::Url(url) => self.find(asker, &Some(Text(url.as_str().into()))).await,
+        };
+        let found = found.map_err(|failure| match failure == Failure::no_queue() {
+            true => no_queue("create it, or list the queues there are"),
+            false => failure,
+        })?;
         let (mut shown, mut bytes) = (Vec::new(), 0);
         let mut after = None;
+        // Groups of a FIFO queue of which nobody can receive a message, from an earlier one on.
+        let mut held: HashSet<Bytes> = HashSet::new();
         'pages: loop {
             let page = self.broker.peek(found.name(), after, MESSAGES_MAX).await?;
             let Some(last) = page.last() else {
@@ -44,11 +125,17 @@ impl Sqs {
             };
             after = Some((last.partition, last.message.offset()));
             for peeked in &page {
+                let group = peeked.message.group().filter(|_| found.place.is_fifo());
                 let is_shown = match peeked.phase {
-                    Phase::Leased => shows_leased,
-                    Phase::Delayed => shows_delayed,
-                    Phase::Waiting | Phase::Left => true,
+                    Phase::Leased => wanted.shows_leased,
+                    Phase::Delayed => wanted.shows_delayed,
+                    Phase::Waiting | Phase::Left => {
+                        wanted.shows_leased || !group.is_some_and(|group| held.contains(group))
+                    }
                 };
+                if matches!(peeked.phase, Phase::Leased | Phase::Delayed) {
+                    held.extend(group.cloned());
+                }
                 if !is_shown {
                     continue;
                 }
@@ -56,13 +143,14 @@ impl Sqs {
                 if shown.len() == MESSAGES_MAX || (bytes > BYTES_MAX && !shown.is_empty()) {
                     break 'pages;
                 }
-                let Peeked { id, message, attempts, .. } = peeked;
-                let known = Known { id: *id, attempts: *attempts, first_received_ms: None };
+                let Peeked { id, message, attempts, first_received_ms, .. } = peeked;
+                let first_received_ms = Some(first_received_ms.unwrap_or(0));
+                let known = Known { id: *id, attempts: *attempts, first_received_ms };
                 let mut message = self.show(&found.place, &View::all(), message, &known, NO_RECEIPT.to_owned());
-                if shows_leased {
+                if wanted.shows_leased {
                     message.system.push(("IsVisible", (peeked.phase != Phase::Leased).to_string()));
                 }
-                if shows_delayed {
+                if wanted.shows_delayed {
                     message.system.push(("IsDelayed", (peeked.phase == Phase::Delayed).to_string()));
                 }
                 shown.push(message);
@@ -70,4 +158,10 @@ impl Sqs {
         }
         Ok(Answer::Messages(shown))
     }
+}
+
+/// Whether a URL has a name and no account.
+fn is_short(url: &str) -> bool {
+    let path = url.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
+    path.is_some_and(|(_, path)| !path.trim_matches('/').contains('/'))
 }

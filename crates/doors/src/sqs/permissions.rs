@@ -25,12 +25,19 @@ impl Sqs {
     pub async fn tag_queue(&self, asker: &Asker<'_>, request: TagQueue<'_>) -> Result<Answer> {
         let found = self.find(asker, &request.queue_url).await?;
         let tags = required("Tags", &request.tags)?;
+        if tags.0.is_empty() {
+            return Err(Failure::missing("Tags"));
+        }
         self.alter(&found, |attributes| add_tags(attributes, &found.place, tags)).await
     }
 
     pub async fn untag_queue(&self, asker: &Asker<'_>, request: UntagQueue<'_>) -> Result<Answer> {
         let found = self.find(asker, &request.queue_url).await?;
         let List(keys) = required("TagKeys", &request.tag_keys)?;
+        let is_key = |key: &Text<'_>| (1..=TAG_KEY_CHARS_MAX).contains(&key.as_str().chars().count());
+        if keys.is_empty() || !keys.iter().all(is_key) {
+            return Err(Failure::parameter("Tag keys must be between 1 and 128 characters in length."));
+        }
         let remove = |attributes: &mut Attributes| {
             for key in keys {
                 attributes.notes.remove(&tag_note(key.as_str()));
@@ -49,6 +56,9 @@ impl Sqs {
     pub async fn add_permission(&self, asker: &Asker<'_>, request: AddPermission<'_>) -> Result<Answer> {
         let found = self.find(asker, &request.queue_url).await?;
         let label = label(&request.label)?;
+        if request.account_ids.as_ref().is_some_and(|List(accounts)| accounts.is_empty()) {
+            return Err(Failure::value("PrincipalId", "[]", "Unable to verify."));
+        }
         let accounts = texts("AWSAccountIds", &request.account_ids)?;
         let actions = texts("Actions", &request.actions)?;
         if let Some(wrong) = accounts.iter().find(|account| !is_account(account)) {
@@ -63,6 +73,11 @@ impl Sqs {
         if let Some(unknown) = actions.iter().find(|action| !is_known(action)) {
             let reason = "Please refer to the appropriate WSDL for a list of valid actions. ";
             return Err(Failure::value("ActionName", format!("SQS:{unknown}"), reason));
+        }
+        let is_owners = |name: &str| Action::parse(name).is_some_and(is_for_owner);
+        if let Some(wrong) = actions.iter().find(|action| is_owners(action)) {
+            let reason = "Only the queue owner is allowed to invoke this action.";
+            return Err(Failure::value("ActionName", format!("SQS:{wrong}"), reason));
         }
         let principals = accounts.iter().map(|account| found.place.home.principal(account));
         let statement = json!({
@@ -79,6 +94,35 @@ impl Sqs {
         let found = self.find(asker, &request.queue_url).await?;
         let label = label(&request.label)?;
         self.alter(&found, |attributes| forbid(attributes, label)).await
+    }
+}
+
+/// Whether an action is for the owner of a queue alone: nobody else can be allowed it.
+fn is_for_owner(action: Action) -> bool {
+    match action {
+        Action::AddPermission
+        | Action::CancelMessageMoveTask
+        | Action::CreateQueue
+        | Action::DeleteQueue
+        | Action::ListMessageMoveTasks
+        | Action::ListQueueTags
+        | Action::ListQueues
+        | Action::RemovePermission
+        | Action::SetQueueAttributes
+        | Action::StartMessageMoveTask
+        | Action::TagQueue
+        | Action::UntagQueue => true,
+        Action::ChangeMessageVisibility
+        | Action::ChangeMessageVisibilityBatch
+        | Action::DeleteMessage
+        | Action::DeleteMessageBatch
+        | Action::GetQueueAttributes
+        | Action::GetQueueUrl
+        | Action::ListDeadLetterSourceQueues
+        | Action::PurgeQueue
+        | Action::ReceiveMessage
+        | Action::SendMessage
+        | Action::SendMessageBatch => false,
     }
 }
 

@@ -25,20 +25,25 @@ const PAGE_MAX: usize = 1000;
 const NAME_REASON: &str = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length";
 const FIFO_NAME_REASON: &str = "The name of a FIFO queue can only include alphanumeric characters, hyphens, or \
                                 underscores, must end with .fifo suffix and be 1 to 80 in length.";
+const FIFO_FLAG_REASON: &str = "A name with the suffix .fifo is that of a FIFO queue: the attribute FifoQueue is \
+                                missing, or is not true.";
 
 impl Sqs {
     pub async fn create_queue(&self, asker: &Asker<'_>, request: CreateQueue<'_>) -> Result<Answer> {
         let name = required_text("QueueName", &request.queue_name)?;
         let given = request.attributes.unwrap_or_default();
-        let wants_fifo = given.iter().any(|(name, value)| name == "FifoQueue" && value.as_str() == "true");
+        let wants_fifo = given.iter().any(|(name, value)| name == "FifoQueue" && attributes::is_true(value.as_str()));
         let place = Place::new(&asker.home, name);
         if wants_fifo && !place.is_fifo() {
             return Err(Failure::parameter(FIFO_NAME_REASON));
         }
-        if !is_name(name) || place.is_fifo() != wants_fifo {
+        if !is_name(name) {
             return Err(Failure::parameter(NAME_REASON));
         }
-        let url = place.url(&asker.base, &self.default);
+        if place.is_fifo() && !wants_fifo {
+            return Err(Failure::parameter(format!("{NAME_REASON}. {FIFO_FLAG_REASON}")));
+        }
+        let url = self.url_of(asker, &place);
         if let Ok(there) = self.find_place(place.clone()).await {
             self.expect_same(&there, &given)?;
             return Ok(Answer::QueueUrl(url));
@@ -125,7 +130,7 @@ impl Sqs {
             return Err(Failure::no_queue());
         }
         let found = self.find_place(Place::new(&home, name)).await?;
-        Ok(Answer::QueueUrl(found.place.url(&asker.base, &self.default)))
+        Ok(Answer::QueueUrl(self.url_of(asker, &found.place)))
     }
 
     pub async fn list_queues(&self, asker: &Asker<'_>, request: ListQueues<'_>) -> Result<Answer> {
@@ -162,7 +167,7 @@ impl Sqs {
                     next_token = page.is_asked_for.then(|| BASE64.encode(&after));
                     break 'pages;
                 }
-                urls.push(place.url(&asker.base, &self.default));
+                urls.push(self.url_of(asker, &place));
                 after = queue.name.as_str().to_owned();
             }
             match queues.last() {

@@ -55,26 +55,13 @@ impl Sqs {
         Ok(Answer::DoneBatch(Action::ChangeMessageVisibilityBatch, results.collect()))
     }
 
-    /// Holds messages longer, and gives those back that are held for no time.
+    /// Holds messages longer, also those whose lease has expired while nobody else received them, and gives those back
+    /// that are held for no time.
     async fn change_leases(&self, found: &Found, changes: &[&Change<'_>]) -> Result<Vec<Result<()>>> {
-        let (back, held): (Vec<usize>, Vec<usize>) = (0..changes.len()).partition(|i| changes[*i].seconds == 0);
-        let mut results: Vec<Result<()>> = Vec::new();
-        results.resize_with(changes.len(), || Ok(()));
-        if !held.is_empty() {
-            let leases: Vec<_> = held.iter().map(|i| (changes[*i].receipt, changes[*i].seconds * 1000)).collect();
-            let answers = self.broker.extend(found.name(), &leases).await?;
-            for (i, answer) in held.into_iter().zip(answers) {
-                results[i] = answer.map_err(|error| refused(error, changes[i]));
-            }
-        }
-        if !back.is_empty() {
-            let leases: Vec<_> = back.iter().map(|i| (changes[*i].receipt, Some(0))).collect();
-            let answers = self.broker.nack(found.name(), &leases).await?;
-            for (i, answer) in back.into_iter().zip(answers) {
-                results[i] = answer.map_err(|error| refused(error, changes[i]));
-            }
-        }
-        Ok(results)
+        let leases: Vec<_> = changes.iter().map(|change| (change.receipt, change.seconds * 1000)).collect();
+        let answers = self.broker.extend_expired(found.name(), &leases).await?;
+        let answers = answers.into_iter().zip(changes);
+        Ok(answers.map(|(answer, change)| answer.map_err(|error| refused(error, change))).collect())
     }
 }
 

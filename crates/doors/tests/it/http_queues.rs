@@ -56,6 +56,19 @@ fn refused(answer: &Answer) -> Value {
 }
 
 #[tokio::test]
+async fn one_call_receives_each_message_once_though_its_lease_has_ended() {
+    let server = with_queue(json!({ "lease_ms": 0 })).await;
+    server.publish("jobs", &["a", "b"]).await;
+    for attempts in [1, 2] {
+        let got: Vec<Value> =
+            receive(&server, "?max=10").await.iter().map(|one| json!([one["body"], one["attempts"]])).collect();
+        assert_eq!(got, [json!(["a", attempts]), json!(["b", attempts])]);
+    }
+    let peeked = server.get(&format!("{QUEUE}/messages")).await.json();
+    assert_eq!(peeked["messages"][0]["phase"], "waiting", "{peeked}");
+}
+
+#[tokio::test]
 async fn a_message_is_sent_received_returned_and_acknowledged() {
     let server = with_queue(json!({ "lease_ms": 60_000 })).await;
     let sent = post(

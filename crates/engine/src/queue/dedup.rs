@@ -47,6 +47,12 @@ impl Dedup {
         }
     }
 
+    /// What was sent before this offset may be sent again.
+    pub fn forget_before(&mut self, offset: Offset) {
+        self.seen.retain(|_, at| *at >= offset);
+        self.by_age.retain(|(_, id)| self.seen.contains_key(id));
+    }
+
     /// The oldest message that is known by its id: after a restart it is found there.
     pub fn oldest(&mut self, now_ms: u64) -> Option<Offset> {
         self.forget(now_ms);
@@ -84,6 +90,18 @@ mod tests {
         assert_eq!(dedup.find(&Dedup::id(b"", b"a1"), 1), Ok(None));
         assert_eq!(dedup.find(&id, DEDUP_WINDOW_MS), Ok(None));
         assert!(dedup.is_empty());
+    }
+
+    #[test]
+    fn what_was_purged_may_be_sent_again() {
+        let mut dedup = Dedup::default();
+        for (offset, name) in [(0, "a"), (1, "b"), (2, "c")] {
+            dedup.insert(Dedup::id(b"", name.as_bytes()), offset, 10);
+        }
+        dedup.forget_before(2);
+        assert_eq!((dedup.len(), dedup.oldest(10)), (1, Some(2)));
+        assert_eq!(dedup.find(&Dedup::id(b"", b"b"), 10), Ok(None));
+        assert_eq!(dedup.find(&Dedup::id(b"", b"c"), 10), Ok(Some(2)));
     }
 
     #[test]

@@ -4,17 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, hash_map};
 
 use super::line::{GroupId, Line, Stand};
-use super::{DELAY_MS_MAX, LEASE_TOTAL_MS_MAX, QueueSettings, WAITING_MAX};
+use super::{DELAY_MS_MAX, LEASE_TOTAL_MS_MAX, QueueSettings};
 use crate::ids::Offset;
 
 /// What is written of a lease that the broker itself holds, while it moves the message elsewhere: no time ends it.
-const NEVER: u64 = u64::MAX;
-/// Messages that one look hands over to be moved to the dead letters.
-const DEAD_PER_LOOK_MAX: usize = 64;
+pub(super) const NEVER: u64 = u64::MAX;
 /// Timers that may be out of date before they are sorted out.
 const STALE_TIMERS_MIN: usize = 1024;
-/// Messages that one look goes by at most, without giving them out.
-const PASSED_PER_LOOK_MAX: usize = 4096;
 /// A clock that is so much behind what it was has been set back.
 const SET_BACK_MS_MIN: u64 = 60_000;
 /// A lease is the time at which it was given, ms since 1970, and so many bits that tell those of a moment apart.
@@ -85,38 +81,6 @@ pub struct Lease {
     pub first_ms: u64,
 }
 
-/// What is seen of a message where its group has to be known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    Message(Option<GroupId>),
-    /// There is none at this offset: compaction took it, or it is no message.
-    Absent,
-    /// It has to be read from a file first.
-    Cold,
-}
-
-/// What one look at the queue gives out.
-#[derive(Debug, Default)]
-pub struct Taken {
-    pub leases: Vec<Lease>,
-    /// Messages with no attempt left: leased to the broker, to be moved to the dead letters.
-    pub dead: Vec<Lease>,
-    /// The message at which it had to stop, because it has to be read first.
-    pub cold: Option<Offset>,
-    /// As many are leased as may be.
-    pub is_full: bool,
-    /// It has gone by so many that it stopped: the next look goes on.
-    pub is_cut: bool,
-}
-
-/// The message that is next.
-struct Picked {
-    offset: Offset,
-    group: Option<GroupId>,
-    /// Nobody was given it yet, and nothing is known of it.
-    is_new: bool,
-}
-
 /// Why a receipt does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseError {
@@ -145,16 +109,16 @@ pub struct Counts {
 /// [`Phase::Left`], and `ahead` counts those. They are not saved: messages say themselves what they are.
 #[derive(Debug)]
 pub struct Queue {
-    settings: QueueSettings,
+    pub(super) settings: QueueSettings,
     floor: Offset,
-    next: Offset,
-    end: Offset,
-    entries: HashMap<Offset, Entry, foldhash::fast::RandomState>,
-    line: Line,
-    /// When leases and delays end, with the lease. Some are out of date: the entry decides.
-    timers: BinaryHeap<Reverse<(u64, Offset, u64)>>,
-    counts: PhaseCounts,
-    ahead: u64,
+    pub(super) next: Offset,
+    pub(super) end: Offset,
+    pub(super) entries: HashMap<Offset, Entry, foldhash::fast::RandomState>,
+    pub(super) line: Line,
+    /// When leases and delays end, in the order of the leases, and of what. Some are out of date: the entry decides.
+    timers: BinaryHeap<Reverse<(u64, u64, Offset)>>,
+    pub(super) counts: PhaseCounts,
+    pub(super) ahead: u64,
     last_lease: u64,
     /// The time of the last look.
     looked_ms: u64,
@@ -163,10 +127,10 @@ pub struct Queue {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct PhaseCounts {
-    leased: u64,
-    waiting: u64,
-    delayed: u64,
+pub(super) struct PhaseCounts {
+    pub(super) leased: u64,
+    pub(super) waiting: u64,
+    pub(super) delayed: u64,
 }
 
 impl PhaseCounts {
@@ -183,12 +147,12 @@ impl PhaseCounts {
 impl Queue {
     /// A queue that begins at an offset of a log that ends at `end`. One that is saved says what changes.
     pub fn new(settings: QueueSettings, start: Offset, end: Offset, is_saved: bool) -> Self {
-        Self {
+        let mut queue = Self {
             line: Line::new(settings.order),
             settings,
             floor: start,
             next: start,
-            end: end.max(start),
+            end: start,
             entries: HashMap::default(),
             timers: BinaryHeap::new(),
             counts: PhaseCounts::default(),
@@ -196,7 +160,9 @@ impl Queue {
             last_lease: 0,
             looked_ms: 0,
             changes: is_saved.then(Vec::new),
-        }
+        };
+        queue.append(end);
+        queue
     }
 
     /// Everything before it is done with.
@@ -275,6 +241,7 @@ impl Queue {
     /// The log has grown to this offset.
     pub fn append(&mut self, end: Offset) {
         self.end = self.end.max(end);
+        self.line.reach(self.end);
     }
 
     /// A message at or after the cursor is for nobody before this time.
@@ -293,60 +260,7 @@ impl Queue {
         }
     }
 
-    /// Gives out up to `max` messages until `lease_ms` from now. Where messages have groups, `look` says which.
-    pub fn take(&mut self, now_ms: u64, max: usize, lease_ms: u64, look: impl FnMut(Offset) -> Look) -> Taken {
-        self.take_before(Offset::MAX, now_ms, max, lease_ms, look)
-    }
-
-    /// The same, and nothing from `until` on that nobody was ever given.
-    pub fn take_before(
-        &mut self,
-        until: Offset,
-        now_ms: u64,
-        max: usize,
-        lease_ms: u64,
-        mut look: impl FnMut(Offset) -> Look,
-    ) -> Taken {
-        self.expire(now_ms);
-        let leases = Vec::with_capacity(self.undone().min(max as u64) as usize);
-        let (mut taken, mut passed) = (Taken { leases, ..Taken::default() }, 0);
-        while taken.leases.len() < max && taken.dead.len() < DEAD_PER_LOOK_MAX {
-            let out = self.counts.leased + (taken.leases.len() + taken.dead.len()) as u64;
-            taken.is_full = out >= u64::from(self.settings.in_flight_max);
-            if taken.is_full {
-                break;
-            }
-            let Some(Picked { offset, group, is_new }) = self.pick(until, &mut look, &mut taken, &mut passed) else {
-                break;
-            };
-            let known = if is_new { None } else { self.drop_entry(offset) };
-            let before = known.map_or((0, 0), |entry| (entry.attempts, entry.first_ms));
-            let is_dead = self.settings.is_last_attempt(before.0);
-            let attempts = before.0 + u32::from(!is_dead);
-            let first_ms = if before.0 == 0 { now_ms } else { before.1 };
-            let lease = Lease { offset, lease: self.new_lease(now_ms), attempts, first_ms };
-            match is_dead {
-                true => taken.dead.push(lease),
-                false => taken.leases.push(lease),
-            }
-            // A group is locked for the next look, not for this one: it may give more of its messages in their order.
-            let due_ms = if is_dead { NEVER } else { now_ms.saturating_add(lease_ms.min(LEASE_TOTAL_MS_MAX)) };
-            let entry = Entry { phase: Phase::Leased, due_ms, lease: lease.lease, attempts, first_ms, group };
-            self.entries.insert(offset, entry);
-            self.note(offset);
-            self.set_timer(offset, &entry);
-        }
-        self.counts.leased += (taken.leases.len() + taken.dead.len()) as u64;
-        if self.line.has_groups() {
-            for lease in taken.leases.iter().chain(&taken.dead) {
-                let group = self.entries.get(&lease.offset).and_then(|entry| entry.group);
-                self.line.add(lease.offset, group, Stand::Leased);
-            }
-        }
-        taken
-    }
-
-    fn new_lease(&mut self, now_ms: u64) -> u64 {
+    pub(super) fn new_lease(&mut self, now_ms: u64) -> u64 {
         self.last_lease = (self.last_lease + 1).max(now_ms << LEASE_COUNT_BITS);
         self.last_lease
     }
@@ -361,76 +275,9 @@ impl Queue {
         if !is_back || !self.settings.is_last_attempt(entry.attempts) {
             return None;
         }
-        self.drop_entry(offset);
         let lease = self.new_lease(now_ms);
-        self.put(offset, Entry { phase: Phase::Leased, due_ms: NEVER, lease, ..entry });
+        self.change(offset, Entry { phase: Phase::Leased, due_ms: NEVER, lease, ..entry });
         Some(Lease { offset, lease, attempts: entry.attempts, first_ms: entry.first_ms })
-    }
-
-    /// The message that is next; it waits in no line any more.
-    fn pick(
-        &mut self,
-        until: Offset,
-        look: &mut impl FnMut(Offset) -> Look,
-        taken: &mut Taken,
-        passed: &mut usize,
-    ) -> Option<Picked> {
-        let waiting = |(offset, group)| Picked { offset, group, is_new: false };
-        if let Some(first) = self.line.first(false) {
-            return Some(waiting(first));
-        }
-        while self.next < self.end.min(until) {
-            if *passed >= PASSED_PER_LOOK_MAX {
-                taken.is_cut = true;
-                return None;
-            }
-            let offset = self.next;
-            let group = match self.line.has_groups().then(|| look(offset)) {
-                Some(Look::Cold) => {
-                    taken.cold = Some(offset);
-                    break;
-                }
-                Some(Look::Absent) => {
-                    *passed += 1;
-                    self.pass(offset, None);
-                    continue;
-                }
-                Some(Look::Message(group)) => group,
-                None => None,
-            };
-            if self.ahead > 0 && self.entries.contains_key(&offset) {
-                *passed += 1;
-                self.pass(offset, group);
-                continue;
-            }
-            if self.line.admits(group) {
-                self.next += 1;
-                return Some(Picked { offset, group, is_new: true });
-            }
-            if self.counts.waiting >= WAITING_MAX {
-                break;
-            }
-            *passed += 1;
-            // Others of its group go first: it waits where it is found without looking again.
-            self.next += 1;
-            let entry = Entry { phase: Phase::Waiting, due_ms: 0, lease: 0, attempts: 0, first_ms: 0, group };
-            self.put(offset, entry);
-        }
-        self.line.first(true).map(waiting)
-    }
-
-    /// The cursor goes by a message that is not to be given out now.
-    fn pass(&mut self, offset: Offset, group: Option<GroupId>) {
-        self.next += 1;
-        // It is in no line yet.
-        let Some(entry) = self.entries.remove(&offset) else {
-            return;
-        };
-        self.ahead -= 1;
-        if entry.phase == Phase::Delayed {
-            self.counts.delayed -= 1;
-            self.put(offset, Entry { group, ..entry });
-        }
     }
 
     /// Whether the lease still runs, and how often its message was given out.
@@ -462,8 +309,33 @@ impl Queue {
         now_ms.saturating_add(lease_ms) <= (lease >> LEASE_COUNT_BITS).saturating_add(LEASE_TOTAL_MS_MAX)
     }
 
-    /// A lease ends so long from now, in the place of when it would have.
+    /// A lease ends so long from now, in the place of when it would have. One that has expired runs again if nobody was
+    /// given the message since, unless only leases that still run count.
     pub fn extend(&mut self, offset: Offset, lease: u64, now_ms: u64, lease_ms: u64) -> Result<(), LeaseError> {
+        match self.settings.is_strict {
+            true => self.extend_running(offset, lease, now_ms, lease_ms),
+            false => self.renew(offset, lease, now_ms, lease_ms),
+        }
+    }
+
+    /// Extends a lease, and whatever the settings are one that has expired, if nobody was given the message since.
+    pub fn renew(&mut self, offset: Offset, lease: u64, now_ms: u64, lease_ms: u64) -> Result<(), LeaseError> {
+        self.expire(now_ms);
+        let has_expired =
+            |entry: &Entry| entry.lease == lease && lease > 0 && matches!(entry.phase, Phase::Waiting | Phase::Delayed);
+        let Some(entry) = self.entries.get(&offset).copied().filter(has_expired) else {
+            return self.extend_running(offset, lease, now_ms, lease_ms);
+        };
+        if !Self::may_extend(lease, now_ms, lease_ms) {
+            return Err(LeaseError::TooLong);
+        }
+        if lease_ms > 0 {
+            self.change(offset, Entry { phase: Phase::Leased, due_ms: now_ms.saturating_add(lease_ms), ..entry });
+        }
+        Ok(())
+    }
+
+    fn extend_running(&mut self, offset: Offset, lease: u64, now_ms: u64, lease_ms: u64) -> Result<(), LeaseError> {
         let entry = self.check_leased(offset, lease, now_ms)?;
         if lease_ms == 0 {
             self.give_back(offset, entry, now_ms, 0);
@@ -489,14 +361,15 @@ impl Queue {
 
     /// A message that was given out just now goes back as if it had not been: its receiver never saw it.
     pub fn untake(&mut self, lease: &Lease) {
-        let is_held = |entry: &Entry| entry.lease == lease.lease && entry.phase == Phase::Leased;
-        let Some(entry) = self.entries.get(&lease.offset).copied().filter(is_held) else {
+        let Some(entry) = self.entries.get(&lease.offset).copied().filter(|entry| entry.lease == lease.lease) else {
             return;
         };
-        self.drop_entry(lease.offset);
         let attempts = entry.attempts.saturating_sub(1);
         let first_ms = if attempts == 0 { 0 } else { entry.first_ms };
-        self.put(lease.offset, Entry { phase: Phase::Waiting, due_ms: 0, attempts, first_ms, ..entry });
+        if entry.phase == Phase::Leased {
+            self.line.untake(lease.offset, entry.group);
+        }
+        self.change(lease.offset, Entry { phase: Phase::Waiting, due_ms: 0, attempts, first_ms, ..entry });
     }
 
     /// Whoever has a message is gone: it goes back at once, if it still is theirs.
@@ -533,18 +406,25 @@ impl Queue {
         if entry.phase == Phase::Leased { Ok(entry) } else { Err(LeaseError::NotLeased) }
     }
 
-    /// A leased message, and where order asks for it those of its group after it, go back.
+    /// A leased message goes back. Whoever had it has nothing to do with it any more.
     fn give_back(&mut self, offset: Offset, entry: Entry, now_ms: u64, delay_ms: u64) {
+        let lease = self.new_lease(now_ms);
+        self.go_back(offset, Entry { lease, ..entry }, now_ms, delay_ms);
+    }
+
+    /// A message, and where order asks for it those of its group after it that are leased, go back.
+    fn go_back(&mut self, offset: Offset, entry: Entry, now_ms: u64, delay_ms: u64) {
         let mut back = vec![(offset, entry)];
         if self.settings.returns_following {
-            let after = self.line.leased_after(offset, entry.group).into_iter();
-            back.extend(after.filter_map(|offset| Some((offset, *self.entries.get(&offset)?))));
+            for after in self.line.leased_after(offset, entry.group) {
+                let lease = self.new_lease(now_ms);
+                back.extend(self.entries.get(&after).map(|entry| (after, Entry { lease, ..*entry })));
+            }
         }
+        let due_ms = now_ms.saturating_add(delay_ms.min(DELAY_MS_MAX));
+        let phase = if delay_ms == 0 { Phase::Waiting } else { Phase::Delayed };
         for (offset, entry) in back {
-            let due_ms = now_ms.saturating_add(delay_ms.min(DELAY_MS_MAX));
-            let phase = if delay_ms == 0 { Phase::Waiting } else { Phase::Delayed };
-            self.drop_entry(offset);
-            self.put(offset, Entry { phase, due_ms, ..entry });
+            self.change(offset, Entry { phase, due_ms, ..entry });
         }
     }
 
@@ -570,12 +450,12 @@ impl Queue {
             if entry.lease > 0 {
                 entry.due_ms = entry.due_ms.saturating_sub(by_ms);
             }
-            self.timers.push(Reverse((entry.due_ms, *offset, entry.lease)));
+            self.timers.push(Reverse((entry.due_ms, entry.lease, *offset)));
         }
     }
 
     fn end_due(&mut self, now_ms: u64) {
-        while let Some(Reverse((due_ms, offset, lease))) = self.timers.peek().copied()
+        while let Some(Reverse((due_ms, lease, offset))) = self.timers.peek().copied()
             && due_ms <= now_ms
         {
             self.timers.pop();
@@ -586,19 +466,17 @@ impl Queue {
                 continue;
             }
             match entry.phase {
+                // It keeps its lease, under which its receiver may still come back.
                 Phase::Leased => {
                     let delay_ms = self.settings.backoff_after(entry.attempts);
-                    self.give_back(offset, entry, now_ms, delay_ms);
+                    self.go_back(offset, entry, now_ms, delay_ms);
                 }
                 // It is a message like any other that nobody was given yet.
                 Phase::Delayed if offset >= self.next => {
                     self.ahead -= 1;
                     self.drop_entry(offset);
                 }
-                Phase::Delayed => {
-                    self.drop_entry(offset);
-                    self.put(offset, Entry { phase: Phase::Waiting, ..entry });
-                }
+                Phase::Delayed => self.change(offset, Entry { phase: Phase::Waiting, ..entry }),
                 Phase::Waiting | Phase::Left => {}
             }
         }
@@ -612,7 +490,9 @@ impl Queue {
         }
         self.timers.clear();
         self.ahead = 0;
-        (self.floor, self.next, self.end) = (to, to, self.end.max(to));
+        (self.floor, self.next) = (to, to);
+        self.line = Line::new(self.settings.order);
+        self.append(to);
     }
 
     /// What is known of the messages that nobody was ever given is found out anew: they are appended once more.
@@ -662,7 +542,7 @@ impl Queue {
         }
         self.floor = start;
         self.next = self.next.max(start);
-        self.end = self.end.max(start);
+        self.append(start);
     }
 
     /// Other settings count from now on. The order stays.
@@ -671,9 +551,29 @@ impl Queue {
         self.settings = QueueSettings { order, ..settings };
     }
 
-    fn put(&mut self, offset: Offset, entry: Entry) {
+    pub(super) fn put(&mut self, offset: Offset, entry: Entry) {
         self.entries.insert(offset, entry);
         self.count_in(offset, &entry);
+        self.set_timer(offset, &entry);
+        self.note(offset);
+    }
+
+    /// Something else is known of a message than before. It stays in the group that it was in.
+    pub(super) fn change(&mut self, offset: Offset, entry: Entry) {
+        let Some(before) = self.entries.insert(offset, entry) else {
+            return self.put(offset, entry);
+        };
+        if let (Some(from), Some(to)) = (before.phase.stand(), entry.phase.stand())
+            && offset < self.next
+        {
+            self.line.shift(offset, entry.group, from, to);
+        }
+        if let Some(count) = self.counts.of(before.phase) {
+            *count -= 1;
+        }
+        if let Some(count) = self.counts.of(entry.phase) {
+            *count += 1;
+        }
         self.set_timer(offset, &entry);
         self.note(offset);
     }
@@ -690,7 +590,7 @@ impl Queue {
         }
     }
 
-    fn drop_entry(&mut self, offset: Offset) -> Option<Entry> {
+    pub(super) fn drop_entry(&mut self, offset: Offset) -> Option<Entry> {
         let entry = self.entries.remove(&offset)?;
         self.count_out(offset, &entry);
         Some(entry)
@@ -707,15 +607,15 @@ impl Queue {
         self.note(offset);
     }
 
-    fn set_timer(&mut self, offset: Offset, entry: &Entry) {
+    pub(super) fn set_timer(&mut self, offset: Offset, entry: &Entry) {
         if !matches!(entry.phase, Phase::Leased | Phase::Delayed) || entry.due_ms == NEVER {
             return;
         }
-        self.timers.push(Reverse((entry.due_ms, offset, entry.lease)));
+        self.timers.push(Reverse((entry.due_ms, entry.lease, offset)));
         let timed = (self.counts.leased + self.counts.delayed) as usize;
         if self.timers.len() > 2 * timed + STALE_TIMERS_MIN {
             let entries = &self.entries;
-            self.timers.retain(|Reverse((due_ms, offset, lease))| {
+            self.timers.retain(|Reverse((due_ms, lease, offset))| {
                 entries.get(offset).is_some_and(|entry| entry.due_ms == *due_ms && entry.lease == *lease)
             });
         }
@@ -726,7 +626,7 @@ impl Queue {
         self.timers.len()
     }
 
-    fn note(&mut self, offset: Offset) {
+    pub(super) fn note(&mut self, offset: Offset) {
         if let Some(changes) = self.changes.as_mut().filter(|_| offset < self.next) {
             changes.push(offset);
         }
@@ -771,9 +671,12 @@ impl Queue {
         // A log that lost its end has lost what was known of it.
         self.entries.retain(|offset, _| (start..end).contains(offset));
         self.next = self.next.max(after).max(start).min(end.max(start));
-        self.end = end.max(start);
+        self.end = start;
+        self.append(end);
         self.floor = self.entries.keys().min().map_or(self.next, |offset| *offset);
-        let entries: Vec<(Offset, Entry)> = self.entries.iter().map(|(offset, entry)| (*offset, *entry)).collect();
+        let mut entries: Vec<(Offset, Entry)> = self.entries.iter().map(|(offset, entry)| (*offset, *entry)).collect();
+        // Groups have their places by their first messages.
+        entries.sort_unstable_by_key(|(offset, _)| *offset);
         for (offset, mut entry) in entries {
             if entry.due_ms == NEVER {
                 // Whoever moved it is gone.

@@ -26,6 +26,8 @@ pub mod header {
     pub const SOURCE: &str = "thalweg.source";
     /// How often it was given out there.
     pub const DELIVERIES: &str = "thalweg.deliveries";
+    /// How often it was given out in all queues that it was moved here from as a dead letter.
+    pub const RECEIVED: &str = "thalweg.received";
     /// How often it was given out before it was moved here as it was.
     pub const ATTEMPTS: &str = "thalweg.attempts";
     /// Who sent it, as their protocol says it.

@@ -12,6 +12,7 @@ mod message;
 mod named;
 mod record;
 mod snapshot;
+mod taking;
 
 #[cfg(test)]
 mod tests;
@@ -25,12 +26,13 @@ use crate::ids::TopicName;
 
 pub use dedup::{DEDUP_WINDOW_MS, Dedup};
 pub use filter::Filter;
-pub use leases::{Counts, Entry, Lease, LeaseError, Look, Phase, Queue, Taken};
+pub use leases::{Counts, Entry, Lease, LeaseError, Phase, Queue};
 pub use line::{GroupId, group_of};
 pub use message::{Message, MessageId, header, header_of};
 pub use named::SettingValue;
 pub use record::{Cursor, QueueDefinition, QueueId, QueueRecord};
 pub use snapshot::{Snapshot, SnapshotPartition};
+pub use taking::{Call, LOOK_AHEAD_MAX, Look, Taken};
 
 /// The topic that the definitions of queues and what was given out are kept in.
 pub const QUEUES_TOPIC: &str = "_queues";

@@ -14,10 +14,11 @@
 //! |---|---|---|
 //! | a queue | 1 | id (u64), topic (text), its id (16), owns it (1), created, altered (u64 each), settings, notes |
 //! | a message | 1 | phase (1), due, lease (u64 each), attempts (u32), first given (u64), has a group (1), it (u64) |
-//! | a cursor | 1 | the next offset (u64), whether messages after it may be delayed (1) |
+//! | a cursor | 1 | the next offset (u64), whether messages after it may be delayed (1), first to be told apart (u64) |
 //! | a document | 1 | its bytes, to the end |
 //!
-//! Times are ms, since 1970 where they are not lengths. Notes are how many (u16), and of each its name and its value
+//! The last field of a cursor may be left out: then it is 0. Times are ms, since 1970 where they are not lengths.
+//! Notes are how many (u16), and of each its name and its value
 //! (texts). Settings are: lease, delay and retention (u64 each), order (1), attempts (u32), the topic of dead letters
 //! (text, empty for none), shortest and longest backoff (u64 each), flags (1: 1 strict, 2 returns what follows, 4 keeps
 //! what is acknowledged), in flight (u32), messages and bytes (u64 each), overflow (1), filter (text, empty for none),
@@ -69,6 +70,8 @@ pub struct Cursor {
     pub next: Offset,
     /// Among the messages from there on some may be delayed: they say so themselves.
     pub has_delays: bool,
+    /// Messages before this one may be sent again: deduplication does not know them.
+    pub dedup_from: Offset,
 }
 
 /// One record of the topic.
@@ -119,6 +122,10 @@ impl QueueRecord {
                 let cursor = (*cursor)?;
                 value.put_u64(cursor.next);
                 value.put_u8(u8::from(cursor.has_delays));
+                // Brokers of before read no more than that.
+                if cursor.dedup_from > 0 {
+                    value.put_u64(cursor.dedup_from);
+                }
             }
             Self::Document { value: document, .. } => value.put_slice(document.as_ref()?),
         }
@@ -208,7 +215,8 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
 
 impl Fields<'_> {
     fn cursor(&mut self) -> Result<Cursor> {
-        Ok(Cursor { next: self.u64()?, has_delays: self.flag()? })
+        let (next, has_delays) = (self.u64()?, self.flag()?);
+        Ok(Cursor { next, has_delays, dedup_from: if self.0.is_empty() { 0 } else { self.u64()? } })
     }
 
     fn entry(&mut self) -> Result<Entry> {
@@ -321,7 +329,16 @@ mod tests {
             QueueRecord::Queue { name: of_share_group(), definition: None },
             QueueRecord::Entry { queue: 7, partition: 1, offset: 1 << 40, entry: Some(entry) },
             QueueRecord::Entry { queue: 7, partition: 1, offset: 3, entry: None },
-            QueueRecord::Cursor { queue: 7, partition: 0, cursor: Some(Cursor { next: 12, has_delays: true }) },
+            QueueRecord::Cursor {
+                queue: 7,
+                partition: 0,
+                cursor: Some(Cursor { next: 12, has_delays: true, dedup_from: 0 }),
+            },
+            QueueRecord::Cursor {
+                queue: 7,
+                partition: 0,
+                cursor: Some(Cursor { next: 12, has_delays: false, dedup_from: 9 }),
+            },
             QueueRecord::Cursor { queue: 7, partition: 0, cursor: None },
             QueueRecord::Document { kind: "pubsub.schema".into(), name: "s".into(), value: Some(vec![1, 2]) },
             QueueRecord::Document { kind: "pubsub.schema".into(), name: "s".into(), value: None },

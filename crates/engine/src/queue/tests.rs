@@ -81,25 +81,37 @@ impl Model {
         }
     }
 
-    /// The messages that a look gives out.
-    fn next(&self, max: usize, order: Order) -> Vec<Offset> {
-        let mut found: Vec<Offset> = Vec::new();
-        for (offset, message) in self.messages.iter().enumerate() {
-            let is_before = |(i, other): &(usize, &Modelled)| {
-                let of_group = other.group.is_some() && other.group == message.group;
-                of_group
-                    && match other.is {
-                        Is::Leased { .. } => true,
-                        Is::Delayed { .. } => *i < offset,
-                        Is::There | Is::Done => false,
-                    }
+    /// The messages that could be given out, in the order of the log.
+    fn next(&self, order: Order) -> Vec<Offset> {
+        let is_free = |offset: usize, message: &Modelled| {
+            let before = self.messages[..offset].iter().filter(|other| other.group == message.group);
+            let mut before = before.filter(|_| order == Order::Groups && message.group.is_some());
+            message.is == Is::There && before.all(|other| matches!(other.is, Is::There | Is::Done))
+        };
+        let free = self.messages.iter().enumerate().filter(|(offset, message)| is_free(*offset, message));
+        free.map(|(offset, _)| offset as Offset).collect()
+    }
+
+    /// Checks what one look gave out of what it could have: the oldest, or where groups have an order all that there is
+    /// of one group before the next.
+    fn check(&self, given: &[Offset], free: &[Offset], order: Order) {
+        if order != Order::Groups {
+            assert!(free.starts_with(given), "{given:?} of {free:?}: {self:?}");
+            return;
+        }
+        let group = |offset: &Offset| self.messages[*offset as usize].group;
+        let mut left = free.to_vec();
+        for (i, offset) in given.iter().enumerate() {
+            let at = left.iter().position(|other| other == offset);
+            left.remove(at.unwrap_or_else(|| panic!("{offset} of {given:?} is not free: {free:?} {self:?}")));
+            let Some(id) = group(offset) else {
+                continue;
             };
-            let is_held = order == Order::Groups && self.messages.iter().enumerate().any(|pair| is_before(&pair));
-            if message.is == Is::There && !is_held && found.len() < max {
-                found.push(offset as Offset);
+            assert!(!left.iter().any(|other| other < offset && group(other) == Some(id)), "{given:?}: {self:?}");
+            if given.get(i + 1).is_some_and(|next| group(next) != Some(id)) {
+                assert!(!left.iter().any(|other| group(other) == Some(id)), "{given:?} of {free:?}: {self:?}");
             }
         }
-        found
     }
 }
 
@@ -159,12 +171,12 @@ fn run(order: Order, ops: Vec<Op>) {
             Op::Take { max, lease_ms } => {
                 let groups: Vec<Option<u64>> = model.messages.iter().map(|message| message.group).collect();
                 let taken = queue.take(model.now, max, lease_ms, |offset| Look::Message(groups[offset as usize]));
-                let expected = model.next(max + taken.dead.len(), order);
-                let mut given: Vec<Offset> = taken.leases.iter().chain(&taken.dead).map(|lease| lease.offset).collect();
-                given.sort_unstable();
-                // A dead one that comes last was looked at for nothing else.
-                assert!(expected.starts_with(&given), "{given:?} of {expected:?}: {model:?}");
-                assert!(taken.leases.len() == max || given.len() == model.next(usize::MAX, order).len());
+                let free = model.next(order);
+                let mut given: Vec<&Lease> = taken.leases.iter().chain(&taken.dead).collect();
+                given.sort_unstable_by_key(|lease| lease.lease);
+                let given: Vec<Offset> = given.into_iter().map(|lease| lease.offset).collect();
+                model.check(&given, &free, order);
+                assert!(taken.leases.len() == max || given.len() == free.len());
                 for lease in &taken.leases {
                     let message = &mut model.messages[lease.offset as usize];
                     message.attempts += 1;
@@ -462,6 +474,128 @@ fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
         let left = Counts { visible: count - done.len() as u64, leased: 0, delayed: 0 };
         assert_eq!(queue.counts(passed_ms + off_ms + lease_ms.max(delay_ms)), left, "seed {seed}");
     }
+}
+
+/// A call that takes several looks, of a queue whose leases end as soon as they were given.
+#[test]
+fn a_call_is_given_each_message_once_though_its_lease_has_ended() {
+    let dead_letter = Some(TopicName::parse("dead").expect("a name"));
+    for order in Order::ALL {
+        let groups = [Some(1), None, Some(2), Some(1)];
+        let settings = QueueSettings { order, attempts_max: 2, dead_letter: dead_letter.clone(), ..settings(order) };
+        let mut queue = Queue::new(settings, 0, 4, false);
+        let mut next = |now: u64, call: &mut Call, max: usize| {
+            let look = |offset: Offset| Look::Message(groups[offset as usize]);
+            let taken = queue.take_for(call, Offset::MAX, now, max, 0, look);
+            assert_eq!(taken.dead, [], "{order:?}");
+            taken.leases.iter().map(|lease| lease.offset).collect::<Vec<_>>()
+        };
+        let mut call = Call::default();
+        let mut given = next(1, &mut call, 3);
+        assert_eq!(given.len(), 3, "{order:?}");
+        given.extend(next(1, &mut call, 10));
+        given.extend(next(2, &mut call, 10));
+        given.sort_unstable();
+        assert_eq!(given, [0, 1, 2, 3], "{order:?}");
+        assert_eq!(next(3, &mut Call::default(), 10).len(), 4, "{order:?}: others are given them");
+    }
+}
+
+/// "SQS first attempts to return as many messages with the same message group ID as possible." (Amazon SQS Developer
+/// Guide, "FIFO queue delivery logic"), also those that were sent after messages of other groups.
+#[test]
+fn a_look_takes_all_of_one_group_before_the_next() {
+    let groups = [Some(1), Some(2), Some(1), Some(2), Some(3), Some(1), Some(2)];
+    let mut queue = queue_of(Order::Groups, &groups);
+    assert_eq!(take(&mut queue, &groups, 2), [0, 2]);
+    assert_eq!(take(&mut queue, &groups, 3), [1, 3, 6], "the first is in flight");
+    assert_eq!(take(&mut queue, &groups, 10), [4]);
+    let mut queue = queue_of(Order::Groups, &groups);
+    assert_eq!(take(&mut queue, &groups, 10), [0, 2, 5, 1, 3, 6, 4]);
+}
+
+#[test]
+fn a_group_that_can_be_had_again_goes_behind_the_others() {
+    let groups = [Some(1), Some(1), Some(1), Some(2), Some(1), Some(3), Some(2), Some(4)];
+    let mut queue = Queue::new(QueueSettings { order: Order::Groups, ..settings(Order::Groups) }, 0, 7, false);
+    let look = |offset: Offset| Look::Message(groups[offset as usize]);
+    let first = queue.take(1, 1, 1000, look).leases[0];
+    assert_eq!(first.offset, 0);
+    assert_eq!(queue.ack(0, first.lease, 1), Ok(true), "nothing is known of its group now");
+    let second = queue.take(1, 1, 1000, look).leases[0];
+    assert_eq!(second.offset, 3);
+    assert_eq!(queue.nack(3, second.lease, 1, Some(0)), Ok(()));
+    // What comes later is behind both.
+    queue.append(8);
+    let order: Vec<Offset> = queue.take(1, 10, 1000, look).leases.iter().map(|lease| lease.offset).collect();
+    assert_eq!(order, [5, 1, 2, 4, 3, 6, 7]);
+    // Those whose leases end at the same time go back in the order in which they were given.
+    let order: Vec<Offset> = queue.take(1001, 10, 1000, look).leases.iter().map(|lease| lease.offset).collect();
+    assert_eq!(order, [5, 1, 2, 4, 3, 6, 7]);
+}
+
+#[test]
+fn only_what_is_before_a_message_of_its_group_holds_it_back() {
+    let groups = [Some(1), Some(1), Some(1)];
+    let mut queue = queue_of(Order::Groups, &groups);
+    let taken = queue.take(1, 2, 1000, |_| Look::Message(Some(1)));
+    assert_eq!(queue.nack(0, taken.leases[0].lease, 1, Some(0)), Ok(()));
+    assert_eq!(take(&mut queue, &groups, 3), [0], "the second is still in flight, and the third is behind it");
+    assert_eq!(queue.nack(1, taken.leases[1].lease, 1, Some(0)), Ok(()));
+    assert_eq!(take(&mut queue, &groups, 3), Vec::<Offset>::new());
+}
+
+#[test]
+fn what_its_receiver_never_saw_goes_back_to_its_place() {
+    let groups = [Some(1), Some(1), Some(2)];
+    let mut queue = queue_of(Order::Groups, &groups);
+    let taken = queue.take(1, 2, 1000, |offset| Look::Message(groups[offset as usize]));
+    taken.leases.iter().for_each(|lease| queue.untake(lease));
+    assert_eq!(take(&mut queue, &groups, 3), [0, 1, 2]);
+}
+
+/// Two groups whose messages are far apart: neither memory nor time goes into what is too far.
+#[test]
+fn a_look_for_more_of_a_group_has_an_end() {
+    let mut groups = vec![Some(1)];
+    groups.extend((0..20_000).map(|i| Some(100 + i)));
+    groups.push(Some(1));
+    let mut queue = queue_of(Order::Groups, &groups);
+    assert_eq!(take(&mut queue, &groups, 10).len(), 10);
+    assert!(queue.next() <= LOOK_AHEAD_MAX + 10, "{}", queue.next());
+}
+
+/// `ChangeMessageVisibility` of SQS returns 200 for a receipt that has expired, as long as nobody received the message
+/// since: recorded of AWS in LocalStack's `test_change_message_visibility_after_visibility_timeout_expiration`.
+#[test]
+fn a_lease_that_has_expired_runs_again_unless_another_was_given_the_message() {
+    for backoff_ms in [(0, 0), (5000, 5000)] {
+        let mut queue = Queue::new(QueueSettings { backoff_ms, ..QueueSettings::default() }, 0, 1, false);
+        let first = queue.take(1, 1, 1000, |_| Look::Message(None)).leases[0];
+        assert_eq!(queue.extend(0, first.lease, 2000, 0), Ok(()), "it is back already");
+        assert_eq!(queue.extend(0, first.lease, 2000, 1000), Ok(()));
+        assert_eq!(queue.counts(2999), Counts { visible: 0, leased: 1, delayed: 0 });
+        let second = queue.take(20_000, 1, 1000, |_| Look::Message(None)).leases.first().copied();
+        let second = second.unwrap_or_else(|| queue.take(30_000, 1, 1000, |_| Look::Message(None)).leases[0]);
+        assert_eq!(second.attempts, 2);
+        assert_eq!(queue.ack(0, second.lease, 30_000), Ok(true));
+        assert_eq!(queue.extend(0, first.lease, 30_000, 1000), Err(LeaseError::Gone));
+    }
+    let mut queue = Queue::new(QueueSettings::default(), 0, 1, false);
+    let first = queue.take(1, 1, 1000, |_| Look::Message(None)).leases[0];
+    assert_eq!(queue.nack(0, first.lease, 1, Some(0)), Ok(()));
+    assert_eq!(queue.extend(0, first.lease, 1, 1000), Err(LeaseError::NotLeased), "it was given back");
+    assert_eq!(queue.counts(1).visible, 1);
+}
+
+#[test]
+fn where_only_leases_that_run_count_one_that_has_expired_is_renewed_by_who_asks_for_that() {
+    let mut queue = Queue::new(settings(Order::Groups), 0, 2, false);
+    let first = queue.take(1, 1, 1000, |_| Look::Message(Some(1))).leases[0];
+    assert_eq!(queue.extend(0, first.lease, 2000, 1000), Err(LeaseError::Expired));
+    assert_eq!(queue.renew(0, first.lease, 2000, 1000), Ok(()));
+    assert_eq!(queue.take(2500, 2, 1000, |_| Look::Message(Some(1))).leases, []);
+    assert_eq!(queue.ack(0, first.lease, 2500), Ok(true));
 }
 
 #[test]

@@ -126,7 +126,7 @@ pub struct QueueOptions {
     /// How long a message waits for a receiver before it is dropped [default: 4d]
     #[arg(long, value_name = "TIME", value_parser = millis)]
     retention: Option<u64>,
-    /// any, groups (messages of one group in their order, one receiver at a time) or fair [default: any]
+    /// any, groups (messages of one group in their order) or fair [default: any]
     #[arg(long)]
     order: Option<String>,
     /// Whether what is sent again within 5 minutes is taken: off, queue, or group for the same group [default: off]

@@ -284,6 +284,15 @@ fn the_command_line_has_every_verb() {
     assert!(wrong.contains("1 of 1 receipts do not count: made-up: this is no receipt of this queue"), "{wrong}");
     assert_eq!(on(&server, ["queue", "receive", "jobs", "-n", "9", "--ack"]).ok(), "two\nthree\nfour\n");
     assert_eq!(on(&server, ["queue", "receive", "jobs"]).ok(), "");
+    // A lease that ends as soon as it begins is over for the next call, not for the same one.
+    on(&server, ["queue", "send", "jobs", "again"]).ok();
+    for attempts in [1, 2] {
+        let once = on(&server, ["--json", "queue", "receive", "jobs", "-n", "5", "--lease", "0s"]).json();
+        assert_eq!((&once["body"], &once["attempts"]), (&"again".into(), &attempts.into()));
+    }
+    let peeked = on(&server, ["queue", "peek", "jobs"]).ok();
+    assert!(peeked.contains("\twaiting\t2\t"), "{peeked}");
+    assert_eq!(on(&server, ["queue", "receive", "jobs", "--ack"]).ok(), "again\n");
 
     on(&server, ["queue", "seek", "jobs", "--to", "latest"]).ok();
     let altered = on(&server, ["--json", "queue", "alter", "jobs", "--attempts-max", "3"]).json();

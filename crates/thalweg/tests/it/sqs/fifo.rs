@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::client::{NOW, Sqs, each};
-use crate::server::Server;
+use crate::server::{Server, until};
 
 async fn send(sqs: &Sqs, url: &str, group: &str, body: &str) -> Value {
     let request = json!({"QueueUrl": url, "MessageBody": body, "MessageGroupId": group});
@@ -122,4 +122,109 @@ async fn an_attempt_to_receive_is_told_again() {
     let standard = sqs.create("q", json!({})).await;
     let refused = sqs.call("ReceiveMessage", json!({"QueueUrl": standard, "ReceiveRequestAttemptId": "x"})).await;
     assert_eq!(refused.code(), "InvalidParameterValue");
+}
+
+/// "SQS first attempts to return as many messages with the same message group ID as possible" (Amazon SQS Developer
+/// Guide, "FIFO queue delivery logic"), and the order of groups as recorded of AWS in LocalStack's
+/// `test_fifo_receive_message_group_id_ordering` and `test_fifo_receive_message_with_zero_visibility_timeout`.
+#[tokio::test]
+async fn one_group_fills_a_batch_and_then_goes_behind_the_others() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    let url = sqs.create_fifo("q.fifo", json!({"ContentBasedDeduplication": "true"})).await;
+    for body in ["a1", "b1", "b2", "c1", "a2"] {
+        send(&sqs, &url, &body[..1], body).await;
+    }
+    let take = async |max: u64| {
+        let got = sqs.receive_with(&url, json!({"MaxNumberOfMessages": max, "VisibilityTimeout": 0})).await;
+        each(&got, "Body").into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(take(3).await, ["a1", "a2", "b1"]);
+    assert_eq!(take(10).await, ["c1", "a1", "a2", "b1", "b2"]);
+    let first = sqs.receive(&url, 1, NOW).await;
+    assert_eq!(each(&first, "Body"), ["c1"]);
+    sqs.delete(&url, &first[0]).await.ok();
+    send(&sqs, &url, "c", "c2").await;
+    assert_eq!(take(10).await, ["a1", "a2", "b1", "b2", "c2"]);
+}
+
+/// As recorded of AWS in LocalStack's `test_fifo_message_group_visibility_after_terminate_visibility_timeout`, and in
+/// `test_fifo_group_visibility_extends_with_change_message_visibility`.
+#[tokio::test]
+async fn a_message_that_is_visible_again_waits_only_for_earlier_ones_of_its_group() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    let url = sqs.create_fifo("q.fifo", json!({"ContentBasedDeduplication": "true"})).await;
+    for body in ["a1", "a2", "a3", "b1"] {
+        send(&sqs, &url, &body[..1], body).await;
+    }
+    let got = sqs.receive(&url, 2, NOW).await;
+    assert_eq!(each(&got, "Body"), ["a1", "a2"]);
+    let give_back = async |message: &Value| {
+        let handle = &message["ReceiptHandle"];
+        let request = json!({"QueueUrl": url, "ReceiptHandle": handle, "VisibilityTimeout": 0});
+        sqs.call("ChangeMessageVisibility", request).await.ok();
+    };
+    give_back(&got[0]).await;
+    let again = sqs.receive(&url, 10, NOW).await;
+    assert_eq!(each(&again, "Body"), ["b1", "a1"], "the second is still in flight");
+    give_back(&got[1]).await;
+    assert!(sqs.receive(&url, 10, NOW).await.is_empty(), "the first is");
+}
+
+/// "PurgeQueue" empties the deduplication cache, too: recorded of AWS in LocalStack's
+/// `test_purge_queue_clears_fifo_deduplication_cache`.
+#[tokio::test]
+async fn what_was_purged_can_be_sent_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = format!("data={}", folder.path().display());
+    let mut server = Server::with(&[&data]);
+    let sqs = Sqs::of(&server);
+    let url = sqs.create_fifo("q.fifo", json!({"ContentBasedDeduplication": "true"})).await;
+    for _ in 0..2 {
+        let first = send(&sqs, &url, "g", "x").await;
+        assert_eq!(send(&sqs, &url, "g", "x").await["MessageId"], first["MessageId"]);
+        assert_eq!(sqs.counts(&url).await, ["1", "0", "0"]);
+        sqs.call("PurgeQueue", json!({"QueueUrl": url})).await.ok();
+        assert_eq!(sqs.counts(&url).await, ["0", "0", "0"]);
+    }
+    server.crash_and_restart();
+    send(&sqs, &url, "g", "x").await;
+    assert_eq!(each(&sqs.receive(&url, 10, 5).await, "Body"), ["x"]);
+}
+
+/// A slow consumer's heartbeat: "ChangeMessageVisibility" of a receipt that has expired extends the lease as long as
+/// nobody received the message since, recorded of AWS in LocalStack's
+/// `test_change_message_visibility_after_visibility_timeout_expiration`.
+#[tokio::test]
+async fn a_receipt_that_has_expired_extends_its_lease_until_another_receives_the_message() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    let short = json!({"ContentBasedDeduplication": "true", "VisibilityTimeout": "1"});
+    let fifo = sqs.create_fifo("q.fifo", short).await;
+    let standard = sqs.create("q", json!({"VisibilityTimeout": "1"})).await;
+    send(&sqs, &fifo, "g", "x").await;
+    sqs.send_body(&standard, "x").await;
+    for url in [&fifo, &standard] {
+        let extend = async |message: &Value| {
+            let handle = &message["ReceiptHandle"];
+            let request = json!({"QueueUrl": url, "ReceiptHandle": handle, "VisibilityTimeout": 600});
+            sqs.call("ChangeMessageVisibility", request).await
+        };
+        let first = sqs.receive(url, 1, 5).await.swap_remove(0);
+        until("its end", async || sqs.counts(url).await == ["1", "0", "0"]).await;
+        extend(&first).await.ok();
+        assert_eq!(sqs.counts(url).await, ["0", "1", "0"], "{url}");
+        let entries = json!([{"Id": "1", "ReceiptHandle": first["ReceiptHandle"], "VisibilityTimeout": 1}]);
+        let batch = json!({"QueueUrl": url, "Entries": entries});
+        sqs.call("ChangeMessageVisibilityBatch", batch).await.ok();
+        let second = sqs.receive(url, 1, 20).await.swap_remove(0);
+        assert_eq!(second["MessageId"], first["MessageId"]);
+        let refused = extend(&first).await;
+        if *url == fifo {
+            assert_eq!(refused.code(), "InvalidParameterValue");
+        }
+        extend(&second).await.ok();
+        sqs.delete(url, &second).await.ok();
+    }
 }

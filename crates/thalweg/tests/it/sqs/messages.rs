@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::client::{NOW, SOON, Sqs, each};
+use super::client::{ARN, NOW, SOON, Sqs, each};
 use crate::server::{Server, until};
 
 #[tokio::test]
@@ -286,4 +286,29 @@ async fn a_queue_is_a_topic_to_other_doors() {
     let got = sqs.receive_with(&url, json!({"MessageAttributeNames": ["All"], "WaitTimeSeconds": 5})).await;
     assert_eq!(got[0]["Body"], "from elsewhere");
     assert_eq!(got[0]["MessageAttributes"], json!({"colour": {"DataType": "String", "StringValue": "blue"}}));
+}
+
+/// A message whose lease ends as soon as it begins is given to the next call, not again to the same one.
+#[tokio::test]
+async fn one_call_receives_each_message_once_whatever_its_visibility_timeout() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    let dead = sqs.create("dead", json!({})).await;
+    let redrive = json!({"deadLetterTargetArn": format!("{ARN}dead"), "maxReceiveCount": 2}).to_string();
+    let of_call = sqs.create("call", json!({"RedrivePolicy": redrive})).await;
+    let of_queue = sqs.create("queue", json!({"RedrivePolicy": redrive, "VisibilityTimeout": "0"})).await;
+    for (url, request) in [
+        (&of_call, json!({"MaxNumberOfMessages": 10, "VisibilityTimeout": 0, "WaitTimeSeconds": 1})),
+        (&of_queue, json!({"MaxNumberOfMessages": 10})),
+    ] {
+        for body in ["a", "b", "c"] {
+            sqs.send_body(url, body).await;
+        }
+        for _ in 0..2 {
+            assert_eq!(each(&sqs.receive_with(url, request.clone()).await, "Body"), ["a", "b", "c"]);
+            assert_eq!(sqs.counts(url).await, ["3", "0", "0"]);
+        }
+        assert_eq!(sqs.counts(&dead).await, ["0", "0", "0"]);
+        sqs.call("PurgeQueue", json!({"QueueUrl": url})).await.ok();
+    }
 }

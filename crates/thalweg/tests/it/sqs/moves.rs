@@ -1,5 +1,7 @@
 //! Dead letters: where messages go that nobody could handle, and how they come back.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::client::{ARN, Sqs, each};
@@ -117,6 +119,15 @@ async fn a_move_is_cancelled() {
     let start =
         json!({"SourceArn": source, "DestinationArn": format!("{ARN}elsewhere"), "MaxNumberOfMessagesPerSecond": 1});
     let handle = sqs.call("StartMessageMoveTask", start.clone()).await.ok()["TaskHandle"].clone();
+    // Base64 of JSON with the task and its source (StartMessageMoveTask, Amazon SQS API Reference).
+    let json: Value =
+        serde_json::from_slice(&BASE64.decode(handle.as_str().expect("text")).expect("base64")).expect("JSON");
+    let parts: Vec<usize> = json["taskId"].as_str().expect("text").split('-').map(str::len).collect();
+    assert_eq!((parts, &json["sourceArn"]), (vec![8, 4, 4, 4, 12], &json!(source)));
+    let other =
+        BASE64.encode(json!({"taskId": "10f57157-fc38-4da9-a113-4de7e12d05dd", "sourceArn": source}).to_string());
+    let unknown = sqs.call("CancelMessageMoveTask", json!({"TaskHandle": other})).await;
+    assert_eq!(unknown.error(), (404, "ResourceNotFoundException".into(), "Task does not exist.".into()));
     let twice = sqs.call("StartMessageMoveTask", start).await.error();
     assert!(twice.2.starts_with("There is already a task running."), "{twice:?}");
     let cancelled = sqs.call("CancelMessageMoveTask", json!({"TaskHandle": handle})).await.ok();
@@ -129,4 +140,41 @@ async fn a_move_is_cancelled() {
         task["Status"] == "CANCELLED"
     })
     .await;
+}
+
+/// "ApproximateReceiveCount" goes on in the dead-letter queue, and who is told that a message is not in its queue any
+/// more finds it there.
+#[tokio::test]
+async fn a_dead_letter_is_there_at_once_with_all_its_receives_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = format!("data={}", folder.path().display());
+    let server = Server::with(&[&data]);
+    let sqs = Sqs::of(&server);
+    let end = sqs.create("end", json!({})).await;
+    let mut attributes = policy("end", 1);
+    attributes["VisibilityTimeout"] = "0".into();
+    let dead = sqs.create("dead", attributes).await;
+    let mut attributes = policy("dead", 2);
+    attributes["VisibilityTimeout"] = "0".into();
+    let url = sqs.create("q", attributes).await;
+    let receive = async |url: &str| {
+        let got = sqs.receive_with(url, json!({"AttributeNames": ["All"], "MaxNumberOfMessages": 10})).await;
+        let counts = got.iter().map(|message| message["Attributes"]["ApproximateReceiveCount"].clone());
+        counts.collect::<Vec<_>>()
+    };
+    for _ in 0..20 {
+        sqs.send_body(&url, "x").await;
+        assert_eq!((receive(&url).await, receive(&url).await), (vec![json!("1")], vec![json!("2")]));
+        assert_eq!((receive(&url).await, receive(&dead).await), (vec![], vec![json!("3")]));
+        assert_eq!((receive(&dead).await, receive(&end).await), (vec![], vec![json!("4")]));
+        sqs.call("PurgeQueue", json!({"QueueUrl": end})).await.ok();
+    }
+    // Given back for the last time, it goes there without another receive.
+    sqs.send_body(&url, "x").await;
+    assert_eq!(receive(&url).await, [json!("1")]);
+    let got = sqs.receive_with(&url, json!({"VisibilityTimeout": 60})).await;
+    let handle = &got[0]["ReceiptHandle"];
+    let request = json!({"QueueUrl": url, "ReceiptHandle": handle, "VisibilityTimeout": 0});
+    sqs.call("ChangeMessageVisibility", request).await.ok();
+    assert_eq!(receive(&dead).await, [json!("3")]);
 }

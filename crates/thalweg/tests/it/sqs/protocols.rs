@@ -1,8 +1,8 @@
 //! Both protocols: what belongs to each, and that they are about the same queues.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::client::{NOW, Sqs};
+use super::client::{ARN, NOW, Sqs, each};
 use crate::server::Server;
 
 /// The text of an element without others in it.
@@ -140,7 +140,7 @@ async fn urls_lead_to_where_the_client_came_to() {
     };
     assert_eq!(create(&sqs).await, "http://queues.test:4566/000000000000/q");
     for url in
-        ["http://elsewhere/000000000000/q", "https://sqs.us-east-1.amazonaws.com/000000000000/q", "q", "/queue/q"]
+        ["http://queues.test/000000000000/q", "https://sqs.us-east-1.amazonaws.com/000000000000/q", "q", "/queue/q"]
     {
         sqs.send_body(url, "x").await;
     }
@@ -161,7 +161,7 @@ async fn messages_are_looked_at_without_being_received() {
     sqs.receive(&url, 1, 5).await;
     let peek = async |path: &str| {
         let answer = sqs.send("GET", path, &[("accept", "application/json")], "").await.ok();
-        let messages = answer["Messages"].as_array().cloned().unwrap_or_default();
+        let messages = listed(&answer["ReceiveMessageResponse"]["ReceiveMessageResult"]["Message"]);
         messages.iter().map(|message| message["Body"].as_str().expect("text").to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(peek(&format!("/_aws/sqs/messages?QueueUrl={url}")).await, ["there"]);
@@ -172,6 +172,139 @@ async fn messages_are_looked_at_without_being_received() {
     assert!(xml.contains("<ReceiveMessageResult><Message>") && element(&xml, "Body") == "there", "{xml}");
     assert_eq!(sqs.counts(&url).await, ["1", "1", "1"]);
     assert_eq!(sqs.receive(&url, 10, NOW).await.len(), 1);
+}
+
+/// What LocalStack's form of JSON has: nothing, one, or a list.
+fn listed(messages: &Value) -> Vec<Value> {
+    match messages {
+        Value::Null => Vec::new(),
+        Value::Array(messages) => messages.clone(),
+        one => vec![one.clone()],
+    }
+}
+
+/// As LocalStack's own tests of this path ask for it (`test_sqs_developer_api.py`).
+#[tokio::test]
+async fn messages_are_looked_at_as_with_localstack() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    let url = sqs.create("q", json!({})).await;
+    let path = "/_aws/sqs/messages";
+    let json = [("accept", "application/json")];
+    sqs.send_body(&url, "1").await;
+    sqs.send_body(&url, "2").await;
+    // What is due again is shown as it is, though nobody asked for it since.
+    sqs.receive_with(&url, json!({"VisibilityTimeout": 0, "MaxNumberOfMessages": 1})).await;
+    let answer = sqs.send("GET", &format!("{path}?QueueUrl={url}"), &json, "").await;
+    assert_eq!(answer.header("content-type"), "application/json");
+    let result = answer.ok()["ReceiveMessageResponse"]["ReceiveMessageResult"].take();
+    let attributes = |message: &Value| {
+        let listed = message["Attribute"].as_array().expect("a list").iter();
+        let pairs = listed.map(|one| (one["Name"].as_str().expect("text").to_owned(), one["Value"].clone()));
+        pairs.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    assert_eq!(each(&listed(&result["Message"]), "Body"), ["1", "2"]);
+    let [first, second] = [0, 1].map(|i| attributes(&result["Message"][i]));
+    assert_eq!((&first["ApproximateReceiveCount"], &second["ApproximateReceiveCount"]), (&json!("1"), &json!("0")));
+    assert_eq!(
+        (&first["SenderId"], &second["ApproximateFirstReceiveTimestamp"]),
+        (&json!("000000000000"), &json!("0"))
+    );
+    // As the endpoint of an SDK, in both protocols; the number of messages is passed over.
+    let target = [("content-type", "application/x-amz-json-1.0"), ("x-amz-target", "AmazonSQS.ReceiveMessage")];
+    let body = json!({"QueueUrl": url, "MaxNumberOfMessages": 1}).to_string();
+    let answer = sqs.send("POST", path, &target, body).await;
+    assert_eq!(answer.header("content-type"), "application/x-amz-json-1.0");
+    assert_eq!(each(answer.ok()["Messages"].as_array().expect("a list"), "Body"), ["1", "2"]);
+    let answer = sqs.query(path, &format!("Action=ReceiveMessage&QueueUrl={url}")).await;
+    assert_eq!((answer.status, answer.body.matches("<Message>").count()), (200, 2), "{answer:?}");
+    let plain = [("content-type", "application/json")];
+    let answer = sqs.send("POST", path, &plain, json!({"QueueUrl": url, "ShowInvisible": true}).to_string()).await.ok();
+    let shown = listed(&answer["ReceiveMessageResponse"]["ReceiveMessageResult"]["Message"]);
+    assert_eq!(attributes(&shown[0])["IsVisible"], "true");
+
+    let target = [("content-type", "application/x-amz-json-1.0"), ("x-amz-target", "AmazonSQS.SendMessage")];
+    let body = json!({"QueueUrl": url, "MessageBody": "x"}).to_string();
+    let text = "This endpoint only accepts ReceiveMessage calls";
+    assert_eq!(sqs.send("POST", path, &target, body).await.error(), (400, "InvalidRequest".into(), text.into()));
+    let answer = sqs.query(path, &format!("Action=PurgeQueue&QueueUrl={url}")).await;
+    assert_eq!((answer.status, element(&answer.body, "Code")), (400, "InvalidRequest"));
+    assert_eq!(sqs.counts(&url).await, ["2", "0", "0"]);
+    let code = async |path: &str| {
+        let answer = sqs.send("GET", path, &json, "").await;
+        (answer.status, answer.json()["ErrorResponse"]["Error"]["Code"].as_str().expect("text").to_owned())
+    };
+    let missing = (404, "AWS.SimpleQueueService.NonExistentQueue".to_owned());
+    assert_eq!(code(path).await, missing);
+    assert_eq!(code("/_aws/sqs/messages/us-east-1/000000000000/none").await, missing);
+    assert_eq!(code("/_aws/sqs/messages?QueueUrl=http://localhost:4566/000000000000/none").await, missing);
+    let invalid = (404, "InvalidAddress".to_owned());
+    assert_eq!(code("/_aws/sqs/messages?QueueUrl=http://localhost:4566/nonsense").await, invalid);
+    assert_eq!(code("/_aws/sqs/messages/a/b").await, invalid);
+    // None of a group of which an earlier message is in flight can be received.
+    let fifo = sqs.create_fifo("q.fifo", json!({"ContentBasedDeduplication": "true"})).await;
+    for (group, body) in [("1", "a"), ("1", "b"), ("2", "c"), ("2", "d")] {
+        let request = json!({"QueueUrl": fifo, "MessageBody": body, "MessageGroupId": group});
+        sqs.call("SendMessage", request).await.ok();
+    }
+    sqs.receive(&fifo, 1, NOW).await;
+    for (more, expected) in [("", &["c", "d"][..]), ("&ShowInvisible=true", &["a", "b", "c", "d"])] {
+        let answer = sqs.send("GET", &format!("{path}?QueueUrl={fifo}{more}"), &json, "").await.ok();
+        let shown = listed(&answer["ReceiveMessageResponse"]["ReceiveMessageResult"]["Message"]);
+        assert_eq!(each(&shown, "Body"), expected);
+    }
+}
+
+/// Queries that accept JSON get the form that the service has for them: LocalStack's tests of AWS,
+/// `test_get_queue_attributes_json_format` and `test_get_list_queues_fails_json_format`.
+#[tokio::test]
+async fn queries_that_accept_json_are_answered_in_it() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    let url = sqs.create("q", json!({})).await;
+    let query = async |path: &str| sqs.send("GET", path, &[("accept", "application/json, */*")], "").await;
+    let at = "/000000000000/q";
+    let answer = query(&format!("{at}?Action=GetQueueAttributes&AttributeName.1=QueueArn")).await;
+    assert_eq!(answer.header("content-type"), "application/json");
+    let result = &answer.ok()["GetQueueAttributesResponse"]["GetQueueAttributesResult"];
+    assert_eq!(result, &json!({"Attributes": [{"Name": "QueueArn", "Value": format!("{ARN}q")}]}));
+    let none = query(&format!("{at}?Action=ReceiveMessage")).await.ok();
+    assert_eq!(none["ReceiveMessageResponse"]["ReceiveMessageResult"], json!({"messages": null}));
+    sqs.send_body(&url, "x").await;
+    let one = query(&format!("{at}?Action=ReceiveMessage")).await.ok();
+    assert_eq!(one["ReceiveMessageResponse"]["ReceiveMessageResult"]["messages"][0]["Body"], "x");
+    let list = query("/?Action=ListQueues").await.ok();
+    assert_eq!(list["ListQueuesResponse"]["ListQueuesResult"]["queueUrls"], json!([url]));
+    let wrong = query(&format!("{at}?Action=ListQueues")).await;
+    let text = "The action ListQueues is not valid for this endpoint.";
+    let error = &wrong.json()["Error"];
+    assert_eq!((wrong.status, &error["Code"], &error["Message"]), (400, &json!("InvalidAction"), &json!(text)));
+    let unknown = query(at).await;
+    assert_eq!(unknown.status, 404);
+    assert!(unknown.body.contains("<UnknownOperationException"), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn the_url_of_a_queue_of_another_host_is_refused() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    sqs.create("q", json!({})).await;
+    let counts = async |url: &str| {
+        sqs.call("GetQueueAttributes", json!({"QueueUrl": url, "AttributeNames": ["QueueArn"]})).await
+    };
+    let refused = counts("http://example.com/000000000000/q").await.error();
+    assert_eq!((refused.0, &*refused.1), (404, "InvalidAddress"));
+    let text = "The address http://example.com/000000000000/q is not valid for this endpoint.";
+    assert!(refused.2.starts_with(text) && refused.2.contains("sqs_url"), "{}", refused.2);
+    let own = ["http://localhost:4566/000000000000/q", "https://queue.amazonaws.com/000000000000/q", "q", "/queue/q"];
+    for url in own {
+        counts(url).await.ok();
+    }
+    // Whoever comes by another name is given URLs with it, which others may use.
+    let by_name = [("host", "broker:9324")];
+    let url = sqs.call_with("GetQueueUrl", json!({"QueueName": "q"}), &by_name).await.ok()["QueueUrl"].clone();
+    assert_eq!(url, "http://broker:9324/000000000000/q");
+    counts(url.as_str().expect("text")).await.ok();
 }
 
 #[tokio::test]

@@ -73,6 +73,19 @@ async fn names_are_those_of_the_service() {
         let expected = if name.is_empty() { "MissingParameter" } else { "InvalidParameterValue" };
         assert_eq!(code, expected, "{name}");
     }
+    let missing = create("a.fifo", None).await.error().2;
+    assert!(missing.contains("the attribute FifoQueue is missing"), "{missing}");
+    // Flags are taken in any case, as the service takes them.
+    for (name, flag) in [("b.fifo", "True"), ("c.fifo", "TRUE")] {
+        create(name, Some(flag)).await.ok();
+        let url = sqs.call("GetQueueUrl", json!({"QueueName": name})).await.ok()["QueueUrl"].clone();
+        let url = url.as_str().expect("a URL");
+        assert_eq!(sqs.attribute(url, "FifoQueue").await, "true");
+        let set = json!({"ContentBasedDeduplication": "TRUE", "SqsManagedSseEnabled": "False"});
+        sqs.call("SetQueueAttributes", json!({"QueueUrl": url, "Attributes": set})).await.ok();
+        assert_eq!(sqs.attribute(url, "ContentBasedDeduplication").await, "true");
+        assert_eq!(sqs.attribute(url, "SqsManagedSseEnabled").await, "false");
+    }
     assert_eq!(create("standard", Some("false")).await.code(), "InvalidAttributeName");
 }
 
@@ -228,6 +241,25 @@ async fn tags_and_permissions_are_kept() {
     let text = "Value crossaccount for parameter Label is invalid. Reason: Already exists.";
     assert_eq!(add("crossaccount", "SendMessage").await.error(), (400, "InvalidParameterValue".into(), text.into()));
     assert!(add("other", "Nonsense").await.error().2.contains("SQS:Nonsense"));
+    // "Cross-account permissions don't apply to the following actions" (AddPermission, Amazon SQS API Reference).
+    for owners in ["CreateQueue", "TagQueue", "StartMessageMoveTask", "ListQueues"] {
+        let reason = "Reason: Only the queue owner is allowed to invoke this action.";
+        let text = format!("Value SQS:{owners} for parameter ActionName is invalid. {reason}");
+        assert_eq!(add("other", owners).await.error(), (400, "InvalidParameterValue".into(), text));
+    }
+    let empty = async |action: &str, more: Value| {
+        let mut request = json!({"QueueUrl": url});
+        request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        sqs.call(action, request).await.error()
+    };
+    let text = "The request must contain the parameter Tags.";
+    assert_eq!(empty("TagQueue", json!({"Tags": {}})).await, (400, "MissingParameter".into(), text.into()));
+    let text = "Tag keys must be between 1 and 128 characters in length.";
+    let refused = (400, "InvalidParameterValue".to_owned(), text.to_owned());
+    assert_eq!(empty("UntagQueue", json!({"TagKeys": []})).await, refused);
+    assert_eq!(empty("UntagQueue", json!({"TagKeys": [""]})).await, refused);
+    let nobody = empty("AddPermission", json!({"Label": "x", "AWSAccountIds": [], "Actions": ["*"]})).await;
+    assert_eq!(nobody.2, "Value [] for parameter PrincipalId is invalid. Reason: Unable to verify.");
     let remove = async |label: &str| sqs.call("RemovePermission", json!({"QueueUrl": url, "Label": label})).await;
     let text = "Value other for parameter Label is invalid. Reason: can't find label.";
     assert_eq!(remove("other").await.error().2, text);
