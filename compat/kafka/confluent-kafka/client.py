@@ -167,6 +167,26 @@ class Client(suite.Client):
         consumer.close()
         return [record(message) for message in found]
 
+    def read_bounded(self, topic, partitions, count, bytes_max):
+        failures = []
+        consumer = kafka.Consumer(self.options(**{
+            "group.id": "none", "enable.auto.commit": False, "message.max.bytes": bytes_max // 2,
+            # What is beyond it closes the connection, and the same is asked for again.
+            "fetch.max.bytes": bytes_max, "receive.message.max.bytes": bytes_max + 1024,
+            "max.partition.fetch.bytes": bytes_max, "error_cb": failures.append,
+        }))
+        consumer.assign([TopicPartition(topic, partition, kafka.OFFSET_BEGINNING) for partition in range(partitions)])
+        found = []
+
+        def has_all():
+            found.extend(record(message) for message in consumer.consume(1000, 0.1))
+            suite.same([str(failure) for failure in failures], [], "what the library says of its connections")
+            return len(found) >= count
+
+        suite.until(f"{count} records", has_all)
+        consumer.close()
+        return found
+
     def consumer(self):
         return kafka.Consumer(self.options(**{"group.id": "none", "enable.auto.commit": False}))
 

@@ -102,6 +102,8 @@ class Client(Program):
     produce = missing  # (topic, records, codec="none", idempotent=False, max_bytes=2_000_000)
     # -> at least `count` records, and all that come until it has been quiet for a moment
     read = missing  # (topic, count, partition=0, start="earliest", committed=False)
+    # -> as many records, of all partitions, by one consumer whose fetches return at most so many bytes
+    read_bounded = missing  # (topic, partitions, count, bytes_max)
     offsets = missing  # (topic, partition) -> (first, next)
     offset_at = missing  # (topic, partition, timestamp) -> offset or None
     member = missing  # (topic, group, strategy="range", instance=None, protocol="classic") -> Member
@@ -228,6 +230,20 @@ def from_offset(c, n):
     for start in (0, 17, 49):
         found = c.read(n(), 50 - start, partition=1, start=start)
         same([(r.offset, r.value) for r in found], [(i, sent[i].value) for i in range(start, 50)], f"from {start}")
+
+
+def fetch_bounded(c, n):
+    """Several partitions have more than one answer may hold, and batches of different sizes. Libraries that make room for
+    `fetch.max.bytes` give a connection up whose answers are larger."""
+    create(c, n(), 6)
+    records = [numbered(1, tag=f"{partition} " + "x" * 180_000 * (1 + partition % 2), partition=partition)[0]
+               for partition in range(6) for _ in range(12)]
+    # Each is a batch of its own.
+    for turn in range(12):
+        c.produce(n(), records[turn::12])
+    found = c.read_bounded(n(), 6, len(records), 1_000_000)
+    by_partition = lambda all: sorted((r.partition, len(r.value)) for r in all)
+    same(by_partition(found), by_partition(records), "the sizes by partition")
 
 
 def earliest_latest(c, n):
@@ -529,6 +545,7 @@ SCENARIOS = {
     "many_in_order": many_in_order,
     "from_offset": from_offset,
     "from_time": from_time,
+    "fetch_bounded": fetch_bounded,
     "earliest_latest": earliest_latest,
     "group_eager": group("range"),
     "group_cooperative": group("cooperative-sticky"),
