@@ -6,11 +6,11 @@ use bytes::Bytes;
 use client::Start;
 use engine::codec::Codec;
 use engine::{Record, TopicSettings};
-use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::{ApiVersionsRequest, CreateTopicsRequest, FetchRequest, ProduceRequest};
 
-use super::raw::{Raw, batch, fetch, fetched, produce, produced, records, topic};
+use super::raw::{Raw, batch, fetch, fetched, produce, produced, records, text, topic};
 use crate::reading::{subscribe, take};
 use crate::server::{Server, within};
 
@@ -122,6 +122,45 @@ async fn a_fetch_does_not_wait_for_more_than_it_may_return() {
         let request = fetch("t", 0, 0, 600_000).with_min_bytes(1 << 30).with_max_bytes(bytes_max);
         assert_eq!(records(&fetched(&raw.call(11, request).await).2), numbered(0..10), "{bytes_max}");
     }
+}
+
+/// Which records of a batch are wrong is said by their places (KIP-467, `LogValidator.processRecordErrors`), so that a
+/// client can send the others again.
+#[tokio::test]
+async fn the_records_for_which_a_batch_is_refused_are_listed() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = Server::with(&[&format!("data={}", data.path().display())]);
+    let mut raw = Raw::connect(&server).await;
+    let policy = CreatableTopicConfig::default().with_name(text("cleanup.policy")).with_value(Some(text("compact")));
+    let wanted = CreatableTopic::default().with_name(topic("t")).with_num_partitions(1).with_replication_factor(1);
+    let request = CreateTopicsRequest::default().with_topics(vec![wanted.with_configs(vec![policy])]);
+    assert_eq!(raw.call(7, request).await.topics[0].error_code, 0);
+    let records = |is_wrong: fn(usize) -> bool, count: usize| -> Vec<Record> {
+        let record = |n| Record { key: (!is_wrong(n)).then(|| Bytes::from(n.to_string())), ..Record::new("value") };
+        (0..count).map(record).collect()
+    };
+    for (version, codec) in [(8, Codec::None), (9, Codec::Gzip), (12, Codec::Zstd)] {
+        let request = produce("t", 0, -1, batch(codec, &records(|n| n % 10 == 7, 100)));
+        let response = raw.call(version, request).await;
+        let refused = &response.responses[0].partition_responses[0];
+        assert_eq!((refused.error_code, refused.base_offset), (87, -1));
+        let message = refused.error_message.as_deref().expect("why");
+        assert!(message.contains("10 of the 100 records") && message.contains("no key"), "{message}");
+        let places: Vec<i32> = refused.record_errors.iter().map(|error| error.batch_index).collect();
+        assert_eq!(places, (7..100).step_by(10).collect::<Vec<_>>(), "version {version}");
+        let whys: Vec<_> = refused.record_errors.iter().map(|error| &error.batch_index_error_message).collect();
+        assert!(whys.iter().all(|why| why.as_deref().is_some_and(|why| why.contains("key"))), "{whys:?}");
+        let taken = raw.call(version, produce("t", 0, -1, batch(codec, &records(|_| false, 90)))).await;
+        let taken = &taken.responses[0].partition_responses[0];
+        assert_eq!((taken.error_code, taken.record_errors.len()), (0, 0));
+    }
+    // Of many each is listed, the first ones with the reason.
+    let response = raw.call(12, produce("t", 0, -1, batch(Codec::Zstd, &records(|_| true, 2000)))).await;
+    let errors = &response.responses[0].partition_responses[0].record_errors;
+    assert_eq!((errors.len(), errors[1999].batch_index), (2000, 1999));
+    assert_eq!(errors.iter().filter(|error| error.batch_index_error_message.is_some()).count(), 1000);
+    // The first versions have no place for it.
+    assert_eq!(produced(&raw.call(7, produce("t", 0, -1, batch(Codec::None, &records(|_| true, 2)))).await).0, 87);
 }
 
 /// `fetch.max.bytes` bounds the whole answer: only its first batch may be larger (`ReplicaManager.readFromLog` of
