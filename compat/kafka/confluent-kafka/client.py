@@ -65,7 +65,7 @@ def deliver(producer, topic, records):
 
 
 class Member:
-    def __init__(self, client, topic, group, strategy="range", instance=None, protocol="classic"):
+    def __init__(self, client, topic, group, strategy="range", instance=None, protocol="classic", others=()):
         options = {
             "group.id": group, "client.id": group, "enable.auto.commit": False, "auto.offset.reset": "earliest",
             "group.protocol": protocol, **({"group.instance.id": instance} if instance else {}),
@@ -74,7 +74,7 @@ class Member:
             options |= {"partition.assignment.strategy": strategy, "session.timeout.ms": 10_000, "heartbeat.interval.ms": 500}
         self.topic = topic
         self.consumer = kafka.Consumer(client.options(**options))
-        self.consumer.subscribe([topic])
+        self.consumer.subscribe([topic, *others])
 
     def poll(self):
         return [record(message) for message in self.consumer.consume(500, 0.1)]
@@ -201,6 +201,9 @@ class Client(suite.Client):
 
     def member(self, *args, **kwargs):
         return Member(self, *args, **kwargs)
+
+    def member_of(self, topic, group, others):
+        return Member(self, topic, group, protocol="consumer", others=others)
 
     def transaction(self, name):
         return Transaction(self, name)

@@ -107,6 +107,8 @@ class Client(Program):
     offsets = missing  # (topic, partition) -> (first, next)
     offset_at = missing  # (topic, partition, timestamp) -> offset or None
     member = missing  # (topic, group, strategy="range", instance=None, protocol="classic") -> Member
+    # A member for which the broker shares out, and which subscribes to these names besides its topic.
+    member_of = missing  # (topic, group, others) -> Member
     transaction = missing  # (id) -> Transaction
     unknown = missing  # (topic) asks for a topic that nobody creates
     create_topic = missing  # (topic, partitions=1, configs={})
@@ -325,6 +327,16 @@ def group(strategy="range", protocol="classic"):
             same(got([first], 2), sent, "what the member that stays got")
 
     return scenario
+
+
+def group_illegal_name(c, n):
+    """A name that no topic can have is that of a topic that is not there: nothing of it is assigned, and the rest is."""
+    create(c, n())
+    c.produce(n(), numbered(20))
+    member = c.member_of(n(), n("group"), ["not a name", ".."])
+    same(plain(drain([member], 20, "what a member got")), plain(numbered(20)), "what a member got")
+    same(member.assignment(), {0}, "the partitions that it has")
+    member.close()
 
 
 def group_static(c, n):
@@ -549,6 +561,7 @@ SCENARIOS = {
     "earliest_latest": earliest_latest,
     "group_eager": group("range"),
     "group_cooperative": group("cooperative-sticky"),
+    "group_illegal_name": group_illegal_name,
     "group_static": group_static,
     "group_server_side": group(protocol="consumer"),
     "commit_resume": commit_resume,

@@ -138,6 +138,10 @@ def share_command(c, n):
     says(shares("--delete-offsets", "--group", group, "--topic", n()), re.escape(n()))
     says(shares("--delete", "--group", group), "successful")
     same(group in shares("--list").split(), False, "whether it is still listed")
+    # A group that is not there is created by setting where it begins.
+    early = n("early")
+    says(shares("--reset-offsets", "--group", early, "--topic", n(), "--to-earliest", "--execute"), rf"{re.escape(n())}\s+0\s+0")
+    says(shares("--describe", "--group", early), rf"{re.escape(early)}\s+{re.escape(n())}\s+0\s+0\s+10")
 
 
 def group_members(protocol):

@@ -103,6 +103,8 @@ pub struct Beat {
     pub owned: Option<BTreeSet<TopicPartition>>,
     /// What it subscribes to from now on.
     pub topics: Option<Vec<Pattern>>,
+    /// How long the member may be silent from now on; `None` leaves it as it is.
+    pub session_timeout_ms: Option<u32>,
     /// How long the answer may wait for something to tell.
     pub wait: Duration,
 }
@@ -362,6 +364,12 @@ impl Broker {
         let number = self.change(&cell, false, |group| {
             if let Some(topics) = beat.topics {
                 group.resubscribe(&beat.who, beat.epoch, topics, &Topics(self))?;
+            }
+            if let Some(timeout_ms) = beat.session_timeout_ms
+                && group.set_session_timeout(&beat.who, beat.epoch, timeout_ms)?
+            {
+                // Its deadline may be the next one.
+                coordinator.changed.notify_one();
             }
             group.beat(&beat.who, beat.epoch, beat.owned.as_ref(), &Topics(self), now)
         });
