@@ -257,7 +257,7 @@ struct Topics<'a>(&'a Broker);
 
 impl Catalog for Topics<'_> {
     fn version(&self) -> u64 {
-        self.0.groups().topics_version.load(Ordering::Acquire)
+        self.0.catalog_version()
     }
 
     fn matching(&self, pattern: &Pattern) -> Vec<(TopicName, u32)> {
@@ -275,6 +275,11 @@ impl Catalog for Topics<'_> {
 }
 
 impl Broker {
+    /// Rises with every topic that comes, goes or grows, from 1 when the broker starts.
+    pub fn catalog_version(&self) -> u64 {
+        self.groups().topics_version.load(Ordering::Acquire)
+    }
+
     /// Waits until the groups are as they were when the broker stopped.
     async fn restored_groups(&self) -> Result<&Coordinator> {
         let coordinator = self.groups();

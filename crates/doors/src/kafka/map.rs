@@ -20,6 +20,7 @@ use super::groups;
 use super::log;
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
+use super::replicas;
 use super::security;
 use super::share::{self, ShareConnection};
 use super::topics;
@@ -295,10 +296,16 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::DeleteRecords(r) => A::DeleteRecords(admin::delete_records(broker, who, r).await),
         Q::CreatePartitions(r) => A::CreatePartitions(admin::create_partitions(broker, who, r).await),
         Q::DescribeCluster(r) => A::DescribeCluster(admin::describe_cluster(broker, who, r)),
-        Q::DescribeLogDirs(r) => A::DescribeLogDirs(admin::describe_log_dirs(broker, who, r)),
+        Q::DescribeLogDirs(r) => A::DescribeLogDirs(replicas::describe_log_dirs(broker, who, r)),
+        Q::AlterReplicaLogDirs(r) => A::AlterReplicaLogDirs(replicas::alter_replica_log_dirs(broker, who, r)),
+        Q::ElectLeaders(r) => A::ElectLeaders(replicas::elect_leaders(broker, who, r)),
+        Q::DescribeQuorum(r) => A::DescribeQuorum(replicas::describe_quorum(broker, who, r)),
+        Q::AlterPartitionReassignments(r) => {
+            A::AlterPartitionReassignments(replicas::alter_partition_reassignments(broker, who, r))
+        }
         Q::DescribeTopicPartitions(r) => A::DescribeTopicPartitions(admin::describe_topic_partitions(broker, who, r)),
         Q::ListPartitionReassignments(r) => {
-            A::ListPartitionReassignments(admin::list_partition_reassignments(broker, who, r))
+            A::ListPartitionReassignments(replicas::list_partition_reassignments(broker, who, r))
         }
         Q::DescribeConfigs(r) => A::DescribeConfigs(configs::describe_configs(broker, who, r).await),
         Q::AlterConfigs(r) => A::AlterConfigs(configs::alter_configs(broker, who, r).await),
