@@ -65,7 +65,7 @@ def deliver(producer, topic, records):
 
 
 class Member:
-    def __init__(self, client, topic, group, strategy="range", instance=None, protocol="classic"):
+    def __init__(self, client, topic, group, strategy="range", instance=None, protocol="classic", others=()):
         options = {
             "group.id": group, "client.id": group, "enable.auto.commit": False, "auto.offset.reset": "earliest",
             "group.protocol": protocol, **({"group.instance.id": instance} if instance else {}),
@@ -74,7 +74,7 @@ class Member:
             options |= {"partition.assignment.strategy": strategy, "session.timeout.ms": 10_000, "heartbeat.interval.ms": 500}
         self.topic = topic
         self.consumer = kafka.Consumer(client.options(**options))
-        self.consumer.subscribe([topic])
+        self.consumer.subscribe([topic, *others])
 
     def poll(self):
         return [record(message) for message in self.consumer.consume(500, 0.1)]
@@ -167,6 +167,26 @@ class Client(suite.Client):
         consumer.close()
         return [record(message) for message in found]
 
+    def read_bounded(self, topic, partitions, count, bytes_max):
+        failures = []
+        consumer = kafka.Consumer(self.options(**{
+            "group.id": "none", "enable.auto.commit": False, "message.max.bytes": bytes_max // 2,
+            # What is beyond it closes the connection, and the same is asked for again.
+            "fetch.max.bytes": bytes_max, "receive.message.max.bytes": bytes_max + 1024,
+            "max.partition.fetch.bytes": bytes_max, "error_cb": failures.append,
+        }))
+        consumer.assign([TopicPartition(topic, partition, kafka.OFFSET_BEGINNING) for partition in range(partitions)])
+        found = []
+
+        def has_all():
+            found.extend(record(message) for message in consumer.consume(1000, 0.1))
+            suite.same([str(failure) for failure in failures], [], "what the library says of its connections")
+            return len(found) >= count
+
+        suite.until(f"{count} records", has_all)
+        consumer.close()
+        return found
+
     def consumer(self):
         return kafka.Consumer(self.options(**{"group.id": "none", "enable.auto.commit": False}))
 
@@ -181,6 +201,9 @@ class Client(suite.Client):
 
     def member(self, *args, **kwargs):
         return Member(self, *args, **kwargs)
+
+    def member_of(self, topic, group, others):
+        return Member(self, topic, group, protocol="consumer", others=others)
 
     def transaction(self, name):
         return Transaction(self, name)

@@ -169,6 +169,16 @@ class Client(suite.Client):
         consumer.close()
         return [record(r) for r in found]
 
+    def read_bounded(self, topic, partitions, count, bytes_max):
+        consumer = self.consumer(fetch_max_bytes=bytes_max)
+        consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
+        consumer.seek_to_beginning()
+        found = []
+        more = lambda: found.extend(r for records in consumer.poll(200).values() for r in records)
+        suite.until(f"{count} records", lambda: more() or len(found) >= count)
+        consumer.close()
+        return [record(r) for r in found]
+
     @calls
     def offsets(self, topic, partition):
         at = TopicPartition(topic, partition)

@@ -102,9 +102,13 @@ class Client(Program):
     produce = missing  # (topic, records, codec="none", idempotent=False, max_bytes=2_000_000)
     # -> at least `count` records, and all that come until it has been quiet for a moment
     read = missing  # (topic, count, partition=0, start="earliest", committed=False)
+    # -> as many records, of all partitions, by one consumer whose fetches return at most so many bytes
+    read_bounded = missing  # (topic, partitions, count, bytes_max)
     offsets = missing  # (topic, partition) -> (first, next)
     offset_at = missing  # (topic, partition, timestamp) -> offset or None
     member = missing  # (topic, group, strategy="range", instance=None, protocol="classic") -> Member
+    # A member for which the broker shares out, and which subscribes to these names besides its topic.
+    member_of = missing  # (topic, group, others) -> Member
     transaction = missing  # (id) -> Transaction
     unknown = missing  # (topic) asks for a topic that nobody creates
     create_topic = missing  # (topic, partitions=1, configs={})
@@ -230,6 +234,20 @@ def from_offset(c, n):
         same([(r.offset, r.value) for r in found], [(i, sent[i].value) for i in range(start, 50)], f"from {start}")
 
 
+def fetch_bounded(c, n):
+    """Several partitions have more than one answer may hold, and batches of different sizes. Libraries that make room for
+    `fetch.max.bytes` give a connection up whose answers are larger."""
+    create(c, n(), 6)
+    records = [numbered(1, tag=f"{partition} " + "x" * 180_000 * (1 + partition % 2), partition=partition)[0]
+               for partition in range(6) for _ in range(12)]
+    # Each is a batch of its own.
+    for turn in range(12):
+        c.produce(n(), records[turn::12])
+    found = c.read_bounded(n(), 6, len(records), 1_000_000)
+    by_partition = lambda all: sorted((r.partition, len(r.value)) for r in all)
+    same(by_partition(found), by_partition(records), "the sizes by partition")
+
+
 def earliest_latest(c, n):
     create(c, n())
     c.produce(n(), numbered(5))
@@ -309,6 +327,16 @@ def group(strategy="range", protocol="classic"):
             same(got([first], 2), sent, "what the member that stays got")
 
     return scenario
+
+
+def group_illegal_name(c, n):
+    """A name that no topic can have is that of a topic that is not there: nothing of it is assigned, and the rest is."""
+    create(c, n())
+    c.produce(n(), numbered(20))
+    member = c.member_of(n(), n("group"), ["not a name", ".."])
+    same(plain(drain([member], 20, "what a member got")), plain(numbered(20)), "what a member got")
+    same(member.assignment(), {0}, "the partitions that it has")
+    member.close()
 
 
 def group_static(c, n):
@@ -529,9 +557,11 @@ SCENARIOS = {
     "many_in_order": many_in_order,
     "from_offset": from_offset,
     "from_time": from_time,
+    "fetch_bounded": fetch_bounded,
     "earliest_latest": earliest_latest,
     "group_eager": group("range"),
     "group_cooperative": group("cooperative-sticky"),
+    "group_illegal_name": group_illegal_name,
     "group_static": group_static,
     "group_server_side": group(protocol="consumer"),
     "commit_resume": commit_resume,

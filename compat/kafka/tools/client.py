@@ -138,6 +138,10 @@ def share_command(c, n):
     says(shares("--delete-offsets", "--group", group, "--topic", n()), re.escape(n()))
     says(shares("--delete", "--group", group), "successful")
     same(group in shares("--list").split(), False, "whether it is still listed")
+    # A group that is not there is created by setting where it begins.
+    early = n("early")
+    says(shares("--reset-offsets", "--group", early, "--topic", n(), "--to-earliest", "--execute"), rf"{re.escape(n())}\s+0\s+0")
+    says(shares("--describe", "--group", early), rf"{re.escape(early)}\s+{re.escape(n())}\s+0\s+0\s+10")
 
 
 def group_members(protocol):
@@ -290,6 +294,31 @@ def log_dirs(c, n):
     same(parts[0]["size"] >= 100, True, f"whether {parts[0]['size']} bytes are enough")
 
 
+def leaders_and_replicas(c, n):
+    """What a tool wants to be as it is already is so; what cannot be on the nodes that there are is refused."""
+    c.create(n(), 2)
+    said = c.tool("LeaderElectionCommand", "--election-type", "preferred", "--topic", n(), "--partition", 0)
+    says(said, rf"Valid replica already elected for partitions.*{re.escape(n())}-0")
+    says(c.tool("LeaderElectionCommand", "--election-type", "unclean", "--all-topic-partitions"), "^$")
+    says(c.tool("LeaderElectionCommand", "--election-type", "preferred", "--topic", n(), "--partition", 7, fails=True), "UnknownTopicOrPartition")
+    quorum = lambda kind: c.tool("MetadataQuorumCommand", "describe", kind)
+    says(quorum("--status"), r"LeaderId:\s+\d+", r"HighWatermark:\s+\d+", r"MaxFollowerLag:\s+0\b")
+    says(quorum("--replication"), r"Leader")
+    node = re.search(r"LeaderId:\s+(\d+)", quorum("--status"))[1]
+
+    def reassign(replicas, *arguments, **options):
+        partitions = [{"topic": n(), "partition": 0, "replicas": replicas}]
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"version": 1, "partitions": partitions}, file)
+            file.flush()
+            return c.tool("reassign.ReassignPartitionsCommand", "--reassignment-json-file", file.name, *arguments, **options)
+
+    says(reassign([int(node)], "--execute"), "Successfully started partition reassignment")
+    says(reassign([int(node)], "--verify", "--preserve-throttles"), rf"Reassignment of partition {re.escape(n())}-0 is completed")
+    says(reassign([int(node) + 76], "--execute", fails=True), "Unknown broker id|InvalidReplicaAssignment|no such broker")
+    says(c.tool("reassign.ReassignPartitionsCommand", "--list"), "No partition reassignments found")
+
+
 SCENARIOS = {
     "console": console,
     **{f"codec_{name}": codec(name) for name in suite.CODECS},
@@ -310,6 +339,7 @@ SCENARIOS = {
     "transactions": transactions,
     "cluster": cluster,
     "log_dirs": log_dirs,
+    "leaders_and_replicas": leaders_and_replicas,
 }
 
 suite.main(Tools, SCENARIOS)

@@ -10,9 +10,9 @@ use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result};
 use crate::broker::Broker;
 use crate::partition::{Extent, PartitionCell};
 
-/// Bytes that one fetch returns of a partition at most, beyond its first batch.
+/// Bytes that one fetch returns of a partition at most, unless its first batch is larger and the first of all.
 const FETCH_BYTES_MAX: usize = 4 << 20;
-/// Bytes that one fetch returns of all its partitions, beyond the batch that reaches it.
+/// Bytes that one fetch returns of all its partitions, unless the first batch of all is larger.
 const FETCH_BYTES_TOTAL_MAX: usize = 32 << 20;
 /// How long a fetch waits at most, whatever it asks for: who would like to wait longer comes again.
 pub const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -45,6 +45,7 @@ pub struct FetchFrom<'a> {
     pub topic: &'a str,
     pub partition: PartitionId,
     pub offset: Offset,
+    /// The limit for the batches of this partition. Only the first batch of the whole answer may exceed it.
     pub bytes_max: usize,
 }
 
@@ -63,6 +64,7 @@ pub enum Isolation {
 pub struct FetchLimits {
     /// It waits until there is so much, or as much as it may return, or a partition cannot be read.
     pub bytes_min: usize,
+    /// The limit for the batches of all partitions together. Only the first batch of all may exceed it.
     pub bytes_max: usize,
     pub wait: Duration,
     pub isolation: Isolation,
@@ -72,6 +74,19 @@ impl Fetched {
     fn of(extent: Extent, batches: Vec<RecordBatch>) -> Self {
         let Extent { start, end, stable_end, .. } = extent;
         Self { start, end, stable_end, batches, aborted: Vec::new() }
+    }
+
+    fn bytes(&self) -> usize {
+        self.batches.iter().map(RecordBatch::len).sum()
+    }
+
+    /// Whether there is more behind these batches.
+    fn is_cut(&self, isolation: Isolation) -> bool {
+        let end = match isolation {
+            Isolation::Uncommitted => self.end,
+            Isolation::Committed => self.stable_end,
+        };
+        self.batches.last().is_some_and(|last| last.next_offset() < end)
     }
 
     /// Only says where the log is, as if there were nothing to read.
@@ -102,16 +117,16 @@ impl Broker {
     /// The same for many partitions, in their order. Where little is there it waits for more, on all of them at once.
     pub async fn fetch_many(&self, from: &[FetchFrom<'_>], limits: FetchLimits) -> Vec<Result<Fetched>> {
         let cells: Vec<_> = from.iter().map(|from| self.topic(from.topic)?.partition(from.partition)).collect();
-        let found = read_all(&cells, from, &limits).await;
-        if limits.wait.is_zero() || is_enough(&found, &limits) {
-            return found;
+        let all = read_all(&cells, from, &limits).await;
+        if limits.wait.is_zero() || all.is_enough(&limits) {
+            return all.found;
         }
         let deadline = tokio::time::Instant::now() + limits.wait.min(FETCH_WAIT_MAX);
         loop {
             let mut appended: Vec<_> = cells.iter().flatten().map(|cell| cell.appended()).collect();
-            let found = read_all(&cells, from, &limits).await;
-            if is_enough(&found, &limits) || tokio::time::timeout_at(deadline, any(&mut appended)).await.is_err() {
-                return found;
+            let all = read_all(&cells, from, &limits).await;
+            if all.is_enough(&limits) || tokio::time::timeout_at(deadline, any(&mut appended)).await.is_err() {
+                return all.found;
             }
         }
     }
@@ -188,30 +203,51 @@ fn first_at(batches: &[RecordBatch], timestamp_ms: i64) -> Result<Option<(Offset
     Ok(None)
 }
 
-fn is_enough(found: &[Result<Fetched>], limits: &FetchLimits) -> bool {
-    let bytes: usize = found.iter().flatten().flat_map(|found| &found.batches).map(RecordBatch::len).sum();
-    bytes >= limits.bytes_min.min(limits.bytes_max).min(FETCH_BYTES_TOTAL_MAX) || found.iter().any(Result::is_err)
+/// The answers of all partitions, in their order.
+struct FoundAll {
+    found: Vec<Result<Fetched>>,
+    bytes: usize,
+    /// Some batch is left out because there was no room for it in this answer.
+    is_full: bool,
 }
 
-/// What is there now. Once the bytes are used up, the partitions that follow only say how long they are.
-async fn read_all(cells: &Cells, from: &[FetchFrom<'_>], limits: &FetchLimits) -> Vec<Result<Fetched>> {
+impl FoundAll {
+    fn is_enough(&self, limits: &FetchLimits) -> bool {
+        let wanted = limits.bytes_min.min(limits.bytes_max).min(FETCH_BYTES_TOTAL_MAX);
+        self.bytes >= wanted || self.is_full || self.found.iter().any(Result::is_err)
+    }
+}
+
+/// What is there now. The first batch of all is returned whatever its size, so that every reader advances; after it no
+/// batch exceeds a limit. Once the bytes are used up, the partitions that follow only say how long they are.
+async fn read_all(cells: &Cells, from: &[FetchFrom<'_>], limits: &FetchLimits) -> FoundAll {
     let mut left = limits.bytes_max.min(FETCH_BYTES_TOTAL_MAX);
-    let mut is_first = true;
-    let mut found = Vec::with_capacity(cells.len());
+    let mut all = FoundAll { found: Vec::with_capacity(cells.len()), bytes: 0, is_full: false };
     for (cell, from) in cells.iter().zip(from) {
+        let is_first = all.bytes == 0;
         let bytes_max = from.bytes_max.min(FETCH_BYTES_MAX).min(left);
-        let fetched = match cell {
-            Ok(cell) if left > 0 || is_first => read(cell, from.offset, bytes_max, limits.isolation).await,
+        let mut fetched = match cell {
+            Ok(cell) if bytes_max > 0 || is_first => read(cell, from.offset, bytes_max, limits.isolation).await,
             Ok(cell) => Ok(Fetched::of(cell.extent(), Vec::new())),
             Err(error) => Err(error.clone()),
         };
-        if let Ok(fetched) = &fetched {
-            is_first &= fetched.batches.is_empty();
-            left = left.saturating_sub(fetched.batches.iter().map(RecordBatch::len).sum());
+        if let Ok(fetched) = &mut fetched {
+            // A read returns at least one batch, and no more than the limit after it.
+            if !is_first && fetched.bytes() > bytes_max {
+                // What other partitions have is hardly smaller: each would be read from a file and dropped.
+                left = if fetched.bytes() > left { 0 } else { left };
+                fetched.withhold();
+                all.is_full = true;
+            } else if bytes_max == left || bytes_max < from.bytes_max {
+                // The limit of a partition is the reader's own wish; the others are those of the answer.
+                all.is_full |= fetched.is_cut(limits.isolation);
+            }
+            all.bytes += fetched.bytes();
+            left = left.saturating_sub(fetched.bytes());
         }
-        found.push(fetched);
+        all.found.push(fetched);
     }
-    found
+    all
 }
 
 async fn read(cell: &PartitionCell, offset: Offset, bytes_max: usize, isolation: Isolation) -> Result<Fetched> {

@@ -287,6 +287,11 @@ impl Broker {
         self.topics.read().get(name).map(|topic| (topic.id, topic.partitions().len() as u32))
     }
 
+    /// Whether a topic keeps only the newest record of each key; `None` where there is no such topic.
+    pub fn is_compacted(&self, name: &str) -> Option<bool> {
+        self.topics.read().get(name).map(|topic| topic.settings.compact)
+    }
+
     pub fn has_topic(&self, name: &str) -> bool {
         self.topics.read().get(name).is_some()
     }

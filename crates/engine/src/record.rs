@@ -351,7 +351,7 @@ impl BatchBuilder {
 }
 
 /// A checked batch that has no place in a log yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DraftBatch {
     bytes: BytesMut,
 }

@@ -69,24 +69,29 @@ impl Gathered {
         Self { batches: Vec::new(), at: from, bytes: 0, bytes_max }
     }
 
-    /// Adds a batch; `false` where there is no room for it. The first one always has.
+    /// Adds a batch, and what stands for the offsets before it; `false` if there is no room for all of it. The first
+    /// batch always has room, be it one without records.
     pub(crate) fn push(&mut self, batch: RecordBatch) -> bool {
-        if self.bytes > 0 && self.bytes + batch.len() > self.bytes_max {
-            return false;
+        self.fill(batch.base_offset()) && self.add(batch)
+    }
+
+    fn fill(&mut self, to: Offset) -> bool {
+        while self.at < to {
+            if !self.add(RecordBatch::hole(self.at, to)) {
+                return false;
+            }
         }
-        self.bytes += batch.len();
-        self.fill(batch.base_offset());
-        self.at = batch.next_offset();
-        self.batches.push(batch);
         true
     }
 
-    fn fill(&mut self, to: Offset) {
-        while self.at < to {
-            let hole = RecordBatch::hole(self.at, to);
-            self.at = hole.next_offset();
-            self.batches.push(hole);
+    fn add(&mut self, batch: RecordBatch) -> bool {
+        if !self.batches.is_empty() && self.bytes + batch.len() > self.bytes_max {
+            return false;
         }
+        self.bytes += batch.len();
+        self.at = batch.next_offset();
+        self.batches.push(batch);
+        true
     }
 
     pub(crate) fn is_empty(&self) -> bool {

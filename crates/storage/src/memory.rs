@@ -287,6 +287,27 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_for_forgotten_offsets_counts_as_bytes_of_a_read() {
+        let mut log = log_of(&[(1, 0, 0); 20]);
+        for offset in (0..20).step_by(2) {
+            log.forget(offset);
+        }
+        let all = log.read(log.start(), usize::MAX).expect("in range");
+        let whole: usize = all.iter().map(RecordBatch::len).sum();
+        for bytes_max in 0..whole {
+            let mut from = log.start();
+            while from < log.end() {
+                let read = log.read(from, bytes_max).expect("in range");
+                let bytes: usize = read.iter().map(RecordBatch::len).sum();
+                assert!(read.len() == 1 || bytes <= bytes_max, "{bytes} of {bytes_max}");
+                assert!(read[0].base_offset() <= from);
+                from = read.last().map_or(u64::MAX, RecordBatch::next_offset);
+            }
+            assert_eq!(from, log.end());
+        }
+    }
+
+    #[test]
     fn batches_of_one_record_are_found_wherever_others_are_missing() {
         let mut log = log_of(&[(1, 0, 0); 400]);
         let found = |log: &MemoryLog, offset| log.find(offset).map(RecordBatch::base_offset);

@@ -281,6 +281,13 @@ impl Store {
         &self.settings
     }
 
+    /// The bytes of the file system that the data directory is in, and how many of them this process may still use.
+    pub fn volume_bytes(&self) -> std::io::Result<(u64, u64)> {
+        let found = rustix::fs::statvfs(self.dir())?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        Ok((bytes(found.f_blocks), bytes(found.f_bavail)))
+    }
+
     /// Where it is.
     pub fn dir(&self) -> &Path {
         &self.shared.dir

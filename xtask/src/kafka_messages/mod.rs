@@ -30,8 +30,8 @@ const GENERATED: &[Served] = &[
     (2, 1, 7), (3, 0, 12), (8, 2, 9), (9, 1, 9), (10, 0, 4), (11, 0, 9), (12, 0, 4), (13, 0, 5), (14, 0, 5),
     (15, 0, 6), (16, 0, 5), (17, 0, 1), (18, 0, 4), (19, 2, 7), (20, 1, 6), (21, 0, 2), (22, 0, 4), (23, 2, 4),
     (24, 0, 3), (25, 0, 4), (26, 0, 4), (28, 0, 4), (29, 1, 3), (30, 1, 3), (31, 1, 3), (32, 1, 4), (33, 0, 2),
-    (35, 1, 4), (36, 0, 2), (37, 0, 3), (42, 0, 2), (44, 0, 1), (46, 0, 0), (47, 0, 0), (48, 0, 1), (50, 0, 0),
-    (51, 0, 0), (60, 0, 2), (61, 0, 0), (65, 0, 0), (66, 0, 1), (68, 0, 1), (69, 0, 1), (74, 0, 1), (75, 0, 0),
+    (34, 1, 2), (35, 1, 4), (36, 0, 2), (37, 0, 3), (42, 0, 2), (43, 0, 2), (44, 0, 1), (45, 0, 1), (46, 0, 0),
+    (47, 0, 0), (48, 0, 1), (50, 0, 0), (51, 0, 0), (55, 0, 2), (60, 0, 2), (61, 0, 0), (65, 0, 0), (66, 0, 1), (68, 0, 1), (69, 0, 1), (74, 0, 1), (75, 0, 0),
     (76, 1, 1), (77, 1, 1), (78, 1, 2), (79, 1, 2), (90, 0, 1), (91, 0, 0), (92, 0, 0),
 ];
 
@@ -169,6 +169,44 @@ message! {
 ";
         assert!(file.ends_with(expected), "{file}");
         assert!(file.contains("use super::super::Uuid;"), "{file}");
+    }
+
+    #[test]
+    fn structs_of_one_name_with_other_fields_get_another_name_in_the_response() {
+        let of = |kind: &str, fields: &str| {
+            let name = format!("Get{kind}");
+            format!(
+                r#"{{"apiKey": 1, "type": "{kind}", "name": "{name}", "validVersions": "0", "flexibleVersions": "none", "fields": [
+                  {{ "name": "Topics", "type": "[]Topic", "versions": "0+", "fields": [
+                    {{ "name": "Partitions", "type": "[]Partition", "versions": "0+", "fields": [{fields}] }} ]}} ]}}"#
+            )
+        };
+        let place = r#"{ "name": "Place", "type": "int32", "versions": "0+" }"#;
+        let code = r#"{ "name": "Code", "type": "int16", "versions": "0+" }"#;
+        let file = |request: &str, response: &str| {
+            let text = [of("Request", request), of("Response", response)].concat();
+            let schemas = schema::parse_all(&text).expect("schemas");
+            rust::file("Get (1)", Versions { low: 0, high: 0 }, &[&schemas[0], &schemas[1]]).expect("a table")
+        };
+        let same = file(place, place);
+        assert!(!same.contains("ResponseTopic") && same.matches("struct Topic {").count() == 1, "{same}");
+        let other = file(place, code);
+        let expected = "\
+    struct GetResponse (0..=0, flexible None) {
+        0.. => topics: Vec<ResponseTopic>;
+    }
+
+    struct ResponseTopic {
+        0.. => partitions: Vec<ResponsePartition>;
+    }
+
+    struct ResponsePartition {
+        0.. => code: i16;
+    }
+}
+";
+        assert!(other.ends_with(expected), "{other}");
+        assert!(other.contains("struct Partition {\n        0.. => place: i32;"), "{other}");
     }
 
     #[test]

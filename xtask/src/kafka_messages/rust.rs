@@ -11,11 +11,23 @@ const KEYWORDS: [&str; 3] = ["type", "match", "where"];
 
 /// The file of one API, or of one message alone.
 pub fn file(subject: &str, served: Versions, schemas: &[&Schema]) -> Outcome<String> {
-    let mut structs = Vec::new();
+    let mut structs: Vec<(String, String)> = Vec::new();
     let mut heads = Vec::new();
     for schema in schemas {
         let head = format!("{} ({served}, flexible {:?})", schema.name, schema.flexible_since(served));
-        Structs { schema, served, found: &mut structs }.add(&schema.name, &schema.fields)?;
+        let taken = BTreeSet::new();
+        let mut both = structs.clone();
+        let added = Structs { schema, served, taken: &taken, found: &mut both }.add(&schema.name, &schema.fields)?;
+        if !added {
+            // What the two call the same is not the same: all of it has another name here.
+            let taken = structs.iter().map(|(name, _)| name.clone()).collect();
+            both = structs.clone();
+            let mut of_this = Structs { schema, served, taken: &taken, found: &mut both };
+            if !of_this.add(&schema.name, &schema.fields)? {
+                return Err(format!("{} has two structs of one name", schema.name));
+            }
+        }
+        structs = both;
         heads.push((schema.name.as_str(), head));
     }
     let tables: Vec<String> = structs
@@ -51,12 +63,16 @@ pub fn table(modules: &[String], by_hand: &str, generated: &str) -> String {
 struct Structs<'a> {
     schema: &'a Schema,
     served: Versions,
+    /// Names that others have already, with other fields.
+    taken: &'a BTreeSet<String>,
     /// Their names with their fields.
     found: &'a mut Vec<(String, String)>,
 }
 
 impl Structs<'_> {
-    fn add(&mut self, name: &str, fields: &[Field]) -> Outcome {
+    /// `false`: a struct of the same name has other fields.
+    fn add(&mut self, name: &str, fields: &[Field]) -> Outcome<bool> {
+        let name = &self.own_name(name);
         let fields: Vec<&Field> = fields.iter().filter(|f| !f.versions.within(self.served).is_empty()).collect();
         let mut plain = String::new();
         let mut tagged = String::new();
@@ -72,17 +88,24 @@ impl Structs<'_> {
             None => self.found.push((name.to_owned(), body)),
             // The request and the response may each have it; one that both know is one.
             Some((_, known)) if *known == body => {}
-            Some(_) => return Err(format!("{} has another {name} than the one before it", self.schema.name)),
+            Some(_) => return Ok(false),
         }
         for field in fields {
             let element = field.kind.trim_start_matches("[]");
-            if !field.fields.is_empty() {
-                self.add(element, &field.fields)?;
-            } else if let Some(common) = self.schema.common_structs.iter().find(|common| common.name == element) {
-                self.add(element, &common.fields)?;
+            let common = self.schema.common_structs.iter().find(|common| common.name == element);
+            let fields =
+                if field.fields.is_empty() { common.map(|common| &common.fields) } else { Some(&field.fields) };
+            if let Some(fields) = fields
+                && !self.add(element, fields)?
+            {
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    fn own_name(&self, name: &str) -> String {
+        if self.taken.contains(name) { format!("Response{name}") } else { name.to_owned() }
     }
 
     /// `versions, null versions => name: type = default;`
@@ -90,8 +113,8 @@ impl Structs<'_> {
         let name = snake_case(&field.name);
         let name = if KEYWORDS.contains(&name.as_str()) { format!("r#{name}") } else { name };
         let kind = match field.kind.strip_prefix("[]") {
-            Some(element) => format!("Vec<{}>", type_name(element)?),
-            None => type_name(&field.kind)?,
+            Some(element) => format!("Vec<{}>", self.own_name(&type_name(element)?)),
+            None => self.own_name(&type_name(&field.kind)?),
         };
         let nullable = field.nullable_versions.within(self.served);
         let is_nullable = !nullable.is_empty();
@@ -117,6 +140,7 @@ fn type_name(kind: &str) -> Outcome<String> {
         "bool" => "bool",
         "int8" => "i8",
         "int16" => "i16",
+        "uint16" => "u16",
         "int32" => "i32",
         "int64" => "i64",
         "float64" => "f64",

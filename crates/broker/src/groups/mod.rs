@@ -103,6 +103,8 @@ pub struct Beat {
     pub owned: Option<BTreeSet<TopicPartition>>,
     /// What it subscribes to from now on.
     pub topics: Option<Vec<Pattern>>,
+    /// How long the member may be silent from now on; `None` leaves it as it is.
+    pub session_timeout_ms: Option<u32>,
     /// How long the answer may wait for something to tell.
     pub wait: Duration,
 }
@@ -255,7 +257,7 @@ struct Topics<'a>(&'a Broker);
 
 impl Catalog for Topics<'_> {
     fn version(&self) -> u64 {
-        self.0.groups().topics_version.load(Ordering::Acquire)
+        self.0.catalog_version()
     }
 
     fn matching(&self, pattern: &Pattern) -> Vec<(TopicName, u32)> {
@@ -273,6 +275,11 @@ impl Catalog for Topics<'_> {
 }
 
 impl Broker {
+    /// Rises with every topic that comes, goes or grows, from 1 when the broker starts.
+    pub fn catalog_version(&self) -> u64 {
+        self.groups().topics_version.load(Ordering::Acquire)
+    }
+
     /// Waits until the groups are as they were when the broker stopped.
     async fn restored_groups(&self) -> Result<&Coordinator> {
         let coordinator = self.groups();
@@ -362,6 +369,12 @@ impl Broker {
         let number = self.change(&cell, false, |group| {
             if let Some(topics) = beat.topics {
                 group.resubscribe(&beat.who, beat.epoch, topics, &Topics(self))?;
+            }
+            if let Some(timeout_ms) = beat.session_timeout_ms
+                && group.set_session_timeout(&beat.who, beat.epoch, timeout_ms)?
+            {
+                // Its deadline may be the next one.
+                coordinator.changed.notify_one();
             }
             group.beat(&beat.who, beat.epoch, beat.owned.as_ref(), &Topics(self), now)
         });

@@ -38,6 +38,8 @@ pub struct ShareBeat {
     pub epoch: u32,
     /// What it subscribes to from now on.
     pub topics: Option<Vec<Pattern>>,
+    /// How long the member may be silent from now on.
+    pub session_timeout_ms: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -137,12 +139,16 @@ impl Broker {
     /// A member is alive, and hears what it may take from.
     pub async fn share_group_heartbeat(&self, name: &GroupName, beat: ShareBeat, start: ShareStart) -> Outcome<Turn> {
         let coordinator = self.restored_groups().await?;
-        let ShareBeat { member, epoch, topics } = beat;
+        let ShareBeat { member, epoch, topics, session_timeout_ms } = beat;
         let turn = {
             let mut groups = coordinator.shares.0.lock();
             // After a restart its members join again.
             let unknown = || GroupError::new(Reason::UnknownMember, format!("{member} is no member of group {name}"));
             let group = groups.get_mut(name).ok_or_else(unknown)?;
+            if group.set_session_timeout(&member, session_timeout_ms) {
+                // Its deadline may be the next one.
+                coordinator.changed.notify_one();
+            }
             group.beat(&member, epoch, topics, &Topics(self), coordinator.now())?
         };
         self.prepare(name, turn, start).await
@@ -240,20 +246,35 @@ impl Broker {
         Ok(self.queue_positions(&QueueName::of_share(name, topic)).await?)
     }
 
-    /// A share group without members goes on elsewhere.
+    /// Creates a share group, unless it is there. Refused where another kind of group has the name, or where it has
+    /// members.
+    pub async fn create_share_group(&self, name: &GroupName, what: &str) -> Outcome {
+        match self.check_share_group_empty(name, what).await {
+            Err(refused) if refused.reason == Reason::NoSuchGroup => {}
+            checked => return checked,
+        }
+        let coordinator = self.restored_groups().await?;
+        if coordinator.groups.read().contains_key(name) {
+            return Err(GroupError::new(Reason::NoSuchGroup, format!("group '{name}' is no share group")));
+        }
+        Ok(self.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?)
+    }
+
+    /// A share group without members goes on elsewhere in partitions of a topic. Returns what came of each of them.
     pub async fn seek_share_group(
         &self,
         name: &GroupName,
         topic: &TopicName,
         offsets: &[(PartitionId, Offset)],
-    ) -> Outcome {
+    ) -> Outcome<Vec<Result<()>>> {
         self.check_share_group_empty(name, "its offsets can be set").await?;
         let queue = self.share_queue(name, topic, ShareStart::Live).await?;
+        let mut outcomes = Vec::with_capacity(offsets.len());
         for (partition, offset) in offsets {
             let from = AcquireFrom { queue: queue.clone(), partition: *partition };
-            self.seek_partition(&from, *offset).await?;
+            outcomes.push(self.seek_partition(&from, *offset).await);
         }
-        Ok(())
+        Ok(outcomes)
     }
 
     /// A share group without members forgets how far it has come in a topic.

@@ -31,7 +31,7 @@ pub struct AcquireFrom {
 /// How much is acquired, and on what terms.
 #[derive(Clone, Copy, Debug)]
 pub struct AcquireLimits {
-    /// Of all partitions together; bytes beyond the first batch.
+    /// The limits for all partitions together. Only the first batch of all may have more bytes.
     pub records_max: usize,
     pub bytes_max: usize,
     pub wait: Duration,
@@ -154,18 +154,18 @@ impl Broker {
         places: &[Result<Place>],
         limits: &AcquireLimits,
     ) -> (Vec<Result<Acquired>>, Option<u64>) {
-        let (mut records, mut bytes, mut due_ms) = (limits.records_max, limits.bytes_max, None);
+        let mut room = Room { bytes: limits.bytes_max, is_first: true };
+        let (mut records, mut due_ms) = (limits.records_max, None);
         let mut found = Vec::with_capacity(places.len());
         for place in places {
-            let limits = AcquireLimits { records_max: records, bytes_max: bytes, ..*limits };
+            let limits = AcquireLimits { records_max: records, ..*limits };
             let acquired = match place {
-                Ok(_) if records == 0 || bytes == 0 => Ok(Acquired::default()),
-                Ok(place) => self.acquire_one(place, &limits, &mut due_ms).await,
+                Ok(_) if records == 0 || room.is_full() => Ok(Acquired::default()),
+                Ok(place) => self.acquire_one(place, &limits, &mut room, &mut due_ms).await,
                 Err(error) => Err(error.clone()),
             };
             if let Ok(acquired) = &acquired {
                 records -= acquired.leases().len();
-                bytes = bytes.saturating_sub(acquired.batches.iter().map(RecordBatch::len).sum());
             }
             found.push(acquired);
         }
@@ -176,6 +176,7 @@ impl Broker {
         self: &Arc<Self>,
         place: &Place,
         limits: &AcquireLimits,
+        room: &mut Room,
         due_ms: &mut Option<u64>,
     ) -> Result<Acquired> {
         let Place { cell, partition, .. } = place;
@@ -196,14 +197,14 @@ impl Broker {
             *due_ms = [*due_ms, due].into_iter().flatten().min();
             let is_idle = taken.leases.is_empty();
             let held = Held { broker: self.clone(), place: place.clone(), leases: taken.leases };
-            let (acquired, done) = self.read_held(held, limits).await?;
+            let (acquired, done) = self.read_held(held, limits, room).await?;
             if !acquired.leases().is_empty() {
                 self.queues_there().counts.received.add(acquired.leases().len() as u64);
                 return Ok(acquired);
             }
             if is_idle && unseen.is_some() {
                 self.look_through(cell, partition).await?;
-            } else if done == 0 && !taken.is_cut {
+            } else if room.is_full() || done == 0 && !taken.is_cut {
                 return Ok(acquired);
             }
             // Much that is for nobody: others are let in between.
@@ -213,13 +214,13 @@ impl Broker {
 
     /// The batches of what is held. What is for nobody is done with, which is counted, and what there is no room for
     /// goes back.
-    async fn read_held(&self, mut held: Held, limits: &AcquireLimits) -> Result<(Acquired, usize)> {
+    async fn read_held(&self, mut held: Held, limits: &AcquireLimits, room: &mut Room) -> Result<(Acquired, usize)> {
         held.leases.sort_unstable_by_key(|lease| lease.offset);
         let partition = held.place.partition.clone();
         let (mut batches, mut kept, mut done) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut left, mut bytes) = (&held.leases[..], limits.bytes_max);
-        while let Some(first) = left.first().filter(|_| bytes > 0) {
-            let (found, aborted) = match read(&partition, first.offset, bytes, limits.isolation).await {
+        let mut left = &held.leases[..];
+        'partition: while let Some(first) = left.first().filter(|_| !room.is_full()) {
+            let (found, aborted) = match read(&partition, first.offset, room.bytes, limits.isolation).await {
                 // Retention took it meanwhile.
                 Err(error) if error.kind == ErrorKind::OutOfRange => {
                     done.extend_from_slice(left);
@@ -236,20 +237,23 @@ impl Broker {
                 done.extend_from_slice(absent);
                 left = others;
                 let count = left.partition_point(|lease| lease.offset < batch.next_offset());
-                if count > 0 && !batches.is_empty() && batch.len() > bytes {
-                    bytes = 0;
-                    break;
+                let is_void = batch.is_control() || batch.count() == 0 || aborted.has(&batch);
+                if count > 0 && !is_void && !room.takes(batch.len()) {
+                    // What other partitions have is hardly smaller: it would be leased and read to go back.
+                    if batches.is_empty() {
+                        room.close();
+                    }
+                    break 'partition;
                 }
                 let (within, others) = left.split_at(count);
                 left = others;
-                let is_void = batch.is_control() || batch.count() == 0 || aborted.has(&batch);
                 let is_over = |lease: &Lease| limits.attempts_max > 0 && lease.attempts > limits.attempts_max;
                 let before = kept.len();
                 for lease in within {
                     if is_void || is_over(lease) { done.push(*lease) } else { kept.push(*lease) }
                 }
                 if kept.len() > before {
-                    bytes = bytes.saturating_sub(batch.len());
+                    room.use_up(batch.len());
                     batches.push(batch);
                 }
             }
@@ -365,6 +369,32 @@ impl Broker {
         }
         cell.returned.notify_waiters();
         Ok(())
+    }
+}
+
+/// The bytes that one answer still has room for.
+struct Room {
+    bytes: usize,
+    /// No batch is in the answer yet: the first one may be larger than the room.
+    is_first: bool,
+}
+
+impl Room {
+    fn is_full(&self) -> bool {
+        self.bytes == 0 && !self.is_first
+    }
+
+    fn takes(&self, bytes: usize) -> bool {
+        self.is_first || bytes <= self.bytes
+    }
+
+    fn use_up(&mut self, bytes: usize) {
+        *self = Self { bytes: self.bytes.saturating_sub(bytes), is_first: false };
+    }
+
+    /// Nothing more is added to the answer.
+    fn close(&mut self) {
+        *self = Self { bytes: 0, is_first: false };
     }
 }
 

@@ -2,7 +2,7 @@
 
 use engine::groups::GroupName;
 use engine::queue::{LeaseError, QueueName};
-use engine::{Acks, BatchBuilder, ErrorKind, Storage, TopicName, TopicSettings};
+use engine::{Acks, BatchBuilder, ErrorKind, RecordBatch, Storage, TopicName, TopicSettings};
 use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
@@ -89,6 +89,51 @@ async fn no_more_is_given_out_than_was_asked_for_and_what_is_not_kept_goes_back(
         assert_eq!(shown(&again), (offsets, vec![0, 3, 6]), "all but the one whose lease runs");
         let positions = broker.queue_positions(&from.queue).await.expect("known");
         assert_eq!(positions, [QueuePosition { partition: 0, start: 0, undone: 9 }]);
+    }
+}
+
+/// `ShareFetch` reads through the same `ReplicaManager.readFromLog` of Apache Kafka as `Fetch`: only the first batch of
+/// the whole answer may exceed the limit.
+#[tokio::test]
+async fn only_the_first_batch_of_all_partitions_may_exceed_the_limit() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for storage in [Storage::Memory, Storage::Disk] {
+        let broker = start((storage == Storage::Disk).then_some(&dir));
+        let settings = TopicSettings { storage, partitions: 3, ..TopicSettings::of_broker() };
+        broker.create_topic("t", settings).await.expect("created");
+        let mut size = 0;
+        for partition in 0..3 {
+            for _ in 0..4 {
+                let mut batch = BatchBuilder::new();
+                batch.push(1, None, Some(&[7; 1000]), &[]).expect("a record");
+                let batch = batch.finish().expect("records");
+                size = batch.len();
+                broker
+                    .publish("t", Some(partition), Acks::Committed, batch, &mut Wakes::default())
+                    .await
+                    .expect("taken");
+            }
+        }
+        let topic = TopicName::parse("t").expect("a name");
+        let queue = broker.share_queue(&group(), &topic, ShareStart::Earliest).await.expect("made");
+        let from: Vec<_> = (0..3).map(|partition| AcquireFrom { queue: queue.clone(), partition }).collect();
+        for (bytes_max, expected) in [
+            (1, [1, 0, 0]),
+            (size - 1, [1, 0, 0]),
+            (3 * size, [3, 0, 0]),
+            (4 * size + 1, [4, 0, 0]),
+            (6 * size, [4, 2, 0]),
+            (9 * size + size / 2, [4, 4, 1]),
+            (1 << 20, [4, 4, 4]),
+        ] {
+            // What is not kept goes back: each round finds all of it.
+            let found = broker.acquire(&from, &AcquireLimits { bytes_max, ..LIMITS }).await;
+            let found: Vec<_> = found.into_iter().map(|found| found.expect("acquired")).collect();
+            assert_eq!(found.iter().map(|found| found.leases().len()).collect::<Vec<_>>(), expected, "{bytes_max}");
+            let bytes: usize = found.iter().flat_map(|found| &found.batches).map(RecordBatch::len).sum();
+            assert!(bytes <= bytes_max.max(size), "{bytes} of {bytes_max}");
+            assert!(found.iter().flat_map(Acquired::leases).all(|lease| lease.attempts == 1));
+        }
     }
 }
 

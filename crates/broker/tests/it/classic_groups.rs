@@ -236,6 +236,7 @@ async fn members_of_both_kinds_share_a_group() {
         epoch,
         owned: Some(owned.iter().cloned().collect()),
         topics: None,
+        session_timeout_ms: None,
         wait: Duration::ZERO,
     };
     assert_eq!(classic.beat().await, Ok(()), "it keeps what it has");

@@ -71,7 +71,7 @@ impl Member {
 
     fn beat(&self, says_owned: bool, wait: Duration) -> Beat {
         let owned = says_owned.then(|| self.reads.clone());
-        Beat { who: self.who.clone(), epoch: self.epoch, owned, topics: None, wait }
+        Beat { who: self.who.clone(), epoch: self.epoch, owned, topics: None, session_timeout_ms: None, wait }
     }
 
     /// Waits for news, says what it reads whenever that has changed, and so on until it has so many partitions.

@@ -19,6 +19,10 @@ use super::messages::describe_acls::{AclDescription, DescribeAclsRequest, Descri
 const ANY: i8 = 1;
 const DENY: i8 = 2;
 const ALLOW: i8 = 3;
+/// Kinds of resources and operations that Kafka has entries for and this broker does not: delegation tokens and users;
+/// to create and describe tokens, and two-phase commits.
+const KINDS_OF_OTHERS: [i8; 2] = [6, 7];
+const OPERATIONS_OF_OTHERS: [i8; 3] = [13, 14, 15];
 /// Kinds of patterns.
 const COVERING: i8 = 2;
 const LITERAL: i8 = 3;
@@ -42,7 +46,8 @@ pub(super) async fn describe_acls(
                 permission_type: request.permission_type,
             });
             match filter {
-                Ok(filter) => broker.acls(&filter).await.map_err(of_error),
+                Ok(Some(filter)) => broker.acls(&filter).await.map_err(of_error),
+                Ok(None) => Ok(Vec::new()),
                 Err(error) => Err(of_error(error)),
             }
         }
@@ -67,6 +72,9 @@ pub(super) async fn create_acls(
     request: CreateAclsRequest,
 ) -> CreateAclsResponse {
     let allowed = caller.may_use(broker, 30, &Resource::CLUSTER);
+    if !broker.is_authorizing() {
+        tracing::warn!(host = caller.host, "access control entries have no effect while authorization = false");
+    }
     let mut results = Vec::with_capacity(request.creations.len());
     for creation in request.creations {
         let outcome = match allowed {
@@ -93,7 +101,8 @@ pub(super) async fn delete_acls(
         let outcome = match allowed {
             Err(code) => Err((code, None)),
             Ok(()) => match filter_of(filter) {
-                Ok(filter) => broker.delete_acls(vec![filter]).await.map_err(of_error),
+                Ok(Some(filter)) => broker.delete_acls(vec![filter]).await.map_err(of_error),
+                Ok(None) => Ok(Vec::new()),
                 Err(error) => Err(of_error(error)),
             },
         };
@@ -137,8 +146,15 @@ fn acl_of(creation: AclCreation) -> Result<Acl> {
     })
 }
 
-fn filter_of(filter: DeleteAclsFilter) -> Result<AclFilter> {
-    let kind = kind_of(filter.resource_type_filter)?;
+/// What a filter matches. `None`: nothing, as it names what no entry here can have. Kafka compares principals and kinds
+/// with those of its entries, and parses none of them.
+fn filter_of(filter: DeleteAclsFilter) -> Result<Option<AclFilter>> {
+    let is_of_others =
+        KINDS_OF_OTHERS.contains(&filter.resource_type_filter) || OPERATIONS_OF_OTHERS.contains(&filter.operation);
+    let (kind, operation) = match is_of_others {
+        true => (None, None),
+        false => (kind_of(filter.resource_type_filter)?, operation_of(filter.operation)?),
+    };
     let matching = match filter.pattern_type_filter {
         ANY => Match::Any,
         COVERING => Match::Covering,
@@ -146,17 +162,16 @@ fn filter_of(filter: DeleteAclsFilter) -> Result<AclFilter> {
         PREFIXED => Match::Prefix,
         other => return Err(Error::invalid(format!("there is no pattern type {other}"))),
     };
+    let is_allowed = permission_of(filter.permission_type)?;
+    let principal = match filter.principal_filter.as_deref().map(Principal::parse) {
+        _ if is_of_others => return Ok(None),
+        Some(Err(_)) => return Ok(None),
+        Some(Ok(principal)) => Some(principal),
+        None => None,
+    };
     // Where any kind is meant, the name of the cluster means that.
     let name = filter.resource_name_filter.map(|name| to_ours(kind.unwrap_or(ResourceKind::Cluster), name));
-    Ok(AclFilter {
-        kind,
-        name,
-        matching,
-        principal: filter.principal_filter.as_deref().map(Principal::parse).transpose()?,
-        host: filter.host_filter,
-        operation: operation_of(filter.operation)?,
-        is_allowed: permission_of(filter.permission_type)?,
-    })
+    Ok(Some(AclFilter { kind, name, matching, principal, host: filter.host_filter, operation, is_allowed }))
 }
 
 /// `None` is any.

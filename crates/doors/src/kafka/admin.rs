@@ -1,12 +1,12 @@
 //! Topics, partitions and records as Kafka's tools create, describe and delete them, and the cluster of one node.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
 use broker::{Broker, TopicOutline};
 use engine::security::{Operation, Resource};
-use engine::{Error, ErrorKind, Offset, Storage, TopicId, TopicName, TopicSettings};
+use engine::{Error, ErrorKind, Offset, TopicId, TopicName, TopicSettings};
 
 use super::configs::{self, Draft, Failure};
 use super::errors::{self, Code};
@@ -25,16 +25,9 @@ use super::messages::delete_topics::{
     DeletableTopicResult, DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
 };
 use super::messages::describe_cluster::{DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse};
-use super::messages::describe_log_dirs::{
-    DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,
-    DescribeLogDirsResult, DescribeLogDirsTopic,
-};
 use super::messages::describe_topic_partitions::{
     Cursor, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
-};
-use super::messages::list_partition_reassignments::{
-    ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
 };
 use super::topics;
 
@@ -47,8 +40,6 @@ const PARTITIONS_PER_ANSWER_MAX: usize = 2000;
 /// Endpoints that there are: brokers, and not controllers of their own.
 const BROKERS: i8 = 1;
 const CONTROLLERS: i8 = 2;
-/// The log directory of topics in memory.
-const IN_MEMORY: &str = "memory";
 
 fn of_error(error: Error) -> Failure {
     (errors::code(&error), error.message)
@@ -164,7 +155,7 @@ fn too_many(partitions: i32) -> String {
     format!("a topic has 1 to {} partitions, not {partitions}", engine::limits::PARTITIONS_MAX)
 }
 
-fn check_replicas(nodes: &[i32]) -> Result<(), Failure> {
+pub(super) fn check_replicas(nodes: &[i32]) -> Result<(), Failure> {
     match nodes {
         [NODE_ID] => Ok(()),
         _ => {
@@ -258,7 +249,7 @@ async fn delete(broker: &Broker, caller: &Caller, name: &str) -> Result<(), Fail
 }
 
 /// An outcome as answers have it.
-fn said(outcome: Result<(), Failure>) -> (Code, Option<String>) {
+pub(super) fn said(outcome: Result<(), Failure>) -> (Code, Option<String>) {
     match outcome {
         Ok(()) => (Code::NONE, None),
         Err((code, message)) => (code, Some(message)),
@@ -369,63 +360,6 @@ pub(super) fn describe_cluster(
         cluster_authorized_operations: caller.operations(broker, &Resource::CLUSTER, is_asked),
         ..Default::default()
     }
-}
-
-pub(super) fn describe_log_dirs(
-    broker: &Broker,
-    caller: &Caller,
-    request: DescribeLogDirsRequest,
-) -> DescribeLogDirsResponse {
-    if let Err(Code(error_code)) = caller.may_use(broker, 35, &Resource::CLUSTER) {
-        return DescribeLogDirsResponse { error_code, ..Default::default() };
-    }
-    let mut by_storage: BTreeMap<bool, Vec<DescribeLogDirsTopic>> = BTreeMap::new();
-    // The directory is there without topics, too.
-    by_storage.insert(broker.store().is_some(), Vec::new());
-    // What is asked of each topic. `None`: all, of all.
-    let asked: Option<HashMap<&str, HashSet<i32>>> = request.topics.as_ref().map(|topics| {
-        let mut asked: HashMap<&str, HashSet<i32>> = HashMap::new();
-        for DescribableLogDirTopic { topic, partitions, .. } in topics {
-            asked.entry(topic).or_default().extend(partitions);
-        }
-        asked
-    });
-    let is_asked =
-        |outline: &TopicOutline| asked.as_ref().is_none_or(|asked| asked.contains_key(outline.name.as_str()));
-    for TopicOutline { name, settings, .. } in broker.outline_topics().into_iter().filter(is_asked) {
-        // It may be gone by now.
-        let Ok(status) = broker.describe_topic(name.as_str()) else {
-            continue;
-        };
-        let wanted = asked.as_ref().and_then(|asked| asked.get(name.as_str()));
-        let is_asked = |partition: &i32| wanted.is_none_or(|partitions| partitions.contains(partition));
-        let extents = (0..).zip(&status.partitions).filter(|(partition, _)| is_asked(partition));
-        let partitions = extents.map(|(partition_index, extent)| DescribeLogDirsPartition {
-            partition_index,
-            partition_size: extent.bytes as i64,
-            ..Default::default()
-        });
-        let topic = DescribeLogDirsTopic { name: name.to_string(), partitions: partitions.collect() };
-        by_storage.entry(settings.storage != Storage::Memory).or_default().push(topic);
-    }
-    let dir = broker.store().map_or(String::new(), |store| store.dir().display().to_string());
-    let results = by_storage.into_iter().map(|(is_on_disk, topics)| DescribeLogDirsResult {
-        error_code: Code::NONE.0,
-        log_dir: if is_on_disk { dir.clone() } else { IN_MEMORY.to_owned() },
-        topics,
-        ..Default::default()
-    });
-    DescribeLogDirsResponse { results: results.collect(), ..Default::default() }
-}
-
-/// Replicas never move: there is one of each partition, on the one node.
-pub(super) fn list_partition_reassignments(
-    broker: &Broker,
-    caller: &Caller,
-    _request: ListPartitionReassignmentsRequest,
-) -> ListPartitionReassignmentsResponse {
-    let Code(error_code) = caller.may_use(broker, 46, &Resource::CLUSTER).err().unwrap_or(Code::NONE);
-    ListPartitionReassignmentsResponse { error_code, error_message: None, ..Default::default() }
 }
 
 /// Topics in the order of their names, a part of them at a time.

@@ -9,6 +9,7 @@ use engine::{Error, ErrorKind, SettingsChange, Storage, TopicSettings};
 
 use super::admin::twice;
 use super::errors::{self, Code};
+use super::groups;
 use super::map::{Caller, NODE_ID};
 use super::messages::alter_configs::{AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse};
 use super::messages::describe_client_quotas::{DescribeClientQuotasRequest, DescribeClientQuotasResponse};
@@ -21,7 +22,6 @@ use super::messages::incremental_alter_configs::{
     IncrementalAlterConfigsResponse,
 };
 use super::messages::list_config_resources::{ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse};
-use super::share;
 
 /// What went wrong, with a sentence for people.
 pub(super) type Failure = (Code, String);
@@ -461,8 +461,8 @@ fn of_broker(broker: &Broker, wanted: Wanted) -> Vec<DescribeConfigsResourceResu
 
 /// What a group is set to.
 async fn of_group(broker: &Broker, name: &str, wanted: Wanted) -> Result<Vec<DescribeConfigsResourceResult>, Failure> {
-    let settings = share::describe_settings(broker, name).await?;
-    let describe = |setting: share::Shown| {
+    let settings = groups::describe_settings(broker, name).await?;
+    let describe = |setting: groups::Shown| {
         let source = if setting.value == setting.default { DEFAULT } else { SET_FOR_GROUP };
         let synonym =
             DescribeConfigsSynonym { name: setting.name.to_owned(), value: Some(setting.value.clone()), source };
@@ -507,7 +507,7 @@ async fn alter_group(
 ) -> (i16, Option<String>) {
     let outcome = match caller.may_use(broker, key, &Resource::group(name)) {
         Ok(()) => match steps {
-            Ok(steps) => share::change(broker, name, steps, is_dry_run).await,
+            Ok(steps) => groups::change(broker, name, steps, is_dry_run).await,
             Err(failure) => Err(failure),
         },
         Err(code) => Err((code, String::new())),
@@ -719,7 +719,7 @@ pub(super) async fn list_config_resources(
         config_resources.push(ConfigResource { resource_name: NODE_ID.to_string(), resource_type: BROKER });
     }
     if is_asked(GROUP) {
-        let groups = match share::set_groups(broker).await {
+        let groups = match groups::set_groups(broker).await {
             Ok(groups) => groups,
             Err(error) => {
                 return ListConfigResourcesResponse { error_code: errors::code(&error).0, ..Default::default() };

@@ -16,6 +16,7 @@ impl Code {
     pub const UNKNOWN_TOPIC_OR_PARTITION: Self = Self(3);
     pub const NOT_LEADER_OR_FOLLOWER: Self = Self(6);
     pub const REQUEST_TIMED_OUT: Self = Self(7);
+    pub const REPLICA_NOT_AVAILABLE: Self = Self(9);
     pub const MESSAGE_TOO_LARGE: Self = Self(10);
     pub const OFFSET_METADATA_TOO_LARGE: Self = Self(12);
     pub const COORDINATOR_LOAD_IN_PROGRESS: Self = Self(14);
@@ -49,6 +50,7 @@ impl Code {
     pub const CONCURRENT_TRANSACTIONS: Self = Self(51);
     pub const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Self = Self(53);
     pub const OPERATION_NOT_ATTEMPTED: Self = Self(55);
+    pub const LOG_DIR_NOT_FOUND: Self = Self(57);
     pub const SASL_AUTHENTICATION_FAILED: Self = Self(58);
     pub const NON_EMPTY_GROUP: Self = Self(68);
     pub const GROUP_ID_NOT_FOUND: Self = Self(69);
@@ -57,6 +59,8 @@ impl Code {
     pub const MEMBER_ID_REQUIRED: Self = Self(79);
     pub const GROUP_MAX_SIZE_REACHED: Self = Self(81);
     pub const FENCED_INSTANCE_ID: Self = Self(82);
+    pub const ELECTION_NOT_NEEDED: Self = Self(84);
+    pub const NO_REASSIGNMENT_IN_PROGRESS: Self = Self(85);
     pub const GROUP_SUBSCRIBED_TO_TOPIC: Self = Self(86);
     pub const INVALID_RECORD: Self = Self(87);
     pub const UNSTABLE_OFFSET_COMMIT: Self = Self(88);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use broker::{Attempt, Broker, FetchLimits, Wakes};
 use engine::security::{Resource, UserName};
-use engine::{Acks, DraftBatch, Error, PartitionId, Result};
+use engine::{Acks, DraftBatch, Error, ErrorKind, PartitionId, Result};
 use tokio::sync::Notify;
 
 use super::acls;
@@ -20,6 +20,7 @@ use super::groups;
 use super::log;
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
+use super::replicas;
 use super::security;
 use super::share::{self, ShareConnection};
 use super::topics;
@@ -77,17 +78,37 @@ pub(super) type Attempts = Vec<(Arc<str>, PartitionId, Result<Attempt, Refusal>)
 pub(super) struct Refusal {
     pub code: Code,
     pub message: String,
+    /// The records for which their batch was refused, by their place in it.
+    pub records: Vec<u32>,
 }
 
 impl Refusal {
+    fn new(code: Code, message: String) -> Self {
+        Self { code, message, records: Vec::new() }
+    }
+
     /// For want of a right.
     fn denied(code: Code, what: &str) -> Self {
-        Self { code, message: format!("this user may not write to {what}") }
+        Self::new(code, format!("this user may not write to {what}"))
     }
 
     /// Of a batch.
     pub(super) fn of_batch(error: Error) -> Self {
-        Self { code: errors::of_produce(&error), message: error.message }
+        Self::new(errors::of_produce(&error), error.message)
+    }
+
+    /// Of a batch for a topic that wants a key in each record: says which have none, so that a client knows which of
+    /// its records to send again.
+    fn for_want_of_keys(self, topic: &str, batch: &DraftBatch) -> Self {
+        let Some(records) = batch.without_keys().ok().filter(|records| !records.is_empty()) else {
+            return self;
+        };
+        let (without, all) = (records.len(), batch.count());
+        let message = format!(
+            "{without} of the {all} records of this batch have no key, and topic {topic} keeps the newest record of \
+             each key: give each record a key"
+        );
+        Self { message, records, ..self }
     }
 }
 
@@ -105,7 +126,7 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
         let name: Arc<str> = name.into();
         let may_publish = may_write.clone().and_then(|()| may_publish(broker, caller, &name));
         for (partition, batch) in partitions {
-            let attempt = may_publish.clone().and_then(|()| {
+            let attempt = may_publish.clone().and_then(|is_compacted| {
                 let batch = DraftBatch::parse(batch).inspect_err(|_| broker.metrics().publish_errors.add(1));
                 let batch = batch.map_err(Refusal::of_batch)?;
                 // Nobody could read it again.
@@ -113,8 +134,16 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
                 if batch.is_transactional() && !names_transaction {
                     return Err(Refusal::denied(Code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "an unnamed transaction"));
                 }
+                let sent = is_compacted.then(|| batch.clone());
                 let attempt = broker.try_publish(&name, Some(partition), acks, batch, wakes);
-                attempt.map_err(Refusal::of_batch)
+                attempt.map_err(|error| {
+                    let is_of_records = error.kind == ErrorKind::Invalid;
+                    let refusal = Refusal::of_batch(error);
+                    match sent.filter(|_| is_of_records) {
+                        Some(sent) => refusal.for_want_of_keys(&name, &sent),
+                        None => refusal,
+                    }
+                })
             });
             attempts.push((name.clone(), partition, attempt));
         }
@@ -122,21 +151,21 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
     attempts
 }
 
-/// A topic has to be there: clients create one by asking for it.
-fn may_publish(broker: &Broker, caller: &Caller, topic: &str) -> Result<(), Refusal> {
+/// A topic has to be there: clients create one by asking for it. Returns whether it is compacted.
+fn may_publish(broker: &Broker, caller: &Caller, topic: &str) -> Result<bool, Refusal> {
     let may = caller.may_use(broker, PRODUCE, &Resource::topic(topic));
     may.map_err(|code| Refusal::denied(code, &format!("topic '{topic}'")))?;
-    if !broker.has_topic(topic) {
+    let Some(is_compacted) = broker.is_compacted(topic) else {
         let error = engine::TopicName::parse(topic).err();
         let code = if error.is_some() { Code::INVALID_TOPIC_EXCEPTION } else { Code::UNKNOWN_TOPIC_OR_PARTITION };
         let message = error.map_or_else(|| format!("there is no topic '{topic}'"), |error| error.message);
-        return Err(Refusal { code, message });
-    }
+        return Err(Refusal::new(code, message));
+    };
     if engine::ids::is_internal(topic) {
         let message = format!("'{topic}' is a topic of the broker itself; clients can only read it");
-        return Err(Refusal { code: Code::INVALID_TOPIC_EXCEPTION, message });
+        return Err(Refusal::new(Code::INVALID_TOPIC_EXCEPTION, message));
     }
-    Ok(())
+    Ok(is_compacted)
 }
 
 /// Counts a publish that failed and asked for no answer.
@@ -153,9 +182,10 @@ pub(super) fn produced(partition: PartitionId, published: Result<broker::Publish
             base_offset: published.base_offset as i64,
             arrival_ms: published.arrival_ms.unwrap_or(-1),
             message: None,
+            records: Vec::new(),
         },
-        Err(Refusal { code, message }) => {
-            PartitionProduced { message: Some(message), ..PartitionProduced::refused(partition, code) }
+        Err(Refusal { code, message, records }) => {
+            PartitionProduced { message: Some(message), records, ..PartitionProduced::refused(partition, code) }
         }
     }
 }
@@ -266,10 +296,16 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::DeleteRecords(r) => A::DeleteRecords(admin::delete_records(broker, who, r).await),
         Q::CreatePartitions(r) => A::CreatePartitions(admin::create_partitions(broker, who, r).await),
         Q::DescribeCluster(r) => A::DescribeCluster(admin::describe_cluster(broker, who, r)),
-        Q::DescribeLogDirs(r) => A::DescribeLogDirs(admin::describe_log_dirs(broker, who, r)),
+        Q::DescribeLogDirs(r) => A::DescribeLogDirs(replicas::describe_log_dirs(broker, who, r)),
+        Q::AlterReplicaLogDirs(r) => A::AlterReplicaLogDirs(replicas::alter_replica_log_dirs(broker, who, r)),
+        Q::ElectLeaders(r) => A::ElectLeaders(replicas::elect_leaders(broker, who, r)),
+        Q::DescribeQuorum(r) => A::DescribeQuorum(replicas::describe_quorum(broker, who, r)),
+        Q::AlterPartitionReassignments(r) => {
+            A::AlterPartitionReassignments(replicas::alter_partition_reassignments(broker, who, r))
+        }
         Q::DescribeTopicPartitions(r) => A::DescribeTopicPartitions(admin::describe_topic_partitions(broker, who, r)),
         Q::ListPartitionReassignments(r) => {
-            A::ListPartitionReassignments(admin::list_partition_reassignments(broker, who, r))
+            A::ListPartitionReassignments(replicas::list_partition_reassignments(broker, who, r))
         }
         Q::DescribeConfigs(r) => A::DescribeConfigs(configs::describe_configs(broker, who, r).await),
         Q::AlterConfigs(r) => A::AlterConfigs(configs::alter_configs(broker, who, r).await),

@@ -14,6 +14,7 @@ mod map;
 pub mod messages;
 mod parse;
 mod produce;
+mod replicas;
 mod security;
 mod share;
 mod topics;

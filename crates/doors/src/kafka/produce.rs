@@ -10,6 +10,11 @@ use super::errors::Code;
 use super::parse::Fields;
 use super::write::Write;
 
+/// What is wrong with a record that is told of by its place: there is one thing that it can be.
+const NO_KEY: &str = "the record has no key, and its topic keeps the newest record of each key";
+/// Records of a batch that are told of with the reason. Of those after them the place alone is shorter than the record.
+const REASONS_MAX: usize = 1000;
+
 /// Batches that clients sent, by partition.
 #[derive(Debug)]
 pub(super) struct ProduceRequest {
@@ -95,11 +100,13 @@ pub(super) struct PartitionProduced {
     /// The time that its records got when they arrived; -1 where they keep their own.
     pub arrival_ms: i64,
     pub message: Option<String>,
+    /// The records for which it was refused, by their place in it.
+    pub records: Vec<u32>,
 }
 
 impl PartitionProduced {
     pub(super) fn refused(partition: PartitionId, code: Code) -> Self {
-        Self { partition, code, base_offset: -1, arrival_ms: -1, message: None }
+        Self { partition, code, base_offset: -1, arrival_ms: -1, message: None, records: Vec::new() }
     }
 }
 
@@ -120,7 +127,12 @@ impl Produced {
                     out.put_i64(-1);
                 }
                 if version >= 8 {
-                    out.count(0);
+                    out.count(produced.records.len());
+                    for (told, place) in produced.records.iter().enumerate() {
+                        out.put_i32(*place as i32);
+                        out.nullable_string((told < REASONS_MAX).then_some(NO_KEY));
+                        out.tags();
+                    }
                     out.nullable_string(produced.message.as_deref());
                 }
                 out.tags();

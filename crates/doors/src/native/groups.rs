@@ -94,6 +94,7 @@ async fn heartbeat(broker: &Arc<Broker>, heartbeat: Heartbeat, peer: &str) -> Re
                 epoch,
                 owned: owned.map(BTreeSet::from_iter),
                 topics: topics.map(|topics| patterns(&topics)).transpose()?,
+                session_timeout_ms: None,
                 wait: Duration::from_millis(wait_ms.into()).min(WAIT_MAX),
             };
             broker.group_heartbeat(&group, beat).await?

@@ -383,6 +383,12 @@ impl Group {
         Ok(())
     }
 
+    /// How long a member may be silent from now on. Whether that is new.
+    pub fn set_session_timeout(&mut self, who: &Identity, epoch: u32, timeout_ms: u32) -> Outcome<bool> {
+        let member = self.member(who, epoch)?;
+        Ok(std::mem::replace(&mut member.session_timeout_ms, timeout_ms) != timeout_ms)
+    }
+
     pub(super) fn hear(&mut self, id: &MemberId, now: Now) -> u64 {
         let Some(member) = self.members.get_mut(id) else {
             return 0;

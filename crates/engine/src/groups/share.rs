@@ -188,6 +188,12 @@ impl ShareGroup {
         self.turn(id, in_full, now)
     }
 
+    /// How long a member may be silent from now on. Whether that is new.
+    pub fn set_session_timeout(&mut self, id: &MemberId, timeout_ms: u32) -> bool {
+        let member = self.members.get_mut(id);
+        member.is_some_and(|member| std::mem::replace(&mut member.session_timeout_ms, timeout_ms) != timeout_ms)
+    }
+
     fn turn(&mut self, id: &MemberId, in_full: bool, now: Now) -> Outcome<Turn> {
         let (name, epoch) = (&self.name, self.epoch);
         let member = self.members.get_mut(id).ok_or_else(|| wait::unknown(name, id.as_str()))?;

@@ -26,11 +26,35 @@ impl DraftBatch {
 
     /// Whether every record has a key. Decompresses them, within the limits of a reader.
     pub fn has_all_keys(&self) -> Result<bool> {
-        let codec = self.codec()?;
+        self.look(|records, count| {
+            for _ in 0..count {
+                if read_record(records, 0, 0)?.key.is_none() {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// The records without a key, by their place in the batch.
+    pub fn without_keys(&self) -> Result<Vec<u32>> {
+        self.look(|records, count| {
+            let mut without = Vec::new();
+            for place in 0..count {
+                if read_record(records, 0, 0)?.key.is_none() {
+                    without.push(place);
+                }
+            }
+            Ok(without)
+        })
+    }
+
+    /// Looks at the records, so many of them, one behind the other.
+    fn look<T>(&self, work: impl FnOnce(&mut &[u8], u32) -> Result<T>) -> Result<T> {
         let records = &self.bytes[BATCH_HEADER_BYTES..];
-        match codec {
-            Codec::None => has_all_keys(records, self.count()),
-            codec => has_all_keys(&codec.decompress(&Bytes::copy_from_slice(records))?, self.count()),
+        match self.codec()? {
+            Codec::None => work(&mut &*records, self.count()),
+            codec => work(&mut &codec.decompress(&Bytes::copy_from_slice(records))?[..], self.count()),
         }
     }
 }
@@ -40,13 +64,4 @@ impl RecordBatch {
     pub fn arrival_ms(&self) -> Option<i64> {
         (self.bytes[AT_ATTRIBUTES + 1] & ARRIVAL_BIT != 0).then(|| self.max_timestamp_ms())
     }
-}
-
-fn has_all_keys(mut records: &[u8], count: u32) -> Result<bool> {
-    for _ in 0..count {
-        if read_record(&mut records, 0, 0)?.key.is_none() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

@@ -18,9 +18,8 @@ use crate::error::{Error, Result};
 pub const ITERATIONS_MIN: u32 = 4096;
 pub const ITERATIONS_MAX: u32 = 16_384;
 pub const ITERATIONS_DEFAULT: u32 = 4096;
-/// Bytes of a salt.
-const SALT_BYTES_MIN: usize = 8;
-const SALT_BYTES_MAX: usize = 64;
+/// Bytes of a salt. Kafka takes what its clients send, without a minimum.
+const SALT_BYTES_MAX: usize = 255;
 /// A message of a client: its user's name may take three bytes for one.
 const MESSAGE_BYTES_MAX: usize = 2048;
 const KEY_BYTES_MAX: usize = 64;
@@ -211,11 +210,8 @@ fn check(salt: &[u8], iterations: u32) -> Result<()> {
     if !(ITERATIONS_MIN..=ITERATIONS_MAX).contains(&iterations) {
         return Err(Error::invalid(format!("iterations are {ITERATIONS_MIN} to {ITERATIONS_MAX}, not {iterations}")));
     }
-    if !(SALT_BYTES_MIN..=SALT_BYTES_MAX).contains(&salt.len()) {
-        return Err(Error::invalid(format!(
-            "a salt has {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes, not {}",
-            salt.len()
-        )));
+    if salt.len() > SALT_BYTES_MAX {
+        return Err(Error::invalid(format!("a salt has at most {SALT_BYTES_MAX} bytes, not {}", salt.len())));
     }
     Ok(())
 }

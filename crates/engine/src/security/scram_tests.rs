@@ -101,8 +101,12 @@ fn credentials_are_bounded() {
     let of = |password, salt: usize, iterations| {
         Credential::of_password(Mechanism::Sha256, password, vec![1; salt], iterations).map_err(|error| error.kind)
     };
-    assert!(of("x", 16, 4096).is_ok());
-    for refused in [of("", 16, 4096), of("x", 7, 4096), of("x", 65, 4096), of("x", 16, 4095), of("x", 16, 16_385)] {
+    // Kafka checks the iterations of a credential, and no length of its salt (ScramControlManager.validateUpsertion).
+    for salt in [0, 1, 7, 16, 255] {
+        let credential = Credential::of_password(Mechanism::Sha256, "x", vec![1; salt], 4096).expect("a credential");
+        assert!(credential.fits("x") && !credential.fits("y"), "a salt of {salt} bytes");
+    }
+    for refused in [of("", 16, 4096), of("x", 256, 4096), of("x", 16, 4095), of("x", 16, 16_385)] {
         assert_eq!(refused, Err(ErrorKind::Invalid));
     }
     assert!(Credential::of_salted(Mechanism::Sha512, &[0; 32], vec![1; 16], 4096).is_err());

@@ -134,7 +134,7 @@ pub const KEYS: &[Key] = &[
     key("auth", Broker, Kind::Choice(&AUTH), "off", "Whether clients have to log in, where their protocol can: Kafka's with SASL, Redis's with AUTH"),
     key("users", Broker, Kind::Secret, "", "Users that are there from the start: name:password, with commas; thalweg user adds others"),
     key("super_users", Broker, Kind::Text, "", "Users who may do everything, with commas"),
-    key("authorization", Broker, Kind::Bool, "false", "Whether other users may do only what thalweg acl allows"),
+    key("authorization", Broker, Kind::Bool, "false", "Whether other users may do only what thalweg acl allows; a Kafka client that does not log in is User:ANONYMOUS"),
     key("redis", Broker, Kind::Address, "127.0.0.1:6379", "Redis's clients and tools, over TCP and TLS"),
     key("redis_durable", Broker, Kind::Bool, "false", "Keep Redis's databases in the data directory: their caches db0 to db15 are made durable"),
     key("sqs", Broker, Kind::Address, "127.0.0.1:9324", "Amazon SQS's SDKs and tools, over HTTP and TLS"),

@@ -247,23 +247,22 @@ impl Config {
         self.text("auth") == "required"
     }
 
+    /// Doors that do not ask clients who they are let everyone do everything: beside a login or access control they
+    /// have to be on this machine.
     fn check_security(&self) -> Result<()> {
         self.security()?;
-        if !self.is_login_required() {
-            return match self.bool("authorization") {
-                true => {
-                    Err(ConfigError("authorization = true needs to know who asks: say auth = required, too".into()))
-                }
-                false => Ok(()),
-            };
-        }
-        for door in ["native", "http", "pubsub"] {
+        let (why, open): (_, &[&str]) = match (self.is_login_required(), self.bool("authorization")) {
+            (true, _) => ("auth = required", &["native", "http", "pubsub"]),
+            (false, true) => ("authorization = true", &["native", "http", "pubsub", "redis"]),
+            (false, false) => return Ok(()),
+        };
+        for door in open {
             if let Some(address) = self.address(door)?
                 && !address.ip().is_loopback()
                 && !self.bool("insecure")
             {
                 return Err(ConfigError(format!(
-                    "auth = required, but {door} = {address} can be reached from other machines and asks nobody who \
+                    "{why}, but {door} = {address} can be reached from other machines and asks nobody who \
                      they are; bind it to 127.0.0.1, turn it off, or say --insecure"
                 )));
             }

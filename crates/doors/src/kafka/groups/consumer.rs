@@ -17,11 +17,11 @@ use super::super::messages::Uuid;
 use super::super::messages::consumer_group_heartbeat::{
     Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
 };
-use super::{CONSUMER_GROUP_HEARTBEAT, Outcome, Refused, by_topic, group_for, identity, partition_of};
+use super::{
+    CONSUMER_GROUP_HEARTBEAT, GroupSettings, Outcome, Refused, by_topic, group_for, identity, partition_of,
+    topics_named,
+};
 
-/// How long a member may be silent, and how often it is asked to speak: Kafka's own.
-const SESSION_TIMEOUT_MS: u32 = 45_000;
-const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
 /// In place of an epoch, of a member that leaves, and of a static one that comes back.
 const LEAVES: i32 = -1;
 const GOES_AWAY: i32 = -2;
@@ -35,10 +35,10 @@ pub(in super::super) async fn consumer_heartbeat(
     request: ConsumerGroupHeartbeatRequest,
 ) -> ConsumerGroupHeartbeatResponse {
     match try_heartbeat(broker, caller, &request).await {
-        Ok((member, turn)) => ConsumerGroupHeartbeatResponse {
+        Ok((member, heartbeat_ms, turn)) => ConsumerGroupHeartbeatResponse {
             member_id: Some(member),
             member_epoch: turn.as_ref().map_or(request.member_epoch, |turn| turn.epoch as i32),
-            heartbeat_interval_ms: HEARTBEAT_INTERVAL_MS,
+            heartbeat_interval_ms: heartbeat_ms as i32,
             assignment: turn.and_then(|turn| turn.assignment).map(|partitions| self::assignment(broker, partitions)),
             ..Default::default()
         },
@@ -50,15 +50,16 @@ pub(in super::super) async fn consumer_heartbeat(
     }
 }
 
+/// The member's id, how often it shall be heard, and what it is told; nothing where it leaves.
 async fn try_heartbeat(
     broker: &Arc<Broker>,
     caller: &Caller,
     request: &ConsumerGroupHeartbeatRequest,
-) -> Outcome<(String, Option<Turn>)> {
+) -> Outcome<(String, u32, Option<Turn>)> {
     let group = group_for(broker, caller, CONSUMER_GROUP_HEARTBEAT, &request.group_id)?;
-    for name in request.subscribed_topic_names.iter().flatten() {
-        caller.may_use(broker, CONSUMER_GROUP_HEARTBEAT, &Resource::topic(name))?;
-    }
+    let names = request.subscribed_topic_names.as_deref().unwrap_or_default();
+    let named = topics_named(broker, caller, CONSUMER_GROUP_HEARTBEAT, names)?;
+    let settings = GroupSettings::of(broker, &group).await?;
     // In the first version it is the broker that gives a member its id.
     let id = match request.member_id.as_str() {
         "" if request.member_epoch == 0 && caller.version == 0 => broker.new_member_id(&caller.client)?.to_string(),
@@ -66,7 +67,10 @@ async fn try_heartbeat(
     };
     let who = identity(&id, request.instance_id.as_deref())?;
     let turn = match request.member_epoch {
-        0 => Some(broker.join_group_without_creating(&group, join(broker, caller, who, request)?).await?),
+        0 => {
+            let join = join(broker, caller, who, named, &settings, request)?;
+            Some(broker.join_group_without_creating(&group, join).await?)
+        }
         LEAVES | GOES_AWAY => {
             broker.leave_group(&group, &who, request.member_epoch == GOES_AWAY).await?;
             None
@@ -74,20 +78,23 @@ async fn try_heartbeat(
         epoch => {
             let topics = match (&request.subscribed_topic_names, &request.subscribed_topic_regex) {
                 (None, None) => None,
-                _ => Some(topics(broker, caller, request)?),
+                _ => Some(topics(broker, caller, named, request)?),
             };
+            let session_timeout_ms = Some(settings.consumer_session_timeout_ms);
             let owned = request.topic_partitions.as_ref().map(|owned| self::owned(broker, owned));
-            let beat = Beat { who, epoch: epoch as u32, owned, topics, wait: Duration::ZERO };
+            let beat = Beat { who, epoch: epoch as u32, owned, topics, session_timeout_ms, wait: Duration::ZERO };
             Some(broker.group_heartbeat(&group, beat).await?)
         }
     };
-    Ok((id, turn))
+    Ok((id, settings.consumer_heartbeat_ms, turn))
 }
 
 fn join(
     broker: &Arc<Broker>,
     caller: &Caller,
     who: Identity,
+    named: Vec<Pattern>,
+    settings: &GroupSettings,
     request: &ConsumerGroupHeartbeatRequest,
 ) -> Outcome<Join> {
     let assignor = match request.server_assignor.as_deref() {
@@ -96,25 +103,27 @@ fn join(
             name.parse().map_err(|error: Error| Refused { code: Code::UNSUPPORTED_ASSIGNOR, message: error.message })?
         }
     };
-    let timeout_ms = u32::try_from(request.rebalance_timeout_ms).unwrap_or(SESSION_TIMEOUT_MS);
+    let timeout_ms = u32::try_from(request.rebalance_timeout_ms).unwrap_or(settings.consumer_session_timeout_ms);
     Ok(Join {
         who,
         client: caller.client.clone(),
         host: caller.host.clone(),
-        topics: topics(broker, caller, request)?,
+        topics: topics(broker, caller, named, request)?,
         assignor,
-        session_timeout_ms: SESSION_TIMEOUT_MS,
+        session_timeout_ms: settings.consumer_session_timeout_ms,
         rebalance_timeout_ms: timeout_ms.clamp(SESSION_TIMEOUT_MS_MIN, REBALANCE_TIMEOUT_MS_MAX),
         // As in Kafka: one that is alive stays.
         takes_over: false,
     })
 }
 
-fn topics(broker: &Arc<Broker>, caller: &Caller, request: &ConsumerGroupHeartbeatRequest) -> Outcome<Vec<Pattern>> {
-    let invalid = |error: Error| Refused { code: Code::INVALID_TOPIC_EXCEPTION, message: error.message };
-    let named = request.subscribed_topic_names.iter().flatten();
-    let named = named.map(|name| TopicName::parse(name).map(Pattern::Topic).map_err(invalid));
-    let mut topics = named.collect::<Outcome<Vec<Pattern>>>()?;
+/// All that a member subscribes to: what it names, and what its regular expression matches.
+fn topics(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    mut topics: Vec<Pattern>,
+    request: &ConsumerGroupHeartbeatRequest,
+) -> Outcome<Vec<Pattern>> {
     if let Some(regex) = request.subscribed_topic_regex.as_deref().filter(|regex| !regex.is_empty()) {
         topics.push(rule(broker, caller, regex)?);
     }

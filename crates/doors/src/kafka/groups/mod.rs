@@ -1,9 +1,10 @@
-//! Requests of groups into calls of the broker: members that share out among themselves (`classic`), members that
-//! leave that to the broker (`consumer`), committed offsets, and what is shown of groups.
+//! Requests of groups into calls of the broker: members that share out among themselves (`classic`), members that leave
+//! that to the broker (`consumer`), committed offsets, what is shown of groups, and how groups are set (`settings`).
 
 mod classic;
 mod consumer;
 mod offsets;
+mod settings;
 mod shown;
 
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use engine::groups::{GroupError, GroupName, Identity, InstanceId, MemberId, Reason};
 use engine::limits::GROUP_PARTITIONS_MAX;
 use engine::security::Resource;
-use engine::{PartitionId, TopicName, TopicPartition};
+use engine::{PartitionId, Pattern, TopicName, TopicPartition};
 
 use super::errors::{Code, of_group};
 use super::map::Caller;
@@ -23,6 +24,7 @@ use super::messages::{decode_embedded, encode_embedded};
 pub(super) use classic::{heartbeat, join, leave, sync};
 pub(super) use consumer::consumer_heartbeat;
 pub(super) use offsets::{commit, delete_offsets, fetch};
+pub(super) use settings::{GroupSettings, Shown, change, describe_settings, set_groups};
 pub(super) use shown::{client_host, delete, describe, describe_consumer, list};
 
 /// The keys of the requests.
@@ -80,6 +82,15 @@ pub(super) fn group_for(broker: &Broker, caller: &Caller, key: i16, name: &str) 
 /// What cannot be an id is nobody's.
 pub(super) fn member_id(id: &str) -> Outcome<MemberId> {
     MemberId::parse(id).map_err(|error| GroupError { reason: Reason::UnknownMember, error }.into())
+}
+
+/// The topics of these names, where the caller may use the API with this key on them. A name that no topic can have is
+/// left out: as in Kafka it is a topic that is not there, and its member is assigned nothing of it.
+pub(super) fn topics_named(broker: &Broker, caller: &Caller, key: i16, names: &[String]) -> Outcome<Vec<Pattern>> {
+    for name in names {
+        caller.may_use(broker, key, &Resource::topic(name))?;
+    }
+    Ok(names.iter().filter_map(|name| TopicName::parse(name).ok().map(Pattern::Topic)).collect())
 }
 
 fn instance_id(id: Option<&str>) -> Outcome<Option<InstanceId>> {

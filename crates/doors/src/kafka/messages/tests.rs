@@ -46,7 +46,7 @@ macro_rules! sample_numbers {
             fn sample(random: &mut Random) -> Self {
                 match random.below(6) {
                     0 => 0,
-                    1 => -1,
+                    1 => (0 as Self).wrapping_sub(1),
                     2 => Self::MIN,
                     3 => Self::MAX,
                     _ => random.next() as Self,
@@ -56,7 +56,7 @@ macro_rules! sample_numbers {
     )*};
 }
 
-sample_numbers!(i8, i16, i32, i64);
+sample_numbers!(i8, i16, u16, i32, i64);
 
 impl Sample for f64 {
     fn sample(random: &mut Random) -> Self {
@@ -249,7 +249,8 @@ fn values(debug: &str) -> Vec<(String, String)> {
             // A name that is a word of Rust has a `_` there.
             Some(':') => field = word.trim_start_matches('_'),
             Some('(') => {}
-            _ if rest.starts_with(" {") => last = word,
+            // A struct of a response whose name the request has, too, has another one here.
+            _ if rest.starts_with(" {") => last = word.strip_prefix("Response").unwrap_or(word),
             _ => values.push((format!("{}.{field}", structs.last().expect("a struct")), word.to_owned())),
         }
     }

@@ -64,7 +64,7 @@ macro_rules! fixed {
     )*};
 }
 
-fixed!(i8, i16, i32, i64, u128, f64);
+fixed!(i8, i16, u16, i32, i64, u128, f64);
 
 impl Value for bool {
     fn read(from: &mut Reader) -> Result<Self> {

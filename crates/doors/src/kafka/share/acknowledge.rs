@@ -8,14 +8,13 @@ use engine::Offset;
 use engine::security::Resource;
 
 use super::super::errors::{self, Code};
-use super::super::groups::{group_for, member_id};
+use super::super::groups::{GroupSettings, group_for, member_id};
 use super::super::map::{Caller, LEADER_EPOCH, NODE_ID};
 use super::super::messages::share_acknowledge::{
     AcknowledgePartition, AcknowledgementBatch, LeaderIdAndEpoch, PartitionData, ShareAcknowledgeRequest,
     ShareAcknowledgeResponse, ShareAcknowledgeTopicResponse,
 };
 use super::sessions::{BEGINS, Change, ENDS, Key, Place, Taken};
-use super::settings::ShareSettings;
 use super::{SHARE_ACKNOWLEDGE, topic_id};
 
 /// What a member says of a message. There may be none at an offset that it got: it says so.
@@ -30,7 +29,7 @@ pub(super) struct Member<'a> {
     pub broker: &'a Arc<Broker>,
     pub caller: &'a Caller,
     pub key: Key,
-    pub settings: ShareSettings,
+    pub settings: GroupSettings,
     /// The API that it uses.
     pub api: i16,
 }
@@ -106,7 +105,7 @@ impl<'a> Member<'a> {
     ) -> Result<Self, Code> {
         let group = group_for(broker, caller, api, group.unwrap_or_default()).map_err(|refused| refused.code)?;
         let member = member_id(member.unwrap_or_default()).map_err(|refused| refused.code)?;
-        let settings = ShareSettings::of(broker, &group).await.map_err(|error| errors::code(&error))?;
+        let settings = GroupSettings::of(broker, &group).await.map_err(|error| errors::code(&error))?;
         Ok(Self { broker, caller, key: Key { group, member }, settings, api })
     }
 

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use broker::{Broker, ShareBeat, ShareGroupStatus};
 use engine::groups::{GroupName, ShareJoin, Turn};
 use engine::security::Resource;
-use engine::{Pattern, TopicName, TopicPartition};
+use engine::{TopicName, TopicPartition};
 
 use super::super::errors::Code;
-use super::super::groups::{Outcome, Refused, by_topic, client_host, distinct, group_for, member_id};
+use super::super::groups::{
+    GroupSettings, Outcome, Refused, by_topic, client_host, distinct, group_for, member_id, topics_named,
+};
 use super::super::map::Caller;
 use super::super::messages::share_group_describe::{
     Assignment as Described, DescribedGroup, Member, ShareGroupDescribeRequest, ShareGroupDescribeResponse,
@@ -18,7 +20,6 @@ use super::super::messages::share_group_describe::{
 use super::super::messages::share_group_heartbeat::{
     Assignment, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, TopicPartitions,
 };
-use super::settings::ShareSettings;
 use super::{SHARE_GROUP_DESCRIBE, SHARE_GROUP_HEARTBEAT, uuid};
 
 /// In place of an epoch: a member joins, or leaves.
@@ -67,8 +68,9 @@ async fn try_heartbeat(
         broker.leave_share_group(&group, &member).await?;
         return Ok(None);
     }
-    let topics = request.subscribed_topic_names.map(|names| topics(broker, caller, &names)).transpose()?;
-    let settings = ShareSettings::of(broker, &group).await?;
+    let names = request.subscribed_topic_names;
+    let topics = names.map(|names| topics_named(broker, caller, SHARE_GROUP_HEARTBEAT, &names)).transpose()?;
+    let settings = GroupSettings::of(broker, &group).await?;
     let turn = match (request.member_epoch, topics) {
         (JOINS, None) => return Err(invalid("a member that joins says what it subscribes to")),
         (JOINS, Some(topics)) => {
@@ -79,19 +81,16 @@ async fn try_heartbeat(
         }
         (epoch, topics) => {
             let epoch = u32::try_from(epoch).or(Err(invalid("a member's epoch is -1 or more")))?;
-            broker.share_group_heartbeat(&group, ShareBeat { member, epoch, topics }, settings.start).await?
+            broker
+                .share_group_heartbeat(
+                    &group,
+                    ShareBeat { member, epoch, topics, session_timeout_ms: settings.session_timeout_ms },
+                    settings.start,
+                )
+                .await?
         }
     };
     Ok(Some((turn, settings.heartbeat_ms as i32)))
-}
-
-fn topics(broker: &Broker, caller: &Caller, names: &[String]) -> Outcome<Vec<Pattern>> {
-    let pattern = |name: &String| {
-        caller.may_use(broker, SHARE_GROUP_HEARTBEAT, &Resource::topic(name))?;
-        let invalid = |error: engine::Error| Refused { code: Code::INVALID_TOPIC_EXCEPTION, message: error.message };
-        TopicName::parse(name).map(Pattern::Topic).map_err(invalid)
-    };
-    names.iter().map(pattern).collect()
 }
 
 fn assignment(broker: &Broker, partitions: Vec<TopicPartition>) -> Assignment {

@@ -1,19 +1,17 @@
 //! Share groups: who is in them (`members`), what they are given and what becomes of it (`fetch`, `acknowledge`), the
-//! sessions in which that happens (`sessions`), how far they have come (`offsets`) and how they are set (`settings`).
+//! sessions in which that happens (`sessions`), and how far they have come (`offsets`).
 
 mod acknowledge;
 mod fetch;
 mod members;
 mod offsets;
 mod sessions;
-mod settings;
 
 pub(super) use acknowledge::acknowledge;
 pub(super) use fetch::{ShareFetched, fetch};
 pub(super) use members::{describe, heartbeat, states};
 pub(super) use offsets::{alter_offsets, delete_offsets, describe_offsets};
 pub(super) use sessions::{ShareConnection, ShareSessions};
-pub(super) use settings::{Shown, change, describe_settings, set_groups};
 
 use engine::TopicId;
 

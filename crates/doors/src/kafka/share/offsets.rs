@@ -12,8 +12,9 @@ use super::super::errors::{self, Code};
 use super::super::groups::{Outcome, Refused, group_for};
 use super::super::map::{Caller, LEADER_EPOCH};
 use super::super::messages::alter_share_group_offsets::{
-    AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsRequestTopic, AlterShareGroupOffsetsResponse,
-    AlterShareGroupOffsetsResponsePartition, AlterShareGroupOffsetsResponseTopic,
+    AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsRequestPartition as Wanted,
+    AlterShareGroupOffsetsRequestTopic, AlterShareGroupOffsetsResponse, AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
 };
 use super::super::messages::delete_share_group_offsets::{
     DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse, DeleteShareGroupOffsetsResponseTopic,
@@ -139,31 +140,38 @@ async fn try_alter(
     request: AlterShareGroupOffsetsRequest,
 ) -> Outcome<Vec<AlterShareGroupOffsetsResponseTopic>> {
     let group = group_for(broker, caller, ALTER_SHARE_GROUP_OFFSETS, &request.group_id)?;
-    // What is wrong with the group is wrong with all of it.
-    broker.check_share_group_empty(&group, "its offsets can be set").await?;
+    // What is wrong with the group is wrong with all of it. One that is not there is created, as in Kafka: so a group
+    // begins where its tool says before its first member comes.
+    broker.create_share_group(&group, "its offsets can be set").await?;
     let mut responses = Vec::with_capacity(request.topics.len());
     for AlterShareGroupOffsetsRequestTopic { topic_name, partitions } in request.topics {
-        let altered = match topic(broker, caller, ALTER_SHARE_GROUP_OFFSETS, &topic_name) {
-            Ok((topic, id)) => {
+        let found = topic(broker, caller, ALTER_SHARE_GROUP_OFFSETS, &topic_name);
+        let topic_id = found.as_ref().map(|(_, id)| uuid(*id)).unwrap_or_default();
+        let altered = match found {
+            Ok((topic, _)) => {
                 let offsets = partitions.iter().map(|partition| {
                     let offset = Offset::try_from(partition.start_offset).unwrap_or_default();
                     (partition.partition_index as PartitionId, offset)
                 });
                 let offsets: Vec<_> = offsets.collect();
-                broker.seek_share_group(&group, &topic, &offsets).await.map(|()| id).map_err(Refused::from)
+                broker.seek_share_group(&group, &topic, &offsets).await.map_err(Refused::from)
             }
             Err(refused) => Err(refused),
         };
-        let (error_code, error_message) = outcome(&altered);
-        let altered_partition = |index| AlterShareGroupOffsetsResponsePartition {
-            partition_index: index,
-            error_code,
-            error_message: error_message.clone(),
+        // A partition that the topic does not have is refused alone.
+        let altered: Vec<Outcome<()>> = match altered {
+            Ok(altered) => altered.into_iter().map(|altered| altered.map_err(Refused::from)).collect(),
+            Err(refused) => partitions.iter().map(|_| Err(refused.clone())).collect(),
+        };
+        let altered_partition = |(partition, altered): (&Wanted, &Outcome<()>)| {
+            let (error_code, error_message) = outcome(altered);
+            let partition_index = partition.partition_index;
+            AlterShareGroupOffsetsResponsePartition { partition_index, error_code, error_message }
         };
         responses.push(AlterShareGroupOffsetsResponseTopic {
             topic_name,
-            topic_id: altered.map(uuid).unwrap_or_default(),
-            partitions: partitions.iter().map(|partition| altered_partition(partition.partition_index)).collect(),
+            topic_id,
+            partitions: partitions.iter().zip(&altered).map(altered_partition).collect(),
         });
     }
     Ok(responses)

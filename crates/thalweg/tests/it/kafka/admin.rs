@@ -5,6 +5,8 @@ use engine::codec::Codec;
 use kafka_protocol::messages::alter_configs_request::{
     AlterConfigsResource as WholeResource, AlterableConfig as WholeConfig,
 };
+use kafka_protocol::messages::alter_partition_reassignments_request::{ReassignablePartition, ReassignableTopic};
+use kafka_protocol::messages::alter_replica_log_dirs_request::{AlterReplicaLogDir, AlterReplicaLogDirTopic};
 use kafka_protocol::messages::create_partitions_request::{CreatePartitionsAssignment, CreatePartitionsTopic};
 use kafka_protocol::messages::create_topics_request::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
@@ -12,13 +14,16 @@ use kafka_protocol::messages::create_topics_request::{
 use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::describe_quorum_request::{PartitionData as QuorumPartition, TopicData as QuorumTopic};
 use kafka_protocol::messages::describe_topic_partitions_request::{Cursor, TopicRequest};
 use kafka_protocol::messages::describe_topic_partitions_response::DescribeTopicPartitionsResponsePartition;
+use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
 use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::{
-    AlterConfigsRequest, BrokerId, CreatePartitionsRequest, CreateTopicsRequest, CreateTopicsResponse,
-    DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
-    DescribeTopicPartitionsRequest, IncrementalAlterConfigsRequest, ListConfigResourcesRequest,
+    AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest, BrokerId,
+    CreatePartitionsRequest, CreateTopicsRequest, CreateTopicsResponse, DeleteRecordsRequest, DeleteTopicsRequest,
+    DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest, DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest, ElectLeadersRequest, IncrementalAlterConfigsRequest, ListConfigResourcesRequest,
     ListPartitionReassignmentsRequest,
 };
 
@@ -374,9 +379,120 @@ async fn the_cluster_is_one_node_with_its_directories() {
         let dir = &response.results[0];
         assert_eq!((response.results.len(), dir.log_dir.as_str()), (1, data.path().to_str().expect("a path")));
         assert!(dir.topics.len() == 1 && dir.topics[0].partitions[0].partition_size > 60, "{dir:?}");
+        if version == 4 {
+            assert!(dir.usable_bytes > 0 && dir.total_bytes >= dir.usable_bytes, "{dir:?}");
+        }
     }
     let response = raw.call(0, ListPartitionReassignmentsRequest::default().with_topics(None)).await;
     assert_eq!((response.error_code, response.topics.len()), (0, 0));
+}
+
+/// What tools ask of leaders, replicas and their directories is answered as by a Kafka of one node: what is so already
+/// is so, what cannot be is refused (`ReplicationControlManager`, `KafkaRaftClient`,
+/// `ReplicaManager.alterReplicaLogDirs`).
+#[tokio::test]
+async fn leaders_and_replicas_are_where_they_can_be() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = Server::launch(on_disk(&data));
+    let mut raw = Raw::connect(&server).await;
+    assert_eq!(codes(&create(&mut raw, 7, vec![wanted("t", 2, 1, &[])], false).await), [0]);
+
+    let elect = |partitions: Option<Vec<(&str, Vec<i32>)>>, kind| {
+        let of = |(name, partitions)| TopicPartitions::default().with_topic(topic(name)).with_partitions(partitions);
+        let partitions = partitions.map(|partitions| partitions.into_iter().map(of).collect());
+        ElectLeadersRequest::default().with_election_type(kind).with_topic_partitions(partitions)
+    };
+    for version in 0..=2 {
+        let kinds: &[i8] = if version == 0 { &[0] } else { &[0, 1] };
+        for kind in kinds {
+            let asked = Some(vec![("t", vec![0, 1, 2]), ("none", vec![0])]);
+            let elected = raw.call(version, elect(asked, *kind)).await;
+            let results = elected.replica_election_results.iter().flat_map(|of| &of.partition_result);
+            let results: Vec<_> = results.map(|result| (result.partition_id, result.error_code)).collect();
+            assert_eq!((elected.error_code, results), (0, vec![(0, 84), (1, 84), (2, 3), (0, 3)]));
+            let all = raw.call(version, elect(None, *kind)).await;
+            assert_eq!((all.error_code, all.replica_election_results.len()), (0, 0), "none needs an election");
+        }
+    }
+    let refused = raw.call(2, elect(Some(vec![("t", vec![0])]), 7)).await;
+    assert_eq!((refused.error_code, refused.replica_election_results[0].partition_result[0].error_code), (42, 42));
+
+    for version in 0..=2 {
+        let partitions = |numbers: &[i32]| {
+            numbers.iter().map(|number| QuorumPartition::default().with_partition_index(*number)).collect()
+        };
+        let of = |name, numbers: &[i32]| {
+            QuorumTopic::default().with_topic_name(topic(name)).with_partitions(partitions(numbers))
+        };
+        let topics = vec![of("__cluster_metadata", &[0, 1]), of("t", &[0])];
+        let quorum = raw.call(version, DescribeQuorumRequest::default().with_topics(topics)).await;
+        let described = &quorum.topics[0].partitions[0];
+        assert_eq!((quorum.error_code, described.error_code, described.leader_id), (0, 0, BrokerId(1)));
+        let [voter] = &described.current_voters[..] else { panic!("one voter: {described:?}") };
+        assert_eq!((voter.replica_id, voter.log_end_offset), (BrokerId(1), described.high_watermark));
+        assert!(described.high_watermark > 0 && described.observers.is_empty());
+        assert_eq!((quorum.topics[0].partitions[1].error_code, quorum.topics[1].partitions[0].error_code), (3, 3));
+        if version == 2 {
+            let listener = &quorum.nodes[0].listeners[0];
+            assert_eq!(
+                (quorum.nodes.len(), quorum.nodes[0].node_id, listener.port),
+                (1, BrokerId(1), server.kafka.port())
+            );
+        }
+    }
+
+    let partition = |index, replicas: Option<&[i32]>| {
+        let replicas = replicas.map(|nodes| nodes.iter().map(|node| BrokerId(*node)).collect());
+        ReassignablePartition::default().with_partition_index(index).with_replicas(replicas)
+    };
+    let cases: [(i32, Option<&[i32]>, bool, i16); 8] = [
+        (0, Some(&[1]), true, 0),
+        (1, Some(&[1]), false, 0),
+        (0, None, true, 85),
+        (0, Some(&[2]), true, 39),
+        (0, Some(&[]), true, 39),
+        (0, Some(&[1, 1]), true, 39),
+        (0, Some(&[1, 2]), false, 38),
+        (2, Some(&[1]), true, 3),
+    ];
+    for (index, replicas, may_grow, expected) in cases {
+        for version in 0..=1 {
+            if !may_grow && version == 0 {
+                continue;
+            }
+            let of = ReassignableTopic::default().with_name(topic("t"));
+            let request = AlterPartitionReassignmentsRequest::default()
+                .with_allow_replication_factor_change(may_grow)
+                .with_topics(vec![of.with_partitions(vec![partition(index, replicas)])]);
+            let altered = raw.call(version, request).await;
+            let outcome = altered.responses[0].partitions[0].error_code;
+            assert_eq!((altered.error_code, outcome), (0, expected), "{index} {replicas:?}");
+            assert_eq!(altered.allow_replication_factor_change, may_grow);
+        }
+    }
+
+    let dirs = raw.call(4, DescribeLogDirsRequest::default().with_topics(None)).await;
+    let dir = dirs.results[0].log_dir.to_string();
+    assert!(std::path::Path::new(&dir).is_absolute(), "{dir}");
+    let move_to = |path: &str, name: &str, partition| {
+        let of = AlterReplicaLogDirTopic::default().with_name(topic(name)).with_partitions(vec![partition]);
+        let dir = AlterReplicaLogDir::default().with_path(text(path)).with_topics(vec![of]);
+        AlterReplicaLogDirsRequest::default().with_dirs(vec![dir])
+    };
+    for (path, name, partition, expected) in [
+        (&*dir, "t", 1, 0),
+        ("/elsewhere", "t", 0, 57),
+        (&*dir, "t", 2, 9),
+        (&*dir, "none", 0, 9),
+        ("memory", "t", 0, 42),
+    ] {
+        for version in 1..=2 {
+            let moved = raw.call(version, move_to(path, name, partition)).await;
+            let result = &moved.results[0];
+            assert_eq!((result.topic_name.as_str(), result.partitions[0].partition_index), (name, partition));
+            assert_eq!(result.partitions[0].error_code, expected, "{path} {name} {partition}");
+        }
+    }
 }
 
 /// All partitions come once, whatever the size of the pages.

@@ -8,6 +8,8 @@ use kafka_protocol::messages::consumer_group_heartbeat_request::TopicPartitions;
 use kafka_protocol::messages::consumer_protocol_assignment::TopicPartition as Assigned;
 use kafka_protocol::messages::consumer_protocol_subscription::TopicPartition as Owned;
 use kafka_protocol::messages::create_acls_request::AclCreation;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
@@ -19,8 +21,9 @@ use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
     ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
     ConsumerProtocolAssignment, ConsumerProtocolSubscription, CreateAclsRequest, DeleteGroupsRequest,
-    DescribeGroupsRequest, GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
-    ListGroupsRequest, OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, SyncGroupRequest,
+    DescribeConfigsRequest, DescribeGroupsRequest, GroupId, HeartbeatRequest, IncrementalAlterConfigsRequest,
+    JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest,
+    OffsetDeleteRequest, OffsetFetchRequest, SyncGroupRequest,
 };
 use kafka_protocol::protocol::{Decodable, Encodable};
 use rustix::process::Signal;
@@ -538,6 +541,66 @@ async fn members_of_every_kind_share_a_group() {
     }
 }
 
+/// A name that no topic can have is one of a topic that is not there: its member is assigned nothing of it, and goes on
+/// (`KafkaApis.handleConsumerGroupHeartbeat` of Apache Kafka checks rights, and no names).
+#[tokio::test]
+async fn a_name_that_no_topic_can_have_assigns_nothing() {
+    let server = Server::start();
+    let _client = with_topic(&server).await;
+    let mut consumer = Consumer::join(&server).await;
+    for (names, expected) in [(vec!["not a name", "..", "", "a..b", "t"], 4), (vec!["not a name"], 0), (vec!["t"], 4)] {
+        let names = Some(names.into_iter().map(topic).collect());
+        let request = consumer.request().with_subscribed_topic_names(names).with_topic_partitions(Some(Vec::new()));
+        let response = consumer.raw.call(1, request).await;
+        consumer.hear(&response);
+        assert_eq!(consumer.reads.len(), expected);
+    }
+    let mut other = Consumer { raw: Raw::connect(&server).await, id: "o".into(), epoch: 0, reads: vec![] };
+    let names = Some(vec![topic(&"x".repeat(300))]);
+    let request = other.request().with_rebalance_timeout_ms(30_000).with_subscribed_topic_names(names);
+    let response = other.raw.call(1, request.with_topic_partitions(Some(Vec::new()))).await;
+    other.hear(&response);
+    assert!(response.assignment.is_some() && other.reads.is_empty(), "it has joined, and has nothing");
+}
+
+/// `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms` of a group (`GroupConfig` of Apache Kafka).
+#[tokio::test]
+async fn a_session_of_newer_members_lasts_as_long_as_their_group_says() {
+    let server = Server::start();
+    let _client = with_topic(&server).await;
+    let mut consumer = Consumer::join(&server).await;
+    let set = |settings: &[(&'static str, &'static str)]| {
+        let config = |(name, value): &(&'static str, &'static str)| {
+            AlterableConfig::default().with_name(text(name)).with_value(Some(text(value)))
+        };
+        let of = AlterConfigsResource::default().with_resource_type(32).with_resource_name(text("g"));
+        let of = of.with_configs(settings.iter().map(config).collect());
+        IncrementalAlterConfigsRequest::default().with_resources(vec![of])
+    };
+    let (session, heartbeat) = ("consumer.session.timeout.ms", "consumer.heartbeat.interval.ms");
+    for refused in [&[(session, "1000")][..], &[(heartbeat, "45000")], &[(session, "soon")], &[(session, "0")]] {
+        assert_eq!(consumer.raw.call(1, set(refused)).await.responses[0].error_code, 40, "{refused:?}");
+    }
+    let response = consumer.raw.call(1, set(&[(session, "300"), (heartbeat, "100")])).await;
+    assert_eq!(response.responses[0].error_code, 0, "{response:?}");
+    let asked = DescribeConfigsResource::default().with_resource_type(32).with_resource_name(text("g"));
+    let asked = asked.with_configuration_keys(Some(vec![text(session)]));
+    let described = consumer.raw.call(4, DescribeConfigsRequest::default().with_resources(vec![asked])).await;
+    assert_eq!(described.results[0].configs[0].value.as_deref(), Some("300"));
+    // It counts from the next heartbeat on: the member is silent then, and put out.
+    let request = consumer.request();
+    let response = consumer.raw.call(1, request).await;
+    assert_eq!((response.error_code, response.heartbeat_interval_ms), (0, 100));
+    let mut observer = Raw::connect(&server).await;
+    until("it is put out", async || {
+        let describe = ConsumerGroupDescribeRequest::default().with_group_ids(vec![group()]);
+        observer.call(1, describe).await.groups[0].members.is_empty()
+    })
+    .await;
+    let request = consumer.request();
+    assert_eq!(consumer.raw.call(1, request).await.error_code, UNKNOWN_MEMBER);
+}
+
 /// The errors of the newer kind, each with its code.
 #[tokio::test]
 async fn newer_members_are_told_what_is_wrong() {
@@ -553,7 +616,6 @@ async fn newer_members_are_told_what_is_wrong() {
         (request.clone().with_member_epoch(0).with_server_assignor(Some(text("mine"))), 112),
         (request.clone().with_subscribed_topic_regex(Some(text("t[0-9"))), 128),
         (request.clone().with_subscribed_topic_regex(Some(text(&"t|".repeat(5_000)))), 128),
-        (request.clone().with_subscribed_topic_names(Some(vec![topic("not a name")])), 17),
         (request.clone(), 0),
     ] {
         let response = consumer.raw.call(1, request).await;

@@ -6,9 +6,11 @@ use bytes::Bytes;
 use client::Start;
 use engine::codec::Codec;
 use engine::{Record, TopicSettings};
-use kafka_protocol::messages::{ApiVersionsRequest, FetchRequest, ProduceRequest};
+use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
+use kafka_protocol::messages::{ApiVersionsRequest, CreateTopicsRequest, FetchRequest, ProduceRequest};
 
-use super::raw::{Raw, batch, fetch, fetched, produce, produced, records};
+use super::raw::{Raw, batch, fetch, fetched, produce, produced, records, text, topic};
 use crate::reading::{subscribe, take};
 use crate::server::{Server, within};
 
@@ -119,6 +121,117 @@ async fn a_fetch_does_not_wait_for_more_than_it_may_return() {
     for bytes_max in [0, 100] {
         let request = fetch("t", 0, 0, 600_000).with_min_bytes(1 << 30).with_max_bytes(bytes_max);
         assert_eq!(records(&fetched(&raw.call(11, request).await).2), numbered(0..10), "{bytes_max}");
+    }
+}
+
+/// Which records of a batch are wrong is said by their places (KIP-467, `LogValidator.processRecordErrors`), so that a
+/// client can send the others again.
+#[tokio::test]
+async fn the_records_for_which_a_batch_is_refused_are_listed() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = Server::with(&[&format!("data={}", data.path().display())]);
+    let mut raw = Raw::connect(&server).await;
+    let policy = CreatableTopicConfig::default().with_name(text("cleanup.policy")).with_value(Some(text("compact")));
+    let wanted = CreatableTopic::default().with_name(topic("t")).with_num_partitions(1).with_replication_factor(1);
+    let request = CreateTopicsRequest::default().with_topics(vec![wanted.with_configs(vec![policy])]);
+    assert_eq!(raw.call(7, request).await.topics[0].error_code, 0);
+    let records = |is_wrong: fn(usize) -> bool, count: usize| -> Vec<Record> {
+        let record = |n| Record { key: (!is_wrong(n)).then(|| Bytes::from(n.to_string())), ..Record::new("value") };
+        (0..count).map(record).collect()
+    };
+    for (version, codec) in [(8, Codec::None), (9, Codec::Gzip), (12, Codec::Zstd)] {
+        let request = produce("t", 0, -1, batch(codec, &records(|n| n % 10 == 7, 100)));
+        let response = raw.call(version, request).await;
+        let refused = &response.responses[0].partition_responses[0];
+        assert_eq!((refused.error_code, refused.base_offset), (87, -1));
+        let message = refused.error_message.as_deref().expect("why");
+        assert!(message.contains("10 of the 100 records") && message.contains("no key"), "{message}");
+        let places: Vec<i32> = refused.record_errors.iter().map(|error| error.batch_index).collect();
+        assert_eq!(places, (7..100).step_by(10).collect::<Vec<_>>(), "version {version}");
+        let whys: Vec<_> = refused.record_errors.iter().map(|error| &error.batch_index_error_message).collect();
+        assert!(whys.iter().all(|why| why.as_deref().is_some_and(|why| why.contains("key"))), "{whys:?}");
+        let taken = raw.call(version, produce("t", 0, -1, batch(codec, &records(|_| false, 90)))).await;
+        let taken = &taken.responses[0].partition_responses[0];
+        assert_eq!((taken.error_code, taken.record_errors.len()), (0, 0));
+    }
+    // Of many each is listed, the first ones with the reason.
+    let response = raw.call(12, produce("t", 0, -1, batch(Codec::Zstd, &records(|_| true, 2000)))).await;
+    let errors = &response.responses[0].partition_responses[0].record_errors;
+    assert_eq!((errors.len(), errors[1999].batch_index), (2000, 1999));
+    assert_eq!(errors.iter().filter(|error| error.batch_index_error_message.is_some()).count(), 1000);
+    // The first versions have no place for it.
+    assert_eq!(produced(&raw.call(7, produce("t", 0, -1, batch(Codec::None, &records(|_| true, 2)))).await).0, 87);
+}
+
+/// `fetch.max.bytes` bounds the whole answer: only its first batch may be larger (`ReplicaManager.readFromLog` of
+/// Apache Kafka: after the first batch no partition ignores the limits). librdkafka closes a connection whose answer is
+/// larger.
+#[tokio::test]
+async fn only_the_first_batch_of_an_answer_may_exceed_the_limits() {
+    const PARTITIONS: i32 = 4;
+    let data = tempfile::tempdir().expect("a folder");
+    let on_disk = format!("data={}", data.path().display());
+    for set in [&[][..], &[on_disk.as_str()]] {
+        let server = Server::with(set);
+        let mut raw = Raw::connect(&server).await;
+        let wanted =
+            CreatableTopic::default().with_name(topic("t")).with_num_partitions(PARTITIONS).with_replication_factor(1);
+        let created = raw.call(7, CreateTopicsRequest::default().with_topics(vec![wanted])).await;
+        assert_eq!(created.topics[0].error_code, 0);
+        let mut sizes = Vec::new();
+        for partition in 0..PARTITIONS {
+            // Partition 1 has one large batch, the others five small ones.
+            for _ in 0..if partition == 1 { 1 } else { 5 } {
+                let value = "x".repeat(if partition == 1 { 30_000 } else { 1000 });
+                let batch = batch(Codec::None, &[Record::new(value)]);
+                sizes.push(batch.len());
+                assert_eq!(produced(&raw.call(9, produce("t", partition, -1, batch)).await).0, 0);
+            }
+        }
+        let small = sizes[0];
+        // The bytes of each partition, where the partitions are asked for in this order.
+        let mut lengths = async |version: i16, order: &[i32], bytes_max: usize, partition_bytes_max: usize| {
+            let partition = |index: &i32| {
+                let limit = partition_bytes_max as i32;
+                FetchPartition::default()
+                    .with_partition(*index)
+                    .with_current_leader_epoch(-1)
+                    .with_partition_max_bytes(limit)
+            };
+            let of =
+                FetchTopic::default().with_topic(topic("t")).with_partitions(order.iter().map(partition).collect());
+            // What is left out is there: nobody waits for as much as was asked for, unless partitions have limits.
+            let bytes_min = if partition_bytes_max < 1 << 20 { 1 } else { 1 << 20 };
+            let request = FetchRequest::default().with_max_wait_ms(600_000).with_min_bytes(bytes_min);
+            let response = raw.call(version, request.with_max_bytes(bytes_max as i32).with_topics(vec![of])).await;
+            let found = &response.responses[0].partitions;
+            assert!(found.iter().all(|found| found.error_code == 0 && found.high_watermark > 0));
+            found.iter().map(|found| found.records.as_ref().map_or(0, Bytes::len)).collect::<Vec<_>>()
+        };
+        for version in 4..=12 {
+            let large = 30_000;
+            for (order, bytes_max, partition_bytes_max, expected) in [
+                // Two partitions and a part of a third one.
+                ([0, 2, 3], 12 * small, 1 << 20, [5, 5, 2]),
+                ([0, 2, 3], 12 * small + small / 2, 1 << 20, [5, 5, 2]),
+                ([0, 2, 3], 5 * small, 1 << 20, [5, 0, 0]),
+                // The first batch of all comes however large it is, and nothing after it.
+                ([0, 2, 3], 1, 1 << 20, [1, 0, 0]),
+                ([0, 2, 3], 0, 1 << 20, [1, 0, 0]),
+                // The limit of a partition is one, too.
+                ([0, 2, 3], 1 << 20, 2 * small, [2, 2, 2]),
+                ([0, 2, 3], 1 << 20, small - 1, [1, 0, 0]),
+            ] {
+                let found = lengths(version, &order, bytes_max, partition_bytes_max).await;
+                let expected = expected.map(|batches| batches * small);
+                assert_eq!(found, expected, "version {version}: {bytes_max}, {partition_bytes_max} each");
+            }
+            // A large batch waits until its partition is the first.
+            let found = lengths(version, &[0, 1, 2], 10 * small, 1 << 20).await;
+            assert!(found[0] == 5 * small && found[1] == 0 && found.iter().sum::<usize>() <= 10 * small, "{found:?}");
+            let found = lengths(version, &[1, 2, 0], 10 * small, 1 << 20).await;
+            assert!(found[0] > large && found[1..] == [0, 0], "{found:?}");
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use kafka_protocol::messages::{
     MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest,
 };
 
-use super::raw::{Raw, batch, fetch, produce, text, topic};
+use super::raw::{Raw, batch, fetch, fetched, produce, produced, text, topic};
 use crate::command;
 use crate::server::{Launch, Server};
 
@@ -156,8 +156,7 @@ async fn passwords_are_set_and_taken_away_over_the_wire() {
     let set = SET.iter().map(|set| (*set).to_owned()).chain([format!("data={}", data.path().display())]);
     let mut server = Server::launch(Launch { set: set.collect(), ..Launch::default() });
     let mut raw = log_in(&server, "root", "r00t").await.expect("it is right");
-    let salt = b"0123456789abcdef";
-    let upsert = |name: &str, mechanism: i8, iterations: i32| {
+    let upsert_with = |salt: &[u8], name: &str, mechanism: i8, iterations: i32| {
         let mut salted = vec![0; if mechanism == 2 { 64 } else { 32 }];
         let algorithm = if mechanism == 2 { pbkdf2::PBKDF2_HMAC_SHA512 } else { pbkdf2::PBKDF2_HMAC_SHA256 };
         let times = std::num::NonZeroU32::new(iterations as u32).expect("not 0");
@@ -169,6 +168,7 @@ async fn passwords_are_set_and_taken_away_over_the_wire() {
             .with_salt(salt.to_vec().into())
             .with_salted_password(salted.into())
     };
+    let upsert = |name: &str, mechanism, iterations| upsert_with(b"0123456789abcdef", name, mechanism, iterations);
     let upsertions = vec![
         upsert("ann", 2, 8192),
         upsert("ann", 1, 4096),
@@ -177,15 +177,18 @@ async fn passwords_are_set_and_taken_away_over_the_wire() {
         upsert("twice", 1, 4096),
         upsert("twice", 1, 4096),
         upsert("odd", 3, 4096),
+        // Kafka has no least length of a salt, and clients send short ones.
+        upsert_with(b"salt", "short", 2, 4096),
     ];
     let request = AlterUserScramCredentialsRequest::default().with_upsertions(upsertions);
     let response = raw.call(0, request).await;
     let codes: Vec<_> = response.results.iter().map(|result| (result.user.as_str(), result.error_code)).collect();
-    assert_eq!(codes, [("ann", 0), ("weak", 93), ("app", 93), ("twice", 92), ("odd", 33)]);
+    assert_eq!(codes, [("ann", 0), ("weak", 93), ("app", 93), ("twice", 92), ("odd", 33), ("short", 0)]);
 
     server.crash_and_restart();
     let mut raw = Raw::connect(&server).await;
     assert_eq!(scram(&mut raw, "ann", "pencil").await, Ok(()));
+    assert_eq!(scram(&mut Raw::connect(&server).await, "short", "pencil").await, Ok(()));
     assert_eq!(scram(&mut Raw::connect(&server).await, "ann", "pen").await, Err(58));
     assert_eq!(scram(&mut Raw::connect(&server).await, "nobody", "pencil").await, Err(58));
     assert!(log_in(&server, "ann", "pencil").await.is_ok(), "PLAIN asks the same password");
@@ -274,6 +277,96 @@ async fn access_is_what_lists_allow() {
     assert!(response.results.is_empty());
 }
 
+/// As in Apache Kafka, a client of a listener without a login is `User:ANONYMOUS`, and access control lists apply to it
+/// (`KafkaPrincipal.ANONYMOUS`, `PlaintextChannelBuilder`).
+#[tokio::test]
+async fn lists_apply_to_whoever_does_not_log_in() {
+    let data = tempfile::tempdir().expect("a folder");
+    let set = vec!["authorization=true".to_owned(), format!("data={}", data.path().display())];
+    let mut server = Server::launch(Launch { set, ..Launch::default() });
+    let mut raw = Raw::connect(&server).await;
+    assert_eq!(create(&mut raw, "orders").await, 29, "nothing is allowed that no entry allows");
+    let acl = |words: &str| command::on(&server, ["acl", "add"].into_iter().chain(words.split(' '))).ok();
+    acl("User:ANONYMOUS create,write topic orders");
+    acl("User:* read topic orders");
+    acl("User:bob all topic *");
+    assert_eq!(create(&mut raw, "orders").await, 0);
+    assert_eq!(create(&mut raw, "other").await, 29);
+    let sent = batch(Codec::None, &[Record::new("one")]);
+    assert_eq!(produced(&raw.call(9, produce("orders", 0, -1, sent.clone())).await).0, 0);
+    assert_eq!(fetched(&raw.call(11, fetch("orders", 0, 0, 0)).await).2.len(), 1);
+    acl("User:ANONYMOUS write topic orders --deny");
+    assert_eq!(produced(&raw.call(9, produce("orders", 0, -1, sent.clone())).await).0, 29);
+    acl("User:* read topic orders --host 10.0.0.1 --deny");
+    assert_eq!(fetched(&raw.call(11, fetch("orders", 0, 0, 0)).await).0, 0, "that is another host");
+    acl("User:* read topic orders --host 127.0.0.1 --deny");
+    assert_eq!(fetched(&raw.call(11, fetch("orders", 0, 0, 0)).await).0, 29);
+    server.crash_and_restart();
+    let mut raw = Raw::connect(&server).await;
+    assert_eq!(produced(&raw.call(9, produce("orders", 0, -1, sent)).await).0, 29, "also after a restart");
+
+    let server = Server::with(&["authorization=true", "super_users=ANONYMOUS"]);
+    assert_eq!(create(&mut Raw::connect(&server).await, "orders").await, 0, "a super user as any other");
+}
+
+/// A filter is compared with entries and is none itself: what no entry can have matches none
+/// (`AclBindingFilter.matches` of Apache Kafka).
+#[tokio::test]
+async fn a_filter_of_what_no_entry_has_matches_none() {
+    let server = Server::with(&["authorization=true", "super_users=ANONYMOUS"]);
+    let mut raw = Raw::connect(&server).await;
+    for who in ["User:*", "User:ann"] {
+        command::on(&server, ["acl", "add", who, "read", "topic", "t"]).ok();
+    }
+    let any = DeleteAclsFilter::default()
+        .with_resource_type_filter(1)
+        .with_resource_name_filter(None)
+        .with_pattern_type_filter(1)
+        .with_principal_filter(None)
+        .with_host_filter(None)
+        .with_operation(1)
+        .with_permission_type(1);
+    let principal = |name: &str| any.clone().with_principal_filter(Some(text(name)));
+    let filters = [
+        (any.clone(), 2),
+        (principal("User:*"), 1),
+        (principal("User:ann"), 1),
+        (principal("*"), 0),
+        (principal("ann"), 0),
+        (principal("Group:ann"), 0),
+        (principal("User:"), 0),
+        (principal(""), 0),
+        (any.clone().with_host_filter(Some(text("*"))), 2),
+        (any.clone().with_host_filter(Some(text("nowhere"))), 0),
+        (any.clone().with_resource_type_filter(6), 0),
+        (any.clone().with_resource_type_filter(7), 0),
+        (any.clone().with_operation(13), 0),
+        (any.clone().with_operation(15), 0),
+    ];
+    for (filter, expected) in &filters {
+        let request = DescribeAclsRequest::default()
+            .with_resource_type_filter(filter.resource_type_filter)
+            .with_resource_name_filter(filter.resource_name_filter.clone())
+            .with_pattern_type_filter(filter.pattern_type_filter)
+            .with_principal_filter(filter.principal_filter.clone())
+            .with_host_filter(filter.host_filter.clone())
+            .with_operation(filter.operation)
+            .with_permission_type(filter.permission_type);
+        let response = raw.call(3, request).await;
+        let found: usize = response.resources.iter().map(|resource| resource.acls.len()).sum();
+        assert_eq!((response.error_code, found), (0, *expected), "{filter:?}");
+    }
+    let unknown = DescribeAclsRequest::default().with_resource_type_filter(99).with_pattern_type_filter(1);
+    assert_eq!(raw.call(3, unknown.with_operation(1).with_permission_type(1)).await.error_code, 42);
+    // A deletion matches the same.
+    let none: Vec<_> =
+        filters.iter().filter(|(_, expected)| *expected == 0).map(|(filter, _)| filter.clone()).collect();
+    let response = raw.call(3, DeleteAclsRequest::default().with_filters(none)).await;
+    assert!(response.filter_results.iter().all(|result| result.error_code == 0 && result.matching_acls.is_empty()));
+    let response = raw.call(3, DeleteAclsRequest::default().with_filters(vec![principal("User:*")])).await;
+    assert_eq!(response.filter_results[0].matching_acls.len(), 1);
+}
+
 /// The command line changes the same users and lists, with passwords that stay where they were typed.
 #[tokio::test]
 async fn users_and_lists_are_changed_from_the_command_line() {
@@ -315,7 +408,9 @@ async fn a_configuration_that_only_seems_safe_is_refused() {
     };
     let said = serve(&["native=0.0.0.0:0", "auth=required", "tls_cert=/none", "tls_key=/none"]).failed(2);
     assert!(said.contains("native = 0.0.0.0:0") && said.contains("--insecure"), "{said}");
-    assert!(serve(&["authorization=true"]).failed(2).contains("auth = required"));
+    let said =
+        serve(&["redis=0.0.0.0:0", "native=off", "authorization=true", "tls_cert=/none", "tls_key=/none"]).failed(2);
+    assert!(said.contains("authorization = true") && said.contains("redis = 0.0.0.0:0"), "{said}");
     assert!(serve(&["users=root"]).failed(2).contains("name:password"));
     let shown = command::run(
         crate::server::program()

@@ -18,11 +18,12 @@ use kafka_protocol::messages::share_acknowledge_request::{
 use kafka_protocol::messages::share_fetch_request::{AcknowledgementBatch, FetchPartition, FetchTopic, ForgottenTopic};
 use kafka_protocol::messages::share_fetch_response::PartitionData;
 use kafka_protocol::messages::{
-    AddPartitionsToTxnRequest, AlterShareGroupOffsetsRequest, ConsumerGroupHeartbeatRequest, CreateAclsRequest,
-    DeleteGroupsRequest, DeleteShareGroupOffsetsRequest, DeleteTopicsRequest, DescribeShareGroupOffsetsRequest,
-    EndTxnRequest, GroupId, IncrementalAlterConfigsRequest, InitProducerIdRequest, ListGroupsRequest, MetadataRequest,
-    ShareAcknowledgeRequest, ShareFetchRequest, ShareFetchResponse, ShareGroupDescribeRequest,
-    ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, TransactionalId,
+    AddPartitionsToTxnRequest, AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse,
+    ConsumerGroupHeartbeatRequest, CreateAclsRequest, DeleteGroupsRequest, DeleteShareGroupOffsetsRequest,
+    DeleteTopicsRequest, DescribeShareGroupOffsetsRequest, EndTxnRequest, GroupId, IncrementalAlterConfigsRequest,
+    InitProducerIdRequest, ListGroupsRequest, MetadataRequest, ShareAcknowledgeRequest, ShareFetchRequest,
+    ShareFetchResponse, ShareGroupDescribeRequest, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse,
+    TransactionalId,
 };
 
 use super::raw::{Raw, batch, produce, produced, text, topic};
@@ -399,6 +400,63 @@ async fn what_a_share_group_is_done_with_lasts() {
     assert_eq!(raw.call(2, delete()).await.results[0].error_code, 0);
     assert_eq!(raw.call(2, delete()).await.results[0].error_code, 69);
     assert_eq!(position(&mut raw).await.0, 69);
+}
+
+/// Kafka creates a share group whose offsets are set (`GroupMetadataManager.alterShareGroupOffsets`: "Get or create the
+/// share group"), and refuses a partition that a topic does not have alone.
+#[tokio::test]
+async fn a_share_group_is_created_by_setting_its_offsets() {
+    let data = tempfile::tempdir().expect("a folder");
+    let set = vec![format!("data={}", data.path().display())];
+    let mut server = Server::launch(Launch { set, ..Launch::default() });
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    publish(&mut raw, 0..4).await;
+    assert_eq!(position(&mut raw).await.0, 69, "there is no such group");
+    let partition = |index, offset| {
+        AlterShareGroupOffsetsRequestPartition::default().with_partition_index(index).with_start_offset(offset)
+    };
+    let alter = |name: &str, partitions| {
+        let of = AlterShareGroupOffsetsRequestTopic::default().with_topic_name(topic(name)).with_partitions(partitions);
+        AlterShareGroupOffsetsRequest::default().with_group_id(group()).with_topics(vec![of])
+    };
+    let codes = |response: &AlterShareGroupOffsetsResponse| {
+        assert_eq!(response.error_code, 0, "{response:?}");
+        response.responses[0].partitions.iter().map(|partition| partition.error_code).collect::<Vec<_>>()
+    };
+    let response = raw.call(0, alter("t", vec![partition(7, 1), partition(0, 2), partition(-1, 0)])).await;
+    assert_eq!(codes(&response), [3, 0, 3]);
+    assert_eq!(codes(&raw.call(0, alter("none", vec![partition(0, 1)])).await), [3]);
+    assert_eq!(position(&mut raw).await, (0, 2));
+    server.crash_and_restart();
+    let mut raw = Raw::connect(&server).await;
+    assert_eq!(position(&mut raw).await, (0, 2));
+    let mut one = Sharer::join(&server, "one").await;
+    assert_eq!(one.fetch(&[], WAIT_MS).await, [(2, 3, 1)], "it begins where it was told to");
+    // With members it is refused as a whole, and so is a name of another kind of group.
+    assert_eq!(raw.call(0, alter("t", vec![partition(0, 0)])).await.error_code, 68);
+    let join = ConsumerGroupHeartbeatRequest::default()
+        .with_group_id(GroupId(text("readers")))
+        .with_member_id(text("m"))
+        .with_rebalance_timeout_ms(30_000)
+        .with_subscribed_topic_names(Some(vec![topic("t")]))
+        .with_topic_partitions(Some(Vec::new()));
+    assert_eq!(raw.call(1, join).await.error_code, 0);
+    let of_readers = alter("t", vec![partition(0, 0)]).with_group_id(GroupId(text("readers")));
+    assert_eq!(raw.call(0, of_readers).await.error_code, 69);
+}
+
+/// As in groups of consumers, a name that no topic can have assigns nothing.
+#[tokio::test]
+async fn a_name_that_no_topic_can_have_shares_nothing() {
+    let server = Server::start();
+    prepared(&server, 1).await;
+    let mut one = Sharer::join(&server, "one").await;
+    for (name, expected) in [("not a name", 0), ("t", 1), ("..", 0)] {
+        let told = one.beat(Some(name)).await;
+        assert_eq!(told.error_code, 0, "{told:?}");
+        assert_eq!(told.assignment.expect("all of it").topic_partitions.len(), expected, "{name}");
+    }
 }
 
 /// Whoever is done with messages of the topic where that is written down would have to write it down for ever.

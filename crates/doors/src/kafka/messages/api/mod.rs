@@ -3,6 +3,8 @@
 pub mod add_offsets_to_txn;
 pub mod add_partitions_to_txn;
 pub mod alter_configs;
+pub mod alter_partition_reassignments;
+pub mod alter_replica_log_dirs;
 pub mod alter_share_group_offsets;
 pub mod alter_user_scram_credentials;
 pub mod api_versions;
@@ -25,10 +27,12 @@ pub mod describe_configs;
 pub mod describe_groups;
 pub mod describe_log_dirs;
 pub mod describe_producers;
+pub mod describe_quorum;
 pub mod describe_share_group_offsets;
 pub mod describe_topic_partitions;
 pub mod describe_transactions;
 pub mod describe_user_scram_credentials;
+pub mod elect_leaders;
 pub mod end_txn;
 pub mod find_coordinator;
 pub mod heartbeat;
@@ -117,6 +121,8 @@ apis! {
             describe_configs DescribeConfigsRequest DescribeConfigsResponse;
         33 AlterConfigs 0..=2, flexible Some(2),
             alter_configs AlterConfigsRequest AlterConfigsResponse;
+        34 AlterReplicaLogDirs 1..=2, flexible Some(2),
+            alter_replica_log_dirs AlterReplicaLogDirsRequest AlterReplicaLogDirsResponse;
         35 DescribeLogDirs 1..=4, flexible Some(2),
             describe_log_dirs DescribeLogDirsRequest DescribeLogDirsResponse;
         36 SaslAuthenticate 0..=2, flexible Some(2),
@@ -125,8 +131,12 @@ apis! {
             create_partitions CreatePartitionsRequest CreatePartitionsResponse;
         42 DeleteGroups 0..=2, flexible Some(2),
             delete_groups DeleteGroupsRequest DeleteGroupsResponse;
+        43 ElectLeaders 0..=2, flexible Some(2),
+            elect_leaders ElectLeadersRequest ElectLeadersResponse;
         44 IncrementalAlterConfigs 0..=1, flexible Some(1),
             incremental_alter_configs IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse;
+        45 AlterPartitionReassignments 0..=1, flexible Some(0),
+            alter_partition_reassignments AlterPartitionReassignmentsRequest AlterPartitionReassignmentsResponse;
         46 ListPartitionReassignments 0..=0, flexible Some(0),
             list_partition_reassignments ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse;
         47 OffsetDelete 0..=0, flexible None,
@@ -137,6 +147,8 @@ apis! {
             describe_user_scram_credentials DescribeUserScramCredentialsRequest DescribeUserScramCredentialsResponse;
         51 AlterUserScramCredentials 0..=0, flexible Some(0),
             alter_user_scram_credentials AlterUserScramCredentialsRequest AlterUserScramCredentialsResponse;
+        55 DescribeQuorum 0..=2, flexible Some(0),
+            describe_quorum DescribeQuorumRequest DescribeQuorumResponse;
         60 DescribeCluster 0..=2, flexible Some(0),
             describe_cluster DescribeClusterRequest DescribeClusterResponse;
         61 DescribeProducers 0..=0, flexible Some(0),

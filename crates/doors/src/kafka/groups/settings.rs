@@ -1,4 +1,4 @@
-//! What is set for a share group, under Kafka's names.
+//! What is set for a group, a share group or one of consumers, under Kafka's names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,11 +18,15 @@ const DOCUMENT: &str = "kafka.group";
 /// Kafka's largest is a minute; whoever works on a message for longer asks for more time.
 const LEASE_MS: (u64, u64) = (100, 3_600_000);
 const HEARTBEAT_MS: (u64, u64) = (100, 60_000);
+const SESSION_MS: (u64, u64) = (SESSION_TIMEOUT_MS_MIN as u64, SESSION_TIMEOUT_MS_MAX as u64);
 const ATTEMPTS: (u64, u64) = (1, 1000);
 
-/// How a share group is set.
+/// How a group is set. What is of share groups has no effect on the others, and the other way round.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ShareSettings {
+pub(in super::super) struct GroupSettings {
+    /// How long a member for which the broker shares out may be silent, and how often it shall be heard.
+    pub consumer_session_timeout_ms: u32,
+    pub consumer_heartbeat_ms: u32,
     pub start: ShareStart,
     pub isolation: Isolation,
     /// How long a member has a message.
@@ -38,10 +42,12 @@ pub(super) struct ShareSettings {
     pub renews: bool,
 }
 
-impl Default for ShareSettings {
+impl Default for GroupSettings {
     /// Kafka's own.
     fn default() -> Self {
         Self {
+            consumer_session_timeout_ms: 45_000,
+            consumer_heartbeat_ms: 5_000,
             start: ShareStart::Live,
             isolation: Isolation::Uncommitted,
             lease_ms: 30_000,
@@ -54,16 +60,33 @@ impl Default for ShareSettings {
     }
 }
 
+const CONSUMER_SESSION: &str = "consumer.session.timeout.ms";
+const SHARE_SESSION: &str = "share.session.timeout.ms";
+
 struct Setting {
     name: &'static str,
     kind: Kind,
     default: &'static str,
     help: &'static str,
-    set: fn(&mut ShareSettings, &str) -> Result<()>,
+    set: fn(&mut GroupSettings, &str) -> Result<()>,
 }
 
 /// All that can be set, in the order of the names.
-const SETTINGS: [Setting; 8] = [
+const SETTINGS: [Setting; 10] = [
+    Setting {
+        name: "consumer.heartbeat.interval.ms",
+        kind: Kind::Int,
+        default: "5000",
+        help: "How often a member with group.protocol=consumer shall be heard",
+        set: |settings, value| number(value, HEARTBEAT_MS).map(|ms| settings.consumer_heartbeat_ms = ms as u32),
+    },
+    Setting {
+        name: CONSUMER_SESSION,
+        kind: Kind::Int,
+        default: "45000",
+        help: "How long a member with group.protocol=consumer may be silent",
+        set: |settings, value| number(value, SESSION_MS).map(|ms| settings.consumer_session_timeout_ms = ms as u32),
+    },
     Setting {
         name: "share.auto.offset.reset",
         kind: Kind::Text,
@@ -126,14 +149,11 @@ const SETTINGS: [Setting; 8] = [
         },
     },
     Setting {
-        name: "share.session.timeout.ms",
+        name: SHARE_SESSION,
         kind: Kind::Int,
         default: "45000",
         help: "How long a member may be silent",
-        set: |settings, value| {
-            let range = (SESSION_TIMEOUT_MS_MIN.into(), SESSION_TIMEOUT_MS_MAX.into());
-            number(value, range).map(|ms| settings.session_timeout_ms = ms as u32)
-        },
+        set: |settings, value| number(value, SESSION_MS).map(|ms| settings.session_timeout_ms = ms as u32),
     },
 ];
 
@@ -179,21 +199,43 @@ fn duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().filter(|_| count > 0)
 }
 
-impl ShareSettings {
-    pub(super) async fn of(broker: &Broker, group: &GroupName) -> Result<Self> {
+impl GroupSettings {
+    pub(in super::super) async fn of(broker: &Broker, group: &GroupName) -> Result<Self> {
         let kept = broker.document(DOCUMENT, group.as_str()).await?;
+        Ok(Self::read(kept.iter().flat_map(|kept| lines(kept))))
+    }
+
+    fn read<'a>(kept: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut settings = Self::default();
-        for (name, value) in kept.iter().flat_map(|kept| lines(kept)) {
+        for (name, value) in kept {
             // What another version kept and this one does not know is as if it had not been set.
             if let Ok(setting) = find(name) {
                 (setting.set)(&mut settings, value).unwrap_or_default();
             }
         }
-        Ok(settings)
+        settings
+    }
+
+    /// Whether the values agree with each other, as Kafka wants it: a member that is heard less often than its session
+    /// lasts would be put out again and again.
+    fn check(&self) -> Result<(), Failure> {
+        for (name, session_ms, heartbeat_ms) in [
+            (CONSUMER_SESSION, self.consumer_session_timeout_ms, self.consumer_heartbeat_ms),
+            (SHARE_SESSION, self.session_timeout_ms, self.heartbeat_ms),
+        ] {
+            if session_ms <= heartbeat_ms {
+                let heartbeat = name.replace("session.timeout", "heartbeat.interval");
+                return Err(wrong(format!(
+                    "{name} = {session_ms} is not greater than {heartbeat} = {heartbeat_ms}: raise it, or set \
+                     {heartbeat} to less in the same request"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// What they say of messages that are acquired.
-    pub(super) fn limits(&self) -> AcquireLimits {
+    pub(in super::super) fn limits(&self) -> AcquireLimits {
         AcquireLimits {
             records_max: 0,
             bytes_max: 0,
@@ -267,13 +309,14 @@ pub(in super::super) async fn change(
         let setting = find(setting)?;
         match value {
             Some(value) => {
-                let why = (setting.set)(&mut ShareSettings::default(), value);
+                let why = (setting.set)(&mut GroupSettings::default(), value);
                 why.map_err(|error| wrong(format!("{} = '{value}': {}", setting.name, error.message)))?;
                 kept.insert(setting.name.to_owned(), value.to_owned());
             }
             None => drop(kept.remove(setting.name)),
         }
     }
+    GroupSettings::read(kept.iter().map(|(name, value)| (name.as_str(), value.as_str()))).check()?;
     if is_dry_run {
         return Ok(());
     }
@@ -288,8 +331,10 @@ mod tests {
 
     #[test]
     fn what_is_shown_as_the_default_is_what_a_group_is_set_to() {
-        let mut settings = ShareSettings { lease_ms: 1, attempts_max: 1, in_flight_max: 1, ..ShareSettings::default() };
+        let mut settings = GroupSettings { lease_ms: 1, attempts_max: 1, in_flight_max: 1, ..GroupSettings::default() };
         settings.session_timeout_ms = 1;
+        settings.consumer_session_timeout_ms = 1;
+        settings.consumer_heartbeat_ms = 1;
         settings.heartbeat_ms = 1;
         settings.renews = false;
         settings.isolation = Isolation::Committed;
@@ -297,14 +342,14 @@ mod tests {
         for setting in &SETTINGS {
             (setting.set)(&mut settings, setting.default).expect(setting.name);
         }
-        assert_eq!(settings, ShareSettings::default());
+        assert_eq!(settings, GroupSettings::default());
         assert!(SETTINGS.is_sorted_by(|a, b| a.name < b.name));
     }
 
     #[test]
     fn values_are_checked() {
         let set = |name: &str, value: &str| {
-            let mut settings = ShareSettings::default();
+            let mut settings = GroupSettings::default();
             (find(name).expect(name).set)(&mut settings, value).map(|()| settings)
         };
         for (name, value) in [
@@ -316,12 +361,31 @@ mod tests {
             ("share.record.lock.duration.ms", "-1"),
             ("share.renew.acknowledge.enable", "yes"),
             ("share.session.timeout.ms", "soon"),
+            ("consumer.session.timeout.ms", "99"),
+            ("consumer.heartbeat.interval.ms", "0"),
         ] {
             assert!(set(name, value).is_err(), "{name} {value}");
         }
         let hour = set("share.auto.offset.reset", "by_duration:PT1H").map(|settings| settings.start);
         assert_eq!(hour, Ok(ShareStart::Ago(Duration::from_secs(3600))));
-        assert!(find("consumer.session.timeout.ms").is_err());
+        assert!(find("streams.session.timeout.ms").is_err());
+    }
+
+    /// `GroupConfig.validateValues` of Apache Kafka.
+    #[test]
+    fn a_session_is_longer_than_the_interval_of_heartbeats() {
+        let check = |settings: &[(&str, &str)]| GroupSettings::read(settings.iter().copied()).check();
+        for kind in ["consumer", "share"] {
+            let [session, heartbeat] = ["session.timeout.ms", "heartbeat.interval.ms"].map(|of| format!("{kind}.{of}"));
+            assert_eq!(check(&[(&session, "5001")]), Ok(()));
+            assert_eq!(check(&[(&session, "200"), (&heartbeat, "199")]), Ok(()));
+            for wrong in
+                [&[(&*session, "5000")][..], &[(&heartbeat, "45000")], &[(&session, "200"), (&heartbeat, "200")]]
+            {
+                let (code, message) = check(wrong).expect_err(kind);
+                assert!(code == Code::INVALID_CONFIG && message.contains(&session) && message.contains(&heartbeat));
+            }
+        }
     }
 
     #[test]

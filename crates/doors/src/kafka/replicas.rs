@@ -1,0 +1,299 @@
+//! Leaders, replicas and the directories that they are in, as Kafka's tools ask for them, on the one node that there
+//! is.
+//!
+//! Every partition has one replica, which leads and never moves. What a tool wants to be as it is already is so; what
+//! it wants otherwise is refused, with what Kafka says of the same on a cluster of one node.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use broker::{Broker, TopicOutline};
+use engine::Storage;
+use engine::security::Resource;
+
+use super::admin::{check_replicas, said};
+use super::configs::Failure;
+use super::errors::Code;
+use super::map::{Caller, LEADER_EPOCH, NODE_ID};
+use super::messages::alter_partition_reassignments::{
+    AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,
+    ReassignablePartitionResponse, ReassignableTopicResponse,
+};
+use super::messages::alter_replica_log_dirs::{
+    AlterReplicaLogDirPartitionResult, AlterReplicaLogDirTopicResult, AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+};
+use super::messages::describe_log_dirs::{
+    DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,
+    DescribeLogDirsResult, DescribeLogDirsTopic,
+};
+use super::messages::describe_quorum::{
+    DescribeQuorumRequest, DescribeQuorumResponse, Listener, Node, ReplicaState, ResponsePartitionData,
+    ResponseTopicData,
+};
+use super::messages::elect_leaders::{
+    ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult, TopicPartitions,
+};
+use super::messages::list_partition_reassignments::{
+    ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
+};
+
+/// The log directory of topics in memory.
+const IN_MEMORY: &str = "memory";
+/// Kinds of elections: of the preferred replica, and of one that may lack records.
+const ELECTIONS: [i8; 2] = [0, 1];
+/// The partition that a quorum is asked about, and how clients are told to reach its controllers.
+const METADATA_TOPIC: &str = "__cluster_metadata";
+const CONTROLLER: &str = "CONTROLLER";
+
+/// What is wrong with the place of a partition: its topic is not there, or has not so many.
+fn check_place(broker: &Broker, topic: &str, partition: i32) -> Result<TopicOutline, Failure> {
+    let unknown = |message| (Code::UNKNOWN_TOPIC_OR_PARTITION, message);
+    // tidy: there is nothing to keep of it: no topic has this name.
+    let outline = broker.outline_topic(topic).map_err(|_| unknown(format!("there is no topic '{topic}'")))?;
+    match u32::try_from(partition) {
+        Ok(number) if number < outline.settings.partitions => Ok(outline),
+        _ => Err(unknown(format!(
+            "topic {topic} has partitions 0 to {}, not {partition}",
+            outline.settings.partitions - 1
+        ))),
+    }
+}
+
+fn not_allowed(code: Code) -> Failure {
+    (code, "this user may not do that".to_owned())
+}
+
+/// Every partition has the leader that it can have.
+pub(super) fn elect_leaders(broker: &Broker, caller: &Caller, request: ElectLeadersRequest) -> ElectLeadersResponse {
+    let election_type = request.election_type;
+    let refused = match caller.may_use(broker, 43, &Resource::CLUSTER) {
+        Err(code) => Some(not_allowed(code)),
+        Ok(()) if !ELECTIONS.contains(&election_type) => Some((
+            Code::INVALID_REQUEST,
+            format!("there is no election type {election_type}: 0 is preferred, 1 unclean"),
+        )),
+        Ok(()) => None,
+    };
+    let elect = |topic: &str, partition: i32| match &refused {
+        Some(failure) => failure.clone(),
+        None => match check_place(broker, topic, partition) {
+            Ok(_) => (Code::ELECTION_NOT_NEEDED, format!("node {NODE_ID} leads it already")),
+            Err(failure) => failure,
+        },
+    };
+    // Where all are meant, those that need no election are not told.
+    let asked = request.topic_partitions.unwrap_or_default().into_iter();
+    let elected = asked.map(|TopicPartitions { topic, partitions }| {
+        let results = partitions.into_iter().map(|partition_id| {
+            let (Code(error_code), message) = elect(&topic, partition_id);
+            PartitionResult { partition_id, error_code, error_message: Some(message) }
+        });
+        let partition_result = results.collect();
+        ReplicaElectionResult { topic, partition_result }
+    });
+    ElectLeadersResponse {
+        replica_election_results: elected.collect(),
+        error_code: refused.as_ref().map_or(Code::NONE, |(code, _)| *code).0,
+        ..Default::default()
+    }
+}
+
+/// A quorum of one: this node leads it, and has all that there is of the metadata.
+pub(super) fn describe_quorum(
+    broker: &Broker,
+    caller: &Caller,
+    request: DescribeQuorumRequest,
+) -> DescribeQuorumResponse {
+    if let Err(code) = caller.may_use(broker, 55, &Resource::CLUSTER) {
+        let (Code(error_code), message) = not_allowed(code);
+        return DescribeQuorumResponse { error_code, error_message: Some(message), ..Default::default() };
+    }
+    let (changes, now_ms) = (broker.catalog_version() as i64, broker::now_ms() as i64);
+    let leader = ReplicaState {
+        replica_id: NODE_ID,
+        log_end_offset: changes,
+        last_fetch_timestamp: now_ms,
+        last_caught_up_timestamp: now_ms,
+        ..Default::default()
+    };
+    let described = |topic: &str, partition_index: i32| match (topic, partition_index) {
+        (METADATA_TOPIC, 0) => ResponsePartitionData {
+            error_message: None,
+            leader_id: NODE_ID,
+            leader_epoch: LEADER_EPOCH,
+            high_watermark: changes,
+            current_voters: vec![leader.clone()],
+            ..Default::default()
+        },
+        _ => ResponsePartitionData {
+            partition_index,
+            error_code: Code::UNKNOWN_TOPIC_OR_PARTITION.0,
+            error_message: Some(format!(
+                "a quorum has one partition, {METADATA_TOPIC}-0, not {topic}-{partition_index}"
+            )),
+            ..Default::default()
+        },
+    };
+    let topics = request.topics.into_iter().map(|topic| {
+        let partitions = topic.partitions.iter().map(|asked| described(&topic.topic_name, asked.partition_index));
+        let partitions = partitions.collect();
+        ResponseTopicData { topic_name: topic.topic_name, partitions }
+    });
+    let (host, port) = caller.advertised.clone();
+    let listeners = vec![Listener { name: CONTROLLER.to_owned(), host, port }];
+    DescribeQuorumResponse {
+        error_message: None,
+        topics: topics.collect(),
+        nodes: vec![Node { node_id: NODE_ID, listeners }],
+        ..Default::default()
+    }
+}
+
+/// Replicas stay where they are: on the one node.
+pub(super) fn alter_partition_reassignments(
+    broker: &Broker,
+    caller: &Caller,
+    request: AlterPartitionReassignmentsRequest,
+) -> AlterPartitionReassignmentsResponse {
+    let refused = caller.may_use(broker, 45, &Resource::CLUSTER).err().map(not_allowed);
+    let may_grow = request.allow_replication_factor_change;
+    let reassign = |topic: &str, wanted: &ReassignablePartition| {
+        refused.clone().map_or(Ok(()), Err)?;
+        check_place(broker, topic, wanted.partition_index)?;
+        match &wanted.replicas {
+            None => Err((Code::NO_REASSIGNMENT_IN_PROGRESS, "no replica of this partition is being moved".to_owned())),
+            Some(nodes) if !may_grow && nodes.len() != 1 => Err((
+                Code::INVALID_REPLICATION_FACTOR,
+                format!("the replication factor would be {} and not 1, which this request does not allow", nodes.len()),
+            )),
+            Some(nodes) => check_replicas(nodes),
+        }
+    };
+    let responses = request.topics.iter().map(|topic| {
+        let partitions = topic.partitions.iter().map(|wanted| {
+            let (Code(error_code), error_message) = said(reassign(&topic.name, wanted));
+            ReassignablePartitionResponse { partition_index: wanted.partition_index, error_code, error_message }
+        });
+        ReassignableTopicResponse { name: topic.name.clone(), partitions: partitions.collect() }
+    });
+    let responses = responses.collect();
+    let (Code(error_code), error_message) = said(refused.clone().map_or(Ok(()), Err));
+    AlterPartitionReassignmentsResponse {
+        allow_replication_factor_change: may_grow,
+        error_code,
+        error_message,
+        responses,
+        ..Default::default()
+    }
+}
+
+/// Replicas never move: there is one of each partition, on the one node.
+pub(super) fn list_partition_reassignments(
+    broker: &Broker,
+    caller: &Caller,
+    _request: ListPartitionReassignmentsRequest,
+) -> ListPartitionReassignmentsResponse {
+    let Code(error_code) = caller.may_use(broker, 46, &Resource::CLUSTER).err().unwrap_or(Code::NONE);
+    ListPartitionReassignmentsResponse { error_code, error_message: None, ..Default::default() }
+}
+
+/// The directory of topics on disk, if there is one, and the place of those in memory.
+fn log_dir(broker: &Broker, is_on_disk: bool) -> Option<String> {
+    if !is_on_disk {
+        return Some(IN_MEMORY.to_owned());
+    }
+    let dir = broker.store()?.dir();
+    // Kafka's tools take absolute paths only. Where there is none, the working directory is gone.
+    Some(std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned()).display().to_string())
+}
+
+fn is_on_disk(outline: &TopicOutline) -> bool {
+    outline.settings.storage != Storage::Memory
+}
+
+/// Where a topic is kept is decided when it is created.
+pub(super) fn alter_replica_log_dirs(
+    broker: &Broker,
+    caller: &Caller,
+    request: AlterReplicaLogDirsRequest,
+) -> AlterReplicaLogDirsResponse {
+    let allowed = caller.may_use(broker, 34, &Resource::CLUSTER);
+    let dirs = [true, false].map(|is_on_disk| (is_on_disk, log_dir(broker, is_on_disk)));
+    let move_to = |path: &str, topic: &str, partition: i32| {
+        allowed?;
+        let found = dirs.iter().find(|(_, dir)| dir.as_deref() == Some(path));
+        let (is_there_on_disk, _) = found.ok_or(Code::LOG_DIR_NOT_FOUND)?;
+        // tidy: an answer to this request has room for a code only.
+        let outline = check_place(broker, topic, partition).map_err(|_| Code::REPLICA_NOT_AVAILABLE)?;
+        if is_on_disk(&outline) == *is_there_on_disk { Ok(()) } else { Err(Code::INVALID_REQUEST) }
+    };
+    let mut results: BTreeMap<String, Vec<AlterReplicaLogDirPartitionResult>> = BTreeMap::new();
+    for dir in request.dirs {
+        for topic in dir.topics {
+            let of_topic = topic.partitions.iter().map(|partition_index| {
+                let Code(error_code) = move_to(&dir.path, &topic.name, *partition_index).err().unwrap_or(Code::NONE);
+                AlterReplicaLogDirPartitionResult { partition_index: *partition_index, error_code }
+            });
+            let of_topic: Vec<_> = of_topic.collect();
+            results.entry(topic.name).or_default().extend(of_topic);
+        }
+    }
+    let results = results.into_iter();
+    let results = results.map(|(topic_name, partitions)| AlterReplicaLogDirTopicResult { topic_name, partitions });
+    AlterReplicaLogDirsResponse { results: results.collect(), ..Default::default() }
+}
+
+pub(super) fn describe_log_dirs(
+    broker: &Broker,
+    caller: &Caller,
+    request: DescribeLogDirsRequest,
+) -> DescribeLogDirsResponse {
+    if let Err(Code(error_code)) = caller.may_use(broker, 35, &Resource::CLUSTER) {
+        return DescribeLogDirsResponse { error_code, ..Default::default() };
+    }
+    let mut by_storage: BTreeMap<bool, Vec<DescribeLogDirsTopic>> = BTreeMap::new();
+    // The directory is there without topics, too.
+    by_storage.insert(broker.store().is_some(), Vec::new());
+    // What is asked of each topic. `None`: all, of all.
+    let asked: Option<HashMap<&str, HashSet<i32>>> = request.topics.as_ref().map(|topics| {
+        let mut asked: HashMap<&str, HashSet<i32>> = HashMap::new();
+        for DescribableLogDirTopic { topic, partitions, .. } in topics {
+            asked.entry(topic).or_default().extend(partitions);
+        }
+        asked
+    });
+    let is_asked =
+        |outline: &TopicOutline| asked.as_ref().is_none_or(|asked| asked.contains_key(outline.name.as_str()));
+    for outline in broker.outline_topics().into_iter().filter(is_asked) {
+        let name = &outline.name;
+        // It may be gone by now.
+        let Ok(status) = broker.describe_topic(name.as_str()) else {
+            continue;
+        };
+        let wanted = asked.as_ref().and_then(|asked| asked.get(name.as_str()));
+        let is_asked = |partition: &i32| wanted.is_none_or(|partitions| partitions.contains(partition));
+        let extents = (0..).zip(&status.partitions).filter(|(partition, _)| is_asked(partition));
+        let partitions = extents.map(|(partition_index, extent)| DescribeLogDirsPartition {
+            partition_index,
+            partition_size: extent.bytes as i64,
+            ..Default::default()
+        });
+        let topic = DescribeLogDirsTopic { name: name.to_string(), partitions: partitions.collect() };
+        by_storage.entry(is_on_disk(&outline)).or_default().push(topic);
+    }
+    let results = by_storage.into_iter().map(|(is_on_disk, topics)| {
+        let mut described = DescribeLogDirsResult {
+            error_code: Code::NONE.0,
+            log_dir: log_dir(broker, is_on_disk).unwrap_or_default(),
+            topics,
+            ..Default::default()
+        };
+        // Of memory there is no such number, and -1 says so; so it does where the system does not tell.
+        if let Some(Ok((total, usable))) = broker.store().filter(|_| is_on_disk).map(|store| store.volume_bytes()) {
+            let most = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
+            (described.total_bytes, described.usable_bytes) = (most(total), most(usable));
+        }
+        described
+    });
+    DescribeLogDirsResponse { results: results.collect(), ..Default::default() }
+}
