@@ -969,6 +969,9 @@ def schema_revisions(c):
     same(first == second, False, "whether it is the same revision")
     same(c.call("GetSchema", name=f"{name}@{first}", view="FULL")["definition"], AVRO, "the first")
     same(c.call("GetSchema", name=name, view="FULL")["definition"], AVRO_MORE, "the newest")
+    same_text = c.call("CommitSchema", name=name, schema=commit)["revisionId"]
+    same(same_text in (first, second), False, "whether a commit of the same text is an old revision")
+    c.call("DeleteSchemaRevision", name=f"{name}@{same_text}")
     listed = [each["revisionId"] for each in c.call("ListSchemaRevisions", name=name)["items"]]
     same(sorted(listed), sorted([first, second]), "the revisions")
     back = c.call("RollbackSchema", name=name, revisionId=first)["revisionId"]
