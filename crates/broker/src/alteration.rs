@@ -32,7 +32,7 @@ impl Broker {
         let settings = self.check_alteration(name, change)?;
         let topic = self.topic(name)?;
         if settings == topic.settings {
-            return Ok((topic.status(), self.lasts(&topic)?));
+            return Ok((self.status_of(&topic), self.lasts(&topic)?));
         }
         let mut lasts = Lasts::already();
         if let (Some(id), Some(store)) = (topic.stored_as, self.store()) {
@@ -42,7 +42,7 @@ impl Broker {
         }
         let altered = topic.altered(settings);
         self.topics.write().insert(altered.clone());
-        Ok((altered.status(), lasts))
+        Ok((self.status_of(&altered), lasts))
     }
 }
 

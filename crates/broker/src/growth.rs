@@ -33,7 +33,7 @@ impl Broker {
             return Err(Error::invalid(format!("topic {name} has {has} partitions: they can only grow")));
         }
         if partitions == has {
-            return Ok((topic.status(), self.lasts(&topic)?));
+            return Ok((self.status_of(&topic), self.lasts(&topic)?));
         }
         TopicSettings { partitions, ..topic.settings }.validate()?;
         self.check_queues_grow(&topic.name, partitions)?;
@@ -60,6 +60,6 @@ impl Broker {
         self.grow_queues(&grown, has as usize);
         self.topics.write().insert(grown.clone());
         self.groups().topics_changed();
-        Ok((grown.status(), lasts))
+        Ok((self.status_of(&grown), lasts))
     }
 }

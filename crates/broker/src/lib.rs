@@ -15,6 +15,7 @@ mod partition;
 mod producers;
 mod publish;
 mod queues;
+mod retention;
 mod security;
 mod settings;
 mod streams;

@@ -23,6 +23,7 @@ use crate::admission::LogBudget;
 use crate::log::{Log, Read};
 use crate::publish::Wakes;
 use crate::queues::QueueView;
+use crate::retention::{Retention, make_room, needed_from};
 use crate::subscriber::Subscriber;
 use crate::timers;
 use crate::topics::Lasts;
@@ -136,10 +137,7 @@ pub(crate) struct AppendContext<'a> {
     /// Whether it comes back where the journal has much waiting, or a subscriber who blocks. The broker's own batches
     /// are few and do not.
     pub yields: bool,
-    pub retention_bytes: u64,
-    pub retention_ms: u64,
-    /// Records go once queues are done with them, and for no want of memory.
-    pub drop_consumed: bool,
+    pub retention: Retention,
     /// What the batch is known by, if it is sent again.
     pub dedup: Option<&'a Arc<[u8]>>,
     /// The offset that the batch has to get, or it is refused as out of sequence: others were faster.
@@ -224,14 +222,16 @@ impl PartitionCell {
                         });
                     }
                 };
-                make_room(log, MemoryLog::cost(len), context).map_err(Refused::Failed)?;
+                let needed_from = needed_from(context.retention, &mut state.queues, &state.holds);
+                make_room(log, MemoryLog::cost(len), needed_from, context).map_err(Refused::Failed)?;
                 state.queues.iter_mut().for_each(|view| view.make_room(count));
                 state.order.replay(&batch);
                 let base_offset = batch.base_offset();
                 // Nobody looks before the lock is free, and a batch that is not shared needs no count of its owners.
                 deliver(&mut state.fanout, &mut state.queues, &batch, context.now_ms, wakes);
                 log.append(batch, context.now_ms);
-                context.budget.release(log.trim(context.retention_bytes, context.retention_ms, context.now_ms));
+                let Retention { bytes, ms, .. } = context.retention;
+                context.budget.release(log.trim(bytes, ms, needed_from, context.now_ms));
                 self.wake_fetches();
                 state.note_sent(context, base_offset);
                 Ok(Appended { base_offset, receivers, is_duplicate: false, commit: Commit::InMemory })
@@ -286,22 +286,24 @@ impl PartitionCell {
     }
 
     /// Removes what retention no longer covers. Returns the bytes of memory that became free.
-    pub(crate) fn trim(self: &Arc<Self>, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> usize {
-        let disk = {
+    pub(crate) fn trim(self: &Arc<Self>, retention: Retention, now_ms: u64) -> usize {
+        let (disk, needed_from) = {
             let state = &mut *self.state.lock();
+            let needed_from = needed_from(retention, &mut state.queues, &state.holds);
             match &mut state.log {
                 Log::Memory(log) => {
-                    let freed = log.trim(retention_bytes, retention_ms, now_ms);
+                    let freed = log.trim(retention.bytes, retention.ms, needed_from, now_ms);
                     state.order.forget_aborted(log.start());
                     return freed;
                 }
                 Log::Disk(log) => {
                     state.order.forget_aborted(log.forget_aborted());
-                    log.clone()
+                    (log.clone(), needed_from)
                 }
             }
         };
-        if let Some(start) = disk.retain(retention_bytes, retention_ms, now_ms)
+        let start = disk.retain(retention.bytes, retention.ms, now_ms).map(|start| start.min(needed_from));
+        if let Some(start) = start.filter(|start| *start > disk.extent().start)
             && let Err(error) = disk.set_start(start, self.clone())
         {
             tracing::debug!(topic = %self.topic, partition = self.id, %error, "retention has to wait");
@@ -762,28 +764,4 @@ fn await_commit(waiting: &mut Uncommitted, end: Offset, committed: Offset) -> Co
     let at = waiting.partition_point(|(other, _)| *other <= end);
     waiting.insert(at, (end, said));
     Commit::Awaited(heard)
-}
-
-/// Takes so many bytes of the budget for this log.
-fn make_room(log: &mut MemoryLog, cost: usize, context: &AppendContext<'_>) -> Result<()> {
-    let permit = match context.budget.acquire(cost) {
-        Some(permit) => permit,
-        None if context.drop_consumed => return Err(out_of_memory(context.budget)),
-        None => {
-            // All logs are full: this one gives up its own history before it is refused.
-            let keep = log.bytes().saturating_sub(cost).max(1);
-            context.budget.release(log.trim(keep as u64, 0, context.now_ms));
-            context.budget.acquire(cost).ok_or_else(|| out_of_memory(context.budget))?
-        }
-    };
-    permit.spend();
-    Ok(())
-}
-
-fn out_of_memory(budget: &LogBudget) -> Error {
-    Error::busy(format!(
-        "the logs in memory hold {} of {} bytes; raise memory_max or lower retention_bytes",
-        budget.used(),
-        budget.max()
-    ))
 }

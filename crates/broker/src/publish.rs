@@ -10,6 +10,7 @@ use crate::broker::Broker;
 use crate::internal::Appended;
 use crate::partition::{AppendContext, Blocking, Commit, PartitionCell, Refused};
 use crate::queues::QueueCell;
+use crate::retention::Retention;
 use crate::subscriber::Subscriber;
 use crate::timers::now_ms;
 use crate::topics::{Topic, refuse_internal};
@@ -104,12 +105,11 @@ pub struct WaitingPublish {
 #[derive(Clone)]
 struct How {
     partitions: u32,
-    retention: (u64, u64),
+    retention: Retention,
     awaits_commit: bool,
     /// It may have to wait for room in the journal.
     yields: bool,
     arrival_ms: Option<i64>,
-    drop_consumed: bool,
     /// What the batch is known by, if it is sent again.
     dedup: Option<Arc<[u8]>>,
     /// The offset that it has to get.
@@ -120,14 +120,12 @@ struct How {
 impl How {
     fn of(topic: &Topic, awaits_commit: bool, now_ms: u64) -> Self {
         let settings = &topic.settings;
-        let retention = (settings.retention_bytes, settings.retention_ms);
         Self {
             partitions: settings.partitions,
-            retention,
+            retention: Retention::of(settings),
             awaits_commit,
             yields: true,
             arrival_ms: None,
-            drop_consumed: settings.drop_consumed,
             dedup: None,
             at: None,
             now_ms,
@@ -317,9 +315,7 @@ impl Broker {
             budget: self.log_budget(),
             awaits_commit: how.awaits_commit,
             yields: how.yields,
-            retention_bytes: how.retention.0,
-            retention_ms: how.retention.1,
-            drop_consumed: how.drop_consumed,
+            retention: how.retention,
             dedup: how.dedup.as_ref(),
             at: how.at,
             now_ms: how.now_ms,

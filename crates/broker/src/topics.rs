@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use engine::ids::{is_inbox, is_internal};
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
+use engine::queue::QueueName;
 use engine::{
     DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Result, Start, Storage, TopicId, TopicName,
     TopicSettings, partitioner,
@@ -17,6 +18,7 @@ use tokio::sync::oneshot;
 use crate::broker::Broker;
 use crate::log::Log;
 use crate::partition::{Extent, PartitionCell};
+use crate::retention::Retention;
 
 /// What a topic keeps that is only there for those who listen: enough for who reads a little later.
 const LIVE_RETENTION_BYTES: u64 = 1 << 20;
@@ -39,6 +41,8 @@ pub struct TopicStatus {
     /// Stays for as long as the topic does; a topic that is created again gets another.
     pub id: TopicId,
     pub settings: TopicSettings,
+    /// The queue that the topic belongs to: it decides how long records stay, and the topic is deleted with it.
+    pub owner: Option<QueueName>,
     pub partitions: Vec<PartitionStatus>,
 }
 
@@ -193,11 +197,12 @@ impl Topic {
         self.partitions[turn % self.partitions.len()].clone()
     }
 
-    pub(crate) fn status(&self) -> TopicStatus {
+    fn status(&self, owner: Option<QueueName>) -> TopicStatus {
         TopicStatus {
             name: self.name.clone(),
             id: self.id,
             settings: self.settings,
+            owner,
             partitions: self.partitions.iter().map(|cell| cell.extent()).collect(),
         }
     }
@@ -213,7 +218,7 @@ impl Broker {
     pub async fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
         let topic = self.create_topic_alone(name, settings).await?;
         self.renew_queues_over(&topic).await;
-        Ok(topic.status())
+        Ok(self.status_of(&topic))
     }
 
     /// The same, and queues that were over one of its name are left for later.
@@ -259,7 +264,11 @@ impl Broker {
     }
 
     pub fn describe_topic(&self, name: &str) -> Result<TopicStatus> {
-        Ok(self.topic(name)?.status())
+        Ok(self.status_of(&*self.topic(name)?))
+    }
+
+    pub(crate) fn status_of(&self, topic: &Topic) -> TopicStatus {
+        topic.status(self.owner_of(topic))
     }
 
     pub fn outline_topic(&self, name: &str) -> Result<TopicOutline> {
@@ -313,12 +322,15 @@ impl Broker {
 
     /// Topics in the order of their names, after this one. Inboxes are not listed.
     pub fn list_topics(&self, after: &str, count_max: usize) -> (Vec<TopicStatus>, bool) {
-        let topics = self.topics.read();
-        let mut found: Vec<&Arc<Topic>> =
-            topics.values().filter(|topic| topic.name.as_str() > after && !topic.name.is_inbox()).collect();
-        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let is_last = found.len() <= count_max;
-        (found.into_iter().take(count_max).map(|topic| topic.status()).collect(), is_last)
+        let (found, is_last) = {
+            let topics = self.topics.read();
+            let mut found: Vec<&Arc<Topic>> =
+                topics.values().filter(|topic| topic.name.as_str() > after && !topic.name.is_inbox()).collect();
+            found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            let is_last = found.len() <= count_max;
+            (found.into_iter().take(count_max).cloned().collect::<Vec<_>>(), is_last)
+        };
+        (found.iter().map(|topic| self.status_of(topic)).collect(), is_last)
     }
 
     /// Removes a topic with all it holds. Its subscriptions end. That it is gone lasts when this is over.
@@ -483,7 +495,9 @@ impl Broker {
         for topic in topics {
             for cell in &topic.partitions {
                 let settings = &topic.settings;
-                self.log_budget().release(cell.trim(settings.retention_bytes, settings.retention_ms, now_ms));
+                if !settings.keeps_unacked || self.knows_queues() {
+                    self.log_budget().release(cell.trim(Retention::of(settings), now_ms));
+                }
                 if settings.drop_consumed && self.has_restored_queues() {
                     self.log_budget().release(cell.sweep_consumed());
                 }

@@ -65,6 +65,9 @@ pub struct TopicSettings {
     pub arrival_times: bool,
     /// Records go once all queues over the topic are done with them, and at once where there is none.
     pub drop_consumed: bool,
+    /// Retention removes no record that a queue over the topic has not acknowledged, and neither does a lack of memory:
+    /// publishing is refused instead.
+    pub keeps_unacked: bool,
 }
 
 impl Default for TopicSettings {
@@ -78,6 +81,7 @@ impl Default for TopicSettings {
             batch_bytes_max: BATCH_BYTES_MAX as u32,
             arrival_times: false,
             drop_consumed: false,
+            keeps_unacked: false,
         }
     }
 }
@@ -153,6 +157,7 @@ pub struct SettingsChange {
     pub batch_bytes_max: Option<u32>,
     pub arrival_times: Option<bool>,
     pub drop_consumed: Option<bool>,
+    pub keeps_unacked: Option<bool>,
 }
 
 impl SettingsChange {
@@ -169,6 +174,7 @@ impl SettingsChange {
             batch_bytes_max: self.batch_bytes_max.unwrap_or(settings.batch_bytes_max),
             arrival_times: self.arrival_times.unwrap_or(settings.arrival_times),
             drop_consumed: self.drop_consumed.unwrap_or(settings.drop_consumed),
+            keeps_unacked: self.keeps_unacked.unwrap_or(settings.keeps_unacked),
             ..*settings
         }
     }

@@ -315,6 +315,7 @@ const COMPACT: u8 = 1;
 const LARGEST: u8 = 2;
 const ARRIVAL: u8 = 4;
 const CONSUMED: u8 = 8;
+const KEEPS_UNACKED: u8 = 16;
 
 fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
     bytes.put_u32_le(settings.partitions);
@@ -328,6 +329,7 @@ fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
         (is_largest_said, LARGEST),
         (settings.arrival_times, ARRIVAL),
         (settings.drop_consumed, CONSUMED),
+        (settings.keeps_unacked, KEEPS_UNACKED),
     ];
     bytes.put_u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
     if is_largest_said {
@@ -344,11 +346,11 @@ fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
         ..TopicSettings::default()
     };
     let flags = input.try_get_u8()?;
-    if flags & !(COMPACT | LARGEST | ARRIVAL | CONSUMED) != 0 {
+    if flags & !(COMPACT | LARGEST | ARRIVAL | CONSUMED | KEEPS_UNACKED) != 0 {
         return Err(Failed(format!("settings with flags {flags:#04x}, which are not known here")));
     }
     (settings.compact, settings.arrival_times) = (flags & COMPACT != 0, flags & ARRIVAL != 0);
-    settings.drop_consumed = flags & CONSUMED != 0;
+    (settings.drop_consumed, settings.keeps_unacked) = (flags & CONSUMED != 0, flags & KEEPS_UNACKED != 0);
     if flags & LARGEST != 0 {
         settings.batch_bytes_max = input.try_get_u32_le()?;
     }
@@ -416,7 +418,13 @@ mod tests {
         let create = Change::Create { id: 7, name, settings: TopicSettings::default() };
         let mut catalog = Catalog::default();
         let (delete, producers) = (Change::Delete { id: 7 }, Change::Producers { next: 3000 });
-        let wanted = TopicSettings { partitions: 9, retention_ms: 5, batch_bytes_max: 200, ..TopicSettings::default() };
+        let wanted = TopicSettings {
+            partitions: 9,
+            retention_ms: 5,
+            batch_bytes_max: 200,
+            keeps_unacked: true,
+            ..TopicSettings::default()
+        };
         let alter = Change::Alter { id: 7, settings: wanted };
         for change in [&create, &create, &alter, &alter, &delete, &delete, &alter, &producers, &producers] {
             assert_eq!(Change::decode(&change.encode()), Ok(change.clone()));

@@ -69,15 +69,16 @@ impl MemoryLog {
 
     /// Removes what retention no longer covers and returns the bytes that became free. 0 is no limit.
     /// The newest batch stays, so that a topic with little traffic still shows its last word, unless
-    /// its time has passed.
-    pub fn trim(&mut self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> usize {
+    /// its time has passed. Records from the offset `needed_from` on stay in any case.
+    pub fn trim(&mut self, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> usize {
         let before = self.bytes;
-        while retention_bytes > 0 && self.bytes as u64 > retention_bytes && self.batches() > 1 {
-            self.pop_oldest();
-        }
-        while retention_ms > 0
-            && self.entries.front().is_some_and(|entry| entry.appended_ms.saturating_add(retention_ms) <= now_ms)
-        {
+        while self.entries.front().is_some_and(|entry| entry.next <= needed_from) {
+            let is_over_bytes = retention_bytes > 0 && self.bytes as u64 > retention_bytes && self.batches() > 1;
+            let is_over_time = retention_ms > 0
+                && self.entries.front().is_some_and(|entry| entry.appended_ms.saturating_add(retention_ms) <= now_ms);
+            if !is_over_bytes && !is_over_time {
+                break;
+            }
             self.pop_oldest();
         }
         before - self.bytes
@@ -229,9 +230,9 @@ mod tests {
     fn retention_by_bytes_keeps_the_newest() {
         let mut log = log_of(&[(1, 0, 0); 10]);
         let one = log.bytes() / 10;
-        let freed = log.trim(3 * one as u64, 0, 0);
+        let freed = log.trim(3 * one as u64, 0, Offset::MAX, 0);
         assert_eq!((log.start(), log.end(), freed), (7, 10, 7 * one));
-        log.trim(1, 0, 0);
+        log.trim(1, 0, Offset::MAX, 0);
         assert_eq!((log.start(), log.end()), (9, 10));
         assert_eq!(log.read(0, 1).map_err(|e| e.kind), Err(ErrorKind::OutOfRange));
     }
@@ -239,10 +240,19 @@ mod tests {
     #[test]
     fn retention_by_time_empties_the_log_and_keeps_its_end() {
         let mut log = log_of(&[(1, 0, 100), (1, 0, 200), (1, 0, 300)]);
-        log.trim(0, 150, 260);
+        log.trim(0, 150, Offset::MAX, 260);
         assert_eq!(log.start(), 1);
-        log.trim(0, 150, 1000);
+        log.trim(0, 150, Offset::MAX, 1000);
         assert_eq!((log.start(), log.end(), log.bytes()), (3, 3, 0));
+    }
+
+    #[test]
+    fn retention_removes_nothing_that_is_still_needed() {
+        let mut log = log_of(&[(2, 0, 100), (2, 0, 200), (2, 0, 300)]);
+        log.trim(1, 150, 3, 1000);
+        assert_eq!(log.start(), 2, "a batch stays when one of its records is needed");
+        log.trim(1, 150, 6, 1000);
+        assert_eq!((log.start(), log.end()), (6, 6));
     }
 
     #[test]

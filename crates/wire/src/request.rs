@@ -412,11 +412,11 @@ pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
 }
 
 /// A byte with a bit for each, the first one lowest.
-fn put_flags(b: &mut BytesMut, flags: &[bool]) {
+pub(crate) fn put_flags(b: &mut BytesMut, flags: &[bool]) {
     b.put_u8(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
 }
 
-fn get_flags<const N: usize, B: Buf>(f: &mut Fields<B>) -> Result<[bool; N]> {
+pub(crate) fn get_flags<const N: usize, B: Buf>(f: &mut Fields<B>) -> Result<[bool; N]> {
     let byte = f.u8()?;
     if byte >> N != 0 {
         return Err(Error::malformed(format!("flags {byte:#04x} of settings are not known here")));
@@ -466,7 +466,7 @@ pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
         compact,
         batch_bytes_max,
         arrival_times,
-        drop_consumed: false,
+        ..TopicSettings::default()
     })
 }
 

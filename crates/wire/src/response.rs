@@ -9,7 +9,7 @@ use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupResponse;
 use crate::negotiate::Features;
 use crate::queues::QueueResponse;
-use crate::request::{get_settings, put_settings};
+use crate::request::{get_flags, get_settings, put_flags, put_settings};
 use crate::security::SecurityResponse;
 
 /// The kinds of frames that brokers send.
@@ -189,6 +189,8 @@ pub struct SourceInfo {
 pub struct TopicInfo {
     pub topic: String,
     pub settings: TopicSettings,
+    /// The queue that the topic belongs to; empty if it belongs to none.
+    pub owner: String,
     pub partitions: Vec<PartitionInfo>,
 }
 
@@ -442,6 +444,8 @@ fn get_batch<B: Buf>(f: &mut Fields<B>) -> Result<RecordBatch> {
 fn put_topic(b: &mut BytesMut, info: &TopicInfo) {
     put_str(b, &info.topic);
     put_settings(b, &info.settings);
+    put_flags(b, &[info.settings.drop_consumed, info.settings.keeps_unacked]);
+    put_str(b, &info.owner);
     b.put_u32(info.partitions.len() as u32);
     for partition in &info.partitions {
         b.put_u64(partition.start);
@@ -454,9 +458,12 @@ fn put_topic(b: &mut BytesMut, info: &TopicInfo) {
 fn get_topic<B: Buf>(f: &mut Fields<B>) -> Result<TopicInfo> {
     let topic = f.str()?;
     let settings = get_settings(f)?;
+    let [drop_consumed, keeps_unacked] = get_flags(f)?;
+    let settings = TopicSettings { drop_consumed, keeps_unacked, ..settings };
+    let owner = f.str()?;
     let count = f.count(28)?;
     let partitions = (0..count)
         .map(|_| Ok(PartitionInfo { start: f.u64()?, end: f.u64()?, bytes: f.u64()?, subscribers: f.u32()? }))
         .collect::<Result<_>>()?;
-    Ok(TopicInfo { topic, settings, partitions })
+    Ok(TopicInfo { topic, settings, owner, partitions })
 }

@@ -449,6 +449,11 @@ impl Broker {
         self.queues_there().is_restored.get().is_some()
     }
 
+    /// Whether it is known what queues have not acknowledged. Without their topic there are none.
+    pub(crate) fn knows_queues(&self) -> bool {
+        self.has_restored_queues() || !self.has_topic(QUEUES_TOPIC)
+    }
+
     async fn restore_queues(&self) -> Result<()> {
         let mut saved = Saved::default();
         if let Ok(topic) = self.topic(QUEUES_TOPIC) {
@@ -649,6 +654,13 @@ impl Broker {
             self.write_document(kind, name, Some(fresh.clone().into())).await?;
         }
         Ok(ReceiptKey::new(&fresh))
+    }
+
+    /// The queue that a topic was created with, if it is known already which queues there are. Both have one name.
+    pub(crate) fn owner_of(&self, topic: &Topic) -> Option<QueueName> {
+        let by_name = self.queues_there().by_name.read();
+        let cell = by_name.get(topic.name.as_str())?;
+        (cell.owns_topic && cell.topic_id == topic.id).then(|| cell.definition().name.clone())
     }
 
     /// Lets go of what all queues of a partition are done with, these records among it, where its topic is set so.

@@ -442,6 +442,79 @@ async fn a_full_queue_refuses_or_drops_its_oldest() {
     broker.send("strict", &[third]).await.expect("answered").remove(0).expect("there is room again");
 }
 
+/// Retention of a topic that is set so waits for its queues; without queues it is as for any other topic.
+#[tokio::test]
+async fn retention_spares_what_a_queue_has_not_acknowledged() {
+    let dir = TempDir::new().expect("a folder");
+    for storage in [Storage::Memory, Storage::Disk, Storage::Sqlite] {
+        let broker = on_disk(&dir);
+        let name = storage.name();
+        let settings = TopicSettings { retention_bytes: 1, retention_ms: 1_000, storage, ..TopicSettings::default() };
+        broker.create_topic(name, TopicSettings { keeps_unacked: true, ..settings }).await.expect("created");
+        let topic = Some(TopicName::parse(name).expect("a name"));
+        let view = &format!("view-{name}");
+        broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name(view)) }).await.expect("created");
+        for body in ["a", "b", "c"] {
+            let message = OutMessage { body: body.as_bytes(), ..OutMessage::default() };
+            broker.send_to_topic(name, &[message]).await.expect("sent");
+        }
+        let later = crate::now_ms() + 10_000;
+        let start = |broker: &Broker| {
+            broker.trim_logs(later);
+            broker.describe_topic(name).expect("there").partitions[0].start
+        };
+        // A log on disk lets go of what a thread has written to segments, which takes a moment.
+        let reaches = async |wanted: u64| {
+            let reached = async {
+                while start(&broker) != wanted {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let reached = tokio::time::timeout(Duration::from_secs(30), reached).await;
+            reached.unwrap_or_else(|_| panic!("{name}: the log begins at {}, not {wanted}", start(&broker)));
+        };
+        assert_eq!(start(&broker), 0, "{name}: nothing is acknowledged");
+        let got = receive(&broker, view, 3).await;
+        assert_eq!(bodies(&got), ["a", "b", "c"], "{name}");
+        ack(&broker, view, &got[..1]).await;
+        reaches(1).await;
+        ack(&broker, view, &got[1..]).await;
+        let message = OutMessage { body: b"d", ..OutMessage::default() };
+        broker.send_to_topic(name, &[message]).await.expect("sent");
+        reaches(3).await;
+        assert_eq!(bodies(&receive(&broker, view, 3).await), ["d"], "{name}");
+        broker.delete_queue(view).await.expect("deleted");
+        reaches(4).await;
+        broker.stop().expect("stops");
+    }
+}
+
+/// What queues need is not given up for other records: publishing is refused.
+#[tokio::test]
+async fn a_full_memory_takes_acknowledged_records_only() {
+    let settings = Settings { log_bytes_max: 1 << 20, ..Settings::default() };
+    let broker = Broker::start(settings, &[Handle::current()]).expect("starts");
+    let unlimited = TopicSettings { retention_bytes: 0, retention_ms: 0, ..TopicSettings::default() };
+    broker.create_topic("log", TopicSettings { keeps_unacked: true, ..unlimited }).await.expect("created");
+    let topic = Some(TopicName::parse("log").expect("a name"));
+    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
+    let body = [b'x'; 1 << 16];
+    let message = OutMessage { body: &body, ..OutMessage::default() };
+    let mut sent = 0;
+    let refused = loop {
+        match broker.send_to_topic("log", &[message]).await {
+            Ok(_) => sent += 1,
+            Err(error) => break error,
+        }
+        assert!(sent < 32, "more is taken than there is room for");
+    };
+    assert_eq!(refused.kind, ErrorKind::Busy);
+    let got = receive(&broker, "view", 32).await;
+    assert_eq!(got.len(), sent, "all of them are still there");
+    ack(&broker, "view", &got[..1]).await;
+    broker.send_to_topic("log", &[message]).await.expect("the acknowledged one makes room");
+}
+
 #[tokio::test]
 async fn a_snapshot_keeps_what_was_not_done_with() {
     let dir = TempDir::new().expect("a folder");

@@ -18,6 +18,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use broker::{Published, TopicStatus};
 use bytes::{Bytes, BytesMut};
 use engine::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
+use engine::queue::QueueName;
 use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, RecordView, SettingsChange, TopicSettings};
 use http_body_util::BodyExt;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -421,7 +422,8 @@ impl AlterIn {
     /// What is to be different beside the number of partitions.
     pub fn settings(&self) -> SettingsChange {
         let Self { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } = *self;
-        SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, drop_consumed: None }
+        let change = SettingsChange { retention_bytes, retention_ms, compact, ..SettingsChange::default() };
+        SettingsChange { batch_bytes_max, arrival_times, ..change }
     }
 }
 
@@ -570,6 +572,8 @@ pub(super) struct TopicOut<'a> {
     topic: &'a str,
     id: String,
     settings: SettingsOut,
+    /// The queue that the topic belongs to.
+    owner: Option<&'a str>,
     partitions: Vec<PartitionOut>,
 }
 
@@ -582,6 +586,8 @@ struct SettingsOut {
     compact: bool,
     batch_bytes_max: u32,
     arrival_times: bool,
+    drop_acknowledged: bool,
+    keep_unacknowledged: bool,
 }
 
 #[derive(Serialize)]
@@ -627,7 +633,10 @@ impl<'a> TopicOut<'a> {
                 compact: settings.compact,
                 batch_bytes_max: settings.batch_bytes_max,
                 arrival_times: settings.arrival_times,
+                drop_acknowledged: settings.drop_consumed,
+                keep_unacknowledged: settings.keeps_unacked,
             },
+            owner: status.owner.as_ref().map(QueueName::as_str),
             partitions: extents.collect(),
         }
     }

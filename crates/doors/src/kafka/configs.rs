@@ -365,7 +365,7 @@ impl<'b> Draft<'b> {
             compact: Some(compact),
             batch_bytes_max: Some(batch_bytes_max),
             arrival_times: Some(arrival_times),
-            drop_consumed: None,
+            ..SettingsChange::default()
         }
     }
 }

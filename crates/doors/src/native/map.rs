@@ -89,6 +89,7 @@ pub(super) fn topic_info(status: &TopicStatus) -> TopicInfo {
     TopicInfo {
         topic: status.name.to_string(),
         settings: status.settings,
+        owner: status.owner.as_ref().map(ToString::to_string).unwrap_or_default(),
         partitions: status.partitions.iter().map(partition).collect(),
     }
 }

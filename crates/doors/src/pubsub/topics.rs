@@ -22,8 +22,9 @@ use super::{schemas, snapshots};
 
 const DOCUMENT: &str = "pubsub.topic";
 const RETENTION: Bounds = Bounds { min_ms: 10 * MINUTE_MS, max_ms: 31 * DAY_MS };
-/// How long a topic keeps what a subscription has not acknowledged, whatever that is set to.
-const RETENTION_MS_MAX: u64 = RETENTION.max_ms;
+/// How long a topic keeps its messages without a `message_retention_duration`: as long as Google's subscriptions keep
+/// theirs by default. The service would keep only what is not acknowledged; here other doors read the log too.
+const RETENTION_MS_DEFAULT: u64 = 7 * DAY_MS;
 
 const MESSAGES_MAX: usize = 1000;
 const PUBLISH_BYTES_MAX: usize = 10_000_000;
@@ -85,10 +86,13 @@ impl Door {
     }
 }
 
-/// What the log keeps: for as long as it is told, else until every subscription is done with it.
-fn kept(topic: &Topic) -> (u64, bool) {
-    let kept_ms = topic.message_retention_duration.as_ref().and_then(duration_ms);
-    (kept_ms.unwrap_or(RETENTION_MS_MAX), kept_ms.is_none())
+/// How long the log keeps a message, and how many bytes of them: a duration that is asked for is a minimum, so that no
+/// limit of bytes goes with it. What a subscription has not acknowledged stays for as long as the subscription says.
+fn retention(topic: &Topic) -> (u64, u64) {
+    match topic.message_retention_duration.as_ref().and_then(duration_ms) {
+        Some(kept_ms) => (kept_ms, 0),
+        None => (RETENTION_MS_DEFAULT, TopicSettings::DEFAULT),
+    }
 }
 
 pub(super) async fn create(ask: Ask, topic: Topic) -> Result<Topic> {
@@ -99,8 +103,8 @@ pub(super) async fn create(ask: Ask, topic: Topic) -> Result<Topic> {
     if door.broker.has_topic(&inner) {
         return Err(Failure::exists("Topic already exists"));
     }
-    let (retention_ms, drop_consumed) = kept(&topic);
-    let settings = TopicSettings { retention_ms, retention_bytes: 0, drop_consumed, ..TopicSettings::of_broker() };
+    let (retention_ms, retention_bytes) = retention(&topic);
+    let settings = TopicSettings { retention_ms, retention_bytes, keeps_unacked: true, ..TopicSettings::of_broker() };
     door.broker.create_topic(&inner, settings).await?;
     if let Err(failure) = door.keep_topic(&inner, &topic).await {
         door.broker.delete_topic(&inner).await?;
@@ -152,10 +156,12 @@ pub(super) async fn update(ask: Ask, request: UpdateTopicRequest) -> Result<Topi
     let topic = ask.door.checked_topic(topic).await?;
     let inner = ask.door.names.inner(&name);
     if paths.iter().any(|path| path == "message_retention_duration") {
-        let (retention_ms, drop_consumed) = kept(&topic);
+        let (retention_ms, retention_bytes) = retention(&topic);
         let change = SettingsChange {
             retention_ms: Some(retention_ms),
-            drop_consumed: Some(drop_consumed),
+            retention_bytes: Some(retention_bytes),
+            drop_consumed: Some(false),
+            keeps_unacked: Some(true),
             ..SettingsChange::default()
         };
         ask.door.broker.alter_topic(&inner, change).await?;

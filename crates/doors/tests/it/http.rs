@@ -263,7 +263,8 @@ async fn topics_from_begin_to_end() {
         created.text().replace(&id, "ID"),
         concat!(
             r#"{"topic":"b","id":"ID","settings":{"partitions":2,"retention_bytes":67108864,"retention_ms":5000,"#,
-            r#""storage":"memory","compact":false,"batch_bytes_max":10485760,"arrival_times":false},"#,
+            r#""storage":"memory","compact":false,"batch_bytes_max":10485760,"arrival_times":false,"#,
+            r#""drop_acknowledged":false,"keep_unacknowledged":false},"owner":null,"#,
             r#""partitions":[{"partition":0,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0},"#,
             r#"{"partition":1,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0}]}"#
         )

@@ -347,6 +347,6 @@ fn retention_keeps_the_newest_in_a_database_as_it_does_in_memory() {
     assert_eq!(log.extent().bytes, one * 10);
     assert_eq!(log.retain(one * 10, 0, clock()), None);
     let Log::Memory(memory) = &mut memory.log else { panic!("it is in memory") };
-    memory.trim(10 * MemoryLog::cost(one as usize) as u64, 0, clock());
+    memory.trim(10 * MemoryLog::cost(one as usize) as u64, 0, u64::MAX, clock());
     assert_eq!((memory.start(), memory.end()), (log.extent().start, log.extent().end));
 }

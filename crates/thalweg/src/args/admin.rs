@@ -59,7 +59,7 @@ impl TopicOptions {
             // The broker says what is too large.
             batch_bytes_max: batch_bytes_max.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
             arrival_times: self.timestamps.map(|timestamps| timestamps == Timestamps::Arrival),
-            drop_consumed: None,
+            ..SettingsChange::default()
         })
     }
 }

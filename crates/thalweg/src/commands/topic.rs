@@ -191,13 +191,35 @@ fn list(out: &mut impl Write, topics: &[TopicInfo]) -> Result {
 }
 
 fn describe(out: &mut impl Write, info: &TopicInfo) -> Result {
-    writeln!(out, "topic {}\n{}\n", info.topic, settings_table(info.settings))?;
+    let mut settings = settings_table(info.settings);
+    settings.add_row(["records are deleted".to_owned(), removal(&info.settings).to_owned()]);
+    settings.add_row(["retention is set by".to_owned(), retention_owner(info)]);
+    writeln!(out, "topic {}\n{settings}\n", info.topic)?;
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["PARTITION", "START", "END", "RECORDS", "BYTES", "SUBSCRIBERS"]);
     for (id, p) in info.partitions.iter().enumerate() {
         table.add_row([id as u64, p.start, p.end, p.end - p.start, p.bytes, u64::from(p.subscribers)]);
     }
     Ok(writeln!(out, "{table}")?)
+}
+
+/// Which records the broker deletes, in one sentence.
+fn removal(settings: &TopicSettings) -> &'static str {
+    let has_retention = settings.retention_bytes != 0 || settings.retention_ms != 0;
+    match (settings.drop_consumed, settings.keeps_unacked, has_retention) {
+        (true, ..) if settings.retention_ms != 0 => "when every queue has acknowledged them, or when retention is over",
+        (true, ..) => "when every queue has acknowledged them",
+        (false, true, true) => "when retention is over and every queue has acknowledged them",
+        (false, false, true) => "when retention is over, acknowledged or not",
+        (false, _, false) => "never by retention",
+    }
+}
+
+fn retention_owner(info: &TopicInfo) -> String {
+    match info.owner.as_str() {
+        "" => "the topic: change it with `thalweg topic alter`".to_owned(),
+        queue => format!("the queue {queue}, which owns this topic: both are deleted together"),
+    }
 }
 
 fn to_json(info: &TopicInfo) -> Value {
@@ -213,6 +235,9 @@ fn to_json(info: &TopicInfo) -> Value {
         "compact": info.settings.compact,
         "batch_bytes_max": info.settings.batch_bytes_max,
         "arrival_times": info.settings.arrival_times,
+        "drop_acknowledged": info.settings.drop_consumed,
+        "keep_unacknowledged": info.settings.keeps_unacked,
+        "owner": Some(&info.owner).filter(|owner| !owner.is_empty()),
         "partitions": info.partitions.iter().enumerate().map(partition).collect::<Vec<_>>(),
     })
 }

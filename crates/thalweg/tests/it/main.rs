@@ -34,6 +34,7 @@ mod redis;
 mod redis_streams;
 mod requests;
 mod resilience;
+mod retention;
 mod rpc;
 mod serve;
 mod sqs;

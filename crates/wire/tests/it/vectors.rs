@@ -183,7 +183,7 @@ fn requests() -> Vec<Vector> {
                     compact: Some(true),
                     batch_bytes_max: Some(1 << 20),
                     arrival_times: Some(false),
-                    drop_consumed: None,
+                    ..SettingsChange::default()
                 },
             },
         ),
@@ -213,6 +213,7 @@ fn responses() -> Vec<Vector> {
             storage: Storage::Memory,
             ..TopicSettings::default()
         },
+        owner: String::new(),
         partitions,
     };
     let partitions = || {
@@ -243,6 +244,21 @@ fn responses() -> Vec<Vector> {
         ("topic_created", Response::TopicCreated(topic(partitions()))),
         ("topic_deleted", Response::TopicDeleted),
         ("topic_described", Response::TopicDescribed(topic(partitions()))),
+        (
+            "topic_of_a_queue",
+            Response::TopicDescribed(TopicInfo {
+                settings: TopicSettings { drop_consumed: true, ..topic(Vec::new()).settings },
+                owner: "orders.eu".into(),
+                ..topic(partitions())
+            }),
+        ),
+        (
+            "topic_that_keeps_unacknowledged_records",
+            Response::TopicDescribed(TopicInfo {
+                settings: TopicSettings { keeps_unacked: true, ..topic(Vec::new()).settings },
+                ..topic(partitions())
+            }),
+        ),
         ("topics", Response::Topics { topics: vec![topic(partitions()), topic(Vec::new())], is_last: false }),
         ("topics_last", Response::Topics { topics: Vec::new(), is_last: true }),
         ("stats", Response::Stats("thalweg_topics 1\n".into())),
@@ -575,7 +591,12 @@ fn values_out_of_range_are_refused() {
 #[test]
 fn many_of_the_smallest_entries_are_read() {
     let source = SourceInfo { topic: String::new(), partition: 0, start: 0, end: 0 };
-    let topic = TopicInfo { topic: String::new(), settings: TopicSettings::default(), partitions: Vec::new() };
+    let topic = TopicInfo {
+        topic: String::new(),
+        settings: TopicSettings::default(),
+        owner: String::new(),
+        partitions: Vec::new(),
+    };
     for response in [
         Response::Subscribed { subscription: 0, sources: vec![source; 100] },
         Response::Topics { topics: vec![topic; 100], is_last: true },
