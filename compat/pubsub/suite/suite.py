@@ -981,6 +981,51 @@ def schema_revisions(c):
     c.refused("NOT_FOUND", "GetSchema", name=f"{name}@{second}")
 
 
+# Functions
+
+
+def udf(name, code):
+    return {"javascriptUdf": {"functionName": name, "code": code}}
+
+
+@scenario
+def topic_transforms(c):
+    code = """function f(message, metadata) {
+        if (message.data === "drop") return null;
+        if (message.data === "bad") throw new Error("bad");
+        message.attributes["seen"] = "yes";
+        return {data: message.data.toUpperCase(), attributes: message.attributes};
+    }"""
+    topic, name = c.both()
+    change = {"name": topic, "messageTransforms": [udf("f", code)]}
+    c.call("UpdateTopic", topic=change, updateMask="messageTransforms")
+    same(c.call("GetTopic", topic=topic)["messageTransforms"], [udf("f", code)], "the transforms")
+    ids = c.publish(topic, message("a", kind="x"), message("drop"))
+    same(len(set(ids)), 2, "ids")
+    [found] = c.get(name, 1)
+    same((texts([found]), found["message"]["attributes"]), (["A"], {"kind": "x", "seen": "yes"}), "what was published")
+    c.refused("INVALID_ARGUMENT", "Publish", topic=topic, messages=[message("b"), message("bad")])
+    same(c.nothing(name), [], "what else there is")
+    c.refused("INVALID_ARGUMENT", "CreateTopic", name=c.topic_name(), messageTransforms=[udf("f", "function g(")])
+
+
+@scenario
+def subscription_transforms(c):
+    code = """function f(message, metadata) {
+        if (message.data === "drop") return null;
+        return {data: message.data + " " + metadata.message_id};
+    }"""
+    topic, plain = c.both()
+    name = c.subscription(topic, "changed", messageTransforms=[udf("f", code)])
+    same(c.call("GetSubscription", subscription=name)["messageTransforms"], [udf("f", code)], "the transforms")
+    [kept, _] = c.publish(topic, message("a", kind="x"), message("drop"))
+    found = c.get(name, 1)
+    same((texts(found), found[0]["message"].get("attributes") or {}), ([f"a {kept}"], {}), "what was delivered")
+    c.ack(name, *found)
+    same(c.nothing(name), [], "what else there is")
+    same(sorted(texts(c.get(plain, 2))), ["a", "drop"], "what another subscription gets")
+
+
 # Who may
 
 

@@ -20,6 +20,7 @@ use super::push::{Allow, Pusher};
 use super::schema::Schemas;
 use super::schemas::Kept;
 use super::stream::Streams;
+use super::transform::Transforms;
 use super::{policies, pull, schemas, snapshots, subscriptions, topics};
 
 /// What all calls share.
@@ -35,6 +36,7 @@ pub(super) struct Door {
     activity: Mutex<HashMap<QueueId, u64>>,
     pub schemas: Schemas<Kept>,
     pub pusher: Arc<Pusher>,
+    pub transforms: Transforms,
     /// Held while the key of tokens is made.
     pub making_key: tokio::sync::Mutex<()>,
 }
@@ -49,6 +51,7 @@ impl Door {
             activity: Mutex::default(),
             schemas: Schemas::new(Kept(broker.clone())),
             pusher: Pusher::new(push_allow, None),
+            transforms: Transforms::default(),
             making_key: tokio::sync::Mutex::default(),
             broker,
         })

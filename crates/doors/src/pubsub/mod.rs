@@ -19,6 +19,8 @@ mod subscriptions;
 mod sweep;
 mod times;
 mod topics;
+mod transform;
+mod transforms;
 
 use std::convert::Infallible;
 use std::io;
@@ -190,7 +192,10 @@ fn register(door: &Arc<Door>, stats: Arc<HttpStats>) {
         let (read, written) = stats.bytes();
         out.counter("thalweg_pubsub_read_bytes", "Bytes that came from Pub/Sub's clients", read)?;
         out.counter("thalweg_pubsub_written_bytes", "Bytes that went to Pub/Sub's clients", written)?;
-        shown.upgrade().map_or(Ok(()), |door| door.pusher.expose(out))
+        shown.upgrade().map_or(Ok(()), |door| {
+            door.transforms.expose(out)?;
+            door.pusher.expose(out)
+        })
     })));
 }
 

@@ -16,6 +16,7 @@ use super::proto::{
 use super::subscriptions::ACK_DEADLINE_S_MAX;
 use super::times::SECOND_MS;
 use super::topics;
+use super::transforms::Delivery;
 
 /// How long a pull waits for its first message.
 const PULL_WAIT: Duration = Duration::from_secs(10);
@@ -68,9 +69,8 @@ pub(super) async fn pull(ask: Ask, request: PullRequest) -> Result<PullResponse>
     }
     let receive = Receive { max, bytes_max: PULL_BYTES_MAX, lease_ms: None, wait };
     ask.door.is_active(&queue);
-    let received = drain.or_begun(ask.door.broker.receive(queue.name.as_str(), &receive)).await;
-    let received = received.transpose()?.unwrap_or_default();
-    let messages = received.iter().map(|received| given(&ask.door, &queue, received));
+    let deliveries = drain.or_begun(ask.door.receive(&queue, &receive)).await.transpose()?.unwrap_or_default();
+    let messages = deliveries.into_iter().map(|delivery| given(&ask.door, &queue, delivery));
     Ok(PullResponse { received_messages: messages.collect::<Result<_>>()? })
 }
 
@@ -83,15 +83,16 @@ pub(super) fn is_pushed(door: &Door, queue: &QueueDefinition) -> Result<bool> {
 }
 
 /// A message as its receiver gets it.
-pub(super) fn given(door: &Door, queue: &QueueDefinition, received: &Received) -> Result<ReceivedMessage> {
+pub(super) fn given(door: &Door, queue: &QueueDefinition, delivery: Delivery) -> Result<ReceivedMessage> {
+    let Delivery { received, message } = delivery;
     Ok(ReceivedMessage {
         ack_id: door.broker.seal(queue, &received.receipt)?,
-        message: Some(message(door, received)),
+        message: Some(message),
         delivery_attempt: if queue.settings.dead_letter.is_some() { received.attempts as i32 } else { 0 },
     })
 }
 
-/// The message itself.
+/// The message itself, before the transforms of its subscription.
 pub(super) fn message(door: &Door, received: &Received) -> PubsubMessage {
     let mut message = topics::received(received);
     add_source(door, received, &mut message);

@@ -14,6 +14,7 @@ use super::proto::push_config::{AuthenticationMethod, Wrapper as Configured};
 use super::pull;
 use super::push::{Message, Oidc, PushTask, Received, SigningKey, Source, Target, Wrapper};
 use super::times::timestamp_ms;
+use super::transforms::Delivery;
 
 /// The document that is the key of the broker's tokens.
 const KEY: (&str, &str) = ("pubsub.key", "push");
@@ -129,8 +130,8 @@ impl Source for Pushed {
         // As long as it is pushed it does not expire.
         door.is_active(queue);
         let receive = Receive { max, bytes_max: RECEIVE_BYTES_MAX, lease_ms: Some(self.lease_ms), wait: RECEIVE_WAIT };
-        let received = door.broker.receive(queue.name.as_str(), &receive).await?;
-        Ok(received.iter().map(|received| self.given(received)).collect())
+        let deliveries = door.receive(queue, &receive).await?;
+        Ok(deliveries.into_iter().map(|delivery| self.given(delivery)).collect())
     }
 
     async fn ack(&self, receipt: Receipt) -> engine::Result<()> {
@@ -143,8 +144,8 @@ impl Source for Pushed {
 }
 
 impl Pushed {
-    fn given(&self, received: &broker::Received) -> Received<Receipt> {
-        let message = pull::message(&self.door, received);
+    fn given(&self, delivery: Delivery) -> Received<Receipt> {
+        let Delivery { received, message } = delivery;
         let published_ms = message.publish_time.as_ref().and_then(timestamp_ms).unwrap_or(0);
         let message = Message {
             id: message.message_id,

@@ -186,8 +186,12 @@ pub(super) async fn check_settings(door: &Door, settings: &SchemaSettings) -> Re
 }
 
 /// Whether messages follow the schema of their topic. They are told which revision each of them follows.
-pub(super) async fn check_messages(door: &Door, topic: &Name, messages: &mut [PubsubMessage]) -> Result<()> {
-    let Some(settings) = door.topic(topic).await?.schema_settings else {
+pub(super) async fn check_messages(
+    door: &Door,
+    settings: Option<&SchemaSettings>,
+    messages: &mut [PubsubMessage],
+) -> Result<()> {
+    let Some(settings) = settings else {
         return Ok(());
     };
     if settings.schema == DELETED {
@@ -195,7 +199,7 @@ pub(super) async fn check_messages(door: &Door, topic: &Name, messages: &mut [Pu
     }
     let encoding = encoding(settings.encoding)?;
     for message in messages {
-        let revision = door.schemas.check(&settings.schema, range(&settings), encoding, &message.data).await?;
+        let revision = door.schemas.check(&settings.schema, range(settings), encoding, &message.data).await?;
         let said = [
             ("googclient_schemaencoding", encoding.name().to_owned()),
             ("googclient_schemaname", settings.schema.clone()),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use broker::{Receipt, Receive, Received};
+use broker::{Receipt, Receive};
 use engine::queue::QueueDefinition;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -24,6 +24,7 @@ use super::proto::{StreamingPullRequest, StreamingPullResponse};
 use super::pull::{Outcome, Said, given, holds, is_pushed};
 use super::subscriptions::{ACK_DEADLINE_S_MAX, ACK_DEADLINE_S_MIN, missing};
 use super::times::SECOND_MS;
+use super::transforms::Delivery;
 
 pub(super) const PATH: &str = "/google.pubsub.v1.Subscriber/StreamingPull";
 /// Messages and bytes in one answer.
@@ -169,11 +170,11 @@ impl Stream {
         }
     }
 
-    fn hold(&self, received: &[Received], lease: Duration) {
+    fn hold(&self, deliveries: &[Delivery], lease: Duration) {
         let until = Instant::now() + lease;
         let mut held = self.held.lock();
-        for received in received {
-            let bytes = received.message.body().len();
+        for Delivery { received, message } in deliveries {
+            let bytes = message.data.len();
             held.bytes += bytes;
             held.messages.insert(received.receipt, (bytes, until));
         }
@@ -342,16 +343,16 @@ impl Dialogue {
                 lease_ms: Some(lease_ms),
                 wait: HEARTBEAT,
             };
-            let received = match self.door.broker.receive(self.queue.name.as_str(), &receive).await {
-                Ok(received) => received,
+            let deliveries = match self.door.receive(&self.queue, &receive).await {
+                Ok(deliveries) => deliveries,
                 Err(error) if error.kind == engine::ErrorKind::NotFound => return Err(missing()),
                 Err(error) => return Err(error.into()),
             };
-            if received.is_empty() && !self.hears_heartbeats {
+            if deliveries.is_empty() && !self.hears_heartbeats {
                 continue;
             }
-            self.stream.hold(&received, Duration::from_millis(lease_ms));
-            let messages = received.iter().map(|received| given(&self.door, &self.queue, received));
+            self.stream.hold(&deliveries, Duration::from_millis(lease_ms));
+            let messages = deliveries.into_iter().map(|delivery| given(&self.door, &self.queue, delivery));
             let received_messages = messages.collect::<Result<_>>()?;
             let answer = StreamingPullResponse { received_messages, ..StreamingPullResponse::default() };
             place.send(Ok(Encoded::new(&self.with_properties(answer))));

@@ -17,16 +17,20 @@ use super::names::{DELETED_TOPIC, Kind, Name, is_id, parse_project};
 use super::pages::{Page, page};
 use super::proto::{
     DeadLetterPolicy, DeleteSubscriptionRequest, DetachSubscriptionRequest, DetachSubscriptionResponse,
-    ExpirationPolicy, GetSubscriptionRequest, ListSubscriptionsRequest, ListSubscriptionsResponse,
+    ExpirationPolicy, GetSubscriptionRequest, ListSubscriptionsRequest, ListSubscriptionsResponse, MessageTransform,
     ModifyPushConfigRequest, PushConfig, RetryPolicy, Subscription, UpdateSubscriptionRequest,
 };
 use super::push::Endpoint;
 use super::times::{Bounds, DAY_MS, MINUTE_MS, SECOND_MS, duration, duration_ms, shown};
-use super::topics::{check_labels, check_transforms};
-use super::{policies, rest};
+use super::topics::check_labels;
+use super::{policies, rest, transforms};
 
 /// The note of a queue that has the rest of its subscription.
 const NOTE: &str = "pubsub.subscription";
+/// The note of a queue that has transforms: they are a document, because notes are small.
+const HAS_TRANSFORMS: &str = "pubsub.transforms";
+/// Transforms of subscriptions that have a queue.
+const TRANSFORMS: &str = "pubsub.transforms";
 const MESSAGE: &str = "google.pubsub.v1.Subscription";
 /// Subscriptions that have no queue any more.
 const WITHOUT_QUEUE: &str = "pubsub.subscription";
@@ -76,7 +80,7 @@ impl Door {
 
     pub(super) async fn subscription(&self, name: &Name) -> Result<Subscription> {
         match self.find_subscription(name).await? {
-            Found::Queue(queue) => self.subscription_of(&queue),
+            Found::Queue(queue) => self.whole_subscription_of(&queue).await,
             Found::WithoutQueue(subscription) => Ok(*subscription),
         }
     }
@@ -92,7 +96,32 @@ impl Door {
         }
     }
 
-    /// What a queue is as a subscription. What its settings say counts, whoever set them.
+    /// What a queue is as a subscription, with its transforms.
+    async fn whole_subscription_of(&self, queue: &QueueDefinition) -> Result<Subscription> {
+        let message_transforms = self.transforms_of(queue).await?;
+        Ok(Subscription { message_transforms, ..self.subscription_of(queue)? })
+    }
+
+    /// The transforms of the subscription that a queue is.
+    pub(super) async fn transforms_of(&self, queue: &QueueDefinition) -> Result<Vec<MessageTransform>> {
+        if !queue.notes.contains_key(HAS_TRANSFORMS) {
+            return Ok(Vec::new());
+        }
+        let document = self.broker.document(TRANSFORMS, queue.name.as_str()).await?.unwrap_or_default();
+        Ok(read(document)?.message_transforms)
+    }
+
+    async fn keep_transforms(&self, inner: &str, transforms: &[MessageTransform]) -> Result<()> {
+        let message_transforms = transforms.to_vec();
+        let kept = (!transforms.is_empty()).then(|| Subscription { message_transforms, ..Subscription::default() });
+        let document = kept.map(|kept| kept.encode_to_vec().into());
+        if document.is_none() && self.broker.document(TRANSFORMS, inner).await?.is_none() {
+            return Ok(());
+        }
+        Ok(self.broker.put_document(TRANSFORMS, inner, document).await?)
+    }
+
+    /// What a queue is as a subscription, but for its transforms. What its settings say counts, whoever set them.
     pub(super) fn subscription_of(&self, queue: &QueueDefinition) -> Result<Subscription> {
         let noted = queue.notes.get(NOTE).map(|note| rest::from_text(MESSAGE, note)).transpose()?;
         let noted: Subscription = noted.unwrap_or_default();
@@ -125,7 +154,6 @@ impl Door {
     /// Checks what a subscription is to be, and fills in what is left open.
     fn checked(&self, mut subscription: Subscription) -> Result<Subscription> {
         check_labels(&subscription.labels)?;
-        check_transforms(&subscription.message_transforms)?;
         if subscription.ack_deadline_seconds == 0 {
             subscription.ack_deadline_seconds = ACK_DEADLINE_S_DEFAULT;
         }
@@ -231,6 +259,7 @@ impl Door {
         let inner = queue.name.as_str();
         self.broker.put_document(WITHOUT_QUEUE, inner, Some(document.into())).await?;
         self.broker.delete_queue(inner).await?;
+        self.keep_transforms(inner, &[]).await?;
         self.streams.end(inner);
         Ok(())
     }
@@ -238,7 +267,7 @@ impl Door {
     /// The subscriptions of a topic that is about to go.
     pub(super) async fn leave_topic(&self, topic: &str) -> Result<()> {
         for queue in self.broker.queues_over(topic).await? {
-            let subscription = self.subscription_of(&queue)?;
+            let subscription = self.whole_subscription_of(&queue).await?;
             self.leave_without_queue(&queue, Subscription { topic: DELETED_TOPIC.into(), ..subscription }).await?;
         }
         Ok(())
@@ -247,7 +276,10 @@ impl Door {
     pub(super) async fn remove_subscription(&self, name: &Name) -> Result<()> {
         let inner = self.names.inner(name);
         match self.find_subscription(name).await? {
-            Found::Queue(_) => self.broker.delete_queue(&inner).await?,
+            Found::Queue(_) => {
+                self.broker.delete_queue(&inner).await?;
+                self.keep_transforms(&inner, &[]).await?;
+            }
             Found::WithoutQueue(_) => self.broker.put_document(WITHOUT_QUEUE, &inner, None).await?,
         }
         self.streams.end(&inner);
@@ -274,9 +306,19 @@ fn note(subscription: &Subscription) -> Result<String> {
         filter: String::new(),
         dead_letter_policy: None,
         retry_policy: None,
+        message_transforms: Vec::new(),
         ..subscription.clone()
     };
     rest::text_of(MESSAGE, &rest)
+}
+
+/// What is noted of a queue.
+fn notes(subscription: &Subscription) -> Result<Vec<(String, String)>> {
+    let mut notes = vec![(NOTE.to_owned(), note(subscription)?)];
+    if !subscription.message_transforms.is_empty() {
+        notes.push((HAS_TRANSFORMS.to_owned(), subscription.message_transforms.len().to_string()));
+    }
+    Ok(notes)
 }
 
 fn default_expiration() -> ExpirationPolicy {
@@ -348,17 +390,20 @@ pub(super) async fn create(ask: Ask, subscription: Subscription) -> Result<Subsc
     if !door.broker.has_topic(&inner_topic) {
         return Err(Failure::not_found("Subscription topic does not exist"));
     }
+    transforms::check(door, &subscription.message_transforms).await?;
     let subscription = door.checked(subscription)?;
     let new = NewQueue {
         topic: Some(TopicName::parse(&inner_topic)?),
         start: QueueStart::Live,
         settings: door.settings_of(&subscription)?,
-        notes: [(NOTE.to_owned(), note(&subscription)?)].into(),
+        notes: notes(&subscription)?.into_iter().collect(),
         ..NewQueue::new(QueueName::parse(&door.names.inner(&name))?)
     };
+    // First: messages are never delivered without them.
+    door.keep_transforms(new.name.as_str(), &subscription.message_transforms).await?;
     let queue = door.broker.create_queue(new).await?;
     door.changed.notify_one();
-    door.subscription_of(&queue)
+    door.whole_subscription_of(&queue).await
 }
 
 pub(super) async fn get(ask: Ask, request: GetSubscriptionRequest) -> Result<Subscription> {
@@ -404,7 +449,7 @@ pub(super) async fn detach(ask: Ask, request: DetachSubscriptionRequest) -> Resu
         }
         Found::WithoutQueue(_) => Err(Failure::precondition("Topic does not exist.")),
         Found::Queue(queue) => {
-            let subscription = ask.door.subscription_of(&queue)?;
+            let subscription = ask.door.whole_subscription_of(&queue).await?;
             ask.door.leave_without_queue(&queue, Subscription { detached: true, ..subscription }).await?;
             ask.door.changed.notify_one();
             Ok(DetachSubscriptionResponse {})
@@ -431,6 +476,9 @@ pub(super) async fn update(ask: Ask, request: UpdateSubscriptionRequest) -> Resu
             "The update_mask in the UpdateSubscriptionRequest must be set, and must contain a non-empty paths list.",
         ));
     }
+    if paths.iter().any(|path| path == "message_transforms") {
+        transforms::check(&ask.door, &given.message_transforms).await?;
+    }
     change(&ask.door, &name, |subscription| paths.iter().try_for_each(|path| apply(subscription, &given, path))).await
 }
 
@@ -439,18 +487,23 @@ async fn change(door: &Door, name: &Name, work: impl FnOnce(&mut Subscription) -
     let Found::Queue(queue) = door.find_subscription(name).await? else {
         return Err(Failure::precondition("Subscription is detached."));
     };
-    let mut subscription = door.subscription_of(&queue)?;
+    let mut subscription = door.whole_subscription_of(&queue).await?;
+    let before = subscription.message_transforms.clone();
     work(&mut subscription)?;
     let subscription = door.checked(subscription)?;
-    let (settings, note) = (door.settings_of(&subscription)?, note(&subscription)?);
+    let (settings, notes) = (door.settings_of(&subscription)?, notes(&subscription)?);
+    if subscription.message_transforms != before {
+        door.keep_transforms(queue.name.as_str(), &subscription.message_transforms).await?;
+    }
     let alter = |definition: &mut QueueDefinition| {
         definition.settings = settings;
-        definition.notes.insert(NOTE.to_owned(), note);
+        definition.notes.remove(HAS_TRANSFORMS);
+        definition.notes.extend(notes);
         Ok(())
     };
     let queue = door.broker.alter_queue(queue.name.as_str(), alter).await?;
     door.changed.notify_one();
-    door.subscription_of(&queue)
+    door.whole_subscription_of(&queue).await
 }
 
 /// Takes what a path of a mask names from what was given.

@@ -18,7 +18,7 @@ use super::proto::{
     PublishRequest, PublishResponse, PubsubMessage, Topic, UpdateTopicRequest,
 };
 use super::times::{Bounds, DAY_MS, MINUTE_MS, duration_ms};
-use super::{schemas, snapshots};
+use super::{schemas, snapshots, transforms};
 
 const DOCUMENT: &str = "pubsub.topic";
 const RETENTION: Bounds = Bounds { min_ms: 10 * MINUTE_MS, max_ms: 31 * DAY_MS };
@@ -78,7 +78,7 @@ impl Door {
         if topic.ingestion_data_source_settings.is_some() {
             return Err(Failure::new(super::errors::Code::Unimplemented, "this broker ingests from nowhere else"));
         }
-        check_transforms(&topic.message_transforms)?;
+        transforms::check(self, &topic.message_transforms).await?;
         topic.tags = BTreeMap::new();
         topic.satisfies_pzs = false;
         topic.state = 0;
@@ -233,22 +233,49 @@ pub(super) async fn delete(ask: Ask, request: DeleteTopicRequest) -> Result<()> 
     super::policies::forget(door, &name).await
 }
 
-pub(super) async fn publish(ask: Ask, mut request: PublishRequest) -> Result<PublishResponse> {
+pub(super) async fn publish(ask: Ask, request: PublishRequest) -> Result<PublishResponse> {
     let door = &ask.door;
     let name = Name::parse(Kind::Topic, &request.topic)?;
     check_messages(&request.messages)?;
-    let inner = door.names.inner(&name);
-    if !door.broker.has_topic(&inner) {
-        return Err(missing());
+    let topic = door.topic(&name).await?;
+    // Transforms come first: the schema says what is in the topic.
+    let has_transforms = topic.message_transforms.iter().any(|transform| !transform.disabled);
+    let published = transforms::publish(door, topic.message_transforms, request.messages).await?;
+    let is_published: Vec<bool> = published.iter().map(Option::is_some).collect();
+    let mut messages: Vec<PubsubMessage> = published.into_iter().flatten().collect();
+    if has_transforms && !messages.is_empty() {
+        check_messages(&messages).map_err(|failure| Failure {
+            message: format!("what message_transforms made of the messages: {}", failure.message),
+            ..failure
+        })?;
     }
-    schemas::check_messages(door, &name, &mut request.messages).await?;
-    let headers: Vec<Vec<(&str, &[u8])>> = request
-        .messages
+    schemas::check_messages(door, topic.schema_settings.as_ref(), &mut messages).await?;
+    let mut sent = send(door, &door.names.inner(&name), &messages).await?.into_iter().peekable();
+    let id_of = |is_published: bool| sent.next_if(|_| is_published).map_or_else(new_id, Ok);
+    let message_ids = is_published.into_iter().map(id_of).collect::<Result<_>>()?;
+    Ok(PublishResponse { message_ids })
+}
+
+/// Messages that a transform filters have ids too: their publisher learns nothing of it.
+fn new_id() -> Result<String> {
+    let mut random = [0; 16];
+    aws_lc_rs::rand::fill(&mut random)
+        .map_err(|error| Failure::new(super::errors::Code::Unavailable, format!("no random bytes: {error}")))?;
+    let bits = u128::from_be_bytes(random) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+    let hex = format!("{bits:032x}");
+    Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
+}
+
+/// Puts messages into a topic, and returns their ids.
+async fn send(door: &Door, inner: &str, messages: &[PubsubMessage]) -> Result<Vec<String>> {
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let headers: Vec<Vec<(&str, &[u8])>> = messages
         .iter()
         .map(|message| message.attributes.iter().map(|(key, value)| (key.as_str(), value.as_bytes())).collect())
         .collect();
-    let messages: Vec<OutMessage<'_>> = request
-        .messages
+    let messages: Vec<OutMessage<'_>> = messages
         .iter()
         .zip(&headers)
         .map(|(message, headers)| OutMessage {
@@ -258,11 +285,11 @@ pub(super) async fn publish(ask: Ask, mut request: PublishRequest) -> Result<Pub
             ..OutMessage::default()
         })
         .collect();
-    let sent = door.broker.send_to_topic(&inner, &messages).await?;
-    Ok(PublishResponse { message_ids: sent.iter().map(|sent| sent.id.to_string()).collect() })
+    let sent = door.broker.send_to_topic(inner, &messages).await?;
+    Ok(sent.iter().map(|sent| sent.id.to_string()).collect())
 }
 
-fn too_large(what: &str, given: usize, max: usize) -> Failure {
+pub(super) fn too_large(what: &str, given: usize, max: usize) -> Failure {
     Failure::invalid(format!(
         "The value for {what} is too large. You passed {given} in the request, but the maximum value is {max}."
     ))
@@ -282,9 +309,22 @@ fn check_messages(messages: &[PubsubMessage]) -> Result<()> {
     messages.iter().try_for_each(check_message)
 }
 
-pub(super) fn check_message(message: &PubsubMessage) -> Result<()> {
+fn check_message(message: &PubsubMessage) -> Result<()> {
+    check_size(message)?;
+    let is_reserved = |key: &&String| key.starts_with("goog") || key.starts_with(header::PREFIX);
+    match message.attributes.keys().find(is_reserved) {
+        Some(key) => Err(Failure::invalid(format!("Invalid attribute key: (key={key})"))),
+        None => Ok(()),
+    }
+}
+
+/// Whether a message has something in it, and no more than the limits allow.
+pub(super) fn check_size(message: &PubsubMessage) -> Result<()> {
     if message.data.is_empty() && message.attributes.is_empty() {
         return Err(Failure::invalid("Some messages are empty"));
+    }
+    if message.encoded_len() > PUBLISH_BYTES_MAX {
+        return Err(too_large("message_size", message.encoded_len(), PUBLISH_BYTES_MAX));
     }
     if message.attributes.len() > ATTRIBUTES_MAX {
         return Err(too_large("attribute_count", message.attributes.len(), ATTRIBUTES_MAX));
@@ -296,7 +336,7 @@ pub(super) fn check_message(message: &PubsubMessage) -> Result<()> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(too_large("attribute_value_size", value.len(), VALUE_BYTES_MAX));
         }
-        if key.is_empty() || key.starts_with("goog") || key.starts_with(header::PREFIX) {
+        if key.is_empty() {
             return Err(Failure::invalid(format!("Invalid attribute key: (key={key})")));
         }
     }
@@ -324,14 +364,6 @@ pub(super) fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Transforms that are off may be kept; nothing here runs them.
-pub(super) fn check_transforms(transforms: &[super::proto::MessageTransform]) -> Result<()> {
-    match transforms.iter().any(|transform| !transform.disabled) {
-        true => Err(Failure::new(super::errors::Code::Unimplemented, "this broker runs no message transforms")),
-        false => Ok(()),
-    }
 }
 
 /// A message as a subscriber gets it.

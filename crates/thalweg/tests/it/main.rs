@@ -29,6 +29,7 @@ mod publishing;
 mod pubsub;
 mod pubsub_model;
 mod pubsub_push;
+mod pubsub_transforms;
 mod queues;
 mod redis;
 mod redis_streams;

@@ -1,0 +1,311 @@
+//! Message transforms: functions in JavaScript that change or filter the messages of a topic or of a subscription.
+//!
+//! Functions run on threads of their own, never on those of connections. Each has an engine of its own with limits for
+//! memory, stack and time ([`engine`]). A built-in function of the engine may still run for long without looking at the
+//! time: then its thread is given up, and another takes its place, a few times.
+
+mod engine;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use broker::metrics::{Counter, Exposition, Histogram};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use engine::Engine;
+pub use engine::Fault;
+
+/// Threads that run functions: one for each processor, at most so many.
+const THREADS_MAX: usize = 4;
+/// Threads that may be stuck at a time and have been replaced. Beyond that there are fewer threads.
+const STUCK_MAX: usize = 4;
+/// How long all messages of one call may take together.
+const JOB_TIME_MAX: Duration = Duration::from_secs(10);
+/// How much later than that a thread counts as stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
+/// How long a call waits for a thread.
+const PLACE_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Engines that a thread keeps for the next messages of their function; the oldest goes.
+const ENGINES_MAX: usize = 16;
+/// The stack of a thread, with that of its engine in it.
+const THREAD_STACK_BYTES: usize = 2 << 20;
+
+/// A function of a user, and the code that defines it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    pub name: String,
+    pub code: String,
+}
+
+/// A message with what a function is told about it.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    pub data: Bytes,
+    pub attributes: BTreeMap<String, String>,
+    pub message_id: Option<String>,
+    /// As `YYYY-MM-DDTHH:MM:SSZ`.
+    pub publish_time: Option<String>,
+    pub ordering_key: Option<String>,
+}
+
+/// What a function made of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    pub data: String,
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// A message after all functions; `None` where one of them filtered it. A fault says in which function, from 0 on.
+pub type Transformed = Result<Option<Output>, (usize, Fault)>;
+
+/// No thread was free, or the one that had the messages does not come back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unanswered(pub String);
+
+struct Job {
+    functions: Arc<[Function]>,
+    messages: Vec<Input>,
+    until: Instant,
+    answer: oneshot::Sender<Vec<Transformed>>,
+    state: Arc<AtomicU8>,
+    place: OwnedSemaphorePermit,
+}
+
+/// The states of a job: whoever leaves the first one decides who has the place of the thread.
+const RUNNING: u8 = 0;
+const DONE: u8 = 1;
+/// Whoever asked has given up, and another thread has taken the place of this one.
+const REPLACED: u8 = 2;
+
+/// A thread, for as long as it runs.
+struct Alive(Arc<AtomicUsize>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The threads, and what is counted of their work.
+pub struct Transforms {
+    places: Arc<Semaphore>,
+    jobs: mpsc::Sender<Job>,
+    waiting: Arc<Mutex<mpsc::Receiver<Job>>>,
+    threads_max: usize,
+    threads: Arc<AtomicUsize>,
+    stuck: Arc<AtomicUsize>,
+    stats: Arc<Stats>,
+}
+
+#[derive(Default)]
+struct Stats {
+    results: [Counter; RESULTS.len()],
+    seconds: Histogram,
+}
+
+const RESULTS: [&str; 4] = ["transformed", "filtered", "failed", "timed_out"];
+
+impl Default for Transforms {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::new(processors.min(THREADS_MAX))
+    }
+}
+
+impl Transforms {
+    fn new(threads_max: usize) -> Self {
+        let (jobs, waiting) = mpsc::channel();
+        Self {
+            places: Arc::new(Semaphore::new(threads_max)),
+            jobs,
+            waiting: Arc::new(Mutex::new(waiting)),
+            threads_max,
+            threads: Arc::default(),
+            stuck: Arc::default(),
+            stats: Arc::default(),
+        }
+    }
+
+    /// Applies functions to each message, one after the other.
+    pub async fn apply(
+        &self,
+        functions: Arc<[Function]>,
+        messages: Vec<Input>,
+    ) -> Result<Vec<Transformed>, Unanswered> {
+        let place = tokio::time::timeout(PLACE_WAIT_MAX, self.places.clone().acquire_owned()).await;
+        let Ok(Ok(place)) = place else {
+            let message = format!(
+                "all {} threads for message transforms are busy, {} of them with functions that do not end: try later",
+                self.threads_max,
+                self.stuck.load(Ordering::Relaxed)
+            );
+            return Err(Unanswered(message));
+        };
+        self.start_threads()?;
+        let (answer, answered) = oneshot::channel();
+        let state = Arc::new(AtomicU8::new(RUNNING));
+        let until = Instant::now() + JOB_TIME_MAX;
+        let job = Job { functions, messages, until, answer, state: state.clone(), place };
+        let gone = |what: &str| Unanswered(format!("the thread for message transforms {what}: try again"));
+        self.jobs.send(job).map_err(|error| gone(&format!("is gone ({error})")))?;
+        match tokio::time::timeout(JOB_TIME_MAX + STUCK_AFTER, answered).await {
+            Ok(Ok(transformed)) => Ok(transformed),
+            Ok(Err(error)) => Err(gone(&format!("ended ({error})"))),
+            Err(_) => {
+                self.replace(&state);
+                Err(Unanswered("a function of a message transform does not end: change it".to_owned()))
+            }
+        }
+    }
+
+    /// Whether a function can be run at all: its code is run once, without a message.
+    pub async fn check(&self, function: Function) -> Result<Result<(), Fault>, Unanswered> {
+        let transformed = self.apply([function].into(), Vec::new()).await?;
+        Ok(transformed.into_iter().next().map_or(Ok(()), |only| only.map(drop).map_err(|(_, fault)| fault)))
+    }
+
+    pub fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let results: Vec<(String, u64)> =
+            RESULTS.iter().zip(&self.stats.results).map(|(name, count)| ((*name).to_owned(), count.get())).collect();
+        out.counters("thalweg_pubsub_transforms", "Messages that functions were applied to", "result", &results)?;
+        out.gauge(
+            "thalweg_pubsub_transform_threads_stuck",
+            "Threads whose function does not end",
+            self.stuck.load(Ordering::Relaxed) as u64,
+        )?;
+        out.histogram("thalweg_pubsub_transform_seconds", "All functions for one message", &self.stats.seconds)
+    }
+
+    /// Brokers without transforms have no threads for them.
+    fn start_threads(&self) -> Result<(), Unanswered> {
+        while self.threads.load(Ordering::Relaxed) < self.threads_max {
+            self.start_thread()?;
+        }
+        Ok(())
+    }
+
+    fn start_thread(&self) -> Result<(), Unanswered> {
+        let (waiting, stuck, stats) = (self.waiting.clone(), self.stuck.clone(), self.stats.clone());
+        self.threads.fetch_add(1, Ordering::Relaxed);
+        let alive = Alive(self.threads.clone());
+        let thread = std::thread::Builder::new().name("transform".to_owned()).stack_size(THREAD_STACK_BYTES);
+        let started = thread.spawn(move || {
+            let _alive = alive;
+            run(&waiting, &stuck, &stats);
+        });
+        started.map(drop).map_err(|error| Unanswered(format!("no thread for message transforms: {error}")))
+    }
+
+    /// Another thread takes the place of one that does not come back.
+    fn replace(&self, state: &AtomicU8) {
+        let may = |stuck: usize| (stuck < STUCK_MAX).then_some(stuck + 1);
+        if self.stuck.fetch_update(Ordering::Relaxed, Ordering::Relaxed, may).is_err() {
+            tracing::error!("a function of a message transform does not end, and no thread may replace its own");
+            return;
+        }
+        if state.compare_exchange(RUNNING, REPLACED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // It has come back just now.
+            self.stuck.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        tracing::error!("a function of a message transform does not end; another thread replaces its own");
+        self.places.add_permits(1);
+        if let Err(Unanswered(message)) = self.start_thread() {
+            // The next call tries again.
+            tracing::error!(message);
+        }
+    }
+}
+
+/// What a thread does for as long as there is a broker.
+fn run(waiting: &Mutex<mpsc::Receiver<Job>>, stuck: &AtomicUsize, stats: &Stats) {
+    let mut engines = Engines::default();
+    loop {
+        let job = waiting.lock().recv();
+        let Ok(Job { functions, messages, until, answer, state, place }) = job else {
+            return;
+        };
+        let transformed = match messages.is_empty() {
+            true => engines.check(&functions, until),
+            false => messages.into_iter().map(|message| engines.apply(&functions, message, until, stats)).collect(),
+        };
+        engines.leave_small();
+        if state.compare_exchange(RUNNING, DONE, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            stuck.fetch_sub(1, Ordering::Relaxed);
+            place.forget();
+            return;
+        }
+        drop(place);
+        // Whoever asked may have gone.
+        drop(answer.send(transformed));
+    }
+}
+
+/// The engines of one thread, the one that was used last at the end.
+#[derive(Default)]
+struct Engines(Vec<(Function, Engine)>);
+
+impl Engines {
+    fn check(&mut self, functions: &[Function], until: Instant) -> Vec<Transformed> {
+        let checked = functions.iter().enumerate().map(|(i, function)| match Engine::new(function, until) {
+            Ok(_) => Ok(None),
+            Err(fault) => Err((i, fault)),
+        });
+        checked.collect()
+    }
+
+    fn apply(&mut self, functions: &[Function], input: Input, until: Instant, stats: &Stats) -> Transformed {
+        let began = Instant::now();
+        let transformed = self.transform(functions, input, until);
+        stats.seconds.record(began.elapsed());
+        let result = match &transformed {
+            Ok(Some(_)) => 0,
+            Ok(None) => 1,
+            Err((_, Fault::Failed(_))) => 2,
+            Err((_, Fault::TimedOut(_))) => 3,
+        };
+        stats.results[result].add(1);
+        transformed
+    }
+
+    fn transform(&mut self, functions: &[Function], mut input: Input, until: Instant) -> Transformed {
+        let mut last = None;
+        for (i, function) in functions.iter().enumerate() {
+            if let Some(Output { data, attributes }) = last.take() {
+                input = Input { data: Bytes::from(data.into_bytes()), attributes, ..input };
+            }
+            match self.call(function, &input, until) {
+                Ok(Some(output)) => last = Some(output),
+                Ok(None) => return Ok(None),
+                Err(fault) => return Err((i, fault)),
+            }
+        }
+        Ok(last)
+    }
+
+    /// An engine in which a function failed is not used again.
+    fn call(&mut self, function: &Function, input: &Input, until: Instant) -> Result<Option<Output>, Fault> {
+        let (known, engine) = match self.0.iter().position(|(known, _)| known == function) {
+            Some(at) => self.0.remove(at),
+            None => (function.clone(), Engine::new(function, until)?),
+        };
+        let output = engine.call(input, until)?;
+        if self.0.len() >= ENGINES_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((known, engine));
+        Ok(output)
+    }
+
+    /// Engines that hold much are dropped before the thread waits.
+    fn leave_small(&mut self) {
+        self.0.retain(|(_, engine)| engine.is_small());
+    }
+}
