@@ -39,7 +39,8 @@ pub(super) fn origin_of(request: &Request, allowed: &[String]) -> Result<Option<
         return Ok(Some(origin.clone()));
     }
     let message = format!(
-        "a page of {} may not use this broker: allow it with http_cors_origins; behind a proxy, pass on the header Host",
+        "a page of {} may not use this broker: allow it with http_cors_origins; behind a proxy, pass on \
+         the header Host",
         String::from_utf8_lossy(text)
     );
     Err(Error::new(ErrorKind::Denied, message).into())
