@@ -550,6 +550,8 @@ def pubsub(c):
     same(c.do("PUBLISH", second, "two"), 1, "receivers")
     expected = [(channel, "one", None), (channel, BINARY, None), (channel, "", None), (second, "two", None)]
     same(other.messages(4), expected, "the messages")
+    # https://redis.io/docs/latest/develop/interact/pubsub/: Pub/Sub has no relation to the key space.
+    same(c.do("EXISTS", channel, second), 0, "a channel is no key")
 
 
 @scenario

@@ -28,7 +28,7 @@ impl Broker {
     }
 
     fn alter(&self, name: &str, change: SettingsChange) -> Result<(TopicStatus, Lasts)> {
-        let _control = self.patterns.lock();
+        let _control = self.listeners.lock();
         let settings = self.check_alteration(name, change)?;
         let topic = self.topic(name)?;
         if settings == topic.settings {

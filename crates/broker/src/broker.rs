@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engine::cache::record::CACHES_TOPIC;
 use engine::limits::WRITER_LANES_MAX;
 use engine::security::SECURITY_TOPIC;
-use engine::{Error, Pattern, Result, TopicId};
+use engine::{Error, Result, TopicId};
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
@@ -17,6 +17,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::admission::LogBudget;
 use crate::caches::{self, Caches};
+use crate::channels::Listeners;
 use crate::fetch::SEARCHING_THREADS;
 use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
@@ -26,13 +27,9 @@ use crate::queues::Queues;
 use crate::security::Security;
 use crate::settings::Settings;
 use crate::streams::Streams;
-use crate::subscriber::Subscriber;
 use crate::timers;
 use crate::topics::{Topic, Topics};
 use crate::transactions;
-
-/// A subscriber of a pattern, and its queue group.
-type PatternSubscriber = (Pattern, Option<String>, Arc<Subscriber>);
 
 pub struct Broker {
     settings: Arc<Settings>,
@@ -44,9 +41,9 @@ pub struct Broker {
     /// Its journal has room again.
     journal_room: Arc<Notify>,
     pub(crate) topics: RwLock<Topics>,
-    /// Held by whoever creates, grows or deletes a topic or subscribes to all of one or to a pattern, so that
-    /// none of them misses another. Taken before `topics`.
-    pub(crate) patterns: Mutex<Vec<PatternSubscriber>>,
+    /// Who listens beyond the topics that exist now. Held by whoever creates, grows or deletes a topic or subscribes to
+    /// all of one or to a pattern, so that none of them misses another. Taken before `topics`.
+    pub(crate) listeners: Mutex<Listeners>,
     groups: Coordinator,
     transactions: transactions::Coordinator,
     security: Security,
@@ -105,7 +102,7 @@ impl Broker {
             store,
             journal_room,
             topics: RwLock::new(topics.into_iter().collect()),
-            patterns: Mutex::default(),
+            listeners: Mutex::default(),
             groups: Coordinator::default(),
             transactions: transactions::Coordinator::default(),
             security,
@@ -241,6 +238,7 @@ impl Broker {
         self.expose_queues(out)?;
         self.expose_caches(out)?;
         self.expose_streams(out)?;
+        self.expose_channels(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {

@@ -5,7 +5,7 @@ use storage::MemoryLog;
 
 use crate::broker::Broker;
 use crate::log::Log;
-use crate::topics::{Lasts, TopicStatus, no_such_topic, refuse_internal, room_for};
+use crate::topics::{Lasts, TopicStatus, refuse_internal, room_for};
 
 impl Broker {
     /// Gives a topic so many partitions in all. They only grow: records stay where they are, and keys that come to
@@ -23,7 +23,7 @@ impl Broker {
 
     fn grow(&self, name: &str, partitions: u32) -> Result<(TopicStatus, Lasts)> {
         refuse_internal(name)?;
-        let _control = self.patterns.lock();
+        let _control = self.listeners.lock();
         let topic = self.topic(name)?;
         let has = topic.settings.partitions;
         if topic.name.is_inbox() {
@@ -49,7 +49,7 @@ impl Broker {
             }
         };
         let [first, ..] = topic.partitions() else {
-            return Err(no_such_topic(name));
+            return Err(self.no_such_topic(name));
         };
         // Each of them reads the first partition, too. Nobody can publish to the new ones before they are there.
         for subscriber in first.followers() {

@@ -4,6 +4,7 @@ mod admission;
 mod alteration;
 mod broker;
 mod caches;
+mod channels;
 mod fetch;
 mod groups;
 mod growth;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result};
+use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result, TopicName};
 use tokio::sync::oneshot;
 
 use crate::broker::Broker;
@@ -167,6 +167,51 @@ impl Broker {
         attempt
     }
 
+    /// Publishes to a name for those who listen to it: into the first partition of the topic that has the name, else
+    /// to the listeners alone, and nothing is stored or created. `None` where there is neither.
+    pub fn publish_to_channel(
+        &self,
+        name: &TopicName,
+        batch: DraftBatch,
+        wakes: &mut Wakes,
+    ) -> Result<Option<Attempt>> {
+        refuse_internal(name.as_str())?;
+        let begin = self.settings().timings.then(Instant::now);
+        let attempt = self.append_to_channel(name, batch, begin, wakes);
+        if matches!(attempt, Ok(Some(Attempt::Done(_))) | Err(_)) {
+            self.count_publish(attempt.is_err(), begin, wakes);
+        }
+        attempt
+    }
+
+    fn append_to_channel(
+        &self,
+        name: &TopicName,
+        batch: DraftBatch,
+        begin: Option<Instant>,
+        wakes: &mut Wakes,
+    ) -> Result<Option<Attempt>> {
+        let find = || self.topics.read().get(name.as_str()).cloned();
+        let topic = match find() {
+            Some(topic) => topic,
+            None => {
+                let mut listeners = self.listeners.lock();
+                // It may have been created just before; while this is locked it cannot be.
+                match find() {
+                    Some(topic) => topic,
+                    None => {
+                        let Some(channel) = listeners.channel(self, name)? else {
+                            return Ok(None);
+                        };
+                        let how = How::of(&channel, false, now_ms());
+                        return self.attempt(&channel.partition(0)?, how, batch, begin, wakes).map(Some);
+                    }
+                }
+            }
+        };
+        self.append_to_topic(&topic, Some(0), Acks::Accepted, batch, begin, wakes).map(Some)
+    }
+
     /// A batch of messages to a queue, told apart from one with the same id that was sent lately.
     pub(crate) fn try_send(
         &self,
@@ -259,7 +304,7 @@ impl Broker {
         topic: &str,
         partition: Option<PartitionId>,
         acks: Acks,
-        mut batch: DraftBatch,
+        batch: DraftBatch,
         begin: Option<Instant>,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
@@ -267,6 +312,18 @@ impl Broker {
             return Err(Error::busy("the broker has just started and still learns which transactions are open"));
         }
         let topic = self.topic_or_create(topic)?;
+        self.append_to_topic(&topic, partition, acks, batch, begin, wakes)
+    }
+
+    fn append_to_topic(
+        &self,
+        topic: &Topic,
+        partition: Option<PartitionId>,
+        acks: Acks,
+        mut batch: DraftBatch,
+        begin: Option<Instant>,
+        wakes: &mut Wakes,
+    ) -> Result<Attempt> {
         topic.admit(&mut batch)?;
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,
@@ -278,7 +335,7 @@ impl Broker {
             Acks::Default => self.settings().ack_on_commit,
         };
         let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
-        let how = How { arrival_ms, ..How::of(&topic, awaits_commit, now_ms()) };
+        let how = How { arrival_ms, ..How::of(topic, awaits_commit, now_ms()) };
         self.attempt(&cell, how, batch, begin, wakes)
     }
 

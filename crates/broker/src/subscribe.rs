@@ -6,14 +6,16 @@ use std::sync::atomic::Ordering;
 use engine::ids::is_internal;
 use engine::limits::{SUBSCRIBER_QUEUE_BATCHES_MAX, SUBSCRIPTIONS_MAX};
 use engine::{
-    Delivery, Error, Feed, FeedLimits, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start, Storage,
-    TopicName, TopicSettings,
+    Delivery, Error, Feed, FeedLimits, Missing, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start,
+    Storage, TopicName, TopicSettings,
 };
 
 use crate::broker::Broker;
+use crate::channels::{Listener, Place};
 use crate::partition::PartitionCell;
 use crate::subscriber::{Direct, Next, Scope, Subscriber};
 use crate::timers;
+use crate::topics::Topic;
 
 /// What a door asks for.
 pub struct Subscribe {
@@ -27,6 +29,11 @@ pub struct Subscribe {
     pub group: Option<String>,
     /// Bytes that may be delivered before the first grant.
     pub credit: u64,
+    /// What happens where the topic does not exist. A pattern always waits for topics.
+    pub missing: Missing,
+    /// It listens to a name, whether or not there is a topic of that name: what is published to the name without a topic
+    /// comes, and so do the records of every topic that has the name at some time. It creates nothing.
+    pub is_channel: bool,
     pub origin: Origin,
     /// Where deliveries may go without waking a task.
     pub direct: Option<Box<dyn Direct>>,
@@ -56,12 +63,13 @@ pub struct Subscription {
     pub lane: usize,
     pub starts: Vec<SourceStart>,
     is_pattern: bool,
+    place: Place,
     /// Whether the last turn took more than one batch.
     had_company: bool,
 }
 
 impl Broker {
-    pub fn subscribe(self: &Arc<Self>, request: Subscribe) -> Result<Subscription> {
+    pub fn subscribe(self: &Arc<Self>, mut request: Subscribe) -> Result<Subscription> {
         if self.metrics().subscribers.load(Ordering::Relaxed) >= SUBSCRIPTIONS_MAX {
             return Err(Error::busy(format!("this broker has {SUBSCRIPTIONS_MAX} subscriptions open")));
         }
@@ -94,9 +102,14 @@ impl Broker {
         let lane = self.lanes().choose(id, request.origin.connection, request.origin.thread);
         let subscriber = Arc::new(Subscriber::new(
             id,
-            Scope { is_pattern: is_wildcard, is_whole: request.partition.is_none(), group: request.group.clone() },
+            Scope {
+                is_channel: is_wildcard || request.is_channel,
+                reuses_sources: request.is_channel,
+                is_whole: request.partition.is_none(),
+                group: request.group.clone(),
+            },
             feed,
-            request.direct,
+            request.direct.take(),
             self.lanes().load(lane),
             self.settings(),
             self.metrics(),
@@ -107,13 +120,13 @@ impl Broker {
             lane,
             starts: Vec::new(),
             is_pattern: is_wildcard,
+            place: Place::Topic,
             had_company: false,
         };
-        match request.pattern {
-            Pattern::Topic(name) => {
-                subscription.join_topic(&name, request.partition, &request.start, request.group.as_deref())?;
-            }
-            Pattern::Wildcard(_) | Pattern::Rule(_) => subscription.join_pattern(request.pattern, request.group)?,
+        match request.pattern.clone() {
+            Pattern::Topic(name) if request.is_channel => subscription.wait_for(name, &request)?,
+            Pattern::Topic(name) => subscription.join_topic(&name, request.missing, &request)?,
+            pattern @ (Pattern::Wildcard(_) | Pattern::Rule(_)) => subscription.join_pattern(pattern, request.group)?,
         }
         Ok(subscription)
     }
@@ -125,38 +138,61 @@ impl Broker {
 }
 
 impl Subscription {
-    fn join_topic(
-        &mut self,
-        name: &TopicName,
-        partition: Option<PartitionId>,
-        start: &Start,
-        group: Option<&str>,
-    ) -> Result<()> {
-        let topic = if name.is_inbox() {
+    fn join_topic(&mut self, name: &TopicName, missing: Missing, request: &Subscribe) -> Result<()> {
+        if name.is_inbox() {
             let settings =
                 TopicSettings { partitions: 1, storage: Storage::Memory, ..self.broker.settings().topic_defaults };
-            self.broker.create(name.clone(), settings)?.0
+            self.broker.create(name.clone(), settings)?;
         } else {
-            self.broker.topic_or_create(name.as_str())?
-        };
-        if let Some(partition) = partition {
-            return self.join(&topic.partition(partition)?, start, group);
+            match missing {
+                Missing::Create => drop(self.broker.topic_or_create(name.as_str())?),
+                // No request creates a topic of the broker itself.
+                Missing::Wait if !name.is_internal() => return self.wait_for(name.clone(), request),
+                Missing::Refuse | Missing::Wait => {}
+            }
         }
         let broker = self.broker.clone();
-        let _control = broker.patterns.lock();
+        let _control = broker.listeners.lock();
         // It may have grown since.
-        broker.topic(name.as_str())?.partitions().iter().try_for_each(|cell| self.join(cell, start, group))
+        let topic = broker.topic(name.as_str())?;
+        self.join_partitions(&topic, request)
+    }
+
+    /// Reads a topic that exists, and waits for one that does not. A channel waits for the next one in both cases.
+    fn wait_for(&mut self, name: TopicName, request: &Subscribe) -> Result<()> {
+        let broker = self.broker.clone();
+        let mut listeners = broker.listeners.lock();
+        let topic = broker.topics.read().get(name.as_str()).cloned();
+        if let Some(topic) = &topic {
+            self.join_partitions(topic, request)?;
+        }
+        if request.is_channel || topic.is_none() {
+            let (group, subscriber) = (request.group.clone(), self.subscriber.clone());
+            listeners.add_named(name.clone(), Listener { group, partition: request.partition, subscriber })?;
+            self.place = Place::Name(name);
+        }
+        Ok(())
+    }
+
+    fn join_partitions(&mut self, topic: &Topic, request: &Subscribe) -> Result<()> {
+        let group = request.group.as_deref();
+        match request.partition {
+            Some(partition) => self.join(&topic.partition(partition)?, &request.start, group),
+            None => topic.partitions().iter().try_for_each(|cell| self.join(cell, &request.start, group)),
+        }
     }
 
     fn join_pattern(&mut self, pattern: Pattern, group: Option<String>) -> Result<()> {
         let broker = self.broker.clone();
-        let mut patterns = broker.patterns.lock();
+        let mut listeners = broker.listeners.lock();
         for topic in broker.topics_matching(&pattern) {
             for cell in topic.partitions() {
                 self.join(cell, &Start::Live, group.as_deref())?;
             }
         }
-        patterns.push((pattern, group, self.subscriber.clone()));
+        let subscriber = self.subscriber.clone();
+        listeners.add_pattern(pattern, Listener { group, partition: None, subscriber })?;
+        self.place = Place::Pattern;
         Ok(())
     }
 
@@ -176,7 +212,7 @@ impl Subscription {
         SubscriptionHandle {
             broker: self.broker.clone(),
             subscriber: self.subscriber.clone(),
-            is_pattern: self.is_pattern,
+            place: self.place.clone(),
         }
     }
 
@@ -230,7 +266,7 @@ impl Drop for Subscription {
 pub struct SubscriptionHandle {
     broker: Arc<Broker>,
     subscriber: Arc<Subscriber>,
-    is_pattern: bool,
+    place: Place,
 }
 
 impl SubscriptionHandle {
@@ -245,12 +281,15 @@ impl SubscriptionHandle {
 
     /// The same, and nothing more is offered to it from here on.
     pub fn close(&self) {
-        if self.is_pattern {
-            self.broker.patterns.lock().retain(|(_, _, subscriber)| !Arc::ptr_eq(subscriber, &self.subscriber));
+        if self.place != Place::Topic {
+            self.broker.listeners.lock().remove(&self.place, &self.subscriber);
         }
         self.subscriber.end(Error::not_found("the subscription was closed"));
         for cell in self.subscriber.sources() {
             cell.leave(&self.subscriber);
+            if self.subscriber.scope.is_channel {
+                self.broker.close_channel(&cell);
+            }
             if cell.topic.is_inbox() && cell.extent().subscribers == 0 {
                 // An inbox lives as long as its subscriber; somebody else may have removed it already.
                 self.broker.remove(cell.topic.as_str()).map(drop).unwrap_or_default();

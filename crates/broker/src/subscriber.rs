@@ -27,7 +27,11 @@ pub trait Direct: Send + Sync {
 
 /// What a subscription is of.
 pub(crate) struct Scope {
-    pub is_pattern: bool,
+    /// It outlives the topics that it reads, and also gets what is published to names without a topic: subscriptions of
+    /// patterns and channels.
+    pub is_channel: bool,
+    /// Its door asks what a source is each time, so that the place of one that is gone may be another's.
+    pub reuses_sources: bool,
     /// All partitions of a topic, those included that are yet to come.
     pub is_whole: bool,
     /// The queue group.
@@ -110,6 +114,15 @@ impl Subscriber {
         if state.ended.is_some() || state.sources.iter().any(|source| Arc::ptr_eq(source, cell)) {
             return None;
         }
+        // While deliveries are being handed over their sources have to keep their names.
+        if self.scope.reuses_sources
+            && is_live
+            && state.taker.is_none()
+            && let Some(source) = state.feed.reuse_source(next)
+        {
+            state.sources[source as usize] = cell.clone();
+            return Some(source);
+        }
         if state.sources.len() >= PARTITIONS_TOTAL_MAX {
             // Only a pattern meets so many, over a long time: those of deleted topics stay in the list.
             self.end_locked(&mut state, Error::busy("the subscription has met too many partitions; subscribe again"));
@@ -119,12 +132,22 @@ impl Subscriber {
         Some(state.feed.add_source(next, is_live))
     }
 
-    /// A partition was deleted. A subscription of its topic ends, one of a pattern goes on without it.
+    /// A partition was deleted. A subscription of its topic ends, one of a pattern or a channel continues without it.
     pub(crate) fn lose_source(&self, source: SourceId, error: Error) {
         self.state.lock().feed.remove_source(source);
-        if !self.scope.is_pattern {
+        if !self.scope.is_channel {
             self.end(error);
         }
+    }
+
+    /// A channel was closed, whose log ended here. The subscription continues without it.
+    pub(crate) fn close_source(&self, source: SourceId, end: Offset) {
+        let mut state = self.state.lock();
+        let dropped = state.feed.dropped_records();
+        state.feed.close_source(source, end);
+        self.metrics.dropped_records.add(state.feed.dropped_records() - dropped);
+        drop(state);
+        self.ready.notify_one();
     }
 
     pub(crate) fn sources(&self) -> Vec<Arc<PartitionCell>> {

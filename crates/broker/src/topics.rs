@@ -8,8 +8,8 @@ use engine::ids::{is_inbox, is_internal};
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
 use engine::queue::QueueName;
 use engine::{
-    DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Result, Start, Storage, TopicId, TopicName,
-    TopicSettings, partitioner,
+    DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Result, Storage, TopicId, TopicName, TopicSettings,
+    nearest, partitioner,
 };
 use parking_lot::Mutex;
 use storage::{MemoryLog, Owner, StoredTopic};
@@ -19,9 +19,6 @@ use crate::broker::Broker;
 use crate::log::Log;
 use crate::partition::{Extent, PartitionCell};
 use crate::retention::Retention;
-
-/// What a topic keeps that is only there for those who listen: enough for who reads a little later.
-const LIVE_RETENTION_BYTES: u64 = 1 << 20;
 
 pub(crate) struct Topic {
     pub name: TopicName,
@@ -109,7 +106,7 @@ impl FromIterator<Arc<Topic>> for Topics {
 }
 
 impl Topic {
-    fn in_memory(name: TopicName, id: TopicId, settings: TopicSettings) -> Arc<Self> {
+    pub(crate) fn in_memory(name: TopicName, id: TopicId, settings: TopicSettings) -> Arc<Self> {
         let logs = (0..settings.partitions).map(|_| Log::Memory(MemoryLog::default()));
         Self::new(name, id, settings, None, logs)
     }
@@ -351,7 +348,7 @@ impl Broker {
 
     /// The same without waiting.
     pub(crate) fn remove(&self, name: &str) -> Result<Lasts> {
-        let _control = self.patterns.lock();
+        let _control = self.listeners.lock();
         let topic = self.topic(name)?;
         let mut lasts = Lasts::already();
         if let (Some(id), Some(store)) = (topic.stored_as, self.store()) {
@@ -384,7 +381,20 @@ impl Broker {
     }
 
     pub(crate) fn topic(&self, name: &str) -> Result<Arc<Topic>> {
-        self.topics.read().get(name).cloned().ok_or_else(|| no_such_topic(name))
+        let found = self.topics.read().get(name).cloned();
+        found.ok_or_else(|| self.no_such_topic(name))
+    }
+
+    /// The error of a topic that does not exist, with the nearest name that does.
+    pub(crate) fn no_such_topic(&self, name: &str) -> Error {
+        let topics = self.topics.read();
+        let names = topics.values().filter(|topic| !topic.name.is_hidden()).map(|topic| topic.name.as_str());
+        match nearest(name, names) {
+            Some(nearest) => Error::not_found(format!(
+                "there is no topic '{name}'; did you mean '{nearest}'? Else create it, or list those that exist"
+            )),
+            None => Error::not_found(format!("there is no topic '{name}'; create it, or list those that exist")),
+        }
     }
 
     pub(crate) fn topic_or_create(&self, name: &str) -> Result<Arc<Topic>> {
@@ -396,54 +406,16 @@ impl Broker {
         }
         if is_internal(name) || !self.settings().auto_create_topics {
             TopicName::parse(name)?;
-            return Err(no_such_topic(name));
+            return Err(self.no_such_topic(name));
         }
         let settings = self.resolve(TopicSettings::of_broker())?;
         // Its records never last before it does: nobody has to wait.
         Ok(self.create(TopicName::parse(name)?, settings)?.0)
     }
 
-    /// Sees to it that there is a topic for what is only heard by who listens. The number of one that was made: it is
-    /// in memory, and keeps little.
-    pub fn open_live_topic(&self, name: &TopicName) -> Result<Option<TopicId>> {
-        if self.topics.read().get(name.as_str()).is_some() {
-            return Ok(None);
-        }
-        refuse_internal(name.as_str())?;
-        if name.is_inbox() || !self.settings().auto_create_topics {
-            return Err(no_such_topic(name.as_str()));
-        }
-        let settings = TopicSettings {
-            partitions: 1,
-            storage: Storage::Memory,
-            retention_bytes: LIVE_RETENTION_BYTES,
-            ..self.settings().topic_defaults
-        };
-        let (topic, _) = self.create(name.clone(), settings)?;
-        // Somebody else may have made another one at the same moment.
-        Ok((topic.settings == settings).then_some(topic.id))
-    }
-
-    /// Removes such a topic, unless somebody listens to it. Whether it is gone.
-    pub fn close_live_topic(&self, name: &TopicName, id: TopicId) -> bool {
-        match self.topic(name.as_str()) {
-            Ok(topic) if topic.id == id => {
-                let is_idle = topic.partitions().iter().all(|cell| cell.extent().subscribers == 0);
-                is_idle && self.remove(name.as_str()).is_ok()
-            }
-            _ => true,
-        }
-    }
-
-    /// Whether there is a topic of this name, or somebody who listens to a pattern of it.
-    pub fn is_listened_to(&self, name: &TopicName) -> bool {
-        self.topics.read().get(name.as_str()).is_some()
-            || self.patterns.lock().iter().any(|(pattern, ..)| pattern.matches(name))
-    }
-
     /// Creates a topic, or returns the one that somebody else created at the same moment.
     pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<(Arc<Topic>, Lasts)> {
-        let patterns = self.patterns.lock();
+        let mut listeners = self.listeners.lock();
         {
             let topics = self.topics.read();
             if let Some(topic) = topics.get(name.as_str()) {
@@ -459,16 +431,12 @@ impl Broker {
             _ => (Topic::in_memory(name.clone(), self.next_volatile_id(), settings), Lasts::already()),
         };
         if !name.is_hidden() {
-            // Before anyone can publish to it, whoever subscribed to a pattern that matches is there.
-            for (pattern, group, subscriber) in patterns.iter() {
-                if pattern.matches(&name) {
-                    for cell in &topic.partitions {
-                        cell.join(subscriber, &Start::Live, cell, group.as_deref())?;
-                    }
-                }
-            }
+            listeners.join_topic(&topic)?;
         }
         self.topics.write().insert(topic.clone());
+        // What was published to the channel of this name is queued before what comes to the topic.
+        listeners.close(self, &name);
+        drop(listeners);
         self.groups().topics_changed();
         self.streams_there().topics_changed();
         Ok((topic, lasts))
@@ -491,8 +459,9 @@ impl Broker {
     }
 
     pub(crate) fn trim_logs(&self, now_ms: u64) {
+        let channels = self.listeners.lock().channels();
         let topics: Vec<Arc<Topic>> = self.topics.read().values().cloned().collect();
-        for topic in topics {
+        for topic in topics.into_iter().chain(channels) {
             for cell in &topic.partitions {
                 let settings = &topic.settings;
                 if !settings.keeps_unacked || self.knows_queues() {
@@ -566,8 +535,4 @@ pub(crate) fn refuse_internal(name: &str) -> Result<()> {
         return Err(Error::invalid(format!("'{name}' is a topic of the broker itself; clients can only read it")));
     }
     Ok(())
-}
-
-pub(crate) fn no_such_topic(name: &str) -> Error {
-    Error::not_found(format!("there is no topic '{name}'; create it, or list those that exist"))
 }

@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use client::{Client, Record, Subscription};
+use client::{Client, Missing, Record, Subscription};
 
 const TOPIC: &str = "capitals";
 
@@ -16,7 +16,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::connect(&server).await?;
 
     // Of several that answer in one group, each request goes to one.
-    let questions = client.subscribe(TOPIC).group("answerers").open().await?;
+    // The topic is created with the first request, and may be missing until then.
+    let questions = client.subscribe(TOPIC).group("answerers").missing(Missing::Wait).open().await?;
     let answering = tokio::spawn(answer(client.clone(), questions));
     for word in ["hello", "from", "thalweg"] {
         let reply = client.request(TOPIC, Record::new(word), Duration::from_secs(1)).await?;

@@ -5,7 +5,7 @@
 
 use std::error::Error;
 
-use client::{Client, Event, Start};
+use client::{Client, Event, Missing, Start};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -16,7 +16,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // A pattern has no one history to begin with: it gets what is published from now on.
     let start = if topic.contains(['*', '>']) { Start::Live } else { Start::Earliest };
-    let mut subscription = client.subscribe(&topic).start(start).open().await?;
+    // Reading creates no topic by itself; here the subscriber may come before the first publisher.
+    let mut subscription = client.subscribe(&topic).start(start).missing(Missing::Wait).open().await?;
     println!("waiting for {topic}; stop with Ctrl-C");
     // `next` returns one record at a time; `next_event` also tells what is missing.
     loop {

@@ -2,10 +2,12 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), client::Error> {
-//! use client::{Client, Record, Start};
+//! use client::{Client, Missing, Record, Start};
 //!
 //! let client = Client::connect("127.0.0.1:7400").await?;
-//! let mut orders = client.subscribe("orders").start(Start::Earliest).open().await?;
+//! // Reading creates no topic by itself.
+//! let orders = client.subscribe("orders").start(Start::Earliest).missing(Missing::Create);
+//! let mut orders = orders.open().await?;
 //! client.publish("orders", Record::new("one coffee").with_key("table-7")).await?;
 //! let message = orders.next().await?;
 //! assert_eq!(message.record.value(), b"one coffee");
@@ -44,8 +46,9 @@ pub use engine::cache::{
 pub use engine::groups::{Assignor, GroupState, MemberState};
 pub use engine::security;
 pub use engine::{
-    Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Offset, Overflow, PartitionId, Record, RecordBatch,
-    RecordView, Records, Result, RetryClass, SettingsChange, Start, Storage, TopicName, TopicPartition, TopicSettings,
+    Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Record,
+    RecordBatch, RecordView, Records, Result, RetryClass, SettingsChange, Start, Storage, TopicName, TopicPartition,
+    TopicSettings,
 };
 pub use near::{NearSettings, NearStats};
 pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher, PublisherBuilder};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use engine::{Offset, Overflow, PartitionId, Record, RecordBatch, Records, Result, Start};
+use engine::{Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Record, RecordBatch, Records, Result, Start};
 use wire::{Push, Request, Response, SourceInfo, Subscribe};
 
 use crate::backoff::Backoff;
@@ -119,6 +119,7 @@ impl SubscriptionBuilder {
             queue_batches: 0,
             group: String::new(),
             credit,
+            missing: Missing::Refuse,
         };
         Self { client, request }
     }
@@ -144,6 +145,13 @@ impl SubscriptionBuilder {
     /// Batches that the broker queues for this subscriber; 0 for its default.
     pub fn queue_batches(mut self, batches: u32) -> Self {
         self.request.queue_batches = batches;
+        self
+    }
+
+    /// What happens where the topic does not exist; by default that is an error, which names the topic that may have
+    /// been meant.
+    pub fn missing(mut self, missing: Missing) -> Self {
+        self.request.missing = missing;
         self
     }
 
@@ -296,11 +304,24 @@ impl Subscription {
         let connection = self.client.shared.events.connection(self.turn).await?;
         let is_restarted = connection.hello.instance != instance;
         let mut request = request.clone();
+        // A broker that was started again has no topics in memory: this one continues when its topic is used again.
+        // Of the same broker the topic can only have been deleted.
+        if is_restarted {
+            request.missing = Missing::Wait;
+        } else if !self.next.is_empty() {
+            request.missing = Missing::Refuse;
+        }
         if is_restarted && matches!(request.start, Start::Offsets(_)) {
             // What the new broker has is all new.
             request.start = Start::Earliest;
         }
-        self.open = Open::new(&self.client, self.turn, &request).await?;
+        let reopened = Open::new(&self.client, self.turn, &request).await;
+        self.open = reopened.map_err(|error| match error.kind {
+            ErrorKind::NotFound if !self.is_pattern() => {
+                Error::not_found(format!("topic {} was deleted while the connection was broken", self.request.topic))
+            }
+            _ => error,
+        })?;
         if let Start::Offsets(known) = &mut request.start {
             let is_new = |source: &&SourceInfo| known.iter().all(|(partition, _)| *partition != source.partition);
             let added: Vec<_> = self.open.sources.iter().filter(is_new).map(|source| (source.partition, 0)).collect();

@@ -2,6 +2,8 @@
 //! turns bytes into requests, `map.rs` turns requests into calls of the broker, `errors.rs` turns
 //! kinds of error into what the protocol calls them. A foreign word stays inside its door.
 
+#[cfg(any(feature = "redis", feature = "sqs"))]
+mod fields;
 pub mod http;
 pub mod kafka;
 pub mod native;

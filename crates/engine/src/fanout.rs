@@ -124,6 +124,8 @@ pub struct Feed {
     dropped_records: u64,
     /// The behind source that reads next, so that each has its turn.
     turn: usize,
+    /// Sources that were removed.
+    removed: Vec<SourceId>,
 }
 
 impl Feed {
@@ -140,7 +142,15 @@ impl Feed {
             is_shared,
             dropped_records: 0,
             turn: 0,
+            removed: Vec::new(),
         }
+    }
+
+    /// Adds a source in the place of one that was removed and of which nothing is queued; `None` where there is none.
+    pub fn reuse_source(&mut self, next: Offset) -> Option<SourceId> {
+        let source = self.removed.pop_if(|_| self.queue.is_empty())?;
+        self.sources[source as usize] = Source { start: next, next, is_live: true, is_removed: false };
+        Some(source)
     }
 
     /// Adds a source that starts at `next`. A source that starts at the end of its log is live at once.
@@ -151,9 +161,19 @@ impl Feed {
 
     /// The partition is gone; what is queued from it still comes.
     pub fn remove_source(&mut self, source: SourceId) {
-        let source = &mut self.sources[source as usize];
-        source.is_removed = true;
-        source.is_live = true;
+        let removed = &mut self.sources[source as usize];
+        if !removed.is_removed {
+            self.removed.push(source);
+        }
+        (removed.is_removed, removed.is_live) = (true, true);
+    }
+
+    /// The same of a log that ends here and can be read no longer: what is still unread is told as a gap.
+    pub fn close_source(&mut self, source: SourceId, end: Offset) {
+        if !self.sources[source as usize].is_live {
+            self.catch_up(source, end);
+        }
+        self.remove_source(source);
     }
 
     pub fn overflow(&self) -> Overflow {

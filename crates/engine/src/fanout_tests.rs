@@ -712,6 +712,30 @@ fn what_a_removed_source_queued_still_comes_when_another_overflows() {
 }
 
 #[test]
+fn what_a_closed_log_still_had_is_told_as_a_gap() {
+    let mut feed = filled(Overflow::Replay, false, &[0]);
+    assert_eq!(feed.offer(0, &batch_of(1, 1, 100)), Offer::FellBehind);
+    feed.close_source(0, 7);
+    assert_eq!((take_all(&mut feed), feed.dropped_records()), ("0: gap 0..7\n".to_owned(), 7));
+    // One that had all of it misses nothing.
+    let mut feed = filled(Overflow::Replay, false, &[0]);
+    feed.close_source(0, 1);
+    assert_eq!((take_all(&mut feed), feed.dropped_records()), ("0: batch 0..1\n".to_owned(), 0));
+}
+
+#[test]
+fn the_place_of_a_removed_source_is_free_once_nothing_of_it_is_queued() {
+    let mut feed = filled(Overflow::DisconnectSlow, false, &[0]);
+    assert_eq!(feed.reuse_source(5), None);
+    feed.remove_source(0);
+    assert_eq!(feed.reuse_source(5), None, "a batch is queued");
+    take_all(&mut feed);
+    assert_eq!(feed.reuse_source(5), Some(0));
+    assert_eq!(feed.offer(0, &batch_of(5, 1, 100)), Offer::Queued { first: true });
+    assert_eq!((take_all(&mut feed), feed.reuse_source(9)), ("0: batch 5..6\n".to_owned(), None));
+}
+
+#[test]
 fn the_notices_of_a_stalled_group_member_are_bounded() {
     for overflow in [Overflow::Replay, Overflow::DropNew, Overflow::DropOld] {
         let mut feed = filled(overflow, true, &[0]);

@@ -12,6 +12,7 @@ mod fields;
 pub mod groups;
 pub mod ids;
 pub mod limits;
+mod nearest;
 pub mod partition;
 pub mod partitioner;
 pub mod pattern;
@@ -30,8 +31,9 @@ pub use codec::Codec;
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
 pub use ids::{Offset, PartitionId, SourceId, Start, TopicId, TopicName, TopicPartition};
+pub use nearest::nearest;
 pub use partition::{Partition, Placed};
-pub use pattern::{Pattern, Rule};
+pub use pattern::{Missing, Pattern, Rule};
 pub use record::{
     Acks, BatchBuilder, Decision, DraftBatch, Marker, Producer, Record, RecordBatch, RecordView, Records,
 };

@@ -43,6 +43,8 @@ pub const TRANSACTION_TIMEOUT_MS_MAX: u32 = 900_000;
 pub const SUBSCRIBER_QUEUE_BATCHES_MAX: usize = 65_536;
 /// Subscriptions of one broker.
 pub const SUBSCRIPTIONS_MAX: usize = 262_144;
+/// Names without a topic that messages are published to while subscriptions listen, on one broker.
+pub const CHANNELS_MAX: usize = 16_384;
 /// Lanes that write to subscribers.
 pub const WRITER_LANES_MAX: usize = 64;
 /// The name of a consumer group, the id of a member and that of its instance.

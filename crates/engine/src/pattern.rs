@@ -15,6 +15,27 @@ pub enum Pattern {
     Rule(Rule),
 }
 
+/// What a subscription does where the topic that it names does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Missing {
+    /// It is refused: reading creates nothing, and a typo is an error.
+    #[default]
+    Refuse = 0,
+    /// The topic is created with the broker's settings for topics that are used for the first time.
+    Create = 1,
+    /// It waits: it begins with the first record of the topic once that is created.
+    Wait = 2,
+}
+
+impl Missing {
+    pub const ALL: [Self; 3] = [Self::Refuse, Self::Create, Self::Wait];
+
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|missing| *missing as u8 == code)
+    }
+}
+
 /// Topics that a subscriber of another protocol describes in words that only its door knows.
 #[derive(Clone)]
 pub struct Rule {

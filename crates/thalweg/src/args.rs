@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use client::{Acks, Codec, Overflow};
+use client::{Acks, Codec, Missing, Overflow};
 
 mod admin;
 mod bench;
@@ -24,7 +24,7 @@ pub use queue::*;
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no broker there, 4 no such thing, 5 records were lost,
 6 a data directory is damaged.
 Start a broker with `thalweg serve`; then, in other terminals:
-  thalweg subscribe greetings
+  thalweg subscribe greetings --create
   echo hello | thalweg publish greetings")]
 pub struct Cli {
     #[command(flatten)]
@@ -251,6 +251,9 @@ Examples:
 pub struct Subscribe {
     /// A topic, or a pattern: orders.*, orders.>
     pub topic: String,
+    /// Create the topic if it does not exist, with the broker's defaults; without this option that is an error
+    #[arg(long)]
+    pub create: bool,
     /// Where to begin: live or latest, earliest, an offset, or a time as @2026-11-21T08:00:00Z or @-5m; in a
     /// consumer group only where it has committed nothing [default: live; in a consumer group earliest]
     #[arg(long, visible_alias = "offset", value_name = "START")]
@@ -296,6 +299,13 @@ pub struct Subscribe {
     /// When this subscriber is too slow: replay, block, drop_new, drop_old or disconnect_slow
     #[arg(long, default_value = "replay")]
     pub overflow: Overflow,
+}
+
+impl Subscribe {
+    /// What is to happen where the topic does not exist.
+    pub fn missing(&self) -> Missing {
+        if self.create { Missing::Create } else { Missing::Refuse }
+    }
 }
 
 #[derive(Args)]

@@ -2,7 +2,8 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{
-    Acks, Error, ErrorKind, Offset, Overflow, PartitionId, Result, SettingsChange, Start, Storage, TopicSettings,
+    Acks, Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Result, SettingsChange, Start, Storage,
+    TopicSettings,
 };
 
 use crate::caches::CacheRequest;
@@ -172,6 +173,8 @@ pub struct Subscribe {
     pub group: String,
     /// Bytes that may be sent before the first grant.
     pub credit: u64,
+    /// What happens where the topic does not exist.
+    pub missing: Missing,
 }
 
 impl Request {
@@ -333,6 +336,7 @@ impl Subscribe {
         b.put_u32(self.queue_batches);
         put_str(b, &self.group);
         b.put_u64(self.credit);
+        b.put_u8(self.missing as u8);
     }
 
     fn get(f: &mut Fields<BytesMut>) -> Result<Self> {
@@ -344,16 +348,11 @@ impl Subscribe {
         let overflow = f.u8()?;
         let overflow = Overflow::from_code(overflow)
             .ok_or_else(|| Error::malformed(format!("an overflow policy is 0 to 4, not {overflow}")))?;
-        Ok(Self {
-            subscription,
-            topic,
-            partition,
-            start,
-            overflow,
-            queue_batches: f.u32()?,
-            group: f.str()?,
-            credit: f.u64()?,
-        })
+        let (queue_batches, group, credit) = (f.u32()?, f.str()?, f.u64()?);
+        let missing = f.u8()?;
+        let missing = Missing::from_code(missing)
+            .ok_or_else(|| Error::malformed(format!("what a missing topic is to mean is 0 to 2, not {missing}")))?;
+        Ok(Self { subscription, topic, partition, start, overflow, queue_batches, group, credit, missing })
     }
 }
 

@@ -329,19 +329,10 @@ impl Broker {
         group.forget_topic(topic, self.groups().now());
     }
 
-    /// A program joins a group, or begins anew in it. Topics that are missing are created, if that is allowed.
+    /// Adds a member to a group, or lets one begin again. It gets partitions of a topic that does not exist once that is
+    /// created: reading creates nothing.
     pub async fn join_group(&self, name: &GroupName, join: Join) -> Outcome<Turn> {
         join.check()?;
-        for pattern in &join.topics {
-            if let Pattern::Topic(topic) = pattern {
-                self.topic_or_create(topic.as_str())?;
-            }
-        }
-        self.join_group_without_creating(name, join).await
-    }
-
-    /// The same, but a topic that is missing is waited for.
-    pub async fn join_group_without_creating(&self, name: &GroupName, join: Join) -> Outcome<Turn> {
         let coordinator = self.restored_groups().await?;
         loop {
             let cell = coordinator.find_or_create(name)?;

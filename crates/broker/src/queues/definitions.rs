@@ -17,9 +17,7 @@ use engine::{
 };
 
 use super::receipt::{KEY_BYTES, ReceiptKey};
-use super::{
-    DOCUMENT_BYTES_MAX, DOCUMENTS_MAX, NOTES_BYTES_MAX, QUEUES_MAX, QueueCell, QueueView, check_users, no_such_queue,
-};
+use super::{DOCUMENT_BYTES_MAX, DOCUMENTS_MAX, NOTES_BYTES_MAX, QUEUES_MAX, QueueCell, QueueView, check_users};
 use crate::broker::Broker;
 use crate::internal::Appended;
 use crate::partition::PartitionCell;
@@ -177,7 +175,8 @@ impl Broker {
         self.restored_queues().await?;
         let queues = self.queues_there();
         let _control = queues.control.lock().await;
-        let cell = queues.by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
+        let found = queues.by_name.read().get(name).cloned();
+        let cell = found.ok_or_else(|| queues.no_such_queue(name))?;
         let before = cell.definition();
         let mut definition = (*before).clone();
         change(&mut definition)?;
@@ -235,7 +234,8 @@ impl Broker {
         self.restored_queues().await?;
         let queues = self.queues_there();
         let _control = queues.control.lock().await;
-        let cell = queues.by_name.write().remove(name).ok_or_else(|| no_such_queue(name))?;
+        let removed = queues.by_name.write().remove(name);
+        let cell = removed.ok_or_else(|| queues.no_such_queue(name))?;
         cell.is_deleted.store(true, Ordering::Release);
         queues.near.forget(name);
         cell.wake_all();
@@ -308,7 +308,7 @@ impl Broker {
         check_users(name)?;
         self.restored_queues().await?;
         let found = self.queues_there().by_name.read().get(name).map(|cell| cell.definition());
-        found.ok_or_else(|| no_such_queue(name))
+        found.ok_or_else(|| self.queues_there().no_such_queue(name))
     }
 
     /// Queues whose names begin so, in the order of their names, those after one; and whether they are the last.

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use bytes::Bytes;
 use engine::queue::{QueueDefinition, QueueId, QueueName};
-use engine::{Error, Result, TopicId, TopicName};
+use engine::{Error, Result, TopicId, TopicName, nearest};
 use parking_lot::RwLock;
 use tokio::sync::{Notify, OnceCell};
 
@@ -183,7 +183,7 @@ impl QueueCell {
 
     fn check_there(&self) -> Result<()> {
         match self.is_deleted.load(Ordering::Acquire) {
-            true => Err(no_such_queue(self.definition().name.as_str())),
+            true => Err(Error::not_found(format!("queue {} was deleted", self.definition().name))),
             false => Ok(()),
         }
     }
@@ -204,13 +204,26 @@ impl Default for Queues {
     }
 }
 
-fn no_such_queue(name: &str) -> Error {
-    Error::not_found(format!("there is no queue {name}; create it, or list the queues there are"))
+impl Queues {
+    /// The error of a queue that does not exist, with the nearest name that does.
+    fn no_such_queue(&self, name: &str) -> Error {
+        let queues = self.by_name.read();
+        let names = queues.keys().filter(|name| !name.is_internal()).map(QueueName::as_str);
+        match nearest(name, names) {
+            Some(nearest) => Error::not_found(format!(
+                "there is no queue {name}; did you mean {nearest}? Else create it, or list the queues there are"
+            )),
+            None => Error::not_found(format!("there is no queue {name}; create it, or list the queues there are")),
+        }
+    }
 }
 
 /// Whether a queue of a user can have this name.
 fn check_users(name: &str) -> Result<()> {
-    if QueueName::is_internal_name(name) { Err(no_such_queue(name)) } else { Ok(()) }
+    match QueueName::is_internal_name(name) {
+        true => Err(Error::not_found(format!("there is no queue {name}; create it, or list the queues there are"))),
+        false => Ok(()),
+    }
 }
 
 impl Broker {
@@ -229,7 +242,8 @@ impl Broker {
         if !self.has_restored_queues() {
             Box::pin(self.restored_queues()).await?;
         }
-        let cell = self.queues_there().by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
+        let found = self.queues_there().by_name.read().get(name).cloned();
+        let cell = found.ok_or_else(|| self.queues_there().no_such_queue(name))?;
         let topic = self.topic(cell.topic.as_str())?;
         if topic.id == cell.topic_id { Ok((cell, topic)) } else { Box::pin(self.renewed_queue(name)).await }
     }

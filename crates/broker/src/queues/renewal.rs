@@ -9,7 +9,7 @@ use std::sync::Arc;
 use engine::Result;
 use engine::queue::{QueueDefinition, QueueName};
 
-use super::{QueueCell, QueueStart, check_users, no_such_queue};
+use super::{QueueCell, QueueStart, check_users};
 use crate::broker::Broker;
 use crate::timers::now_ms;
 use crate::topics::Topic;
@@ -42,7 +42,8 @@ impl Broker {
         check_users(name)?;
         let queues = self.queues_there();
         let _control = queues.control.lock().await;
-        let cell = queues.by_name.read().get(name).cloned().ok_or_else(|| no_such_queue(name))?;
+        let found = queues.by_name.read().get(name).cloned();
+        let cell = found.ok_or_else(|| queues.no_such_queue(name))?;
         self.renew(cell, QueueStart::Earliest).await
     }
 

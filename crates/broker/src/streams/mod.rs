@@ -112,7 +112,7 @@ impl Broker {
         }
         TopicName::parse(name)?;
         if !self.settings().auto_create_topics {
-            return Err(crate::topics::no_such_topic(name));
+            return Err(self.no_such_topic(name));
         }
         let settings = TopicSettings {
             partitions: 1,

@@ -55,6 +55,14 @@ impl Member {
             rebalance_timeout_ms,
             takes_over: true,
         };
+        for pattern in &join.topics {
+            // Joining creates nothing.
+            if let Pattern::Topic(topic) = pattern
+                && !broker.has_topic(topic.as_str())
+            {
+                broker.partitions_of(topic.as_str()).expect("created");
+            }
+        }
         let turn = within("joining", broker.join_group(&group(), join)).await.expect("joined");
         let mut member = Self { broker: broker.clone(), who: who(name), epoch: 0, reads: BTreeSet::new() };
         member.hear(turn);

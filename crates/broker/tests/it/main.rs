@@ -3,6 +3,7 @@
 mod support;
 
 mod altering;
+mod channels;
 mod classic_groups;
 mod consumer_groups;
 mod delivering;

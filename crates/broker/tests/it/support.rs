@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{Broker, Direct, Origin, Published, Settings, Subscribe, Subscription, Wakes};
-use engine::{Acks, BatchBuilder, Delivery, DraftBatch, Error, Overflow, Pattern, Result, SourceId, Start};
+use engine::{Acks, BatchBuilder, Delivery, DraftBatch, Error, Missing, Overflow, Pattern, Result, SourceId, Start};
 use tokio::runtime::Handle;
 
 /// How long anything may take on a busy machine.
@@ -36,7 +36,7 @@ pub async fn publish(broker: &Broker, topic: &str, partition: u32) -> Result<Pub
     broker.publish(topic, Some(partition), Acks::Default, batch(1, 10), &mut Wakes::default()).await
 }
 
-/// A subscription to all of a topic or pattern, live, with all the credit there is.
+/// A subscription to all of a topic, which it creates, or of a pattern, live, with all the credit there is.
 pub fn ask(pattern: &str) -> Subscribe {
     Subscribe {
         pattern: Pattern::parse(pattern).expect("a pattern"),
@@ -46,6 +46,8 @@ pub fn ask(pattern: &str) -> Subscribe {
         queue_batches: None,
         group: None,
         credit: u64::MAX,
+        missing: Missing::Create,
+        is_channel: false,
         origin: Origin::default(),
         direct: None,
     }

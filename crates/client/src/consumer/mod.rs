@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::groups::Assignor;
-use engine::{Error, Offset, PartitionId, Result, Start, TopicName, TopicPartition};
+use engine::{Error, Missing, Offset, PartitionId, Result, Start, TopicName, TopicPartition};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use wire::TopicInfo;
@@ -36,6 +36,7 @@ pub struct ConsumerBuilder {
     start: Start,
     auto_commit: Option<Duration>,
     buffer_bytes: u64,
+    missing: Missing,
 }
 
 /// A member of a consumer group. Close it when you are done: one that is just dropped leaves in the background, and
@@ -131,12 +132,20 @@ impl ConsumerBuilder {
             rebalance_timeout: REBALANCE_TIMEOUT,
         };
         let buffer_bytes = client.settings().event_stream_recv_window;
-        Self { client, terms, start: Start::Earliest, auto_commit: Some(AUTO_COMMIT), buffer_bytes }
+        let (start, auto_commit, missing) = (Start::Earliest, Some(AUTO_COMMIT), Missing::Refuse);
+        Self { client, terms, start, auto_commit, buffer_bytes, missing }
     }
 
     /// A topic, or a pattern: `orders.*`, `orders.>`. May be said several times.
     pub fn topic(mut self, topic: &str) -> Self {
         self.terms.topics.push(topic.to_owned());
+        self
+    }
+
+    /// What happens where a topic does not exist when the consumer is opened; by default that is an error. With
+    /// [`Missing::Wait`] it gets the topic's partitions once the topic is created.
+    pub fn missing(mut self, missing: Missing) -> Self {
+        self.missing = missing;
         self
     }
 
@@ -190,6 +199,7 @@ impl ConsumerBuilder {
 
     /// Joins the group. Dropped before it returns it leaves the group again in the background.
     pub async fn open(self) -> Result<Consumer> {
+        self.find_topics().await?;
         let member = Member::join(self.client.clone(), self.terms).await?;
         Ok(Consumer {
             turn: self.client.shared.events.next_turn(),
@@ -207,6 +217,21 @@ impl ConsumerBuilder {
             pending: VecDeque::new(),
             committing: None,
         })
+    }
+}
+
+impl ConsumerBuilder {
+    /// Sees to the topics that are named. Those of the broker itself it refuses when the group is joined.
+    async fn find_topics(&self) -> Result<()> {
+        let is_name = |topic: &&String| !topic.contains(['*', '>']) && !engine::ids::is_internal(topic);
+        for topic in self.terms.topics.iter().filter(is_name) {
+            match self.missing {
+                Missing::Refuse => drop(self.client.describe_topic(topic).await?),
+                Missing::Create => drop(self.client.subscribe(topic).missing(Missing::Create).open().await?),
+                Missing::Wait => {}
+            }
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use engine::{Error, ErrorKind, Offset, Overflow, PartitionId, RecordBatch, Result, Start, TopicPartition};
+use engine::{Error, ErrorKind, Missing, Offset, Overflow, PartitionId, RecordBatch, Result, Start, TopicPartition};
 use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use wire::{Push, Subscribe};
@@ -30,7 +30,7 @@ pub(super) struct Reader {
     /// Bytes that were read since the broker was last granted credit.
     unreported_bytes: u64,
     open: Option<Open>,
-    /// The topic was deleted. A subscription would make it anew, so it is asked after first.
+    /// The topic was deleted, and no other of its name was found yet.
     is_missing: bool,
     /// The broker that it reads from. Another one has lost the membership, too.
     instance: Option<u64>,
@@ -106,9 +106,6 @@ impl Reader {
     }
 
     async fn reopen(&mut self) -> Result<Option<Read>> {
-        if self.is_missing {
-            self.client.describe_topic(self.at.topic.as_str()).await?;
-        }
         let connection = self.client.shared.events.connection(self.turn).await?;
         if *self.instance.get_or_insert(connection.hello.instance) != connection.hello.instance {
             return Ok(Some(Read::Over));
@@ -126,6 +123,7 @@ impl Reader {
             queue_batches: 0,
             group: String::new(),
             credit: self.credit,
+            missing: Missing::Refuse,
         };
         let open = Open::new(&self.client, self.turn, &request).await?;
         let Some(source) = open.sources.first() else {

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use engine::{Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, PartitionId, Record, Result};
+use engine::{Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Missing, PartitionId, Record, Result};
 use tokio::sync::oneshot;
 use wire::request::publish_frame;
 use wire::response::Published;
@@ -204,7 +204,7 @@ async fn partitions(client: &Client, topic: &str) -> Result<Option<u32>> {
     }
     // Only the broker knows how many a new topic gets, and a key must not change its partition after
     // the first batch: a subscription makes the topic as a publish would.
-    match client.subscribe(topic).open().await {
+    match client.subscribe(topic).missing(Missing::Create).open().await {
         Ok(_) => Ok(describe().await?.map(|info| info.settings.partitions)),
         Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

@@ -13,7 +13,8 @@ use axum::response::Response;
 use broker::{Broker, Fetched, Origin, Subscribe, Wakes};
 use engine::partitioner::for_key;
 use engine::{
-    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Record, Start, TopicSettings,
+    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Missing, Offset, PartitionId, Pattern, Record, Start,
+    TopicSettings,
 };
 
 use super::codec::{
@@ -230,6 +231,8 @@ fn subscribe(uri: &Uri, topic: &str, peer: &Peer) -> Result<Subscribe> {
         group: query.text("group").filter(|group| !group.is_empty()).map(str::to_owned),
         // The socket holds the client back, and behind it the queue of the subscription.
         credit: u64::MAX,
+        missing: Missing::Refuse,
+        is_channel: false,
         origin: Origin { connection: peer.id, thread: None },
         direct: None,
     })

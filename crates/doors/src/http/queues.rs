@@ -341,7 +341,8 @@ struct MessageOut<'a> {
     source: Option<&'a str>,
     group: Option<Cow<'a, str>>,
     headers: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
-    body: Cow<'a, str>,
+    /// Null where the record has no value.
+    body: Option<Cow<'a, str>>,
     encoding: Encoding,
 }
 
@@ -363,7 +364,7 @@ impl<'a> MessageOut<'a> {
             source: message.header(header::SOURCE),
             group: message.group().map(|group| encoding.encode(group)),
             headers: message.headers().map(header).collect(),
-            body: encoding.encode(message.body()),
+            body: message.record().value.as_ref().map(|value| encoding.encode(value)),
             encoding,
         }
     }

@@ -165,6 +165,10 @@ fn may_publish(broker: &Broker, caller: &Caller, topic: &str) -> Result<bool, Re
         let message = format!("'{topic}' is a topic of the broker itself; clients can only read it");
         return Err(Refusal::new(Code::INVALID_TOPIC_EXCEPTION, message));
     }
+    if engine::ids::is_inbox(topic) {
+        let message = format!("'{topic}' is deleted with the client that owns it: only replies are sent there");
+        return Err(Refusal::new(Code::INVALID_TOPIC_EXCEPTION, message));
+    }
     Ok(is_compacted)
 }
 

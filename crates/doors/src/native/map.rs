@@ -52,6 +52,8 @@ pub(super) fn subscribe(request: Subscribe) -> Result<broker::Subscribe> {
         queue_batches: (request.queue_batches > 0).then_some(request.queue_batches as usize),
         group: (!request.group.is_empty()).then_some(request.group),
         credit: request.credit,
+        missing: request.missing,
+        is_channel: false,
         origin: broker::Origin::default(),
         direct: None,
     })

@@ -1,14 +1,15 @@
-//! Channels: what is published to one comes from a live topic, and goes to whoever subscribed to it at any door.
+//! Channels: what is published to one goes to whoever listens to it at any door, through the topic of its name if there is
+//! one. Listening creates nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use broker::metrics::Exposition;
-use broker::{Attempt, Broker, Direct, Origin, Subscribe, Subscription, SubscriptionHandle, Wakes};
+use broker::{Broker, Direct, Origin, Subscribe, Subscription, SubscriptionHandle};
+use engine::streams::ID_HEADER;
 use engine::{
-    Acks, Delivery, DraftBatch, Error, ErrorKind, Overflow, PartitionId, Pattern, Result, Rule, SourceId, Start,
-    TopicId, TopicName,
+    Delivery, ErrorKind, Missing, Overflow, PartitionId, Pattern, RecordView, Result, Rule, SourceId, Start, TopicName,
 };
 use parking_lot::Mutex;
 
@@ -16,18 +17,15 @@ use super::clients::Client;
 use super::commands::args::matches;
 use super::names::{name_of, topic_of};
 use super::writer::Writer;
+use crate::fields;
 
 /// Messages that wait for a subscriber who reads slowly. It is disconnected then, as in Redis.
 const QUEUE_BATCHES_MAX: usize = 16_384;
-/// Topics that are there for channels only.
-const MADE_MAX: usize = 16_384;
 
 /// Who listens, over all connections of this door.
 #[derive(Default)]
 pub(super) struct Channels {
     state: Mutex<State>,
-    /// Held by whoever makes a topic and uses it, or looks whether one is used.
-    turn: Mutex<()>,
     /// Connections that were closed because they did not read what they subscribed to.
     slow: AtomicU64,
 }
@@ -36,8 +34,6 @@ pub(super) struct Channels {
 struct State {
     channels: BTreeMap<Vec<u8>, usize>,
     patterns: HashMap<Vec<u8>, usize>,
-    /// Topics that are there for channels only: they go when nobody listens to them.
-    made: BTreeMap<TopicName, TopicId>,
 }
 
 /// What one connection subscribed to. Dropping it ends all of it.
@@ -118,13 +114,8 @@ impl Channels {
         origin: Origin,
         heard: Heard,
     ) -> Result<Listener> {
-        let _turn = self.turn.lock();
         let pattern = match &heard {
-            Heard::Channel(channel) => {
-                let topic = topic_of(channel)?;
-                self.make(broker, &topic)?;
-                Pattern::Topic(topic)
-            }
+            Heard::Channel(channel) => Pattern::Topic(topic_of(channel)?),
             Heard::Pattern(glob) => {
                 let (text, glob) = (String::from_utf8_lossy(glob).into_owned(), glob.clone());
                 let takes = move |topic: &TopicName| matches(&glob, &name_of(topic.as_str()));
@@ -141,13 +132,15 @@ impl Channels {
             queue_batches: Some(QUEUE_BATCHES_MAX),
             group: None,
             credit: u64::MAX,
+            missing: Missing::Wait,
+            is_channel: true,
             origin,
             direct: Some(Box::new(AtOnce(mouth.clone()))),
         })?;
         let listener = Listener { handle: subscription.handle(), mouth: mouth.clone() };
         self.count(&mouth.heard, true);
         let lane = subscription.lane;
-        let drain = self.clone().drain(broker.clone(), subscription, mouth);
+        let drain = self.clone().drain(subscription, mouth);
         let broker = broker.clone();
         // Begun by a task of this thread, it writes nothing before the answer is written that it belongs to.
         tokio::spawn(async move {
@@ -156,34 +149,6 @@ impl Channels {
             }
         });
         Ok(listener)
-    }
-
-    /// Makes the topic of a channel, if there is none.
-    fn make(&self, broker: &Broker, topic: &TopicName) -> Result<()> {
-        if !broker.has_topic(topic.as_str()) && self.state.lock().made.len() >= MADE_MAX {
-            return Err(Error::busy(format!("there are {MADE_MAX} channels, which is all there may be")));
-        }
-        if let Some(id) = broker.open_live_topic(topic)? {
-            self.state.lock().made.insert(topic.clone(), id);
-        }
-        Ok(())
-    }
-
-    /// Publishes a message to the topic of a channel; `None` where nobody listens and there is no such topic.
-    pub(super) fn publish(
-        &self,
-        broker: &Broker,
-        topic: &TopicName,
-        message: DraftBatch,
-        wakes: &mut Wakes,
-    ) -> Result<Option<Attempt>> {
-        let _turn = self.turn.lock();
-        if !broker.is_listened_to(topic) {
-            return Ok(None);
-        }
-        self.make(broker, topic)?;
-        let partition = Some(PartitionId::from(0u32));
-        broker.try_publish(topic.as_str(), partition, Acks::Accepted, message, wakes).map(Some)
     }
 
     fn count(&self, heard: &Heard, is_more: bool) {
@@ -208,24 +173,7 @@ impl Channels {
         }
     }
 
-    /// Topics go that were made for channels, once nobody is left who listens.
-    fn tidy(&self, broker: &Broker, heard: &Heard) {
-        let _turn = self.turn.lock();
-        let mut state = self.state.lock();
-        match heard {
-            Heard::Channel(channel) => {
-                if let Ok(topic) = topic_of(channel)
-                    && let Some(id) = state.made.get(&topic)
-                    && broker.close_live_topic(&topic, *id)
-                {
-                    state.made.remove(&topic);
-                }
-            }
-            Heard::Pattern(_) => state.made.retain(|topic, id| !broker.close_live_topic(topic, *id)),
-        }
-    }
-
-    async fn drain(self: Arc<Self>, broker: Arc<Broker>, mut subscription: Subscription, mouth: Arc<Mouth>) {
+    async fn drain(self: Arc<Self>, mut subscription: Subscription, mouth: Arc<Mouth>) {
         let (handle, outbox) = (subscription.handle(), &mouth.client.outbox);
         mouth.is_open.store(true, Ordering::Release);
         let mut deliveries = Vec::new();
@@ -252,7 +200,6 @@ impl Channels {
         }
         drop(subscription);
         self.count(&mouth.heard, false);
-        self.tidy(&broker, &mouth.heard);
     }
 
     /// Channels that somebody listens to, and how many do.
@@ -278,6 +225,12 @@ impl Channels {
         let slow = self.slow.load(Ordering::Relaxed);
         out.counter("thalweg_redis_slow_subscribers", "Connections that did not read their channels", slow)
     }
+}
+
+/// The message of a record without a value: its headers, if it has any.
+fn value_of_headers(record: &RecordView<'_>) -> Vec<u8> {
+    let mut headers = record.headers().filter(|(name, _)| *name != ID_HEADER.as_bytes()).peekable();
+    if headers.peek().is_none() { Vec::new() } else { fields::to_json(headers).into_bytes() }
 }
 
 fn write_delivery(writer: &mut Writer, delivery: Delivery, heard: &Heard, topic_of: &dyn Fn(SourceId) -> TopicName) {
@@ -306,6 +259,9 @@ fn write_delivery(writer: &mut Writer, delivery: Delivery, heard: &Heard, topic_
             }
         }
         writer.bulk(&name);
-        writer.bulk(record.value.unwrap_or_default());
+        match record.value {
+            Some(value) => writer.bulk(value),
+            None => writer.bulk(&value_of_headers(&record)),
+        }
     }
 }

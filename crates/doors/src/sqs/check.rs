@@ -139,7 +139,7 @@ fn bytes_of(body: &str, attributes: &[Attribute<'_>]) -> u64 {
     (body.len() + attributes.iter().map(of_attribute).sum::<usize>()) as u64
 }
 
-fn has_valid_chars(text: &str) -> bool {
+pub(super) fn has_valid_chars(text: &str) -> bool {
     let bytes = text.as_bytes();
     let has_control = bytes.iter().any(|byte| *byte < b' ' && !matches!(byte, b'\t' | b'\n' | b'\r'));
     // U+FFFE and U+FFFF.

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use broker::{OutMessage, Receipt, Receive, Received};
 use bytes::Bytes;
 use engine::ErrorKind;
@@ -20,6 +22,7 @@ use super::model::{
     Action, DeleteMessage, DeleteMessageBatch, Int, List, ReceiptEntry, ReceiveMessage, SendEntry, SendMessage,
     SendMessageBatch, Text, required, required_text,
 };
+use crate::fields;
 
 /// Messages of one answer.
 const RECEIVE_MAX: i64 = 10;
@@ -61,6 +64,24 @@ impl View<'_> {
             Some(prefix) => name.starts_with(prefix),
             None => matches!(*wanted, "All" | "*") || *wanted == name,
         })
+    }
+}
+
+/// The attribute that says how the body of a message was made that is no text. It comes whether or not it is asked
+/// for, since the body cannot be understood without it.
+const ENCODING: &str = "thalweg.encoding";
+
+/// The body of a message as a text that SQS lets through, and how it was made if it is not simply the message's value:
+/// `base64` of a value that is no such text, `headers` of a record without a value, as a JSON object.
+fn body_of(message: &Message) -> (Bytes, Option<&'static str>) {
+    let body = message.body();
+    if message.record().value.is_none() && message.headers().next().is_some() {
+        let headers = message.headers().map(|(name, value)| (&name[..], Some(&value[..])));
+        return (fields::to_json(headers).into(), Some("headers"));
+    }
+    match std::str::from_utf8(body).is_ok_and(check::has_valid_chars) {
+        true => (body.clone(), None),
+        false => (BASE64.encode(body).into(), Some("base64")),
     }
 }
 
@@ -273,7 +294,12 @@ impl Sqs {
                 shown.push(attribute);
             }
         }
-        let body: Bytes = message.body().clone();
+        let (body, encoding) = body_of(message);
+        if let Some(encoding) = encoding {
+            shown.retain(|attribute| attribute.name != ENCODING);
+            let (name, data_type) = (Bytes::from_static(ENCODING.as_bytes()), "String".to_owned());
+            shown.push(ShownAttribute { name, data_type, value: Bytes::from_static(encoding.as_bytes()) });
+        }
         Shown { id: known.id.to_string(), receipt, body, system, attributes: shown }
     }
 

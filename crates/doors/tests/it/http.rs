@@ -609,6 +609,7 @@ async fn what_operation_asks_for() {
     assert_eq!((head.status, head.text(), head.header("content-length")), (200, "", "3"));
 
     server.get("/nowhere").await;
+    server.broker.partitions_of("t").expect("created");
     let events = server.begin("GET", "/v1/topics/t/events", &[], "").await;
     let metrics = server.get("/metrics").await;
     assert_eq!(metrics.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");

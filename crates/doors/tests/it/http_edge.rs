@@ -40,6 +40,7 @@ async fn tls_comes_on_the_same_port_as_plaintext() {
     assert!(answer.contains("x-content-type-options: nosniff\r\n"), "{answer}");
     assert!(server.get("/").await.text().contains("http://broker/v1/topics/"));
 
+    server.broker.partitions_of("t").expect("created");
     let stream = tls_to(&server, &trusted).await;
     let socket = Box::pin(tokio_tungstenite::client_async("wss://localhost/v1/topics/t/ws", stream));
     let mut socket = within(socket).await.expect("a WebSocket").0;

@@ -69,7 +69,16 @@ impl Events {
 }
 
 impl Server {
+    /// Creates the topic of a path: reading creates none.
+    fn create_topic_of(&self, path: &str) {
+        let topic = path.split(['/', '?']).nth(3).expect("a topic");
+        if !topic.contains(['*', '%']) {
+            self.broker.partitions_of(topic).expect("created");
+        }
+    }
+
     async fn events(&self, path: &str, headers: &[(&str, &str)]) -> Events {
+        self.create_topic_of(path);
         let response = self.begin("GET", path, headers, "").await;
         assert_eq!(
             (response.status().as_u16(), &response.headers()["content-type"]),
@@ -79,6 +88,7 @@ impl Server {
     }
 
     async fn web_socket(&self, path: &str) -> WebSocketStream<TcpStream> {
+        self.create_topic_of(path);
         let url = format!("ws://{}{path}", self.address);
         within(tokio_tungstenite::client_async(url, self.socket().await)).await.expect("a WebSocket").0
     }
@@ -268,7 +278,24 @@ async fn events_end_with_the_reason() {
     assert_eq!(server.send("DELETE", "/v1/topics/t", &[], "").await.status, 204);
     let end = events.event().await;
     assert_eq!((end.name.as_str(), &end.data["error"]["kind"]), ("end", &json!("not_found")));
+    assert_eq!(end.data["error"]["message"], "topic t was deleted");
     assert_eq!(events.block().await, None);
+}
+
+#[tokio::test]
+async fn reading_creates_no_topic() {
+    let server = start().await;
+    server.publish("orders", &["0"]).await;
+    for path in ["/v1/topics/ordres/events", "/v1/topics/ordres/records?offset=0", "/v1/topics/ordres"] {
+        let refused = server.get(path).await;
+        assert_eq!(refused.status, 404, "{path}");
+        assert!(refused.text().contains("did you mean 'orders'?"), "{}", refused.text());
+    }
+    let url = format!("ws://{}/v1/topics/ordres/ws", server.address);
+    let refused = within(tokio_tungstenite::client_async(url, server.socket().await)).await;
+    assert!(refused.expect_err("refused").to_string().contains("404"));
+    let refused = server.send("POST", "/v1/queues/jobs/receive", &[], "").await;
+    assert_eq!((refused.status, server.broker.list_topics("", 10).0.len()), (404, 1));
 }
 
 #[tokio::test]

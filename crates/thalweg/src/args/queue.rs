@@ -225,6 +225,9 @@ pub struct QueueSend {
 #[derive(Args)]
 pub struct QueueReceive {
     pub queue: String,
+    /// Create the queue if it does not exist, with a topic of its own; without this option that is an error
+    #[arg(long)]
+    pub create: bool,
     /// So many messages at most
     #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max: u32,

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use client::{
-    Client, LeaseAnswer, NewQueue, OutMessage, Queue as ClientQueue, QueueCounts, QueueInfo, Receive, RedriveInfo,
-    RedriveState, Sent,
+    Client, ErrorKind, LeaseAnswer, NewQueue, OutMessage, Queue as ClientQueue, QueueCounts, QueueInfo, Receive,
+    RedriveInfo, RedriveState, Sent,
 };
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
@@ -66,7 +66,12 @@ async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
         Queue::List { prefix } => list(out, &client.list_queues(&prefix).await?, is_json),
         Queue::Stats { queue } => stats(out, &client.queue(&queue).describe().await?, is_json),
         Queue::Send(args) => send(out, &client.queue(&args.queue), &args, is_json).await,
-        Queue::Receive(args) => receive(out, &client.queue(&args.queue), &args, is_json).await,
+        Queue::Receive(args) => {
+            if args.create {
+                create_missing(client, &args.queue).await?;
+            }
+            receive(out, &client.queue(&args.queue), &args, is_json).await
+        }
         Queue::Ack { queue, receipt } => {
             let answers = client.queue(&queue).ack(&receipt).await?;
             settled(out, "acknowledged", &receipt, &answers, is_json)
@@ -121,6 +126,18 @@ async fn create(out: &mut impl Write, client: &Client, args: QueueCreate, is_jso
     let over =
         if info.owns_topic { "with a topic of its own".to_owned() } else { format!("over topic {}", info.topic) };
     tell(out, is_json, &to_json(&info), &format!("queue {} is there, {over}", info.queue))
+}
+
+/// Creates a queue with the broker's defaults unless there is one of that name.
+async fn create_missing(client: &Client, queue: &str) -> Result {
+    match client.queue(queue).describe().await {
+        Err(error) if error.kind == ErrorKind::NotFound => match client.create_queue(NewQueue::new(queue)).await {
+            // Another client was faster, with other settings.
+            Err(error) if error.kind == ErrorKind::AlreadyExists => Ok(()),
+            created => created.map(drop).map_err(Failure::from),
+        },
+        described => described.map(drop).map_err(Failure::from),
+    }
 }
 
 async fn send(out: &mut impl Write, queue: &ClientQueue, args: &QueueSend, is_json: bool) -> Result {

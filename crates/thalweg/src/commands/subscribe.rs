@@ -28,8 +28,8 @@ pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
             Some(group) => member::print(&client, group, &args, start, &mut printer).await,
             None => {
                 let start = start.unwrap_or(Start::Live);
-                let mut builder =
-                    client.subscribe(&args.topic).start(start).partition(args.partition).overflow(args.overflow);
+                let builder = client.subscribe(&args.topic).start(start).missing(args.missing());
+                let mut builder = builder.partition(args.partition).overflow(args.overflow);
                 if let Some(group) = &args.group {
                     builder = builder.group(group);
                 }

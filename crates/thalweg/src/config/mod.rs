@@ -20,7 +20,7 @@ use client::ClientSettings;
 use doors::sqs::sigv4::{Auth, Credentials};
 use doors::sqs::{is_account, is_region};
 use engine::security::UserName;
-use engine::{FeedLimits, TopicSettings};
+use engine::{FeedLimits, TopicSettings, nearest};
 use net::http::IpNetwork;
 use storage::{CompactionSettings, StoreSettings};
 
@@ -565,26 +565,6 @@ fn find(name: &str, place: &str) -> Result<&'static Key> {
         };
         ConfigError(format!("{place}: there is no key {name}{hint}"))
     })
-}
-
-/// The known name that this one may have been meant for.
-pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let (distance, nearest) = known.map(|known| (distance(name, known), known)).min()?;
-    (distance <= 2 + nearest.len() / 4).then_some(nearest)
-}
-
-/// Levenshtein's distance.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.bytes().enumerate() {
-            let substituted = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// Checks a value and writes it in its plain form.

@@ -248,8 +248,11 @@ fn request_prints_the_answer() {
     let message = on(&server, ["request", "nobody", "question"]).failed(NOT_FOUND);
     assert!(message.contains("nobody answers"), "{message}");
     let url = server.url("tcp");
-    let mut silent =
-        program().args(["--server", &url, "subscribe", "silent"]).stdout(Stdio::null()).spawn().expect("started");
+    let mut silent = program()
+        .args(["--server", &url, "subscribe", "silent", "--create"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("started");
     let late = loop {
         let done = on(&server, ["request", "silent", "question", "--timeout-ms", "50"]);
         if done.code != Some(NOT_FOUND) {

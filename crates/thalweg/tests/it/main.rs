@@ -23,6 +23,7 @@ mod kafka;
 mod large_messages;
 mod limits;
 mod near_caches;
+mod one_log;
 mod overflow;
 mod producers;
 mod publishing;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use client::{Acks, Error, Overflow, Start};
-use engine::BatchBuilder;
+use engine::{BatchBuilder, Missing};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
@@ -182,7 +182,7 @@ pub fn hello() -> Request {
     Request::Hello { version: VERSION, required: Features(0), offered: Features(0), client: "raw".to_owned() }
 }
 
-/// A subscription with id 1, to all of a topic, that begins live.
+/// A subscription with id 1, to all of a topic, which it creates, that begins live.
 pub fn subscribe(topic: &str, overflow: Overflow, queue_batches: u32, credit: u64) -> Subscribe {
     Subscribe {
         subscription: 1,
@@ -193,6 +193,7 @@ pub fn subscribe(topic: &str, overflow: Overflow, queue_batches: u32, credit: u6
         queue_batches,
         group: String::new(),
         credit,
+        missing: Missing::Create,
     }
 }
 

@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 
-use client::{Batch, Client, Event, Message, Record, Start, Subscription};
+use client::{Batch, Client, Event, Message, Missing, Record, Start, Subscription};
 use engine::RecordBatch;
 use wire::Push;
 
 use crate::server::within;
 
-/// An open subscription.
+/// An open subscription of a topic, which it creates, or of a pattern.
 pub async fn subscribe(client: &Client, topic: &str, start: Start) -> Subscription {
-    within("subscribe", client.subscribe(topic).start(start).open()).await.expect("a subscription")
+    let open = client.subscribe(topic).start(start).missing(Missing::Create).open();
+    within("subscribe", open).await.expect("a subscription")
 }
 
 /// Publishes values one by one, each acknowledged.

@@ -11,16 +11,16 @@ use crate::server::{Launch, PATIENCE, Server, metric, within};
 const OPEN: &str = "redis=127.0.0.1:0";
 
 /// One connection.
-struct Redis(BufReader<TcpStream>);
+pub struct Redis(BufReader<TcpStream>);
 
 impl Redis {
-    fn open(server: &Server) -> Self {
+    pub fn open(server: &Server) -> Self {
         let socket = TcpStream::connect(server.door("redis")).expect("connected");
         socket.set_read_timeout(Some(PATIENCE)).expect("set");
         Self(BufReader::new(socket))
     }
 
-    fn ask(&mut self, words: &str) {
+    pub fn ask(&mut self, words: &str) {
         let words: Vec<&str> = words.split(' ').collect();
         let mut request = format!("*{}\r\n", words.len());
         words.iter().for_each(|word| request.push_str(&format!("${}\r\n{word}\r\n", word.len())));
@@ -28,7 +28,7 @@ impl Redis {
     }
 
     /// An answer as people would write it: `(a b)` for several, `nil` for nothing.
-    fn answer(&mut self) -> String {
+    pub fn answer(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("a line");
         let (sign, rest) = line.trim_end().split_at(1);
@@ -48,7 +48,7 @@ impl Redis {
         }
     }
 
-    fn call(&mut self, words: &str) -> String {
+    pub fn call(&mut self, words: &str) -> String {
         self.ask(words);
         self.answer()
     }

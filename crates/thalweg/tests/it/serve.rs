@@ -252,7 +252,7 @@ async fn a_client_that_vanishes_is_noticed() {
     let server = Server::start();
     let watcher = server.client("tcp").await;
     let mut client = program()
-        .args(["--server", &server.url("quic"), "subscribe", "t"])
+        .args(["--server", &server.url("quic"), "subscribe", "t", "--create"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use client::{Client, ErrorKind, Event, Record, Start, Subscription, TopicSettings};
+use client::{Client, ErrorKind, Event, Missing, Record, Start, Subscription, TopicSettings};
 use engine::partitioner;
 
 use crate::reading::{Contiguous, batch_values, next_event, publish, subscribe, take, text, values};
@@ -146,7 +146,9 @@ async fn queue_groups_share_without_loss_or_duplicate() {
     let server = Server::start();
     let (tcp, quic) = (server.client("tcp").await, server.client("quic").await);
     let join = async |client: &Client, group: &str| {
-        within("subscribe", client.subscribe("jobs").group(group).open()).await.expect("a subscription")
+        within("subscribe", client.subscribe("jobs").group(group).missing(Missing::Create).open())
+            .await
+            .expect("a subscription")
     };
     let mut workers = vec![join(&tcp, "a").await, join(&quic, "a").await, join(&tcp, "a").await];
     let mut other = join(&tcp, "b").await;

@@ -11,7 +11,7 @@ use crate::{caches, queues, security};
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::groups::{Assignor, GroupState, MemberState};
 use engine::{
-    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Overflow, Producer, RecordBatch, Result, RetryClass,
+    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Missing, Overflow, Producer, RecordBatch, Result, RetryClass,
     SettingsChange, Start, Storage, TopicSettings,
 };
 use proptest::prelude::*;
@@ -112,6 +112,7 @@ fn requests() -> Vec<Vector> {
         queue_batches: 0,
         group: String::new(),
         credit: 1 << 20,
+        missing: Missing::Refuse,
     };
     let subscribe_with = |partition, overflow| Subscribe {
         topic: topic(),
@@ -143,6 +144,8 @@ fn requests() -> Vec<Vector> {
         ("subscribe_time", Request::Subscribe(subscribe(Start::Time(-1)))),
         ("subscribe_offsets", Request::Subscribe(subscribe(Start::Offsets(vec![(0, 17), (3, 1 << 40)])))),
         ("subscribe_no_offsets", Request::Subscribe(subscribe(Start::Offsets(Vec::new())))),
+        ("subscribe_creating", Request::Subscribe(Subscribe { missing: Missing::Create, ..subscribe(Start::Live) })),
+        ("subscribe_waiting", Request::Subscribe(Subscribe { missing: Missing::Wait, ..subscribe(Start::Live) })),
     ];
     for (partition, overflow) in Overflow::ALL.into_iter().enumerate() {
         let value = Request::Subscribe(subscribe_with(Some(partition as u32), overflow));
@@ -617,6 +620,7 @@ fn many_of_the_smallest_entries_are_read() {
         queue_batches: 0,
         group: String::new(),
         credit: 0,
+        missing: Missing::Refuse,
     };
     for count in [0, 1, 100] {
         subscribe.start = Start::Offsets(vec![(0, 0); count]);

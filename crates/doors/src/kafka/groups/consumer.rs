@@ -69,7 +69,7 @@ async fn try_heartbeat(
     let turn = match request.member_epoch {
         0 => {
             let join = join(broker, caller, who, named, &settings, request)?;
-            Some(broker.join_group_without_creating(&group, join).await?)
+            Some(broker.join_group(&group, join).await?)
         }
         LEAVES | GOES_AWAY => {
             broker.leave_group(&group, &who, request.member_epoch == GOES_AWAY).await?;

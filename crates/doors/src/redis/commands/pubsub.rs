@@ -1,4 +1,4 @@
-//! Channels, which are live topics.
+//! Channels: names that are listened to, with or without a topic.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::redis::names::topic_of;
 use crate::redis::writer::Writer;
 
 pub(super) const COMMANDS: &[Command] = &[
-    own("PUBLISH", 3, publish, ("2.0.0", "Publishes to a channel, which is a live topic")),
+    own("PUBLISH", 3, publish, ("2.0.0", "Publishes to a channel, and to the topic of its name if there is one")),
     own("SUBSCRIBE", -2, subscribe, ("2.0.0", "Listens to channels")),
     own("UNSUBSCRIBE", -1, unsubscribe, ("2.0.0", "Listens no longer to channels")),
     own("PSUBSCRIBE", -2, psubscribe, ("2.0.0", "Listens to all channels of patterns")),
@@ -77,7 +77,7 @@ fn try_publish(door: &Door, session: &mut Session, channel: &[u8], message: &[u8
     let mut builder = BatchBuilder::new();
     builder.push(now_ms() as i64, None, Some(message), &[])?;
     let batch = builder.finish().expect("invariant: it has a record");
-    Ok(door.channels.publish(&door.broker, &topic, batch, &mut session.wakes)?)
+    Ok(door.broker.publish_to_channel(&topic, batch, &mut session.wakes)?)
 }
 
 fn subscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {

@@ -3,8 +3,9 @@
 use std::io::{self, Write};
 
 use client::{Batch, RecordView};
+use engine::nearest;
+use engine::streams::ID_HEADER;
 use serde_json::{Map, Value, json};
-use thalweg::config::nearest;
 
 use crate::args::{Output, Subscribe};
 use crate::commands::time::format_time;
@@ -21,7 +22,7 @@ const PLACEHOLDERS: [(&str, Field); 6] = [
 ];
 
 pub enum Form {
-    /// The value and the end of a line.
+    /// The value and the end of a line; of a record without a value its headers as JSON.
     Text,
     /// The value and nothing else.
     Raw,
@@ -75,6 +76,7 @@ impl Form {
         let (key, value) = (record.key.unwrap_or_default(), record.value.unwrap_or_default());
         match self {
             Self::Raw => return out.write_all(value),
+            Self::Text if record.value.is_none() => out.write_all(headers_as_text(record).as_bytes())?,
             Self::Text => out.write_all(value)?,
             Self::Json => write!(out, "{}", to_json(batch, record))?,
             Self::Table => write!(
@@ -154,11 +156,21 @@ fn field(name: &str) -> Result<Field, String> {
     Err(format!("{{{{{name}}}}} is unknown{hint}"))
 }
 
+/// What is printed of a record without a value: its headers as a JSON object, if it has any beside the id of an entry.
+fn headers_as_text(record: &RecordView<'_>) -> String {
+    let mut headers = headers_to_json(record);
+    headers.remove(ID_HEADER);
+    if headers.is_empty() { String::new() } else { Value::Object(headers).to_string() }
+}
+
+fn headers_to_json(record: &RecordView<'_>) -> Map<String, Value> {
+    let text = |value: Option<&[u8]>| value.map_or(Value::Null, bytes_to_json);
+    record.headers().map(|(name, value)| (String::from_utf8_lossy(name).into_owned(), text(value))).collect()
+}
+
 /// Text as it is; other bytes are said to be so, in hexadecimal.
 fn to_json(batch: &Batch, record: &RecordView<'_>) -> Value {
     let text = |bytes: Option<&[u8]>| bytes.map_or(Value::Null, bytes_to_json);
-    let headers: Map<String, Value> =
-        record.headers().map(|(name, value)| (String::from_utf8_lossy(name).into_owned(), text(value))).collect();
     json!({
         "topic": &*batch.topic,
         "partition": batch.partition,
@@ -166,7 +178,7 @@ fn to_json(batch: &Batch, record: &RecordView<'_>) -> Value {
         "timestamp_ms": record.timestamp_ms,
         "key": text(record.key),
         "value": text(record.value),
-        "headers": headers,
+        "headers": headers_to_json(record),
     })
 }
 

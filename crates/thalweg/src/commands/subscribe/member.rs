@@ -29,7 +29,7 @@ pub(super) async fn print(
         tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
     };
     // Only what has left this program counts as done, so it commits by itself.
-    let mut builder = client.consumer(group).topic(&args.topic).auto_commit(None);
+    let mut builder = client.consumer(group).topic(&args.topic).missing(args.missing()).auto_commit(None);
     if let Some(start) = start {
         builder = builder.start(start);
     }

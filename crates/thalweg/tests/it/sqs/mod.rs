@@ -1,6 +1,6 @@
 //! The SQS door as its clients meet it, by both of its protocols.
 
-mod client;
+pub mod client;
 mod fifo;
 mod messages;
 mod model;

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use ::bench::rpc::{HEAD_BYTES, Place, ServerSettings};
+use engine::nearest;
 use net::ConnectionLimits;
-use thalweg::config::nearest;
 use thalweg::config::units::parse_bytes;
 use toml::Value;
 

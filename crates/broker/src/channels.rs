@@ -1,0 +1,200 @@
+//! Listeners beyond the topics that exist now: subscriptions of patterns, those that wait for a topic, and channels.
+//!
+//! A channel is a name that subscriptions listen to and that has no topic. A message that is published to it goes to its
+//! listeners at that moment and is stored nowhere: its log has what a slow subscriber still has to read. No request can
+//! name it, so that a listener never decides how the records of a topic are kept. A topic that is created with the name
+//! takes the channel's place, and its listeners.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use engine::limits::CHANNELS_MAX;
+use engine::{Error, PartitionId, Pattern, Result, Start, Storage, TopicName, TopicSettings};
+
+use crate::broker::Broker;
+use crate::metrics::{Counter, Exposition};
+use crate::partition::PartitionCell;
+use crate::subscriber::Subscriber;
+use crate::topics::Topic;
+
+/// What a channel keeps for subscribers that read the log because they were slow, and for how long.
+const CHANNEL_BYTES: u64 = 64 << 10;
+const CHANNEL_MS: u64 = 10_000;
+
+/// A subscription that is to join topics that are created later.
+pub(crate) struct Listener {
+    /// Its queue group.
+    pub group: Option<String>,
+    /// One partition, or all.
+    pub partition: Option<PartitionId>,
+    pub subscriber: Arc<Subscriber>,
+}
+
+/// Where a subscription is in the table of listeners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nowhere: it reads a topic that existed when it began, and ends with it.
+    Topic,
+    Name(TopicName),
+    Pattern,
+}
+
+/// All listeners, and the channels that are in use. Invariant: a name has a channel or a topic, never both.
+#[derive(Default)]
+pub(crate) struct Listeners {
+    named: HashMap<TopicName, Vec<Listener>, foldhash::fast::RandomState>,
+    patterns: Vec<(Pattern, Listener)>,
+    channels: HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>,
+    /// Messages that were refused because there were as many channels as there may be.
+    refused: Counter,
+}
+
+impl Listener {
+    fn joins(&self, cell: &Arc<PartitionCell>) -> Result<()> {
+        cell.join(&self.subscriber, &Start::Live, cell, self.group.as_deref()).map(drop)
+    }
+
+    /// Adds the partitions of a topic that has just been created.
+    fn joins_topic(&self, topic: &Topic) -> Result<()> {
+        match self.partition.map(|partition| topic.partition(partition)) {
+            None => topic.partitions().iter().try_for_each(|cell| self.joins(cell)),
+            Some(Ok(cell)) => self.joins(&cell),
+            // The topic is not as its subscriber expects it, which is no fault of the client that creates it.
+            Some(Err(error)) => {
+                self.subscriber.end(error);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Listeners {
+    /// Adds a subscription that listens to a name.
+    pub(crate) fn add_named(&mut self, name: TopicName, listener: Listener) -> Result<()> {
+        if let Some(channel) = self.channels.get(&name).filter(|_| listener.subscriber.scope.is_channel) {
+            listener.joins_topic(channel)?;
+        }
+        self.named.entry(name).or_default().push(listener);
+        Ok(())
+    }
+
+    pub(crate) fn add_pattern(&mut self, pattern: Pattern, listener: Listener) -> Result<()> {
+        for (_, channel) in self.channels.iter().filter(|(name, _)| pattern.matches(name)) {
+            listener.joins_topic(channel)?;
+        }
+        self.patterns.push((pattern, listener));
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, place: &Place, subscriber: &Arc<Subscriber>) {
+        let is_other = |listener: &Listener| !Arc::ptr_eq(&listener.subscriber, subscriber);
+        match place {
+            Place::Topic => {}
+            Place::Name(name) => {
+                if let Some(listeners) = self.named.get_mut(name) {
+                    listeners.retain(is_other);
+                    if listeners.is_empty() {
+                        self.named.remove(name);
+                    }
+                }
+            }
+            Place::Pattern => self.patterns.retain(|(_, listener)| is_other(listener)),
+        }
+    }
+
+    fn matching<'a>(&'a self, name: &'a TopicName) -> impl Iterator<Item = &'a Listener> {
+        let patterns = self.patterns.iter().filter(|(pattern, _)| pattern.matches(name));
+        self.named.get(name).into_iter().flatten().chain(patterns.map(|(_, listener)| listener))
+    }
+
+    /// Adds all listeners of the name of a new topic to it, before any client can publish to it.
+    pub(crate) fn join_topic(&mut self, topic: &Topic) -> Result<()> {
+        self.matching(&topic.name).try_for_each(|listener| listener.joins_topic(topic))?;
+        if let Some(listeners) = self.named.get_mut(&topic.name) {
+            // A subscription that waited has its topic now, and ends with it.
+            listeners.retain(|listener| listener.subscriber.scope.is_channel);
+            if listeners.is_empty() {
+                self.named.remove(&topic.name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the channel of a name without a topic; `None` if no subscription listens to it.
+    pub(crate) fn channel(&mut self, broker: &Broker, name: &TopicName) -> Result<Option<Arc<Topic>>> {
+        if let Some(channel) = self.channels.get(name) {
+            return Ok(Some(channel.clone()));
+        }
+        let is_listening = |listener: &Listener| listener.subscriber.scope.is_channel;
+        if !self.matching(name).any(is_listening) {
+            return Ok(None);
+        }
+        if self.channels.len() >= CHANNELS_MAX {
+            self.close_unnamed(broker);
+        }
+        if self.channels.len() >= CHANNELS_MAX {
+            self.refused.add(1);
+            return Err(Error::busy(format!(
+                "{CHANNELS_MAX} channels without a topic are in use, which is the limit: create topics for those that \
+                 are used often, or publish to fewer names"
+            )));
+        }
+        let settings = TopicSettings {
+            partitions: 1,
+            storage: Storage::Memory,
+            retention_bytes: CHANNEL_BYTES,
+            retention_ms: CHANNEL_MS,
+            ..broker.settings().topic_defaults
+        };
+        let channel = Topic::in_memory(name.clone(), broker.next_volatile_id(), settings);
+        for listener in self.matching(name).filter(|listener| is_listening(listener)) {
+            listener.joins_topic(&channel)?;
+        }
+        self.channels.insert(name.clone(), channel.clone());
+        Ok(Some(channel))
+    }
+
+    pub(crate) fn channels(&self) -> Vec<Arc<Topic>> {
+        self.channels.values().cloned().collect()
+    }
+
+    /// Removes a channel. Subscribers that had not read all of it get a gap.
+    pub(crate) fn close(&mut self, broker: &Broker, name: &TopicName) {
+        for cell in self.channels.remove(name).iter().flat_map(|channel| channel.partitions()) {
+            let end = cell.extent().end;
+            let (members, freed) = cell.delete();
+            broker.log_budget().release(freed);
+            members.iter().for_each(|(subscriber, source)| subscriber.close_source(*source, end));
+        }
+    }
+
+    /// Removes the channels that only patterns listen to: each is created again with the next message to its name.
+    fn close_unnamed(&mut self, broker: &Broker) {
+        let is_named = |name: &TopicName| self.named.contains_key(name);
+        let unnamed: Vec<TopicName> = self.channels.keys().filter(|name| !is_named(name)).cloned().collect();
+        unnamed.iter().for_each(|name| self.close(broker, name));
+    }
+}
+
+impl Broker {
+    /// Removes a channel whose last listener has left.
+    pub(crate) fn close_channel(&self, cell: &Arc<PartitionCell>) {
+        let mut listeners = self.listeners.lock();
+        let channel = listeners.channels.get(&cell.topic);
+        let is_same = channel.is_some_and(|channel| channel.partitions().iter().any(|own| Arc::ptr_eq(own, cell)));
+        if is_same && cell.extent().subscribers == 0 {
+            listeners.close(self, &cell.topic);
+        }
+    }
+
+    pub(crate) fn expose_channels(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let (channels, named, refused) = {
+            let listeners = self.listeners.lock();
+            (listeners.channels.len(), listeners.named.len(), listeners.refused.get())
+        };
+        out.gauge("thalweg_channels", "Names without a topic that messages were published to", channels as u64)?;
+        out.gauge("thalweg_channels_max", "Names without a topic that may be in use", CHANNELS_MAX as u64)?;
+        out.gauge("thalweg_listened_names", "Names that subscriptions wait for or listen to", named as u64)?;
+        out.counter("thalweg_channels_refused", "Messages refused because too many channels were in use", refused)
+    }
+}

@@ -1,0 +1,36 @@
+//! Records without a value, for doors whose messages are one text: the record's headers as a JSON object.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::Value;
+
+/// Returns a JSON object of headers, in the order of their names. Of headers with the same name the last one counts;
+/// one without a value is null, and one that is not UTF-8 is in base64.
+pub(crate) fn to_json<'a>(headers: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>) -> String {
+    let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => BASE64.encode(bytes),
+    };
+    let fields: BTreeMap<String, Value> =
+        headers.map(|(name, value)| (text(name), value.map_or(Value::Null, |value| text(value).into()))).collect();
+    serde_json::json!(fields).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_an_object_whatever_their_bytes_are() {
+        let headers: [(&[u8], Option<&[u8]>); 4] = [
+            (b"item", Some(b"coffee \"black\"")),
+            (b"raw", Some(&[0xff, 0])),
+            (b"none", None),
+            (b"item", Some(b"tea")),
+        ];
+        assert_eq!(to_json(headers.into_iter()), r#"{"item":"tea","none":null,"raw":"/wA="}"#);
+        assert_eq!(to_json([].into_iter()), "{}");
+    }
+}

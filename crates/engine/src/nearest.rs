@@ -1,0 +1,44 @@
+//! The name that was meant: the nearest of those that exist to one that does not.
+
+/// Names that one search compares; a broker may have many more.
+const NAMES_COMPARED_MAX: usize = 4096;
+
+/// Returns the known name that another one may have been meant for: at most two edits away, and one more for every four
+/// characters.
+pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let allowed = |known: &str| 2 + known.len() / 4;
+    let compared = known.filter(|known| known.len().abs_diff(name.len()) <= allowed(known)).take(NAMES_COMPARED_MAX);
+    let (distance, nearest) = compared.map(|known| (distance(name, known), known)).min()?;
+    (distance <= allowed(nearest) && distance < name.len().max(nearest.len())).then_some(nearest)
+}
+
+/// Returns Levenshtein's distance.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let substituted = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typo_finds_the_name_that_was_meant() {
+        let known = ["orders", "orders.eu", "payments", "t"];
+        let nearest = |name| nearest(name, known.into_iter());
+        assert_eq!(nearest("ordres"), Some("orders"));
+        assert_eq!(nearest("Orders"), Some("orders"));
+        assert_eq!(nearest("order.eu"), Some("orders.eu"));
+        assert_eq!(nearest("payment"), Some("payments"));
+        assert_eq!(nearest("shipping"), None);
+        assert_eq!(nearest("x"), None, "nothing of it is alike");
+    }
+}
