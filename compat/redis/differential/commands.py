@@ -72,7 +72,7 @@ Z_RANGE = "~([(BYSCORE|BYLEX)] [REV] [LIMIT <i> <i>] [WITHSCORES])"
 Z_MANY = "(1 <z>|2 <z> <z>|3 <z> <z> <z>|2 <z> <e>|<n> <z> <z>)"
 Z_HOW = "~([WEIGHTS {<d>}] [AGGREGATE (SUM|MIN|MAX|AVG)] [WITHSCORES])"
 Z_STORE = "~([WEIGHTS <d> <d>] [AGGREGATE (SUM|MIN|MAX)])"
-X_TRIM = "(MAXLEN [=] <n>|MINID [=] <id>|MAXLEN ~ 1000|MAXLEN 5 LIMIT 3|MAXLEN -1)"
+X_TRIM = "(MAXLEN [=] <n>|MINID [=] <id>|(MAXLEN|MAXLEN|MINID) ~ <n> [LIMIT <n>]|MINID ~ <id>|MAXLEN 5 LIMIT 3|MAXLEN -1)"
 STREAMS = "(STREAMS <x> <id>|STREAMS <x> <x> <id> <id>|STREAMS <x> $|STREAMS <x> <x> <id>)"
 BIT_PART = "GET <type> <place>|SET <type> <place> <i>|INCRBY <type> <place> <i>"
 FORMS = {
@@ -152,14 +152,26 @@ FORMS = {
         "ZSCAN <z> 0 ~(COUNT 100000 [MATCH <glob>])", "ZRANDMEMBER <z> [<n> [WITHSCORES]]", "BZPOPMIN {<z>} 0.001",
         "BZPOPMAX <z> (0.001|-1|abc)", "BZMPOP 0.001 1 <z> (MIN|MAX) [COUNT <n>]",
     ],
+    # Streams as keys among the others.
+    "keys of streams": [
+        "DEL {<x>}", "EXISTS {<x>}", "TOUCH {<x>}", "TYPE <x>", "RENAME <x> <x>", "RENAME (<x> <k>|<k> <x>)",
+        "RENAMENX <x> <x>", "COPY <x> <x> ~([DB <db>] [REPLACE])", "COPY (<x> <k>|<k> <x>) [REPLACE]", "MOVE <x> <db>",
+        "OBJECT ENCODING <x>", "SET <x> <v>", "SETNX <x> <v>", "GETSET <x> <v>", "MSET {<x> <v>}", "LPUSH <x> <m>",
+        "HSET <x> <f> <v>", "SADD <x> <m>", "ZADD <x> 1 <m>", "GETDEL <x>", "APPEND <x> <v>", "INCR <x>", "SORT <x>",
+        "EXPIRE <x> <s_>", "PEXPIREAT <x> <atms>", "PERSIST <x>", "TTL <x>", "EXPIRETIME <x>", "SUNIONSTORE <x> <e>",
+        "SORT <l> ALPHA STORE <x>", "BITOP NOT <x> <s>", "BLPOP <x> 0.001", "BZPOPMIN <x> 0.001", "SCAN 0 COUNT 100000 TYPE stream",
+        "DBSIZE", "KEYS x*", "XADD <x> <new> {<f> <v>}", "XADD <x> <new> {<f> <v>}", "XADD <k> <new> {<f> <v>}",
+        "XLEN <k>", "XGROUP CREATE <k> g1 0 MKSTREAM", "SELECT <db>", "GETEX <x> PERSIST", "LMOVE <l> <x> LEFT RIGHT",
+        "ZRANGESTORE <x> <z> 0 -1", "SMOVE <e> <x> <m>", "MSETNX {<x> <v>}",
+    ],
     "streams": [
         f"XADD <x> ~([NOMKSTREAM] [{X_TRIM}]) <new> {{<f> <v>}}", "XADD <x> <new> {<f> <v>}",
         "XADD <x> <new> {<f> <v>}", "XLEN <x>", "XRANGE <x> <from> <from> [COUNT <i>]",
         "XREVRANGE <x> <from> <from> [COUNT <i>]", "XDEL <x> {<id>}", f"XTRIM <x> {X_TRIM}",
-        f"XREAD ~([COUNT <i>] [BLOCK 1]) {STREAMS}", "XGROUP CREATE <x> <g> (0|$|<id>) ~([MKSTREAM] [ENTRIESREAD <i>])",
+        f"XREAD ~([COUNT <i>] [BLOCK 1]) {STREAMS}", "XGROUP CREATE <x> <g> (0|$|-|+|<id>) ~([MKSTREAM] [ENTRIESREAD <i>])",
         "XGROUP CREATE <x> g1 (0|$) MKSTREAM", "XGROUP CREATE <x> <g> (0|$) MKSTREAM",
         "XGROUP CREATECONSUMER <x> <g> <c>", "XGROUP DELCONSUMER <x> <g> <c>", "XGROUP DESTROY <x> <g>",
-        "XGROUP SETID <x> <g> (0|$|<id>) [ENTRIESREAD <i>]", "XGROUP NOSUCH <x> <g>",
+        "XGROUP SETID <x> <g> (0|$|-|+|<id>) [ENTRIESREAD <i>]", "XGROUP NOSUCH <x> <g>",
         "XREADGROUP GROUP <g> <c> ~([COUNT <n>] [NOACK]) STREAMS <x> (\\>|\\>|<id>)",
         "XREADGROUP GROUP g1 <c> STREAMS <x> \\>", "XREADGROUP GROUP g1 <c> STREAMS <x> \\>",
         "XREADGROUP GROUP <g> <c> BLOCK 1 STREAMS <x> <x> \\> \\>", "XACK <x> <g> {<id>}", "XACK <x> <g> {<new>}",

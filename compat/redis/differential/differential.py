@@ -47,7 +47,7 @@ NOT_ASKED = {
     "SPOP of some members": "which of them go is chance; all of them at once is asked",
     "OBJECT IDLETIME, REFCOUNT and FREQ, MEMORY, INFO, DEBUG, TIME": "they tell of the server itself",
     "XADD with * alone": "ids would be of the clock of each",
-    "XTRIM with ~ near its limit": "how much is left is up to the server",
+    "XTRIM with ~ of long streams": "nodes of Redis end at some number of bytes, too",
     "ranges by name over scores that differ": "they have no meaning, and Redis walks a list that is not in that order",
     "SWAPDB while somebody is blocked": "which of several keys is served first is chance",
     "SORT by equal weights with LIMIT or STORE": "any order is right",

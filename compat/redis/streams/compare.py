@@ -537,7 +537,8 @@ class Random:
         top = self.next_ms.get(stream, 1)
         group, consumer = dice.choice("gh"), dice.choice("abc")
         bound = lambda sign: dice.choice([sign, self.id(top), "(" + self.id(top), str(dice.randint(1, top))])
-        kind = dice.randint(0, 23)
+        other = dice.choice(["r1", "r2", "r:3", "r4"])
+        kind = dice.randint(0, 26)
         if kind <= 6:
             self.next_ms[stream] = top = top + dice.randint(0, 1)
             trim = dice.choice([[]] * 6 + [["MAXLEN", dice.randint(0, 30)], ["MINID", self.id(top)]])
@@ -570,6 +571,15 @@ class Random:
                 ["XGROUP", "DESTROY", stream, group] if dice.random() < 0.2 else ["XLEN", stream],
             ]),
             23: lambda: ["XINFO", "STREAM", stream, "FULL"],
+            24: lambda: dice.choice([["EXISTS", stream, other], ["TYPE", other], ["DBSIZE"], ["EXPIRETIME", stream]]),
+            25: lambda: dice.choice([["EXPIREAT", stream, 4102444800 + number] for number in (0, 9)] + [["PERSIST", stream]]),
+            26: lambda: dice.choice([
+                ["RENAME", stream, other],
+                ["RENAMENX", stream, other],
+                ["COPY", stream, other, "REPLACE"],
+                ["COPY", stream, other],
+                ["DEL", stream] if dice.random() < 0.3 else ["EXISTS", stream],
+            ]),
         }[kind]()
 
 
@@ -581,7 +591,15 @@ def by_chance(comparison, rounds, seed, restarts):
             comparison.speak(dice.choice([2, 3]))
         if restarts and number % 400 == 399:
             comparison.restart()
-        comparison.same(*commands.command())
+        if dice.random() < 0.05:
+            comparison.same("MULTI")
+            # Answers with times in them are compared outside.
+            some = [commands.command() for _ in range(dice.randint(0, 4))]
+            for command in some:
+                comparison.same(*command if command[0] not in ("XPENDING", "XINFO") else ("PING",))
+            comparison.same("EXEC")
+        else:
+            comparison.same(*commands.command())
         if len(comparison.differences) > 20:
             return
 

@@ -640,6 +640,44 @@ def stream_block(c):
     same(c.do("XREAD", "BLOCK", 50, "STREAMS", key, "$") or None, None, "nothing comes")
 
 
+@scenario
+def stream_is_key(c):
+    """Commands on keys do not ask whether a key is a stream."""
+    key, other, copied = c.key("stream"), c.key("renamed"), c.key("copied")
+    c.do("XADD", key, "1-1", "a", "1")
+    c.ok("XGROUP", "CREATE", key, "g", "0")
+    same(c.do("TYPE", key), "stream", "its type")
+    same(c.do("EXISTS", key), 1, "it is there")
+    same(set(c.call("scan", match=f"{key}*", count=100)["value"]), {key}, "it is found")
+    same(c.do("EXPIRE", key, LONG_SECONDS) in (1, True), True, "it has a time")
+    same(0 < c.do("TTL", key) <= LONG_SECONDS, True, "the time")
+    for command in (["GET", key], ["LPUSH", key, "x"], ["SADD", key, "x"], ["HSET", key, "f", "x"]):
+        c.refused("WRONGTYPE", *command)
+    c.ok("RENAME", key, other)
+    same(c.do("COPY", other, copied) in (1, True), True, "a copy")
+    same((c.do("EXISTS", key), c.do("XLEN", key)), (0, 0), "nothing is left")
+    for each in (other, copied):
+        same(entries(c.do("XRANGE", each, "-", "+")), [("1-1", {"a": "1"})], "its entries")
+        c.refused("BUSYGROUP", "XGROUP", "CREATE", each, "g", "0")
+    c.ok("SET", other, "x")
+    c.refused("WRONGTYPE", "XADD", other, "2-1", "a", "1")
+    same(c.do("DEL", other, copied), 2, "removed")
+    same((c.do("EXISTS", copied), c.do("XLEN", copied)), (0, 0), "nothing is left")
+
+
+@scenario
+def stream_transaction(c):
+    key = c.key()
+    answers = c.transaction(["XADD", key, "1-1", "a", "1"], ["XADD", key, "1-2", "a", "2"], ["XLEN", key])
+    same(answers, ["1-1", "1-2", 2], "what was done")
+    answers = c.transaction(["DEL", key], ["EXISTS", key], ["XADD", key, "1-1", "a", "3"], ["XLEN", key])
+    same(answers, [1, 0, "1-1", 1], "another one of the same name")
+    same(entries(c.do("XRANGE", key, "-", "+")), [("1-1", {"a": "3"})], "its entries")
+    rival = ["XADD", key, "2-1", "a", "1"]
+    same(c.watched([key], rival, ["XADD", key, "3-1", "a", "1"]), None, "somebody added an entry")
+    same(c.watched([key], ["XLEN", key], ["XADD", key, "3-1", "a", "1"]), ["3-1"], "somebody looked at it")
+
+
 # Errors
 
 

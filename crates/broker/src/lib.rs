@@ -27,7 +27,9 @@ mod topics;
 mod transactions;
 
 pub use broker::Broker;
-pub use caches::{Attempt as CacheAttempt, Cache, CacheCommit, Finished, Locked as LockedCache, Taken, Waiting};
+pub use caches::{
+    Attempt as CacheAttempt, Cache, CacheCommit, Finished, Keyed, Locked as LockedCache, StreamMark, Taken, Waiting,
+};
 pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
 pub use groups::{
     Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo,

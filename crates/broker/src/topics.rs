@@ -343,6 +343,7 @@ impl Broker {
         }
         let lasts = self.remove(name)?;
         self.forget_topic_of_transactions(&TopicName::parse(name)?);
+        self.unlist_deleted_streams();
         lasts.wait().await
     }
 
@@ -365,7 +366,7 @@ impl Broker {
             }
         }
         self.forget_topic(&topic.name);
-        self.streams_there().forget_topic(topic.id);
+        self.streams_there().topic_removed(&topic);
         Ok(lasts)
     }
 
@@ -438,7 +439,7 @@ impl Broker {
         listeners.close(self, &name);
         drop(listeners);
         self.groups().topics_changed();
-        self.streams_there().topics_changed();
+        self.streams_there().topic_made(&topic);
         Ok((topic, lasts))
     }
 

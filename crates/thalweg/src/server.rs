@@ -125,6 +125,7 @@ impl Server {
         let broker = start_broker(config, &shards)?;
         broker.open_security().await.map_err(io::Error::other)?;
         broker.restore_caches().await.map_err(io::Error::other)?;
+        broker.restore_streams(doors::redis::place_of).await.map_err(io::Error::other)?;
         config.definitions().create(&broker).await.map_err(io::Error::other)?;
         let tls = tls.await.map_err(io::Error::other)??;
         let mut server = Self {

@@ -562,7 +562,8 @@ fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<Change> {
 
 fn get_kind<B: Buf>(f: &mut Fields<B>) -> Result<Kind> {
     let name = f.str()?;
-    let kind = [Kind::List, Kind::Hash, Kind::Set, Kind::Sorted].into_iter().find(|kind| kind.name() == name);
+    let kind =
+        [Kind::List, Kind::Hash, Kind::Set, Kind::Sorted, Kind::Stream].into_iter().find(|kind| kind.name() == name);
     kind.ok_or_else(|| Error::malformed(format!("no value is a '{name}'")))
 }
 

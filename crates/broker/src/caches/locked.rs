@@ -1,5 +1,7 @@
 //! Shards of a cache, locked together: what is done through them is one step for everybody else.
 
+mod streams;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -14,9 +16,11 @@ use engine::{Error, ErrorKind, Offset, Result};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use super::log::Kept;
+use super::log::{Kept, Later};
 use super::{Cache, CacheCommit, Durable, SCAN_PLACES};
 use crate::timers::now_ms;
+
+pub use streams::{Keyed, StreamMark};
 
 /// What may be given up of a cache for one step, at the most: the share of it.
 const ROOM_PART: u64 = 8;
@@ -43,6 +47,8 @@ pub struct Locked<'c> {
     /// Whether any key may have been read.
     is_read: Cell<bool>,
     answered: Option<(OperationId, OperationAnswer)>,
+    /// What was done to streams, and is to be durable with the rest.
+    later: Vec<Later>,
 }
 
 /// What a step leaves to be done once its locks are given back.
@@ -127,6 +133,7 @@ impl<'c> Locked<'c> {
             read: None,
             is_read: Cell::new(false),
             answered: None,
+            later: Vec::new(),
         }
     }
 
@@ -159,14 +166,17 @@ impl<'c> Locked<'c> {
     /// What is left to be done once all is written down.
     fn finished(&mut self) -> Finished {
         let grown = std::mem::take(&mut self.grown);
+        self.drop_streams();
+        let later = std::mem::take(&mut self.later);
         let Some(Durable { log, .. }) = &self.cache.durable else {
-            return Finished { grown, commit: CacheCommit::default() };
+            return Finished { grown, commit: CacheCommit::default().with(later) };
         };
         if self.is_read.get() {
             let unsettled = self.shards.iter_mut().filter_map(|(_, shard)| shard.unsettled(log, None));
             self.read = self.read.max(unsettled.max());
         }
-        Finished { grown, commit: self.read.map_or_else(CacheCommit::default, |offset| log.commit_of(offset)) }
+        let commit = self.read.map_or_else(CacheCommit::default, |offset| log.commit_of(offset));
+        Finished { grown, commit: commit.with(later) }
     }
 
     /// What was done to a key lasts before what is said of it.
@@ -254,6 +264,7 @@ impl<'c> Locked<'c> {
         let is_there = shard.set_expiry(key, expires_ms, || now_of(now_ms));
         cache.changes.follow(shard);
         self.is_changed |= is_there;
+        self.note_stream_expiry(key.bytes, expires_ms);
         is_there
     }
 
@@ -456,6 +467,12 @@ impl<'c> Locked<'c> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         write(std::slice::from_mut(self));
+        self.drop_streams();
+        let later = std::mem::take(&mut self.later);
+        if !later.is_empty() {
+            // No caller waits for it.
+            self.cache.finish_later(later);
+        }
     }
 }
 

@@ -49,9 +49,15 @@ pub(super) struct CacheLog {
     pub(super) dumps: AtomicU64,
 }
 
+/// What else has to be on the disk before a change is: what was done to streams, whose logs are their own.
+pub(super) type Later = futures_util::future::BoxFuture<'static, Result<()>>;
+
 /// When a change of a cache lasts, or what was read of it: at once where the cache is in memory.
 #[derive(Default)]
-pub struct CacheCommit(Option<Waiting>);
+pub struct CacheCommit {
+    waiting: Option<Waiting>,
+    later: Vec<Later>,
+}
 
 struct Waiting {
     commit: Result<Commit>,
@@ -163,7 +169,7 @@ impl CacheLog {
             self.settled.fetch_max(until, Ordering::Release);
             return CacheCommit::default();
         }
-        CacheCommit(Some(Waiting { commit, until, log: self.clone() }))
+        CacheCommit { waiting: Some(Waiting { commit, until, log: self.clone() }), later: Vec::new() }
     }
 
     /// When all lasts that was written so far.
@@ -204,32 +210,43 @@ impl CacheLog {
 
 impl fmt::Debug for CacheCommit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CacheCommit").field(&self.0.as_ref().map(|waiting| waiting.until)).finish()
+        f.debug_tuple("CacheCommit").field(&self.waiting.as_ref().map(|waiting| waiting.until)).finish()
     }
 }
 
 impl CacheCommit {
     /// Whether [`CacheCommit::lasts`] has nothing to wait for.
     pub fn is_reached(&self) -> bool {
-        self.0.is_none()
+        self.waiting.is_none() && self.later.is_empty()
     }
 
     /// Whether so much waits for the disk that whoever changes more has to wait for this first.
     pub fn is_late(&self) -> bool {
-        self.0.as_ref().is_some_and(|waiting| waiting.log.cell.admit().is_err())
+        self.waiting.as_ref().is_some_and(|waiting| waiting.log.cell.admit().is_err())
     }
 
     /// When both last. There is one log of all caches, so that is when the later one does.
     pub fn and(self, other: Self) -> Self {
-        let until = |commit: &Self| commit.0.as_ref().map(|waiting| waiting.until);
-        if until(&self) >= until(&other) { self } else { other }
+        let until = |commit: &Self| commit.waiting.as_ref().map(|waiting| waiting.until);
+        let (first, mut last) = if until(&self) >= until(&other) { (other, self) } else { (self, other) };
+        last.later.extend(first.later);
+        last
+    }
+
+    /// The same, with what was done to streams.
+    pub(super) fn with(mut self, later: Vec<Later>) -> Self {
+        self.later.extend(later);
+        self
     }
 
     /// Returns when it lasts.
     pub async fn lasts(self) -> Result<()> {
-        if let Some(Waiting { commit, until, log }) = self.0 {
+        if let Some(Waiting { commit, until, log }) = self.waiting {
             committed(commit?).await?;
             log.settled.fetch_max(until, Ordering::Release);
+        }
+        for later in self.later {
+            later.await?;
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ use crate::broker::Broker;
 use crate::metrics::Exposition;
 use crate::timers::now_ms;
 use crate::topics::Topic;
-pub use locked::{Finished, Locked, Taken};
+pub use locked::{Finished, Keyed, Locked, StreamMark, Taken};
 pub use log::CacheCommit;
 use log::{CacheLog, Kept};
 use wait::Waiters;
@@ -83,6 +83,8 @@ pub struct Cache {
     id: u64,
     name: CacheName,
     settings: CacheSettings,
+    /// Whose cache it is.
+    broker: Weak<Broker>,
     budget: Arc<Budget>,
     hasher: foldhash::quality::RandomState,
     shards: Box<[Padded]>,
@@ -147,7 +149,7 @@ impl Caches {
         *origin = given.max(*origin);
     }
 
-    fn all(&self) -> Vec<Arc<Cache>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Cache>> {
         self.by_name.read().values().cloned().collect()
     }
 }
@@ -212,10 +214,10 @@ impl Broker {
         self.caches().by_id.write().remove(&cache.id);
         // Whoever still has it finds it empty, and who watches it or waits for a key that it ended.
         cache.is_deleted.store(true, Ordering::Relaxed);
-        cache.flush();
+        let (_, flushed) = cache.flush();
         cache.changes.end();
         cache.waiters.end();
-        Ok(cache.settled())
+        Ok(cache.settled().and(flushed))
     }
 
     pub fn describe_cache(&self, name: &str) -> Result<CacheStatus> {
@@ -269,6 +271,8 @@ impl Broker {
             log.check()?;
             cache.keep_effects();
         }
+        // Nobody uses it before its streams are there.
+        cache.list_streams();
         by_name.insert(name, cache.clone());
         caches.by_id.write().insert(cache.id, cache.clone());
         Ok(cache)
@@ -347,6 +351,7 @@ impl Cache {
             shards: (0..SHARDS).map(|_| Padded(Mutex::new(Kept::new(Shard::new(shard()))))).collect(),
             name,
             settings,
+            broker: caches.broker.get().cloned().unwrap_or_default(),
             hasher: caches.hasher.clone(),
             changes: Changes::new(id, caches.watched_bytes.clone()),
             waiters: Waiters::default(),
@@ -396,6 +401,7 @@ impl Cache {
         if let Some(Durable { log, number }) = &self.durable {
             shard.write(log, *number);
         }
+        self.drop_streams(shard);
     }
 
     pub fn id(&self) -> u64 {
@@ -488,13 +494,13 @@ impl Cache {
         }
     }
 
-    /// Removes all entries. How many there were.
-    pub fn flush(&self) -> u64 {
+    /// Removes all entries. How many there were, and when they are removed for good.
+    pub fn flush(&self) -> (u64, CacheCommit) {
         // All at once: what is put after it comes after it also for those who watch.
         let mut locked = self.lock_all();
         let entries = locked.len();
         locked.flush();
-        entries
+        (entries, locked.finish().commit)
     }
 
     pub fn status(&self) -> CacheStatus {
@@ -608,6 +614,7 @@ pub(crate) async fn keep_time(broker: Weak<Broker>) {
         let Some(broker) = broker.upgrade() else {
             return;
         };
+        broker.unlist_deleted_streams();
         for cache in broker.caches().all() {
             cache.expire(now_ms()).await;
             tokio::task::yield_now().await;

@@ -1,6 +1,7 @@
 //! Entries added, deleted and trimmed.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 use engine::streams::{DELETED_MAX, EntryId, ID_HEADER, StreamRecord};
 use engine::{DraftBatch, Error, ErrorKind, Offset, Result};
@@ -11,8 +12,8 @@ use super::{LockedStream, Saved, Stream};
 use crate::publish::{Attempt, CommittingPublish, Wakes};
 use crate::timers::now_ms;
 
-/// What may stay where trimming need not be exact: less than so many entries too many.
-const ROUGH: u64 = 100;
+/// Entries of a node, as Redis keeps them: trimming that need not be exact removes whole nodes.
+const NODE_ENTRIES: u64 = 100;
 
 /// The id that an entry is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +50,7 @@ impl NewEntryId {
 }
 
 impl Stream {
-    /// Adds an entry; [`ErrorKind::OutOfRange`] where its id is not above all others. What it is made of is its key,
-    /// its value and its headers, in their order. The entry is as safe as its topic is when this is over.
+    /// Adds an entry, as [`LockedStream::add`] does. The entry is as safe as its topic is when this is over.
     pub async fn add(
         &self,
         id: NewEntryId,
@@ -58,39 +58,59 @@ impl Stream {
         value: Option<&[u8]>,
         headers: &[(&[u8], Option<&[u8]>)],
     ) -> Result<EntryId> {
-        let mut locked = self.lock().await?;
-        let deadline = Instant::now() + self.broker.settings().publish_wait;
-        loop {
-            let appended = self.partition.appended();
-            locked.catch_up().await?;
-            match locked.try_add(id, key, value, headers).await {
-                // Somebody else publishes there, or did and it is not on the disk yet: what that is has to be known.
-                Err(error) if error.kind == ErrorKind::OutOfSequence => {
-                    tokio::time::timeout_at(deadline, appended).await.map_err(|elapsed| {
-                        let name = &self.topic.name;
-                        Error::busy(format!("others publish to topic {name}, or have transactions open ({elapsed})"))
-                    })?;
-                }
-                Err(error) => return Err(error),
-                Ok((id, commit)) => {
-                    drop(locked);
-                    if let Some(commit) = commit {
-                        commit.finish(&self.broker).await?;
-                    }
-                    return Ok(id);
-                }
-            }
-        }
+        let (id, saved) = self.lock().await?.add(id, key, value, headers, true).await?;
+        saved.lasts().await?;
+        Ok(id)
     }
 }
 
 impl LockedStream {
+    /// Adds an entry; [`ErrorKind::OutOfRange`] where its id is not above all others. What it is made of is its key,
+    /// its value and its headers, in their order. Where others publish at the same time, or a subscriber or the disk
+    /// has no room, it waits for them if `may_wait`, and fails as busy if not.
+    pub async fn add(
+        &mut self,
+        id: NewEntryId,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[(&[u8], Option<&[u8]>)],
+        may_wait: bool,
+    ) -> Result<(EntryId, Saved)> {
+        let (broker, partition) = (self.stream.broker.clone(), self.stream.partition.clone());
+        let deadline = Instant::now() + broker.settings().publish_wait;
+        loop {
+            let appended = partition.appended();
+            self.catch_up().await?;
+            match self.try_add(id, key, value, headers, may_wait).await {
+                // Another door publishes there, or did and it is not on the disk yet: what that is has to be known.
+                Err(error) if error.kind == ErrorKind::OutOfSequence => {
+                    let waited = match may_wait {
+                        true => {
+                            tokio::time::timeout_at(deadline, appended).await.map_err(|elapsed| elapsed.to_string())
+                        }
+                        false => Err("a transaction of Redis waits for no other".to_owned()),
+                    };
+                    waited.map_err(|why| {
+                        let name = &self.stream.topic.name;
+                        Error::busy(format!("others publish to topic {name}, or have transactions open ({why})"))
+                    })?;
+                }
+                Err(error) => return Err(error),
+                Ok((id, commit)) => {
+                    let saved = commit.map_or_else(Saved::nothing, |commit| Saved::entry(&broker, commit));
+                    return Ok((id, saved));
+                }
+            }
+        }
+    }
+
     async fn try_add(
         &mut self,
         id: NewEntryId,
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         headers: &[(&[u8], Option<&[u8]>)],
+        may_wait: bool,
     ) -> Result<(EntryId, Option<CommittingPublish>)> {
         let id = id.behind(self.last())?;
         let text = id.to_string();
@@ -105,11 +125,17 @@ impl LockedStream {
         let commit = match attempt {
             Attempt::Done(_) => None,
             Attempt::Commits(commit) => Some(commit),
+            Attempt::Waits(_) if !may_wait => {
+                return Err(Error::busy(format!("topic {} has no room for what is published now", topic.name)));
+            }
             Attempt::Waits(waits) => {
                 waits.finish(&self.stream.broker, &mut wakes).await?;
                 None
             }
         };
+        if self.index().is_empty() {
+            self.state.nodes_from = self.index().first().before;
+        }
         self.index_mut().push(at, id);
         self.state.added += 1;
         Ok((id, commit))
@@ -142,6 +168,7 @@ impl LockedStream {
                 "{DELETED_MAX} entries were deleted behind others that are there: trim the stream first"
             )));
         }
+        self.stream.cell.deletions.fetch_add(1, Ordering::Relaxed);
         self.state.saved.max_deleted = max_deleted;
         self.state.deleted.extend(&offsets);
         let topic = self.stream.topic.id;
@@ -199,15 +226,15 @@ impl LockedStream {
         Ok(())
     }
 
-    /// Removes the oldest entries up to what stays: at most `limit`, and where it need not be exact by the hundred.
-    /// How many those were.
+    /// Removes the oldest entries up to what stays: at most `limit`, and where it need not be exact in whole nodes of
+    /// [`NODE_ENTRIES`]. How many those were.
     pub async fn trim(&mut self, to: TrimTo, is_rough: bool, limit: u64) -> Result<u64> {
         let excess = match to {
             TrimTo::Len(len) => self.len().saturating_sub(len),
             TrimTo::From(id) => self.count_before(id).await?,
         };
         let excess = excess.min(limit);
-        let excess = if is_rough { excess - excess % ROUGH } else { excess };
+        let excess = if is_rough { self.whole_nodes(excess) } else { excess };
         if excess == 0 {
             return Ok(0);
         }
@@ -240,6 +267,15 @@ impl LockedStream {
             saved.lasts().await?;
         }
         Ok(gone)
+    }
+
+    /// How many of so many entries from the start on are in nodes that have no others.
+    fn whole_nodes(&self, entries: u64) -> u64 {
+        if entries == self.len() {
+            return entries;
+        }
+        let into_first = (self.index().first().before - self.state.nodes_from) % NODE_ENTRIES;
+        entries.saturating_sub((into_first + entries) % NODE_ENTRIES)
     }
 
     /// The last mark with at most so many entries that are shown before it, and how many those are.

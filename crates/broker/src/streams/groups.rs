@@ -3,17 +3,15 @@
 use engine::streams::{Entry, EntryId, Extent, Group, STREAM_GROUPS_MAX, STREAM_NAME_BYTES_MAX};
 use engine::{Error, Result};
 
-use super::{LockedStream, Saved, Stream};
+use super::{LockedStream, Saved};
 use crate::timers::now_ms;
 
-impl Stream {
-    /// Whoever waits for something of the stream looks again: its groups are others.
-    pub fn note_change(&self) {
-        self.cell.news.notify_waiters();
-    }
-}
-
 impl LockedStream {
+    /// Has those who wait for something of the stream look again: its groups are others.
+    pub fn note_change(&self) {
+        self.stream.cell.news.notify_waiters();
+    }
+
     pub fn groups(&self) -> impl ExactSizeIterator<Item = (&[u8], &Group)> {
         self.state.groups.iter().map(|(name, group)| (&**name, group))
     }
@@ -40,7 +38,7 @@ impl LockedStream {
         let Some(group) = self.state.groups.remove(name) else {
             return Ok(None);
         };
-        self.stream.note_change();
+        self.note_change();
         self.append(group.gone(self.stream.topic.id, name)).map(Some)
     }
 

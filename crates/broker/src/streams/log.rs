@@ -2,61 +2,97 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use engine::streams::{Group, STREAMS_TOPIC, SavedStream, StreamRecord};
+use engine::streams::{Group, STREAMS_TOPIC, SavedStream, StreamPlace, StreamRecord};
 use engine::{Offset, Result, TopicId, partitioner};
 
 use super::{LockedStream, State, StreamCell};
 use crate::broker::Broker;
 use crate::internal::Appended;
-use crate::publish::Wakes;
+use crate::publish::{CommittingPublish, Wakes};
+use crate::topics::Topic;
 
 /// What is being written down of a stream.
 #[must_use]
-pub struct Saved(Option<Appended>);
+pub struct Saved(Saving);
+
+enum Saving {
+    Nothing,
+    Known(Appended),
+    Entry(Arc<Broker>, CommittingPublish),
+}
 
 impl Saved {
     /// Returns when it lasts.
     pub async fn lasts(self) -> Result<()> {
         match self.0 {
-            Some(appended) => appended.lasts().await.map(drop),
-            None => Ok(()),
+            Saving::Known(appended) => appended.lasts().await.map(drop),
+            Saving::Entry(broker, commit) => commit.finish(&broker).await.map(drop),
+            Saving::Nothing => Ok(()),
         }
+    }
+
+    pub(super) fn nothing() -> Self {
+        Self(Saving::Nothing)
+    }
+
+    pub(super) fn entry(broker: &Arc<Broker>, commit: CommittingPublish) -> Self {
+        Self(Saving::Entry(broker.clone(), commit))
     }
 }
 
 impl Broker {
-    /// Returns once all is known again that was known before the start.
-    pub(super) async fn restored_streams(&self) -> Result<()> {
-        self.streams_there().is_restored.get_or_try_init(|| self.restore_streams()).await.map(|_| ())
+    /// Learns again what was known of streams before the start, and lists their keys. `place_of` says which cache and
+    /// key the name of a topic means: of a stream that was made before keys were written down.
+    pub async fn restore_streams(self: &Arc<Self>, place_of: impl Fn(&str) -> (String, Vec<u8>)) -> Result<()> {
+        let streams = self.streams_there();
+        if streams.is_restored.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let seen = self.topics.read().values().filter(|topic| !topic.name.is_hidden()).count();
+        streams.others.store(seen as isize, Ordering::Relaxed);
+        if let Ok(topic) = self.topic(STREAMS_TOPIC) {
+            self.read_streams(&topic, place_of).await?;
+        }
+        streams.is_restored.store(true, Ordering::Release);
+        for cache in self.caches().all() {
+            self.list_streams(&cache);
+        }
+        Ok(())
     }
 
-    async fn restore_streams(&self) -> Result<()> {
+    async fn read_streams(&self, topic: &Topic, place_of: impl Fn(&str) -> (String, Vec<u8>)) -> Result<()> {
         let mut states: HashMap<TopicId, State> = HashMap::new();
-        let Ok(topic) = self.topic(STREAMS_TOPIC) else {
-            return Ok(());
-        };
         let each = |key: &[u8], value: Option<&[u8]>| {
             let record = StreamRecord::decode(key, value)?;
             states.entry(record.topic()).or_default().restore(record);
             Ok(())
         };
-        self.read_internal(&topic, each).await?;
-        let mut cells = HashMap::new();
-        for (id, state) in states {
-            if self.topic_by_id(id).is_err() {
+        self.read_internal(topic, each).await?;
+        let (mut cells, mut unlisted) = (HashMap::new(), Vec::new());
+        for (id, mut state) in states {
+            let Ok(name) = self.topic_by_id(id) else {
                 // The topic is gone, and so is all that was known of it.
                 self.append_streams(id, state.gone(id))?;
-            } else {
-                let state = Arc::new(tokio::sync::Mutex::new(state));
-                cells.insert(id, Arc::new(StreamCell { state, ..StreamCell::default() }));
+                continue;
+            };
+            if state.saved.is_own {
+                let place = state.place.take().unwrap_or_else(|| {
+                    let (cache, key) = place_of(name.as_str());
+                    StreamPlace { cache: cache.into_bytes().into(), key: key.into(), expires_ms: None }
+                });
+                unlisted.push((id, place));
             }
+            let state = Arc::new(tokio::sync::Mutex::new(state));
+            cells.insert(id, Arc::new(StreamCell { state, ..StreamCell::default() }));
         }
         self.streams_there().cells.lock().extend(cells);
+        self.keep_unlisted(unlisted);
         Ok(())
     }
 
-    fn append_streams(&self, id: TopicId, records: Vec<StreamRecord>) -> Result<Option<Appended>> {
+    pub(super) fn append_streams(&self, id: TopicId, records: Vec<StreamRecord>) -> Result<Option<Appended>> {
         if records.is_empty() {
             return Ok(None);
         }
@@ -87,17 +123,13 @@ impl LockedStream {
         self.append(records.unwrap_or_default())
     }
 
-    /// Writes down that nothing is known of the stream any more.
-    pub(super) fn save_gone(&mut self) -> Result<Saved> {
-        self.append(self.state.gone(self.stream.topic.id))
-    }
-
     /// Nothing is written of what is gone itself after a restart.
     pub(super) fn append(&self, records: Vec<StreamRecord>) -> Result<Saved> {
         let Some(_) = self.stream.topic.stored_as else {
-            return Ok(Saved(None));
+            return Ok(Saved::nothing());
         };
-        self.stream.broker.append_streams(self.stream.topic.id, records).map(Saved)
+        let appended = self.stream.broker.append_streams(self.stream.topic.id, records)?;
+        Ok(Saved(appended.map_or(Saving::Nothing, Saving::Known)))
     }
 }
 
@@ -112,6 +144,7 @@ impl State {
     fn restore(&mut self, record: StreamRecord) {
         match record {
             StreamRecord::Stream { saved, .. } => self.saved = saved.unwrap_or_default(),
+            StreamRecord::Place { place, .. } => self.place = place,
             StreamRecord::Group { ref group, saved: None, .. } => {
                 self.groups.remove(group);
             }
@@ -140,11 +173,12 @@ impl State {
     }
 
     /// What has to be written down where the stream is gone.
-    fn gone(&self, topic: TopicId) -> Vec<StreamRecord> {
+    pub(super) fn gone(&self, topic: TopicId) -> Vec<StreamRecord> {
         let groups = self.groups.iter().flat_map(|(name, group): (_, &Group)| group.gone(topic, name));
         let deleted =
             self.deleted.iter().map(|offset| StreamRecord::Deleted { topic, offset: *offset, is_deleted: false });
         let stream = (self.saved != SavedStream::default()).then_some(StreamRecord::Stream { topic, saved: None });
-        groups.chain(deleted).chain(stream).collect()
+        let place = self.saved.is_own.then_some(StreamRecord::Place { topic, place: None });
+        groups.chain(deleted).chain(stream).chain(place).collect()
     }
 }

@@ -1,11 +1,14 @@
 //! Streams: entries of topics of one partition, found by ids, and groups that are given them.
 //!
-//! A stream is what is in its topic: whatever is published there is an entry of it. What else is known of it is in
+//! A stream is what is in its topic: whatever is published there is an entry of it. The key of a stream is in a cache
+//! (`keys.rs`), and the stream is deleted with it. What else is known of it is in
 //! `State`, behind a lock of its own, which is brought up to the end of the log each time it is taken. An entry is
 //! added only behind the last record that is known here, so that its id is above all others.
 
 mod add;
+mod copy;
 mod groups;
+mod keys;
 mod log;
 mod read;
 
@@ -15,12 +18,12 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 
-use engine::streams::{EntryId, Group, Index, SavedStream};
-use engine::{Error, ErrorKind, Offset, Result, Storage, TopicId, TopicName, TopicSettings};
+use engine::streams::{EntryId, Group, Index, SavedStream, StreamPlace};
+use engine::{Error, Offset, Result, TopicId};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
+use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::broker::Broker;
 use crate::fetch::any;
@@ -36,9 +39,12 @@ pub use log::Saved;
 pub(crate) struct Streams {
     cells: Mutex<HashMap<TopicId, Arc<StreamCell>>>,
     /// Set once all were read from their topic.
-    is_restored: OnceCell<()>,
+    is_restored: AtomicBool,
     /// A topic was made.
     news: Notify,
+    keys: keys::Keys,
+    /// Topics that no key stands for and that clients see.
+    others: AtomicIsize,
 }
 
 /// What is known of one stream beside its topic.
@@ -48,6 +54,8 @@ struct StreamCell {
     /// Its groups changed, or it is gone.
     news: Notify,
     is_gone: AtomicBool,
+    /// How often entries were deleted.
+    deletions: AtomicU64,
 }
 
 /// Invariant: what is in `deleted` is from the start of the index on, and an entry that the index counts.
@@ -59,6 +67,10 @@ struct State {
     added: u64,
     deleted: BTreeSet<Offset>,
     groups: BTreeMap<Box<[u8]>, Group>,
+    /// Where nodes of entries are counted from, for trimming that need not be exact.
+    nodes_from: u64,
+    /// The key that was saved, until it is listed.
+    place: Option<StreamPlace>,
 }
 
 /// A stream, which is a topic.
@@ -77,12 +89,15 @@ pub struct LockedStream {
 }
 
 impl Streams {
-    pub(crate) fn topics_changed(&self) {
+    pub(crate) fn topic_made(&self, topic: &Topic) {
+        self.others.fetch_add(isize::from(!topic.name.is_hidden()), Ordering::Relaxed);
         self.news.notify_waiters();
     }
 
-    pub(crate) fn forget_topic(&self, id: TopicId) {
-        if let Some(cell) = self.cells.lock().remove(&id) {
+    pub(crate) fn topic_removed(&self, topic: &Topic) {
+        let was_listed = self.keys.topic_removed(topic.id);
+        self.others.fetch_sub(isize::from(!topic.name.is_hidden() && !was_listed), Ordering::Relaxed);
+        if let Some(cell) = self.cells.lock().remove(&topic.id) {
             cell.is_gone.store(true, Ordering::Release);
             cell.news.notify_waiters();
         }
@@ -94,102 +109,28 @@ impl Streams {
 }
 
 impl Broker {
-    /// The stream of a name, if there is such a topic.
-    pub async fn stream(self: &Arc<Self>, name: &str) -> Result<Option<Stream>> {
+    /// The stream of a topic, if there is such a topic.
+    pub fn stream(self: &Arc<Self>, name: &str) -> Result<Option<Stream>> {
         refuse_internal(name)?;
         let topic = self.topics.read().get(name).cloned();
-        match topic {
-            Some(topic) => self.stream_of(topic).await.map(Some),
-            None => Ok(None),
-        }
+        topic.map(|topic| self.stream_of(topic)).transpose()
     }
 
-    /// The same; where there is no such topic, one is made that has a partition and keeps all that it is given, if that
-    /// is allowed.
-    pub async fn stream_or_create(self: &Arc<Self>, name: &str) -> Result<Stream> {
-        if let Some(stream) = self.stream(name).await? {
-            return Ok(stream);
-        }
-        TopicName::parse(name)?;
-        if !self.settings().auto_create_topics {
-            return Err(self.no_such_topic(name));
-        }
-        let settings = TopicSettings {
-            partitions: 1,
-            retention_bytes: 0,
-            retention_ms: 0,
-            storage: Storage::Auto,
-            ..TopicSettings::default()
-        };
-        let made = self.create_topic(name, settings).await;
-        let stream = self.stream_of(self.topic(name)?).await?;
-        match made {
-            // Somebody else was faster.
-            Err(error) if error.kind == ErrorKind::AlreadyExists => return Ok(stream),
-            made => drop(made?),
-        }
-        let mut locked = stream.lock().await?;
-        locked.state.saved.is_own = true;
-        let saved = locked.save([])?;
-        drop(locked);
-        saved.lasts().await?;
-        Ok(stream)
+    /// The same by the id of the topic.
+    pub fn stream_by_id(self: &Arc<Self>, id: TopicId) -> Result<Option<Stream>> {
+        let topic = self.topics.read().get_by_id(id).cloned();
+        topic.map(|topic| self.stream_of(topic)).transpose()
     }
 
-    async fn stream_of(self: &Arc<Self>, topic: Arc<Topic>) -> Result<Stream> {
-        self.restored_streams().await?;
-        let name = &topic.name;
-        let settings = &topic.settings;
-        let why = if name.is_hidden() {
-            Some("is the broker's own".to_owned())
-        } else if settings.partitions != 1 {
-            Some(format!("has {} partitions, and a stream has one", settings.partitions))
-        } else if settings.compact {
-            Some("is compacted, and a stream keeps all entries that nobody deletes".to_owned())
-        } else if settings.drop_consumed {
-            Some("is that of a queue: use it as such".to_owned())
-        } else {
-            None
-        };
-        if let Some(why) = why {
-            return Err(Error::invalid(format!("topic {name} is no stream: it {why}")));
+    fn stream_of(self: &Arc<Self>, topic: Arc<Topic>) -> Result<Stream> {
+        if self.store().is_some() && !self.streams_there().is_restored.load(Ordering::Acquire) {
+            return Err(Error::busy("the broker has just started and still reads what it knows of streams"));
+        }
+        if let Some(why) = why_no_stream(&topic) {
+            return Err(Error::invalid(format!("topic {} is no stream: it {why}", topic.name)));
         }
         let (partition, cell) = (topic.partition(0)?, self.streams_there().cell(topic.id));
         Ok(Stream { broker: self.clone(), topic, partition, cell })
-    }
-
-    /// The same; a topic that is no stream is none.
-    async fn stream_or_other(self: &Arc<Self>, name: &str) -> Result<Option<Stream>> {
-        match self.stream(name).await {
-            Err(error) if error.kind == ErrorKind::Invalid => Ok(None),
-            found => found,
-        }
-    }
-
-    /// Whether there is a stream of this name that was made as one, or that has groups.
-    pub async fn has_stream(self: &Arc<Self>, name: &str) -> Result<bool> {
-        let Some(stream) = self.stream_or_other(name).await? else {
-            return Ok(false);
-        };
-        let state = stream.cell.state.lock().await;
-        Ok(state.saved.is_own || !state.groups.is_empty())
-    }
-
-    /// Deletes a stream, with its topic, if that was made for it. Whether it did; it lasts when this is over.
-    pub async fn delete_stream(self: &Arc<Self>, name: &str) -> Result<bool> {
-        let Some(stream) = self.stream_or_other(name).await? else {
-            return Ok(false);
-        };
-        let mut locked = stream.lock().await?;
-        if !locked.state.saved.is_own {
-            return Ok(false);
-        }
-        self.delete_topic(name).await?;
-        // What is left of it where this is not reached goes with the next start.
-        let gone = locked.save_gone()?;
-        drop(locked);
-        gone.lasts().await?;
-        Ok(true)
     }
 
     /// Tries again whenever one of these streams may have more, is made or deleted, or has other groups; until there is
@@ -235,9 +176,27 @@ impl Broker {
             deleted += state.deleted.len() as u64;
         }
         out.gauge("thalweg_streams", "Topics that were used as streams", cells.len() as u64)?;
+        let keys = self.streams_there().keys.len() as u64;
+        out.gauge("thalweg_stream_keys", "Streams that are keys of caches: at most one for each topic", keys)?;
         out.gauge("thalweg_stream_groups", "Groups of streams", groups)?;
         out.gauge("thalweg_stream_pending", "Entries that were given out and not acknowledged", pending)?;
         out.gauge("thalweg_stream_deleted", "Entries that were deleted behind others that are there", deleted)
+    }
+}
+
+/// Why a topic cannot be used as a stream.
+fn why_no_stream(topic: &Topic) -> Option<String> {
+    let settings = &topic.settings;
+    if topic.name.is_hidden() {
+        Some("is the broker's own".to_owned())
+    } else if settings.partitions != 1 {
+        Some(format!("has {} partitions, and a stream has one", settings.partitions))
+    } else if settings.compact {
+        Some("is compacted, and a stream keeps all entries that nobody deletes".to_owned())
+    } else if settings.drop_consumed {
+        Some("is that of a queue: use it as such".to_owned())
+    } else {
+        None
     }
 }
 
@@ -262,6 +221,10 @@ impl Stream {
 }
 
 impl LockedStream {
+    pub fn topic_id(&self) -> TopicId {
+        self.stream.topic.id
+    }
+
     fn index(&self) -> &Index {
         self.state.index.as_ref().expect("invariant: it was made when the stream was locked")
     }

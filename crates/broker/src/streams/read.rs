@@ -40,12 +40,17 @@ struct Collected {
     bytes: usize,
 }
 
+/// Bytes of the key, the value and the headers of an entry.
+pub(super) fn bytes_of(entry: &Entry) -> usize {
+    let part = |part: &Option<bytes::Bytes>| part.as_ref().map_or(0, bytes::Bytes::len);
+    let record = &entry.record;
+    let headers: usize = record.headers.iter().map(|(name, value)| name.len() + part(value)).sum();
+    part(&record.key) + part(&record.value) + headers
+}
+
 impl Collected {
     fn push(&mut self, entry: Entry) -> Result<()> {
-        let part = |part: &Option<bytes::Bytes>| part.as_ref().map_or(0, bytes::Bytes::len);
-        let record = &entry.record;
-        let headers: usize = record.headers.iter().map(|(name, value)| name.len() + part(value)).sum();
-        self.bytes += part(&record.key) + part(&record.value) + headers;
+        self.bytes += bytes_of(&entry);
         if self.bytes > ENTRIES_BYTES_MAX && !self.entries.is_empty() {
             return Err(Error::too_large(format!(
                 "the entries have more than {ENTRIES_BYTES_MAX} bytes together: ask for fewer at a time"
@@ -57,8 +62,8 @@ impl Collected {
 }
 
 impl LockedStream {
-    /// Counts what was published since somebody looked.
-    pub(super) async fn catch_up(&mut self) -> Result<()> {
+    /// Counts what was published since the stream was last locked.
+    pub async fn catch_up(&mut self) -> Result<()> {
         if self.state.index.is_none() {
             self.begin();
         }
@@ -78,7 +83,7 @@ impl LockedStream {
         Err(Error::busy(format!("the start of topic {} moves too fast", self.stream.topic.name)))
     }
 
-    fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         let start = self.stream.partition.extent().start;
         let state = &mut *self.state;
         let saved = state.saved;
@@ -87,7 +92,7 @@ impl LockedStream {
         // What was gone before anybody looked was one entry for each offset.
         state.added = saved.added + start.saturating_sub(saved.at);
         let index = Index::new(start, prev);
-        state.index = Some(index);
+        (state.index, state.nodes_from) = (Some(index), 0);
         self.forget_deleted(start);
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engine::streams::{Entry, EntryId};
 use engine::transactions::TransactionalId;
-use engine::{Acks, BatchBuilder, Codec, Decision, ErrorKind, Producer, TopicPartition, TopicSettings};
+use engine::{Acks, BatchBuilder, Codec, Decision, ErrorKind, Producer, TopicName, TopicPartition, TopicSettings};
 use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
@@ -20,6 +20,37 @@ fn on_disk(dir: &TempDir) -> Arc<Broker> {
     let settings = StoreSettings::default();
     let opened = Store::open(Arc::new(RealDisk), dir.path(), settings, crate::now_ms, &mut |_| {}).expect("opens");
     Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("starts")
+}
+
+/// A new stream, which is a key of the cache `db0`.
+fn made(broker: &Arc<Broker>, name: &str) -> Stream {
+    let cache = broker.cache("db0").expect("a cache");
+    let mut locked = cache.lock_one(name.as_bytes());
+    let made = locked.add_stream(name.as_bytes(), name).expect("made");
+    drop(made);
+    drop(locked);
+    broker.stream(name).expect("known").expect("there")
+}
+
+/// Deletes the key of a stream. Whether it was there.
+async fn delete(broker: &Arc<Broker>, name: &str) -> bool {
+    let cache = broker.cache("db0").expect("a cache");
+    let mut locked = cache.lock_one(name.as_bytes());
+    let was_there = locked.delete(name.as_bytes());
+    let commit = locked.finish().commit;
+    commit.lasts().await.expect("deleted");
+    was_there
+}
+
+fn is_listed(broker: &Arc<Broker>, name: &str) -> bool {
+    let cache = broker.cache("db0").expect("a cache");
+    cache.lock_one(name.as_bytes()).stream_id(name.as_bytes()).is_some()
+}
+
+async fn restored(dir: &TempDir) -> Arc<Broker> {
+    let broker = on_disk(dir);
+    broker.restore_streams(|name| ("db0".to_owned(), name.into())).await.expect("restored");
+    broker
 }
 
 fn id(ms: u64, seq: u64) -> EntryId {
@@ -54,7 +85,7 @@ fn values(entries: &[Entry]) -> Vec<String> {
 #[tokio::test]
 async fn what_others_publish_is_there_with_ids_of_its_own() {
     let broker = in_memory();
-    let stream = broker.stream_or_create("s").await.expect("made");
+    let stream = made(&broker, "s");
     add(&stream, NewEntryId::Is(id(5, 3)), "a").await.expect("added");
     publish(&broker, "s", 7, "b").await;
     publish(&broker, "s", 6, "c").await;
@@ -73,7 +104,8 @@ async fn what_others_publish_is_there_with_ids_of_its_own() {
 async fn ids_are_what_was_answered_while_others_publish() {
     for directory in [None, Some(TempDir::new().expect("a folder"))] {
         let broker = directory.as_ref().map_or_else(in_memory, on_disk);
-        let stream = broker.stream_or_create("s").await.expect("made");
+        broker.restore_streams(|name| ("db0".to_owned(), name.into())).await.expect("restored");
+        let stream = made(&broker, "s");
         let adding = async {
             let mut added = Vec::new();
             for number in 0..200 {
@@ -100,7 +132,7 @@ async fn ids_are_what_was_answered_while_others_publish() {
 #[tokio::test]
 async fn what_retention_removes_is_not_counted_and_the_rest_keeps_its_ids() {
     let broker = in_memory();
-    let stream = broker.stream_or_create("s").await.expect("made");
+    let stream = made(&broker, "s");
     for number in 0..1000 {
         publish(&broker, "s", 10, &number.to_string()).await;
     }
@@ -122,16 +154,16 @@ async fn what_retention_removes_is_not_counted_and_the_rest_keeps_its_ids() {
 async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
     let dir = TempDir::new().expect("a folder");
     let before = {
-        let broker = on_disk(&dir);
-        let stream = broker.stream_or_create("s").await.expect("made");
+        let broker = restored(&dir).await;
+        let stream = made(&broker, "s");
         for seq in 1..=9 {
             add(&stream, NewEntryId::Is(id(1, seq)), "v").await.expect("added");
         }
-        broker.stream_or_create("gone").await.expect("made");
-        let other = broker.stream("gone").await.expect("known").expect("there");
+        made(&broker, "gone");
+        let other = broker.stream("gone").expect("known").expect("there");
         let made = other.lock().await.expect("locked").create_group(b"g", EntryId::ZERO, None).expect("made");
         made.expect("it is new").lasts().await.expect("saved");
-        assert_eq!(broker.delete_stream("gone").await, Ok(true));
+        assert_eq!(delete(&broker, "gone").await, true);
         let mut locked = stream.lock().await.expect("locked");
         let made = locked.create_group(b"g", EntryId::ZERO, Some(0)).expect("made").expect("it is new");
         made.lasts().await.expect("saved");
@@ -154,9 +186,9 @@ async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
         broker.stop().expect("stops");
         (entries, extent)
     };
-    let broker = on_disk(&dir);
-    assert!(broker.has_stream("s").await.expect("known") && !broker.has_stream("gone").await.expect("known"));
-    let stream = broker.stream("s").await.expect("known").expect("there");
+    let broker = restored(&dir).await;
+    assert_eq!((is_listed(&broker, "s"), is_listed(&broker, "gone")), (true, false));
+    let stream = broker.stream("s").expect("known").expect("there");
     assert_eq!(all(&stream).await, before.0);
     let locked = stream.lock().await.expect("locked");
     assert_eq!(locked.extent().await, Ok(before.1));
@@ -171,8 +203,8 @@ async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
 #[tokio::test]
 async fn deleted_entries_are_forgotten_once_retention_removed_them() {
     let dir = TempDir::new().expect("a folder");
-    let broker = on_disk(&dir);
-    let stream = broker.stream_or_create("s").await.expect("made");
+    let broker = restored(&dir).await;
+    let stream = made(&broker, "s");
     for seq in 1..=9 {
         add(&stream, NewEntryId::Is(id(1, seq)), "v").await.expect("added");
     }
@@ -211,14 +243,14 @@ async fn topics_of_other_kinds_are_no_streams() {
     let settings = TopicSettings { drop_consumed: true, ..TopicSettings::default() };
     broker.create_topic("consumed", settings).await.expect("made");
     for (name, why) in [("two", "2 partitions"), ("consumed", "a queue"), ("_queues", "broker itself")] {
-        let refused = broker.stream(name).await.map(drop).expect_err("it is none");
+        let refused = broker.stream(name).map(drop).expect_err("it is none");
         assert!(refused.kind == ErrorKind::Invalid && refused.message.contains(why), "{refused}");
     }
-    assert_eq!((broker.has_stream("two").await, broker.delete_stream("two").await), (Ok(false), Ok(false)));
+    assert!(!broker.is_other_stream("two") && !delete(&broker, "two").await);
     // One that others made is theirs to delete.
     publish(&broker, "theirs", 1, "v").await;
-    assert_eq!(broker.delete_stream("theirs").await, Ok(false));
-    assert!(broker.has_topic("theirs"));
+    assert!(!delete(&broker, "theirs").await);
+    assert!(broker.has_topic("theirs") && broker.is_other_stream("theirs"));
 }
 
 /// An entry cannot be above what an open transaction may still bring; what was aborted is no entry.
@@ -226,7 +258,7 @@ async fn topics_of_other_kinds_are_no_streams() {
 async fn nothing_is_added_behind_an_open_transaction() {
     let settings = Settings { publish_wait: Duration::from_millis(1), ..Settings::default() };
     let broker = Broker::start(settings, &[Handle::current()]).expect("starts");
-    let stream = broker.stream_or_create("s").await.expect("made");
+    let stream = made(&broker, "s");
     let id = TransactionalId::parse("t").expect("an id");
     for (round, decision) in [Decision::Abort, Decision::Commit].into_iter().enumerate() {
         let owner = broker.init_transactions(&id, None, 60_000).await.expect("begun");
@@ -252,7 +284,7 @@ async fn whoever_waits_is_woken_by_what_comes_and_what_goes() {
     let names = ["s".to_owned()];
     let count = async |wanted: Option<u64>| {
         let attempt = async || {
-            let stream = broker.stream("s").await?;
+            let stream = broker.stream("s")?;
             let len = match &stream {
                 Some(stream) => Some(stream.lock().await?.len()),
                 None => None,
@@ -264,7 +296,7 @@ async fn whoever_waits_is_woken_by_what_comes_and_what_goes() {
     };
     let work = async {
         tokio::task::yield_now().await;
-        let stream = broker.stream_or_create("s").await.expect("made");
+        let stream = made(&broker, "s");
         tokio::task::yield_now().await;
         add(&stream, NewEntryId::Now, "v").await.expect("added");
         tokio::task::yield_now().await;
@@ -272,8 +304,8 @@ async fn whoever_waits_is_woken_by_what_comes_and_what_goes() {
     };
     let (two, one, ()) = tokio::join!(count(Some(2)), count(Some(2)), work);
     assert_eq!((two, one), (Some(()), Some(())));
-    let (none, deleted) = tokio::join!(count(None), broker.delete_stream("s"));
-    assert_eq!((none, deleted), (Some(()), Ok(true)));
+    let (none, deleted) = tokio::join!(count(None), delete(&broker, "s"));
+    assert_eq!((none, deleted), (Some(()), true));
     let stopped = broker.await_streams(&names, std::future::ready(()), async || Ok(None::<()>)).await;
     assert_eq!(stopped, Ok(None));
 }

@@ -72,7 +72,8 @@ pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest
         }
         CacheRequest::Flush { cache } => {
             let cache = recent.cache(broker, cache)?;
-            (CacheResponse::Flushed(cache.flush()), cache.settled())
+            let (entries, flushed) = cache.flush();
+            (CacheResponse::Flushed(entries), cache.settled().and(flushed))
         }
         CacheRequest::Watch { .. } => return Err(Error::invalid("a watch waits")),
     };

@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 use super::channels::{Channels, Subscribed};
 use super::clients::{About, Client, Clients};
 use super::codec::{Answer, RedisProtocol, Request};
+use super::commands::streams::others::Guests;
 use super::commands::transactions::{Transaction, Watched};
 use super::commands::{self, Block, Command, Data, Does, Named, Step, keys};
 use super::errors::{Done, Fail};
@@ -215,6 +216,7 @@ impl Door {
     ) -> Reply<Answer, Later> {
         let run = match command.does {
             Does::Data(run) => run,
+            Does::Stream(run) => return commands::streams::serve(self, session, command, run, args),
             Does::Own(run) => {
                 let reply = run(self, session, args);
                 return match reply {
@@ -225,8 +227,8 @@ impl Door {
                 };
             }
         };
-        if commands::streams::keys::is_about_streams(self, command, args) {
-            return commands::streams::keys::serve(self, session, command, args);
+        if commands::streams::step::moves_stream(self, session, command, args) {
+            return commands::streams::step::serve(self, session, command, args);
         }
         match self.run(session, command, run, args) {
             Ok(Ran::Answer(writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
@@ -251,10 +253,12 @@ impl Door {
             if !is_other_first {
                 other = other_cache.as_deref().map(|cache| lock(cache, &named));
             }
+            let guests = Guests::let_in(&self.broker, number, &mut locked, command, args)?;
             let mut writer = Writer::new(is_resp3);
             let mut step = Step { other: other.as_mut(), ..Step::new(&mut locked, &mut writer) };
             let done = run(&mut step, args).and_then(|()| step.out.check());
             let block = step.block;
+            guests.leave(&mut locked);
             match done {
                 // What goes by itself makes room, in all shards.
                 Err(fail) if fail.is_full && !is_tried && !locked.is_changed() => {

@@ -29,6 +29,7 @@ pub use codec::check_requests;
 use codec::{REQUEST_BYTES_MAX, RedisProtocol};
 use connection::Door;
 pub use connection::answers;
+pub use names::place_of;
 
 /// The version whose commands and answers these are.
 const VERSION: &str = "7.0.15";

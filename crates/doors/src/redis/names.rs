@@ -3,8 +3,30 @@
 use engine::limits::TOPIC_NAME_BYTES_MAX;
 use engine::{Result, TopicName};
 
+use super::connection::DATABASES;
+
 /// The topic of the name that is empty.
 const EMPTY: &str = "_x_";
+
+/// What stands between the number of a database and the topic of a key. No topic of a key has it.
+const OF_DATABASE: &str = "_x_";
+
+/// The topic of a stream: in database 0 that of its key, else `db1_x_` and so on in front of that.
+pub(super) fn stream_topic(database: usize, key: &[u8]) -> Result<TopicName> {
+    let topic = topic_of(key)?;
+    match database {
+        0 => Ok(topic),
+        number => TopicName::parse(&format!("db{number}{OF_DATABASE}{topic}")),
+    }
+}
+
+/// The cache and the key of the stream that has this topic.
+pub fn place_of(topic: &str) -> (String, Vec<u8>) {
+    let parts = topic.strip_prefix("db").and_then(|rest| rest.split_once(OF_DATABASE));
+    let found = parts.filter(|(number, _)| number.parse().is_ok_and(|number| (1..DATABASES).contains(&number)));
+    let (number, topic) = found.unwrap_or(("0", topic));
+    (format!("db{number}"), name_of(topic))
+}
 
 /// The topic of a name. Letters, digits, `-`, `_` and dots between them stay; another byte becomes `_xHH_`, and so does
 /// an underscore where it begins the name, or what would be read as such a byte.
@@ -74,6 +96,17 @@ mod tests {
             assert_eq!(topic_of(name.as_bytes()).expect("a name").as_str(), topic);
         }
         assert!(topic_of(&[b':'; 100]).is_err());
+    }
+
+    #[test]
+    fn streams_of_each_database_have_topics_of_their_own() {
+        for (database, key, topic) in [(0, "a:b", "a_x3a_b"), (1, "a:b", "db1_x_a_x3a_b"), (15, "", "db15_x__x_")] {
+            assert_eq!(stream_topic(database, key.as_bytes()).expect("a name").as_str(), topic);
+            assert_eq!(place_of(topic), (format!("db{database}"), key.as_bytes().to_vec()));
+        }
+        // A key of database 0 that looks like another one's has another topic.
+        assert_eq!(stream_topic(0, b"db1_x_a").expect("a name").as_str(), "db1_x5f_x_a");
+        assert_eq!(place_of("db16_x_a"), ("db0".to_owned(), b"db16_x_a".to_vec()));
     }
 
     proptest! {

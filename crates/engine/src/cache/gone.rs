@@ -19,6 +19,14 @@ impl Gone {
             *count = count.wrapping_add(1);
         }
     }
+
+    /// What was noted last was nothing.
+    pub(super) fn forget(&mut self, mark: u32) {
+        if let Some(counts) = &mut self.0 {
+            let count = &mut counts[place(mark)];
+            *count = count.wrapping_sub(1);
+        }
+    }
 }
 
 fn place(mark: u32) -> usize {

@@ -476,3 +476,48 @@ fn a_structure_that_would_take_too_much_does_not_grow() {
     let of_long = shard.check_growth(Key { hash: 1, bytes: &long }, 1, || 0);
     assert_eq!(of_long.map_err(|error| error.kind), Err(ErrorKind::TooLarge));
 }
+
+/// Whatever removes the key of a stream says which stream that was; eviction never does, and no log has it.
+#[test]
+fn keys_of_streams_tell_when_they_are_removed() {
+    use crate::ids::TopicId;
+    for eviction in Eviction::ALL {
+        let (mut shard, _) = shard(eviction, 64 << 10);
+        shard.tell_effects(true);
+        let topic = |number: u64| TopicId::new(1, number);
+        for number in 0..6 {
+            let expires_ms = (number == 2).then_some(50);
+            with(number, |key| shard.put_stream(key, topic(number), expires_ms, || 10)).expect("put");
+        }
+        assert!(shard.take_effects().is_none(), "{eviction:?}");
+        let found = with(0, |key| shard.peek(key, || 10).map(|found| found.value.kind()));
+        assert_eq!(found, Some(Kind::Stream));
+        let set = with(0, |key| shard.change(key, 0, || 10, |set: &mut Edit<'_, Set>| (true, set.add(b"m"))));
+        assert_eq!(set.expect_err("it is a stream").kind, ErrorKind::Invalid);
+        assert_eq!(shard.take_lost(), []);
+
+        with(0, |key| shard.delete(key, Condition::Always, || 10));
+        with(1, |key| shard.put(key, b"v", Expires::Never, Condition::Always, || 10)).expect("put");
+        assert!(with(2, |key| shard.peek(key, || 60).is_none()));
+        assert_eq!(shard.take_lost(), [topic(0), topic(1), topic(2)]);
+        assert!(with(3, |key| shard.take_stream(key, topic(3))) && !with(4, |key| shard.take_stream(key, topic(3))));
+        assert_eq!(shard.take_lost(), []);
+
+        // Room is made by others.
+        for number in 100..1000 {
+            let put = with(number, |key| shard.put(key, &[0; 200], Expires::At(5000), Condition::Always, || 60));
+            assert!(put.is_ok() || eviction == Eviction::None, "{eviction:?}");
+        }
+        assert!(with(4, |key| shard.peek(key, || 60).is_some()) && shard.take_lost().is_empty());
+        let mut dumped = Vec::new();
+        shard.scan(Cursor::default(), u32::MAX, 60, |found| {
+            let is_dumped = Shard::dump(found, &mut dumped) > 0;
+            assert_ne!(is_dumped, matches!(found.value, Value::Structure(Structure::Stream(_))));
+            true
+        });
+        shard.flush();
+        let mut lost = shard.take_lost();
+        lost.sort_unstable();
+        assert_eq!(lost, [topic(4), topic(5)]);
+    }
+}

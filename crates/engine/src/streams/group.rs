@@ -200,6 +200,13 @@ impl Group {
         records
     }
 
+    /// The same group of another stream, of which nothing is written down yet.
+    pub fn copied(&self) -> Self {
+        let consumers = self.consumers.keys().cloned().collect();
+        let pending = self.pending.keys().copied().collect();
+        Self { changes: Changes { is_group_changed: true, consumers, pending }, ..self.clone() }
+    }
+
     /// What has to be written down where the group is gone.
     pub fn gone(&self, topic: TopicId, name: &[u8]) -> Vec<StreamRecord> {
         let group: Box<[u8]> = name.into();
@@ -229,7 +236,10 @@ impl Group {
             StreamRecord::Pending { id, pending: None, .. } => {
                 self.ack(id);
             }
-            StreamRecord::Group { saved: None, .. } | StreamRecord::Stream { .. } | StreamRecord::Deleted { .. } => {}
+            StreamRecord::Group { saved: None, .. }
+            | StreamRecord::Stream { .. }
+            | StreamRecord::Deleted { .. }
+            | StreamRecord::Place { .. } => {}
         }
         self.changes = Changes::default();
     }

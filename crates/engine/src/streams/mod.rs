@@ -17,7 +17,7 @@ use crate::record::{Record, RecordView};
 
 pub use group::{CONSUMERS_MAX, Group, PENDING_MAX, Pending};
 pub use index::{Index, Mark};
-pub use record::{SavedStream, StreamRecord};
+pub use record::{SavedStream, StreamPlace, StreamRecord};
 
 /// The topic that keeps what is known of streams beside their entries.
 pub const STREAMS_TOPIC: &str = "_streams";

@@ -10,6 +10,7 @@
 //! | a consumer | 3 | group, name |
 //! | an entry that was given out | 4 | group, id |
 //! | an entry that was deleted | 5 | offset (u64) |
+//! | the key of a stream | 6 | |
 //!
 //! | Value | version | fields |
 //! |---|---|---|
@@ -18,6 +19,7 @@
 //! | a consumer | 1 | when it was seen (u64) |
 //! | an entry that was given out | 1 | consumer, when (u64), how often (u64) |
 //! | an entry that was deleted | 1 | |
+//! | the key of a stream | 1 | the name of its cache, the key, when it expires (u64; never at 2^64 - 1) |
 //!
 //! The last id of a stream, how many entries were ever added, and the largest id of those that were deleted are those
 //! of the moment when the next record was to get the offset in front of them.
@@ -36,7 +38,10 @@ const KEY_GROUP: u16 = 2;
 const KEY_CONSUMER: u16 = 3;
 const KEY_PENDING: u16 = 4;
 const KEY_DELETED: u16 = 5;
+const KEY_PLACE: u16 = 6;
 const VALUE_VERSION: u16 = 1;
+
+const NEVER: u64 = u64::MAX;
 
 /// What cannot be told from the entries of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +56,16 @@ pub struct SavedStream {
     pub last: EntryId,
     pub added: u64,
     pub max_deleted: EntryId,
+}
+
+/// The key under which a cache lists a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamPlace {
+    /// The name of the cache.
+    pub cache: Box<[u8]>,
+    pub key: Box<[u8]>,
+    /// In ms since 1970.
+    pub expires_ms: Option<u64>,
 }
 
 /// One record of the topic.
@@ -83,6 +98,10 @@ pub enum StreamRecord {
         offset: Offset,
         is_deleted: bool,
     },
+    Place {
+        topic: TopicId,
+        place: Option<StreamPlace>,
+    },
 }
 
 impl StreamRecord {
@@ -92,7 +111,8 @@ impl StreamRecord {
             | Self::Group { topic, .. }
             | Self::Consumer { topic, .. }
             | Self::Pending { topic, .. }
-            | Self::Deleted { topic, .. } => *topic,
+            | Self::Deleted { topic, .. }
+            | Self::Place { topic, .. } => *topic,
         }
     }
 
@@ -118,6 +138,7 @@ impl StreamRecord {
                 put_bytes(&mut key, group);
                 put_id(&mut key, *id);
             }
+            Self::Place { topic, .. } => begin(&mut key, KEY_PLACE, topic),
             Self::Deleted { topic, offset, .. } => {
                 begin(&mut key, KEY_DELETED, topic);
                 key.put_u64(*offset);
@@ -154,6 +175,12 @@ impl StreamRecord {
                 value.put_u64(pending.delivered_ms);
                 value.put_u64(pending.deliveries);
             }
+            Self::Place { place, .. } => {
+                let place = place.as_ref()?;
+                put_bytes(&mut value, &place.cache);
+                put_bytes(&mut value, &place.key);
+                value.put_u64(place.expires_ms.unwrap_or(NEVER));
+            }
             Self::Deleted { is_deleted, .. } => {
                 if !is_deleted {
                     return None;
@@ -189,6 +216,7 @@ impl StreamRecord {
                 pending: value.as_mut().map(Fields::pending).transpose()?,
             },
             KEY_DELETED => Self::Deleted { topic, offset: key.u64()?, is_deleted: value.is_some() },
+            KEY_PLACE => Self::Place { topic, place: value.as_mut().map(Fields::place).transpose()? },
             version => return Err(unknown_version("key", version)),
         };
         key.end()?;
@@ -227,6 +255,11 @@ impl Fields<'_> {
     fn stream_group(&mut self) -> Result<(EntryId, Option<u64>)> {
         let (last, is_known, read) = (self.entry_id()?, self.flag()?, self.u64()?);
         Ok((last, is_known.then_some(read)))
+    }
+
+    fn place(&mut self) -> Result<StreamPlace> {
+        let (cache, key, expires) = (self.bytes()?.into(), self.bytes()?.into(), self.u64()?);
+        Ok(StreamPlace { cache, key, expires_ms: (expires != NEVER).then_some(expires) })
     }
 
     fn pending(&mut self) -> Result<Pending> {

@@ -108,6 +108,7 @@ fn records_of_the_topic_are_read_as_they_are_written() {
     let (group, name): (Box<[u8]>, Arc<[u8]>) = (b"g\0".as_slice().into(), b"c".as_slice().into());
     let pending = Pending { consumer: name.clone(), delivered_ms: 5, deliveries: 6 };
     let saved = SavedStream { is_own: true, start: 1, at: 2, last: id(3, 4), added: 5, ..SavedStream::default() };
+    let place = |expires_ms| StreamPlace { cache: (*b"db0").into(), key: (*b"k\0").into(), expires_ms };
     let records = [
         StreamRecord::Stream { topic, saved: Some(saved) },
         StreamRecord::Stream { topic, saved: None },
@@ -118,6 +119,9 @@ fn records_of_the_topic_are_read_as_they_are_written() {
         StreamRecord::Pending { topic, group, id: id(1, 2), pending: None },
         StreamRecord::Deleted { topic, offset: 5, is_deleted: true },
         StreamRecord::Deleted { topic, offset: 5, is_deleted: false },
+        StreamRecord::Place { topic, place: Some(place(Some(7))) },
+        StreamRecord::Place { topic, place: Some(place(None)) },
+        StreamRecord::Place { topic, place: None },
     ];
     for record in records {
         let (key, value) = (record.key(), record.value());

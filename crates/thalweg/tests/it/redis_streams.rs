@@ -106,15 +106,13 @@ async fn who_waits_is_given_what_anybody_publishes() {
     assert_eq!(member.answer(), "((orders ((7-0 (value v)))))");
     assert_eq!(redis.call("XPENDING orders g"), "(1 7-0 7-0 ((c 1)))");
 
-    // Its time may be over, or others may end it; it may not be in a transaction.
+    // Its time may be over, or others may end it.
     assert_eq!(waiting.call("XREAD BLOCK 1 STREAMS orders $"), "nil");
     let id = waiting.call("CLIENT ID");
     waiting.ask("XREAD BLOCK 0 STREAMS orders $");
     while redis.call(&format!("CLIENT UNBLOCK {id} ERROR")) == "0" {}
     assert!(waiting.answer().starts_with("UNBLOCKED"));
-    assert_eq!(redis.call("MULTI"), "OK");
-    assert!(redis.call("XADD orders * f v").contains("not allowed inside a transaction"));
-    assert!(redis.call("EXEC").starts_with("EXECABORT"));
+    assert!(redis.call("XREAD BLOCK 0 STREAMS orders 7-0 x").starts_with("ERR Unbalanced"));
 
     // A key is one thing or the other.
     assert_eq!(redis.call("SET text v"), "OK");
@@ -167,4 +165,279 @@ async fn streams_and_their_groups_survive_the_broker() {
     let mut redis = Redis::open(&server);
     assert_eq!((redis.call("EXISTS s"), redis.call("XADD s 1-1 f v")), ("0".into(), "1-1".into()));
     assert!(redis.call("XPENDING s g").starts_with("NOGROUP"));
+}
+
+impl Redis {
+    /// The answers to commands in a transaction.
+    fn transact(&mut self, commands: &[&str]) -> String {
+        assert_eq!(self.call("MULTI"), "OK");
+        commands.iter().for_each(|command| assert_eq!(self.call(command), "QUEUED", "{command}"));
+        self.call("EXEC")
+    }
+
+    /// Commands, and what each has to answer.
+    fn expect(&mut self, calls: &[(&str, &str)]) {
+        for (command, answer) in calls {
+            assert_eq!(self.call(command), *answer, "{command}");
+        }
+    }
+}
+
+/// <https://redis.io/docs/latest/develop/using-commands/keyspace/>: commands on keys do not ask for their type.
+#[tokio::test]
+async fn a_stream_is_a_key_like_any_other() {
+    let server = Server::with(&[OPEN]);
+    let client = server.client("tcp").await;
+    let mut redis = Redis::open(&server);
+    redis.expect(&[
+        ("XADD s 1-1 f v", "1-1"),
+        ("TYPE s", "stream"),
+        ("EXISTS s s none", "2"),
+        ("TOUCH s none", "1"),
+        ("KEYS *", "(s)"),
+        ("SCAN 0 TYPE stream", "(0 (s))"),
+        ("SCAN 0 TYPE hash", "(0 ())"),
+        ("DBSIZE", "1"),
+        ("RANDOMKEY", "s"),
+        ("OBJECT ENCODING s", "stream"),
+        ("OBJECT REFCOUNT s", "1"),
+        ("TTL s", "-1"),
+        ("EXPIRE s 1000000", "1"),
+        ("TTL none", "-2"),
+        ("EXPIREAT s 4102444800", "1"),
+        ("EXPIRETIME s", "4102444800"),
+        ("PERSIST s", "1"),
+        ("PTTL s", "-1"),
+        ("SETNX s v", "0"),
+        ("XLEN s", "1"),
+    ]);
+    for command in ["GET s", "LPUSH s v", "HSET s f v", "SADD s m", "ZADD s 1 m", "INCR s", "APPEND s v", "SORT s"] {
+        assert!(redis.call(command).starts_with("WRONGTYPE"), "{command}");
+    }
+    // Another value takes its place, and its topic is deleted.
+    redis.expect(&[("SET s v", "OK"), ("TYPE s", "string"), ("DBSIZE", "1")]);
+    assert!(redis.call("XADD s * f v").starts_with("WRONGTYPE"));
+    assert!(within("describe", client.describe_topic("s")).await.is_err());
+    redis.expect(&[("DEL s", "1"), ("XADD s 1-1 f v", "1-1"), ("UNLINK s", "1"), ("EXISTS s", "0"), ("XLEN s", "0")]);
+    // One that has expired is gone with its entries.
+    redis.expect(&[("XADD s 1-1 f v", "1-1"), ("PEXPIRE s 1", "1")]);
+    while redis.call("EXISTS s") == "1" {}
+    redis.expect(&[("XLEN s", "0"), ("XADD s 1-1 f w", "1-1"), ("XRANGE s - +", "((1-1 (f w)))")]);
+    // Each database has streams of its own, and a flush empties it.
+    redis.expect(&[
+        ("SELECT 1", "OK"),
+        ("XLEN s", "0"),
+        ("XADD s 2-2 f v", "2-2"),
+        ("XADD t 2-2 f v", "2-2"),
+        ("DBSIZE", "2"),
+        ("FLUSHDB", "OK"),
+        ("DBSIZE", "0"),
+        ("XLEN s", "0"),
+        ("SELECT 0", "OK"),
+        ("XLEN s", "1"),
+        ("FLUSHALL", "OK"),
+        ("XLEN s", "0"),
+        ("DBSIZE", "0"),
+    ]);
+    assert!(within("describe", client.describe_topic("s")).await.is_err());
+    // A topic that is deleted by another door is no key any more.
+    redis.expect(&[("XADD s 1-1 f v", "1-1")]);
+    within("delete", client.delete_topic("s")).await.expect("deleted");
+    redis.expect(&[("EXISTS s", "0"), ("DBSIZE", "0"), ("XADD s 1-1 f v", "1-1")]);
+}
+
+/// `RENAME`, `COPY` and `MOVE` take the groups along, with what they have pending (`streamDup` in Redis's t_stream.c).
+#[tokio::test]
+async fn streams_are_renamed_moved_and_copied_with_their_groups() {
+    let server = Server::with(&[OPEN]);
+    let client = server.client("tcp").await;
+    let mut redis = Redis::open(&server);
+    redis.expect(&[("XADD a 1-1 f 1", "1-1"), ("XADD a 1-2 f 2", "1-2"), ("XADD a 1-3 f 3", "1-3")]);
+    redis.expect(&[
+        ("XGROUP CREATE a g 0", "OK"),
+        ("XREADGROUP GROUP g c COUNT 2 STREAMS a >", "((a ((1-1 (f 1)) (1-2 (f 2)))))"),
+    ]);
+    redis.expect(&[
+        ("XDEL a 1-2", "1"),
+        ("EXPIREAT a 4102444800", "1"),
+        ("SET b v", "OK"),
+        ("COPY a b", "0"),
+        ("RENAMENX a b", "0"),
+    ]);
+    redis.expect(&[
+        ("RENAME a b", "OK"),
+        ("EXISTS a b", "1"),
+        ("EXPIRETIME b", "4102444800"),
+        ("XRANGE b - +", "((1-1 (f 1)) (1-3 (f 3)))"),
+    ]);
+    redis.expect(&[("XPENDING b g", "(2 1-1 1-2 ((c 2)))"), ("XADD a 9-9 f v", "9-9"), ("COPY a b", "0")]);
+    redis.expect(&[
+        ("COPY b c", "1"),
+        ("XPENDING c g", "(2 1-1 1-2 ((c 2)))"),
+        ("EXPIRETIME c", "4102444800"),
+        ("XADD c 1-4 f 4", "1-4"),
+    ]);
+    redis.expect(&[("XLEN b", "2"), ("XLEN c", "3"), ("COPY a c REPLACE", "1"), ("XRANGE c - +", "((9-9 (f v)))")]);
+    redis.expect(&[
+        ("MOVE b 1", "1"),
+        ("EXISTS b", "0"),
+        ("MOVE b 1", "0"),
+        ("COPY c b DB 1", "0"),
+        ("SELECT 1", "OK"),
+    ]);
+    redis.expect(&[
+        ("XPENDING b g", "(2 1-1 1-2 ((c 2)))"),
+        ("DBSIZE", "1"),
+        ("RENAME b b", "OK"),
+        ("RENAMENX b b", "0"),
+    ]);
+    assert_eq!(redis.call("XREADGROUP GROUP g d STREAMS b >"), "((b ((1-3 (f 3)))))");
+    assert!(redis.call("XINFO STREAM b").contains("entries-added 3"));
+    assert!(redis.call("COPY b b").contains("same"));
+    assert!(redis.call("XADD b 1-3 f v").contains("equal or smaller"));
+    // The topic has the name of the key.
+    assert!(within("describe", client.describe_topic("c")).await.is_ok());
+    assert!(within("describe", client.describe_topic("db1_x_b")).await.is_ok());
+    assert!(within("describe", client.describe_topic("b")).await.is_err());
+}
+
+/// Commands on streams are queued as any, and each sees what those before it did; on the disk, too.
+#[tokio::test]
+async fn commands_on_streams_are_done_in_transactions() {
+    let data = TempDir::new().expect("a folder");
+    for set in [vec![OPEN.to_owned()], vec![OPEN.to_owned(), format!("data={}", data.path().display())]] {
+        let server = Server::launch(Launch { set, ..Launch::default() });
+        let (mut redis, mut other) = (Redis::open(&server), Redis::open(&server));
+        let commands =
+            ["XADD s 1-1 f v", "XADD s 1-2 f w", "XLEN s", "XRANGE s - +", "SET k v", "XREAD BLOCK 0 STREAMS s 1-2"];
+        assert_eq!(redis.transact(&commands), "(1-1 1-2 2 ((1-1 (f v)) (1-2 (f w))) OK nil)");
+        let commands = ["DEL s", "EXISTS s", "XLEN s", "XADD s 1-1 f x", "XRANGE s - +", "TYPE s"];
+        assert_eq!(redis.transact(&commands), "(1 0 0 1-1 ((1-1 (f x))) stream)");
+        let commands = ["SET s v", "XADD s * f v", "DEL s", "XGROUP CREATE s g $ MKSTREAM", "XADD s 1-1 f v"];
+        let answer = redis.transact(&commands);
+        assert!(answer.starts_with("(OK WRONGTYPE") && answer.ends_with("1 OK 1-1)"), "{answer}");
+        let commands = ["XREADGROUP GROUP g c STREAMS s >", "XACK s g 1-1", "RENAME s t", "XLEN t", "XADD s 2-1 f v"];
+        assert_eq!(redis.transact(&commands), "(((s ((1-1 (f v))))) 1 OK 1 2-1)");
+        assert_eq!(redis.transact(&["FLUSHALL", "DBSIZE", "XLEN s", "XADD s 1-1 f v"]), "(OK 0 0 1-1)");
+
+        // What another connection does to a watched stream is noticed.
+        for change in ["XADD s 1-9 f v", "XDEL s 1-9", "XTRIM s MAXLEN 0", "EXPIRE s 1000", "DEL s"] {
+            redis.expect(&[("WATCH s", "OK")]);
+            assert!(!other.call(change).starts_with("ERR"), "{change}");
+            assert_eq!(redis.transact(&["XADD s 9-9 f v"]), "nil", "{change}");
+        }
+        redis.expect(&[("WATCH s", "OK")]);
+        other.expect(&[("XADD s 5-5 f v", "5-5")]);
+        assert_eq!(redis.transact(&["PING"]), "nil");
+        // Reading changes nothing.
+        redis.expect(&[("WATCH s", "OK")]);
+        other.expect(&[("XLEN s", "1"), ("EXISTS s", "1")]);
+        assert_eq!(redis.transact(&["XADD s 6-6 f v", "PING"]), "(6-6 PONG)");
+        // Who waits is woken by a transaction.
+        other.ask("XREAD BLOCK 0 STREAMS s 6-6");
+        assert_eq!(redis.transact(&["XADD s 7-7 f v"]), "(7-7)");
+        assert_eq!(other.answer(), "((s ((7-7 (f v)))))");
+    }
+}
+
+/// Keys of streams are there again, with their times, whether their database is durable or not; what was deleted is not.
+#[tokio::test]
+async fn keys_of_streams_survive_the_broker() {
+    for is_durable in [false, true] {
+        let data = TempDir::new().expect("a folder");
+        let set = [OPEN.to_owned(), format!("data={}", data.path().display()), format!("redis_durable={is_durable}")];
+        let mut server = Server::launch(Launch { set: set.to_vec(), ..Launch::default() });
+        let mut redis = Redis::open(&server);
+        redis.expect(&[("XADD s 1-1 f v", "1-1"), ("EXPIREAT s 4102444800", "1"), ("XADD a:b 1-1 f v", "1-1")]);
+        redis.expect(&[
+            ("XADD over 1-1 f v", "1-1"),
+            ("SET over v", "OK"),
+            ("XADD del 1-1 f v", "1-1"),
+            ("DEL del", "1"),
+        ]);
+        redis.expect(&[
+            ("SELECT 3", "OK"),
+            ("XADD s 3-3 f v", "3-3"),
+            ("XGROUP CREATE s g 0", "OK"),
+            ("RENAME s t", "OK"),
+        ]);
+        server.crash_and_restart();
+        let mut redis = Redis::open(&server);
+        redis.expect(&[("EXPIRETIME s", "4102444800"), ("XRANGE s - +", "((1-1 (f v)))"), ("TYPE a:b", "stream")]);
+        redis.expect(&[
+            ("EXISTS del", "0"),
+            ("XLEN del", "0"),
+            ("TYPE over", if is_durable { "string" } else { "none" }),
+        ]);
+        redis.expect(&[("DBSIZE", if is_durable { "3" } else { "2" }), ("PERSIST s", "1"), ("SELECT 3", "OK")]);
+        redis.expect(&[("KEYS *", "(t)"), ("XLEN t", "1"), ("XPENDING t g", "(0 nil nil nil)")]);
+        server.crash_and_restart();
+        let mut redis = Redis::open(&server);
+        redis.expect(&[("TTL s", "-1"), ("FLUSHALL", "OK"), ("DBSIZE", "0")]);
+        server.crash_and_restart();
+        let mut redis = Redis::open(&server);
+        redis.expect(&[
+            ("DBSIZE", "0"),
+            ("XLEN s", "0"),
+            ("EXISTS s a:b over", "0"),
+            ("SELECT 3", "OK"),
+            ("EXISTS t", "0"),
+        ]);
+        redis.expect(&[("XADD t 1-1 f v", "1-1"), ("DBSIZE", "1")]);
+    }
+}
+
+/// What another door made is a stream to commands that name it, and is not listed, changed nor deleted.
+#[tokio::test]
+async fn topics_of_other_doors_are_read_and_added_to_and_left_alone() {
+    let server = Server::with(&[OPEN]);
+    let client = server.client("tcp").await;
+    let mut redis = Redis::open(&server);
+    let publisher = within("open", client.publisher("orders").open()).await.expect("a publisher");
+    within("send", publisher.send(&Record { timestamp_ms: 7, ..Record::new("v") })).await.expect("sent");
+    within("flush", publisher.flush()).await.expect("acknowledged");
+    redis.expect(&[("XLEN orders", "1"), ("EXISTS orders", "1"), ("TYPE orders", "stream"), ("TTL orders", "-1")]);
+    redis.expect(&[("OBJECT ENCODING orders", "stream"), ("XADD orders 8-1 f v", "8-1"), ("XLEN orders", "2")]);
+    redis.expect(&[("KEYS *", "()"), ("DBSIZE", "0"), ("SCAN 0", "(0 ())"), ("RANDOMKEY", "nil")]);
+    for command in ["GET orders", "LPUSH orders v", "LRANGE orders 0 -1", "SADD orders m", "INCR orders"] {
+        assert!(redis.call(command).starts_with("WRONGTYPE"), "{command}");
+    }
+    for command in ["DEL orders", "EXPIRE orders 9", "RENAME orders a", "SET orders v", "MOVE orders 1", "XX"] {
+        assert!(redis.call(command).starts_with("ERR"), "{command}");
+    }
+    redis.expect(&[("SET a v", "OK"), ("FLUSHALL", "OK"), ("XLEN orders", "2"), ("COPY orders mine", "1")]);
+    redis.expect(&[("XRANGE mine - +", "((7-0 (value v)) (8-1 (f v)))"), ("KEYS *", "(mine)"), ("DEL mine", "1")]);
+    redis.expect(&[("SELECT 1", "OK"), ("EXISTS orders", "0"), ("XLEN orders", "0"), ("SELECT 0", "OK")]);
+    // It is watched as any other key.
+    redis.expect(&[("WATCH orders", "OK"), ("EXISTS orders", "1"), ("TYPE orders", "stream")]);
+    assert_eq!(redis.transact(&["XLEN orders", "TYPE orders", "KEYS *"]), "(2 stream ())");
+    redis.expect(&[("WATCH orders", "OK")]);
+    within("send", publisher.send(&Record { timestamp_ms: 9, ..Record::new("v") })).await.expect("sent");
+    within("flush", publisher.flush()).await.expect("acknowledged");
+    assert_eq!(redis.transact(&["XLEN orders"]), "nil");
+}
+
+/// `XADD` that is refused leaves no stream; what Redis takes as the id of a group; trimming by whole nodes.
+#[tokio::test]
+async fn streams_do_what_those_of_redis_do_at_the_edges() {
+    let server = Server::with(&[OPEN]);
+    let mut redis = Redis::open(&server);
+    // More fields than a record has headers.
+    assert!(redis.call(&format!("XADD s 1-1{}", " f v".repeat(1100))).starts_with("ERR"));
+    assert!(redis.call("XADD s 0-0 f v").contains("greater than 0-0"));
+    redis.expect(&[("EXISTS s", "0"), ("DBSIZE", "0"), ("TYPE s", "none"), ("XADD s NOMKSTREAM 1-1 f v", "nil")]);
+    redis.expect(&[("XADD s 5-1 f v", "5-1"), ("XGROUP CREATE s g 0", "OK")]);
+    // XGROUP SETID reads its id as the end of a range, XGROUP CREATE does not (xgroupCommand in t_stream.c).
+    assert!(redis.call("XGROUP CREATE s h -").contains("Invalid stream ID"));
+    redis.expect(&[("XGROUP SETID s g +", "OK"), ("XREADGROUP GROUP g c STREAMS s >", "nil")]);
+    redis.expect(&[("XGROUP SETID s g -", "OK"), ("XREADGROUP GROUP g c STREAMS s >", "((s ((5-1 (f v)))))")]);
+    // streamTrim removes nodes of 100 entries of which none is to stay.
+    redis.expect(&[("DEL s", "1")]);
+    for number in 1..=130 {
+        redis.expect(&[(&*format!("XADD s 1-{number} f v"), &*format!("1-{number}"))]);
+    }
+    redis.expect(&[("XTRIM s MAXLEN ~ 31", "0"), ("XTRIM s MAXLEN ~ 30", "100"), ("XTRIM s MAXLEN ~ 1", "0")]);
+    redis.expect(&[("XTRIM s MINID ~ 1-130", "0"), ("XTRIM s MAXLEN = 5", "25"), ("XTRIM s MAXLEN ~ 0 LIMIT 4", "0")]);
+    redis.expect(&[("XTRIM s MINID ~ 2", "5"), ("XLEN s", "0"), ("EXISTS s", "1")]);
+    redis.expect(&[("XADD s 2-1 f v", "2-1"), ("XADD s MAXLEN ~ 0 2-2 f v", "2-2"), ("XLEN s", "0")]);
 }

@@ -231,12 +231,13 @@ pub(in crate::redis) fn other_database(args: &[&[u8]]) -> Option<usize> {
     super::args::parse_usize(number).filter(|number| *number < DATABASES)
 }
 
-fn database(number: &[u8]) -> Done<usize> {
+pub(super) fn database(number: &[u8]) -> Done<usize> {
     let number = parse_small(number)?;
     usize::try_from(number).ok().filter(|number| *number < DATABASES).ok_or(Fail::new("ERR DB index is out of range"))
 }
 
-fn copy(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+/// Whether a copy takes the place of what is there.
+pub(super) fn copy_replaces(args: &[&[u8]]) -> Done<bool> {
     let (mut is_replaced, mut at) = (false, 3);
     while let Some(arg) = args.get(at) {
         if is(arg, "REPLACE") {
@@ -249,6 +250,11 @@ fn copy(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         }
         at += 1;
     }
+    Ok(is_replaced)
+}
+
+fn copy(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let is_replaced = copy_replaces(args)?;
     if step.other.is_none() && args[1] == args[2] {
         return Err(Fail::new("ERR source and destination objects are the same"));
     }
@@ -304,6 +310,7 @@ fn encoding(value: Value<'_>) -> &'static str {
                 let is_int = |member: &[u8]| engine::cache::parse_number(member).is_some();
                 if set.len() <= INTS_MAX && set.iter().all(is_int) { "intset" } else { "hashtable" }
             }
+            Structure::Stream(_) => "stream",
             Structure::Sorted(sorted) => {
                 if is_packed(sorted) {
                     "listpack"

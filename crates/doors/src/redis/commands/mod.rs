@@ -26,6 +26,7 @@ use std::sync::LazyLock;
 use broker::LockedCache;
 use engine::cache::structures::{Edit, Kind, Part};
 use engine::cache::{Found, Value};
+use futures_util::future::LocalBoxFuture;
 use net::service::Reply;
 use smallvec::SmallVec;
 
@@ -61,11 +62,14 @@ pub(super) const TWO: Keys = Keys::Range(1, 2, 1);
 pub(super) type Data = fn(&mut Step<'_, '_>, &[&[u8]]) -> Done;
 /// What one does that is about the connection.
 pub(super) type Own = fn(&Door, &mut Session, &[&[u8]]) -> Reply<Answer, Later>;
+/// What one does to streams, which may have to wait for the disk.
+pub(super) type Streaming = for<'x> fn(&'x mut streams::Context<'_>, &'x [&'x [u8]]) -> LocalBoxFuture<'x, Done>;
 
 #[derive(Clone, Copy)]
 pub(super) enum Does {
     Data(Data),
     Own(Own),
+    Stream(Streaming),
 }
 
 #[derive(Clone, Copy)]

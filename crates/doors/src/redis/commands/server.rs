@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use broker::CacheCommit;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
 
@@ -45,16 +46,19 @@ fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
     if let Err(fail) = super::scan::check_flush(args) {
         return session.fail(&fail);
     }
+    let mut flushed = CacheCommit::default();
     for number in 0..DATABASES {
+        let name = format!("db{number}");
         // Those that are not there have nothing to lose.
-        if door.broker.describe_cache(&format!("db{number}")).is_ok() {
-            match session.database_of(&door.broker, number) {
-                Ok(cache) => drop(cache.flush()),
-                Err(fail) => return session.fail(&fail),
-            }
+        if door.broker.describe_cache(&name).is_err() && !door.broker.has_unlisted_streams(&name) {
+            continue;
+        }
+        match session.database_of(&door.broker, number) {
+            Ok(cache) => flushed = flushed.and(cache.flush().1),
+            Err(fail) => return session.fail(&fail),
         }
     }
-    ok()
+    session.settled(Answer::Fixed(b"+OK\r\n"), flushed)
 }
 
 fn time(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
@@ -318,8 +322,8 @@ fn write_command(writer: &mut Writer, command: &Command) {
     };
     let movable = matches!(command.keys, Keys::Counted { .. } | Keys::Streams);
     let mut flags = match command.does {
-        Does::Data(_) if command.is_write => vec!["write", "denyoom"],
-        Does::Data(_) => vec!["readonly"],
+        Does::Data(_) | Does::Stream(_) if command.is_write => vec!["write", "denyoom"],
+        Does::Data(_) | Does::Stream(_) => vec!["readonly"],
         Does::Own(_) => vec!["loading", "stale"],
     };
     if movable {

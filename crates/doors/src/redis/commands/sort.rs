@@ -128,7 +128,7 @@ fn items(db: &mut LockedCache<'_>, key: &[u8]) -> Done<(Vec<Vec<u8>>, bool)> {
         Structure::Sorted(sorted) => {
             Ok((sorted.range(0..sorted.len()).map(|(item, _)| item.to_vec()).collect(), false))
         }
-        Structure::Hash(_) => Err(WRONG_TYPE),
+        Structure::Hash(_) | Structure::Stream(_) => Err(WRONG_TYPE),
     }
 }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use broker::{Cache, CacheCommit, LockedCache};
+use broker::{Broker, Cache, CacheCommit, Keyed, LockedCache, StreamMark};
 use net::service::Reply;
 
 use super::args::parse_usize;
+use super::streams::others::Guests;
 use super::{Command, Does, Named, Step, bytes_in, own};
 use crate::redis::codec::Answer;
 use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session, lock};
@@ -42,10 +43,16 @@ pub(in crate::redis) struct Transaction {
     pub(in crate::redis) is_refused: bool,
 }
 
-struct Queued {
-    command: &'static Command,
-    database: usize,
-    args: Vec<Box<[u8]>>,
+pub(super) struct Queued {
+    pub(super) command: &'static Command,
+    pub(super) database: usize,
+    pub(super) args: Vec<Box<[u8]>>,
+}
+
+impl Queued {
+    pub(super) fn new(command: &'static Command, database: usize, args: &[&[u8]]) -> Self {
+        Self { command, database, args: args.iter().map(|arg| (*arg).into()).collect() }
+    }
 }
 
 /// Keys that must not have changed, each of a database, and what was seen of them.
@@ -61,7 +68,10 @@ enum Seen {
     There {
         version: u64,
         expires_ms: Option<u64>,
+        stream: Option<StreamMark>,
     },
+    /// A topic that another door made.
+    Other(StreamMark),
     /// There may have been something meanwhile.
     Nothing {
         gone: u32,
@@ -81,7 +91,7 @@ impl Command {
             self.name,
             "PING" | "ECHO" | "SELECT" | "PUBLISH" | "TIME" | "CLIENT" | "COMMAND" | "UNWATCH" | "FLUSHALL"
         );
-        matches!(self.does, Does::Data(_)) || is_light
+        matches!(self.does, Does::Data(_) | Does::Stream(_)) || is_light
     }
 }
 
@@ -108,8 +118,7 @@ impl Session {
         if command.name == "SELECT" {
             transaction.database = parse_usize(args[1]).filter(|number| *number < DATABASES).unwrap_or(database);
         }
-        let args = args.iter().map(|arg| (*arg).into()).collect();
-        transaction.queued.push(Queued { command, database, args });
+        transaction.queued.push(Queued::new(command, database, args));
         let count = transaction.queued.len();
         self.tell(|about| about.queued = Some(count));
         Reply::Now(Answer::Fixed(b"+QUEUED\r\n"))
@@ -157,7 +166,7 @@ fn watch(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
             let mut locked = cache.lock(args[1..].iter().copied());
             for key in &args[1..] {
                 // What is watched already is so from then on.
-                let seen = seen(&mut locked, key);
+                let seen = seen(&door.broker, &mut locked, database, key);
                 watched.keys.entry((database, (*key).into())).or_insert(seen);
             }
             Ok(())
@@ -171,10 +180,27 @@ fn watch(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
     }
 }
 
-fn seen(locked: &mut LockedCache<'_>, key: &[u8]) -> Seen {
+fn seen(broker: &Arc<Broker>, locked: &mut LockedCache<'_>, number: usize, key: &[u8]) -> Seen {
+    let stream = match locked.stream(key) {
+        Ok(Keyed::Stream(stream)) => Some(StreamMark::of(&stream)),
+        _ => None,
+    };
     match locked.peek(key) {
-        Some(found) => Seen::There { version: found.version, expires_ms: found.expires_ms },
-        None => Seen::Nothing { gone: locked.gone(key) },
+        Some(found) => Seen::There { version: found.version, expires_ms: found.expires_ms, stream },
+        None => match super::streams::others::mark(broker, number, key) {
+            Some(mark) => Seen::Other(mark),
+            None => Seen::Nothing { gone: locked.gone(key) },
+        },
+    }
+}
+
+impl Watched {
+    /// Whether no watched key has changed; all of them are locked.
+    pub(super) fn is_unchanged(&self, broker: &Arc<Broker>, held: &mut Held<'_>) -> bool {
+        self.keys.iter().all(|((database, key), before)| {
+            let locked = held.get_mut(database).expect("invariant: what is watched is locked");
+            seen(broker, locked, *database, key) == *before
+        })
     }
 }
 
@@ -192,6 +218,12 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
     if transaction.is_refused {
         return session.fail(&Fail::new("EXECABORT Transaction discarded because of previous errors."));
     }
+    let has_streams = |queued: &Queued| {
+        matches!(queued.command.does, Does::Stream(_)) || super::streams::transfer::is_transfer(queued.command)
+    };
+    if transaction.queued.iter().any(has_streams) {
+        return super::streams::step::begin(door, session, transaction.queued, watched, false);
+    }
     match exec_all(door, session, &transaction.queued, &watched) {
         Ok((writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
         Err(fail) => session.fail(&fail),
@@ -199,28 +231,19 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
 }
 
 /// What is locked of each database.
-type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
+pub(super) type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
 
 fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Watched) -> Done<(Writer, CacheCommit)> {
-    let borrowed: Vec<Vec<&[u8]>> =
-        queued.iter().map(|queued| queued.args.iter().map(|arg| &**arg).collect()).collect();
-    let named = names(queued, &borrowed, watched);
+    let borrowed = borrowed(queued);
+    let named = named_by(queued, &borrowed, watched);
     let mut caches = BTreeMap::new();
     for number in named.keys() {
         caches.insert(*number, session.database_of(&door.broker, *number)?);
     }
-    for (number, cache) in &caches {
-        let writes = queued.iter().zip(&borrowed).filter(|(it, _)| it.command.is_write && it.database == *number);
-        let bytes: usize = writes.map(|(_, args)| super::bytes_in(args) + SPARE_BYTES).sum();
-        cache.make_room(bytes as u64);
-    }
+    room_for(queued, &borrowed, &caches);
     let mut held: Held<'_> = named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect();
     let mut writer = session.writer();
-    let is_unchanged = watched.keys.iter().all(|((database, key), before)| {
-        let locked = held.get_mut(database).expect("invariant: what is watched is locked");
-        seen(locked, key) == *before
-    });
-    if !is_unchanged {
+    if !watched.is_unchanged(&door.broker, &mut held) {
         writer.null_array();
         return Ok((writer, finish(held, &caches)));
     }
@@ -228,8 +251,8 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     for (queued, args) in queued.iter().zip(&borrowed) {
         let begin = writer.bytes.len();
         match queued.command.does {
-            Does::Data(_) => {
-                if let Err(fail) = step(&mut held, queued, args, &mut writer) {
+            Does::Data(_) | Does::Stream(_) => {
+                if let Err(fail) = step(&door.broker, &mut held, queued, args, &mut writer) {
                     writer.bytes.truncate(begin);
                     writer.error(&fail);
                 }
@@ -251,8 +274,40 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     Ok((writer, finish(held, &caches)))
 }
 
+/// The arguments of all commands.
+pub(super) fn borrowed(queued: &[Queued]) -> Vec<Vec<&[u8]>> {
+    queued.iter().map(|queued| queued.args.iter().map(|arg| &**arg).collect()).collect()
+}
+
+/// Makes room for what the commands write, as none of them is tried again.
+pub(super) fn room_for(queued: &[Queued], args: &[Vec<&[u8]>], caches: &BTreeMap<usize, Arc<Cache>>) {
+    for (number, cache) in caches {
+        let writes = queued.iter().zip(args).filter(|(it, _)| it.command.is_write && it.database == *number);
+        let bytes: usize = writes.map(|(_, args)| bytes_in(args) + SPARE_BYTES).sum();
+        cache.make_room(bytes as u64);
+    }
+}
+
+/// `FLUSHALL`, or what another command about the connection answered.
+pub(super) fn flush_all(
+    held: &mut Held<'_>,
+    queued: &Queued,
+    args: &[&[u8]],
+    answer: &[u8],
+    writer: &mut Writer,
+) -> Done {
+    if queued.command.name != "FLUSHALL" {
+        writer.put(answer);
+        return Ok(());
+    }
+    super::scan::check_flush(args)?;
+    held.values_mut().for_each(LockedCache::flush);
+    writer.ok();
+    Ok(())
+}
+
 /// All of it is one step. When that lasts.
-fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> CacheCommit {
+pub(super) fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> CacheCommit {
     let (numbers, locked): (Vec<usize>, Vec<LockedCache<'_>>) = held.into_iter().unzip();
     let finished = LockedCache::finish_all(locked);
     finished.into_iter().zip(numbers).fold(CacheCommit::default(), |commit, (finished, number)| {
@@ -262,7 +317,11 @@ fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> CacheCommit {
 }
 
 /// The keys of each database that all of it may touch.
-fn names<'a>(queued: &[Queued], args: &[Vec<&'a [u8]>], watched: &'a Watched) -> BTreeMap<usize, Named<'a>> {
+pub(super) fn named_by<'a>(
+    queued: &[Queued],
+    args: &[Vec<&'a [u8]>],
+    watched: &'a Watched,
+) -> BTreeMap<usize, Named<'a>> {
     let mut named = BTreeMap::new();
     let mut add = |database: usize, more: Named<'a>| {
         let there = named.entry(database).or_insert_with(|| Named::These(Default::default()));
@@ -277,7 +336,7 @@ fn names<'a>(queued: &[Queued], args: &[Vec<&'a [u8]>], watched: &'a Watched) ->
                 (0..DATABASES).for_each(|number| add(number, Named::All))
             }
             Does::Own(_) => {}
-            Does::Data(_) => {
+            Does::Data(_) | Does::Stream(_) => {
                 let numbers = [Some(queued.database), super::keys::other_database(args)];
                 numbers.into_iter().flatten().for_each(|number| add(number, queued.command.keys(args)));
             }
@@ -289,19 +348,30 @@ fn names<'a>(queued: &[Queued], args: &[Vec<&'a [u8]>], watched: &'a Watched) ->
     named
 }
 
-fn step(held: &mut Held<'_>, queued: &Queued, args: &[&[u8]], writer: &mut Writer) -> Done {
+pub(super) fn step(
+    broker: &Arc<Broker>,
+    held: &mut Held<'_>,
+    queued: &Queued,
+    args: &[&[u8]],
+    writer: &mut Writer,
+) -> Done {
     let Does::Data(run) = queued.command.does else {
         return Ok(());
     };
     let other = super::keys::other_database(args).filter(|other| *other != queued.database);
     let mut other = other.and_then(|number| held.remove(&number).map(|locked| (number, locked)));
     let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
-    let mut step = Step { other: other.as_mut().map(|(_, locked)| locked), ..Step::new(locked, writer) };
-    let done = run(&mut step, args).and_then(|()| step.out.check());
-    // Nobody waits in the middle of a step: it is as if its time were over.
-    if let Some(block) = step.block {
-        if block.is_null_array { writer.null_array() } else { writer.null() }
-    }
+    let guests = Guests::let_in(broker, queued.database, locked, queued.command, args);
+    let done = guests.and_then(|guests| {
+        let mut step = Step { other: other.as_mut().map(|(_, locked)| locked), ..Step::new(locked, writer) };
+        let done = run(&mut step, args).and_then(|()| step.out.check());
+        // Nobody waits in the middle of a step: it is as if its time were over.
+        if let Some(block) = step.block {
+            if block.is_null_array { writer.null_array() } else { writer.null() }
+        }
+        guests.leave(locked);
+        done
+    });
     if let Some((number, locked)) = other {
         held.insert(number, locked);
     }

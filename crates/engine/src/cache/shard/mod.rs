@@ -3,6 +3,8 @@
 mod checks;
 mod number;
 mod replay;
+mod scan;
+mod streams;
 
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use super::gone::Gone;
 use super::slab::{NONE, Slab};
 use super::structures::{Edit, Kind, Part, Structure};
 use crate::error::{Error, Result};
+use crate::ids::TopicId;
 
 use checks::{check_structure, full, wrong_kind};
 
@@ -230,6 +233,8 @@ pub struct Shard {
     stats: ShardStats,
     /// What went by itself, while somebody wants to know.
     removed: Option<Vec<Removed>>,
+    /// Streams whose keys were removed.
+    lost: Vec<TopicId>,
     /// What changed, while somebody keeps it.
     effects: Option<Box<Effects>>,
     /// What was is done again: there was room for it then, and nobody made room.
@@ -250,6 +255,7 @@ impl Shard {
             gone: Gone::default(),
             stats: ShardStats::default(),
             removed: None,
+            lost: Vec::new(),
             effects: None,
             is_replaying: false,
         }
@@ -451,16 +457,6 @@ impl Shard {
         self.version
     }
 
-    /// A key that is there, whichever: another one for each number.
-    pub fn any_key(&self, number: u64, now_ms: u64) -> Option<&[u8]> {
-        let end = u64::from(self.slots.end());
-        (0..end).map(|step| ((number + step) % end) as u32).find_map(|at| {
-            let slot = &self.slots[at];
-            let is_there = slot.is_taken && self.expires_ms(slot).is_none_or(|expires_ms| expires_ms > now_ms);
-            is_there.then(|| slot.key())
-        })
-    }
-
     /// Another time for an entry. Whether there is one. Its version stays: its value does.
     pub fn set_expiry(&mut self, key: Key<'_>, expires_ms: Option<u64>, now_ms: impl Fn() -> u64) -> bool {
         let Some(at) = self.find(key, &now_ms) else {
@@ -482,38 +478,15 @@ impl Shard {
         true
     }
 
-    /// Entries from a place on, in no order that means anything: each that is there all the time comes once. It looks
-    /// at so many places at most, and ends early where `each` says so. Where to go on, until all were seen.
-    pub fn scan(
-        &self,
-        from: Cursor,
-        places_max: u32,
-        now_ms: u64,
-        mut each: impl FnMut(Found<'_>) -> bool,
-    ) -> Option<Cursor> {
-        let end = self.slots.end();
-        let until = from.0.saturating_add(places_max).min(end);
-        for at in from.0..until {
-            let slot = &self.slots[at];
-            let is_there = slot.is_taken && self.expires_ms(slot).is_none_or(|expires_ms| expires_ms > now_ms);
-            if is_there && !each(self.found(at)) {
-                return Some(Cursor(at + 1));
-            }
-        }
-        (until < end).then_some(Cursor(until))
-    }
-
-    /// How many places a scan looks at in all.
-    pub fn places(&self) -> u32 {
-        self.slots.end()
-    }
-
     /// Makes room for others by removing the entry that goes first here. Whether there was one.
     pub fn evict_one(&mut self) -> bool {
         let first = match self.eviction {
             Eviction::None => None,
             Eviction::S3Fifo => self.order.evict(&mut self.slots),
-            Eviction::TtlFirst => self.expiry.first().or_else(|| self.order.evict(&mut self.slots)),
+            Eviction::TtlFirst => {
+                let first = self.expiry.first().filter(|at| self.slots[*at].kind != Kind::Stream);
+                first.or_else(|| self.order.evict(&mut self.slots))
+            }
         };
         let Some(at) = first else {
             return false;
@@ -541,6 +514,7 @@ impl Shard {
     pub fn flush(&mut self) {
         for at in &self.table {
             self.gone.note(self.slots[*at].hash);
+            self.lost.extend(self.stream_at(*at));
         }
         self.table = HashTable::new();
         self.slots.clear();
@@ -596,7 +570,7 @@ impl Shard {
         let at = self.slots.insert(slot);
         let hash_of = |at: &u32| table_hash(self.slots[*at].hash);
         self.table.insert_unique(table_hash(key.mark()), at, hash_of);
-        if self.eviction != Eviction::None {
+        if self.eviction != Eviction::None && kind != Kind::Stream {
             self.order.insert(&mut self.slots, at);
         }
         Ok(at)
@@ -720,8 +694,10 @@ impl Shard {
         let slot = self.slots.remove(at);
         self.gone.note(slot.hash);
         self.share.use_less(slot.bytes());
-        if let Some((number, _)) = slot.structure() {
-            self.structures.remove(number);
+        if let Some((number, _)) = slot.structure()
+            && let Some(Structure::Stream(topic)) = self.structures.remove(number).as_deref()
+        {
+            self.lost.push(*topic);
         }
         if slot.timer != 0 {
             self.expiry.drop_timer(slot.timer - 1);

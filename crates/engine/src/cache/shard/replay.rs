@@ -91,6 +91,8 @@ impl Shard {
         let before = out.len();
         let Found { key, value, version, expires_ms } = found;
         match value {
+            // It is found again by its topic.
+            Value::Structure(Structure::Stream(_)) => {}
             Value::Bytes(value) => Effect::Put { key, value, version, expires_ms }.encode(out),
             Value::Structure(structure) => {
                 let (kind, edits) = (structure.kind(), structure.dumped());
@@ -107,7 +109,8 @@ impl Shard {
         if let Some(at) = there {
             self.remove(at);
         }
-        let mut structure = Structure::empty(kind).ok_or_else(|| Error::malformed("bytes have no edits"))?;
+        let mut structure =
+            Structure::empty(kind).ok_or_else(|| Error::malformed("bytes and streams have no edits"))?;
         structure.redo(edits)?;
         match structure.is_empty() {
             true => Ok(None),

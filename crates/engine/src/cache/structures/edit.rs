@@ -157,10 +157,10 @@ impl Edit<'_, Sorted> {
 }
 
 impl Structure {
-    /// An empty one; what is bytes is none.
+    /// An empty structure; bytes and streams have none.
     pub(in crate::cache) fn empty(kind: Kind) -> Option<Self> {
         match kind {
-            Kind::Bytes => None,
+            Kind::Bytes | Kind::Stream => None,
             Kind::List => Some(Self::List(List::default())),
             Kind::Hash => Some(Self::Hash(Hash::default())),
             Kind::Set => Some(Self::Set(Set::default())),
@@ -180,6 +180,7 @@ impl Structure {
             Self::List(list) => list.range(0..list.len()).for_each(|item| put_push(out, End::Back, item)),
             Self::Hash(hash) => hash.iter().for_each(|(field, value)| put_field(out, field, value)),
             Self::Set(set) => set.iter().for_each(|member| put_one(out, SET, member)),
+            Self::Stream(_) => {}
             // In the order of their places, which a walk goes by.
             Self::Sorted(sorted) => {
                 (0..sorted.len()).map_while(|place| sorted.at(place)).for_each(|(member, score)| {
@@ -205,6 +206,7 @@ impl Structure {
                     REMOVE => drop(set.remove(fields.long()?)),
                     other => return Err(unknown(other)),
                 },
+                Self::Stream(_) => return Err(Error::malformed("a stream has no edits")),
                 Self::Sorted(sorted) => match fields.u8()? {
                     SET => {
                         let score = Score::new(f64::from_bits(fields.u64()?));

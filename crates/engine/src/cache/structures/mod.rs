@@ -1,4 +1,4 @@
-//! Values that have parts: lists, hashes, sets and sorted sets.
+//! Values that have parts: lists, hashes, sets and sorted sets. A stream is a value whose entries are kept elsewhere.
 
 mod edit;
 mod hash;
@@ -14,6 +14,8 @@ pub use hash::Hash;
 pub use list::{End, List};
 pub use set::Set;
 pub use sorted::{Bound, LexBound, Score, Sorted};
+
+use crate::ids::TopicId;
 
 /// What a part takes beside its bytes: a pointer, a length, and what the allocator adds.
 const PART_BYTES: u64 = 24;
@@ -31,6 +33,7 @@ pub enum Kind {
     Hash,
     Set,
     Sorted,
+    Stream,
 }
 
 impl Kind {
@@ -41,9 +44,11 @@ impl Kind {
             Self::Hash => "hash",
             Self::Set => "set",
             Self::Sorted => "zset",
+            Self::Stream => "stream",
         }
     }
 
+    /// The kind of a code in a log. The log of a cache has no streams.
     pub(super) fn from_code(code: u8) -> Option<Self> {
         [Self::Bytes, Self::List, Self::Hash, Self::Set, Self::Sorted].into_iter().find(|kind| *kind as u8 == code)
     }
@@ -56,6 +61,8 @@ pub enum Structure {
     Hash(Hash),
     Set(Set),
     Sorted(Sorted),
+    /// A stream, whose entries are the records of this topic.
+    Stream(TopicId),
 }
 
 impl Structure {
@@ -65,6 +72,7 @@ impl Structure {
             Self::Hash(_) => Kind::Hash,
             Self::Set(_) => Kind::Set,
             Self::Sorted(_) => Kind::Sorted,
+            Self::Stream(_) => Kind::Stream,
         }
     }
 
@@ -74,6 +82,8 @@ impl Structure {
             Self::Hash(hash) => hash.len(),
             Self::Set(set) => set.len(),
             Self::Sorted(sorted) => sorted.len(),
+            // It stays however few entries it has.
+            Self::Stream(_) => 1,
         }
     }
 
@@ -89,6 +99,7 @@ impl Structure {
                 Self::Hash(hash) => hash.bytes(),
                 Self::Set(set) => set.bytes(),
                 Self::Sorted(sorted) => sorted.bytes(),
+                Self::Stream(_) => size_of::<TopicId>() as u64,
             }
     }
 }

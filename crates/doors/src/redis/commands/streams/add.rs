@@ -99,7 +99,7 @@ fn new_id(arg: &[u8]) -> Done<NewEntryId> {
     }
 }
 
-pub(super) async fn add(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn add(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let options = options(args, true)?;
     let fields = args.get(options.read..).unwrap_or_default();
     let Some(id) = options.id.filter(|_| !fields.is_empty() && fields.len() % 2 == 0) else {
@@ -108,53 +108,67 @@ pub(super) async fn add(context: &mut Context, args: &[&[u8]]) -> Done {
     if id == NewEntryId::Is(EntryId::ZERO) {
         return Err(Fail::new("ERR The ID specified in XADD must be greater than 0-0"));
     }
-    let stream = match options.makes_none {
-        true => context.find(args[1]).await?,
-        false => Some(context.find_or_create(args[1]).await?),
-    };
-    let Some(stream) = stream else {
-        context.out.null();
-        return Ok(());
+    let (mut locked, is_new) = match options.makes_none {
+        true => match context.lock(args[1]).await? {
+            Some(locked) => (locked, false),
+            None => {
+                context.out.null();
+                return Ok(());
+            }
+        },
+        false => context.lock_or_create(args[1]).await?,
     };
     let parts = parts_of(fields);
-    let id = match stream.add(id, parts.key, parts.value, &parts.headers).await {
-        Err(error) if error.kind == ErrorKind::OutOfRange => {
-            let is_over = stream.lock().await.map_err(failed)?.last() == EntryId::MAX;
-            return Err(Fail::new(match is_over {
-                true => "ERR The stream has exhausted the last possible ID, unable to add more items",
-                false => "ERR The ID specified in XADD is equal or smaller than the target stream top item",
-            }));
+    let (id, saved) = match locked.add(id, parts.key, parts.value, &parts.headers, context.may_wait()).await {
+        Err(error) => {
+            let is_over = locked.last() == EntryId::MAX;
+            drop(locked);
+            if is_new {
+                context.remove(args[1]);
+            }
+            return Err(match (error.kind, is_over) {
+                (ErrorKind::OutOfRange, true) => {
+                    Fail::new("ERR The stream has exhausted the last possible ID, unable to add more items")
+                }
+                (ErrorKind::OutOfRange, false) => {
+                    Fail::new("ERR The ID specified in XADD is equal or smaller than the target stream top item")
+                }
+                _ => failed(error),
+            });
         }
-        added => added.map_err(failed)?,
+        Ok(added) => added,
     };
-    if let Some(Trim { to, is_rough, limit }) = options.trim {
-        let mut locked = stream.lock().await.map_err(failed)?;
-        locked.trim(to, is_rough, limit).await.map_err(failed)?;
+    match options.trim {
+        // What is trimmed has to be readable.
+        Some(Trim { to, is_rough, limit }) => {
+            saved.lasts().await.map_err(failed)?;
+            locked.trim(to, is_rough, limit).await.map_err(failed)?;
+        }
+        None => context.settle(saved),
     }
     context.out.bulk(id.to_string().as_bytes());
     Ok(())
 }
 
-pub(super) async fn len(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn len(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let locked = context.lock(args[1]).await?;
     context.out.int(locked.map_or(0, |locked| locked.len() as i64));
     Ok(())
 }
 
-pub(super) async fn del(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn del(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let Some(mut locked) = context.lock(args[1]).await? else {
         context.out.int(0);
         return Ok(());
     };
     let ids = ids::parse_all(&args[2..])?;
     let (deleted, saved) = locked.delete(&ids).await.map_err(failed)?;
-    drop(locked);
-    saved.lasts().await.map_err(failed)?;
+    context.settle(saved);
     context.out.int(deleted as i64);
     Ok(())
 }
 
-pub(super) async fn trim(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn trim(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let trim = options(args, false)?.trim.ok_or(SYNTAX)?;
     let removed = match context.lock(args[1]).await? {
         Some(mut locked) => locked.trim(trim.to, trim.is_rough, trim.limit).await.map_err(failed)?,
@@ -164,7 +178,7 @@ pub(super) async fn trim(context: &mut Context, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-pub(super) async fn set_id(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn set_id(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let last = ids::parse(args[2], 0)?;
     let (mut added, mut max_deleted) = (None, None);
     for pair in args[3..].chunks(2) {
@@ -198,8 +212,7 @@ pub(super) async fn set_id(context: &mut Context, args: &[&[u8]]) -> Done {
         }
         saved => saved.map_err(failed)?,
     };
-    drop(locked);
-    saved.lasts().await.map_err(failed)?;
+    context.settle(saved);
     context.out.ok();
     Ok(())
 }

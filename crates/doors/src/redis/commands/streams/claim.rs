@@ -71,7 +71,7 @@ impl Claim {
     }
 }
 
-pub(super) async fn claim(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn claim(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let (key, name, consumer) = (args[1], args[2], args[3]);
     let Some(mut locked) = context.lock(key).await?.filter(|locked| locked.group(name).is_some()) else {
         return Err(no_group(key, name));
@@ -112,7 +112,7 @@ pub(super) async fn claim(context: &mut Context, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-fn write_claimed(context: &mut Context, claimed: &[Entry], shows_ids: bool) {
+fn write_claimed(context: &mut Context<'_>, claimed: &[Entry], shows_ids: bool) {
     if !shows_ids {
         return write_all(&mut context.out, claimed);
     }
@@ -120,7 +120,7 @@ fn write_claimed(context: &mut Context, claimed: &[Entry], shows_ids: bool) {
     claimed.iter().for_each(|entry| context.out.bulk(entry.id.to_string().as_bytes()));
 }
 
-pub(super) async fn claim_idle(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn claim_idle(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let (key, name, consumer) = (args[1], args[2], args[3]);
     let min_idle = parse_int(args[4]).or(Err(Fail::new("ERR Invalid min-idle-time argument for XAUTOCLAIM")))?;
     let min_idle_ms = u64::try_from(min_idle).unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Groups made, changed and deleted; what was acknowledged, and what was not.
 
-use broker::{LockedStream, now_ms};
+use broker::now_ms;
 use engine::streams::{EntryId, Group, Pending};
 
-use super::{Context, failed, ids, text};
+use super::{Context, Lent, failed, ids, text};
 use crate::redis::commands::args::{is, parse_int};
 use crate::redis::commands::wrong_arity;
 use crate::redis::errors::{Done, Fail, SYNTAX};
@@ -45,12 +45,12 @@ pub(super) fn wrong_subcommand(args: &[&[u8]], command: &str) -> Fail {
     Fail::new(format!("ERR unknown subcommand or wrong number of arguments for '{what}'. Try {command} HELP."))
 }
 
-pub(super) fn write_help(context: &mut Context, lines: &[&str]) {
+pub(super) fn write_help(context: &mut Context<'_>, lines: &[&str]) {
     context.out.array(lines.len());
     lines.iter().for_each(|line| context.out.simple(line));
 }
 
-pub(super) async fn group(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn group(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let arities =
         [("CREATE", -5), ("SETID", -5), ("DESTROY", 4), ("CREATECONSUMER", 5), ("DELCONSUMER", 5), ("HELP", 2)];
     check_subcommand(args, "xgroup", &arities)?;
@@ -89,7 +89,7 @@ pub(super) async fn group(context: &mut Context, args: &[&[u8]]) -> Done {
             if args[4] != b"$" {
                 ids::parse(args[4], 0)?;
             }
-            context.find_or_create(key).await?.lock().await.map_err(failed)?
+            context.lock_or_create(key).await?.0
         }
         None => {
             return Err(Fail::new(
@@ -104,22 +104,20 @@ pub(super) async fn group(context: &mut Context, args: &[&[u8]]) -> Done {
         return Err(Fail::new(format!("NOGROUP No such consumer group '{group}' for key name '{key}'")));
     }
     match &what[..] {
-        b"CREATE" | b"SETID" => put(context, locked, args, read).await,
-        b"DESTROY" => destroy(context, locked, name).await,
+        b"CREATE" | b"SETID" => put(context, locked, args, read),
+        b"DESTROY" => destroy(context, locked, name),
         b"CREATECONSUMER" => {
             let mut locked = locked;
             let (is_new, saved) = locked.see(name, args[4]).map_err(failed)?;
-            drop(locked);
-            saved.lasts().await.map_err(failed)?;
+            context.settle(saved);
             context.out.flag(is_new);
             Ok(())
         }
         _ => {
             let mut locked = locked;
             let removed = locked.change_group(name, |group| Ok(group.remove_consumer(args[4]))).map_err(failed)?;
-            drop(locked);
             if let Some((count, saved)) = removed {
-                saved.lasts().await.map_err(failed)?;
+                context.settle(saved);
                 context.out.len(count);
             }
             Ok(())
@@ -128,10 +126,12 @@ pub(super) async fn group(context: &mut Context, args: &[&[u8]]) -> Done {
 }
 
 /// Makes a group, or lets it go on elsewhere.
-async fn put(context: &mut Context, mut locked: LockedStream, args: &[&[u8]], read: Option<u64>) -> Done {
+fn put(context: &mut Context<'_>, mut locked: Lent, args: &[&[u8]], read: Option<u64>) -> Done {
     let name = args[3];
     let last = match args[4] {
         b"$" => locked.last(),
+        // Redis takes the ends of ranges here, and nowhere else for a group.
+        id if is(args[1], "SETID") => ids::parse_bound(id, 0)?,
         id => ids::parse(id, 0)?,
     };
     let saved = if is(args[1], "CREATE") {
@@ -145,27 +145,23 @@ async fn put(context: &mut Context, mut locked: LockedStream, args: &[&[u8]], re
         let changed = locked.change_group(name, set).map_err(failed)?;
         changed.map(|(_, saved)| saved).ok_or(SYNTAX)?
     };
-    drop(locked);
-    saved.lasts().await.map_err(failed)?;
     // There may be more for those who wait for what the group is given.
-    if let Some(stream) = context.find(args[2]).await? {
-        stream.note_change();
-    }
+    locked.note_change();
+    context.settle(saved);
     context.out.ok();
     Ok(())
 }
 
-async fn destroy(context: &mut Context, mut locked: LockedStream, name: &[u8]) -> Done {
+fn destroy(context: &mut Context<'_>, mut locked: Lent, name: &[u8]) -> Done {
     let deleted = locked.delete_group(name).map_err(failed)?;
-    drop(locked);
     context.out.flag(deleted.is_some());
-    match deleted {
-        Some(saved) => saved.lasts().await.map_err(failed),
-        None => Ok(()),
+    if let Some(saved) = deleted {
+        context.settle(saved);
     }
+    Ok(())
 }
 
-pub(super) async fn ack(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn ack(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let Some(mut locked) = context.lock(args[1]).await?.filter(|locked| locked.group(args[2]).is_some()) else {
         context.out.int(0);
         return Ok(());
@@ -173,9 +169,8 @@ pub(super) async fn ack(context: &mut Context, args: &[&[u8]]) -> Done {
     let ids = ids::parse_all(&args[3..])?;
     let ack = |group: &mut Group| Ok(ids.iter().filter(|id| group.ack(**id)).count());
     let acked = locked.change_group(args[2], ack).map_err(failed)?;
-    drop(locked);
     if let Some((count, saved)) = acked {
-        saved.lasts().await.map_err(failed)?;
+        context.settle(saved);
         context.out.len(count);
     }
     Ok(())
@@ -208,7 +203,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-pub(super) async fn pending(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn pending(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let shown = Shown::parse(&args[3..])?;
     let locked = context.lock(args[1]).await?;
     let group = locked.as_ref().and_then(|locked| locked.group(args[2])).ok_or_else(|| no_group(args[1], args[2]))?;
@@ -233,7 +228,7 @@ pub(super) async fn pending(context: &mut Context, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-fn write_summary(context: &mut Context, group: &Group) {
+fn write_summary(context: &mut Context<'_>, group: &Group) {
     let out = &mut context.out;
     out.array(4);
     out.len(group.pending_count());

@@ -16,7 +16,7 @@ pub(super) fn parse(arg: &[u8], missing_seq: u64) -> Done<EntryId> {
 }
 
 /// The same, or the smallest or the largest one there is.
-fn parse_bound(arg: &[u8], missing_seq: u64) -> Done<EntryId> {
+pub(super) fn parse_bound(arg: &[u8], missing_seq: u64) -> Done<EntryId> {
     match arg {
         b"-" => Ok(EntryId::ZERO),
         b"+" => Ok(EntryId::MAX),

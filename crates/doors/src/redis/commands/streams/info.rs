@@ -25,7 +25,7 @@ const HELP: &[&str] = &[
     "    Prints this help.",
 ];
 
-pub(super) async fn info(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn info(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     check_subcommand(args, "xinfo", &[("STREAM", -3), ("GROUPS", 3), ("CONSUMERS", 4), ("HELP", 2)])?;
     if is(args[1], "HELP") {
         write_help(context, HELP);

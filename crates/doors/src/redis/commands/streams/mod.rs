@@ -7,77 +7,95 @@ mod entries;
 mod groups;
 mod ids;
 mod info;
-pub(in crate::redis) mod keys;
+pub(in crate::redis) mod others;
 mod read;
+pub(in crate::redis) mod step;
+pub(super) mod transfer;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Broker, Cache, LockedStream, Stream};
-use engine::{Error, ErrorKind};
+use broker::{Broker, Cache, Keyed, LockedCache, LockedStream, Saved, Stream};
+use engine::{Error, ErrorKind, Result, TopicId};
 use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
 use net::service::{Reply, once};
 
-use super::{Command, Keys, ONE, own};
+use super::{Command, Does, Keys, ONE, Streaming};
 use crate::redis::codec::Answer;
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail, WRONG_TYPE};
-use crate::redis::names::topic_of;
+use crate::redis::names::stream_topic;
 use crate::redis::writer::Writer;
 
-/// One that changes something.
-const fn write(command: Command) -> Command {
-    Command { is_write: true, ..command }
+/// The only key is behind a word that says what the command does.
+const SECOND: Keys = Keys::Range(2, 2, 1);
+
+const fn reads(
+    name: &'static str,
+    arity: i8,
+    keys: Keys,
+    does: Streaming,
+    about: (&'static str, &'static str),
+) -> Command {
+    let (since, summary) = about;
+    Command { name, arity, keys, is_write: false, group: "", since, summary, parts: &[], does: Does::Stream(does) }
 }
 
-/// One whose only key is its first argument.
-const fn of_one(command: Command) -> Command {
-    Command { keys: ONE, ..command }
-}
-
-/// One whose only key is behind a word that says what it does.
-const fn of_second(command: Command) -> Command {
-    Command { keys: Keys::Range(2, 2, 1), ..command }
-}
-
-const fn of_many(command: Command) -> Command {
-    Command { keys: Keys::Streams, ..command }
+const fn writes(
+    name: &'static str,
+    arity: i8,
+    keys: Keys,
+    does: Streaming,
+    about: (&'static str, &'static str),
+) -> Command {
+    Command { is_write: true, ..reads(name, arity, keys, does, about) }
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    write(of_one(own("XADD", -5, |d, s, a| begin(d, s, a, add::add), ("5.0.0", "Adds an entry to a stream")))),
-    of_one(own("XLEN", 2, |d, s, a| begin(d, s, a, add::len), ("5.0.0", "How many entries a stream has"))),
-    write(of_one(own("XDEL", -3, |d, s, a| begin(d, s, a, add::del), ("5.0.0", "Deletes entries of a stream")))),
-    write(of_one(own("XTRIM", -4, |d, s, a| begin(d, s, a, add::trim), ("5.0.0", "Removes the oldest entries")))),
-    write(of_one(own("XSETID", -3, |d, s, a| begin(d, s, a, add::set_id), ("5.0.0", "Sets the last id of a stream")))),
-    of_one(own("XRANGE", -4, |d, s, a| begin(d, s, a, read::range), ("5.0.0", "Entries from one id to another"))),
-    of_one(own(
+    writes("XADD", -5, ONE, |c, a| add::add(c, a).boxed_local(), ("5.0.0", "Adds an entry to a stream")),
+    reads("XLEN", 2, ONE, |c, a| add::len(c, a).boxed_local(), ("5.0.0", "How many entries a stream has")),
+    writes("XDEL", -3, ONE, |c, a| add::del(c, a).boxed_local(), ("5.0.0", "Deletes entries of a stream")),
+    writes("XTRIM", -4, ONE, |c, a| add::trim(c, a).boxed_local(), ("5.0.0", "Removes the oldest entries")),
+    writes("XSETID", -3, ONE, |c, a| add::set_id(c, a).boxed_local(), ("5.0.0", "Sets the last id of a stream")),
+    reads("XRANGE", -4, ONE, |c, a| read::range(c, a).boxed_local(), ("5.0.0", "Entries from one id to another")),
+    reads(
         "XREVRANGE",
         -4,
-        |d, s, a| begin(d, s, a, read::range_back),
+        ONE,
+        |c, a| read::range_back(c, a).boxed_local(),
         ("5.0.0", "The same, the last ones first"),
-    )),
-    of_many(own("XREAD", -4, read::read, ("5.0.0", "Entries behind ids, which may be waited for"))),
-    write(of_many(own("XREADGROUP", -7, read::read_group, ("5.0.0", "Entries for a consumer of a group")))),
-    write(of_second(own("XGROUP", -2, |d, s, a| begin(d, s, a, groups::group), ("5.0.0", "Makes and changes groups")))),
-    write(of_one(own("XACK", -4, |d, s, a| begin(d, s, a, groups::ack), ("5.0.0", "Acknowledges entries")))),
-    of_one(own("XPENDING", -3, |d, s, a| begin(d, s, a, groups::pending), ("5.0.0", "What was not acknowledged"))),
-    write(of_one(own("XCLAIM", -6, |d, s, a| begin(d, s, a, claim::claim), ("5.0.0", "Takes over entries of others")))),
-    write(of_one(own(
+    ),
+    reads(
+        "XREAD",
+        -4,
+        Keys::Streams,
+        |c, a| read::read(c, a).boxed_local(),
+        ("5.0.0", "Entries behind ids, which may be waited for"),
+    ),
+    writes(
+        "XREADGROUP",
+        -7,
+        Keys::Streams,
+        |c, a| read::read_group(c, a).boxed_local(),
+        ("5.0.0", "Entries for a consumer of a group"),
+    ),
+    writes("XGROUP", -2, SECOND, |c, a| groups::group(c, a).boxed_local(), ("5.0.0", "Makes and changes groups")),
+    writes("XACK", -4, ONE, |c, a| groups::ack(c, a).boxed_local(), ("5.0.0", "Acknowledges entries")),
+    reads("XPENDING", -3, ONE, |c, a| groups::pending(c, a).boxed_local(), ("5.0.0", "What was not acknowledged")),
+    writes("XCLAIM", -6, ONE, |c, a| claim::claim(c, a).boxed_local(), ("5.0.0", "Takes over entries of others")),
+    writes(
         "XAUTOCLAIM",
         -6,
-        |d, s, a| begin(d, s, a, claim::claim_idle),
+        ONE,
+        |c, a| claim::claim_idle(c, a).boxed_local(),
         ("6.2.0", "Takes over what others have had for long"),
-    ))),
-    of_second(own("XINFO", -2, |d, s, a| begin(d, s, a, info::info), ("5.0.0", "About a stream and its groups"))),
+    ),
+    reads("XINFO", -2, SECOND, |c, a| info::info(c, a).boxed_local(), ("5.0.0", "About a stream and its groups")),
 ];
-
-/// What a command has to do with.
-struct Context {
-    broker: Arc<Broker>,
-    /// The database that is selected: a key that has something else there is no stream.
-    cache: Arc<Cache>,
-    out: Writer,
-}
 
 type Owned = Vec<Box<[u8]>>;
 
@@ -89,14 +107,97 @@ fn borrowed(args: &[Box<[u8]>]) -> Vec<&[u8]> {
     args.iter().map(|arg| &**arg).collect()
 }
 
-/// Answers once the command is done: the next one of the connection has to wait for it.
-fn begin(
+/// What a command has to do with.
+pub(in crate::redis) struct Context<'a> {
+    broker: Arc<Broker>,
+    /// The database that is selected.
+    number: usize,
+    keys: Keyspace<'a>,
+    pub(super) out: Writer,
+    /// What has to be durable before the answer is sent.
+    pub(super) later: Vec<LocalBoxFuture<'static, Result<()>>>,
+}
+
+/// Where the keys of streams are.
+enum Keyspace<'a> {
+    /// One command on its own locks them for a moment, and then its stream.
+    Alone(Arc<Cache>),
+    /// A step of several commands has locked them all, and the streams, which it lends to one after the other.
+    Step(&'a mut (dyn StreamKeys + 'a), Shelf),
+}
+
+/// Streams that are locked for a step, by their topics.
+pub(super) type Shelf = Rc<RefCell<BTreeMap<TopicId, LockedStream>>>;
+
+/// A stream that is locked for one command, and goes back to the shelf that it came from.
+pub(super) struct Lent {
+    stream: Option<LockedStream>,
+    shelf: Option<Shelf>,
+}
+
+/// What commands on streams do to keys.
+pub(super) trait StreamKeys {
+    fn find(&mut self, key: &[u8]) -> Result<Keyed>;
+
+    fn add(&mut self, key: &[u8], topic: &str) -> Result<LockedStream>;
+
+    fn remove(&mut self, key: &[u8]);
+}
+
+impl StreamKeys for LockedCache<'_> {
+    fn find(&mut self, key: &[u8]) -> Result<Keyed> {
+        self.stream(key)
+    }
+
+    fn add(&mut self, key: &[u8], topic: &str) -> Result<LockedStream> {
+        self.add_stream(key, topic)
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        self.delete(key);
+    }
+}
+
+impl Lent {
+    fn new(stream: LockedStream, shelf: Option<Shelf>) -> Self {
+        Self { stream: Some(stream), shelf }
+    }
+}
+
+impl Deref for Lent {
+    type Target = LockedStream;
+
+    fn deref(&self) -> &LockedStream {
+        self.stream.as_ref().expect("invariant: it is there until it is dropped")
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut LockedStream {
+        self.stream.as_mut().expect("invariant: it is there until it is dropped")
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let (Some(stream), Some(shelf)) = (self.stream.take(), &self.shelf) {
+            shelf.borrow_mut().insert(stream.topic_id(), stream);
+        }
+    }
+}
+
+/// Serves one command on its own: the next one of the connection has to wait for it.
+pub(in crate::redis) fn serve(
     door: &Door,
     session: &mut Session,
+    command: &'static Command,
+    run: Streaming,
     args: &[&[u8]],
-    run: impl AsyncFnOnce(&mut Context, &[&[u8]]) -> Done + 'static,
 ) -> Reply<Answer, Later> {
-    let mut context = match Context::new(door, session) {
+    if command.keys == Keys::Streams {
+        return read::begin(door, session, args, command.is_write);
+    }
+    let mut context = match Context::alone(door, session) {
         Ok(context) => context,
         Err(fail) => return session.fail(&fail),
     };
@@ -104,21 +205,38 @@ fn begin(
     Reply::Alone(once(
         async move {
             let done = run(&mut context, &borrowed(&args)).await;
-            context.answer(done)
+            context.answer(done).await
         }
         .boxed_local(),
     ))
 }
 
-impl Context {
-    fn new(door: &Door, session: &mut Session) -> Done<Self> {
-        let (broker, out) = (door.broker.clone(), session.writer());
-        let cache = session.database(&broker)?.clone();
-        Ok(Self { broker, cache, out })
+impl<'a> Context<'a> {
+    fn alone(door: &Door, session: &mut Session) -> Done<Self> {
+        let (broker, number, out) = (door.broker.clone(), session.database, session.writer());
+        let keys = Keyspace::Alone(session.database(&broker)?.clone());
+        Ok(Self { broker, number, keys, out, later: Vec::new() })
     }
 
-    fn answer(self, done: Done) -> Answer {
+    /// For one command of a step on a database.
+    pub(super) fn of_step(
+        broker: &Arc<Broker>,
+        number: usize,
+        keys: &'a mut (dyn StreamKeys + 'a),
+        shelf: &Shelf,
+        out: Writer,
+    ) -> Self {
+        let keys = Keyspace::Step(keys, shelf.clone());
+        Self { broker: broker.clone(), number, keys, out, later: Vec::new() }
+    }
+
+    async fn answer(self, done: Done) -> Answer {
         let mut out = self.out;
+        let mut done = done;
+        for later in self.later {
+            // The first error is the one that is told.
+            done = done.and(later.await.map_err(failed));
+        }
         if let Err(fail) = done {
             out.bytes.clear();
             out.error(&fail);
@@ -126,29 +244,101 @@ impl Context {
         Answer::Written(out.bytes)
     }
 
-    fn check_kind(&self, key: &[u8]) -> Done {
-        match self.cache.lock([key]).peek(key) {
-            Some(_) => Err(WRONG_TYPE),
-            None => Ok(()),
+    /// Has the answer wait for this.
+    fn settle(&mut self, saved: Saved) {
+        self.later.push(saved.lasts().boxed_local());
+    }
+
+    /// Whether a command may wait for other doors: not while it keeps a step from being done.
+    fn may_wait(&self) -> bool {
+        matches!(self.keys, Keyspace::Alone(_))
+    }
+
+    fn find_key(&mut self, key: &[u8]) -> Done<Keyed> {
+        match &mut self.keys {
+            Keyspace::Alone(cache) => cache.lock_one(key).stream(key),
+            Keyspace::Step(keys, _) => keys.find(key),
+        }
+        .map_err(failed)
+    }
+
+    /// The stream of a key, if it is one: its own, or in database 0 a topic that another door made.
+    fn find(&mut self, key: &[u8]) -> Done<Option<Stream>> {
+        match self.find_key(key)? {
+            Keyed::Stream(stream) => Ok(Some(stream)),
+            Keyed::Other => Err(WRONG_TYPE),
+            Keyed::Nothing => self.find_other(key),
         }
     }
 
-    /// The stream of a key, if there is one.
-    async fn find(&self, key: &[u8]) -> Done<Option<Stream>> {
-        self.check_kind(key)?;
-        self.broker.stream(topic_of(key)?.as_str()).await.map_err(failed)
-    }
-
-    async fn lock(&self, key: &[u8]) -> Done<Option<LockedStream>> {
-        match self.find(key).await? {
-            Some(stream) => Ok(Some(stream.lock().await.map_err(failed)?)),
+    fn find_other(&self, key: &[u8]) -> Done<Option<Stream>> {
+        match others::topic(&self.broker, self.number, key) {
+            Some(topic) => self.broker.stream(topic.as_str()).map_err(failed),
             None => Ok(None),
         }
     }
 
-    async fn find_or_create(&self, key: &[u8]) -> Done<Stream> {
-        self.check_kind(key)?;
-        self.broker.stream_or_create(topic_of(key)?.as_str()).await.map_err(failed)
+    async fn lock(&mut self, key: &[u8]) -> Done<Option<Lent>> {
+        loop {
+            let Some(stream) = self.find(key)? else {
+                return Ok(None);
+            };
+            match self.lock_stream(&stream).await {
+                // It was deleted in between: there may be another one.
+                Err(error) if error.kind == ErrorKind::NotFound => {}
+                locked => return locked.map(Some).map_err(failed),
+            }
+        }
+    }
+
+    async fn lock_stream(&self, stream: &Stream) -> Result<Lent> {
+        let Keyspace::Step(_, shelf) = &self.keys else {
+            return Ok(Lent::new(stream.lock().await?, None));
+        };
+        let found = shelf.borrow_mut().remove(&stream.id());
+        let mut locked = found.ok_or_else(|| Error::busy("the stream is used by others: try again"))?;
+        locked.catch_up().await?;
+        Ok(Lent::new(locked, Some(shelf.clone())))
+    }
+
+    /// The same; where there is none it is made. Whether it was.
+    async fn lock_or_create(&mut self, key: &[u8]) -> Done<(Lent, bool)> {
+        loop {
+            if let Some(locked) = self.lock(key).await? {
+                return Ok((locked, false));
+            }
+            let topic = stream_topic(self.number, key)?;
+            match &mut self.keys {
+                Keyspace::Alone(cache) => {
+                    let mut keys = cache.lock_one(key);
+                    // Somebody else may have been faster.
+                    if !matches!(keys.stream(key).map_err(failed)?, Keyed::Nothing) {
+                        continue;
+                    }
+                    let stream = keys.add_stream(key, topic.as_str()).map_err(failed)?;
+                    let commit = keys.finish().commit;
+                    self.later.push(commit.lasts().boxed_local());
+                    return Ok((Lent::new(stream, None), true));
+                }
+                Keyspace::Step(keys, shelf) => {
+                    let stream = keys.add(key, topic.as_str()).map_err(failed)?;
+                    return Ok((Lent::new(stream, Some(shelf.clone())), true));
+                }
+            }
+        }
+    }
+
+    /// Removes the key of a stream, and so the stream.
+    fn remove(&mut self, key: &[u8]) {
+        match &mut self.keys {
+            Keyspace::Alone(cache) => {
+                let mut keys = cache.lock_one(key);
+                keys.remove(key);
+                let commit = keys.finish().commit;
+                self.later.push(commit.lasts().boxed_local());
+            }
+            Keyspace::Step(keys, _) => keys.remove(key),
+        }
     }
 }
 

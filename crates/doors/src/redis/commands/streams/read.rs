@@ -11,24 +11,24 @@ use super::{Context, Owned, failed, ids, owned, text};
 use crate::redis::codec::Answer;
 use crate::redis::commands::args::{is, parse_int};
 use crate::redis::connection::{Door, Later, Session, Wait};
-use crate::redis::errors::{Done, Fail, SYNTAX};
-use crate::redis::names::topic_of;
+use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
+use crate::redis::names::stream_topic;
 use crate::redis::writer::Writer;
 
 /// Entries that one who waited is given, where nothing else is said: its id may have been far back.
 const WAITED_COUNT_MAX: usize = 1000;
 
-pub(super) async fn range(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn range(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let (from, to) = (ids::parse_start(args[2])?, ids::parse_end(args[3])?);
     show_range(context, args, from, to, false).await
 }
 
-pub(super) async fn range_back(context: &mut Context, args: &[&[u8]]) -> Done {
+pub(super) async fn range_back(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let (to, from) = (ids::parse_end(args[2])?, ids::parse_start(args[3])?);
     show_range(context, args, from, to, true).await
 }
 
-async fn show_range(context: &mut Context, args: &[&[u8]], from: EntryId, to: EntryId, is_back: bool) -> Done {
+async fn show_range(context: &mut Context<'_>, args: &[&[u8]], from: EntryId, to: EntryId, is_back: bool) -> Done {
     let mut count = None;
     for pair in args[4..].chunks(2) {
         match pair {
@@ -91,32 +91,36 @@ struct Found {
     entries: Vec<(EntryId, Option<Entry>)>,
 }
 
-pub(super) fn read(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    begin(door, session, args, false)
+/// `XREAD` in the middle of a step, where nothing is waited for.
+pub(super) async fn read(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
+    Ask::parse(args, false)?.answer_now(context).await
 }
 
-pub(super) fn read_group(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    begin(door, session, args, true)
+pub(super) async fn read_group(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
+    Ask::parse(args, true)?.answer_now(context).await
 }
 
-fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_group: bool) -> Reply<Answer, Later> {
-    let begun = Ask::parse(args, has_group).and_then(|ask| Ok((ask, Context::new(door, session)?)));
-    let (ask, mut context) = match begun {
+/// `XREAD` or `XREADGROUP` on its own.
+pub(super) fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_group: bool) -> Reply<Answer, Later> {
+    let begun = Ask::parse(args, has_group)
+        .and_then(|ask| Ok((ask, Context::alone(door, session)?, session.database(&door.broker)?.clone())));
+    let (ask, mut context, cache) = match begun {
         Ok(begun) => begun,
         Err(fail) => return session.fail(&fail),
     };
     let wait = ask.block.map(|_| {
         let keys: Vec<&[u8]> = ask.keys.iter().map(|key| &**key).collect();
         // Nothing in the cache is what it waits for.
-        let waiting = context.cache.lock(keys.iter().copied()).wait(&keys, Box::new(|_, _| None));
-        session.begin_wait(context.cache.clone(), waiting)
+        let waiting = cache.lock(keys.iter().copied()).wait(&keys, Box::new(|_, _| None));
+        session.begin_wait(cache.clone(), waiting)
     });
     let is_blocked = wait.is_some();
     let work = async move {
-        let mut out = std::mem::take(&mut context.out);
-        let done = ask.answer(&context, wait.as_ref(), &mut out).await;
-        context.out = out;
-        context.answer(done)
+        let done = match &wait {
+            Some(wait) => ask.answer(&mut context, wait).await,
+            None => ask.answer_now(&mut context).await,
+        };
+        context.answer(done).await
     };
     let later = once(work.boxed_local());
     if is_blocked { Reply::Blocked(later) } else { Reply::Alone(later) }
@@ -168,14 +172,20 @@ impl Ask {
         Ok(Self { keys: owned(keys), after, count, block, reader, is_final })
     }
 
-    async fn answer(&self, context: &Context, wait: Option<&Wait>, out: &mut Writer) -> Done {
-        let mut after = Vec::with_capacity(self.keys.len());
-        for (key, from) in self.keys.iter().zip(&self.after) {
-            after.push(self.resolve(context, key, *from).await?);
-        }
-        let names = self.keys.iter().map(|key| Ok(topic_of(key)?.as_str().to_owned())).collect::<Done<Vec<_>>>()?;
+    async fn answer_now(&self, context: &mut Context<'_>) -> Done {
+        let after = self.resolve_all(context).await?;
+        let found = self.find(context, &after, None).await?;
+        self.write(&found, &mut context.out);
+        Ok(())
+    }
+
+    async fn answer(&self, context: &mut Context<'_>, wait: &Wait) -> Done {
+        let after = self.resolve_all(context).await?;
         let mut found = self.find(context, &after, None).await?;
-        if let Some(wait) = wait.filter(|_| found.is_empty()) {
+        if found.is_empty() {
+            let (broker, number) = (context.broker.clone(), context.number);
+            let names = self.keys.iter().map(|key| Ok(stream_topic(number, key)?.as_str().to_owned()));
+            let names = names.collect::<Done<Vec<_>>>()?;
             let stop = async {
                 match self.block.flatten() {
                     // Whoever ends it looks no further than to that.
@@ -189,22 +199,30 @@ impl Ask {
                 let found = self.find(context, &after, Some(WAITED_COUNT_MAX)).await;
                 Ok(Some(found).filter(|found| !matches!(found, Ok(found) if found.is_empty())))
             };
-            found = match context.broker.await_streams(&names, stop, attempt).await.map_err(failed)? {
+            found = match broker.await_streams(&names, stop, attempt).await.map_err(failed)? {
                 Some(found) => found?,
                 None => Vec::new(),
             };
             // Nothing was changed for it: it was told to stop.
             if let Some((answer, _)) = wait.cache.stop_waiting(&wait.waiting) {
-                out.put(&answer);
+                context.out.put(&answer);
                 return Ok(());
             }
         }
-        self.write(&found, out);
+        self.write(&found, &mut context.out);
         Ok(())
     }
 
+    async fn resolve_all(&self, context: &mut Context<'_>) -> Done<Vec<Option<EntryId>>> {
+        let mut after = Vec::with_capacity(self.keys.len());
+        for (key, from) in self.keys.iter().zip(&self.after) {
+            after.push(self.resolve(context, key, *from).await?);
+        }
+        Ok(after)
+    }
+
     /// The id behind which entries of a stream are asked for: none where that is for its group to say.
-    async fn resolve(&self, context: &Context, key: &[u8], after: After) -> Done<Option<EntryId>> {
+    async fn resolve(&self, context: &mut Context<'_>, key: &[u8], after: After) -> Done<Option<EntryId>> {
         let locked = context.lock(key).await?;
         if let Some(Reader { group, .. }) = &self.reader
             && locked.as_ref().is_none_or(|locked| locked.group(group).is_none())
@@ -223,11 +241,21 @@ impl Ask {
     }
 
     /// What there is now; `waited` says how much one is given who waited and said nothing of that.
-    async fn find(&self, context: &Context, after: &[Option<EntryId>], waited: Option<usize>) -> Done<Vec<Found>> {
+    async fn find(
+        &self,
+        context: &mut Context<'_>,
+        after: &[Option<EntryId>],
+        waited: Option<usize>,
+    ) -> Done<Vec<Found>> {
         let count = self.count.or(waited).unwrap_or(usize::MAX);
         let mut all = Vec::new();
         for (number, (key, after)) in self.keys.iter().zip(after).enumerate() {
-            let Some(mut locked) = context.lock(key).await? else {
+            let locked = match context.lock(key).await {
+                // To one that waits it is as if the stream were deleted.
+                Err(fail) if fail == WRONG_TYPE && waited.is_some() => None,
+                locked => locked?,
+            };
+            let Some(mut locked) = locked else {
                 if self.reader.is_some() && waited.is_some() {
                     return Err(Fail::new("UNBLOCKED the stream key no longer exists"));
                 }

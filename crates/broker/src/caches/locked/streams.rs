@@ -1,0 +1,174 @@
+//! Keys of streams among the locked ones.
+
+use engine::cache::Value;
+use engine::cache::structures::Structure;
+use engine::streams::StreamPlace;
+use engine::{Error, ErrorKind, Offset, Result, TopicId};
+
+use super::{Locked, now_of};
+use crate::caches::Cache;
+use crate::caches::log::{Kept, Later};
+use crate::streams::{LockedStream, Stream};
+
+/// What a key is to a command on streams.
+pub enum Keyed {
+    Nothing,
+    /// It has a value of another type.
+    Other,
+    Stream(Stream),
+}
+
+/// It differs once entries of a stream were added, deleted or trimmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamMark {
+    topic: TopicId,
+    start: Offset,
+    end: Offset,
+    deletions: u64,
+}
+
+impl StreamMark {
+    pub fn of(stream: &Stream) -> Self {
+        let extent = stream.extent();
+        Self { topic: stream.id(), start: extent.start, end: extent.end, deletions: stream.deletions() }
+    }
+}
+
+impl Locked<'_> {
+    /// The topic of the stream that a key is, if it is one. The topic of one that is gone is deleted by then.
+    pub fn stream_id(&mut self, key: &[u8]) -> Option<TopicId> {
+        let found = match self.peek(key).map(|found| found.value) {
+            Some(Value::Structure(Structure::Stream(topic))) => Some(*topic),
+            _ => None,
+        };
+        self.drop_streams();
+        found
+    }
+
+    /// What a key is to a command on streams.
+    pub fn stream(&mut self, key: &[u8]) -> Result<Keyed> {
+        let Some(id) = self.stream_id(key) else {
+            return Ok(if self.peek(key).is_some() { Keyed::Other } else { Keyed::Nothing });
+        };
+        let broker = self.cache.broker.upgrade().ok_or_else(gone)?;
+        let stream = broker.stream_by_id(id)?;
+        Ok(stream.map_or_else(
+            || {
+                // Another door has just deleted its topic.
+                self.take_stream(key, id);
+                Keyed::Nothing
+            },
+            Keyed::Stream,
+        ))
+    }
+
+    /// Makes a stream, with a topic of this name, for a key that has nothing.
+    pub fn add_stream(&mut self, key: &[u8], topic: &str) -> Result<LockedStream> {
+        // One of the same name may just have gone with its key.
+        self.drop_streams();
+        let cache = self.cache;
+        let broker = cache.broker.upgrade().ok_or_else(gone)?;
+        let place = cache.place(key, None);
+        let (stream, later) = broker.make_stream(topic, cache.id(), place)?;
+        self.later.push(later);
+        let (shard, key, now_ms) = self.shard(key);
+        shard.put_stream(key, stream.topic_id(), None, || now_of(now_ms))?;
+        cache.changes.note(shard, key);
+        self.is_changed = true;
+        Ok(stream)
+    }
+
+    /// Puts the key of a stream that is there already. Whether the key had nothing.
+    pub(crate) fn list_stream(&mut self, key: &[u8], id: TopicId, expires_ms: Option<u64>) -> bool {
+        if self.peek(key).is_some() {
+            return false;
+        }
+        let (shard, key, now_ms) = self.shard(key);
+        shard.put_stream(key, id, expires_ms, || now_of(now_ms)).is_ok()
+    }
+
+    /// Has a key that has nothing be this stream for the moment: until it is let out, before the locks are given back.
+    pub fn let_in(&mut self, key: &[u8], id: TopicId) -> bool {
+        self.list_stream(key, id, None)
+    }
+
+    pub fn let_out(&mut self, key: &[u8], id: TopicId) {
+        let (shard, key, _) = self.shard(key);
+        shard.let_out_stream(key, id);
+    }
+
+    /// Takes the key of a stream away, and leaves the stream.
+    pub(crate) fn take_stream(&mut self, key: &[u8], id: TopicId) {
+        let cache = self.cache;
+        let (shard, key, _) = self.shard(key);
+        if shard.take_stream(key, id) {
+            let version = shard.version();
+            cache.changes.note_deleted(shard, key, version);
+        }
+    }
+
+    /// The time of a stream is kept with what else is known of it.
+    pub(super) fn note_stream_expiry(&mut self, key: &[u8], expires_ms: Option<u64>) {
+        let Some(id) = self.stream_id(key) else {
+            return;
+        };
+        let saved = match self.cache.broker.upgrade() {
+            Some(broker) => broker.save_stream_place(id, self.cache.place(key, expires_ms)),
+            None => Err(gone()),
+        };
+        self.later.push(saved.unwrap_or_else(|error| Box::pin(std::future::ready(Err(error)))));
+    }
+
+    /// Deletes the streams whose keys are gone.
+    pub(super) fn drop_streams(&mut self) {
+        for (_, shard) in &mut self.shards {
+            self.later.extend(self.cache.dropped_streams(shard));
+        }
+    }
+}
+
+impl Cache {
+    fn place(&self, key: &[u8], expires_ms: Option<u64>) -> StreamPlace {
+        StreamPlace { cache: self.name.as_str().as_bytes().into(), key: key.into(), expires_ms }
+    }
+
+    /// Lists the streams that were there before the start.
+    pub(in crate::caches) fn list_streams(&self) {
+        if let Some(broker) = self.broker.upgrade() {
+            broker.list_streams(self);
+        }
+    }
+
+    /// Deletes the streams of a shard whose keys are gone. What to wait for.
+    fn dropped_streams(&self, shard: &mut Kept) -> Vec<Later> {
+        let lost = shard.take_lost();
+        match self.broker.upgrade().filter(|_| !lost.is_empty()) {
+            Some(broker) => lost.into_iter().filter_map(|id| broker.drop_stream(id)).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The same where no caller waits.
+    pub(in crate::caches) fn drop_streams(&self, shard: &mut Kept) {
+        let later = self.dropped_streams(shard);
+        if !later.is_empty() {
+            self.finish_later(later);
+        }
+    }
+
+    /// Waits for all of it in the background.
+    pub(crate) fn finish_later(&self, later: Vec<Later>) {
+        let name = self.name.clone();
+        tokio::spawn(async move {
+            for later in later {
+                if let Err(error) = later.await {
+                    tracing::warn!(cache = %name, %error, "a stream was changed in memory only");
+                }
+            }
+        });
+    }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::ShuttingDown, "the broker is gone")
+}

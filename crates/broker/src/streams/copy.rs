@@ -1,0 +1,78 @@
+//! A stream copied into a new one, with its groups.
+
+use std::ops::ControlFlow;
+
+use engine::streams::{Entry, EntryId, ID_HEADER, StreamRecord};
+use engine::{BatchBuilder, Result};
+
+use super::read::{Seen, bytes_of};
+use super::{LockedStream, Saved};
+use crate::publish::Wakes;
+
+/// Keys, values and headers of the entries that are copied at a time.
+const PIECE_BYTES: usize = 4 << 20;
+/// A batch takes no more records once it has so many bytes.
+const BATCH_BYTES: usize = 1 << 20;
+
+impl LockedStream {
+    /// Makes this stream, which is new, the same as another one: its entries with their ids, and its groups with what
+    /// they have pending.
+    pub async fn copy_from(&mut self, other: &Self) -> Result<Saved> {
+        let mut next = Some(EntryId::ZERO);
+        while let Some(from) = next {
+            let piece = other.piece(from).await?;
+            next = piece.last().and_then(|entry| entry.id.next());
+            self.append_copies(&piece)?;
+        }
+        self.index_mut().set_last(other.last());
+        let (state, of_other) = (&mut *self.state, &*other.state);
+        state.added = of_other.added;
+        state.saved.max_deleted = of_other.saved.max_deleted;
+        state.groups = of_other.groups.iter().map(|(name, group)| (name.clone(), group.copied())).collect();
+        let topic = self.stream.topic.id;
+        let groups: Vec<StreamRecord> =
+            state.groups.iter_mut().flat_map(|(name, group)| group.take_changes(topic, name)).collect();
+        // What is written to the topic of streams lasts after the entries, which were appended before it.
+        self.save(groups)
+    }
+
+    /// Some entries from an id on.
+    async fn piece(&self, from: EntryId) -> Result<Vec<Entry>> {
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        let each = |seen: &Seen<'_>| {
+            if seen.id >= from && !seen.is_deleted {
+                let entry = seen.own();
+                bytes += bytes_of(&entry);
+                found.push(entry);
+            }
+            Ok(if bytes >= PIECE_BYTES { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        };
+        self.scan(self.index().mark_before(from), each).await?;
+        Ok(found)
+    }
+
+    fn append_copies(&mut self, entries: &[Entry]) -> Result<()> {
+        let mut builder = BatchBuilder::new();
+        let mut entries = entries.iter().peekable();
+        while let Some(entry) = entries.next() {
+            let (id, record) = (entry.id.to_string(), &entry.record);
+            let own = usize::from(entry.is_own());
+            let mut headers = vec![(ID_HEADER.as_bytes(), Some(id.as_bytes()))];
+            headers.extend(record.headers[own..].iter().map(|(name, value)| (&name[..], value.as_deref())));
+            // A record of another door always has a value, which may be empty.
+            let value = record.value.as_deref().or((own == 0).then_some(&[]));
+            let time = i64::try_from(entry.id.ms).unwrap_or(i64::MAX);
+            builder.push(time, record.key.as_deref(), value, &headers)?;
+            // Nobody else knows the stream yet: each entry gets the next offset.
+            let at = self.index().next();
+            self.index_mut().push(at, entry.id);
+            if (builder.len() >= BATCH_BYTES || entries.peek().is_none())
+                && let Some(batch) = builder.finish()
+            {
+                let stream = &self.stream;
+                stream.broker.place_internal(&stream.topic, 0, batch, &mut Wakes::default())?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! Topics that other doors made, as keys of database 0: commands that name one find a stream, and commands on streams read
+//! it and add to it. It is not listed, and no command on keys changes, renames or deletes it: it may be a topic of Kafka's
+//! clients that only has the same name.
+
+use std::sync::Arc;
+
+use broker::{Broker, LockedCache, Stream, StreamMark};
+use engine::TopicName;
+
+use crate::redis::commands::{Command, Named};
+use crate::redis::errors::{Done, Fail, WRONG_TYPE};
+use crate::redis::names::topic_of;
+
+/// The topic of a key that has nothing in the cache, if another door made one.
+pub(in crate::redis) fn topic(broker: &Broker, number: usize, key: &[u8]) -> Option<TopicName> {
+    if number != 0 || !broker.has_other_streams() {
+        return None;
+    }
+    topic_of(key).ok().filter(|topic| broker.has_topic(topic.as_str()))
+}
+
+/// The same, if it is a stream.
+pub(super) fn stream(broker: &Arc<Broker>, number: usize, key: &[u8]) -> Option<Stream> {
+    broker.stream(topic(broker, number, key)?.as_str()).ok().flatten()
+}
+
+/// What is seen of such a topic by who watches its key.
+pub(in crate::redis) fn mark(broker: &Arc<Broker>, number: usize, key: &[u8]) -> Option<StreamMark> {
+    stream(broker, number, key).map(|stream| StreamMark::of(&stream))
+}
+
+/// Keys of a command that are such topics: while it is done each is an entry of the cache, so that it is a stream to
+/// the command.
+pub(in crate::redis) struct Guests(Vec<(Box<[u8]>, engine::TopicId)>);
+
+impl Guests {
+    /// Lets them in, unless the command would change them.
+    pub(in crate::redis) fn let_in(
+        broker: &Arc<Broker>,
+        number: usize,
+        locked: &mut LockedCache<'_>,
+        command: &Command,
+        args: &[&[u8]],
+    ) -> Done<Self> {
+        let mut guests = Self(Vec::new());
+        if number != 0 || !broker.has_other_streams() {
+            return Ok(guests);
+        }
+        let Named::These(keys) = command.keys(args) else {
+            return Ok(guests);
+        };
+        for key in keys {
+            if locked.stream_id(key).is_some() || locked.peek(key).is_some() {
+                continue;
+            }
+            let Some(stream) = stream(broker, number, key) else {
+                continue;
+            };
+            if is_refused(command, args, key) {
+                guests.leave(locked);
+                return Err(if command.group == "generic" || is_set(command) { refusal(key) } else { WRONG_TYPE });
+            }
+            if locked.let_in(key, stream.id()) {
+                guests.0.push((key.into(), stream.id()));
+            }
+        }
+        Ok(guests)
+    }
+
+    pub(in crate::redis) fn leave(self, locked: &mut LockedCache<'_>) {
+        for (key, id) in self.0 {
+            locked.let_out(&key, id);
+        }
+    }
+}
+
+/// Whether a command may change this key.
+fn is_refused(command: &Command, args: &[&[u8]], key: &[u8]) -> bool {
+    let only_reads = command.name == "COPY" && !is_same(args.get(2), key) && is_same(args.get(1), key);
+    command.is_write && !only_reads
+}
+
+fn is_same(arg: Option<&&[u8]>, key: &[u8]) -> bool {
+    arg.is_some_and(|arg| *arg == key)
+}
+
+/// Whether a command puts a string in the place of whatever there is.
+fn is_set(command: &Command) -> bool {
+    matches!(command.name, "SET" | "SETNX" | "SETEX" | "PSETEX" | "MSET" | "MSETNX")
+}
+
+/// What is said to who would change such a topic.
+pub(super) fn refusal(key: &[u8]) -> Fail {
+    let text = format!(
+        "ERR '{}' is a topic that another door made: commands on streams read it and add to it, and no other command \
+         changes it. Use another key, or delete the topic with thalweg topic delete",
+        key.escape_ascii()
+    );
+    Fail::new(text)
+}

@@ -1,0 +1,321 @@
+//! Steps that have to do with streams: `EXEC` with commands on streams among its own, and streams renamed, moved and
+//! copied. The streams are locked first, which may take a while; then the shards of all keys, and all is done without
+//! waiting for another task. What has to be read from the disk meanwhile is waited for on this thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Poll, Wake, Waker};
+use std::thread::Thread;
+
+use broker::{Broker, Cache};
+use engine::{ErrorKind, Result, TopicId};
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use net::service::{Reply, once};
+
+use super::transfer::{self, Sides};
+use super::{Context, Shelf, StreamKeys, failed, others};
+use crate::redis::codec::Answer;
+use crate::redis::commands::transactions::{self, Held, Queued, Watched, finish, named_by, room_for};
+use crate::redis::commands::{Command, Does, Named};
+use crate::redis::connection::{Door, Later, Session, lock};
+use crate::redis::errors::{Done, Fail};
+use crate::redis::writer::Writer;
+
+/// Some commands, and what they need.
+struct Step {
+    broker: Arc<Broker>,
+    is_resp3: bool,
+    queued: Vec<Queued>,
+    watched: Watched,
+    caches: BTreeMap<usize, Arc<Cache>>,
+    /// What those answered that are about the connection.
+    own: Vec<Vec<u8>>,
+    /// It is one command, and no transaction.
+    is_alone: bool,
+}
+
+/// What was done, and what has to be durable before it is answered.
+struct Stepped {
+    out: Writer,
+    commit: broker::CacheCommit,
+    later: Vec<LocalBoxFuture<'static, Result<()>>>,
+}
+
+/// Whether a command moves or copies a stream.
+pub(in crate::redis) fn moves_stream(door: &Door, session: &mut Session, command: &Command, args: &[&[u8]]) -> bool {
+    let (number, key) = (session.database, args.get(1).copied().unwrap_or_default());
+    transfer::is_transfer(command)
+        && (session.database(&door.broker).is_ok_and(|cache| cache.lock_one(key).stream_id(key).is_some())
+            || others::stream(&door.broker, number, key).is_some())
+}
+
+/// One command that moves or copies a stream.
+pub(in crate::redis) fn serve(
+    door: &Door,
+    session: &mut Session,
+    command: &'static Command,
+    args: &[&[u8]],
+) -> Reply<Answer, Later> {
+    let queued = Queued::new(command, session.database, args);
+    begin(door, session, vec![queued], Watched::default(), true)
+}
+
+/// What comes of a transaction. Commands about the connection are done before the others.
+pub(in crate::redis) fn begin(
+    door: &Door,
+    session: &mut Session,
+    queued: Vec<Queued>,
+    watched: Watched,
+    is_alone: bool,
+) -> Reply<Answer, Later> {
+    let prepared = prepare(door, session, queued, watched, is_alone);
+    match prepared {
+        Ok(Some(step)) => Reply::Alone(once(step.run().boxed_local())),
+        Ok(None) => {
+            let mut writer = session.writer();
+            writer.null_array();
+            Reply::Now(Answer::Written(writer.bytes))
+        }
+        Err(fail) => session.fail(&fail),
+    }
+}
+
+/// Nothing where a watched key has changed.
+fn prepare(
+    door: &Door,
+    session: &mut Session,
+    queued: Vec<Queued>,
+    watched: Watched,
+    is_alone: bool,
+) -> Done<Option<Step>> {
+    let mut caches = BTreeMap::new();
+    {
+        let args = transactions::borrowed(&queued);
+        for number in named_by(&queued, &args, &watched).into_keys() {
+            caches.insert(number, session.database_of(&door.broker, number)?);
+        }
+        let mut held: Held<'_> = named_by(&queued, &[], &watched)
+            .iter()
+            .map(|(number, named)| (*number, lock(&caches[number], named)))
+            .collect();
+        if !watched.is_unchanged(&door.broker, &mut held) {
+            return Ok(None);
+        }
+    }
+    let own = queued.iter().map(|queued| queued.run_own(door, session)).collect();
+    let (broker, is_resp3) = (door.broker.clone(), session.is_resp3);
+    Ok(Some(Step { broker, is_resp3, queued, watched, caches, own, is_alone }))
+}
+
+impl Step {
+    async fn run(self) -> Answer {
+        let mut failed_with = Writer::new(self.is_resp3);
+        let done = match self.take().await {
+            Ok(Stepped { out, commit, later }) => {
+                let mut lasts = commit.lasts().await;
+                for later in later {
+                    lasts = lasts.and(later.await);
+                }
+                lasts.map(|()| out).map_err(failed)
+            }
+            Err(fail) => Err(fail),
+        };
+        match done {
+            Ok(out) => Answer::Written(out.bytes),
+            Err(fail) => {
+                failed_with.error(&fail);
+                Answer::Written(failed_with.bytes)
+            }
+        }
+    }
+
+    /// Locks all that the step is about, and does it.
+    async fn take(&self) -> Done<Stepped> {
+        let args = transactions::borrowed(&self.queued);
+        let named = named_by(&self.queued, &args, &self.watched);
+        room_for(&self.queued, &args, &self.caches);
+        loop {
+            let wanted = self.streams(&mut self.lock(&named), &args)?;
+            let shelf = Shelf::default();
+            let mut is_gone = false;
+            // In the order of their ids, as everybody does who locks more than one.
+            for id in &wanted {
+                let Some(stream) = self.broker.stream_by_id(*id).map_err(failed)? else {
+                    continue;
+                };
+                match stream.lock().await {
+                    Ok(locked) => drop(shelf.borrow_mut().insert(*id, locked)),
+                    Err(error) if error.kind == ErrorKind::NotFound => is_gone = true,
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+            let mut held = self.lock(&named);
+            if !is_gone && self.streams(&mut held, &args)? == wanted {
+                return Ok(self.do_all(held, &shelf, &args));
+            }
+        }
+    }
+
+    fn lock(&self, named: &BTreeMap<usize, Named<'_>>) -> Held<'_> {
+        named.iter().map(|(number, named)| (*number, lock(&self.caches[number], named))).collect()
+    }
+
+    /// The topics of the streams that there are of all that the commands name.
+    fn streams(&self, held: &mut Held<'_>, args: &[Vec<&[u8]>]) -> Done<BTreeSet<TopicId>> {
+        let mut found = BTreeSet::new();
+        for (Queued { command, database, .. }, args) in self.queued.iter().zip(args) {
+            let keys = match command.keys(args) {
+                Named::These(keys) if matches!(command.does, Does::Stream(_)) => keys,
+                Named::These(keys) if transfer::is_transfer(command) => keys.into_iter().take(1).collect(),
+                _ => continue,
+            };
+            let locked = held.get_mut(database).expect("invariant: its database is locked");
+            for key in keys {
+                found.extend(locked.stream_id(key));
+                if locked.peek(key).is_none() {
+                    found.extend(others::stream(&self.broker, *database, key).map(|stream| stream.id()));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn do_all(&self, mut held: Held<'_>, shelf: &Shelf, args: &[Vec<&[u8]>]) -> Stepped {
+        let (mut out, mut later) = (Writer::new(self.is_resp3), Vec::new());
+        if !self.watched.is_unchanged(&self.broker, &mut held) {
+            out.null_array();
+            return Stepped { out, commit: finish(held, &self.caches), later };
+        }
+        if !self.is_alone {
+            out.array(self.queued.len());
+        }
+        for ((queued, args), own) in self.queued.iter().zip(args).zip(&self.own) {
+            let begin = out.bytes.len();
+            let done = match queued.command.does {
+                Does::Stream(_) => self.do_stream(&mut held, shelf, queued, args, &mut out, &mut later),
+                Does::Data(_) if self.moves_stream(&mut held, queued, args) => {
+                    // What was added to it has to be readable.
+                    let settled = block_on(settle(&mut later));
+                    settled.and_then(|()| self.transfer(&mut held, shelf, queued, args, &mut out, &mut later))
+                }
+                Does::Data(_) => transactions::step(&self.broker, &mut held, queued, args, &mut out),
+                Does::Own(_) => transactions::flush_all(&mut held, queued, args, own, &mut out),
+            };
+            if let Err(fail) = done {
+                out.bytes.truncate(begin);
+                out.error(&fail);
+            }
+        }
+        Stepped { out, commit: finish(held, &self.caches), later }
+    }
+
+    fn do_stream(
+        &self,
+        held: &mut Held<'_>,
+        shelf: &Shelf,
+        queued: &Queued,
+        args: &[&[u8]],
+        out: &mut Writer,
+        later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
+    ) -> Done {
+        let Does::Stream(run) = queued.command.does else {
+            return Ok(());
+        };
+        if queued.command.name != "XADD" {
+            // What was added before is read once it is on the disk.
+            block_on(settle(later))?;
+        }
+        let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
+        let writer = Writer::new(self.is_resp3);
+        let mut context = Context::of_step(&self.broker, queued.database, locked as &mut dyn StreamKeys, shelf, writer);
+        let done = block_on(run(&mut context, args));
+        later.append(&mut context.later);
+        done.map(|()| out.put(&context.out.bytes))
+    }
+
+    fn moves_stream(&self, held: &mut Held<'_>, queued: &Queued, args: &[&[u8]]) -> bool {
+        let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
+        transfer::is_transfer(queued.command)
+            && (locked.stream_id(args[1]).is_some()
+                || locked.peek(args[1]).is_none() && others::stream(&self.broker, queued.database, args[1]).is_some())
+    }
+
+    fn transfer(
+        &self,
+        held: &mut Held<'_>,
+        shelf: &Shelf,
+        queued: &Queued,
+        args: &[&[u8]],
+        out: &mut Writer,
+        later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
+    ) -> Done {
+        let number = queued.database;
+        let other = crate::redis::commands::keys::other_database(args).filter(|other| *other != number);
+        let mut other = other.and_then(|number| held.remove(&number).map(|locked| (number, locked)));
+        let from = held.get_mut(&number).expect("invariant: its database is locked");
+        let sides = Sides {
+            broker: &self.broker,
+            from: (number, from),
+            other: other.as_mut().map(|(number, locked)| (*number, locked)),
+        };
+        let done = block_on(transfer::run(sides, shelf, args, out, later));
+        if let Some((number, locked)) = other {
+            held.insert(number, locked);
+        }
+        done
+    }
+}
+
+/// Until all of it is on the disk.
+async fn settle(later: &mut Vec<LocalBoxFuture<'static, Result<()>>>) -> Done {
+    for later in later.drain(..) {
+        later.await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Completes a future on this thread, while shards are locked. It waits for other threads only: for the disk.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    // It would never get more of the budget that tasks have for a turn.
+    let mut future = pin!(tokio::task::unconstrained(future));
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = std::task::Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+impl Queued {
+    /// What a command about the connection answers, which has nothing to do with the step.
+    fn run_own(&self, door: &Door, session: &mut Session) -> Vec<u8> {
+        let Does::Own(run) = self.command.does else {
+            return Vec::new();
+        };
+        if self.command.name == "FLUSHALL" {
+            return Vec::new();
+        }
+        let args: Vec<&[u8]> = self.args.iter().map(|arg| &**arg).collect();
+        match run(door, session, &args) {
+            Reply::Now(Answer::Written(bytes)) => bytes,
+            Reply::Now(Answer::Fixed(bytes)) => bytes.to_vec(),
+            _ => {
+                let mut writer = session.writer();
+                writer.error(&Fail::new("ERR Command not allowed inside a transaction"));
+                writer.bytes
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Streams renamed, moved to another database and copied. The topic of a stream has the name of its key, so a stream with
+//! another key is another topic: its entries, with their ids, and its groups are copied, and what was renamed or moved is
+//! deleted then.
+
+use std::sync::Arc;
+
+use broker::{Broker, LockedCache};
+use engine::Result;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+
+use super::{Lent, Shelf, failed, others};
+use crate::redis::commands::Command;
+use crate::redis::commands::args::is;
+use crate::redis::commands::keys::{copy_replaces, database};
+use crate::redis::errors::{Done, Fail};
+use crate::redis::names::stream_topic;
+use crate::redis::writer::Writer;
+
+/// The databases that a command is about.
+pub(super) struct Sides<'s, 'c> {
+    pub(super) broker: &'s Arc<Broker>,
+    pub(super) from: (usize, &'s mut LockedCache<'c>),
+    pub(super) other: Option<(usize, &'s mut LockedCache<'c>)>,
+}
+
+/// What is wanted.
+struct Wanted<'a> {
+    to: &'a [u8],
+    is_moved: bool,
+    /// Whatever the other key has makes room.
+    replaces: bool,
+    /// It answers whether it did something, and not just that all is well.
+    is_told: bool,
+}
+
+const SAME: &str = "ERR source and destination objects are the same";
+
+/// Whether a command may give a stream another key.
+pub(in crate::redis) fn is_transfer(command: &Command) -> bool {
+    matches!(command.name, "RENAME" | "RENAMENX" | "COPY" | "MOVE")
+}
+
+impl<'a> Wanted<'a> {
+    fn parse(args: &[&'a [u8]], has_other: bool) -> Done<Self> {
+        let renamed = |replaces| Self { to: args[2], is_moved: true, replaces, is_told: !replaces };
+        match args[0] {
+            name if is(name, "RENAME") => Ok(renamed(true)),
+            name if is(name, "RENAMENX") => Ok(renamed(false)),
+            name if is(name, "MOVE") => {
+                database(args[2])?;
+                if !has_other {
+                    return Err(Fail::new(SAME));
+                }
+                Ok(Self { to: args[1], is_moved: true, replaces: false, is_told: true })
+            }
+            _ => {
+                let replaces = copy_replaces(args)?;
+                if !has_other && args[1] == args[2] {
+                    return Err(Fail::new(SAME));
+                }
+                Ok(Self { to: args[2], is_moved: false, replaces, is_told: true })
+            }
+        }
+    }
+}
+
+/// Does it to a stream that is there, and on the shelf.
+pub(super) async fn run(
+    sides: Sides<'_, '_>,
+    shelf: &Shelf,
+    args: &[&[u8]],
+    out: &mut Writer,
+    later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
+) -> Done {
+    let Sides { broker, from: (number, from), mut other } = sides;
+    let (key, wanted) = (args[1], Wanted::parse(args, other.is_some())?);
+    let is_same = other.is_none() && key == wanted.to;
+    let own = from.stream_id(key);
+    if own.is_none() && wanted.is_moved {
+        return Err(others::refusal(key));
+    }
+    let expires_ms = from.peek(key).and_then(|found| found.expires_ms);
+    let (to_number, to) = match &mut other {
+        Some((number, locked)) => (*number, &mut **locked),
+        None => (number, &mut *from),
+    };
+    if is_same && wanted.replaces {
+        out.ok();
+        return Ok(());
+    }
+    if !wanted.replaces && to.peek(wanted.to).is_some() {
+        out.flag(false);
+        return Ok(());
+    }
+    if others::stream(broker, to_number, wanted.to).is_some() && to.peek(wanted.to).is_none() {
+        return Err(others::refusal(wanted.to));
+    }
+    let id = own.or_else(|| others::stream(broker, number, key).map(|stream| stream.id()));
+    let found = id.and_then(|id| shelf.borrow_mut().remove(&id));
+    let Some(source) = found else {
+        return Err(Fail::new("TRYAGAIN the stream is used by others"));
+    };
+    let mut source = Lent::new(source, Some(shelf.clone()));
+    source.catch_up().await.map_err(failed)?;
+    let topic = stream_topic(to_number, wanted.to)?;
+    to.delete(wanted.to);
+    let mut made = to.add_stream(wanted.to, topic.as_str()).map_err(failed)?;
+    match made.copy_from(&source).await {
+        Ok(saved) => later.push(saved.lasts().boxed_local()),
+        Err(error) => {
+            drop(made);
+            to.delete(wanted.to);
+            return Err(failed(error));
+        }
+    }
+    if expires_ms.is_some() {
+        to.set_expiry(wanted.to, expires_ms);
+    }
+    // Others of the same step may go on with it.
+    drop(Lent::new(made, Some(shelf.clone())));
+    drop(source);
+    if wanted.is_moved {
+        from.delete(key);
+    }
+    if wanted.is_told {
+        out.flag(true)
+    } else {
+        out.ok()
+    }
+    Ok(())
+}
