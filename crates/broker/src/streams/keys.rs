@@ -79,7 +79,7 @@ impl Broker {
         refuse_internal(name)?;
         let parsed = TopicName::parse(name)?;
         if !self.settings().auto_create_topics {
-            return Err(crate::topics::no_such_topic(name));
+            return Err(self.no_such_topic(name));
         }
         let taken = || Error::new(ErrorKind::AlreadyExists, format!("topic {name} exists, and another door made it"));
         if self.has_topic(name) {
