@@ -27,7 +27,7 @@ use std::time::Duration;
 use engine::cache::operations::Operations;
 use engine::cache::record::{CACHES_TOPIC, CacheDefinition, CacheNumber};
 use engine::cache::{
-    Added, Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, Condition, Cursor, Expires, Found, Key,
+    Added, Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, Condition, Cursor, Eviction, Expires, Found, Key,
     ScanCursor, Shard, ShardSettings, ShardStats, Stored, TTL_MS_MAX, Ttl,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
@@ -220,6 +220,11 @@ impl Broker {
         Ok(cache.settled().and(flushed))
     }
 
+    /// The cache of a name, if it exists.
+    pub fn find_cache(&self, name: &str) -> Option<Arc<Cache>> {
+        self.caches().by_name.read().get(name).cloned()
+    }
+
     pub fn describe_cache(&self, name: &str) -> Result<CacheStatus> {
         let cache = self.caches().by_name.read().get(name).cloned();
         cache.map(|cache| cache.status()).ok_or_else(|| no_such_cache(name))
@@ -345,7 +350,8 @@ impl Cache {
         let bytes_max = settings.bytes_max.unwrap_or(u64::MAX);
         let budget = Arc::new(Budget::new(bytes_max, Some(caches.budget.clone())));
         let block = (budget.max() / (16 * SHARDS as u64)).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
-        let shard = || ShardSettings { eviction: settings.eviction, budget: budget.clone(), block, version: id };
+        let (eviction, now_ms) = (settings.eviction, now_ms());
+        let shard = || ShardSettings { eviction, budget: budget.clone(), block, version: id, now_ms };
         Self {
             id,
             shards: (0..SHARDS).map(|_| Padded(Mutex::new(Kept::new(Shard::new(shard()))))).collect(),
@@ -501,6 +507,19 @@ impl Cache {
         let entries = locked.len();
         locked.flush();
         (entries, locked.finish().commit)
+    }
+
+    /// What happens when it is full.
+    pub fn eviction(&self) -> Eviction {
+        self.settings.eviction
+    }
+
+    /// How many entries expire, and in how many ms as a rule.
+    pub fn expiring(&self) -> (u64, u64) {
+        let of_shards = self.shards.iter().map(|shard| shard.0.lock().expiring());
+        let (count, sum_ms) = of_shards.fold((0, 0), |(count, sum), (more, ms)| (count + more, sum + ms));
+        let mean_ms = sum_ms.checked_div(u128::from(count)).unwrap_or_default() as u64;
+        (count, if count == 0 { 0 } else { mean_ms.saturating_sub(now_ms()) })
     }
 
     pub fn status(&self) -> CacheStatus {

@@ -96,6 +96,8 @@ impl Kept {
             budget: Arc::new(Budget::new(settings.bytes_max, None)),
             block: (settings.bytes_max / BLOCK_PART).clamp(1, BLOCK_BYTES_MAX),
             version: 0,
+            // Nobody asks here when an entry was used.
+            now_ms: 0,
         };
         Self {
             shard: Shard::new(shard),

@@ -58,7 +58,7 @@ fn with<R>(number: u64, then: impl FnOnce(Key<'_>) -> R) -> R {
 
 fn shard() -> Shard {
     let budget = Arc::new(Budget::new(1 << 30, None));
-    Shard::new(ShardSettings { eviction: Eviction::S3Fifo, budget, block: 512, version: 0 })
+    Shard::new(ShardSettings { eviction: Eviction::S3Fifo, budget, block: 512, version: 0, now_ms: 0 })
 }
 
 /// A shard whose effects are kept.
@@ -290,8 +290,13 @@ proptest! {
 #[test]
 fn what_is_restored_counts_against_the_budget() {
     let budget = Arc::new(Budget::new(1000, None));
-    let mut shard =
-        Shard::new(ShardSettings { eviction: Eviction::None, budget: budget.clone(), block: 64, version: 5 });
+    let mut shard = Shard::new(ShardSettings {
+        eviction: Eviction::None,
+        budget: budget.clone(),
+        block: 64,
+        version: 5,
+        now_ms: 0,
+    });
     shard.begin_replay(true);
     for number in 0..20 {
         let key = number.to_string();

@@ -24,6 +24,49 @@ pub(super) enum Queue {
     Main,
 }
 
+/// How often an entry was asked for, its queue, and whether there is an entry at all, in one byte: a slot has no room
+/// for three.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct State(u8);
+
+impl State {
+    const HEAT: u8 = 0b11;
+    const QUEUE: u8 = 0b1100;
+    const TAKEN: u8 = 0b1_0000;
+
+    /// Of an entry that is in no queue.
+    pub(super) const NEW: Self = Self(Self::TAKEN);
+
+    pub(super) fn is_taken(self) -> bool {
+        self.0 & Self::TAKEN != 0
+    }
+
+    fn heat(self) -> u8 {
+        self.0 & Self::HEAT
+    }
+
+    fn set_heat(&mut self, heat: u8) {
+        self.0 = self.0 & !Self::HEAT | heat & Self::HEAT;
+    }
+
+    fn queue(self) -> Queue {
+        match self.0 & Self::QUEUE {
+            0 => Queue::None,
+            0b100 => Queue::Small,
+            _ => Queue::Main,
+        }
+    }
+
+    fn set_queue(&mut self, queue: Queue) {
+        let bits = match queue {
+            Queue::None => 0,
+            Queue::Small => 0b100,
+            Queue::Main => 0b1000,
+        };
+        self.0 = self.0 & !Self::QUEUE | bits;
+    }
+}
+
 /// The order in which entries of a shard leave.
 #[derive(Default)]
 pub(super) struct Order {
@@ -44,19 +87,19 @@ impl Order {
     /// An entry that was not there.
     pub(super) fn insert(&mut self, slots: &mut Slab<Slot>, at: u32) {
         let queue = if self.ghosts.take(slots[at].hash) { Queue::Main } else { Queue::Small };
-        slots[at].heat = 0;
+        slots[at].state.set_heat(0);
         self.push(slots, at, queue);
     }
 
     /// An entry was asked for.
     pub(super) fn touch(slot: &mut Slot) {
-        slot.heat = (slot.heat + 1).min(HEAT_MAX);
+        slot.state.set_heat((slot.state.heat() + 1).min(HEAT_MAX));
     }
 
     pub(super) fn remove(&mut self, slots: &mut Slab<Slot>, at: u32) {
-        let Slot { older, newer, queue, .. } = slots[at];
+        let Slot { older, newer, state, .. } = slots[at];
         let bytes = slots[at].bytes();
-        let Some(of_queue) = self.queue(queue) else {
+        let Some(of_queue) = self.queue(state.queue()) else {
             return;
         };
         of_queue.bytes -= bytes;
@@ -73,12 +116,12 @@ impl Order {
         if newer != NONE {
             slots[newer].older = older;
         }
-        slots[at].queue = Queue::None;
+        slots[at].state.set_queue(Queue::None);
     }
 
     /// An entry has more bytes now, or less.
     pub(super) fn resize(&mut self, slot: &Slot, before: u64) {
-        if let Some(queue) = self.queue(slot.queue) {
+        if let Some(queue) = self.queue(slot.state.queue()) {
             queue.bytes = queue.bytes + slot.bytes() - before;
         }
     }
@@ -90,10 +133,10 @@ impl Order {
                 self.main.ends.is_none() || self.small.bytes * SMALL_PART > self.small.bytes + self.main.bytes;
             let (at, _) = if is_small { self.small.ends } else { self.main.ends }?;
             self.remove(slots, at);
-            let heat = slots[at].heat;
+            let heat = slots[at].state.heat();
             match is_small {
                 true if heat >= HEAT_KEPT => {
-                    slots[at].heat = 0;
+                    slots[at].state.set_heat(0);
                     self.push(slots, at, Queue::Main);
                 }
                 true => {
@@ -101,7 +144,7 @@ impl Order {
                     return Some(at);
                 }
                 false if heat > 0 => {
-                    slots[at].heat = heat - 1;
+                    slots[at].state.set_heat(heat - 1);
                     self.push(slots, at, Queue::Main);
                 }
                 false => return Some(at),
@@ -124,7 +167,8 @@ impl Order {
             slots[last].newer = at;
         }
         let slot = &mut slots[at];
-        (slot.older, slot.newer, slot.queue) = (last, NONE, queue);
+        (slot.older, slot.newer) = (last, NONE);
+        slot.state.set_queue(queue);
     }
 
     fn queue(&mut self, queue: Queue) -> Option<&mut Ends> {

@@ -21,6 +21,8 @@ pub(super) struct Expiry {
     /// All that was due before this tick was taken.
     tick: u64,
     count: u32,
+    /// All times together.
+    sum_ms: u128,
 }
 
 #[derive(Default)]
@@ -34,7 +36,7 @@ struct Timer {
 
 impl Default for Expiry {
     fn default() -> Self {
-        Self { timers: Slab::default(), heads: Box::default(), occupied: [0; RINGS], tick: 0, count: 0 }
+        Self { timers: Slab::default(), heads: Box::default(), occupied: [0; RINGS], tick: 0, count: 0, sum_ms: 0 }
     }
 }
 
@@ -49,6 +51,7 @@ impl Expiry {
         }
         let timer = self.timers.insert(Timer { at_ms, entry, previous: NONE, next: NONE, place: 0 });
         self.count += 1;
+        self.sum_ms += u128::from(at_ms);
         self.link(timer);
         timer
     }
@@ -59,14 +62,21 @@ impl Expiry {
 
     pub(super) fn change(&mut self, timer: u32, at_ms: u64) {
         self.unlink(timer);
-        self.timers[timer].at_ms = at_ms;
+        let before_ms = std::mem::replace(&mut self.timers[timer].at_ms, at_ms);
+        self.sum_ms = self.sum_ms - u128::from(before_ms) + u128::from(at_ms);
         self.link(timer);
     }
 
     pub(super) fn drop_timer(&mut self, timer: u32) {
         self.unlink(timer);
-        self.timers.remove(timer);
+        let dropped = self.timers.remove(timer);
         self.count -= 1;
+        self.sum_ms -= u128::from(dropped.at_ms);
+    }
+
+    /// How many times there are, and all of them together.
+    pub(super) fn sum(&self) -> (u64, u128) {
+        (u64::from(self.count), self.sum_ms)
     }
 
     #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod record;
 mod shard;
 mod slab;
 pub mod structures;
+mod uses;
 mod values;
 
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub use shard::{
     Why, check_size, parse_number, write_number,
 };
 
+pub use uses::Uses;
 pub use values::{CacheSettings, CacheStatus, Change, ChangeKind, ScanCursor, Ttl, WatchFrom, Watched};
 
 /// A key.

@@ -17,7 +17,7 @@ fn key(number: u64) -> ([u8; 8], u64) {
 
 fn shard(eviction: Eviction, bytes_max: u64) -> (Shard, Arc<Budget>) {
     let budget = Arc::new(Budget::new(bytes_max, None));
-    (Shard::new(ShardSettings { eviction, budget: budget.clone(), block: 512, version: 0 }), budget)
+    (Shard::new(ShardSettings { eviction, budget: budget.clone(), block: 512, version: 0, now_ms: 0 }), budget)
 }
 
 fn with<R>(number: u64, then: impl FnOnce(Key<'_>) -> R) -> R {

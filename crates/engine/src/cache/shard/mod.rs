@@ -13,11 +13,12 @@ use hashbrown::HashTable;
 use super::Eviction;
 use super::budget::{Budget, Share};
 use super::effects::{Effect, Effects};
-use super::evict::{Order, Queue};
+use super::evict::{Order, State};
 use super::expiry::Expiry;
 use super::gone::Gone;
 use super::slab::{NONE, Slab};
 use super::structures::{Edit, Kind, Part, Structure};
+use super::uses::{Clock, Used, Uses};
 use crate::error::{Error, Result};
 use crate::ids::TopicId;
 
@@ -58,6 +59,8 @@ pub struct Found<'a> {
     pub version: u64,
     /// When it expires, in ms since 1970.
     pub expires_ms: Option<u64>,
+    /// When it was last used, and how often.
+    pub uses: Uses,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -167,6 +170,8 @@ pub struct ShardSettings {
     pub block: u64,
     /// Changes are counted from here. No earlier shard of the same keys has come so far.
     pub version: u64,
+    /// When it is created, in ms since 1970. [`Shard::expire`] moves its clock on.
+    pub now_ms: u64,
 }
 
 /// An entry. A free slot has no key.
@@ -181,14 +186,13 @@ pub(super) struct Slot {
     pub(super) hash: u32,
     /// Its time in the wheel, counted from 1: what is 0 never expires.
     timer: u32,
+    used: Used,
     key_bytes: u16,
     kind: Kind,
-    pub(super) heat: u8,
-    pub(super) queue: Queue,
-    is_taken: bool,
+    pub(super) state: State,
 }
 
-const _: () = assert!(size_of::<Slot>() <= 56, "a million entries take 56 MB beside what they are");
+const _: () = assert!(size_of::<Slot>() <= 48, "a million entries take 48 MB beside what they are");
 
 impl Slot {
     fn key(&self) -> &[u8] {
@@ -231,6 +235,8 @@ pub struct Shard {
     version: u64,
     gone: Gone,
     stats: ShardStats,
+    /// For the uses of entries.
+    clock: Clock,
     /// What went by itself, while somebody wants to know.
     removed: Option<Vec<Removed>>,
     /// Streams whose keys were removed.
@@ -254,6 +260,7 @@ impl Shard {
             version: settings.version,
             gone: Gone::default(),
             stats: ShardStats::default(),
+            clock: Clock::new(settings.now_ms),
             removed: None,
             lost: Vec::new(),
             effects: None,
@@ -268,7 +275,7 @@ impl Shard {
             return None;
         };
         self.stats.hits += 1;
-        Order::touch(&mut self.slots[at]);
+        self.touch(at);
         Some(self.found(at))
     }
 
@@ -383,7 +390,7 @@ impl Shard {
                 self.structures[number].as_ref().map_or((0, true), |it| (it.bytes(), it.is_empty()));
             self.slots[at].value_mut()[4..].copy_from_slice(&bytes.to_le_bytes());
             self.resized(at, before);
-            Order::touch(&mut self.slots[at]);
+            self.touch(at);
             self.changed(at);
             self.tell_edits(key, T::KIND, false, edits);
             if is_empty {
@@ -462,6 +469,7 @@ impl Shard {
         let Some(at) = self.find(key, &now_ms) else {
             return false;
         };
+        self.clock.touch(&mut self.slots[at].used);
         self.set_timer(at, expires_ms, expires_ms.map_or(0, |_| now_ms()));
         self.tell_effect(key.mark(), &Effect::Expires { key: key.bytes, expires_ms });
         true
@@ -469,6 +477,7 @@ impl Shard {
 
     /// Removes entries whose time has come, so many at most. Whether there may be more.
     pub fn expire(&mut self, now_ms: u64, max: usize) -> bool {
+        self.clock.tick(now_ms);
         for _ in 0..max {
             match self.expiry.due(now_ms) {
                 Some(at) => self.expire_one(at),
@@ -528,6 +537,11 @@ impl Shard {
         ShardStats { entries: self.table.len() as u64, bytes: self.share.used(), ..self.stats }
     }
 
+    /// How many entries expire, and the sum of their times in ms since 1970.
+    pub fn expiring(&self) -> (u64, u128) {
+        self.expiry.sum()
+    }
+
     /// From now on, or no longer, entries that go by themselves are kept for [`Shard::take_removed`].
     pub fn tell_removed(&mut self, is_wanted: bool) {
         self.removed = is_wanted.then(Vec::new);
@@ -552,6 +566,13 @@ impl Shard {
         }
     }
 
+    /// An entry was used.
+    fn touch(&mut self, at: u32) {
+        let slot = &mut self.slots[at];
+        Order::touch(slot);
+        self.clock.touch(&mut slot.used);
+    }
+
     /// A new entry. There will be room for so many bytes more.
     fn insert(&mut self, key: Key<'_>, kind: Kind, value: &[u8], room: u64) -> Result<u32> {
         let slot = Slot {
@@ -561,7 +582,8 @@ impl Shard {
             hash: key.mark(),
             key_bytes: key.bytes.len() as u16,
             kind,
-            is_taken: true,
+            used: self.clock.first_use(),
+            state: State::NEW,
             ..Slot::default()
         };
         let bytes = slot.bytes();
@@ -578,8 +600,8 @@ impl Shard {
 
     /// Another value for an entry, which may be in another slot afterwards.
     fn replace(&mut self, key: Key<'_>, at: u32, value: &[u8], room: u64, now_ms: impl Fn() -> u64) -> Result<u32> {
-        let slot = &mut self.slots[at];
-        Order::touch(slot);
+        self.touch(at);
+        let slot = &self.slots[at];
         let (is_as_long, before) = (slot.value().len() == value.len(), slot.bytes());
         let more = (value.len() as u64).saturating_sub(slot.value().len() as u64);
         let room = if slot.timer == 0 { room } else { 0 };
@@ -734,7 +756,13 @@ impl Shard {
         let slot = &self.slots[at];
         let structure = slot.structure().and_then(|(number, _)| self.structures[number].as_deref());
         let value = structure.map_or(Value::Bytes(slot.value()), Value::Structure);
-        Found { key: slot.key(), value, version: slot.version, expires_ms: self.expires_ms(slot) }
+        Found {
+            key: slot.key(),
+            value,
+            version: slot.version,
+            expires_ms: self.expires_ms(slot),
+            uses: self.clock.uses(slot.used),
+        }
     }
 
     fn expires_ms(&self, slot: &Slot) -> Option<u64> {

@@ -89,7 +89,7 @@ impl Shard {
     /// What there is in a place becomes effects that make it again. How many bytes they take.
     pub fn dump(found: Found<'_>, out: &mut Vec<u8>) -> usize {
         let before = out.len();
-        let Found { key, value, version, expires_ms } = found;
+        let Found { key, value, version, expires_ms, .. } = found;
         match value {
             // It is found again by its topic.
             Value::Structure(Structure::Stream(_)) => {}
