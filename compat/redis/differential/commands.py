@@ -17,7 +17,8 @@ SMALL = ["0", "1", "-1", "2", "-2", "3", "5", "-5", "10", "100", "-100"]
 # What is at the edges, or looks like a number to some.
 ODD = [
     "9223372036854775807", "-9223372036854775808", "9223372036854775808", "4294967296", "1e3", "inf", "-inf", "+inf",
-    "nan", " 1", "1 ", "+1", "0x10", "", "abc", "01", "1.5", "3.0", "--1", "1_0", "99999999999999999999",
+    "nan", " 1", "1 ", "+1", "0x10", "", "abc", "01", "1.5", "3.0", "--1", "1_0", "99999999999999999999", "1e400",
+    "1e-400", "0x1p5000", "0" * 300 + "1.5",
 ]
 DOUBLES = [
     "0", "1", "-1", "1.5", "-2.5", "0.1", "1e3", "3.0e2", "1e-5", "100", "7.25", "inf", "-inf", "2", "1e17",
@@ -107,8 +108,20 @@ FORMS = {
         "ECHO <v>", "PING [<v>]", "SELECT <db>",
         "SORT (<l>|<e>|<z>) ~([LIMIT <i> <i>] [(ASC|DESC)] [ALPHA] [STORE <l>])",
         "SORT (<l>|<e>) BY s* ~([GET #] [GET s*] [GET h1->*])", "SORT (<l>|<e>|<z>) BY nosort ~([GET #] [DESC])",
+        "SORT (<l>|<z>) BY nosort ~([GET #] [DESC] [LIMIT <i> <i>])",
         "SORT_RO <l> ~([ALPHA] [DESC])", "CLIENT SETNAME (a|b|\x20c)", "CLIENT GETNAME", "CLIENT NOSUCH",
-        "OBJECT NOSUCH <k>", "NOSUCH {<v>}",
+        "OBJECT NOSUCH <k>", "NOSUCH {<v>}", "OBJECT FREQ <k>",
+    ],
+    # Mutations must not make of them what ends or pauses clients, or waits: those are tried by hand.
+    "tools": [
+        "CLIENT LIST NOSUCH foo", "CLIENT TRACKING (off|foo)", "CLIENT NO-EVICT (off|foo)", "CLIENT TRACKINGINFO",
+        "CLIENT GETREDIR", "CLIENT CACHING yes", "FUNCTION FLUSH [(SYNC|foo)]", "FUNCTION KILL",
+        "FUNCTION LIST [(WITHCODE|LIBRARYNAME|foo)]", "SCRIPT FLUSH [(ASYNC|foo)]", "SCRIPT EXISTS {<v>}", "SCRIPT KILL",
+        "MODULE LIST", "SLOWLOG RESET foo", "LATENCY LATEST", "LATENCY GRAPH foo", "CLUSTER (INFO|NODES|NOSUCH)",
+        "READONLY", "CONFIG SET nosuch <v>", "CONFIG SET databases 3", "CONFIG SET activedefrag maybe",
+        "COMMAND GETKEYS SORT <l> ~([BY s*] [GET #] [STORE <l>] [DESC])", "COMMAND GETKEYS (GET <s>|KEYS *|NOSUCH <s>)",
+        "COMMAND GETKEYS (LMPOP <n> <l> LEFT|MSET <s> <v>)", "AUTH nobody <v>", "ACL WHOAMI",
+        "PUBSUB (SHARDCHANNELS|SHARDNUMSUB|NOSUCH)", "SPUBLISH <v> <v>",
     ],
     "hashes": [
         "HSET <h> {<f> <v>}", "HSET <h> {<f> <v>}", "HMSET <h> {<f> <v>}", "HSETNX <h> <f> <v>", "HGET <h> <f>",
@@ -328,6 +341,13 @@ def is_int(text):
     return re.fullmatch(r"-?\d+", text) is not None
 
 
+def is_unsorted(command):
+    """SORT of what has an order, by nothing: that order, or the other way round."""
+    words = [word.upper() for word in command]
+    by = [command[at + 1] for at in range(len(command) - 1) if words[at] == "BY"]
+    return len(command) > 1 and command[1][:1] in ("l", "z") and bool(by) and all("*" not in each for each in by)
+
+
 def lasts(text, least):
     """A time that is wrong, over at once, or longer than any run."""
     return not is_int(text) or int(text) <= 0 or int(text) >= least
@@ -367,6 +387,6 @@ def is_certain(command):
     if name == "SPOP":
         return len(args) > 1 and (len(args) > 2 or args[1] == "1000" or not is_int(args[1]) or int(args[1]) <= 0)
     if name == "SORT" and "BY" in options:
-        # Where keys weigh the same, or are not asked, any order is right.
-        return "STORE" not in options and "LIMIT" not in options
+        # Where keys weigh the same, or are not asked, any order is right; but what is not sorted at all has one.
+        return is_unsorted(command) or "STORE" not in options and "LIMIT" not in options
     return True

@@ -15,7 +15,7 @@ import re
 import sys
 import time
 
-from commands import Commands, parsed
+from commands import Commands, is_unsorted, parsed
 from resp import ANSWER_SECONDS, NULL, Connection, is_lost, shown
 
 HISTORY_COMMANDS = 2000
@@ -45,7 +45,7 @@ DEVIATIONS = [
 # What is not asked at all, with the reason; `commands.is_certain` has the rest, which hangs on the time.
 NOT_ASKED = {
     "SPOP of some members": "which of them go is chance; all of them at once is asked",
-    "OBJECT IDLETIME, REFCOUNT and FREQ, MEMORY, INFO, DEBUG, TIME": "they tell of the server itself",
+    "OBJECT IDLETIME and REFCOUNT, MEMORY, INFO, DEBUG, TIME": "they tell of the server itself",
     "XADD with * alone": "ids would be of the clock of each",
     "XTRIM with ~ of long streams": "nodes of Redis end at some number of bytes, too",
     "ranges by name over scores that differ": "they have no meaning, and Redis walks a list that is not in that order",
@@ -115,7 +115,8 @@ def meaning(command, reply):
         return kind, len(value) if kind in "*~%" else "one"
     if name in TIMES and kind == ":" and value > 0:
         return "time", (value, TIMES[name])
-    if name in (b"SORT", b"SORT_RO") and any(word.upper() == b"BY" for word in command) and kind == "*":
+    is_by = name in (b"SORT", b"SORT_RO") and any(word.upper() == b"BY" for word in command) and kind == "*"
+    if is_by and not is_unsorted([word.decode("latin-1") for word in command]):
         return kind, sorted(value, key=order)
     if name == b"XINFO":
         return without_own(reply)

@@ -682,6 +682,29 @@ def stream_transaction(c):
 
 
 @scenario
+def tools(c):
+    """What tools ask for before they start, and filters, users and numbers that mean nothing."""
+    other = c.other()
+    c.refused("syntax error", "CLIENT", "KILL", "SKIPME", "foo")
+    c.refused("No such user", "CLIENT", "KILL", "USER", c.name("nobody"))
+    same(other.do("ECHO", "here"), "here", "a connection that nobody killed")
+    c.refused("invalid username-password pair", "AUTH", c.name("nobody"), "x")
+    same(c.do("ACL", "WHOAMI"), "default", "the user")
+    line = next(fields(line) for line in c.do("CLIENT", "LIST").splitlines() if f"id={c.id()} " in line)
+    missing = {"cmd", "qbuf", "argv-mem", "obl", "oll", "omem", "tot-mem", "user", "redir", "resp"} - set(line)
+    same(missing, set(), "fields that CLIENT LIST does not have")
+    c.ok("SCRIPT", "FLUSH")
+    c.ok("FUNCTION", "FLUSH")
+    c.refused("Unknown option", "CONFIG", "SET", "no-such-parameter", 1)
+    c.refused("cluster support disabled", "READONLY")
+    sorted_ = c.key("sorted")
+    c.do("ZADD", sorted_, 1, "a", 2, "b")
+    same(c.do("SORT", sorted_, "BY", "nosort", "DESC"), ["b", "a"], "what is sorted backwards by nothing")
+    c.refused("not a valid float", "ZADD", sorted_, "1e400", "c")
+    same(c.do("OBJECT", "IDLETIME", sorted_) < 60, True, "a key that was used just now")
+
+
+@scenario
 def errors(c):
     key = c.key()
     c.do("RPUSH", key, "x")

@@ -158,8 +158,14 @@ impl Outbox {
         self.waiting() == 0
     }
 
-    fn waiting(&self) -> usize {
+    /// Bytes that wait to be written.
+    pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Pieces that they wait in.
+    pub fn chunks(&self) -> usize {
+        self.state.lock().chunks.len()
     }
 
     /// All bytes that were ever written.

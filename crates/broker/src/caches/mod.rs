@@ -220,11 +220,6 @@ impl Broker {
         Ok(cache.settled().and(flushed))
     }
 
-    /// The cache of a name, if it exists.
-    pub fn find_cache(&self, name: &str) -> Option<Arc<Cache>> {
-        self.caches().by_name.read().get(name).cloned()
-    }
-
     pub fn describe_cache(&self, name: &str) -> Result<CacheStatus> {
         let cache = self.caches().by_name.read().get(name).cloned();
         cache.map(|cache| cache.status()).ok_or_else(|| no_such_cache(name))

@@ -1,8 +1,8 @@
 //! All connections of this door, as others of them see each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use broker::Waiting;
@@ -10,10 +10,15 @@ use broker::metrics::Exposition;
 use net::Outbox;
 use parking_lot::Mutex;
 
+use super::commands;
+use super::commands::session::DEFAULT_USER;
+
 #[derive(Default)]
 pub(super) struct Clients {
     /// As many as there are connections.
     by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
+    /// What each connection has of a request that is not whole, until the connection is known by it.
+    unread: Mutex<HashMap<u64, Arc<AtomicUsize>>>,
 }
 
 pub(super) struct Client {
@@ -26,10 +31,33 @@ pub(super) struct Client {
     pub(super) waiting: Mutex<Option<Weak<Waiting>>>,
     pub(super) outbox: Arc<Outbox>,
     pub(super) since_ms: u64,
+    /// When it last asked for something, in seconds since the door opened, and for what: the number of the command.
+    pub(super) active_s: AtomicU64,
+    pub(super) command: AtomicU32,
+    /// Bytes of a request that is not whole.
+    pub(super) unread: Arc<AtomicUsize>,
+    /// Bytes of the arguments of a command that waits.
+    pub(super) args_bytes: AtomicUsize,
+}
+
+/// No command has come yet.
+pub(super) const NO_COMMAND: u32 = u32::MAX;
+/// What is owned for a connection whatever it does.
+const CONNECTION_BYTES: usize = size_of::<super::connection::Session>() + size_of::<Client>() + size_of::<Outbox>();
+
+/// Who asks when, and what it has of the request that it asks by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asking {
+    pub(super) id: u64,
+    pub(super) now_ms: u64,
+    /// Seconds since the door opened.
+    pub(super) up_s: u64,
+    pub(super) request_bytes: usize,
+    pub(super) args_bytes: usize,
 }
 
 /// What a client said of itself, and how it speaks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct About {
     pub(super) name: String,
     pub(super) library: String,
@@ -38,8 +66,29 @@ pub(super) struct About {
     pub(super) is_resp3: bool,
     pub(super) channels: usize,
     pub(super) patterns: usize,
-    /// Commands of a transaction that is begun.
+    pub(super) shard_channels: usize,
+    /// Commands of a transaction that is begun, and what they take.
     pub(super) queued: Option<usize>,
+    pub(super) queued_bytes: usize,
+    pub(super) is_evicted_never: bool,
+}
+
+impl Default for About {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            library: String::new(),
+            library_version: String::new(),
+            user: DEFAULT_USER.to_owned(),
+            is_resp3: false,
+            channels: 0,
+            patterns: 0,
+            shard_channels: 0,
+            queued: None,
+            queued_bytes: 0,
+            is_evicted_never: false,
+        }
+    }
 }
 
 impl Clients {
@@ -49,6 +98,12 @@ impl Clients {
 
     pub(super) fn remove(&self, id: u64) {
         self.by_id.lock().remove(&id);
+        self.unread.lock().remove(&id);
+    }
+
+    /// Where the decoder of a connection says how much it has of a request that is not whole.
+    pub(super) fn unread(&self, id: u64) -> Arc<AtomicUsize> {
+        self.unread.lock().entry(id).or_default().clone()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Client>> {
@@ -76,34 +131,73 @@ impl Client {
         self.waiting.lock().as_ref().and_then(Weak::upgrade)
     }
 
-    /// A line of `CLIENT LIST`.
-    pub(super) fn line(&self, now_ms: u64) -> String {
+    /// A line of `CLIENT LIST`: the fields of Redis 7.0 in their order, and those that 7.2 has for libraries. A
+    /// connection has no buffers between its requests, so those that Redis keeps for it are 0.
+    pub(super) fn line(&self, asking: Asking) -> String {
         let about = self.about.lock().clone();
-        let flags = match (self.is_blocked(), about.queued, about.channels + about.patterns) {
-            (true, ..) => "b",
-            (_, Some(_), _) => "x",
-            (_, _, 1..) => "P",
-            _ => "N",
+        let (request_bytes, args_bytes) = match asking.id == self.id {
+            true => (asking.request_bytes, asking.args_bytes),
+            false => (0, self.args_bytes.load(Ordering::Relaxed)),
         };
-        let multi = about.queued.map_or(-1, |count| count as i64);
-        let (id, age_s) = (self.id, now_ms.saturating_sub(self.since_ms) / 1000);
+        let age_s = asking.now_ms.saturating_sub(self.since_ms) / 1000;
+        let idle_s = asking.up_s.saturating_sub(self.active_s.load(Ordering::Relaxed));
+        let query_bytes = self.unread.load(Ordering::Relaxed) + request_bytes;
+        let (chunks, waiting) = (self.outbox.chunks(), self.outbox.waiting());
+        let all_bytes = self.bytes() + if asking.id == self.id { request_bytes + args_bytes } else { 0 };
+        let command = self.command.load(Ordering::Relaxed) as usize;
         let mut line = String::new();
         let written = writeln!(
             line,
-            "id={id} addr={} laddr={} fd=-1 name={} age={age_s} idle=0 flags={flags} db={} sub={} psub={} ssub=0 \
-             multi={multi} resp={} user={} lib-name={} lib-ver={}",
+            "id={} addr={} laddr={} fd=-1 name={} age={age_s} idle={idle_s} flags={} db={} sub={} psub={} ssub={} \
+             multi={} qbuf={query_bytes} qbuf-free=0 argv-mem={args_bytes} multi-mem={} rbs=0 rbp=0 obl=0 \
+             oll={chunks} omem={waiting} tot-mem={all_bytes} events={} cmd={} user={} redir=-1 resp={} lib-name={} \
+             lib-ver={}",
+            self.id,
             self.address,
             self.local,
             about.name,
+            self.flags(&about),
             self.database.load(Ordering::Relaxed),
             about.channels,
             about.patterns,
-            if about.is_resp3 { 3 } else { 2 },
+            about.shard_channels,
+            about.queued.map_or(-1, |count| count as i64),
+            about.queued_bytes,
+            if waiting == 0 { "r" } else { "rw" },
+            commands::names().get(command).map_or("NULL", String::as_str),
             about.user,
+            if about.is_resp3 { 3 } else { 2 },
             about.library,
             about.library_version,
         );
         debug_assert!(written.is_ok(), "a string takes all that is written to it");
         line
+    }
+
+    /// What is kept for the connection, in bytes: its state, its names, and all that waits.
+    pub(super) fn bytes(&self) -> usize {
+        let about = self.about.lock();
+        let texts = about.name.len() + about.library.len() + about.library_version.len() + about.user.len();
+        let waiting = self.unread.load(Ordering::Relaxed) + self.args_bytes.load(Ordering::Relaxed);
+        CONNECTION_BYTES + texts + waiting + about.queued_bytes + self.outbox.waiting()
+    }
+
+    /// In the order of Redis.
+    fn flags(&self, about: &About) -> String {
+        let is_listening = about.channels + about.patterns + about.shard_channels > 0;
+        let all = [
+            ('P', is_listening),
+            ('x', about.queued.is_some()),
+            ('b', self.is_blocked()),
+            ('e', about.is_evicted_never),
+        ];
+        let flags: String = all.iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| *flag).collect();
+        if flags.is_empty() { "N".to_owned() } else { flags }
+    }
+
+    /// All that it listens to.
+    pub(super) fn channels(&self) -> usize {
+        let about = self.about.lock();
+        about.channels + about.patterns + about.shard_channels
     }
 }

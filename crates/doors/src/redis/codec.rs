@@ -2,9 +2,15 @@
 
 use std::borrow::Cow;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use net::service::{Decoded, Fault, Input, Order, Out, Peer, Protocol};
 use smallvec::SmallVec;
+
+use super::clients::Clients;
+use super::commands;
+use super::pause::Pause;
 
 /// Arguments of one request, its name among them.
 const ARGS_MAX: usize = 1 << 20;
@@ -22,11 +28,22 @@ const UNKNOWN_ARG_BYTES_MAX: usize = 16 << 10;
 /// Arguments from which on it is remembered how far a request was read that is not whole.
 const RESUMED_ARGS: usize = 16;
 
-#[derive(Clone, Copy)]
-pub(super) struct RedisProtocol;
+#[derive(Clone, Default)]
+pub(super) struct RedisProtocol {
+    pub(super) clients: Arc<Clients>,
+    pub(super) pause: Arc<Pause>,
+}
+
+/// What comes before a request that has to wait, because clients are paused.
+#[derive(Debug)]
+pub(super) struct Paused;
 
 pub(super) struct Codec {
     peer: Rc<Peer>,
+    /// Bytes of a request that is not whole, as others are told.
+    unread: Arc<AtomicUsize>,
+    /// The request that comes next has waited for its pause.
+    has_paused: bool,
     /// How far a long request was read.
     partial: Option<Box<Partial>>,
 }
@@ -77,6 +94,11 @@ enum Parsed {
 }
 
 impl Request<'_> {
+    /// How long it is as it was sent, or as it was typed without quotes.
+    pub(super) fn len(&self) -> usize {
+        self.frame.len()
+    }
+
     pub(super) fn args(&self) -> Args<'_> {
         self.spans.iter().map(|(from, until)| &self.frame[*from as usize..*until as usize]).collect()
     }
@@ -85,30 +107,42 @@ impl Request<'_> {
 impl Protocol for RedisProtocol {
     type Codec = Codec;
     type Request<'a> = Request<'a>;
-    type Message<'a> = net::service::Never;
+    type Message<'a> = Paused;
     type Response = Answer;
     type Tag = ();
 
     const ORDER: Order = Order::Request;
 
     fn codec(&self, peer: &Rc<Peer>) -> Codec {
-        Codec { peer: peer.clone(), partial: None }
+        Codec { peer: peer.clone(), unread: self.clients.unread(peer.id), has_paused: false, partial: None }
     }
 
     fn decode<'a>(&self, codec: &mut Codec, input: &mut Input<'a>) -> Result<Decoded<'a, Self>, Fault> {
         loop {
             match codec.parse(input.bytes())? {
+                Parsed::Request(spans, _) if self.holds(codec, input.bytes(), spans.first()) => {
+                    return Ok(Decoded::Message(Paused));
+                }
                 Parsed::Request(spans, length) => {
+                    codec.begin_request();
                     return Ok(Decoded::Request((), Request { frame: Cow::Borrowed(input.take(length)), spans }));
                 }
                 Parsed::Line(length) => {
-                    let (frame, spans) = split_line(input.take(length))?;
+                    let (frame, spans) = split_line(&input.bytes()[..length])?;
+                    if !spans.is_empty() && self.holds(codec, &frame, spans.first()) {
+                        return Ok(Decoded::Message(Paused));
+                    }
+                    let _line = input.take(length);
                     if !spans.is_empty() {
+                        codec.begin_request();
                         return Ok(Decoded::Request((), Request { frame: Cow::Owned(frame), spans }));
                     }
                 }
                 Parsed::Skip(length) => drop(input.take(length)),
-                Parsed::More(wanted) => return Ok(Decoded::More(wanted)),
+                Parsed::More(wanted) => {
+                    codec.unread.store(input.len(), Ordering::Relaxed);
+                    return Ok(Decoded::More(wanted));
+                }
             }
         }
     }
@@ -128,7 +162,38 @@ impl Protocol for RedisProtocol {
     }
 }
 
+impl RedisProtocol {
+    /// Whether the request has to wait for the end of a pause, for which it is read again.
+    fn holds(&self, codec: &mut Codec, bytes: &[u8], name: Option<&(u32, u32)>) -> bool {
+        let is_write = || {
+            let name = name.and_then(|(from, until)| bytes.get(*from as usize..*until as usize));
+            name.and_then(commands::find).is_some_and(commands::Command::waits_with_writes)
+        };
+        let is_held = !codec.has_paused && self.pause.holds(is_write);
+        codec.has_paused |= is_held;
+        is_held
+    }
+}
+
+impl Answer {
+    /// The line of an error, if that is what it is.
+    pub(super) fn error(&self) -> Option<&[u8]> {
+        let bytes = match self {
+            Self::Fixed(bytes) => *bytes,
+            Self::Written(bytes) => bytes.as_slice(),
+            Self::Nothing => return None,
+        };
+        (bytes.first() == Some(&b'-')).then_some(bytes)
+    }
+}
+
 impl Codec {
+    /// Nothing is left of what was not whole.
+    fn begin_request(&mut self) {
+        self.has_paused = false;
+        self.unread.store(0, Ordering::Relaxed);
+    }
+
     fn parse(&mut self, bytes: &[u8]) -> Result<Parsed, Fault> {
         if let Some(partial) = self.partial.take() {
             return self.parse_args(bytes, *partial);
@@ -308,11 +373,12 @@ pub fn check_requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
         quic: None,
         is_known: std::cell::Cell::new(bytes.first().is_none_or(|first| first % 2 == 0)),
     });
-    let (mut codec, mut requests) = (RedisProtocol.codec(&peer), Vec::new());
+    let protocol = RedisProtocol::default();
+    let (mut codec, mut requests) = (protocol.codec(&peer), Vec::new());
     let (mut from, mut until) = (0, 0);
     loop {
         let mut input = Input::new(&bytes[from..until]);
-        let decoded = RedisProtocol.decode(&mut codec, &mut input);
+        let decoded = protocol.decode(&mut codec, &mut input);
         let taken = until - from - input.len();
         match decoded {
             Ok(Decoded::Request((), request)) => {

@@ -1,9 +1,10 @@
 //! What is kept for a connection, and how each request of it is served.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use broker::{Broker, Cache, CacheCommit, Finished, LockedCache, Waiting, Wakes, now_ms};
@@ -11,18 +12,21 @@ use engine::cache::CacheSettings;
 use engine::security::UserName;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
-use net::Outbox;
-use net::service::{Handler, Held, Never, Peer, Reply, Standing, once};
+use net::service::{Handler, Held, Peer, Reply, Standing, once};
+use net::{Connections, Outbox};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::channels::{Channels, Subscribed};
-use super::clients::{About, Client, Clients};
-use super::codec::{Answer, RedisProtocol, Request};
+use super::clients::{About, Asking, Client, Clients, NO_COMMAND};
+use super::codec::{Answer, Paused, RedisProtocol, Request};
 use super::commands::streams::others::Guests;
 use super::commands::transactions::{Transaction, Watched};
 use super::commands::{self, Block, Command, Data, Does, Named, Step, keys};
 use super::errors::{Done, Fail};
+use super::pause::Pause;
+use super::shard_channels::{ShardChannels, ShardListener};
+use super::stats::{Stats, Tally};
 use super::writer::Writer;
 
 /// Databases of every connection.
@@ -40,6 +44,14 @@ pub(super) struct Door {
     pub(super) broker: Arc<Broker>,
     pub(super) clients: Arc<Clients>,
     pub(super) channels: Arc<Channels>,
+    pub(super) shard_channels: Arc<ShardChannels>,
+    pub(super) stats: Arc<Stats>,
+    /// What `CONFIG SET` has set.
+    pub(super) settings: Arc<commands::config::Settings>,
+    pub(super) pause: Arc<Pause>,
+    pub(super) connections: Arc<Connections>,
+    /// When the door opened, in ms since 1970.
+    pub(super) began_ms: u64,
     pub(super) is_login_required: bool,
     pub(super) began: Instant,
     pub(super) port: u16,
@@ -63,7 +75,15 @@ pub(super) struct Session {
     pub(super) replies: Replies,
     pub(super) clients: Arc<Clients>,
     pub(super) subscribed: Subscribed,
+    pub(super) shard_listeners: BTreeMap<Vec<u8>, ShardListener>,
     pub(super) wakes: Wakes,
+    pub(super) tally: Arc<Tally>,
+    /// When the last command of this turn was done: the next one begins then.
+    last: Option<Instant>,
+    /// How long the request is that is handled.
+    request_bytes: usize,
+    /// It has killed itself: what it asked for is answered, and nothing more is read.
+    pub(super) is_over: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -110,11 +130,15 @@ impl Handler<RedisProtocol> for Door {
             id: peer.id,
             address: text(peer.address),
             local: text(peer.local),
-            about: Mutex::new(About { user: "default".to_owned(), ..About::default() }),
+            about: Mutex::new(About::default()),
             database: AtomicUsize::new(0),
             waiting: Mutex::default(),
             outbox: outbox.clone(),
             since_ms: now_ms(),
+            active_s: AtomicU64::new(self.began.elapsed().as_secs()),
+            command: AtomicU32::new(NO_COMMAND),
+            unread: self.clients.unread(peer.id),
+            args_bytes: AtomicUsize::new(0),
         });
         self.clients.add(client.clone());
         let login = if self.is_login_required { Login::Needed } else { Login::NotNeeded };
@@ -131,17 +155,37 @@ impl Handler<RedisProtocol> for Door {
             replies: Replies::All,
             clients: self.clients.clone(),
             subscribed: Subscribed::default(),
+            shard_listeners: BTreeMap::new(),
             wakes: Wakes::default(),
+            tally: self.stats.tally(peer.shard),
+            last: None,
+            request_bytes: 0,
+            is_over: false,
         }
     }
 
     fn call(&self, session: &mut Session, request: Request<'_>) -> Reply<Answer, Later> {
         let args = request.args();
-        let reply = match self.admit(session, &args) {
+        let began = session.begin(request.len());
+        let up_s = began.duration_since(self.began).as_secs();
+        let admitted = self.admit(session, &args);
+        let is_begun = admitted.is_ok();
+        // What tells of channels is no answer: it comes to those who want none, too.
+        let is_pushed = session.transaction.is_none() && admitted.as_ref().is_ok_and(|it| it.is_about_channels());
+        let reply = match admitted {
             Ok(command) if session.transaction.is_some() && !command.is_of_transactions() => {
-                session.queue(command, &args)
+                let number = command.number_of(&args);
+                session.client.note(number, up_s);
+                let reply = session.queue(command, &args);
+                session.rejected(Some(number), &reply);
+                reply
             }
-            Ok(command) => self.serve(session, command, &args),
+            Ok(command) => {
+                let number = command.number_of(&args);
+                session.client.note(number, up_s);
+                let reply = self.serve(session, command, &args);
+                self.count(session, number, &args, began, reply)
+            }
             Err(fail) if commands::find(args[0]).is_some_and(|command| command.name == "EXEC") => {
                 session.forget_transaction();
                 let why = fail.text.strip_prefix(b"ERR ").unwrap_or(&fail.text);
@@ -154,20 +198,26 @@ impl Handler<RedisProtocol> for Door {
                 session.fail(&fail)
             }
         };
-        session.muted(reply)
+        if !is_begun {
+            session.rejected(commands::find(args[0]).map(|command| command.number_of(&args)), &reply);
+        }
+        if is_pushed { session.answered(reply) } else { session.muted(reply) }
     }
 
-    fn tell(&self, _session: &mut Session, message: Never) -> Option<Held> {
-        match message {}
+    /// Clients are paused: what comes next waits for the end of that.
+    fn tell(&self, _session: &mut Session, _paused: Paused) -> Option<Held> {
+        Some(Box::pin(self.pause.clone().over()))
     }
 
     /// Lets the subscribers have what was published to them.
     fn settle(&self, session: &mut Session) {
         session.wakes.flush();
+        session.last = None;
     }
 
     fn standing(&self, session: &Session) -> Standing {
         match *session.login.borrow() {
+            _ if session.is_over => Standing::Over,
             Login::Needed => Standing::Opening,
             Login::NotNeeded | Login::Done(_) => Standing::Open,
         }
@@ -199,7 +249,7 @@ impl Door {
             return Err(Fail::new("NOAUTH Authentication required."));
         }
         if session.is_subscribed() && !session.is_resp3 && !may_listen_beside(command.name) {
-            let name = command.name.to_ascii_lowercase();
+            let name = commands::name_of(command.number_of(args));
             return Err(Fail::new(format!(
                 "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed \
                  in this context"
@@ -208,12 +258,71 @@ impl Door {
         Ok(command)
     }
 
+    /// Counts a command that has begun.
+    fn count(
+        &self,
+        session: &mut Session,
+        number: usize,
+        args: &[&[u8]],
+        began: Instant,
+        reply: Reply<Answer, Later>,
+    ) -> Reply<Answer, Later> {
+        let error = match &reply {
+            Reply::Now(answer) | Reply::Last(answer) => answer.error(),
+            Reply::Later(_) | Reply::Blocked(_) | Reply::Alone(_) => None,
+        };
+        if let Some(error) = error {
+            session.tally.fail(number, error);
+        }
+        match reply {
+            // What is done elsewhere is over when it is answered.
+            Reply::Alone(later) => {
+                session.last = None;
+                let args_bytes = commands::bytes_in(args);
+                session.client.args_bytes.store(args_bytes, Ordering::Relaxed);
+                let owned: Vec<Box<[u8]>> = args.iter().take(SLOW_ARGS).map(|arg| (*arg).into()).collect();
+                let (stats, tally, client) = (self.stats.clone(), session.tally.clone(), session.client.clone());
+                Reply::Alone(after(later, move |answer| {
+                    let (end, args) = (Instant::now(), owned.iter().map(|arg| &**arg).collect::<Vec<_>>());
+                    client.args_bytes.store(0, Ordering::Relaxed);
+                    finish(&stats, &tally, &client, number, &args, end.duration_since(began));
+                    answer.error().into_iter().for_each(|error| tally.fail(number, error));
+                }))
+            }
+            Reply::Blocked(later) => {
+                self.count_now(session, number, args, began);
+                session.client.args_bytes.store(commands::bytes_in(args), Ordering::Relaxed);
+                let (tally, client) = (session.tally.clone(), session.client.clone());
+                Reply::Blocked(after(later, move |answer| {
+                    client.args_bytes.store(0, Ordering::Relaxed);
+                    answer.error().into_iter().for_each(|error| tally.fail(number, error));
+                }))
+            }
+            reply => {
+                self.count_now(session, number, args, began);
+                reply
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn count_now(&self, session: &mut Session, number: usize, args: &[&[u8]], began: Instant) {
+        let end = Instant::now();
+        session.last = Some(end);
+        finish(&self.stats, &session.tally, &session.client, number, args, end.duration_since(began));
+    }
+
     pub(super) fn serve(
         &self,
         session: &mut Session,
         command: &'static Command,
         args: &[&[u8]],
     ) -> Reply<Answer, Later> {
+        if let Some(lines) = commands::help::of(command, args) {
+            let mut writer = session.writer();
+            commands::help::write(&mut writer, &lines);
+            return Reply::Now(Answer::Written(writer.bytes));
+        }
         let run = match command.does {
             Does::Data(run) => run,
             Does::Stream(run) => return commands::streams::serve(self, session, command, run, args),
@@ -301,7 +410,42 @@ impl Door {
 
 /// What a connection may do in RESP2 while it listens: other answers could not be told from what it hears.
 fn may_listen_beside(name: &str) -> bool {
-    matches!(name, "SUBSCRIBE" | "UNSUBSCRIBE" | "PSUBSCRIBE" | "PUNSUBSCRIBE" | "PING" | "QUIT" | "RESET")
+    matches!(
+        name,
+        "SUBSCRIBE"
+            | "UNSUBSCRIBE"
+            | "PSUBSCRIBE"
+            | "PUNSUBSCRIBE"
+            | "SSUBSCRIBE"
+            | "SUNSUBSCRIBE"
+            | "PING"
+            | "QUIT"
+            | "RESET"
+    )
+}
+
+/// Arguments of a command that is done elsewhere, for the slow log: it shows no more.
+const SLOW_ARGS: usize = 64;
+
+/// A command took so long.
+#[inline]
+fn finish(stats: &Stats, tally: &Tally, client: &Client, number: usize, args: &[&[u8]], duration: Duration) {
+    tally.record(number, duration);
+    // What it does is written down, not that it does it.
+    if stats.is_slow(duration) && !args[0].eq_ignore_ascii_case(b"EXEC") {
+        stats.note_slow(client, args, duration);
+    }
+}
+
+/// Looks at the answer when there is one.
+fn after(mut later: Later, look: impl FnOnce(&Answer) + 'static) -> Later {
+    use futures_util::StreamExt;
+    let looked = async move {
+        let answer = later.next().await.unwrap_or(Answer::Nothing);
+        look(&answer);
+        answer
+    };
+    once(looked.boxed_local())
 }
 
 /// The shards that a command may touch.
@@ -382,6 +526,28 @@ impl Session {
         open_database(broker, number, self.is_durable)
     }
 
+    /// When the request begins that is handled now: when the last one of this turn was done, or just now.
+    fn begin(&mut self, request_bytes: usize) -> Instant {
+        self.request_bytes = request_bytes;
+        self.last.take().unwrap_or_else(Instant::now)
+    }
+
+    /// Counts a command that is not begun, if it is answered with an error.
+    fn rejected(&self, number: Option<usize>, reply: &Reply<Answer, Later>) {
+        if let Reply::Now(answer) = reply
+            && let Some(error) = answer.error()
+        {
+            self.tally.reject(number, error);
+        }
+    }
+
+    /// Who asks for something that shows connections.
+    pub(super) fn asking(&self, door: &Door, args: &[&[u8]]) -> Asking {
+        let (request_bytes, args_bytes) = (self.request_bytes, commands::bytes_in(args));
+        let up_s = door.began.elapsed().as_secs();
+        Asking { id: self.client.id, now_ms: now_ms(), up_s, request_bytes, args_bytes }
+    }
+
     pub(super) fn writer(&self) -> Writer {
         Writer::new(self.is_resp3)
     }
@@ -434,6 +600,16 @@ impl Session {
             }
             .boxed_local(),
         ))
+    }
+
+    /// An answer that is given also to those who want none: it is as if they had been asked.
+    fn answered(&mut self, reply: Reply<Answer, Later>) -> Reply<Answer, Later> {
+        self.replies = match self.replies {
+            Replies::SkipNext => Replies::Skip,
+            Replies::Skip => Replies::All,
+            replies => replies,
+        };
+        reply
     }
 
     /// The answer, unless the client wants none.
@@ -518,6 +694,13 @@ fn unknown(args: &[&[u8]]) -> Fail {
 }
 
 impl Client {
+    /// It asks for this now.
+    #[inline]
+    fn note(&self, number: usize, up_s: u64) {
+        self.command.store(number as u32, Ordering::Relaxed);
+        self.active_s.store(up_s, Ordering::Relaxed);
+    }
+
     pub(super) fn select(&self, database: usize) {
         self.database.store(database, Ordering::Relaxed);
     }

@@ -9,6 +9,9 @@ mod connection;
 mod errors;
 mod long_double;
 mod names;
+mod pause;
+mod shard_channels;
+mod stats;
 mod writer;
 
 use std::io;
@@ -16,8 +19,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use broker::Broker;
 use broker::metrics::{Collect, Exposition};
+use broker::{Broker, now_ms};
 use net::service::Timeouts;
 use net::telemetry::Telemetry;
 use net::tls::Tls;
@@ -30,6 +33,9 @@ use codec::{REQUEST_BYTES_MAX, RedisProtocol};
 use connection::Door;
 pub use connection::answers;
 pub use names::place_of;
+use pause::Pause;
+use shard_channels::ShardChannels;
+use stats::Stats;
 
 /// The version whose commands and answers these are.
 const VERSION: &str = "7.0.15";
@@ -86,17 +92,30 @@ pub fn open(
     let channels = Arc::new(Channels::default());
     let exposed = channels.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
+    let (stats, shard_channels) = (Arc::new(Stats::default()), Arc::new(ShardChannels::default()));
+    let exposed = (stats.clone(), shard_channels.clone());
+    broker
+        .register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.0.expose(out).and(exposed.1.expose(out)))));
+    tokio::spawn(Stats::sample_all(Arc::downgrade(&stats), Arc::downgrade(&broker)));
+    let protocol = RedisProtocol { clients: clients.clone(), pause: Arc::new(Pause::default()) };
     let door = Door {
         broker,
         clients,
         channels,
+        shard_channels,
+        stats: stats.clone(),
+        settings: Arc::default(),
+        pause: protocol.pause.clone(),
+        began_ms: now_ms(),
+        connections: connections.clone(),
         is_login_required: settings.is_login_required,
         began: Instant::now(),
         port: settings.address.port(),
         is_durable: settings.is_durable,
     };
-    let service = Service::new(RedisProtocol, door, service_settings);
+    let service = Service::new(protocol, door, service_settings);
     let telemetry = service.telemetry.clone();
+    stats.show(telemetry.clone());
     let server = Server::start(service, shards, connections, shutdown);
     let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
     let listener = Listener::tcp(settings.address)?.with_tls(tls.server_config(&[])?, plaintext);

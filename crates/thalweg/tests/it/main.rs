@@ -34,6 +34,7 @@ mod pubsub_transforms;
 mod queues;
 mod redis;
 mod redis_streams;
+mod redis_tools;
 mod requests;
 mod resilience;
 mod retention;

@@ -14,35 +14,35 @@ use crate::server::{Server, metric, until, within};
 const PATIENCE: Duration = Duration::from_secs(90);
 const OPEN: &str = "redis=127.0.0.1:0";
 
-fn server(set: &[&str]) -> Server {
+pub fn server(set: &[&str]) -> Server {
     Server::with(&[&[OPEN], set].concat())
 }
 
 /// One connection.
-struct Redis {
+pub struct Redis {
     socket: TcpStream,
     bytes: Vec<u8>,
 }
 
 impl Redis {
-    fn open(server: &Server) -> Self {
+    pub fn open(server: &Server) -> Self {
         let socket = TcpStream::connect(server.door("redis")).expect("connected");
         socket.set_read_timeout(Some(PATIENCE)).expect("set");
         socket.set_nodelay(true).expect("set");
         Self { socket, bytes: Vec::new() }
     }
 
-    fn send(&mut self, bytes: &[u8]) {
+    pub fn send(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).expect("sent");
     }
 
-    fn ask(&mut self, words: &str) {
+    pub fn ask(&mut self, words: &str) {
         let words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
         self.send(&request(&words));
     }
 
     /// What is answered, in a notation that shows its kind: strings as they are, `(1 2)` for several.
-    fn call(&mut self, words: &str) -> String {
+    pub fn call(&mut self, words: &str) -> String {
         self.ask(words);
         self.answer()
     }
@@ -65,7 +65,7 @@ impl Redis {
         self.bytes.extend_from_slice(&buffer[..count]);
     }
 
-    fn answer(&mut self) -> String {
+    pub fn answer(&mut self) -> String {
         let line = self.line();
         let (sign, rest) = line.split_at(1);
         match (sign, rest) {
@@ -92,7 +92,7 @@ impl Redis {
     }
 
     /// What comes until the broker closes the connection.
-    fn rest(&mut self) -> String {
+    pub fn rest(&mut self) -> String {
         let mut rest = std::mem::take(&mut self.bytes);
         self.socket.read_to_end(&mut rest).expect("it is closed");
         String::from_utf8_lossy(&rest).into_owned()
@@ -410,6 +410,8 @@ fn who_has_to_log_in_does_nothing_before() {
     assert_eq!((redis.call("AUTH ann wrong"), redis.call("AUTH nobody pencil")), (wrong.into(), wrong.into()));
     assert_eq!(redis.call("GET a"), "-NOAUTH Authentication required.");
     assert_eq!(redis.call("AUTH ann pencil"), "+OK");
+    assert_eq!(redis.call("ACL WHOAMI"), "ann");
+    assert!(redis.call("CLIENT INFO").contains(" user=ann "));
     assert_eq!((redis.call("SET a 1"), redis.call("ACL WHOAMI")), ("+OK".into(), "ann".into()));
     assert_eq!(
         (redis.call("RESET"), redis.call("GET a")),

@@ -2,9 +2,6 @@
 
 use crate::redis::errors::{Done, Fail, NOT_FLOAT, NOT_INTEGER, SYNTAX};
 
-/// Longer than any number that says something.
-const NUMBER_BYTES_MAX: usize = 256;
-
 pub(in crate::redis) fn parse_int(arg: &[u8]) -> Done<i64> {
     engine::cache::parse_number(arg).ok_or(NOT_INTEGER)
 }
@@ -28,9 +25,33 @@ pub(in crate::redis) fn parse_from(arg: &[u8], min: i64, wrong: &'static str) ->
     if number < min { Err(Fail::new(wrong)) } else { Ok(number) }
 }
 
-/// A number as C reads it, in hexadecimal digits too, or an infinity; not what is none.
+/// A number as C reads it, in hexadecimal digits too, or an infinity; not what is none, nor one that is too large for a
+/// double, or too small.
 pub(in crate::redis) fn parse_float(arg: &[u8]) -> Option<f64> {
-    if arg.is_empty() || arg.len() > NUMBER_BYTES_MAX || arg[0].is_ascii_whitespace() {
+    nearest_float(arg).filter(|number| !is_out_of_range(*number, arg))
+}
+
+/// Whether C would say `ERANGE` of a text: an infinity that is not called so, or a zero that has other digits.
+fn is_out_of_range(number: f64, arg: &[u8]) -> bool {
+    if number.is_finite() && number != 0.0 {
+        return false;
+    }
+    let arg = arg.split(|byte| *byte == 0).next().unwrap_or_default();
+    let is_hex = arg.iter().any(|byte| matches!(byte, b'x' | b'X'));
+    let mut digits = arg.iter().take_while(|byte| match byte {
+        b'p' | b'P' => false,
+        b'e' | b'E' => is_hex,
+        _ => true,
+    });
+    match number {
+        0.0 => digits.any(|byte| matches!(byte, b'1'..=b'9') || is_hex && byte.is_ascii_hexdigit() && *byte != b'0'),
+        _ => digits.any(u8::is_ascii_digit),
+    }
+}
+
+/// The same, or what is nearest of what is too large or too small.
+pub(in crate::redis) fn nearest_float(arg: &[u8]) -> Option<f64> {
+    if arg.is_empty() || arg[0].is_ascii_whitespace() {
         return None;
     }
     let text = std::str::from_utf8(arg).ok()?;
@@ -49,7 +70,9 @@ pub(in crate::redis) fn parse_float(arg: &[u8]) -> Option<f64> {
 fn parse_hex(text: &str) -> Option<f64> {
     let (digits, exponent) = text.split_once(['p', 'P']).unwrap_or((text, "0"));
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    let exponent: i32 = exponent.parse().ok()?;
+    let is_number = exponent.strip_prefix(['+', '-']).unwrap_or(exponent).bytes().all(|byte| byte.is_ascii_digit());
+    let far = if exponent.starts_with('-') { i32::MIN } else { i32::MAX };
+    let exponent: i32 = exponent.parse().ok().or((is_number && exponent.len() > 1).then_some(far))?;
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
@@ -65,8 +88,13 @@ pub(in crate::redis) fn loose_float(arg: &[u8]) -> Option<f64> {
     match text {
         // Without a digit it stops where it begins.
         [] if arg.iter().all(|byte| !byte.is_ascii_whitespace()) => Some(0.0),
-        text => parse_float(text),
+        text => nearest_float(text),
     }
+}
+
+/// The same, for sorting: what is out of range is wrong, even where it is nearly 0.
+pub(in crate::redis) fn weight(arg: &[u8]) -> Option<f64> {
+    loose_float(arg).filter(|number| !number.is_subnormal() && !is_out_of_range(*number, arg))
 }
 
 pub(in crate::redis) fn float(arg: &[u8]) -> Done<f64> {
@@ -79,15 +107,18 @@ pub(in crate::redis) fn is(arg: &[u8], word: &str) -> bool {
 
 /// Seconds as a number, in ms; `None` is for ever.
 pub(in crate::redis) fn timeout_ms(arg: &[u8]) -> Done<Option<u64>> {
-    let seconds = parse_float(arg).ok_or(Fail::new("ERR timeout is not a float or out of range"))?;
+    let seconds = nearest_float(arg).ok_or(Fail::new("ERR timeout is not a float or out of range"))?;
     if seconds < 0.0 {
         return Err(Fail::new("ERR timeout is negative"));
     }
     let ms = (seconds * 1000.0).ceil();
-    if ms > i64::MAX as f64 {
-        return Err(Fail::new("ERR timeout is out of range"));
+    // Redis converts what is too large for its clock first, to a number below 0.
+    if ms >= i64::MAX as f64 {
+        return Err(Fail::new("ERR timeout is negative"));
     }
-    Ok((ms > 0.0).then_some(ms as u64))
+    // What is too small for a double is more than none for Redis, which counts in numbers of 80 bits.
+    let is_tiny = ms == 0.0 && is_out_of_range(seconds, arg) && !arg.starts_with(b"-");
+    Ok((ms > 0.0 || is_tiny).then_some(ms.max(1.0) as u64))
 }
 
 /// What follows a word among options.
@@ -198,6 +229,19 @@ mod tests {
         assert!(!matches("*a".repeat(40).as_bytes(), "a".repeat(39).as_bytes()));
     }
 
+    /// As redis-server 7.0 answers `BLPOP`.
+    #[test]
+    fn timeouts_are_rounded_up_and_refused_as_in_redis() {
+        assert_eq!(timeout_ms(b"0"), Ok(None));
+        assert_eq!(timeout_ms(b"0.0001"), Ok(Some(1)));
+        assert_eq!(timeout_ms(b"1e-400"), Ok(Some(1)));
+        assert_eq!(timeout_ms(b"1.5"), Ok(Some(1500)));
+        for text in ["-1", "1e400", "1e17"] {
+            assert_eq!(timeout_ms(text.as_bytes()), Err(Fail::new("ERR timeout is negative")), "{text}");
+        }
+        assert!(timeout_ms(b"9223372036854775").is_ok());
+    }
+
     #[test]
     fn numbers_are_what_c_takes_for_some() {
         for (text, number) in [("1e3", 1000.0), ("-0x10", -16.0), ("0x1.8p1", 3.0), ("+5", 5.0), (".5", 0.5)] {
@@ -207,5 +251,18 @@ mod tests {
         for text in ["", " 1", "1 ", "nan", "x", "0x", "1e", "--1"] {
             assert_eq!(parse_float(text.as_bytes()), None, "{text}");
         }
+        // As redis-server 7.0 answers: what is out of range is none where C says so, and the nearest elsewhere.
+        let long = format!("{}1.5", "0".repeat(300));
+        assert_eq!(parse_float(long.as_bytes()), Some(1.5));
+        for (text, nearest) in [("1e400", f64::INFINITY), ("-1e400", f64::NEG_INFINITY), ("1e-400", 0.0)] {
+            assert_eq!((parse_float(text.as_bytes()), nearest_float(text.as_bytes())), (None, Some(nearest)), "{text}");
+        }
+        for text in ["0x1p5000", "0x1p-5000", "0x1p99999999999", "0xap-9999"] {
+            assert_eq!(parse_float(text.as_bytes()), None, "{text}");
+        }
+        for text in ["0", "-0.0", "0e400", "0x0p9", "5e-324"] {
+            assert!(parse_float(text.as_bytes()).is_some(), "{text}");
+        }
+        assert_eq!(parse_float(b"infinity"), Some(f64::INFINITY));
     }
 }

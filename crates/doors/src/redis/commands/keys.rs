@@ -1,7 +1,7 @@
 //! Keys, whatever they have: whether they are there, how long they stay, and other names for them.
 
 use engine::cache::structures::{Sorted, Structure};
-use engine::cache::{Owned, Value};
+use engine::cache::{Eviction, Owned, Value};
 
 use super::args::{is, parse_int, parse_small};
 use super::{Command, EACH, Keys, ONE, Step, TWO, own, read, write};
@@ -27,13 +27,14 @@ pub(super) const COMMANDS: &[Command] = &[
     write("RENAMENX", 3, TWO, renamenx, ("1.0.0", "Gives a key another name that is free")),
     write("COPY", -3, TWO, copy, ("6.2.0", "Copies what a key has, to another database too")),
     write("MOVE", 3, ONE, move_, ("1.0.0", "Moves a key to another database")),
-    read("OBJECT", -2, Keys::Range(2, 2, 1), object, ("2.2.3", "How a value would be kept by Redis")).of(&[
-        ("ENCODING", 3),
-        ("REFCOUNT", 3),
-        ("IDLETIME", 3),
-        ("FREQ", 3),
-        ("HELP", 2),
-    ]),
+    read(
+        "OBJECT",
+        -2,
+        Keys::Range(2, 2, 1),
+        object,
+        ("2.2.3", "How a value would be kept by Redis, and when it was used"),
+    )
+    .of(&[("ENCODING", 3), ("REFCOUNT", 3), ("IDLETIME", 3), ("FREQ", 3), ("HELP", 2)]),
     own("SWAPDB", 3, super::session::refuse_swap, ("4.0.0", "Not supported: databases keep their numbers")),
 ];
 
@@ -327,14 +328,15 @@ pub(super) fn is_packed(sorted: &Sorted) -> bool {
     sorted.len() <= PACKED_MAX && sorted.range(0..sorted.len()).all(|(member, _)| member.len() <= PACKED_BYTES_MAX)
 }
 
+fn other_policy(what: &str) -> Fail {
+    let note =
+        "Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
+    Fail::new(format!("ERR {what} {note}"))
+}
+
 fn object(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let word = args[1];
-    if is(word, "HELP") {
-        let lines = ["OBJECT <ENCODING|FREQ|IDLETIME|REFCOUNT> <key>", "How Redis would keep what a key has."];
-        step.out.array(lines.len());
-        lines.iter().for_each(|line| step.out.simple(line));
-        return Ok(());
-    }
+    let eviction = step.db.cache().eviction();
     let Some(found) = step.db.peek(args[2]) else {
         step.out.null();
         return Ok(());
@@ -344,12 +346,16 @@ fn object(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     } else if is(word, "REFCOUNT") {
         step.out.int(1);
     } else if is(word, "IDLETIME") {
-        step.out.int(0);
+        // As in Redis, each is told only where it says what is evicted.
+        if eviction == Eviction::S3Fifo {
+            return Err(other_policy("An LFU maxmemory policy is selected, idle time not tracked."));
+        }
+        step.out.int(i64::from(found.uses.idle_s()));
     } else {
-        return Err(Fail::new(
-            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when \
-             switching between policies at runtime LRU and LFU data will take some time to adjust.",
-        ));
+        if eviction != Eviction::S3Fifo {
+            return Err(other_policy("An LFU maxmemory policy is not selected, access frequency not tracked."));
+        }
+        step.out.int(i64::from(found.uses.frequency()));
     }
     Ok(())
 }

@@ -3,7 +3,10 @@
 pub(super) mod args;
 mod bits;
 mod combine;
+pub(super) mod config;
 mod hashes;
+pub(super) mod help;
+mod info;
 pub(super) mod keys;
 mod lists;
 #[cfg(test)]
@@ -12,12 +15,13 @@ mod pubsub;
 mod ranges;
 mod scan;
 mod server;
-mod session;
+pub(super) mod session;
 mod sets;
 mod sort;
 mod sorted;
 pub(super) mod streams;
 mod strings;
+mod tools;
 pub(super) mod transactions;
 
 use std::collections::HashMap;
@@ -86,6 +90,8 @@ pub(super) struct Command {
     /// Where its first argument says what is wanted: all that this may be, and how many arguments each takes.
     pub(super) parts: &'static [(&'static str, i8)],
     pub(super) does: Does,
+    /// What it is counted by; the things that its first argument may say have the numbers behind it.
+    pub(super) number: u16,
 }
 
 /// A row of a table of commands.
@@ -97,7 +103,18 @@ pub(super) const fn read(
     about: (&'static str, &'static str),
 ) -> Command {
     let (since, summary) = about;
-    Command { name, arity, keys, is_write: false, group: "", since, summary, parts: &[], does: Does::Data(does) }
+    Command {
+        name,
+        arity,
+        keys,
+        is_write: false,
+        group: "",
+        since,
+        summary,
+        parts: &[],
+        does: Does::Data(does),
+        number: 0,
+    }
 }
 
 pub(super) const fn write(
@@ -122,6 +139,7 @@ pub(super) const fn own(name: &'static str, arity: i8, does: Own, about: (&'stat
         summary,
         parts: &[],
         does: Does::Own(does),
+        number: 0,
     }
 }
 
@@ -142,25 +160,57 @@ const TABLES: [(&str, &[Command]); 13] = [
     ("connection", session::COMMANDS),
 ];
 
+/// The rest of them.
+const MORE: [(&str, &[Command]); 4] = [
+    ("server", server::COMMANDS),
+    ("server", tools::SERVER),
+    ("scripting", tools::SCRIPTING),
+    ("cluster", tools::CLUSTER),
+];
+
 /// Those that Redis has and this door does not: what to do instead.
 pub(super) const REFUSED: &[(&str, &str)] = &[
     ("EVAL", "scripts are not supported: use MULTI with WATCH"),
     ("EVALSHA", "scripts are not supported: use MULTI with WATCH"),
     ("EVAL_RO", "scripts are not supported: use MULTI with WATCH"),
     ("EVALSHA_RO", "scripts are not supported: use MULTI with WATCH"),
-    ("SCRIPT", "scripts are not supported: use MULTI with WATCH"),
     ("FCALL", "functions are not supported: use MULTI with WATCH"),
     ("FCALL_RO", "functions are not supported: use MULTI with WATCH"),
-    ("FUNCTION", "functions are not supported: use MULTI with WATCH"),
 ];
 
 static BY_NAME: LazyLock<HashMap<u128, Command, foldhash::fast::FixedState>> = LazyLock::new(|| {
-    let rows = TABLES.iter().chain([&("server", server::COMMANDS)]);
+    let rows = TABLES.iter().chain(&MORE);
     let grouped = rows.flat_map(|(group, table)| table.iter().map(move |row| Command { group, ..*row }));
-    let numbered =
-        |command: Command| (number_of(command.name.as_bytes()).expect("invariant: no name is longer"), command);
+    let mut next = 0;
+    let numbered = |command: Command| {
+        let number = next;
+        next += 1 + command.parts.len() as u16;
+        let name = number_of(command.name.as_bytes()).expect("invariant: no name is longer");
+        (name, Command { number, ..command })
+    };
     grouped.map(numbered).collect()
 });
+
+/// What each number stands for: `get`, `config|set`.
+static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let mut names: Vec<(u16, String)> = Vec::new();
+    for command in BY_NAME.values() {
+        let name = command.name.to_ascii_lowercase();
+        let parts = command.parts.iter().zip(command.number + 1..);
+        names.extend(parts.map(|((part, _), number)| (number, format!("{name}|{}", part.to_ascii_lowercase()))));
+        names.push((command.number, name));
+    }
+    names.sort_unstable();
+    names.into_iter().map(|(_, name)| name).collect()
+});
+
+pub(super) fn names() -> &'static [String] {
+    &NAMES
+}
+
+pub(super) fn name_of(number: usize) -> &'static str {
+    NAMES.get(number).map_or("", String::as_str)
+}
 
 /// What is repeated of a request that nobody knows.
 pub(super) const SHOWN_BYTES_MAX: usize = 128;
@@ -203,6 +253,26 @@ impl Command {
         Self { parts, ..self }
     }
 
+    /// What it is counted by.
+    #[inline]
+    pub(super) fn number_of(&self, args: &[&[u8]]) -> usize {
+        let part = match (self.parts, args) {
+            ([], _) | (_, [] | [_]) => None,
+            (parts, [_, word, ..]) => parts.iter().position(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes())),
+        };
+        usize::from(self.number) + part.map_or(0, |at| at + 1)
+    }
+
+    /// Whether it waits while clients are paused that write. What is in a transaction is not looked at.
+    pub(super) fn waits_with_writes(&self) -> bool {
+        self.is_write || matches!(self.name, "PUBLISH" | "SPUBLISH" | "EXEC" | "FLUSHALL")
+    }
+
+    /// Whether its answers are news of channels.
+    pub(super) fn is_about_channels(&self) -> bool {
+        matches!(self.name, "SUBSCRIBE" | "UNSUBSCRIBE" | "PSUBSCRIBE" | "PUNSUBSCRIBE" | "SSUBSCRIBE" | "SUNSUBSCRIBE")
+    }
+
     pub(super) fn takes(&self, count: usize) -> bool {
         fits(self.arity, count)
     }
@@ -215,6 +285,7 @@ impl Command {
         match self.parts.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes())) {
             Some((_, arity)) if fits(*arity, args.len()) => Ok(()),
             Some((part, _)) => Err(wrong_arity(&format!("{}|{part}", self.name))),
+            None if help::of(self, args).is_some() => Ok(()),
             None => {
                 let help = format!("'. Try {} HELP.", self.name);
                 Err(Fail::of_bytes([b"ERR unknown subcommand '", shown(word), help.as_bytes()].concat()))
@@ -243,8 +314,10 @@ impl Command {
                 first.into_iter().chain(args.iter().skip(at + 1).take(count).copied()).collect()
             }
             Keys::Streams => {
-                let after = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"));
-                let names = after.map_or(&[][..], |at| &args[at + 1..]);
+                // A group and a consumer may be called so, too.
+                let from = if args[1].eq_ignore_ascii_case(b"GROUP") { args.len().min(4) } else { 1 };
+                let after = args[from..].iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"));
+                let names = after.map_or(&[][..], |at| &args[from + at + 1..]);
                 names[..names.len() / 2].iter().copied().collect()
             }
         };
@@ -347,6 +420,13 @@ pub(super) fn bytes_in(args: &[&[u8]]) -> usize {
     args.iter().map(|arg| arg.len()).sum()
 }
 
+/// Refuses arguments of a part that takes several numbers of them, as Redis does.
+pub(super) fn wrong_part(name: &str, part: &[u8]) -> Fail {
+    let help = format!("'. Try {name} HELP.");
+    let begin = b"ERR unknown subcommand or wrong number of arguments for '";
+    Fail::of_bytes([begin, shown(part), help.as_bytes()].concat())
+}
+
 pub(super) fn wrong_arity(name: &str) -> Fail {
     Fail::new(format!("ERR wrong number of arguments for '{}' command", name.to_ascii_lowercase()))
 }
@@ -357,8 +437,11 @@ mod tests {
 
     #[test]
     fn every_command_is_found_by_its_name_and_is_there_once() {
-        let rows: usize = TABLES.iter().map(|(_, table)| table.len()).sum::<usize>() + server::COMMANDS.len();
+        let rows: usize = TABLES.iter().chain(&MORE).map(|(_, table)| table.len()).sum();
         assert_eq!(all().len(), rows);
+        let config = find(b"CONFIG").expect("a command");
+        assert_eq!(name_of(config.number_of(&[b"config", b"Set", b"a", b"b"])), "config|set");
+        assert_eq!(name_of(config.number_of(&[b"config", b"nosuch"])), "config");
         for command in all() {
             assert_eq!(command.name, command.name.to_ascii_uppercase());
             assert_eq!(find(command.name.to_ascii_lowercase().as_bytes()).map(|found| found.name), Some(command.name));
@@ -386,5 +469,6 @@ mod tests {
         assert_eq!(keys("sintercard 99999999999 a"), ["a"]);
         assert_eq!(keys("ping"), Vec::<String>::new());
         assert_eq!(keys("keys *"), ["all"]);
+        assert_eq!(keys("xreadgroup group streams c streams a >"), ["a"]);
     }
 }

@@ -17,19 +17,22 @@ the same to clients.
 /// Commands of Redis that there are not, and what to do instead.
 const MISSING: &[(&str, &str, &str)] = &[
     ("generic", "DUMP, RESTORE, MIGRATE", "the bytes are Redis's own: COPY, MOVE, or read and write"),
-    ("generic", "OBJECT FREQ", "always refused, as Redis does without an LFU policy"),
     ("generic", "WAITAOF, WAIT for replicas", "there are no replicas: WAIT answers 0"),
     ("connection", "SWAPDB", "databases keep their numbers"),
-    ("connection", "CLIENT TRACKING, CACHING, PAUSE", "the near cache of the native client follows a watch"),
-    ("scripting", "EVAL, EVALSHA, SCRIPT, FCALL, FUNCTION", "MULTI with WATCH"),
-    ("pubsub", "SSUBSCRIBE, SUNSUBSCRIBE, SPUBLISH", "SUBSCRIBE, PUBLISH: there is one server"),
+    ("connection", "CLIENT TRACKING ON", "the near cache of the native client follows a watch"),
+    ("scripting", "EVAL, EVALSHA, SCRIPT LOAD, FCALL, FUNCTION LOAD", "MULTI with WATCH"),
     ("geo", "GEO*", "none"),
     ("hyperloglog", "PF*", "none"),
-    ("server", "CONFIG SET, CONFIG REWRITE", "[keys](config.md) of the broker, `thalweg cache create`"),
+    (
+        "server",
+        "CONFIG SET of what the broker decides (maxmemory, save, requirepass, ..), CONFIG REWRITE",
+        "[keys](config.md) of the broker, `thalweg cache create`",
+    ),
     ("server", "ACL but ACL WHOAMI", "`thalweg user`"),
-    ("server", "SAVE, BGSAVE, BGREWRITEAOF, LASTSAVE", "`redis_durable`: what was acknowledged is on the disk"),
-    ("server", "MONITOR, SLOWLOG, LATENCY, MODULE, SHUTDOWN", "metrics at `/metrics`, signals"),
-    ("cluster", "CLUSTER, READONLY, READWRITE, ASKING", "none: clients connect to one server"),
+    ("server", "SAVE, BGSAVE, BGREWRITEAOF", "`redis_durable`: what was acknowledged is on the disk"),
+    ("server", "MONITOR, MODULE LOAD, SHUTDOWN", "metrics at `/metrics`, signals"),
+    ("server", "LATENCY of events (LATEST, HISTORY, GRAPH)", "SLOWLOG, LATENCY HISTOGRAM"),
+    ("cluster", "CLUSTER, READONLY, READWRITE, ASKING", "refused as by a Redis without a cluster"),
     ("replication", "REPLICAOF, PSYNC, FAILOVER", "none so far"),
 ];
 

@@ -9,11 +9,11 @@ use net::service::{Reply, once};
 
 use super::args::{is, matches, pattern};
 use super::session::{now, written};
-use super::{Command, own};
+use super::{Command, own, wrong_part};
 use crate::redis::channels::{Heard, Listener, Subscribed};
 use crate::redis::codec::Answer;
 use crate::redis::connection::{Door, Later, Session};
-use crate::redis::errors::{Done, Fail, SYNTAX};
+use crate::redis::errors::{Done, Fail};
 use crate::redis::names::topic_of;
 use crate::redis::writer::Writer;
 
@@ -23,7 +23,16 @@ pub(super) const COMMANDS: &[Command] = &[
     own("UNSUBSCRIBE", -1, unsubscribe, ("2.0.0", "Listens no longer to channels")),
     own("PSUBSCRIBE", -2, psubscribe, ("2.0.0", "Listens to all channels of patterns")),
     own("PUNSUBSCRIBE", -1, punsubscribe, ("2.0.0", "Listens no longer to patterns")),
-    own("PUBSUB", -2, pubsub, ("2.8.0", "Who listens to what")).of(&[("CHANNELS", -2), ("NUMSUB", -2), ("NUMPAT", 2)]),
+    own("SPUBLISH", 3, spublish, ("7.0.0", "Publishes to a shard channel, which only this door has")),
+    own("SSUBSCRIBE", -2, ssubscribe, ("7.0.0", "Listens to shard channels")),
+    own("SUNSUBSCRIBE", -1, sunsubscribe, ("7.0.0", "Listens no longer to shard channels")),
+    own("PUBSUB", -2, pubsub, ("2.8.0", "Who listens to what")).of(&[
+        ("CHANNELS", -2),
+        ("NUMSUB", -2),
+        ("NUMPAT", 2),
+        ("SHARDCHANNELS", -2),
+        ("SHARDNUMSUB", -2),
+    ]),
 ];
 
 /// Channels and patterns of one connection.
@@ -31,17 +40,21 @@ const SUBSCRIBED_MAX: usize = 8192;
 
 impl Session {
     pub(in crate::redis) fn is_subscribed(&self) -> bool {
-        self.subscribed.count() > 0
+        self.subscribed.count() + self.shard_listeners.len() > 0
     }
 
     pub(in crate::redis) fn unsubscribe_all(&mut self) {
         self.subscribed = Subscribed::default();
+        self.shard_listeners.clear();
         self.tell_subscribed();
     }
 
     fn tell_subscribed(&self) {
         let (channels, patterns) = (self.subscribed.channels.len(), self.subscribed.patterns.len());
-        self.tell(|about| (about.channels, about.patterns) = (channels, patterns));
+        let shard_channels = self.shard_listeners.len();
+        self.tell(|about| {
+            (about.channels, about.patterns, about.shard_channels) = (channels, patterns, shard_channels)
+        });
     }
 }
 
@@ -161,24 +174,83 @@ fn stop(
     now(writer)
 }
 
+fn spublish(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    written(session, |writer| {
+        writer.len(door.shard_channels.publish(args[1], args[2]));
+        Ok(())
+    })
+}
+
+fn ssubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let mut writer = session.writer();
+    for name in &args[1..] {
+        if !session.shard_listeners.contains_key(*name) {
+            if session.shard_listeners.len() == SUBSCRIBED_MAX {
+                writer
+                    .error(&Fail::new(format!("ERR a connection listens to at most {SUBSCRIBED_MAX} shard channels")));
+                continue;
+            }
+            if let Err(fail) = pattern(name) {
+                writer.error(&fail);
+                continue;
+            }
+            let listener = door.shard_channels.listen(&session.client, name);
+            session.shard_listeners.insert(name.to_vec(), listener);
+        }
+        write_change(&mut writer, "ssubscribe", Some(name), session.shard_listeners.len());
+    }
+    session.tell_subscribed();
+    now(writer)
+}
+
+fn sunsubscribe(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let mut writer = session.writer();
+    let names: Vec<Vec<u8>> = match args {
+        [_] => session.shard_listeners.keys().cloned().collect(),
+        args => args[1..].iter().map(|name| name.to_vec()).collect(),
+    };
+    if names.is_empty() {
+        write_change(&mut writer, "sunsubscribe", None, 0);
+    }
+    for name in names {
+        session.shard_listeners.remove(&name);
+        write_change(&mut writer, "sunsubscribe", Some(&name), session.shard_listeners.len());
+    }
+    session.tell_subscribed();
+    now(writer)
+}
+
+fn write_channels(writer: &mut Writer, mut channels: Vec<(Vec<u8>, usize)>, pattern: &[&[u8]]) {
+    channels.retain(|(channel, _)| pattern.iter().all(|pattern| matches(pattern, channel)));
+    writer.array(channels.len());
+    channels.iter().for_each(|(channel, _)| writer.bulk(channel));
+}
+
+fn write_counts(writer: &mut Writer, channels: &[&[u8]], count: impl Fn(&[u8]) -> usize) {
+    writer.array(2 * channels.len());
+    for channel in channels {
+        writer.bulk(channel);
+        writer.len(count(channel));
+    }
+}
+
 fn pubsub(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     written(session, |writer| {
         match &args[1..] {
             [word, pattern @ ..] if is(word, "CHANNELS") && pattern.len() < 2 => {
-                let mut channels = door.channels.channels();
-                channels.retain(|(channel, _)| pattern.iter().all(|pattern| matches(pattern, channel)));
-                writer.array(channels.len());
-                channels.iter().for_each(|(channel, _)| writer.bulk(channel));
+                write_channels(writer, door.channels.channels(), pattern);
+            }
+            [word, pattern @ ..] if is(word, "SHARDCHANNELS") && pattern.len() < 2 => {
+                write_channels(writer, door.shard_channels.all(), pattern);
             }
             [word, channels @ ..] if is(word, "NUMSUB") => {
-                writer.array(2 * channels.len());
-                for channel in channels {
-                    writer.bulk(channel);
-                    writer.len(door.channels.listeners(channel));
-                }
+                write_counts(writer, channels, |channel| door.channels.listeners(channel));
+            }
+            [word, channels @ ..] if is(word, "SHARDNUMSUB") => {
+                write_counts(writer, channels, |channel| door.shard_channels.listeners(channel));
             }
             [word] if is(word, "NUMPAT") => writer.len(door.channels.patterns()),
-            _ => return Err(SYNTAX),
+            _ => return Err(wrong_part("PUBSUB", args[1])),
         }
         Ok(())
     })

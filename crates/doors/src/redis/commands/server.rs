@@ -8,11 +8,10 @@ use net::service::{Reply, once};
 
 use super::args::{is, matches, parse_float};
 use super::session::{now, ok, written};
-use super::{Command, Does, Keys, Named, Step, find, own, read};
-use crate::redis::VERSION;
+use super::{Command, Does, Keys, Named, find, own};
 use crate::redis::codec::Answer;
 use crate::redis::connection::{DATABASES, Door, Later, Session};
-use crate::redis::errors::{Done, Fail, SYNTAX};
+use crate::redis::errors::{Fail, SYNTAX};
 use crate::redis::writer::Writer;
 
 /// How long `DEBUG SLEEP` holds its connection up.
@@ -21,25 +20,32 @@ const SLEEP_MAX_S: f64 = 60.0;
 pub(super) const COMMANDS: &[Command] = &[
     own("COMMAND", -1, command, ("2.8.13", "What commands there are")).of(&[
         ("COUNT", 2),
-        ("LIST", 2),
+        ("LIST", -2),
         ("INFO", -2),
         ("DOCS", -2),
-        ("GETKEYS", -3),
+        ("GETKEYS", -4),
     ]),
-    own("CONFIG", -2, config, ("2.0.0", "How the server is set up")).of(&[
-        ("GET", -3),
-        ("SET", -4),
-        ("RESETSTAT", 2),
-        ("REWRITE", 2),
-    ]),
-    own("INFO", -1, info, ("1.0.0", "How the server does")),
+    super::config::COMMAND,
+    super::info::COMMAND,
     own("FLUSHALL", -1, flushall, ("1.0.0", "Removes all keys of all databases")),
     own("TIME", 1, time, ("2.6.0", "The time of the server")),
     own("WAIT", 3, wait, ("3.0.0", "How many replicas have what was written: there are none")),
     own("ROLE", 1, role, ("2.8.12", "What the server is among others")),
-    own("ACL", -2, acl, ("6.0.0", "Who the client is")),
+    own("ACL", -2, acl, ("6.0.0", "Who the client is")).of(&[
+        ("CAT", -2),
+        ("DELUSER", -3),
+        ("DRYRUN", -4),
+        ("GENPASS", -2),
+        ("GETUSER", 3),
+        ("LIST", 2),
+        ("LOAD", 2),
+        ("LOG", -2),
+        ("SAVE", 2),
+        ("SETUSER", -3),
+        ("USERS", 2),
+        ("WHOAMI", 2),
+    ]),
     own("DEBUG", -2, debug, ("1.0.0", "For tests of clients")),
-    read("MEMORY", -2, Keys::Range(2, 2, 1), memory, ("4.0.0", "What a key takes")).of(&[("USAGE", -3)]),
 ];
 
 fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
@@ -73,7 +79,11 @@ fn time(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, L
 fn wait(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     written(session, |writer| {
         super::args::parse_int(args[1])?;
-        super::args::parse_from(args[2], 0, "ERR timeout is not an integer or out of range")?;
+        let timeout = engine::cache::parse_number(args[2]);
+        let timeout = timeout.ok_or(Fail::new("ERR timeout is not an integer or out of range"))?;
+        if timeout < 0 {
+            return Err(Fail::new("ERR timeout is negative"));
+        }
         writer.int(0);
         Ok(())
     })
@@ -89,7 +99,7 @@ fn role(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, L
 }
 
 fn acl(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    if !is(args[1], "WHOAMI") || args.len() != 2 {
+    if !is(args[1], "WHOAMI") {
         return session
             .fail(&Fail::new("ERR users are kept by the broker, not by this protocol: see `thalweg user --help`"));
     }
@@ -117,147 +127,6 @@ fn debug(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
     }
 }
 
-fn memory(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    match args[3..] {
-        [] => {}
-        [word, count] if is(word, "SAMPLES") => drop(super::args::parse_int(count)?),
-        _ => return Err(SYNTAX),
-    }
-    match step.db.bytes_of(args[2]) {
-        Some(bytes) => step.out.int(bytes as i64),
-        None => step.out.null(),
-    }
-    Ok(())
-}
-
-fn config(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    match &args[1..] {
-        [word, patterns @ ..] if is(word, "GET") && !patterns.is_empty() => written(session, |writer| {
-            let settings = settings(door);
-            let is_wanted =
-                |name: &str| patterns.iter().any(|pattern| matches(&pattern.to_ascii_lowercase(), name.as_bytes()));
-            let found: Vec<_> = settings.iter().filter(|(name, _)| is_wanted(name)).collect();
-            writer.map(found.len());
-            for (name, value) in found {
-                writer.bulk(name.as_bytes());
-                writer.bulk(value.as_bytes());
-            }
-            Ok(())
-        }),
-        [word, ..] if is(word, "SET") || is(word, "RESETSTAT") || is(word, "REWRITE") => session.fail(&Fail::new(
-            "ERR settings are the broker's: see `thalweg config show`, and `thalweg cache create` for those of a cache",
-        )),
-        _ => session.fail(&SYNTAX),
-    }
-}
-
-/// What clients ask for, in Redis's words.
-fn settings(door: &Door) -> Vec<(&'static str, String)> {
-    let of = |name: &str| door.broker.describe_cache(name).ok();
-    let (bytes_max, eviction) = match of("db0") {
-        Some(status) => (status.bytes_max, status.settings.eviction),
-        None => (door.broker.cache_bytes_max(), engine::cache::Eviction::None),
-    };
-    let policy = match eviction {
-        engine::cache::Eviction::None => "noeviction",
-        engine::cache::Eviction::S3Fifo => "allkeys-lfu",
-        engine::cache::Eviction::TtlFirst => "volatile-ttl",
-    };
-    vec![
-        ("appendonly", "no".into()),
-        ("bind", "*".into()),
-        ("databases", DATABASES.to_string()),
-        ("lfu-log-factor", "10".into()),
-        ("list-max-listpack-size", "-2".into()),
-        ("maxmemory", bytes_max.to_string()),
-        ("maxmemory-policy", policy.into()),
-        ("notify-keyspace-events", String::new()),
-        ("port", door.port.to_string()),
-        ("proto-max-bulk-len", engine::cache::VALUE_BYTES_MAX.to_string()),
-        ("requirepass", String::new()),
-        ("save", String::new()),
-        ("tcp-keepalive", "300".into()),
-        ("timeout", "0".into()),
-    ]
-}
-
-fn info(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    let wanted = |section: &str| {
-        let is_all = |arg: &&[u8]| is(arg, "all") || is(arg, "default") || is(arg, "everything") || is(arg, section);
-        args.len() == 1 || args[1..].iter().any(is_all)
-    };
-    let mut text = String::new();
-    for (section, lines) in sections(door) {
-        if wanted(section) {
-            if !text.is_empty() {
-                text.push_str("\r\n");
-            }
-            text.push_str(&format!("# {section}\r\n"));
-            lines.iter().for_each(|line| text.push_str(&format!("{line}\r\n")));
-        }
-    }
-    written(session, |writer| {
-        writer.verbatim(&text);
-        Ok(())
-    })
-}
-
-fn sections(door: &Door) -> Vec<(&'static str, Vec<String>)> {
-    let up_s = door.began.elapsed().as_secs();
-    let clients = door.clients.all();
-    let blocked = clients.iter().filter(|client| client.is_blocked()).count();
-    let databases: Vec<_> = (0..DATABASES)
-        .filter_map(|number| Some((number, door.broker.describe_cache(&format!("db{number}")).ok()?)))
-        .collect();
-    let sum =
-        |of: fn(&engine::cache::ShardStats) -> u64| databases.iter().map(|(_, cache)| of(&cache.stats)).sum::<u64>();
-    let used = door.broker.cache_bytes();
-    let line = |name: &str, value: &dyn std::fmt::Display| format!("{name}:{value}");
-    vec![
-        (
-            "Server",
-            vec![
-                line("redis_version", &VERSION),
-                line("redis_mode", &"standalone"),
-                line("server_name", &"thalweg"),
-                line("thalweg_version", &env!("CARGO_PKG_VERSION")),
-                line("os", &std::env::consts::OS),
-                line("arch_bits", &usize::BITS),
-                line("process_id", &std::process::id()),
-                line("tcp_port", &door.port),
-                line("uptime_in_seconds", &up_s),
-                line("uptime_in_days", &(up_s / 86_400)),
-            ],
-        ),
-        ("Clients", vec![line("connected_clients", &clients.len()), line("blocked_clients", &blocked)]),
-        (
-            "Memory",
-            vec![
-                line("used_memory", &used),
-                line("used_memory_human", &format!("{:.2}M", used as f64 / f64::from(1 << 20))),
-                line("maxmemory", &door.broker.cache_bytes_max()),
-                line("maxmemory_policy", &"noeviction"),
-            ],
-        ),
-        ("Persistence", vec![line("loading", &0), line("rdb_bgsave_in_progress", &0), line("aof_enabled", &0)]),
-        (
-            "Stats",
-            vec![
-                line("keyspace_hits", &sum(|stats| stats.hits)),
-                line("keyspace_misses", &sum(|stats| stats.misses)),
-                line("expired_keys", &sum(|stats| stats.expired)),
-                line("evicted_keys", &sum(|stats| stats.evicted)),
-            ],
-        ),
-        ("Replication", vec![line("role", &"master"), line("connected_slaves", &0)]),
-        ("Cluster", vec![line("cluster_enabled", &0)]),
-        ("Keyspace", {
-            let used = databases.iter().filter(|(_, cache)| cache.stats.entries > 0);
-            used.map(|(number, cache)| format!("db{number}:keys={},expires=0,avg_ttl=0", cache.stats.entries)).collect()
-        }),
-    ]
-}
-
 fn command(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     let word = args.get(1).map(|word| word.to_ascii_uppercase()).unwrap_or_default();
     match (word.as_slice(), args.get(2..).unwrap_or_default()) {
@@ -271,8 +140,26 @@ fn command(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
             writer.len(super::all().len());
             Ok(())
         }),
-        (b"LIST", []) => written(session, |writer| {
-            let all = super::all();
+        (b"LIST", filter) => written(session, |writer| {
+            let mut all = super::all();
+            let group = |command: &Command| command.group.replace('-', "");
+            match filter {
+                [] => {}
+                [by, kind, pattern] if is(by, "FILTERBY") && is(kind, "PATTERN") => {
+                    all.retain(|command| matches(&pattern.to_ascii_uppercase(), command.name.as_bytes()));
+                }
+                [by, kind, category] if is(by, "FILTERBY") && is(kind, "ACLCAT") => {
+                    let is_it = |category: &[u8], command: &Command| {
+                        let group = group(command);
+                        is(category, &group)
+                            || is(category, group.trim_end_matches('s'))
+                            || is(category, access(command))
+                    };
+                    all.retain(|command| is_it(category, command));
+                }
+                [by, kind, _] if is(by, "FILTERBY") && is(kind, "MODULE") => all.clear(),
+                _ => return Err(SYNTAX),
+            }
             writer.array(all.len());
             all.iter().for_each(|command| writer.bulk(command.name.to_ascii_lowercase().as_bytes()));
             Ok(())
@@ -295,19 +182,39 @@ fn command(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
             Ok(())
         }),
         (b"GETKEYS", [name, ..]) => written(session, |writer| {
-            let command = find(name).filter(|command| command.takes(args.len() - 2));
-            let command = command.ok_or(Fail::new("ERR Invalid command specified"))?;
-            match command.keys(&args[2..]) {
-                Named::These(keys) if !keys.is_empty() => {
-                    writer.array(keys.len());
-                    keys.iter().for_each(|key| writer.bulk(key));
-                    Ok(())
-                }
-                _ => Err(Fail::new("ERR The command has no key arguments")),
+            let command = find(name).ok_or(Fail::new("ERR Invalid command specified"))?;
+            let is_sort = matches!(command.name, "SORT" | "SORT_RO");
+            if !is_sort && matches!(command.keys, Keys::None | Keys::All) {
+                return Err(Fail::new("ERR The command has no key arguments"));
             }
+            if !command.takes(args.len() - 2) {
+                return Err(Fail::new("ERR Invalid number of arguments specified for command"));
+            }
+            let keys = match command.keys(&args[2..]) {
+                _ if is_sort => super::sort::keys(&args[2..]),
+                Named::These(keys) => keys,
+                Named::All => Default::default(),
+            };
+            if keys.is_empty() {
+                let is_of_part = matches!(command.keys, Keys::Range(2, ..));
+                let wrong = if is_of_part {
+                    "The command has no key arguments"
+                } else {
+                    "Invalid arguments specified for command"
+                };
+                return Err(Fail::new(format!("ERR {wrong}")));
+            }
+            writer.array(keys.len());
+            keys.iter().for_each(|key| writer.bulk(key));
+            Ok(())
         }),
         _ => session.fail(&SYNTAX),
     }
+}
+
+/// Whether a command reads or writes, as a category of commands.
+fn access(command: &Command) -> &'static str {
+    if command.is_write { "write" } else { "read" }
 }
 
 fn found(names: &[&[u8]]) -> Vec<Option<&'static Command>> {
@@ -335,10 +242,9 @@ fn write_command(writer: &mut Writer, command: &Command) {
     writer.set(flags.len());
     flags.iter().for_each(|flag| writer.simple(flag));
     [first, last, step].iter().for_each(|number| writer.int(*number));
-    let kind = if command.is_write { "@write" } else { "@read" };
     writer.set(2);
     writer.simple(&format!("@{}", command.group));
-    writer.simple(kind);
+    writer.simple(&format!("@{}", access(command)));
     // No hints, no specifications of keys, no subcommands.
     (0..3).for_each(|_| writer.array(0));
 }

@@ -1,5 +1,7 @@
 //! The connection: who it is, how it speaks, and which database it is on.
 
+use std::sync::Arc;
+
 use broker::now_ms;
 use engine::security::UserName;
 use futures_util::FutureExt;
@@ -8,7 +10,7 @@ use net::service::{Reply, once};
 use super::args::{is, parse_int, parse_small, parse_usize};
 use super::{Command, own, wrong_arity};
 use crate::redis::VERSION;
-use crate::redis::clients::Client;
+use crate::redis::clients::{About, Asking, Client};
 use crate::redis::codec::Answer;
 use crate::redis::connection::{DATABASES, Door, Later, Login, Replies, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX};
@@ -34,14 +36,12 @@ pub(super) const COMMANDS: &[Command] = &[
         ("UNBLOCK", -3),
         ("REPLY", 3),
         ("NO-EVICT", 3),
-        ("NO-TOUCH", 3),
         ("GETREDIR", 2),
         ("TRACKING", -3),
         ("TRACKINGINFO", 2),
         ("CACHING", 3),
         ("PAUSE", -3),
         ("UNPAUSE", 2),
-        ("HELP", 2),
     ]),
     own("RESET", 1, reset, ("6.2.0", "Makes the connection as new")),
     own("QUIT", 1, quit, ("1.0.0", "Closes the connection")),
@@ -115,7 +115,13 @@ fn reset(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, 
     session.replies = Replies::All;
     session.database = 0;
     session.client.select(0);
-    session.tell(|about| (about.name, about.is_resp3) = (String::new(), false));
+    session.tell(|about| {
+        *about = About {
+            library: about.library.clone(),
+            library_version: about.library_version.clone(),
+            ..About::default()
+        };
+    });
     let mut login = session.login.borrow_mut();
     if *login != Login::NotNeeded {
         *login = Login::Needed;
@@ -142,6 +148,10 @@ fn auth(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
     log_in(door, session, user, password, |_, writer| writer.ok())
 }
 
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+/// The user of a client that has not said who it is. Where nobody has to log in it takes any password, as in Redis.
+pub(in crate::redis) const DEFAULT_USER: &str = "default";
+
 /// Looks at a password, which takes its time, and answers.
 fn log_in(
     door: &Door,
@@ -154,11 +164,19 @@ fn log_in(
     let (name, password) = (text(user), text(password));
     let (broker, login, peer) = (door.broker.clone(), session.login.clone(), session.peer.clone());
     let (client, mut writer, is_required) = (session.client.clone(), session.writer(), door.is_login_required);
+    let parsed = UserName::parse(&name);
+    if !is_required && !parsed.as_ref().is_ok_and(|user| door.broker.has_user(user)) {
+        if name == DEFAULT_USER {
+            client.about.lock().user = name;
+            answer(&client, &mut writer);
+        } else {
+            writer.error(&Fail::new(WRONG_PASSWORD));
+        }
+        return now(writer);
+    }
     Reply::Alone(once(
         async move {
-            let found = match UserName::parse(&name) {
-                // Nobody is asked for a password: any is as good.
-                Ok(user) if !is_required => Ok(user),
+            let found = match parsed {
                 Ok(user) => broker.authenticate(user, password).await,
                 Err(error) => Err(error),
             };
@@ -174,7 +192,7 @@ fn log_in(
                 Err(error) => {
                     tracing::debug!(%error, user = name, "refused a login");
                     writer.bytes.clear();
-                    writer.error(&Fail::new("WRONGPASS invalid username-password pair or user is disabled."));
+                    writer.error(&Fail::new(WRONG_PASSWORD));
                 }
             }
             Answer::Written(writer.bytes)
@@ -301,44 +319,104 @@ fn client(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
             writer.ok();
             Ok(())
         }),
-        (b"LIST", rest) => written(session, |writer| list(door, rest, writer)),
+        (b"LIST", rest) => written(session, |writer| list(door, rest, session.asking(door, args), writer)),
         (b"INFO", []) => written(session, |writer| {
-            writer.verbatim(&session.client.line(now_ms()));
+            writer.verbatim(&session.client.line(session.asking(door, args)));
             Ok(())
         }),
         (b"KILL", rest) if !rest.is_empty() => kill(door, session, rest),
         (b"UNBLOCK", [id, how @ ..]) => written(session, |writer| unblock(door, id, how, writer)),
         (b"REPLY", [how]) => reply(session, how),
-        (b"NO-EVICT" | b"NO-TOUCH", [how]) if is(how, "ON") || is(how, "OFF") => ok(),
+        (b"NO-EVICT", [how]) if is(how, "ON") || is(how, "OFF") => {
+            session.tell(|about| about.is_evicted_never = is(how, "ON"));
+            ok()
+        }
         (b"GETREDIR", []) => written(session, |writer| {
             writer.int(-1);
             Ok(())
         }),
-        (b"HELP", []) => written(session, |writer| {
-            let lines = ["ID", "INFO", "GETNAME", "SETNAME", "SETINFO", "LIST", "KILL", "UNBLOCK", "REPLY"];
-            writer.array(lines.len());
-            lines.iter().for_each(|line| writer.simple(line));
+        (b"TRACKING", [how, options @ ..]) => written(session, |writer| tracking(how, options, writer)),
+        (b"TRACKINGINFO", []) => written(session, |writer| {
+            writer.map(3);
+            writer.bulk(b"flags");
+            writer.set(1);
+            writer.bulk(b"off");
+            writer.bulk(b"redirect");
+            writer.int(-1);
+            writer.bulk(b"prefixes");
+            writer.array(0);
             Ok(())
         }),
-        (b"TRACKING" | b"CACHING" | b"TRACKINGINFO", _) => session.fail(&Fail::new(
-            "ERR tracking is not supported: watch keys over the native protocol, whose client keeps a near cache right",
+        (b"CACHING", [_]) => session.fail(&Fail::new(
+            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode \
+             enabled",
         )),
-        (b"PAUSE" | b"UNPAUSE", _) => session.fail(&Fail::new("ERR clients can not be paused")),
+        (b"PAUSE", [timeout, mode @ ..]) => written(session, |writer| pause(door, timeout, mode, writer)),
+        (b"UNPAUSE", []) => {
+            door.pause.end();
+            ok()
+        }
         _ => session.fail(&SYNTAX),
     }
 }
 
-fn list(door: &Door, args: &[&[u8]], writer: &mut Writer) -> Done {
+/// Nothing is tracked, so that there is nothing to be turned off.
+fn tracking(how: &[u8], options: &[&[u8]], writer: &mut Writer) -> Done {
+    let mut options = options.iter();
+    while let Some(option) = options.next() {
+        let is_flag = ["BCAST", "OPTIN", "OPTOUT", "NOLOOP"].iter().any(|word| is(option, word));
+        let has_value = ["REDIRECT", "PREFIX"].iter().any(|word| is(option, word)) && options.next().is_some();
+        if !is_flag && !has_value {
+            return Err(SYNTAX);
+        }
+    }
+    if is(how, "ON") {
+        return Err(Fail::new(
+            "ERR tracking is not supported: watch keys over the native protocol, whose client keeps a near cache right",
+        ));
+    }
+    if !is(how, "OFF") {
+        return Err(SYNTAX);
+    }
+    writer.ok();
+    Ok(())
+}
+
+fn pause(door: &Door, timeout: &[u8], mode: &[&[u8]], writer: &mut Writer) -> Done {
+    let is_all = match mode {
+        [] => true,
+        [mode] if is(mode, "ALL") => true,
+        [mode] if is(mode, "WRITE") => false,
+        [_] => return Err(Fail::new("ERR CLIENT PAUSE mode must be WRITE or ALL")),
+        _ => return Err(super::wrong_part("CLIENT", b"PAUSE")),
+    };
+    let ms = engine::cache::parse_number(timeout).ok_or(Fail::new("ERR timeout is not an integer or out of range"))?;
+    let ms = u64::try_from(ms).map_err(|error| {
+        tracing::debug!(%error, "a pause below 0");
+        Fail::new("ERR timeout is negative")
+    })?;
+    let until_ms = now_ms().checked_add(ms).filter(|until_ms| i64::try_from(*until_ms).is_ok());
+    door.pause.begin(until_ms.ok_or(Fail::new("ERR timeout is out of range"))?, is_all);
+    writer.ok();
+    Ok(())
+}
+
+/// Which connections a kind of clients has, by what they listen to. Replicas and masters are no clients here.
+fn of_type(kind: &[u8]) -> Done<fn(&Client) -> bool> {
+    match kind.to_ascii_lowercase().as_slice() {
+        b"normal" => Ok(|client| client.channels() == 0),
+        b"pubsub" => Ok(|client| client.channels() > 0),
+        b"master" | b"replica" | b"slave" => Ok(|_| false),
+        _ => Err(Fail::of_bytes([b"ERR Unknown client type '", kind, b"'"].concat())),
+    }
+}
+
+fn list(door: &Door, args: &[&[u8]], asking: Asking, writer: &mut Writer) -> Done {
     let mut all = door.clients.all();
     match args {
         [] => {}
         [word, kind] if is(word, "TYPE") => {
-            let is_wanted: fn(&Client) -> bool = match kind.to_ascii_lowercase().as_slice() {
-                b"normal" => |client| client.channels() == 0,
-                b"pubsub" => |client| client.channels() > 0,
-                b"master" | b"replica" | b"slave" => |_| false,
-                kind => return Err(Fail::new(format!("ERR Unknown client type '{}'", kind.escape_ascii()))),
-            };
+            let is_wanted = of_type(kind)?;
             all.retain(|client| is_wanted(client));
         }
         [word, ids @ ..] if is(word, "ID") && !ids.is_empty() => {
@@ -348,57 +426,75 @@ fn list(door: &Door, args: &[&[u8]], writer: &mut Writer) -> Done {
         }
         _ => return Err(SYNTAX),
     }
-    let now_ms = now_ms();
-    writer.verbatim(&all.iter().map(|client| client.line(now_ms)).collect::<String>());
+    writer.verbatim(&all.iter().map(|client| client.line(asking)).collect::<String>());
     Ok(())
 }
 
-impl Client {
-    fn channels(&self) -> usize {
-        let about = self.about.lock();
-        about.channels + about.patterns
-    }
-}
-
-fn kill(door: &Door, session: &Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    let all = door.clients.all();
-    if let [address] = args {
-        let found = all.iter().find(|client| client.address.as_bytes() == *address);
-        return match found {
-            Some(client) => {
-                client.outbox.close();
-                ok()
-            }
-            None => session.fail(&Fail::new("ERR No such client")),
-        };
-    }
-    written(session, |writer| {
-        let (mut found, mut skips_me) = (all, true);
-        for pair in args.chunks(2) {
-            let [word, value] = pair else {
-                return Err(SYNTAX);
-            };
-            match word.to_ascii_uppercase().as_slice() {
-                b"ID" => {
-                    let id = parse_usize(value).ok_or(Fail::new("ERR client-id should be greater than 0"))?;
-                    found.retain(|client| client.id == id as u64);
-                }
-                b"ADDR" => found.retain(|client| client.address.as_bytes() == *value),
-                b"LADDR" => found.retain(|client| client.local.as_bytes() == *value),
-                b"USER" => found.retain(|client| client.about.lock().user.as_bytes() == *value),
-                b"TYPE" => {
-                    let is_pubsub = is(value, "pubsub");
-                    found.retain(|client| (client.channels() > 0) == is_pubsub);
-                }
-                b"SKIPME" => skips_me = is(value, "YES"),
-                _ => return Err(SYNTAX),
+fn kill(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let mut found = door.clients.all();
+    // Those that were killed just now are on their way out.
+    found.retain(|client| !client.outbox.is_closed());
+    let reply = match args {
+        [address] => {
+            found.retain(|client| client.address.as_bytes() == *address);
+            match found.is_empty() {
+                true => Err(Fail::new("ERR No such client")),
+                false => Ok(ok()),
             }
         }
-        found.retain(|client| !(skips_me && client.id == session.client.id));
-        found.iter().for_each(|client| client.outbox.close());
-        writer.len(found.len());
-        Ok(())
-    })
+        filters => retain_killed(door, session.client.id, filters, &mut found).map(|()| {
+            let mut writer = session.writer();
+            writer.len(found.len());
+            now(writer)
+        }),
+    };
+    let reply = match reply {
+        Ok(reply) => reply,
+        Err(fail) => return session.fail(&fail),
+    };
+    for client in found {
+        // Who kills itself is answered first.
+        match client.id == session.client.id {
+            true => session.is_over = true,
+            false => client.outbox.close(),
+        }
+    }
+    reply
+}
+
+/// Keeps those that all filters mean. Nobody is killed where one of them is wrong.
+fn retain_killed(door: &Door, me: u64, filters: &[&[u8]], found: &mut Vec<Arc<Client>>) -> Done {
+    let mut skips_me = true;
+    for pair in filters.chunks(2) {
+        let [word, value] = pair else {
+            return Err(SYNTAX);
+        };
+        match word.to_ascii_uppercase().as_slice() {
+            b"ID" => {
+                let id = parse_usize(value).filter(|id| *id > 0);
+                let id = id.ok_or(Fail::new("ERR client-id should be greater than 0"))?;
+                found.retain(|client| client.id == id as u64);
+            }
+            b"ADDR" => found.retain(|client| client.address.as_bytes() == *value),
+            b"LADDR" => found.retain(|client| client.local.as_bytes() == *value),
+            b"USER" => {
+                let user = std::str::from_utf8(value).ok().and_then(|name| UserName::parse(name).ok());
+                if *value != DEFAULT_USER.as_bytes() && !user.is_some_and(|user| door.broker.has_user(&user)) {
+                    return Err(Fail::of_bytes([b"ERR No such user '", *value, b"'"].concat()));
+                }
+                found.retain(|client| client.about.lock().user.as_bytes() == *value);
+            }
+            b"TYPE" => {
+                let is_wanted = of_type(value)?;
+                found.retain(|client| is_wanted(client));
+            }
+            b"SKIPME" if is(value, "YES") => skips_me = true,
+            b"SKIPME" if is(value, "NO") => skips_me = false,
+            _ => return Err(SYNTAX),
+        }
+    }
+    found.retain(|client| !(skips_me && client.id == me));
+    Ok(())
 }
 
 fn unblock(door: &Door, id: &[u8], how: &[&[u8]], writer: &mut Writer) -> Done {

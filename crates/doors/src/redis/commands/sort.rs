@@ -6,8 +6,9 @@ use std::cmp::Ordering;
 use broker::LockedCache;
 use engine::cache::Value;
 use engine::cache::structures::{End, Hash, List, Part, Structure};
+use smallvec::SmallVec;
 
-use super::args::{after, is, loose_float, parse_int, pattern};
+use super::args::{after, is, parse_int, pattern, weight};
 use super::keys::store;
 use super::{Command, Keys, Step, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
@@ -65,6 +66,25 @@ fn options<'a>(args: &[&'a [u8]], may_store: bool) -> Done<Options<'a>> {
     Ok(options)
 }
 
+/// The keys that are certain before anything is looked at: what is sorted, and where it is kept.
+pub(super) fn keys<'a>(args: &[&'a [u8]]) -> SmallVec<[&'a [u8]; 4]> {
+    let (mut keys, mut at) = (SmallVec::from_slice(&args[1..2]), 2);
+    while let Some(word) = args.get(at) {
+        at += match word {
+            word if is(word, "LIMIT") => 2,
+            word if is(word, "BY") || is(word, "GET") => 1,
+            word if is(word, "STORE") && at + 1 < args.len() && is(args[0], "SORT") => {
+                keys.truncate(1);
+                keys.push(args[at + 1]);
+                1
+            }
+            _ => 0,
+        };
+        at += 1;
+    }
+    keys
+}
+
 fn sort(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     run(step, args[1], &options(args, true)?)
 }
@@ -78,10 +98,15 @@ fn run(step: &mut Step<'_, '_>, key: &[u8], options: &Options<'_>) -> Done {
     // A pattern without a star is the same for all: nothing is sorted. What has no order is, where it is kept.
     let is_unsorted = options.by.is_some_and(|by| !by.contains(&b'*'));
     let is_text = options.is_text || is_unsorted;
-    let sorted = match is_unsorted && !(is_set && options.to.is_some()) {
+    let mut sorted = match is_unsorted && !(is_set && options.to.is_some()) {
         true => items,
         false => in_order(step.db, items, options, is_text, is_unsorted)?,
     };
+    // What has an order of its own has it backwards, too; a set has none.
+    if is_unsorted && !is_set && options.is_descending {
+        sorted.reverse();
+    }
+    let sorted = sorted;
     let length = sorted.len() as i64;
     let (offset, count) = options.limit.unwrap_or((0, -1));
     let start = offset.clamp(0, length);
@@ -157,7 +182,7 @@ fn in_order(
             true => Weight::Text(text.map(Cow::into_owned)),
             false => {
                 let wrong = Fail::new("ERR One or more scores can't be converted into double");
-                Weight::Number(text.map_or(Ok(0.0), |text| loose_float(&text).ok_or(wrong))?)
+                Weight::Number(text.map_or(Ok(0.0), |text| weight(&text).ok_or(wrong))?)
             }
         };
         weighed.push((weight, item));

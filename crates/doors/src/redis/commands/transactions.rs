@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use broker::{Broker, Cache, CacheCommit, Keyed, LockedCache, StreamMark};
 use net::service::Reply;
@@ -85,13 +86,14 @@ impl Command {
             && self.name != "UNWATCH"
     }
 
-    /// Whether it is done at once, without waiting for anything, whatever is locked.
+    /// Whether it is done at once, without waiting for anything.
     fn may_be_queued(&self) -> bool {
-        let is_light = matches!(
-            self.name,
-            "PING" | "ECHO" | "SELECT" | "PUBLISH" | "TIME" | "CLIENT" | "COMMAND" | "UNWATCH" | "FLUSHALL"
-        );
-        matches!(self.does, Does::Data(_) | Does::Stream(_)) || is_light
+        !matches!(self.name, "DEBUG")
+    }
+
+    /// Whether it looks at whole databases: then it is done when the locks of the transaction are given back.
+    fn is_done_last(&self) -> bool {
+        matches!(self.name, "INFO" | "CONFIG" | "MEMORY")
     }
 }
 
@@ -120,14 +122,15 @@ impl Session {
         }
         transaction.queued.push(Queued::new(command, database, args));
         let count = transaction.queued.len();
-        self.tell(|about| about.queued = Some(count));
+        let bytes = transaction.bytes;
+        self.tell(|about| (about.queued, about.queued_bytes) = (Some(count), bytes));
         Reply::Now(Answer::Fixed(b"+QUEUED\r\n"))
     }
 
     pub(in crate::redis) fn forget_transaction(&mut self) {
         self.transaction = None;
         self.watched = Watched::default();
-        self.tell(|about| about.queued = None);
+        self.tell(|about| (about.queued, about.queued_bytes) = (None, 0));
     }
 }
 
@@ -214,7 +217,7 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
         return session.fail(&Fail::new("ERR EXEC without MULTI"));
     };
     let watched = std::mem::take(&mut session.watched);
-    session.tell(|about| about.queued = None);
+    session.tell(|about| (about.queued, about.queued_bytes) = (None, 0));
     if transaction.is_refused {
         return session.fail(&Fail::new("EXECABORT Transaction discarded because of previous errors."));
     }
@@ -248,9 +251,17 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
         return Ok((writer, finish(held, &caches)));
     }
     writer.array(queued.len());
+    let mut last = Vec::new();
     for (queued, args) in queued.iter().zip(&borrowed) {
         let begin = writer.bytes.len();
+        let began = Instant::now();
+        let help = super::help::of(queued.command, args);
         match queued.command.does {
+            _ if help.is_some() => super::help::write(&mut writer, &help.unwrap_or_default()),
+            Does::Own(_) if queued.command.is_done_last() => {
+                last.push((begin, queued, args));
+                continue;
+            }
             Does::Data(_) | Does::Stream(_) => {
                 if let Err(fail) = step(&door.broker, &mut held, queued, args, &mut writer) {
                     writer.bytes.truncate(begin);
@@ -264,14 +275,48 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
                 }
                 Err(fail) => writer.error(&fail),
             },
-            Does::Own(run) => match run(door, session, args) {
-                Reply::Now(Answer::Written(bytes)) => writer.put(&bytes),
-                Reply::Now(Answer::Fixed(bytes)) => writer.put(bytes),
-                _ => writer.error(&Fail::new("ERR Command not allowed inside a transaction")),
-            },
+            Does::Own(_) => do_own(door, session, queued, args, &mut writer),
         }
+        count(door, session, (queued, args), &writer.bytes[begin..], began);
     }
-    Ok((writer, finish(held, &caches)))
+    let commit = finish(held, &caches);
+    do_last(door, session, last, &mut writer);
+    Ok((writer, commit))
+}
+
+/// A command of a transaction was done.
+fn count(door: &Door, session: &mut Session, (queued, args): (&Queued, &Vec<&[u8]>), answer: &[u8], began: Instant) {
+    let number = queued.command.number_of(args);
+    door.count_now(session, number, args, began);
+    if answer.first() == Some(&b'-') {
+        session.tally.fail(number, answer);
+    }
+}
+
+/// Does a command about the connection, or the broker.
+pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: &[&[u8]], writer: &mut Writer) {
+    let Does::Own(run) = queued.command.does else {
+        return;
+    };
+    match run(door, session, args) {
+        Reply::Now(Answer::Written(bytes)) => writer.put(&bytes),
+        Reply::Now(Answer::Fixed(bytes)) => writer.put(bytes),
+        Reply::Now(Answer::Nothing) => {}
+        _ => writer.error(&Fail::new("ERR Command not allowed inside a transaction")),
+    }
+}
+
+/// Does what looks at whole databases, and puts its answers where they belong.
+fn do_last(door: &Door, session: &mut Session, last: Vec<(usize, &Queued, &Vec<&[u8]>)>, writer: &mut Writer) {
+    let selected = session.database;
+    for (at, queued, args) in last.into_iter().rev() {
+        let (mut answer, began) = (session.writer(), Instant::now());
+        session.database = queued.database;
+        do_own(door, session, queued, args, &mut answer);
+        count(door, session, (queued, args), &answer.bytes, began);
+        writer.bytes.splice(at..at, answer.bytes);
+    }
+    session.database = selected;
 }
 
 /// The arguments of all commands.

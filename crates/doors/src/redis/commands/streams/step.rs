@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::Instant;
 
 use broker::{Broker, Cache};
 use engine::{ErrorKind, Result, TopicId};
@@ -18,9 +19,9 @@ use super::transfer::{self, Sides};
 use super::{Context, Shelf, StreamKeys, failed, others};
 use crate::redis::codec::Answer;
 use crate::redis::commands::transactions::{self, Held, Queued, Watched, finish, named_by, room_for};
-use crate::redis::commands::{Command, Does, Named};
+use crate::redis::commands::{Command, Does, Named, help};
 use crate::redis::connection::{Door, Later, Session, lock};
-use crate::redis::errors::{Done, Fail};
+use crate::redis::errors::Done;
 use crate::redis::writer::Writer;
 
 /// Some commands, and what they need.
@@ -105,6 +106,10 @@ fn prepare(
         }
     }
     let own = queued.iter().map(|queued| queued.run_own(door, session)).collect();
+    for (queued, args) in queued.iter().zip(transactions::borrowed(&queued)) {
+        // They are done later, on their own; what is counted is that they were called.
+        door.count_now(session, queued.command.number_of(&args), &args, Instant::now());
+    }
     let (broker, is_resp3) = (door.broker.clone(), session.is_resp3);
     Ok(Some(Step { broker, is_resp3, queued, watched, caches, own, is_alone }))
 }
@@ -193,7 +198,12 @@ impl Step {
         }
         for ((queued, args), own) in self.queued.iter().zip(args).zip(&self.own) {
             let begin = out.bytes.len();
+            let help = help::of(queued.command, args);
             let done = match queued.command.does {
+                _ if help.is_some() => {
+                    help::write(&mut out, &help.unwrap_or_default());
+                    Ok(())
+                }
                 Does::Stream(_) => self.do_stream(&mut held, shelf, queued, args, &mut out, &mut later),
                 Does::Data(_) if self.moves_stream(&mut held, queued, args) => {
                     // What was added to it has to be readable.
@@ -301,21 +311,12 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 impl Queued {
     /// What a command about the connection answers, which has nothing to do with the step.
     fn run_own(&self, door: &Door, session: &mut Session) -> Vec<u8> {
-        let Does::Own(run) = self.command.does else {
-            return Vec::new();
-        };
-        if self.command.name == "FLUSHALL" {
+        if !matches!(self.command.does, Does::Own(_)) || self.command.name == "FLUSHALL" {
             return Vec::new();
         }
         let args: Vec<&[u8]> = self.args.iter().map(|arg| &**arg).collect();
-        match run(door, session, &args) {
-            Reply::Now(Answer::Written(bytes)) => bytes,
-            Reply::Now(Answer::Fixed(bytes)) => bytes.to_vec(),
-            _ => {
-                let mut writer = session.writer();
-                writer.error(&Fail::new("ERR Command not allowed inside a transaction"));
-                writer.bytes
-            }
-        }
+        let mut writer = session.writer();
+        transactions::do_own(door, session, self, &args, &mut writer);
+        writer.bytes
     }
 }

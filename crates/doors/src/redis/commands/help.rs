@@ -1,0 +1,184 @@
+//! `HELP` of the commands whose first argument says what is wanted, in the form of Redis.
+
+use super::Command;
+use super::args::is;
+use crate::redis::writer::Writer;
+
+/// What may follow the name of a command, and what that does.
+type Lines = &'static [(&'static str, &'static str)];
+
+const HELP: &[(&str, Lines)] = &[
+    ("ACL", &[("WHOAMI", "Return the user of this connection. Users are managed with `thalweg user`.")]),
+    (
+        "CLIENT",
+        &[
+            ("CACHING (YES|NO)", "Always an error: nothing is tracked."),
+            ("GETNAME", "Return the name of this connection."),
+            ("GETREDIR", "Return -1: nothing is tracked."),
+            ("ID", "Return the id of this connection."),
+            ("INFO", "Return the line of this connection in CLIENT LIST."),
+            ("KILL <ip:port>", "Close the connection of this address."),
+            (
+                "KILL <option> <value> [<option> <value> [...]]",
+                "Close the connections that all of ADDR, LADDR, ID, TYPE, USER and SKIPME (YES|NO) name.",
+            ),
+            ("LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB)] [ID <id> [...]]", "Return a line for each connection."),
+            ("NO-EVICT (ON|OFF)", "Mark this connection. No connection is ever evicted."),
+            ("PAUSE <timeout> [WRITE|ALL]", "Have clients, or their writes, wait for so many milliseconds."),
+            ("REPLY (ON|OFF|SKIP)", "Choose which requests are answered."),
+            ("SETINFO (LIB-NAME|LIB-VER) <value>", "Set the name or version of the library of this connection."),
+            ("SETNAME <name>", "Set the name of this connection."),
+            ("TRACKING OFF", "Do nothing: nothing is tracked."),
+            ("TRACKINGINFO", "Return how keys are tracked for this connection: not at all."),
+            ("UNBLOCK <clientid> [TIMEOUT|ERROR]", "End the wait of a blocked connection."),
+            ("UNPAUSE", "End the pause of clients."),
+        ],
+    ),
+    (
+        "COMMAND",
+        &[
+            ("(no subcommand)", "Return what is known of all commands."),
+            ("COUNT", "Return the number of commands."),
+            ("DOCS [<command-name> [...]]", "Return the documentation of commands."),
+            ("GETKEYS <full-command>", "Return the keys of a command."),
+            ("INFO [<command-name> [...]]", "Return what is known of commands."),
+            ("LIST [FILTERBY (PATTERN <pattern>|ACLCAT <category>|MODULE <name>)]", "Return the names of commands."),
+        ],
+    ),
+    (
+        "CONFIG",
+        &[
+            ("GET <pattern> [<pattern> [...]]", "Return parameters whose names match, with their values."),
+            ("RESETSTAT", "Begin the counters of INFO again."),
+            ("REWRITE", "Always an error: settings are the broker's, see `thalweg config show`."),
+            ("SET <directive> <value> [<directive> <value> [...]]", "Set parameters."),
+        ],
+    ),
+    (
+        "FUNCTION",
+        &[
+            ("DELETE <library-name>", "Always an error: there are no libraries."),
+            ("FLUSH [ASYNC|SYNC]", "Do nothing: there are no libraries."),
+            ("KILL", "Always an error: no function runs."),
+            ("LIST [LIBRARYNAME <pattern>] [WITHCODE]", "Return all libraries: none."),
+            ("STATS", "Return the function that runs: none."),
+        ],
+    ),
+    (
+        "LATENCY",
+        &[
+            ("DOCTOR", "Return a report for people."),
+            ("GRAPH <event>", "Always an error: events are not sampled, see SLOWLOG and HISTOGRAM."),
+            ("HISTOGRAM [<command> [...]]", "Return how long commands took, as cumulative counts."),
+            ("HISTORY <event>", "Return samples of an event: none."),
+            ("LATEST", "Return the latest samples of all events: none."),
+            ("RESET [<event> [...]]", "Forget samples, and return how many events had any: none."),
+        ],
+    ),
+    (
+        "MEMORY",
+        &[
+            ("DOCTOR", "Return a report for people."),
+            ("MALLOC-STATS", "Return what the allocator says of itself: nothing."),
+            ("PURGE", "Do nothing: the allocator returns memory by itself."),
+            ("STATS", "Return what the memory of the broker is used for."),
+            ("USAGE <key> [SAMPLES <count>]", "Return the bytes that a key and its value take."),
+        ],
+    ),
+    ("MODULE", &[("LIST", "Return all loaded modules: none.")]),
+    (
+        "OBJECT",
+        &[
+            ("ENCODING <key>", "Return how Redis would keep the value of a key."),
+            ("FREQ <key>", "Return the logarithm of how often a key was used, in a cache that evicts by use."),
+            ("IDLETIME <key>", "Return for how many seconds a key was not used."),
+            ("REFCOUNT <key>", "Return 1."),
+        ],
+    ),
+    (
+        "PUBSUB",
+        &[
+            ("CHANNELS [<pattern>]", "Return the channels that somebody listens to."),
+            ("NUMPAT", "Return the number of patterns that somebody listens to."),
+            ("NUMSUB [<channel> [...]]", "Return how many connections listen to each channel."),
+            ("SHARDCHANNELS [<pattern>]", "Return the shard channels that somebody listens to."),
+            ("SHARDNUMSUB [<shardchannel> [...]]", "Return how many connections listen to each shard channel."),
+        ],
+    ),
+    (
+        "SCRIPT",
+        &[
+            ("EXISTS <sha1> [<sha1> [...]]", "Return 0 for each: there are no scripts."),
+            ("FLUSH [ASYNC|SYNC]", "Do nothing: there are no scripts."),
+            ("KILL", "Always an error: no script runs."),
+        ],
+    ),
+    (
+        "SLOWLOG",
+        &[
+            ("GET [<count>]", "Return the newest entries: id, time, microseconds, arguments, address, name."),
+            ("LEN", "Return the number of entries."),
+            ("RESET", "Remove all entries."),
+        ],
+    ),
+    (
+        "XGROUP",
+        &[
+            ("CREATE <key> <groupname> <id|$> [MKSTREAM] [ENTRIESREAD <n>]", "Create a group."),
+            ("CREATECONSUMER <key> <groupname> <consumer>", "Create a consumer of a group."),
+            ("DELCONSUMER <key> <groupname> <consumer>", "Remove a consumer with what it has not acknowledged."),
+            ("DESTROY <key> <groupname>", "Remove a group."),
+            ("SETID <key> <groupname> <id|$> [ENTRIESREAD <n>]", "Set the id after which a group continues."),
+        ],
+    ),
+    (
+        "XINFO",
+        &[
+            ("CONSUMERS <key> <groupname>", "Return the consumers of a group."),
+            ("GROUPS <key>", "Return the groups of a stream."),
+            ("STREAM <key> [FULL [COUNT <count>]]", "Return what is known of a stream."),
+        ],
+    ),
+];
+
+/// What is answered to `HELP`, if that is what is asked.
+pub(in crate::redis) fn of(command: &Command, args: &[&[u8]]) -> Option<Vec<String>> {
+    let [_, word] = args else {
+        return None;
+    };
+    if !is(word, "HELP") {
+        return None;
+    }
+    let (name, rows) = HELP.iter().find(|(name, _)| *name == command.name)?;
+    let mut lines = vec![format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:")];
+    for (usage, what) in rows.iter().chain(&[("HELP", "Return this text.")]) {
+        lines.extend([(*usage).to_owned(), format!("    {what}")]);
+    }
+    Some(lines)
+}
+
+pub(in crate::redis) fn write(writer: &mut Writer, lines: &[String]) {
+    writer.array(lines.len());
+    lines.iter().for_each(|line| writer.simple(line));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::commands::{all, find};
+
+    #[test]
+    fn every_part_of_every_command_has_help() {
+        for command in all().into_iter().filter(|command| !command.parts.is_empty() && command.name != "CLUSTER") {
+            let lines = of(command, &[command.name.as_bytes(), b"help"]).unwrap_or_else(|| panic!("{}", command.name));
+            let is_acl_of_the_broker = |part: &str| command.name == "ACL" && part != "WHOAMI";
+            let is_refused = |part: &str| ["LOAD", "LOADEX", "UNLOAD", "RESTORE", "DUMP", "DEBUG"].contains(&part);
+            for (part, _) in command.parts.iter().filter(|(part, _)| !is_refused(part) && !is_acl_of_the_broker(part)) {
+                let is_it = |line: &String| line.split([' ', '[']).next() == Some(part);
+                assert!(lines.iter().any(is_it), "{} {part}: {lines:?}", command.name);
+            }
+        }
+        assert_eq!(of(find(b"OBJECT").expect("a command"), &[b"object", b"freq"]), None);
+        assert_eq!(of(find(b"GET").expect("a command"), &[b"get", b"help"]), None);
+    }
+}

@@ -1,0 +1,356 @@
+//! `INFO`: how the server does, with the sections and names of Redis 7.0. A field whose thing does not exist here
+//! (replicas, scripts, forks) is what a Redis without it says; one that is not known is left out.
+
+use std::fmt::Display;
+
+use engine::cache::{Eviction, ShardStats};
+use net::service::Reply;
+
+use super::args::is;
+use super::session::written;
+use super::tools::saved_s;
+use super::{Command, own};
+use crate::redis::VERSION;
+use crate::redis::codec::Answer;
+use crate::redis::connection::{DATABASES, Door, Later, Session};
+
+pub(super) const COMMAND: Command = own("INFO", -1, info, ("1.0.0", "How the server does"));
+
+/// Sections that are told only to those who ask for them by name, or for all.
+const MORE: [&str; 1] = ["Commandstats"];
+/// Ticks per second of times in `/proc`, on every Linux.
+const TICKS_PER_S: f64 = 100.0;
+
+fn info(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let is_asked = |word: &str| args[1..].iter().any(|arg| is(arg, word));
+    let is_all = is_asked("all") || is_asked("everything");
+    let is_default = args.len() == 1 || is_asked("default");
+    let is_wanted = |section: &str| is_all || is_asked(section) || is_default && !MORE.contains(&section);
+    let mut text = String::new();
+    for (section, lines) in SECTIONS.iter().filter(|(section, _)| is_wanted(section)) {
+        if !text.is_empty() {
+            text.push_str("\r\n");
+        }
+        text.push_str(&format!("# {section}\r\n"));
+        for (name, value) in lines(door) {
+            text.push_str(&format!("{name}:{value}\r\n"));
+        }
+    }
+    written(session, |writer| {
+        writer.verbatim(&text);
+        Ok(())
+    })
+}
+
+type Lines = Vec<(String, String)>;
+
+/// In the order of Redis.
+const SECTIONS: [(&str, fn(&Door) -> Lines); 12] = [
+    ("Server", server),
+    ("Clients", clients),
+    ("Memory", memory),
+    ("Persistence", persistence),
+    ("Stats", stats),
+    ("Replication", replication),
+    ("CPU", cpu),
+    ("Modules", |_| Vec::new()),
+    ("Commandstats", commands),
+    ("Errorstats", errors),
+    ("Cluster", |_| vec![line("cluster_enabled", 0)]),
+    ("Keyspace", keyspace),
+];
+
+fn line(name: &str, value: impl Display) -> (String, String) {
+    (name.to_owned(), value.to_string())
+}
+
+/// What one process has, that many connections share.
+fn server(door: &Door) -> Lines {
+    let (up_s, now_ms) = (door.began.elapsed().as_secs(), broker::now_ms());
+    vec![
+        line("redis_version", VERSION),
+        line("redis_git_sha1", "00000000"),
+        line("redis_git_dirty", 0),
+        line("redis_mode", "standalone"),
+        line("server_name", "thalweg"),
+        line("thalweg_version", env!("CARGO_PKG_VERSION")),
+        line("os", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
+        line("arch_bits", usize::BITS),
+        line("process_id", std::process::id()),
+        line("tcp_port", door.port),
+        line("server_time_usec", u128::from(now_ms) * 1000),
+        line("uptime_in_seconds", up_s),
+        line("uptime_in_days", up_s / 86_400),
+        line("lru_clock", now_ms / 1000 & 0x00ff_ffff),
+    ]
+}
+
+fn clients(door: &Door) -> Lines {
+    let clients = door.clients.all();
+    vec![
+        line("connected_clients", clients.len()),
+        line("cluster_connections", 0),
+        line("maxclients", door.connections.max()),
+        line("client_recent_max_output_buffer", clients.iter().map(|it| it.outbox.waiting()).max().unwrap_or_default()),
+        line("blocked_clients", clients.iter().filter(|client| client.is_blocked()).count()),
+        line("tracking_clients", 0),
+    ]
+}
+
+/// What memory is used for, in bytes.
+pub(super) struct Memory {
+    /// What caches have taken, with what is needed to find their entries.
+    pub(super) used: u64,
+    pub(super) peak: u64,
+    pub(super) max: u64,
+    /// What entries of the databases take.
+    pub(super) dataset: u64,
+    pub(super) keys: u64,
+    /// What connections have waiting, and take themselves.
+    pub(super) clients: u64,
+    /// Of the whole process.
+    pub(super) resident: u64,
+}
+
+impl Memory {
+    pub(super) fn of(door: &Door) -> Self {
+        let used = door.broker.cache_bytes();
+        let databases = databases(door);
+        let sum = |of: fn(&ShardStats) -> u64| databases.iter().map(|(_, stats, _)| of(stats)).sum::<u64>();
+        let clients = door.clients.all().iter().map(|client| client.bytes() as u64).sum();
+        Self {
+            used,
+            peak: door.stats.memory_peak(used),
+            max: door.broker.cache_bytes_max(),
+            dataset: sum(|stats| stats.bytes).min(used),
+            keys: sum(|stats| stats.entries),
+            clients,
+            resident: resident().unwrap_or(used),
+        }
+    }
+
+    pub(super) fn percentage(&self, part: u64, of: u64) -> f64 {
+        if of == 0 { 0.0 } else { part as f64 * 100.0 / of as f64 }
+    }
+
+    pub(super) fn fragmentation(&self) -> f64 {
+        if self.used == 0 { 0.0 } else { self.resident as f64 / self.used as f64 }
+    }
+}
+
+fn memory(door: &Door) -> Lines {
+    let memory = Memory::of(door);
+    let sized = |name: &str, bytes: u64| [line(name, bytes), line(&format!("{name}_human"), human(bytes))];
+    let mut lines = Vec::new();
+    lines.extend(sized("used_memory", memory.used));
+    lines.extend(sized("used_memory_rss", memory.resident));
+    lines.extend(sized("used_memory_peak", memory.peak));
+    lines.extend([
+        line("used_memory_peak_perc", format!("{:.2}%", memory.percentage(memory.used, memory.peak))),
+        line("used_memory_overhead", memory.used - memory.dataset),
+        line("used_memory_startup", 0),
+        line("used_memory_dataset", memory.dataset),
+        line("used_memory_dataset_perc", format!("{:.2}%", memory.percentage(memory.dataset, memory.used))),
+    ]);
+    lines.extend(
+        proc_kib("/proc/meminfo", "MemTotal:").map(|bytes| sized("total_system_memory", bytes)).into_iter().flatten(),
+    );
+    lines.extend(sized("used_memory_lua", 0));
+    lines.extend(
+        ["used_memory_scripts_eval", "number_of_cached_scripts", "number_of_functions", "number_of_libraries"]
+            .map(|name| line(name, 0)),
+    );
+    lines.extend(sized("maxmemory", memory.max));
+    lines.extend([
+        line("maxmemory_policy", policy(door)),
+        line("mem_fragmentation_ratio", format!("{:.2}", memory.fragmentation())),
+        line("mem_fragmentation_bytes", memory.resident.saturating_sub(memory.used)),
+        line("mem_not_counted_for_evict", 0),
+        line("mem_replication_backlog", 0),
+        line("mem_clients_slaves", 0),
+        line("mem_clients_normal", memory.clients),
+        line("mem_cluster_links", 0),
+        line("mem_aof_buffer", 0),
+        line("active_defrag_running", 0),
+        line("lazyfree_pending_objects", 0),
+    ]);
+    lines
+}
+
+fn persistence(door: &Door) -> Lines {
+    let zeros = ["rdb_changes_since_last_save", "rdb_bgsave_in_progress"].map(|name| line(name, 0));
+    let mut lines = vec![line("loading", 0), line("async_loading", 0)];
+    lines.extend(zeros);
+    lines.extend([
+        line("rdb_last_save_time", saved_s(door)),
+        line("rdb_last_bgsave_status", "ok"),
+        line("rdb_last_bgsave_time_sec", -1),
+        line("rdb_current_bgsave_time_sec", -1),
+        line("aof_enabled", u8::from(door.is_durable)),
+        line("aof_rewrite_in_progress", 0),
+        line("aof_rewrite_scheduled", 0),
+        line("aof_last_rewrite_time_sec", -1),
+        line("aof_current_rewrite_time_sec", -1),
+        line("aof_last_bgrewrite_status", "ok"),
+        line("aof_last_write_status", "ok"),
+    ]);
+    lines
+}
+
+/// Hits, misses, expired and evicted, of all databases.
+pub(super) fn keyspace_counts(door: &Door) -> [u64; 4] {
+    let mut sums = [0; 4];
+    for (_, stats, _) in databases(door) {
+        let more = [stats.hits, stats.misses, stats.expired, stats.evicted];
+        sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+    }
+    sums
+}
+
+fn stats(door: &Door) -> Lines {
+    let (totals, base, rates) = (door.stats.totals(), door.stats.baseline(), door.stats.rates());
+    let commands: u64 = door.stats.commands().values().map(|counted| counted.calls()).sum();
+    let errors: u64 = door.stats.errors().values().sum();
+    let keyspace = keyspace_counts(door);
+    // A cache that was deleted takes its counts with it.
+    let [hits, misses, expired, evicted] = [0, 1, 2, 3].map(|at| keyspace[at].saturating_sub(base.keyspace[at]));
+    let kib = |bytes: f64| format!("{:.2}", bytes / 1024.0);
+    vec![
+        line("total_connections_received", totals.connections_opened - base.totals.connections_opened),
+        line("total_commands_processed", commands),
+        line("instantaneous_ops_per_sec", rates[0].round() as u64),
+        line("total_net_input_bytes", totals.bytes_read - base.totals.bytes_read),
+        line("total_net_output_bytes", totals.bytes_written - base.totals.bytes_written),
+        line("instantaneous_input_kbps", kib(rates[1])),
+        line("instantaneous_output_kbps", kib(rates[2])),
+        line("rejected_connections", door.connections.refused() - base.refused),
+        line("sync_full", 0),
+        line("sync_partial_ok", 0),
+        line("sync_partial_err", 0),
+        line("expired_keys", expired),
+        line("evicted_keys", evicted),
+        line("evicted_clients", 0),
+        line("keyspace_hits", hits),
+        line("keyspace_misses", misses),
+        line("pubsub_channels", door.channels.channels().len()),
+        line("pubsub_patterns", door.channels.patterns()),
+        line("pubsubshard_channels", door.shard_channels.all().len()),
+        line("latest_fork_usec", 0),
+        line("total_forks", 0),
+        line("tracking_total_keys", 0),
+        line("tracking_total_items", 0),
+        line("tracking_total_prefixes", 0),
+        line("unexpected_error_replies", 0),
+        line("total_error_replies", errors),
+    ]
+}
+
+fn replication(_door: &Door) -> Lines {
+    vec![
+        line("role", "master"),
+        line("connected_slaves", 0),
+        line("master_failover_state", "no-failover"),
+        line("master_repl_offset", 0),
+        line("repl_backlog_active", 0),
+    ]
+}
+
+/// Seconds of the processor that the process took, where the system tells: of itself and of its children.
+fn cpu(_door: &Door) -> Lines {
+    let Ok(text) = std::fs::read_to_string("/proc/self/stat") else {
+        return Vec::new();
+    };
+    // The name of the process may have spaces; behind it comes the state, the field with number 3.
+    let fields: Vec<f64> = text
+        .rsplit_once(") ")
+        .map(|(_, rest)| rest.split(' ').map(|it| it.parse().unwrap_or_default()).collect())
+        .unwrap_or_default();
+    let seconds = |field: usize| format!("{:.6}", fields.get(field - 3).copied().unwrap_or_default() / TICKS_PER_S);
+    vec![
+        line("used_cpu_sys", seconds(15)),
+        line("used_cpu_user", seconds(14)),
+        line("used_cpu_sys_children", seconds(17)),
+        line("used_cpu_user_children", seconds(16)),
+    ]
+}
+
+fn commands(door: &Door) -> Lines {
+    let row = |(name, counted): (&str, crate::redis::stats::Counted)| {
+        let (calls, us) = (counted.calls(), counted.ns / 1000);
+        let mean = if calls == 0 { 0.0 } else { us as f64 / calls as f64 };
+        let (rejected, failed) = (counted.rejected, counted.failed);
+        let value =
+            format!("calls={calls},usec={us},usec_per_call={mean:.2},rejected_calls={rejected},failed_calls={failed}");
+        (format!("cmdstat_{name}"), value)
+    };
+    door.stats.commands().into_iter().map(row).collect()
+}
+
+fn errors(door: &Door) -> Lines {
+    let row = |(word, count): (Box<str>, u64)| (format!("errorstat_{word}"), format!("count={count}"));
+    door.stats.errors().into_iter().map(row).collect()
+}
+
+/// All databases that exist, what they have, and of the entries that expire their number and mean time left.
+fn databases(door: &Door) -> Vec<(usize, ShardStats, (u64, u64))> {
+    let found = (0..DATABASES).filter_map(|number| Some((number, door.broker.find_cache(&format!("db{number}")).ok()?)));
+    found.map(|(number, cache)| (number, cache.status().stats, cache.expiring())).collect()
+}
+
+fn keyspace(door: &Door) -> Lines {
+    let used = databases(door).into_iter().filter(|(_, stats, _)| stats.entries > 0);
+    let row = |(number, stats, (expires, mean_ms)): (usize, ShardStats, (u64, u64))| {
+        line(&format!("db{number}"), format!("keys={},expires={expires},avg_ttl={mean_ms}", stats.entries))
+    };
+    used.map(row).collect()
+}
+
+/// What happens when the first database is full, in the words of Redis.
+pub(super) fn policy(door: &Door) -> &'static str {
+    match door.broker.find_cache("db0").map_or(Eviction::None, |cache| cache.eviction()) {
+        Eviction::None => "noeviction",
+        Eviction::S3Fifo => "allkeys-lfu",
+        Eviction::TtlFirst => "volatile-ttl",
+    }
+}
+
+/// Memory of the process that is in use by it, where the system tells.
+fn resident() -> Option<u64> {
+    proc_kib("/proc/self/status", "VmRSS:")
+}
+
+/// A number of KiB in a file of the system, as bytes.
+fn proc_kib(path: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = value.trim().trim_end_matches(" kB").parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// As Redis writes sizes for people.
+pub(super) fn human(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
+    if bytes < 1024 {
+        return format!("{bytes}B");
+    }
+    let mut size = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while size >= 1024.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    format!("{size:.2}{}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_written_as_redis_writes_them() {
+        let written = [(0, "0B"), (1023, "1023B"), (941_032, "918.98K"), (25_276_514_304, "23.54G")];
+        for (bytes, text) in written {
+            assert_eq!(human(bytes), text);
+        }
+    }
+}

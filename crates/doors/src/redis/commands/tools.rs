@@ -1,0 +1,346 @@
+//! What tools ask for before they start their work, and people who look after a server: the slow log, latencies,
+//! memory; and what there is none of (scripts, functions, modules, a cluster), answered as by a server that has none.
+
+use broker::now_ms;
+use engine::cache::parse_number;
+use net::service::Reply;
+
+use super::args::{is, parse_int};
+use super::info::{Memory, human};
+use super::session::{now, ok, written};
+use super::{Command, Keys, own, wrong_part};
+use crate::redis::codec::Answer;
+use crate::redis::connection::{Door, Later, Session};
+use crate::redis::errors::{Done, Fail, SYNTAX};
+use crate::redis::writer::Writer;
+
+/// Entries of the slow log that are answered by default.
+const SLOW_DEFAULT: usize = 10;
+
+pub(super) const SERVER: &[Command] = &[
+    own("LASTSAVE", 1, last_save, ("1.0.0", "When all data was saved: now if databases are durable, else at startup")),
+    own("LATENCY", -2, latency, ("2.8.13", "How long commands take")).of(&[
+        ("DOCTOR", 2),
+        ("GRAPH", 3),
+        ("HISTOGRAM", -2),
+        ("HISTORY", 3),
+        ("LATEST", 2),
+        ("RESET", -2),
+    ]),
+    Command { keys: Keys::Range(2, 2, 1), ..own("MEMORY", -2, memory, ("4.0.0", "What memory is used for")) }.of(&[
+        ("DOCTOR", 2),
+        ("MALLOC-STATS", 2),
+        ("PURGE", 2),
+        ("STATS", 2),
+        ("USAGE", -3),
+    ]),
+    own("MODULE", -2, module, ("4.0.0", "Which modules are loaded: none")).of(&[
+        ("LIST", 2),
+        ("LOAD", -3),
+        ("LOADEX", -3),
+        ("UNLOAD", 3),
+    ]),
+    own("SLOWLOG", -2, slow_log, ("2.2.12", "Commands that took long")).of(&[("GET", -2), ("LEN", 2), ("RESET", 2)]),
+];
+
+pub(super) const SCRIPTING: &[Command] = &[
+    own("FUNCTION", -2, function, ("7.0.0", "Which functions there are: none")).of(&[
+        ("DELETE", 3),
+        ("DUMP", 2),
+        ("FLUSH", -2),
+        ("KILL", 2),
+        ("LIST", -2),
+        ("LOAD", -3),
+        ("RESTORE", -3),
+        ("STATS", 2),
+    ]),
+    own("SCRIPT", -2, script, ("2.6.0", "Which scripts there are: none")).of(&[
+        ("DEBUG", 3),
+        ("EXISTS", -3),
+        ("FLUSH", -2),
+        ("KILL", 2),
+        ("LOAD", 3),
+    ]),
+];
+
+pub(super) const CLUSTER: &[Command] = &[
+    own("ASKING", 1, no_cluster, ("3.0.0", "Refused: there is no cluster")),
+    own("CLUSTER", -2, no_cluster, ("3.0.0", "Refused: there is no cluster")).of(&[
+        ("COUNTKEYSINSLOT", 3),
+        ("GETKEYSINSLOT", 4),
+        ("HELP", 2),
+        ("INFO", 2),
+        ("KEYSLOT", 3),
+        ("LINKS", 2),
+        ("MEET", -4),
+        ("MYID", 2),
+        ("NODES", 2),
+        ("REPLICAS", 3),
+        ("RESET", -2),
+        ("SHARDS", 2),
+        ("SLAVES", 3),
+        ("SLOTS", 2),
+    ]),
+    own("READONLY", 1, no_cluster, ("3.0.0", "Refused: there is no cluster")),
+    own("READWRITE", 1, no_cluster, ("3.0.0", "Refused: there is no cluster")),
+];
+
+fn no_cluster(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    session.fail(&Fail::new("ERR This instance has cluster support disabled"))
+}
+
+/// Second of 1970 when all data was saved.
+pub(super) fn saved_s(door: &Door) -> u64 {
+    // What was acknowledged is on the disk where databases are durable, and elsewhere nothing ever is.
+    (if door.is_durable { now_ms() } else { door.began_ms }) / 1000
+}
+
+fn last_save(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    written(session, |writer| {
+        writer.int(saved_s(door) as i64);
+        Ok(())
+    })
+}
+
+fn module(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    written(session, |writer| {
+        if !is(args[1], "LIST") {
+            return Err(Fail::new("ERR modules are not supported"));
+        }
+        writer.array(0);
+        Ok(())
+    })
+}
+
+/// `SYNC` or `ASYNC`, which are the same for nothing.
+fn is_mode(mode: &[&[u8]]) -> bool {
+    match mode {
+        [] => true,
+        [mode] => is(mode, "SYNC") || is(mode, "ASYNC"),
+        _ => false,
+    }
+}
+
+const NOTHING_RUNS: &str = "NOTBUSY No scripts in execution right now.";
+
+fn script(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    written(session, |writer| {
+        match args[1].to_ascii_uppercase().as_slice() {
+            b"FLUSH" if is_mode(&args[2..]) => writer.ok(),
+            b"FLUSH" => return Err(Fail::new("ERR SCRIPT FLUSH only support SYNC|ASYNC option")),
+            b"EXISTS" => {
+                writer.array(args.len() - 2);
+                args[2..].iter().for_each(|_| writer.int(0));
+            }
+            b"KILL" => return Err(Fail::new(NOTHING_RUNS)),
+            _ => return Err(Fail::new("ERR SCRIPT: scripts are not supported: use MULTI with WATCH")),
+        }
+        Ok(())
+    })
+}
+
+fn function(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    written(session, |writer| {
+        match args[1].to_ascii_uppercase().as_slice() {
+            b"FLUSH" if args.len() > 3 => return Err(wrong_part("FUNCTION", args[1])),
+            b"FLUSH" if is_mode(&args[2..]) => writer.ok(),
+            b"FLUSH" => return Err(Fail::new("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")),
+            b"LIST" => return list_functions(&args[2..], writer),
+            b"STATS" => {
+                writer.map(2);
+                writer.bulk(b"running_script");
+                writer.null();
+                writer.bulk(b"engines");
+                writer.map(0);
+            }
+            b"KILL" => return Err(Fail::new(NOTHING_RUNS)),
+            b"DELETE" => return Err(Fail::new("ERR Library not found")),
+            _ => return Err(Fail::new("ERR FUNCTION: functions are not supported: use MULTI with WATCH")),
+        }
+        Ok(())
+    })
+}
+
+fn list_functions(args: &[&[u8]], writer: &mut Writer) -> Done {
+    let mut args = args.iter();
+    let (mut has_name, mut has_code) = (false, false);
+    while let Some(arg) = args.next() {
+        match arg {
+            arg if !has_code && is(arg, "WITHCODE") => has_code = true,
+            arg if !has_name && is(arg, "LIBRARYNAME") => {
+                has_name = args.next().is_some();
+                if !has_name {
+                    return Err(Fail::new("ERR library name argument was not given"));
+                }
+            }
+            arg => return Err(Fail::of_bytes([b"ERR Unknown argument ", *arg].concat())),
+        }
+    }
+    writer.array(0);
+    Ok(())
+}
+
+fn slow_log(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    written(session, |writer| {
+        match (args[1].to_ascii_uppercase().as_slice(), &args[2..]) {
+            (b"LEN", []) => writer.len(door.stats.slow_len()),
+            (b"RESET", []) => {
+                door.stats.forget_slow();
+                writer.ok();
+            }
+            (b"GET", []) => write_slow(door, SLOW_DEFAULT, writer),
+            (b"GET", [count]) => {
+                let wrong = || Fail::new("ERR count should be greater than or equal to -1");
+                let count = parse_number(count).filter(|count| *count >= -1).ok_or_else(wrong)?;
+                // -1 is all of them.
+                write_slow(door, usize::try_from(count).unwrap_or(usize::MAX), writer);
+            }
+            _ => return Err(wrong_part("SLOWLOG", args[1])),
+        }
+        Ok(())
+    })
+}
+
+fn write_slow(door: &Door, count: usize, writer: &mut Writer) {
+    let slow = door.stats.slow(count);
+    writer.array(slow.len());
+    for entry in slow {
+        writer.array(6);
+        [entry.id, entry.at_s, entry.us].iter().for_each(|number| writer.int(*number as i64));
+        writer.array(entry.args.len());
+        entry.args.iter().for_each(|arg| writer.bulk(arg));
+        writer.bulk(entry.address.as_bytes());
+        writer.bulk(entry.name.as_bytes());
+    }
+}
+
+fn latency(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    written(session, |writer| {
+        match args[1].to_ascii_uppercase().as_slice() {
+            b"LATEST" | b"HISTORY" => writer.array(0),
+            b"RESET" => writer.int(0),
+            b"GRAPH" => {
+                return Err(Fail::of_bytes([b"ERR No samples available for event '", args[2], b"'"].concat()));
+            }
+            b"HISTOGRAM" => write_histograms(door, &args[2..], writer),
+            _ => writer.verbatim(
+                "Events are not sampled here. SLOWLOG GET has the commands that took long, LATENCY HISTOGRAM how long \
+                 each command takes.\n",
+            ),
+        }
+        Ok(())
+    })
+}
+
+fn write_histograms(door: &Door, names: &[&[u8]], writer: &mut Writer) {
+    let mut commands = door.stats.commands();
+    let is_named = |name: &str| {
+        let of_container = name.split('|').next().unwrap_or(name);
+        names.is_empty() || names.iter().any(|wanted| is(wanted, name) || is(wanted, of_container))
+    };
+    commands.retain(|name, counted| counted.calls() > 0 && is_named(name));
+    writer.map(commands.len());
+    for (name, counted) in commands {
+        writer.bulk(name.as_bytes());
+        writer.map(2);
+        writer.bulk(b"calls");
+        writer.int(counted.calls() as i64);
+        writer.bulk(b"histogram_usec");
+        let histogram = counted.histogram();
+        writer.map(histogram.len());
+        for (us, count) in histogram {
+            writer.int(us as i64);
+            writer.int(count as i64);
+        }
+    }
+}
+
+fn memory(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    match args[1].to_ascii_uppercase().as_slice() {
+        b"USAGE" => {
+            let bytes = match usage(door, session, args) {
+                Ok(bytes) => bytes,
+                Err(fail) => return session.fail(&fail),
+            };
+            written(session, |writer| {
+                match bytes {
+                    Some(bytes) => writer.int(bytes as i64),
+                    None => writer.null(),
+                }
+                Ok(())
+            })
+        }
+        // The allocator returns what is free by itself, and keeps no statistics.
+        b"PURGE" => ok(),
+        b"MALLOC-STATS" => written(session, |writer| {
+            writer.verbatim("Stats not supported for the current allocator");
+            Ok(())
+        }),
+        b"STATS" => {
+            let mut writer = session.writer();
+            write_memory(&Memory::of(door), &mut writer);
+            now(writer)
+        }
+        _ => written(session, |writer| {
+            writer.verbatim(&diagnosis(&Memory::of(door)));
+            Ok(())
+        }),
+    }
+}
+
+fn usage(door: &Door, session: &mut Session, args: &[&[u8]]) -> Done<Option<u64>> {
+    match args[3..] {
+        [] => {}
+        [word, count] if is(word, "SAMPLES") && parse_int(count)? >= 0 => {}
+        _ => return Err(SYNTAX),
+    }
+    Ok(session.database(&door.broker)?.lock_one(args[2]).bytes_of(args[2]))
+}
+
+fn write_memory(memory: &Memory, writer: &mut Writer) {
+    let numbers = [
+        ("peak.allocated", memory.peak),
+        ("total.allocated", memory.used),
+        ("startup.allocated", 0),
+        ("replication.backlog", 0),
+        ("clients.slaves", 0),
+        ("clients.normal", memory.clients),
+        ("cluster.links", 0),
+        ("aof.buffer", 0),
+        ("lua.caches", 0),
+        ("functions.caches", 0),
+        ("overhead.total", memory.used - memory.dataset),
+        ("keys.count", memory.keys),
+        ("keys.bytes-per-key", memory.dataset.checked_div(memory.keys).unwrap_or_default()),
+        ("dataset.bytes", memory.dataset),
+        ("allocator.resident", memory.resident),
+        ("fragmentation.bytes", memory.resident.saturating_sub(memory.used)),
+    ];
+    let ratios = [
+        ("dataset.percentage", memory.percentage(memory.dataset, memory.used)),
+        ("peak.percentage", memory.percentage(memory.used, memory.peak)),
+        ("fragmentation", memory.fragmentation()),
+    ];
+    writer.map(numbers.len() + ratios.len());
+    for (name, number) in numbers {
+        writer.bulk(name.as_bytes());
+        writer.int(number as i64);
+    }
+    for (name, ratio) in ratios {
+        writer.bulk(name.as_bytes());
+        writer.double(ratio);
+    }
+}
+
+fn diagnosis(memory: &Memory) -> String {
+    let share = memory.percentage(memory.used, memory.max);
+    let (used, max) = (human(memory.used), human(memory.max));
+    match share {
+        _ if memory.max == 0 => format!("Caches take {used}, without a limit.\n"),
+        90.0.. => format!(
+            "Caches take {used} of {max}: there is little room. Raise cache_memory_max, let entries expire, or create \
+             the cache with an eviction.\n"
+        ),
+        _ => format!("Caches take {used} of {max}, {} keys. Nothing is wrong.\n", memory.keys),
+    }
+}

@@ -1,0 +1,84 @@
+//! `CLIENT PAUSE`: for some time nothing is done for clients, or nothing that writes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use broker::now_ms;
+use tokio::sync::Notify;
+
+#[derive(Default)]
+pub(super) struct Pause {
+    /// In ms since 1970; 0 where there is none.
+    until_ms: AtomicU64,
+    /// Not only what writes waits.
+    is_all: AtomicBool,
+    changed: Notify,
+}
+
+impl Pause {
+    /// Has clients wait. One that is begun already is never made shorter, nor weaker, as in Redis.
+    pub(super) fn begin(&self, until_ms: u64, is_all: bool) {
+        if !self.is_on() {
+            self.until_ms.store(0, Ordering::Release);
+            self.is_all.store(false, Ordering::Release);
+        }
+        self.is_all.fetch_or(is_all, Ordering::AcqRel);
+        self.until_ms.fetch_max(until_ms, Ordering::AcqRel);
+        self.changed.notify_waiters();
+    }
+
+    pub(super) fn end(&self) {
+        self.until_ms.store(0, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether a command has to wait. What it is called is asked only during a pause.
+    #[inline]
+    pub(super) fn holds(&self, is_write: impl FnOnce() -> bool) -> bool {
+        self.until_ms.load(Ordering::Relaxed) != 0
+            && self.is_on()
+            && (self.is_all.load(Ordering::Acquire) || is_write())
+    }
+
+    fn is_on(&self) -> bool {
+        now_ms() < self.until_ms.load(Ordering::Acquire)
+    }
+
+    /// Waits for its end.
+    pub(super) async fn over(self: Arc<Self>) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let left_ms = self.until_ms.load(Ordering::Acquire).saturating_sub(now_ms());
+            if left_ms == 0 {
+                return;
+            }
+            // Either is a reason to look again.
+            drop(tokio::time::timeout(Duration::from_millis(left_ms), changed).await);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_of_writes_or_of_all_and_never_made_weaker() {
+        let pause = Pause::default();
+        assert!(!pause.holds(|| true));
+        let far = now_ms() + 1_000_000;
+        pause.begin(far, false);
+        assert!(pause.holds(|| true) && !pause.holds(|| false));
+        pause.begin(far - 10, true);
+        assert!(pause.holds(|| false));
+        pause.begin(now_ms() + 1, false);
+        assert!(pause.holds(|| false));
+        pause.end();
+        assert!(!pause.holds(|| true));
+        pause.begin(far, false);
+        assert!(!pause.holds(|| false), "one that is over says nothing of the next");
+    }
+}

@@ -1,0 +1,125 @@
+//! Shard channels (`SSUBSCRIBE`, `SPUBLISH`), as on a single node of Redis: a namespace of their own, which no other
+//! door sees. A message is written to the connections that listen, by whoever publishes it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use broker::metrics::Exposition;
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::clients::Client;
+use super::writer::Writer;
+
+/// Bytes that wait for a connection which reads slowly. It is disconnected then, as in Redis.
+const QUEUE_BYTES_MAX: usize = 8 << 20;
+
+/// Who listens to which shard channel.
+#[derive(Default)]
+pub(super) struct ShardChannels {
+    by_name: Mutex<BTreeMap<Vec<u8>, Vec<Arc<Mouth>>>>,
+    slow: AtomicU64,
+}
+
+/// A connection that listens to a channel.
+struct Mouth {
+    client: Arc<Client>,
+    /// What came before the connection was told that it listens; `None` from then on.
+    early: Mutex<Option<Vec<Bytes>>>,
+}
+
+/// Ends with it.
+pub(super) struct ShardListener {
+    channels: Arc<ShardChannels>,
+    name: Vec<u8>,
+    mouth: Arc<Mouth>,
+}
+
+impl Drop for ShardListener {
+    fn drop(&mut self) {
+        let mut by_name = self.channels.by_name.lock();
+        if let Some(mouths) = by_name.get_mut(&self.name) {
+            mouths.retain(|mouth| !Arc::ptr_eq(mouth, &self.mouth));
+            if mouths.is_empty() {
+                by_name.remove(&self.name);
+            }
+        }
+    }
+}
+
+impl Mouth {
+    /// Whether the connection keeps up.
+    fn say(&self, message: Bytes) -> bool {
+        let mut early = self.early.lock();
+        let waiting = match &mut *early {
+            Some(early) => {
+                early.push(message);
+                early.iter().map(Bytes::len).sum::<usize>()
+            }
+            None => {
+                self.client.outbox.push([message]);
+                self.client.outbox.flush();
+                self.client.outbox.waiting()
+            }
+        };
+        waiting <= QUEUE_BYTES_MAX
+    }
+
+    /// The connection was told that it listens.
+    fn open(&self) {
+        let early = self.early.lock().take().unwrap_or_default();
+        if !early.is_empty() {
+            self.client.outbox.push(early);
+            self.client.outbox.flush();
+        }
+    }
+}
+
+impl ShardChannels {
+    pub(super) fn listen(self: &Arc<Self>, client: &Arc<Client>, name: &[u8]) -> ShardListener {
+        let mouth = Arc::new(Mouth { client: client.clone(), early: Mutex::new(Some(Vec::new())) });
+        self.by_name.lock().entry(name.to_vec()).or_default().push(mouth.clone());
+        let opened = mouth.clone();
+        // Begun by a task of this thread, it is done after the answer is written that it belongs to.
+        tokio::spawn(async move { opened.open() });
+        ShardListener { channels: self.clone(), name: name.to_vec(), mouth }
+    }
+
+    /// How many got the message.
+    pub(super) fn publish(&self, name: &[u8], message: &[u8]) -> usize {
+        let mouths = self.by_name.lock().get(name).cloned().unwrap_or_default();
+        let mut written: [Option<Bytes>; 2] = [None, None];
+        for mouth in &mouths {
+            let is_resp3 = mouth.client.about.lock().is_resp3;
+            let bytes = written[usize::from(is_resp3)].get_or_insert_with(|| {
+                let mut writer = Writer::new(is_resp3);
+                writer.push(3);
+                [&b"smessage"[..], name, message].iter().for_each(|part| writer.bulk(part));
+                writer.bytes.into()
+            });
+            if !mouth.say(bytes.clone()) {
+                tracing::info!(client = mouth.client.address, "closed a connection that reads its channels slowly");
+                self.slow.fetch_add(1, Ordering::Relaxed);
+                mouth.client.outbox.close();
+            }
+        }
+        mouths.len()
+    }
+
+    /// Channels, and how many listen to each.
+    pub(super) fn all(&self) -> Vec<(Vec<u8>, usize)> {
+        self.by_name.lock().iter().map(|(name, mouths)| (name.clone(), mouths.len())).collect()
+    }
+
+    pub(super) fn listeners(&self, name: &[u8]) -> usize {
+        self.by_name.lock().get(name).map_or(0, Vec::len)
+    }
+
+    pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let count = self.by_name.lock().len() as u64;
+        out.gauge("thalweg_redis_shard_channels", "Shard channels that Redis's clients listen to", count)?;
+        let slow = self.slow.load(Ordering::Relaxed);
+        out.counter("thalweg_redis_slow_shard_subscribers", "Connections that did not read their shard channels", slow)
+    }
+}
