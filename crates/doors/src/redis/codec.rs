@@ -2,9 +2,13 @@
 
 use std::borrow::Cow;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use net::service::{Decoded, Fault, Input, Order, Out, Peer, Protocol};
+use broker::{Door, Doors};
+use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
 use smallvec::SmallVec;
+
+use crate::strangers::Stranger;
 
 /// Arguments of one request, its name among them.
 const ARGS_MAX: usize = 1 << 20;
@@ -22,11 +26,18 @@ const UNKNOWN_ARG_BYTES_MAX: usize = 16 << 10;
 /// Arguments from which on it is remembered how far a request was read that is not whole.
 const RESUMED_ARGS: usize = 16;
 
-#[derive(Clone, Copy)]
-pub(super) struct RedisProtocol;
+#[derive(Clone, Default)]
+pub(super) struct RedisProtocol {
+    /// Where clients of other protocols are sent.
+    pub(super) doors: Arc<Doors>,
+}
 
 pub(super) struct Codec {
     peer: Rc<Peer>,
+    /// No request was whole yet: this may be a client of another door.
+    is_new: bool,
+    /// The answer to such a client.
+    to_stranger: Option<Vec<u8>>,
     /// How far a long request was read.
     partial: Option<Box<Partial>>,
 }
@@ -92,12 +103,20 @@ impl Protocol for RedisProtocol {
     const ORDER: Order = Order::Request;
 
     fn codec(&self, peer: &Rc<Peer>) -> Codec {
-        Codec { peer: peer.clone(), partial: None }
+        Codec { peer: peer.clone(), is_new: true, to_stranger: None, partial: None }
     }
 
     fn decode<'a>(&self, codec: &mut Codec, input: &mut Input<'a>) -> Result<Decoded<'a, Self>, Fault> {
+        if codec.is_new
+            && let Some(stranger) = self.stranger(codec, input.bytes())
+        {
+            codec.to_stranger = stranger.answer();
+            return Err(Fault::new(FaultKind::Unsupported, stranger.words));
+        }
         loop {
-            match codec.parse(input.bytes())? {
+            let parsed = codec.parse(input.bytes())?;
+            codec.is_new &= matches!(parsed, Parsed::More(_));
+            match parsed {
                 Parsed::Request(spans, length) => {
                     return Ok(Decoded::Request((), Request { frame: Cow::Borrowed(input.take(length)), spans }));
                 }
@@ -121,10 +140,25 @@ impl Protocol for RedisProtocol {
         }
     }
 
-    fn encode_fault(&self, _codec: &mut Codec, _tag: Option<()>, fault: &Fault, out: &mut Out) {
+    fn encode_fault(&self, codec: &mut Codec, _tag: Option<()>, fault: &Fault, out: &mut Out) {
+        if let Some(answer) = codec.to_stranger.take() {
+            return out.put(&answer);
+        }
         out.put(b"-ERR ");
         out.put(fault.message.replace(['\r', '\n'], " ").as_bytes());
         out.put(b"\r\n");
+    }
+}
+
+impl RedisProtocol {
+    /// A request of HTTP is a line too, and `GET` is a command: only the version at its end tells.
+    fn stranger(&self, codec: &Codec, bytes: &[u8]) -> Option<Stranger> {
+        let line = bytes.split(|byte| *byte == b'\n').next()?.trim_ascii_end();
+        let is_http = line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") || line.ends_with(b" HTTP/2.0");
+        if bytes.first() != Some(&0) && !is_http {
+            return None;
+        }
+        Stranger::find(&self.doors, Door::Redis, bytes, codec.peer.local)
     }
 }
 
@@ -308,11 +342,11 @@ pub fn check_requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
         quic: None,
         is_known: std::cell::Cell::new(bytes.first().is_none_or(|first| first % 2 == 0)),
     });
-    let (mut codec, mut requests) = (RedisProtocol.codec(&peer), Vec::new());
+    let (mut codec, mut requests) = (RedisProtocol::default().codec(&peer), Vec::new());
     let (mut from, mut until) = (0, 0);
     loop {
         let mut input = Input::new(&bytes[from..until]);
-        let decoded = RedisProtocol.decode(&mut codec, &mut input);
+        let decoded = RedisProtocol::default().decode(&mut codec, &mut input);
         let taken = until - from - input.len();
         match decoded {
             Ok(Decoded::Request((), request)) => {

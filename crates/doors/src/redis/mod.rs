@@ -86,6 +86,7 @@ pub fn open(
     let channels = Arc::new(Channels::default());
     let exposed = channels.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
+    let protocol = RedisProtocol { doors: broker.doors().clone() };
     let door = Door {
         broker,
         clients,
@@ -95,7 +96,7 @@ pub fn open(
         port: settings.address.port(),
         is_durable: settings.is_durable,
     };
-    let service = Service::new(RedisProtocol, door, service_settings);
+    let service = Service::new(protocol, door, service_settings);
     let telemetry = service.telemetry.clone();
     let server = Server::start(service, shards, connections, shutdown);
     let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
