@@ -171,7 +171,7 @@ async fn disturbed(
     disturb: impl AsyncFnOnce(&mut Server, client::Client),
 ) -> CacheReport {
     let client = server.client("tcp").await;
-    let running = tokio::task::spawn_blocking(move || run(&plan, Program::this("test", "none")));
+    let running = tokio::task::spawn_blocking(move || run(&plan, Program::this("test", "none", "none")));
     until("its keys", async || {
         let caches = client.list_caches().await.expect("caches");
         caches.first().is_some_and(|cache| cache.stats.entries == 50)
