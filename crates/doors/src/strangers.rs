@@ -15,7 +15,7 @@ use wire::frame::{BODY_BYTES_BEFORE_HELLO_MAX, HEADER_BYTES};
 use wire::{Header, Response};
 
 /// How requests of HTTP begin; `PRI` is the preface of HTTP/2.
-const METHODS: [&str; 10] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "PRI"];
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PRI"];
 /// What people and tools type first into a connection to Redis.
 const INLINE: [&str; 8] = ["PING", "AUTH", "HELLO", "INFO", "COMMAND", "SELECT", "CLIENT", "QUIT"];
 /// Bytes that tell a request of Kafka: length, key, version, correlation id and the length of the client's name.
@@ -127,16 +127,25 @@ fn native_error(words: &str) -> Vec<u8> {
     buf.to_vec()
 }
 
+/// Whether these bytes may be those of a request of HTTP, as all methods that are in use are written.
+#[cfg(feature = "redis")]
+pub(crate) fn begins_with_method(first: &[u8]) -> bool {
+    METHODS.iter().any(|method| first.strip_prefix(method.as_bytes()).is_some_and(|rest| rest.first() == Some(&b' ')))
+}
+
 /// The door for a connection that begins with these bytes; `None` where they do not tell.
 fn door_of(first: &[u8]) -> Option<Door> {
     match first {
         [0, ..] => door_of_frame(first),
         [b'*', b'1'..=b'9', ..] => Some(Door::Redis),
         _ => {
-            let word = first.split(|byte| byte.is_ascii_whitespace()).next()?;
+            let mut words = first.split(|byte| byte.is_ascii_whitespace());
+            let word = words.next()?;
             let is_whole = word.len() < first.len();
             let is = |words: &[&str]| is_whole && words.iter().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
-            if is(&METHODS) {
+            // A path, a whole URL, or the server itself.
+            let is_target = matches!(words.next().and_then(|target| target.first()), Some(b'/' | b'h' | b'*'));
+            if is_target && is(&METHODS) {
                 return Some(door_of_head(&String::from_utf8_lossy(first)));
             }
             is(&INLINE).then_some(Door::Redis)
@@ -217,7 +226,7 @@ mod tests {
     fn first_bytes_tell_the_protocol() {
         let mut hello = BytesMut::new();
         Header { length: 40, kind: 1, correlation: 1 }.put(&mut hello);
-        let cases: [(&[u8], Option<Door>); 17] = [
+        let cases: [(&[u8], Option<Door>); 18] = [
             (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", Some(Door::Http)),
             (b"PUT /v1/topics/a HTTP/1.1\r\n", Some(Door::Http)),
             (b"POST / HTTP/1.1\r\nX-Amz-Target: AmazonSQS.SendMessage\r\n", Some(Door::Sqs)),
@@ -235,6 +244,8 @@ mod tests {
             (&hello, Some(Door::Native)),
             (b"", None),
             (b"GET", None),
+            // A command of Redis, which no door but its own can tell from other texts.
+            (b"GET key\r\n", None),
             (b"\0\0\0\x0a\0\x12\0", None),
             (b"\x7fELF\x02\x01\x01 ", None),
         ];

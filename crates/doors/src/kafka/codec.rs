@@ -159,12 +159,12 @@ impl Protocol for KafkaProtocol {
 
     /// The protocol has no words for what is wrong with a connection: the log of the broker has.
     fn encode_fault(&self, codec: &mut Codec, ticket: Option<Ticket>, fault: &Fault, out: &mut Out) {
-        if let Some(answer) = codec.to_stranger.take() {
-            return out.put(&answer);
-        }
         let peer = &codec.peer;
         let (key, version) = ticket.map_or((-1, -1), |ticket| (ticket.key, ticket.version));
         tracing::warn!(%peer, key, version, %fault, "closed a Kafka connection");
+        if let Some(answer) = codec.to_stranger.take() {
+            out.put(&answer);
+        }
     }
 }
 

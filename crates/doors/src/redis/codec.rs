@@ -8,7 +8,7 @@ use broker::{Door, Doors};
 use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
 use smallvec::SmallVec;
 
-use crate::strangers::Stranger;
+use crate::strangers::{self, Stranger};
 
 /// Arguments of one request, its name among them.
 const ARGS_MAX: usize = 1 << 20;
@@ -153,9 +153,11 @@ impl Protocol for RedisProtocol {
 impl RedisProtocol {
     /// A request of HTTP is a line too, and `GET` is a command: only the version at its end tells.
     fn stranger(&self, codec: &Codec, bytes: &[u8]) -> Option<Stranger> {
-        let line = bytes.split(|byte| *byte == b'\n').next()?.trim_ascii_end();
-        let is_http = line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") || line.ends_with(b" HTTP/2.0");
-        if bytes.first() != Some(&0) && !is_http {
+        let is_http = || {
+            let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+            line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") || line.ends_with(b" HTTP/2.0")
+        };
+        if bytes.first() != Some(&0) && !(strangers::begins_with_method(bytes) && is_http()) {
             return None;
         }
         Stranger::find(&self.doors, Door::Redis, bytes, codec.peer.local)
