@@ -1,7 +1,7 @@
 //! Clients that speak the protocol of another door: how they are recognized, and what they are answered.
 //!
-//! A stranger is answered in its own protocol if that has words for an error (HTTP, Redis, native), and otherwise in the
-//! protocol of the door. The Redis door answers HTTP in its own protocol, as Redis does.
+//! A stranger is answered in its own protocol if that has words for an error (HTTP, Redis, native), and otherwise in
+//! the protocol of the door. The Redis door answers HTTP in its own protocol, as Redis does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -19,9 +19,13 @@ pub use cache::*;
 pub use help::{command, explain};
 pub use queue::*;
 
+/// The version and the commit of this program.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("THALWEG_COMMIT"), ")");
+
 /// One durable log behind Kafka, Amazon SQS, Google Pub/Sub, Redis, HTTP and a native protocol.
 #[derive(Parser)]
-#[command(name = "thalweg", version = concat!(env!("CARGO_PKG_VERSION"), " (", env!("THALWEG_COMMIT"), ")"), propagate_version = true, arg_required_else_help = true, max_term_width = 100)]
+#[command(name = "thalweg", version = VERSION, propagate_version = true)]
+#[command(arg_required_else_help = true, max_term_width = 100)]
 #[command(after_help = "\
 Examples:
   thalweg serve                              start a broker; then, in other terminals:

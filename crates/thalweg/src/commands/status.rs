@@ -98,7 +98,10 @@ impl Status {
     }
 
     fn to_json(&self) -> Value {
-        let door = |(door, address, connections): &(String, String, u64)| json!({ "door": door, "address": address, "connections": connections });
+        let door = |(door, address, connections): &(String, String, u64)| {
+            let connections = *connections;
+            json!({ "door": door, "address": address, "connections": connections })
+        };
         json!({
             "address": self.address,
             "version": self.version,
