@@ -28,12 +28,12 @@ pub fn millis(ms: u64) -> String {
 /// How long something takes or took, by its two largest units: `3d 4h`, `12m 5s`.
 pub fn elapsed(ms: u64) -> String {
     let mut left = ms;
-    let mut parts = TIMES.into_iter().filter_map(|(unit, one)| {
+    let parts = TIMES.into_iter().filter_map(|(unit, one)| {
         let n = left / one;
         left %= one;
         (n > 0).then(|| format!("{n}{unit}"))
     });
-    let shown: Vec<String> = parts.by_ref().take(2).collect();
+    let shown: Vec<String> = parts.take(2).collect();
     if shown.is_empty() { "0s".to_owned() } else { shown.join(" ") }
 }
 
