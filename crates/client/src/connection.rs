@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use engine::{Error, ErrorKind, Result};
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use net::quic::{self, Windows};
 use net::tls::trust::{Fault, Refusal};
 use parking_lot::Mutex;
@@ -159,7 +160,7 @@ impl Dialer {
         let peer = self.address.resolve().await?;
         // The first use of TLS takes tens of milliseconds: a port that nothing has is found before it.
         if probe::is_free_here(peer) {
-            return Err(self.no_quic(peer, probe::look_at_tcp(peer).await, hint).await);
+            return Err(Box::pin(async { self.no_quic(peer, probe::look_at_tcp(peer).await, hint).await }).await);
         }
         let (config, refusal) = tls::client_config(self.settings.ca_file.as_deref(), peer.ip().is_loopback())?;
         let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config)
@@ -171,7 +172,7 @@ impl Dialer {
         let connection = tokio::select! {
             biased;
             connection = connecting => connection,
-            error = async { self.no_quic(peer, probe::look(peer).await, hint).await } => return Err(error),
+            error = self.probe(peer, hint) => return Err(error),
         };
         let connection = connection.map_err(|e| self.refused(&refusal).unwrap_or_else(|| self.unreachable(&e)))?;
         let open = || async {
@@ -241,6 +242,11 @@ impl Dialer {
              without TLS, at tcp://{host}:{port}",
             self.address
         )))
+    }
+
+    /// Looks for the reason while QUIC is quiet. Boxed, because most connections are made before it matters.
+    fn probe<'a>(&'a self, peer: SocketAddr, hint: &'a Mutex<Option<String>>) -> BoxFuture<'a, Error> {
+        Box::pin(async move { self.no_quic(peer, probe::look(peer).await, hint).await })
     }
 
     /// Finds out by TCP why QUIC does not answer. Returns once it is certain that QUIC never will.
