@@ -3,7 +3,7 @@
 use std::io;
 use std::process::{Output, Stdio};
 
-use client::{Client, Message, Record};
+use client::{Client, Message, Missing, Record};
 use thalweg::config::Config;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -30,7 +30,8 @@ pub fn run(config: &Config, args: &Reply, is_json: bool) -> Result {
 
 /// Answers until there were enough, or until a signal.
 async fn answer_all(client: &Client, args: &Reply, address: &str) -> Result<u64> {
-    let mut requests = client.subscribe(&args.topic);
+    // The first request may create the topic.
+    let mut requests = client.subscribe(&args.topic).missing(Missing::Wait);
     if let Some(group) = &args.group {
         requests = requests.group(group);
     }
