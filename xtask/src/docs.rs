@@ -130,14 +130,18 @@ fn command_line(program: &Program) -> Outcome<String> {
     Ok(format!("{}\n", page.trim_end()))
 }
 
-/// The names below "Commands:", without that of the help itself.
+/// The names below "Commands:", or below the titles of groups of commands, without that of the help itself.
 fn subcommands(help: &str) -> Vec<&str> {
-    let section = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let names = section.take_while(|line| !line.is_empty()).filter_map(|line| {
-        let is_name = line.starts_with("  ") && !line.starts_with("   ");
-        line.split_whitespace().next().filter(|_| is_name)
-    });
-    names.filter(|name| *name != "help").collect()
+    let (mut names, mut is_listed) = (Vec::new(), false);
+    for line in help.lines() {
+        match line.is_empty() || !line.starts_with(' ') {
+            true => is_listed = line == "Commands:" || line.ends_with(" commands:"),
+            false if is_listed && !line.starts_with("   ") => names.extend(line.split_whitespace().next()),
+            false => {}
+        }
+    }
+    names.retain(|name| *name != "help");
+    names
 }
 
 #[cfg(test)]
@@ -149,6 +153,9 @@ mod tests {
         let help = "What it is\n\nUsage: x <COMMAND>\n\nCommands:\n  serve   Run\n  topic   Create, list,\n          \
                     describe\n  help    Print this\n\nOptions:\n  -h  Help";
         assert_eq!(subcommands(help), ["serve", "topic"]);
+        let groups =
+            "Usage: x\n\nRun commands:\n  serve  Run\n\nData commands:\n  topic  Create\n\nOptions:\n  -h  Help";
+        assert_eq!(subcommands(groups), ["serve", "topic"]);
         assert!(subcommands("Usage: x\n\nOptions:\n  -h  Help").is_empty());
     }
 

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,43 +21,24 @@ impl LoadAverage {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Program {
     pub client: String,
+    /// The commit that it was built from.
     pub commit: String,
-    /// Where that is known from: the build, or the checkout that the program lies in, as it is now.
-    pub commit_from: String,
     pub allocator: String,
     pub command: String,
 }
 
 impl Program {
-    /// This one, with the allocator that it was built with.
-    pub fn this(version: &str, allocator: &str) -> Self {
-        let (commit, commit_from) = match (option_env!("THALWEG_COMMIT"), commit_of_checkout()) {
-            (Some(commit), _) => (commit.to_owned(), "build"),
-            (None, Some(commit)) => (commit, "checkout"),
-            (None, None) => ("unknown".to_owned(), "nowhere"),
-        };
+    /// This one, with its version, its commit and the allocator that it was built with.
+    pub fn this(version: &str, commit: &str, allocator: &str) -> Self {
         let settings = std::env::vars().filter(|(name, _)| name.starts_with("MIMALLOC_"));
         let settings = settings.map(|(name, value)| format!(", {name}={value}")).collect::<String>();
         Self {
             client: version.to_owned(),
-            commit,
-            commit_from: commit_from.to_owned(),
+            commit: commit.to_owned(),
             allocator: format!("{allocator}{settings}"),
             command: std::env::args().collect::<Vec<_>>().join(" "),
         }
     }
-}
-
-fn commit_of_checkout() -> Option<String> {
-    let program = std::env::current_exe().ok()?;
-    let git = |args: &[&str]| {
-        let output = Command::new("git").arg("-C").arg(program.parent()?).args(args).output().ok()?;
-        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        (output.status.success() && !text.is_empty()).then_some(text)
-    };
-    let root = PathBuf::from(git(&["rev-parse", "--show-toplevel"])?);
-    // A program that was installed may lie in a checkout of anything.
-    root.join("crates/thalweg").is_dir().then(|| git(&["describe", "--always", "--dirty"]))?
 }
 
 /// How the clock of the processor is governed, of all that there are.

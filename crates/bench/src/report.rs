@@ -95,6 +95,12 @@ impl Report {
         )
     }
 
+    /// What latencies are worth if records were sent as fast as they were taken.
+    fn saturation(&self) -> Option<&'static str> {
+        let is_full = self.mode == "throughput" && self.rate_per_s.is_none();
+        is_full.then_some("at saturation: latencies are those of full queues; --rate N measures them at a rate")
+    }
+
     /// The run for a page.
     pub fn section(&self) -> Section {
         let latencies = [("delivery", self.delivery_us), ("acknowledgement", self.ack_us)];
@@ -117,6 +123,7 @@ impl Report {
         tiles.push((format!("{:.2} µs", self.cpu_us_per_message), "CPU a message, both sides".to_owned()));
         let memory = self.server_resident_bytes.map(|bytes| format!("{:.1} MB", bytes as f64 / 1e6));
         tiles.extend(memory.map(|memory| (memory, "memory of the server".to_owned())));
+        let notes = self.saturation().map(str::to_owned).into_iter().collect();
         let verdict = match self.lost {
             0 => format!("{} published, {} delivered, none lost", self.published, self.delivered),
             lost => format!("THIS RUN LOST {lost} RECORDS: its rates do not count"),
@@ -129,7 +136,7 @@ impl Report {
             tiles,
             plots: vec![vec![Plot { title, x: Axis::Quantile, y: Axis::Latency, lines, is_filled: false }]],
             tables: vec![Table { title: "Latency, ms", columns, rows: known().map(row).collect() }],
-            notes: Vec::new(),
+            notes,
         }
     }
 }
@@ -162,10 +169,22 @@ impl fmt::Display for Report {
             if let Some(p) = latencies {
                 writeln!(
                     f,
-                    "  {name:<8} us: p50 {:.1}  p90 {:.1}  p99 {:.1}  p99.9 {:.1}  max {:.1}  (mean {:.1}, {} samples)",
-                    p.p50, p.p90, p.p99, p.p999, p.max, p.mean, p.count
+                    "  {name:<8} ms: p50 {:.3}  p90 {:.3}  p99 {:.3}  p99.9 {:.3}  max {:.3}  (mean {:.3}, {} samples)",
+                    p.p50 / 1000.0,
+                    p.p90 / 1000.0,
+                    p.p99 / 1000.0,
+                    p.p999 / 1000.0,
+                    p.max / 1000.0,
+                    p.mean / 1000.0,
+                    p.count
                 )?;
             }
+        }
+        if let Some(words) = self.saturation() {
+            writeln!(f, "  {words}")?;
+        }
+        if let Some(asked) = self.rate_per_s {
+            writeln!(f, "  open loop at {}: latencies count from when a record was due", rate(asked))?;
         }
         if self.lost > 0 {
             writeln!(f, "  THIS RUN LOST RECORDS: its rates do not count")?;

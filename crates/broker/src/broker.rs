@@ -18,6 +18,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::admission::LogBudget;
 use crate::caches::{self, Caches};
 use crate::channels::Listeners;
+use crate::doors::Doors;
 use crate::fetch::SEARCHING_THREADS;
 use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
@@ -57,6 +58,7 @@ pub struct Broker {
     /// How many topics in memory were created.
     volatile_topics: AtomicU64,
     registry: RwLock<Registry>,
+    doors: Arc<Doors>,
     instance: u64,
 }
 
@@ -113,6 +115,7 @@ impl Broker {
             producer_ids,
             volatile_topics: AtomicU64::new(0),
             registry: RwLock::default(),
+            doors: Arc::default(),
             instance,
         });
         let weak = Arc::downgrade(&broker);
@@ -134,6 +137,11 @@ impl Broker {
 
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    /// The addresses of the doors that lead to it.
+    pub fn doors(&self) -> &Arc<Doors> {
+        &self.doors
     }
 
     /// Differs after every start.
@@ -232,6 +240,7 @@ impl Broker {
 
     fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         self.metrics.expose(out)?;
+        self.doors.expose(out)?;
         self.expose_groups(out)?;
         self.expose_transactions(out)?;
         self.expose_security(out)?;

@@ -5,6 +5,7 @@ mod alteration;
 mod broker;
 mod caches;
 mod channels;
+mod doors;
 mod fetch;
 mod groups;
 mod growth;
@@ -30,6 +31,7 @@ pub use broker::Broker;
 pub use caches::{
     Attempt as CacheAttempt, Cache, CacheCommit, Finished, Keyed, Locked as LockedCache, StreamMark, Taken, Waiting,
 };
+pub use doors::{Door, Doors};
 pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
 pub use groups::{
     Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo,

@@ -170,6 +170,16 @@ impl Exposition<'_> {
         Ok(())
     }
 
+    /// A gauge of 1 for each row, which is told by its labels.
+    pub fn facts(&mut self, name: &str, help: &str, labels: [&str; 2], rows: &[[String; 2]]) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for [first, second] in rows {
+            let labels = [(labels[0], first.as_str()), (labels[1], second.as_str())];
+            ConstGauge::new(1).encode(encoder.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
     pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> fmt::Result {
         let (bounds, count, sum) = histogram.shown();
         // The encoder wants the count of each bucket by itself.

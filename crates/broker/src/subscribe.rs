@@ -74,8 +74,10 @@ impl Broker {
             return Err(Error::busy(format!("this broker has {SUBSCRIPTIONS_MAX} subscriptions open")));
         }
         let is_wildcard = !matches!(request.pattern, Pattern::Topic(_));
-        if is_wildcard && request.start != Start::Live {
-            return Err(Error::invalid("a subscription to a pattern starts live; name one topic to read its history"));
+        if is_wildcard && matches!(request.start, Start::Offset(_) | Start::Offsets(_)) {
+            let message =
+                "a pattern begins with live, earliest or a time: an offset is of one topic, so name that topic";
+            return Err(Error::invalid(message));
         }
         if is_wildcard && request.partition.is_some() {
             return Err(Error::invalid("a subscription to a pattern reads all partitions; name one topic to choose"));
@@ -126,7 +128,9 @@ impl Broker {
         match request.pattern.clone() {
             Pattern::Topic(name) if request.is_channel => subscription.wait_for(name, &request)?,
             Pattern::Topic(name) => subscription.join_topic(&name, request.missing, &request)?,
-            pattern @ (Pattern::Wildcard(_) | Pattern::Rule(_)) => subscription.join_pattern(pattern, request.group)?,
+            pattern @ (Pattern::Wildcard(_) | Pattern::Rule(_)) => {
+                subscription.join_pattern(pattern, &request.start, request.group)?;
+            }
         }
         Ok(subscription)
     }
@@ -182,12 +186,12 @@ impl Subscription {
         }
     }
 
-    fn join_pattern(&mut self, pattern: Pattern, group: Option<String>) -> Result<()> {
+    fn join_pattern(&mut self, pattern: Pattern, start: &Start, group: Option<String>) -> Result<()> {
         let broker = self.broker.clone();
         let mut listeners = broker.listeners.lock();
         for topic in broker.topics_matching(&pattern) {
             for cell in topic.partitions() {
-                self.join(cell, &Start::Live, group.as_deref())?;
+                self.join(cell, start, group.as_deref())?;
             }
         }
         let subscriber = self.subscriber.clone();

@@ -40,7 +40,9 @@ impl Address {
         let (host, port) = match rest.rsplit_once(':') {
             // A bare IPv6 address has colons too, but then more than one.
             Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
-                let port = port.parse().map_err(|e| Error::invalid(format!("address '{text}': port '{port}': {e}")))?;
+                let wrong =
+                    || Error::invalid(format!("address '{text}': a port is a number up to 65535, not '{port}'"));
+                let port = port.parse().ok().ok_or_else(wrong)?;
                 (host, port)
             }
             _ => (rest, DEFAULT_PORT),

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use engine::{Error, Result};
+use engine::{Error, ErrorKind, Result};
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use net::quic::{self, Windows};
 use net::tls::trust::{Fault, Refusal};
 use parking_lot::Mutex;
@@ -18,7 +19,8 @@ use wire::{Assembler, Frame, HelloOk, Push};
 
 use crate::address::Address;
 use crate::link::{Incoming, Link, disconnected};
-use crate::settings::ClientSettings;
+use crate::probe::{self, Found};
+use crate::settings::{ClientSettings, LinkChange};
 use crate::tls;
 
 /// Streams that a broker may open on one connection: one for each subscription.
@@ -69,28 +71,50 @@ pub(crate) struct Shape {
 pub(crate) struct Dialer {
     pub address: Address,
     pub settings: ClientSettings,
+    /// Whether the observer was told of a loss.
+    is_lost: AtomicBool,
 }
 
 impl Dialer {
     pub(crate) fn new(address: Address, settings: ClientSettings) -> Self {
-        Self { address, settings }
+        Self { address, settings, is_lost: AtomicBool::new(false) }
+    }
+
+    /// A connection that was open could not be made again at once.
+    pub(crate) fn lost(&self, error: &Error) {
+        if !self.is_lost.swap(true, Ordering::Relaxed)
+            && let Some(observer) = &self.settings.observer
+        {
+            observer.call(LinkChange::Lost(error));
+        }
+    }
+
+    /// A connection is open.
+    fn restored(&self) {
+        if self.is_lost.load(Ordering::Relaxed)
+            && self.is_lost.swap(false, Ordering::Relaxed)
+            && let Some(observer) = &self.settings.observer
+        {
+            observer.call(LinkChange::Restored);
+        }
     }
 
     /// Connects and says hello, within the connect timeout.
     pub(crate) async fn connect(&self, shape: Shape) -> Result<Connection> {
         let timeout = self.settings.connect_timeout;
-        tokio::time::timeout(timeout, Box::pin(self.connect_now(shape))).await.map_err(|e| {
-            disconnected(&format!(
-                "no connection to {} within {} ms ({e}); is `thalweg serve` running there?",
-                self.address,
-                timeout.as_millis()
-            ))
-        })?
+        let hint = Mutex::new(None);
+        let connected = tokio::time::timeout(timeout, Box::pin(self.connect_now(shape, &hint))).await;
+        let connected = connected.unwrap_or_else(|_elapsed| {
+            let hint = hint.lock().take().unwrap_or_else(|| "is `thalweg serve` running there?".to_owned());
+            Err(disconnected(&format!("no connection to {} within {} ms; {hint}", self.address, timeout.as_millis())))
+        });
+        connected.inspect(|_| self.restored())
     }
 
-    async fn connect_now(&self, shape: Shape) -> Result<Connection> {
+    /// `hint` says what a user may do if nothing answers in time.
+    async fn connect_now(&self, shape: Shape, hint: &Mutex<Option<String>>) -> Result<Connection> {
         match &self.address {
-            Address::Tcp { .. } => self.over(Link::over_socket(self.socket().await?)).await,
+            Address::Tcp { .. } => self.over(Link::over_socket(self.socket().await?), hint).await,
             Address::Tls { .. } => {
                 let socket = self.socket().await?;
                 let is_loopback = socket.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
@@ -100,13 +124,13 @@ impl Dialer {
                 let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
                 let stream = stream.map_err(|e| self.refused(&refusal).unwrap_or_else(|| self.unreachable(&e)))?;
                 let (input, output) = tokio::io::split(stream);
-                self.over(Link::over_stream(input, output)).await
+                self.over(Link::over_stream(input, output), hint).await
             }
             Address::Pipe(pipes) => {
                 let (input, output) = tokio::io::split(pipes());
-                self.over(Link::over_stream(input, output)).await
+                self.over(Link::over_stream(input, output), hint).await
             }
-            Address::Quic { .. } => self.over_quic(shape).await,
+            Address::Quic { .. } => self.over_quic(shape, hint).await,
         }
     }
 
@@ -117,8 +141,12 @@ impl Dialer {
         Ok(socket)
     }
 
-    async fn over(&self, link: Arc<Link>) -> Result<Connection> {
-        let hello = link.hello(&self.settings.name, self.settings.connect_timeout).await?;
+    async fn over(&self, link: Arc<Link>, hint: &Mutex<Option<String>>) -> Result<Connection> {
+        let words = "something takes connections there and does not answer in Thalweg's native protocol: name the \
+                     native door, whose address `thalweg serve` prints";
+        *hint.lock() = Some(words.to_owned());
+        let hello = link.hello(&self.settings.name, self.settings.connect_timeout).await;
+        let hello = hello.map_err(|error| self.not_greeted(error))?;
         Ok(Connection {
             publish: vec![link.clone()],
             control: link,
@@ -128,16 +156,24 @@ impl Dialer {
         })
     }
 
-    async fn over_quic(&self, shape: Shape) -> Result<Connection> {
+    async fn over_quic(&self, shape: Shape, hint: &Mutex<Option<String>>) -> Result<Connection> {
         let peer = self.address.resolve().await?;
+        // The first use of TLS takes tens of milliseconds: a port that nothing has is found before it.
+        if probe::is_free_here(peer) {
+            return Err(Box::pin(async { self.no_quic(peer, probe::look_at_tcp(peer).await, hint).await }).await);
+        }
         let (config, refusal) = tls::client_config(self.settings.ca_file.as_deref(), peer.ip().is_loopback())?;
         let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config)
-            .map_err(|e| Error::new(engine::ErrorKind::Internal, format!("TLS is not usable for QUIC: {e}")))?;
+            .map_err(|e| Error::new(ErrorKind::Internal, format!("TLS is not usable for QUIC: {e}")))?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
         config.transport_config(quic::transport(self.windows(shape), peer));
         let endpoint = self.endpoint(peer)?;
         let connecting = endpoint.connect_with(config, peer, self.address.host()).map_err(|e| self.unreachable(&e))?;
-        let connection = connecting.await;
+        let connection = tokio::select! {
+            biased;
+            connection = connecting => connection,
+            error = self.probe(peer, hint) => return Err(error),
+        };
         let connection = connection.map_err(|e| self.refused(&refusal).unwrap_or_else(|| self.unreachable(&e)))?;
         let open = || async {
             let (send, receive) = connection.open_bi().await.map_err(|e| self.unreachable(&e))?;
@@ -208,9 +244,61 @@ impl Dialer {
         )))
     }
 
+    /// Looks for the reason while QUIC is quiet. Boxed, because most connections are made before it matters.
+    fn probe<'a>(&'a self, peer: SocketAddr, hint: &'a Mutex<Option<String>>) -> BoxFuture<'a, Error> {
+        Box::pin(async move { self.no_quic(peer, probe::look(peer).await, hint).await })
+    }
+
+    /// Finds out by TCP why QUIC does not answer. Returns once it is certain that QUIC never will.
+    async fn no_quic(&self, peer: SocketAddr, found: Found, hint: &Mutex<Option<String>>) -> Error {
+        let (socket, is_alone) = match found {
+            Found::Nothing => {
+                let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+                return self.unreachable(&refused);
+            }
+            Found::TcpAlone(socket) => (socket, true),
+            Found::Tcp(socket) => (socket, false),
+        };
+        let scheme = if peer.ip().is_loopback() { "tcp" } else { "tls" };
+        let way =
+            format!("TCP gets through there and UDP does not; use {scheme}://{}:{}", self.address.host(), peer.port());
+        if !is_alone {
+            *hint.lock() = Some(way.clone());
+        }
+        let link = Probing(Link::over_socket(socket));
+        match link.0.hello(&self.settings.name, self.settings.connect_timeout).await {
+            Err(error) if is_stranger(&error) => self.not_greeted(error),
+            // A broker, which may answer TLS alone to another machine.
+            _ if is_alone => disconnected(&format!("QUIC does not reach a broker at {}: {way}", self.address)),
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Whatever answered the hello did not welcome this client.
+    fn not_greeted(&self, error: Error) -> Error {
+        match is_stranger(&error) {
+            true => disconnected(&format!("no native door at {}: {}", self.address, error.message)),
+            false => error,
+        }
+    }
+
     fn unreachable(&self, error: &dyn std::error::Error) -> Error {
         disconnected(&format!("cannot reach a broker at {}: {error}; is `thalweg serve` running there?", self.address))
     }
+}
+
+/// The link of a probe, which is closed with it.
+struct Probing(Arc<Link>);
+
+impl Drop for Probing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Whether an answer to a hello is one of no native door.
+fn is_stranger(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::Unsupported | ErrorKind::Malformed | ErrorKind::TooLarge)
 }
 
 impl Connection {

@@ -66,6 +66,7 @@ impl Pool {
                 // A first connection that fails is most likely a wrong address: say so at once.
                 Err(error) if !was_connected || !is_transient(&error) => return Err(error),
                 Err(error) => {
+                    self.dialer.lost(&error);
                     let wait = backoff.next();
                     if tokio::time::Instant::now() + wait >= deadline {
                         return Err(error);

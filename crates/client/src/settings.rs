@@ -1,7 +1,11 @@
 //! What a client is set to. The defaults are those of the `balanced` profile.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use engine::Error;
 
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
@@ -36,6 +40,38 @@ pub struct ClientSettings {
     pub ca_file: Option<PathBuf>,
     /// How this client calls itself to the broker.
     pub name: String,
+    /// Receives word of connections that break and are made again.
+    pub observer: Option<LinkObserver>,
+}
+
+/// What became of the connections to a broker.
+#[derive(Clone, Copy, Debug)]
+pub enum LinkChange<'a> {
+    /// A connection broke, and the first attempt to make it again failed: why. More attempts follow.
+    Lost(&'a Error),
+    /// A connection was made again after that.
+    Restored,
+}
+
+/// A function that is called once when connections are lost and once when they are restored. It is called by the task
+/// that connects: it should only pass the word on.
+#[derive(Clone)]
+pub struct LinkObserver(Arc<dyn Fn(LinkChange<'_>) + Send + Sync>);
+
+impl LinkObserver {
+    pub fn new(observe: impl Fn(LinkChange<'_>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(observe))
+    }
+
+    pub(crate) fn call(&self, change: LinkChange<'_>) {
+        (self.0)(change);
+    }
+}
+
+impl fmt::Debug for LinkObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LinkObserver")
+    }
 }
 
 impl Default for ClientSettings {
@@ -57,6 +93,7 @@ impl Default for ClientSettings {
             request_timeout: Duration::from_secs(30),
             ca_file: None,
             name: "rust".to_owned(),
+            observer: None,
         }
     }
 }

@@ -47,6 +47,8 @@ struct Position {
     topic: Arc<str>,
     partition: PartitionId,
     next: Offset,
+    /// Where a pattern's first batch begins, if that is within the batch.
+    begin: Option<Offset>,
 }
 
 /// What a subscription gets.
@@ -228,8 +230,13 @@ impl Subscription {
                 let batch = RecordBatch::parse(batch)?;
                 let is_pattern = self.is_pattern();
                 let position = self.position(&topic, partition, batch.base_offset());
-                // A pattern resumes live, and a topic that was deleted and made again begins at 0.
-                let first = if is_pattern { batch.base_offset() } else { position.next };
+                let begin = position.begin.take();
+                let first = match begin {
+                    // A pattern resumes live, and a topic that was deleted and made again begins at 0.
+                    _ if !is_pattern => position.next,
+                    Some(begin) if begin < batch.next_offset() => begin.max(batch.base_offset()),
+                    Some(_) | None => batch.base_offset(),
+                };
                 // Seen before a broken connection.
                 if batch.next_offset() <= first {
                     self.grant(bytes);
@@ -260,7 +267,7 @@ impl Subscription {
         let topic = if topic.is_empty() { &self.request.topic } else { topic };
         let found = self.next.iter().position(|known| known.partition == partition && &*known.topic == topic);
         let at = found.unwrap_or_else(|| {
-            self.next.push(Position { topic: topic.into(), partition, next: begin });
+            self.next.push(Position { topic: topic.into(), partition, next: begin, begin: None });
             self.next.len() - 1
         });
         &mut self.next[at]
@@ -362,7 +369,12 @@ impl Open {
                     Start::Offset(offset) => (*offset).min(source.end),
                     _ => source.start,
                 };
-                Position { topic: source.topic.as_str().into(), partition: source.partition, next: asked }
+                Position {
+                    topic: source.topic.as_str().into(),
+                    partition: source.partition,
+                    next: asked,
+                    begin: Some(asked),
+                }
             })
             .collect()
     }

@@ -13,3 +13,4 @@ pub mod pubsub;
 pub mod redis;
 #[cfg(feature = "sqs")]
 pub mod sqs;
+mod strangers;

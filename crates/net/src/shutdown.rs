@@ -67,7 +67,7 @@ impl Shutdown {
     pub async fn run(&self, deadline: Duration) -> Ended {
         let began = Instant::now();
         let draining = self.holders.receiver_count();
-        tracing::info!(draining, deadline_ms = deadline.as_millis() as u64, "shutting down: nothing new is accepted");
+        tracing::debug!(draining, deadline_ms = deadline.as_millis() as u64, "shutting down: nothing new is accepted");
         self.stage.send_replace(Stage::Draining);
         let is_drained = tokio::time::timeout(deadline, self.holders.closed()).await.is_ok();
         let aborted = if is_drained { 0 } else { self.holders.receiver_count() };
@@ -79,7 +79,7 @@ impl Shutdown {
             }
         }
         let ended = Ended { draining, aborted, stuck: self.holders.receiver_count(), took: began.elapsed() };
-        tracing::info!(aborted, took_ms = ended.took.as_millis() as u64, "shut down");
+        tracing::debug!(aborted, took_ms = ended.took.as_millis() as u64, "shut down");
         ended
     }
 }

@@ -10,22 +10,33 @@ use client::{Acks, Codec, Missing, Overflow};
 mod admin;
 mod bench;
 mod cache;
+mod help;
 mod queue;
 
 pub use admin::*;
 pub use bench::*;
 pub use cache::*;
+pub use help::{command, explain};
 pub use queue::*;
 
-/// One log, every door: pub/sub over QUIC and TCP, HTTP beside it.
+/// The version and the commit of this program.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("THALWEG_COMMIT"), ")");
+
+/// One durable log behind Kafka, Amazon SQS, Google Pub/Sub, Redis, HTTP and a native protocol.
 #[derive(Parser)]
-#[command(name = "thalweg", version, propagate_version = true, arg_required_else_help = true, max_term_width = 100)]
+#[command(name = "thalweg", version = VERSION, propagate_version = true)]
+#[command(arg_required_else_help = true, max_term_width = 100)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no broker there, 4 no such thing, 5 records were lost,
-6 a data directory is damaged.
-Start a broker with `thalweg serve`; then, in other terminals:
-  thalweg subscribe greetings --create
-  echo hello | thalweg publish greetings")]
+Examples:
+  thalweg serve                              start a broker; then, in other terminals:
+  thalweg subscribe greetings --create       print what is published from now on
+  echo hello | thalweg publish greetings     publish a record per line
+  thalweg subscribe greetings --from -10     the last ten records, then what follows
+  thalweg queue work jobs -- ./handle.sh     run a command for each message of a queue
+  thalweg status                             what the broker has, and where its doors are
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no broker there, 4 no such thing,
+5 records were lost, 6 a data directory is damaged.")]
 pub struct Cli {
     #[command(flatten)]
     pub global: Global,
@@ -34,11 +45,12 @@ pub struct Cli {
 }
 
 #[derive(Args)]
+#[command(next_help_heading = "Global options")]
 pub struct Global {
     /// Configuration file; without one `thalweg.toml` in this directory is read if it is there
     #[arg(long, global = true, value_name = "FILE", env = "THALWEG_CONFIG")]
     pub config: Option<PathBuf>,
-    /// The broker to talk to: [quic://|tcp://|tls://]host[:port]
+    /// The broker to talk to: [quic://|tcp://|tls://]host[:port] [default: 127.0.0.1:7400] [env: THALWEG_SERVER=]
     #[arg(long, short, global = true, value_name = "ADDRESS")]
     pub server: Option<String>,
     /// Certificates to trust, PEM
@@ -63,10 +75,12 @@ pub struct Global {
 #[derive(Subcommand)]
 pub enum Command {
     /// Run a broker
+    #[command(visible_alias = "start")]
     Serve(Serve),
     /// Start a broker, publish a real data set through a pipe, fan it out, and say how fast
     Demo(Demo),
     /// Publish records from the standard input, a file or the command line
+    #[command(visible_aliases = ["pub", "produce"])]
     #[command(after_help = "\
 Examples:
   thalweg publish orders 'one coffee' --key table-7
@@ -74,9 +88,18 @@ Examples:
   thalweg publish users --file users.txt --key-separator :")]
     Publish(Publish),
     /// Print records as they come
+    #[command(visible_aliases = ["sub", "consume"])]
     Subscribe(Subscribe),
     /// Publish one record and print the answer
+    #[command(after_help = "\
+Examples:
+  thalweg reply time -- date &
+  thalweg request time now")]
     Request(Request),
+    /// Answer requests: with a text, with what they ask, or with the output of a command
+    Reply(Reply),
+    /// Show a broker: its doors with their addresses, and how much it has of everything
+    Status,
     /// Create, list, describe, alter and delete topics
     #[command(subcommand)]
     Topic(Topic),
@@ -107,10 +130,9 @@ Examples:
     Inspect(Inspect),
     /// Print a completion script for a shell
     Completions { shell: clap_complete::Shell },
-    /// Write man pages
+    /// Write man pages, a file per command
     Man {
         /// The directory to write them to
-        #[arg(default_value = ".")]
         directory: PathBuf,
     },
 }
@@ -214,6 +236,8 @@ pub struct Publish {
 pub enum Output {
     /// The value, one a line
     Text,
+    /// The topic, a tab and the value, one a line
+    Named,
     /// The bytes of the values and nothing between them
     Raw,
     /// One JSON object a line
@@ -236,7 +260,7 @@ impl FromStr for End {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "now" => Ok(Self::Now),
-            offset => offset.parse().map(Self::At).map_err(|e| format!("write now or an offset: {e}")),
+            offset => offset.parse().ok().map(Self::At).ok_or_else(|| "write now, or an offset as 200".to_owned()),
         }
     }
 }
@@ -245,7 +269,9 @@ impl FromStr for End {
 #[command(after_help = "\
 Examples:
   thalweg subscribe orders                                 # what is published from now on
+  thalweg subscribe orders --from -10                      # the last ten, then what follows
   thalweg subscribe orders --from @-1h --end               # the last hour, then stop
+  thalweg subscribe 'orders.>' --from earliest             # all topics below orders, with history
   thalweg subscribe orders --from 100 --end=200 -O json    # records 100 to 199
   thalweg subscribe orders --consumer-group billing        # a share of the topic")]
 pub struct Subscribe {
@@ -254,10 +280,14 @@ pub struct Subscribe {
     /// Create the topic if it does not exist, with the broker's defaults; without this option that is an error
     #[arg(long)]
     pub create: bool,
-    /// Where to begin: live or latest, earliest, an offset, or a time as @2026-11-21T08:00:00Z or @-5m; in a
-    /// consumer group only where it has committed nothing [default: live; in a consumer group earliest]
-    #[arg(long, visible_alias = "offset", value_name = "START")]
+    /// Where to begin: live or latest, earliest, an offset, -10 for the last ten records of each partition, or a time
+    /// as @2026-11-21T08:00:00Z or @-5m; in a consumer group only where it has committed nothing [default: live; in a
+    /// consumer group earliest]
+    #[arg(long, visible_alias = "offset", value_name = "START", allow_negative_numbers = true)]
     pub from: Option<String>,
+    /// As `--from earliest`
+    #[arg(long, conflicts_with = "from", hide = true)]
+    pub from_beginning: bool,
     /// Stop after so many records
     #[arg(long, short = 'n')]
     pub count: Option<u64>,
@@ -272,9 +302,9 @@ pub struct Subscribe {
         default_missing_value = "now"
     )]
     pub end: Option<End>,
-    /// How records are printed
-    #[arg(long, short = 'O', value_enum, default_value = "text")]
-    pub output: Output,
+    /// How records are printed [default: text; for a pattern table on a terminal, and else named]
+    #[arg(long, short = 'O', value_enum)]
+    pub output: Option<Output>,
     /// Print records as this template says, one a line: '{{offset}} {{partition}} {{key}} {{value}} {{time}}
     /// {{topic}}', with \n and \t
     #[arg(long, short = 'F', value_name = "TEMPLATE", conflicts_with = "output")]
@@ -317,7 +347,49 @@ pub struct Request {
     pub timeout_ms: u64,
 }
 
+#[derive(Args)]
+#[command(after_help = "\
+A command gets the request on its standard input; what it prints is the answer. One that fails sends no
+answer, and its requester waits in vain. Several repliers with one --group share the requests.
+
+Examples:
+  thalweg reply time -- date
+  thalweg reply echo --echo
+  thalweg reply sums --group calculators -- bc")]
+pub struct Reply {
+    pub topic: String,
+    /// The answer to every request
+    #[arg(conflicts_with_all = ["echo", "command"], required_unless_present_any = ["echo", "command"])]
+    pub value: Option<String>,
+    /// Answer with the request itself
+    #[arg(long, conflicts_with = "command")]
+    pub echo: bool,
+    /// Share the requests with the other members of this queue group
+    #[arg(long, short)]
+    pub group: Option<String>,
+    /// Stop after so many answers
+    #[arg(long, short = 'n')]
+    pub count: Option<u64>,
+    /// Run this for each request
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// Deletions ask before they begin, if a person can answer.
+#[derive(Args, Clone, Copy)]
+pub struct Yes {
+    /// Do not ask. Only a terminal is asked: without one on the standard input nothing is
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
 #[derive(Subcommand)]
+#[command(after_help = "\
+Examples:
+  thalweg topic create orders --partitions 4 --retention 7d
+  thalweg topic list
+  thalweg topic alter orders --retention-bytes 10GiB
+  thalweg topic delete orders --yes")]
 pub enum Topic {
     /// Create a topic
     Create {
@@ -353,11 +425,21 @@ pub enum Topic {
         count: u32,
     },
     /// List topics
-    List,
+    #[command(visible_alias = "ls")]
+    List {
+        /// Those of the broker itself, too: their names begin with _
+        #[arg(long, short)]
+        all: bool,
+    },
     /// Show a topic's settings and partitions
     Describe { topic: String },
     /// Delete a topic with all it holds
-    Delete { topic: String },
+    #[command(visible_alias = "rm")]
+    Delete {
+        topic: String,
+        #[command(flatten)]
+        yes: Yes,
+    },
     /// Delete the oldest records of a partition for good
     DeleteRecords {
         topic: String,
@@ -366,18 +448,27 @@ pub enum Topic {
         /// Those before this offset, or `end` for all that are there
         #[arg(long)]
         before: String,
+        #[command(flatten)]
+        yes: Yes,
     },
 }
 
 #[derive(Subcommand)]
+#[command(after_help = "\
+Examples:
+  thalweg group list
+  thalweg group describe billing
+  thalweg group reset billing --topic orders --to earliest --dry-run")]
 pub enum Group {
     /// List consumer groups with their members and their lag
+    #[command(visible_alias = "ls")]
     List,
     /// Show a group's members, and how far it is in each partition: committed, end, lag
     Describe { group: String },
     /// Set where a group goes on; it must have no members, and one that is not there is made
     Reset(GroupReset),
     /// Delete a group without members, with its offsets
+    #[command(visible_alias = "rm")]
     Delete { group: String },
 }
 

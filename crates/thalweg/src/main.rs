@@ -7,7 +7,7 @@ mod output;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
 use thalweg::config::{Config, Sources};
 
 use args::{Bench, Cli, Command, Global};
@@ -22,7 +22,11 @@ const LOG_VARIABLE: &str = "THALWEG_LOG";
 const DEFAULT_FILE: &str = "thalweg.toml";
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let parsed = args::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => return args::explain(error),
+    };
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.exit(),
@@ -44,6 +48,8 @@ fn run(mut cli: Cli) -> Result {
         Command::Demo(args) => commands::demo::run(&args, global.json),
         Command::Publish(args) => commands::publish::run(&load(global, Vec::new())?, args, global.json),
         Command::Subscribe(args) => commands::subscribe::run(&load(global, Vec::new())?, args, global.json),
+        Command::Reply(args) => commands::reply::run(&load(global, Vec::new())?, &args, global.json),
+        Command::Status => commands::status::run(&load(global, Vec::new())?, global.json),
         Command::Request(args) => commands::request::run(&load(global, Vec::new())?, &args, global.json),
         Command::Topic(args) => commands::topic::run(&load(global, Vec::new())?, args, global.json),
         Command::Group(args) => commands::group::run(&load(global, Vec::new())?, args, global.json),
@@ -57,12 +63,12 @@ fn run(mut cli: Cli) -> Result {
         Command::Inspect(args) => commands::inspect::run(&load(global, Vec::new())?, args, global.json),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut script);
+            clap_complete::generate(shell, &mut args::command(), "thalweg", &mut script);
             Ok(std::io::stdout().write_all(&script)?)
         }
         Command::Man { directory } => {
             std::fs::create_dir_all(&directory)?;
-            Ok(clap_mangen::generate_to(Cli::command(), &directory)?)
+            Ok(clap_mangen::generate_to(args::command(), &directory)?)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How commands end and how they print.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use client::ErrorKind;
@@ -78,6 +78,13 @@ impl fmt::Display for Failure {
 /// Tells the user something beside the results. Nothing can be done about an error output that is gone.
 pub fn note(message: &str) {
     writeln!(io::stderr(), "thalweg: {message}").unwrap_or_default();
+}
+
+/// Tells a person what goes on. In a script there is nobody who waits, and nothing is said.
+pub fn remark(message: &str) {
+    if io::stderr().is_terminal() {
+        note(message);
+    }
 }
 
 /// Whether the reader of our output has gone: then there is nothing left to do.

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use broker::Broker;
 use broker::metrics::{Collect, Exposition};
+use broker::{Broker, Door};
 use doors::native::Native;
 use doors::sqs::sigv4::Auth;
 use net::http::IpNetwork;
@@ -172,7 +172,25 @@ impl Server {
                 opened => opened.map_err(|e| at(door, address, &e))?,
             }
         }
+        self.tell_doors();
         if taken.is_empty() { Ok(()) } else { Err(in_use(&taken)) }
+    }
+
+    /// Tells each door where the others are.
+    fn tell_doors(&self) {
+        let doors = self.broker.doors();
+        for (door, address) in [
+            (Door::Native, self.native),
+            (Door::Http, self.http),
+            (Door::Kafka, self.kafka),
+            (Door::Pubsub, self.pubsub),
+            (Door::Redis, self.redis),
+            (Door::Sqs, self.sqs),
+        ] {
+            if let Some(address) = address {
+                doors.opened(door, address);
+            }
+        }
     }
 
     fn open_native(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
@@ -359,6 +377,7 @@ impl Server {
     /// Shows what the process and its listeners do among the broker's metrics.
     pub fn register_process_metrics(&self) {
         let shards = Arc::downgrade(&self.shards);
+        let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let accept = net::accept::stats();
             out.counter(
@@ -386,6 +405,9 @@ impl Server {
                     shards.loads().into_iter().enumerate().map(|(i, n)| (i.to_string(), n as u64)).collect();
                 out.gauges("thalweg_shard_connections", "Connections of each shard", "shard", &rows)?;
             }
+            let build = [[crate::VERSION.to_owned(), crate::COMMIT.to_owned()]];
+            out.facts("thalweg_build", "The version and the commit of this program", ["version", "commit"], &build)?;
+            out.gauge_f64("process_start_time_seconds", "When the server began, in seconds since 1970", began_s)?;
             if let Some(usage) = crate::server::process_usage() {
                 out.gauge("process_resident_memory_bytes", "Resident memory", usage.resident_bytes)?;
                 out.counter_f64("process_cpu_seconds", "CPU time, user and system", usage.cpu_seconds)?;
@@ -420,6 +442,9 @@ pub(crate) fn start_broker(config: &Config, shards: &Shards) -> io::Result<Arc<B
 }
 
 fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>, Vec<StoredTopic>)> {
+    if data.is_file() {
+        return Err(engine::Error::invalid(format!("data = {}: this is a file; name a directory", data.display())));
+    }
     let begin = Instant::now();
     let (mut said, mut read) = (begin, 0);
     let mut progress = |progress: Progress| {

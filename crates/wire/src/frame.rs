@@ -42,6 +42,12 @@ impl Header {
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> Result<Self> {
         let u32_at = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         if bytes[5] != 0 || bytes[6] != 0 || bytes[7] != 0 {
+            if bytes.starts_with(b"HTTP/") {
+                return Err(Error::new(ErrorKind::Unsupported, "what answers there speaks HTTP"));
+            }
+            if bytes.starts_with(b"-ERR ") {
+                return Err(Error::new(ErrorKind::Unsupported, "what answers there speaks Redis's protocol"));
+            }
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(

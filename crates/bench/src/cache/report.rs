@@ -210,12 +210,11 @@ impl fmt::Display for CacheReport {
         writeln!(f, "{}", self.shape())?;
         writeln!(
             f,
-            "on {} x {}, Linux {}, commit {} (known from the {}), {}, load average {:.2} before, {:.2} after",
+            "on {} x {}, Linux {}, commit {}, {}, load average {:.2} before, {:.2} after",
             self.host.cores,
             self.host.cpu,
             self.host.kernel,
             self.program.commit,
-            self.program.commit_from,
             self.program.allocator,
             self.load_average_before.0[0],
             self.load_average_after.0[0]

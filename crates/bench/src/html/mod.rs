@@ -12,6 +12,8 @@ use crate::machine::{LoadAverage, Program, governor};
 use crate::report::Host;
 use crate::table::Table;
 
+/// Columns of a table that has room beside another one.
+const COLUMNS_BESIDE_MAX: usize = 7;
 const STYLE: &str = include_str!("style.css");
 
 /// A page: what was measured where, and a section for each run.
@@ -48,7 +50,7 @@ impl Page {
             ("Kernel", format!("Linux {}", host.kernel)),
             ("Load average", format!("{} before, {} after (1, 5, 15 minutes)", average(load[0]), average(load[1]))),
             ("Program", format!("{}, {}", program.client, program.allocator)),
-            ("Commit", format!("{} (known from the {})", program.commit, program.commit_from)),
+            ("Commit", program.commit.clone()),
             ("Written", format_time(now_ms())),
         ];
         Self { title: title.to_owned(), sections: Vec::new(), facts }
@@ -96,7 +98,10 @@ impl Section {
                 let _infallible = write!(out, "<div class=\"row of-{}\">\n{shown}</div>\n", row.len().max(2));
             }
         }
-        out.push_str("<div class=\"row of-2\">\n");
+        // A lone table has the whole width, and so has one with many columns.
+        let is_wide =
+            self.tables.len() == 1 || self.tables.iter().any(|table| table.columns.len() > COLUMNS_BESIDE_MAX);
+        out.push_str(if is_wide { "<div class=\"row\">\n" } else { "<div class=\"row of-2\">\n" });
         self.tables.iter().for_each(|table| render_table(out, table));
         out.push_str("</div>\n<ul>\n");
         for note in &self.notes {
@@ -112,9 +117,8 @@ fn render_table(out: &mut String, table: &Table) {
         let _infallible = write!(out, "<th>{}</th>", escape(column));
     }
     out.push_str("</tr>\n");
-    for (i, (name, cells)) in table.rows.iter().enumerate() {
-        let class = if i == 0 { " class=\"this\"" } else { "" };
-        let _infallible = write!(out, "<tr{class}><td>{}</td>", escape(name));
+    for (name, cells) in &table.rows {
+        let _infallible = write!(out, "<tr><td>{}</td>", escape(name));
         for cell in cells {
             let _infallible = write!(out, "<td>{}</td>", escape(cell));
         }
@@ -175,7 +179,6 @@ mod tests {
         let program = Program {
             client: evil.to_owned(),
             commit: evil.to_owned(),
-            commit_from: evil.to_owned(),
             allocator: evil.to_owned(),
             command: evil.to_owned(),
         };
@@ -193,5 +196,17 @@ mod tests {
         let html = page.render();
         assert!(!html.contains("<script") && !html.contains("\"&'"), "{html}");
         assert!(html.contains("&lt;script&gt;&quot;&amp;&#39;"));
+    }
+
+    #[test]
+    fn a_table_that_stands_alone_has_the_whole_width() {
+        let table = || Table { title: "t", columns: vec!["c"], rows: vec![("r", vec!["1".to_owned()])] };
+        let shown = |tables: Vec<Table>| {
+            let mut html = String::new();
+            Section { tables, ..Section::default() }.render(&mut html);
+            html
+        };
+        assert!(shown(vec![table()]).contains("<div class=\"row\">\n<div class=\"table\">"));
+        assert!(shown(vec![table(), table()]).contains("<div class=\"row of-2\">\n<div class=\"table\">"));
     }
 }

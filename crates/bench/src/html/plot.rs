@@ -39,8 +39,6 @@ pub enum Stroke {
     First,
     Second,
     Faint,
-    /// Figures of others.
-    Quoted,
 }
 
 pub struct Line {
@@ -146,7 +144,6 @@ impl Stroke {
             Self::First => "a",
             Self::Second => "b",
             Self::Faint => "c",
-            Self::Quoted => "quoted",
         }
     }
 }

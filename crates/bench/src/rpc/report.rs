@@ -175,7 +175,7 @@ impl fmt::Display for LoadReport {
         row("transport", self.transport.clone())?;
         row("threads", format!("server {server}, client {}", self.client_threads))?;
         row("client", format!("{}, {}", self.program.client, self.program.allocator))?;
-        row("commit", format!("{} (known from the {})", self.program.commit, self.program.commit_from))?;
+        row("commit", self.program.commit.clone())?;
         row(
             "machine",
             format!("{} x {}, Linux {}, governor {}", self.host.cores, self.host.cpu, self.host.kernel, self.governor),

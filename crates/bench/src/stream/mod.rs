@@ -1,12 +1,11 @@
 //! A stream under load: one producer and one consumer of one topic, started together, and every record checked.
 //!
-//! The first workload is that of a published report (see [`quoted`]), in its own terms; the others put more on the
+//! The first workload is that of a published report in its own terms; the others put more on the
 //! way at once. Producer and consumer are clients of their own, each on a thread of its own.
 
 mod consumer;
 mod page;
 mod producer;
-pub mod quoted;
 mod record;
 mod report;
 mod tables;

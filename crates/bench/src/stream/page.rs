@@ -1,6 +1,5 @@
 //! A run as a section of a page: how latency, volume, memory and CPU went, beside the tables.
 
-use super::quoted::{self, QuotedLatency};
 use super::{Point, StreamReport, Usage};
 use crate::html::units::{count, latency, short};
 use crate::html::{Axis, Line, Page, Plot, Section, Stroke};
@@ -17,7 +16,6 @@ pub fn page(reports: &[StreamReport]) -> Option<Page> {
 impl StreamReport {
     fn section(&self) -> Section {
         let charts = &self.charts;
-        let quoted = |figures: &'static [QuotedLatency]| figures.first().filter(|_| self.is_as_reported());
         Section {
             title: self.mode.clone(),
             shape: self.shape(),
@@ -27,23 +25,15 @@ impl StreamReport {
             plots: vec![
                 vec![
                     over_time("Producer latency over time", &charts.producer),
-                    percentiles(
-                        "Producer latency by percentile",
-                        &charts.producer_curve,
-                        quoted(&quoted::PRODUCER_LATENCY),
-                    ),
+                    percentiles("Producer latency by percentile", &charts.producer_curve),
                 ],
                 vec![
                     over_time("Consumer latency over time", &charts.consumer),
-                    percentiles(
-                        "Consumer latency by percentile",
-                        &charts.consumer_curve,
-                        quoted(&quoted::CONSUMER_LATENCY),
-                    ),
+                    percentiles("Consumer latency by percentile", &charts.consumer_curve),
                 ],
                 vec![
                     over_time("End-to-end latency over time", &charts.e2e),
-                    percentiles("End-to-end latency by percentile", &charts.e2e_curve, quoted(&quoted::E2E_LATENCY)),
+                    percentiles("End-to-end latency by percentile", &charts.e2e_curve),
                 ],
                 vec![
                     throughput("Throughput", &charts.producer, &charts.consumer),
@@ -93,13 +83,8 @@ fn over_time(title: &str, points: &[Point]) -> Plot {
     }
 }
 
-fn percentiles(title: &str, curve: &[(f64, f64)], quoted: Option<&QuotedLatency>) -> Plot {
-    let mut lines = vec![Line { name: "this run".to_owned(), stroke: Stroke::First, points: curve.to_vec() }];
-    lines.extend(quoted.map(|quoted| {
-        let figures = [(0.5, quoted.p50), (0.9, quoted.p90), (0.99, quoted.p99), (0.999, quoted.p999)];
-        let points = figures.map(|(quantile, ms)| (quantile, ms * 1000.0)).to_vec();
-        Line { name: quoted.name.to_owned(), stroke: Stroke::Quoted, points }
-    }));
+fn percentiles(title: &str, curve: &[(f64, f64)]) -> Plot {
+    let lines = vec![Line { name: "this run".to_owned(), stroke: Stroke::First, points: curve.to_vec() }];
     Plot { title: title.to_owned(), x: Axis::Quantile, y: Axis::Latency, lines, is_filled: false }
 }
 

@@ -3,7 +3,6 @@
 use client::Storage;
 use serde::{Deserialize, Serialize};
 
-use super::quoted;
 use super::timeline::{Point, Timeline};
 use super::watch::Usage;
 use super::{Faults, Length, Outcome, Plan};
@@ -190,12 +189,6 @@ impl StreamReport {
 
     pub(super) fn is_one_in_flight(&self) -> bool {
         self.batch == 1 && self.in_flight == 1
-    }
-
-    /// Whether this is the workload of the published report, beside whose figures it may stand.
-    pub fn is_as_reported(&self) -> bool {
-        let is_same = self.records == quoted::REPORTED_RECORDS && self.bytes == 10_358_890 && self.partitions == 1;
-        self.is_one_in_flight() && self.rate_per_s.is_none() && is_same && self.consumer == "together"
     }
 
     /// Growth of the server's memory over the run, megabytes.

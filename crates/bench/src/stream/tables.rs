@@ -1,9 +1,8 @@
-//! A run as the six tables of the report that the first workload is from, with its figures beside.
+//! A run as the six tables of the report that the first workload is from.
 
 use std::fmt;
 
 use super::StreamReport;
-use super::quoted::{self, QuotedLatency, QuotedRate, SOURCES};
 use crate::report::{Percentiles, rate};
 use crate::table::{NOT_KNOWN, Table, fixed};
 
@@ -11,9 +10,6 @@ const THIS_RUN: &str = "this run";
 
 impl StreamReport {
     pub fn tables(&self) -> [Table; 6] {
-        let has_quotes = self.is_as_reported();
-        let rates = |quoted: &'static [QuotedRate]| if has_quotes { quoted } else { &[] };
-        let latencies = |quoted: &'static [QuotedLatency]| if has_quotes { quoted } else { &[] };
         let sent = Rate {
             bytes: Some(self.bytes),
             max: self.produced_mb_per_s_max,
@@ -27,21 +23,21 @@ impl StreamReport {
             records: self.consumed_per_s,
         };
         [
-            sent.table("Producer throughput", rates(&quoted::PRODUCER_RATE)),
-            read.table("Consumer throughput", rates(&quoted::CONSUMER_RATE)),
-            latency("Producer latency, ms", self.producer_us, latencies(&quoted::PRODUCER_LATENCY)),
-            latency("Consumer latency, ms", self.consumer_us, latencies(&quoted::CONSUMER_LATENCY)),
-            latency("End-to-end latency, ms", self.e2e_us, latencies(&quoted::E2E_LATENCY)),
-            self.usage(has_quotes),
+            sent.table("Producer throughput"),
+            read.table("Consumer throughput"),
+            latency("Producer latency, ms", self.producer_us),
+            latency("Consumer latency, ms", self.consumer_us),
+            latency("End-to-end latency, ms", self.e2e_us),
+            self.usage(),
         ]
     }
 
-    fn usage(&self, has_quotes: bool) -> Table {
+    fn usage(&self) -> Table {
         let looks = &self.charts.server;
         let seconds = looks.last().zip(looks.first()).map(|(last, first)| last.at_s - first.at_s);
         let mean = self.server_cpu_seconds.zip(seconds).map(|(cpu, seconds)| cpu / seconds.max(1e-9) * 100.0);
         let gigabytes = self.bytes as f64 / 1e9;
-        let mut rows = vec![(
+        let rows = vec![(
             THIS_RUN,
             vec![
                 fixed(self.memory_growth_mb(), 1),
@@ -51,15 +47,11 @@ impl StreamReport {
                 fixed(self.server_cpu_seconds.map(|seconds| seconds / gigabytes), 2),
             ],
         )];
-        if has_quotes {
-            let figures = [Some(quoted::MEMORY_MB_MAX), None, Some(quoted::CPU_PERCENT_MAX), None, None];
-            rows.push((quoted::FLUVIO, figures.map(|figure| fixed(figure, 0)).to_vec()));
-        }
         let columns = vec!["growth MB", "max MB", "max CPU %", "mean %", "CPU s/GB"];
         Table { title: "Memory and CPU", columns, rows }
     }
 
-    /// What the tables mean, and where the figures of others are from.
+    /// What the tables mean.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.rate_per_s.is_some() {
@@ -76,13 +68,6 @@ impl StreamReport {
             "consumer latency: from the begin of an attempt to read to its success, so it has the wait for the producer"
                 .to_owned(),
         );
-        if self.is_as_reported() {
-            notes.extend(SOURCES.iter().zip(1..).map(|(source, number)| format!("[{number}] {source}")));
-            notes.push(
-                "This run: 1 server, replication 1, on another machine: the figures of others say where the bar was put"
-                    .to_owned(),
-            );
-        }
         notes
     }
 }
@@ -95,28 +80,20 @@ struct Rate {
 }
 
 impl Rate {
-    fn table(&self, title: &'static str, quoted: &[QuotedRate]) -> Table {
+    fn table(&self, title: &'static str) -> Table {
         let count = |bytes: Option<u64>| bytes.map_or(NOT_KNOWN.to_owned(), |bytes| bytes.to_string());
         let records = self.records.map_or(NOT_KNOWN.to_owned(), rate);
         let this = (THIS_RUN, vec![count(self.bytes), fixed(self.max, 2), fixed(self.mean, 2), records]);
-        let others = quoted.iter().map(|quoted| {
-            let unknown = || NOT_KNOWN.to_owned();
-            (quoted.name, vec![count(quoted.bytes), fixed(Some(quoted.mb_per_s_max), 2), unknown(), unknown()])
-        });
         let columns = vec!["bytes", "max MB/s", "mean MB/s", "records"];
-        Table { title, columns, rows: std::iter::once(this).chain(others).collect() }
+        Table { title, columns, rows: vec![this] }
     }
 }
 
-fn latency(title: &'static str, found: Option<Percentiles>, quoted: &[QuotedLatency]) -> Table {
+fn latency(title: &'static str, found: Option<Percentiles>) -> Table {
     let ms = |value: fn(&Percentiles) -> f64| fixed(found.as_ref().map(|found| value(found) / 1000.0), 3);
     let this = vec![ms(|p| p.mean), ms(|p| p.p50), ms(|p| p.p90), ms(|p| p.p99), ms(|p| p.p999), ms(|p| p.max)];
-    let others = quoted.iter().map(|quoted| {
-        let figures = [quoted.average, Some(quoted.p50), Some(quoted.p90), Some(quoted.p99), Some(quoted.p999), None];
-        (quoted.name, figures.map(|figure| fixed(figure, 2)).to_vec())
-    });
     let columns = vec!["average", "p50", "p90", "p99", "p99.9", "max"];
-    Table { title, columns, rows: std::iter::once((THIS_RUN, this)).chain(others).collect() }
+    Table { title, columns, rows: vec![(THIS_RUN, this)] }
 }
 
 impl fmt::Display for StreamReport {

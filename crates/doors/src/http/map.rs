@@ -8,7 +8,7 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Request, State};
 use axum::http::header::HOST;
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use broker::{Broker, Fetched, Origin, Subscribe, Wakes};
 use engine::partitioner::for_key;
@@ -23,6 +23,7 @@ use super::codec::{
 use super::errors::{Failure, Result};
 use super::stream::{self, Events, Session};
 use super::{Http, OPENAPI, Peer, StreamKind};
+use crate::strangers::Stranger;
 
 /// How long a fetch may wait for records.
 const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -369,11 +370,24 @@ fn plain(text: String) -> Response {
     codec::bytes(StatusCode::OK, "text/plain; charset=utf-8", text)
 }
 
-pub(super) async fn no_such_path(uri: Uri) -> Failure {
+pub(super) async fn no_such_path(State(http): State<Arc<Http>>, request: Request) -> Failure {
+    let (head, _) = request.into_parts();
+    let uri = &head.uri;
+    if let Some(stranger) = Stranger::find_request(http.broker.doors(), broker::Door::Http, &head) {
+        return Error::not_found(stranger.words).into();
+    }
     Error::not_found(format!("there is no path {}; GET /v1/openapi.json lists them", uri.path())).into()
 }
 
-pub(super) async fn no_such_method(method: Method, uri: Uri) -> Failure {
+pub(super) async fn no_such_method(State(http): State<Arc<Http>>, request: Request) -> Failure {
+    let (head, _) = request.into_parts();
+    let (method, uri) = (&head.method, &head.uri);
+    if let Some(stranger) = Stranger::find_request(http.broker.doors(), broker::Door::Http, &head) {
+        return Failure::with_status(
+            Error::new(ErrorKind::Unsupported, stranger.words),
+            StatusCode::METHOD_NOT_ALLOWED,
+        );
+    }
     let message = format!("{} does not know {method}; the header Allow lists what it knows", uri.path());
     Failure::with_status(Error::new(ErrorKind::Unsupported, message), StatusCode::METHOD_NOT_ALLOWED)
 }

@@ -22,8 +22,8 @@ use axum::http::{HeaderValue, Method};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
-use broker::Broker;
 use broker::metrics::{Collect, Exposition};
+use broker::{Broker, Doors};
 use bytes::Bytes;
 use engine::{Error, ErrorKind};
 use hyper::service::service_fn;
@@ -38,6 +38,8 @@ use tower::ServiceExt;
 
 use codec::BodyLimits;
 use errors::{Failure, Result};
+
+use crate::strangers;
 
 /// The description of the interface, which has every route of this door and no other.
 const OPENAPI: &str = include_str!("../../openapi.json");
@@ -89,7 +91,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn runtime(&self) -> HttpSettings {
+    fn runtime(&self, doors: &Arc<Doors>) -> HttpSettings {
         HttpSettings {
             header_timeout: self.header_timeout,
             idle_timeout: self.header_timeout,
@@ -105,6 +107,7 @@ impl Settings {
             security_headers: SecurityHeaders::ForData { https_only_s: None },
             access_log: self.access_log,
             plaintext: if self.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback },
+            first_bytes: strangers::at_http_door(doors.clone(), broker::Door::Http),
             refusal_body,
             ..HttpSettings::default()
         }
@@ -370,11 +373,12 @@ pub async fn open(
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
+    let runtime = settings.runtime(broker.doors());
     let http = Http::new(settings, broker);
     let router = router(http.clone());
     let service =
         service_fn(move |request: hyper::Request<RequestBody>| router.clone().oneshot(request.map(Body::new)));
-    let server = HttpServer::new(settings.runtime(), settings.tls.as_deref(), limit, service)?;
+    let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;
     http.register(server.stats());
     tokio::spawn(server.serve(acceptor, drain));
     Ok(address)

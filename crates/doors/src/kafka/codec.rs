@@ -5,10 +5,12 @@
 //! their requests.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
+use broker::{Door, Doors};
 use bytes::{BufMut, BytesMut};
 use engine::{Acks, Result};
-use net::service::{Decoded, Fault, Input, Order, Out, Peer, Protocol};
+use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
 
 use super::errors::{self, Code};
 use super::fetch::{FetchAnswer, FetchRequest};
@@ -17,6 +19,7 @@ use super::messages::{self, APIS, Api, Message, Reader, Request, Response};
 use super::parse::Fields;
 use super::produce::{ProduceRequest, Produced};
 use super::share::ShareFetched;
+use crate::strangers::Stranger;
 
 /// The largest request; Kafka's own default (`socket.request.max.bytes`).
 pub(super) const FRAME_BYTES_MAX: usize = 100 << 20;
@@ -33,7 +36,19 @@ const API_VERSIONS: i16 = 18;
 
 /// The protocol of Kafka's clients.
 #[derive(Clone)]
-pub(super) struct KafkaProtocol;
+pub(super) struct KafkaProtocol {
+    /// Where clients of other protocols are sent.
+    pub(super) doors: Arc<Doors>,
+}
+
+pub(super) struct Codec {
+    /// Who speaks: the first frames of a stranger are small.
+    peer: Rc<Peer>,
+    /// No request was whole yet: this may be a client of another door.
+    is_new: bool,
+    /// The answer to such a client.
+    to_stranger: Option<Vec<u8>>,
+}
 
 /// What an answer takes from its request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,8 +90,7 @@ pub(super) enum Answer {
 }
 
 impl Protocol for KafkaProtocol {
-    /// Who speaks: the first frames of a stranger are small.
-    type Codec = Rc<Peer>;
+    type Codec = Codec;
     type Request<'a> = Call;
     /// Records that nobody waits to hear of.
     type Message<'a> = ProduceRequest;
@@ -85,11 +99,18 @@ impl Protocol for KafkaProtocol {
 
     const ORDER: Order = Order::Request;
 
-    fn codec(&self, peer: &Rc<Peer>) -> Rc<Peer> {
-        peer.clone()
+    fn codec(&self, peer: &Rc<Peer>) -> Codec {
+        Codec { peer: peer.clone(), is_new: true, to_stranger: None }
     }
 
-    fn decode<'a>(&self, peer: &mut Rc<Peer>, input: &mut Input<'a>) -> std::result::Result<Decoded<'a, Self>, Fault> {
+    fn decode<'a>(&self, codec: &mut Codec, input: &mut Input<'a>) -> std::result::Result<Decoded<'a, Self>, Fault> {
+        let peer = &codec.peer;
+        if codec.is_new
+            && let Some(stranger) = Stranger::find(&self.doors, Door::Kafka, input.bytes(), peer.local)
+        {
+            codec.to_stranger = stranger.answer();
+            return Err(Fault::new(FaultKind::Unsupported, stranger.words));
+        }
         let Some(length) = input.bytes().first_chunk::<LENGTH_BYTES>() else {
             return Ok(Decoded::More(LENGTH_BYTES));
         };
@@ -105,6 +126,7 @@ impl Protocol for KafkaProtocol {
         if input.len() < LENGTH_BYTES + length {
             return Ok(Decoded::More(LENGTH_BYTES + length));
         }
+        codec.is_new = false;
         input.take_owned(LENGTH_BYTES);
         let call = Call::parse(input.take_owned(length)).map_err(errors::to_fault)?;
         Ok(match call.body {
@@ -113,7 +135,7 @@ impl Protocol for KafkaProtocol {
         })
     }
 
-    fn encode(&self, _peer: &mut Rc<Peer>, ticket: Ticket, answer: Answer, out: &mut Out) {
+    fn encode(&self, _codec: &mut Codec, ticket: Ticket, answer: Answer, out: &mut Out) {
         if matches!(answer, Answer::Silence) {
             return;
         }
@@ -136,9 +158,13 @@ impl Protocol for KafkaProtocol {
     }
 
     /// The protocol has no words for what is wrong with a connection: the log of the broker has.
-    fn encode_fault(&self, peer: &mut Rc<Peer>, ticket: Option<Ticket>, fault: &Fault, _out: &mut Out) {
+    fn encode_fault(&self, codec: &mut Codec, ticket: Option<Ticket>, fault: &Fault, out: &mut Out) {
+        let peer = &codec.peer;
         let (key, version) = ticket.map_or((-1, -1), |ticket| (ticket.key, ticket.version));
         tracing::warn!(%peer, key, version, %fault, "closed a Kafka connection");
+        if let Some(answer) = codec.to_stranger.take() {
+            out.put(&answer);
+        }
     }
 }
 

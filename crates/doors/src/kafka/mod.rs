@@ -97,6 +97,7 @@ pub fn open(
     let shares = Arc::new(ShareSessions::default());
     let exposed = shares.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
+    let protocol = KafkaProtocol { doors: broker.doors().clone() };
     let handler = KafkaHandler {
         broker,
         advertised: settings.advertised.clone(),
@@ -104,7 +105,7 @@ pub fn open(
         shares,
         is_login_required: settings.is_login_required,
     };
-    let service = Service::new(KafkaProtocol, handler, service_settings);
+    let service = Service::new(protocol, handler, service_settings);
     let telemetry = service.telemetry.clone();
     let server = Server::start(service, shards, connections, shutdown);
     let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };

@@ -1,16 +1,18 @@
 //! Bytes into requests, and answers and deliveries into bytes.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use broker::SourceStart;
+use broker::{Door, Doors, SourceStart};
 use bytes::{Bytes, BytesMut};
 use engine::{Acks, Delivery, DraftBatch, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
-use net::service::{Decoded, Fault, Input, Order, Out, Peer, Protocol};
+use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
 use wire::frame::{BODY_BYTES_BEFORE_HELLO_MAX, BODY_BYTES_MAX, HEADER_BYTES};
 use wire::response::{Push, SourceInfo, put_deliver_head};
 use wire::{Frame, Header, Request, Response};
 
 use super::errors;
+use crate::strangers::Stranger;
 
 /// A batch up to this size is copied behind its head, so that many small ones share a chunk.
 const COPY_BYTES_MAX: usize = 4 << 10;
@@ -19,7 +21,17 @@ const NO_CORRELATION: u32 = 0;
 
 /// The frames of the protocol; see `docs/reference/protocol.md`.
 #[derive(Clone)]
-pub(super) struct NativeProtocol;
+pub(super) struct NativeProtocol {
+    /// Where clients of other protocols are sent.
+    pub(super) doors: Arc<Doors>,
+}
+
+pub(super) struct Codec {
+    /// Who speaks: the first frames of a stranger are small.
+    peer: Rc<Peer>,
+    /// The answer to a client of another door.
+    to_stranger: Option<Vec<u8>>,
+}
 
 /// What the peer hears of a request.
 pub(super) enum Answer {
@@ -35,8 +47,7 @@ impl From<Result<Response>> for Answer {
 }
 
 impl Protocol for NativeProtocol {
-    /// Who speaks: the first frames of a stranger are small.
-    type Codec = Rc<Peer>;
+    type Codec = Codec;
     /// A request that cannot be decoded is answered like any other that fails.
     type Request<'a> = Result<Request>;
     /// A request that asks for no answer.
@@ -47,11 +58,18 @@ impl Protocol for NativeProtocol {
 
     const ORDER: Order = Order::Completion;
 
-    fn codec(&self, peer: &Rc<Peer>) -> Rc<Peer> {
-        peer.clone()
+    fn codec(&self, peer: &Rc<Peer>) -> Codec {
+        Codec { peer: peer.clone(), to_stranger: None }
     }
 
-    fn decode<'a>(&self, peer: &mut Rc<Peer>, input: &mut Input<'a>) -> std::result::Result<Decoded<'a, Self>, Fault> {
+    fn decode<'a>(&self, codec: &mut Codec, input: &mut Input<'a>) -> std::result::Result<Decoded<'a, Self>, Fault> {
+        let peer = &codec.peer;
+        if !peer.is_known.get()
+            && let Some(stranger) = Stranger::find(&self.doors, Door::Native, input.bytes(), peer.local)
+        {
+            codec.to_stranger = stranger.answer();
+            return Err(Fault::new(FaultKind::Unsupported, stranger.words));
+        }
         let Some(head) = input.bytes().first_chunk::<HEADER_BYTES>() else {
             return Ok(Decoded::More(HEADER_BYTES));
         };
@@ -74,14 +92,17 @@ impl Protocol for NativeProtocol {
         })
     }
 
-    fn encode(&self, _peer: &mut Rc<Peer>, correlation: u32, answer: Answer, out: &mut Out) {
+    fn encode(&self, _codec: &mut Codec, correlation: u32, answer: Answer, out: &mut Out) {
         match answer {
             Answer::Response(response) => response.encode(correlation, out.buf()),
             Answer::LastWords(error) => Response::Error(error).encode(NO_CORRELATION, out.buf()),
         }
     }
 
-    fn encode_fault(&self, _peer: &mut Rc<Peer>, correlation: Option<u32>, fault: &Fault, out: &mut Out) {
+    fn encode_fault(&self, codec: &mut Codec, correlation: Option<u32>, fault: &Fault, out: &mut Out) {
+        if let Some(answer) = codec.to_stranger.take() {
+            return out.put(&answer);
+        }
         let error = errors::of_fault(fault);
         Response::Error(error).encode(correlation.unwrap_or(NO_CORRELATION), out.buf());
     }

@@ -81,7 +81,8 @@ impl Native {
             },
             ..ServiceSettings::default()
         };
-        let service = Service::new(NativeProtocol, NativeHandler { broker }, settings);
+        let service =
+            Service::new(NativeProtocol { doors: broker.doors().clone() }, NativeHandler { broker }, settings);
         let telemetry = service.telemetry.clone();
         Self { server: Server::start(service, shards, connections, shutdown), telemetry }
     }

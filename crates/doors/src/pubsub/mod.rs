@@ -28,8 +28,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::Broker;
 use broker::metrics::{Collect, Exposition};
+use broker::{Broker, Doors};
 use bytes::Bytes;
 use hyper::header::{HOST, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
@@ -46,6 +46,8 @@ pub use names::is_project;
 
 use map::{Ask, Door, Rpc};
 use names::Names;
+
+use crate::strangers::{self, Stranger};
 
 /// Bytes of requests that all connections together may have on their way.
 const BODIES_BYTES_MAX: usize = 256 << 20;
@@ -92,7 +94,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn runtime(&self) -> HttpSettings {
+    fn runtime(&self, doors: &Arc<Doors>) -> HttpSettings {
         HttpSettings {
             header_timeout: self.header_timeout,
             idle_timeout: IDLE_TIMEOUT,
@@ -102,6 +104,7 @@ impl Settings {
             http2_streams_max: STREAMS_MAX,
             security_headers: SecurityHeaders::ForData { https_only_s: None },
             plaintext: if self.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback },
+            first_bytes: strangers::at_http_door(doors.clone(), broker::Door::Pubsub),
             refusal_body,
             ..HttpSettings::default()
         }
@@ -161,6 +164,7 @@ pub async fn open(
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
+    let runtime = settings.runtime(broker.doors());
     let door = Door::new(broker, Names::new(settings.project.clone()), BODIES_BYTES_MAX, settings.push_allow.clone());
     tokio::spawn(sweep::run(Arc::downgrade(&door), drain.clone()));
     tokio::spawn(pushes::run(Arc::downgrade(&door), drain.clone()));
@@ -169,7 +173,7 @@ pub async fn open(
         let door = door.clone();
         async move { Ok::<_, Infallible>(serve(door, request).await) }
     });
-    let server = HttpServer::new(settings.runtime(), settings.tls.as_deref(), limit, service)?;
+    let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;
     register(&shown, server.stats());
     tokio::spawn(server.serve(acceptor, drain));
     Ok(address)
@@ -272,7 +276,11 @@ async fn serve_rest(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answe
         };
     }
     let Some(found) = rest::find(head) else {
-        let message = format!("Method not found: {} {}", head.method, head.uri.path());
+        let doors = ask.door.broker.doors();
+        let message = match Stranger::find_request(doors, broker::Door::Pubsub, head) {
+            Some(stranger) => stranger.words,
+            None => format!("Method not found: {} {}", head.method, head.uri.path()),
+        };
         return rest::refuse(&Failure::not_found(message));
     };
     let asked = async {

@@ -5,12 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use net::service::{Decoded, Fault, Input, Order, Out, Peer, Protocol};
+use broker::{Door, Doors};
+use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
 use smallvec::SmallVec;
 
 use super::clients::Clients;
 use super::commands;
 use super::pause::Pause;
+use crate::strangers::{self, Stranger};
 
 /// Arguments of one request, its name among them.
 const ARGS_MAX: usize = 1 << 20;
@@ -32,6 +34,8 @@ const RESUMED_ARGS: usize = 16;
 pub(super) struct RedisProtocol {
     pub(super) clients: Arc<Clients>,
     pub(super) pause: Arc<Pause>,
+    /// Where clients of other protocols are sent.
+    pub(super) doors: Arc<Doors>,
 }
 
 /// What comes before a request that has to wait, because clients are paused.
@@ -44,6 +48,10 @@ pub(super) struct Codec {
     unread: Arc<AtomicUsize>,
     /// The request that comes next has waited for its pause.
     has_paused: bool,
+    /// No request was whole yet: this may be a client of another door.
+    is_new: bool,
+    /// The answer to such a client.
+    to_stranger: Option<Vec<u8>>,
     /// How far a long request was read.
     partial: Option<Box<Partial>>,
 }
@@ -114,12 +122,27 @@ impl Protocol for RedisProtocol {
     const ORDER: Order = Order::Request;
 
     fn codec(&self, peer: &Rc<Peer>) -> Codec {
-        Codec { peer: peer.clone(), unread: self.clients.unread(peer.id), has_paused: false, partial: None }
+        Codec {
+            peer: peer.clone(),
+            unread: self.clients.unread(peer.id),
+            has_paused: false,
+            is_new: true,
+            to_stranger: None,
+            partial: None,
+        }
     }
 
     fn decode<'a>(&self, codec: &mut Codec, input: &mut Input<'a>) -> Result<Decoded<'a, Self>, Fault> {
+        if codec.is_new
+            && let Some(stranger) = self.stranger(codec, input.bytes())
+        {
+            codec.to_stranger = stranger.answer();
+            return Err(Fault::new(FaultKind::Unsupported, stranger.words));
+        }
         loop {
-            match codec.parse(input.bytes())? {
+            let parsed = codec.parse(input.bytes())?;
+            codec.is_new &= matches!(parsed, Parsed::More(_));
+            match parsed {
                 Parsed::Request(spans, _) if self.holds(codec, input.bytes(), spans.first()) => {
                     return Ok(Decoded::Message(Paused));
                 }
@@ -155,7 +178,10 @@ impl Protocol for RedisProtocol {
         }
     }
 
-    fn encode_fault(&self, _codec: &mut Codec, _tag: Option<()>, fault: &Fault, out: &mut Out) {
+    fn encode_fault(&self, codec: &mut Codec, _tag: Option<()>, fault: &Fault, out: &mut Out) {
+        if let Some(answer) = codec.to_stranger.take() {
+            return out.put(&answer);
+        }
         out.put(b"-ERR ");
         out.put(fault.message.replace(['\r', '\n'], " ").as_bytes());
         out.put(b"\r\n");
@@ -172,6 +198,18 @@ impl RedisProtocol {
         let is_held = !codec.has_paused && self.pause.holds(is_write);
         codec.has_paused |= is_held;
         is_held
+    }
+
+    /// A request of HTTP is a line too, and `GET` is a command: only the version at its end tells.
+    fn stranger(&self, codec: &Codec, bytes: &[u8]) -> Option<Stranger> {
+        let is_http = || {
+            let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+            line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") || line.ends_with(b" HTTP/2.0")
+        };
+        if bytes.first() != Some(&0) && !(strangers::begins_with_method(bytes) && is_http()) {
+            return None;
+        }
+        Stranger::find(&self.doors, Door::Redis, bytes, codec.peer.local)
     }
 }
 

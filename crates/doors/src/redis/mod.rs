@@ -97,7 +97,8 @@ pub fn open(
     broker
         .register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.0.expose(out).and(exposed.1.expose(out)))));
     tokio::spawn(Stats::sample_all(Arc::downgrade(&stats), Arc::downgrade(&broker)));
-    let protocol = RedisProtocol { clients: clients.clone(), pause: Arc::new(Pause::default()) };
+    let doors = broker.doors().clone();
+    let protocol = RedisProtocol { clients: clients.clone(), pause: Arc::new(Pause::default()), doors };
     let door = Door {
         broker,
         clients,

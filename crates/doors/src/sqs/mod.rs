@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use broker::Broker;
 use broker::metrics::{Collect, Exposition};
+use broker::{Broker, Doors};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, ORIGIN};
@@ -51,6 +51,8 @@ use map::{Asker, Sqs};
 use model::Action;
 use query::Form;
 use sigv4::Auth;
+
+use crate::strangers::{self, Stranger};
 
 /// A message of a MiB takes three times as much where each of its bytes is escaped.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -109,7 +111,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn runtime(&self) -> HttpSettings {
+    fn runtime(&self, doors: &Arc<Doors>) -> HttpSettings {
         HttpSettings {
             header_timeout: self.header_timeout,
             idle_timeout: IDLE_TIMEOUT,
@@ -123,6 +125,7 @@ impl Settings {
             security_headers: SecurityHeaders::None,
             access_log: self.access_log,
             plaintext: if self.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback },
+            first_bytes: strangers::at_http_door(doors.clone(), broker::Door::Sqs),
             refusal_body,
             ..HttpSettings::default()
         }
@@ -219,6 +222,9 @@ impl Door {
             return self.peek(head, body, &asker, rest).await;
         }
         let host = host_of(head).unwrap_or_default();
+        if let Some(stranger) = Stranger::find_request(self.sqs.broker.doors(), broker::Door::Sqs, head) {
+            return failed(Failure::new(&INVALID_ADDRESS, stranger.words));
+        }
         let of_queue = Place::of_path(head.uri.path(), host, &asker.home);
         let call = match Call::new(head, body, of_queue.as_ref()) {
             Ok(call) => call,
@@ -376,7 +382,7 @@ pub async fn open(
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
-    let runtime = settings.runtime();
+    let runtime = settings.runtime(broker.doors());
     let Settings { account, region, url, cooldown, auth, tls, .. } = settings;
     let door = Arc::new(Door {
         sqs: Sqs::new(broker, Home { account, region }, url, cooldown),

@@ -380,7 +380,7 @@ const MISTAKES: &[Mistake] = &[
     ("GET", "/v1/topics/t/events?start=soon", TEXT, "", 400, "invalid", "start: 'soon'"),
     ("GET", "/v1/topics/t/events?overflow=never", TEXT, "", 400, "invalid", "overflow: 'never'"),
     ("GET", "/v1/topics/t/events?partition=9", TEXT, "", 404, "not_found", "not 9"),
-    ("GET", "/v1/topics/t.*/events?start=earliest", TEXT, "", 400, "invalid", "starts live"),
+    ("GET", "/v1/topics/t.*/events?start=5", TEXT, "", 400, "invalid", "an offset is of one topic"),
     ("GET", "/v1/topics/t/ws", TEXT, "", 400, "invalid", "WebSocket"),
     ("GET", "/nowhere", TEXT, "", 404, "not_found", "/nowhere"),
 ];

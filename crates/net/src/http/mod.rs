@@ -20,6 +20,7 @@ mod stats;
 mod wire;
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -86,6 +87,8 @@ pub struct HttpSettings {
     pub access_log: bool,
     /// From where plaintext is taken.
     pub plaintext: Plaintext,
+    /// Whether a plaintext connection is of another protocol.
+    pub first_bytes: FirstBytes,
     /// How a refusal is worded.
     pub refusal_body: RefusalBody,
 }
@@ -112,8 +115,32 @@ impl Default for HttpSettings {
             security_headers: SecurityHeaders::default(),
             access_log: false,
             plaintext: Plaintext::FromLoopback,
+            first_bytes: FirstBytes::default(),
             refusal_body: plain_text,
         }
+    }
+}
+
+/// Looks at the first bytes of a plaintext connection. If they are not of HTTP, it may give an answer, which is sent
+/// before the connection is closed.
+#[derive(Clone, Default)]
+pub struct FirstBytes(Option<Arc<AnswerFirstBytes>>);
+
+type AnswerFirstBytes = dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync;
+
+impl FirstBytes {
+    pub fn new(answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(answer)))
+    }
+
+    fn answer(&self, first: &[u8]) -> Option<Vec<u8>> {
+        self.0.as_ref()?(first)
+    }
+}
+
+impl fmt::Debug for FirstBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "FirstBytes(..)" } else { "FirstBytes(none)" })
     }
 }
 

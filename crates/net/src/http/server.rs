@@ -281,6 +281,13 @@ where
         match self.in_time(&connection, version(&mut stream)).await? {
             Ok(begun) => {
                 let (version, first) = begun?;
+                if version == Version::Http1
+                    && let Some(answer) = self.settings.first_bytes.answer(&first)
+                {
+                    self.stats.add_refused(Reason::Malformed);
+                    last_words(stream, &answer, LAST_WORDS).await;
+                    return None;
+                }
                 Some((version, Wire::new(stream, first, Arc::new(connection))))
             }
             Err(error) => {

@@ -81,8 +81,10 @@ pub enum User {
         iterations: u32,
     },
     /// List users
+    #[command(visible_alias = "ls")]
     List,
     /// Take a user's password away; their connections end when they ask for something next
+    #[command(visible_alias = "rm")]
     Delete {
         user: String,
         /// Only for this mechanism
@@ -140,8 +142,10 @@ pub enum AclCommand {
         host: String,
     },
     /// List entries
+    #[command(visible_alias = "ls")]
     List(AclFilterArgs),
     /// Delete entries, and print them
+    #[command(visible_alias = "rm")]
     Delete {
         #[command(flatten)]
         filter: AclFilterArgs,

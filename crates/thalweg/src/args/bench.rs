@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
@@ -15,7 +16,7 @@ pub enum Transport {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchMode {
-    /// As fast as it goes, or at --rate; every subscriber gets everything
+    /// At --rate, or as fast as it goes; every subscriber gets everything
     Throughput,
     /// Nobody subscribes
     Publish,
@@ -44,6 +45,27 @@ pub enum Bench {
     Rpc(Box<BenchRpc>),
 }
 
+/// How fast a load comes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum BenchRate {
+    /// As fast as it is taken.
+    Max,
+    PerSecond(f64),
+}
+
+impl FromStr for BenchRate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+        match (text, number) {
+            ("max", _) => Ok(Self::Max),
+            (_, Some(rate)) => Ok(Self::PerSecond(rate)),
+            (_, None) => Err("write records per second, as 5000, or max".to_owned()),
+        }
+    }
+}
+
 #[derive(Args, Clone)]
 pub struct BenchPubsub {
     #[arg(long, value_enum, default_value = "throughput")]
@@ -56,9 +78,10 @@ pub struct BenchPubsub {
     /// Records in a batch; 0 publishes them one by one and leaves batches to the client
     #[arg(long, default_value_t = 64)]
     pub batch: usize,
-    /// Records to publish in all; exchanges where one is in flight
-    #[arg(long, default_value_t = 100_000)]
-    pub count: u64,
+    /// Records to publish in all; exchanges where one is in flight [default: those of 10 s where the rate is the
+    /// default, else 100000]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    pub count: Option<u64>,
     /// Connections for publishing
     #[arg(long, default_value_t = 4)]
     pub pub_conns: usize,
@@ -72,9 +95,10 @@ pub struct BenchPubsub {
     pub acks: Acks,
     #[arg(long, default_value = "block")]
     pub overflow: Overflow,
-    /// Records a second, open loop; latencies count from when each was due
-    #[arg(long)]
-    pub rate: Option<f64>,
+    /// Records per second, open loop: latencies count from when each was due; or max, as fast as it goes. Not where
+    /// one is in flight [default: 5000 in mode throughput, max in mode publish]
+    #[arg(long, value_name = "N", overrides_with = "rate")]
+    pub rate: Option<BenchRate>,
     /// Threads of the load generator
     #[arg(long, default_value_t = 1)]
     pub threads: usize,

@@ -4,6 +4,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use thalweg::config::units::parse_bytes;
 
+use super::Yes;
 use super::queue::millis;
 
 #[derive(Subcommand)]
@@ -32,13 +33,19 @@ pub enum Cache {
         #[arg(long)]
         durable: bool,
     },
-    /// Delete a cache with all that is in it
-    Delete { cache: String },
+    /// Delete a cache with all that is in it; `del` deletes entries
+    #[command(visible_alias = "rm")]
+    Delete {
+        cache: String,
+        #[command(flatten)]
+        yes: Yes,
+    },
     /// List caches and what is in them
+    #[command(visible_alias = "ls")]
     List,
     /// Show a cache's settings, and what it holds and did
     Stats { cache: String },
-    /// Print the values of keys, a line each; 1 where one is not there
+    /// Print the values of keys, a line each; exit code 4 if one does not exist
     Get {
         cache: String,
         #[arg(required = true)]
@@ -95,7 +102,11 @@ pub enum Cache {
         max: Option<u64>,
     },
     /// Remove all entries
-    Flush { cache: String },
+    Flush {
+        cache: String,
+        #[command(flatten)]
+        yes: Yes,
+    },
 }
 
 #[derive(Args)]

@@ -6,6 +6,8 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use thalweg::config::units::{parse_bytes, parse_duration};
 
+use super::Yes;
+
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -25,8 +27,14 @@ pub enum Queue {
         options: QueueOptions,
     },
     /// Delete a queue, with its messages if its topic came with it
-    Delete { queue: String },
+    #[command(visible_alias = "rm")]
+    Delete {
+        queue: String,
+        #[command(flatten)]
+        yes: Yes,
+    },
     /// List queues and what is in them
+    #[command(visible_alias = "ls")]
     List {
         /// Only those whose names begin so
         #[arg(default_value = "")]
@@ -70,7 +78,11 @@ pub enum Queue {
         max: u32,
     },
     /// Drop all messages, those that somebody has, too
-    Purge { queue: String },
+    Purge {
+        queue: String,
+        #[command(flatten)]
+        yes: Yes,
+    },
     /// Go on elsewhere in the topic, with all that is there
     Seek {
         queue: String,
@@ -264,10 +276,17 @@ pub struct QueueRedrive {
 
 #[derive(Args)]
 #[command(after_help = "\
-The command gets the body on its standard input, and in its environment THALWEG_MESSAGE_ID, _QUEUE, _ATTEMPTS, _SENT_MS,
-_RECEIPT, _GROUP and _SOURCE, and each header as THALWEG_MESSAGE_HEADER_NAME: not what has a zero byte or 128 KiB, nor
-what is over 1 MiB with the others. Its lease is extended for as long as it runs. Ctrl-C lets what runs come to its end;
-once more kills it with all that it has begun, and its messages go back.")]
+The command reads the body from its standard input. Its environment has
+  THALWEG_MESSAGE_ID, THALWEG_MESSAGE_QUEUE, THALWEG_MESSAGE_ATTEMPTS, THALWEG_MESSAGE_SENT_MS,
+  THALWEG_MESSAGE_RECEIPT, THALWEG_MESSAGE_GROUP, THALWEG_MESSAGE_SOURCE,
+  and each header as THALWEG_MESSAGE_HEADER_NAME
+except values with a zero byte, values over 128 KiB, and what exceeds 1 MiB in total. The lease is
+extended for as long as the command runs. Ctrl-C lets running commands finish; a second Ctrl-C kills
+them with all their children, and their messages return to the queue.
+
+Examples:
+  thalweg queue work jobs -- ./handle.sh
+  thalweg queue work jobs --concurrency 8 -- sh -c 'jq .id'")]
 pub struct QueueWork {
     pub queue: String,
     /// Commands that run side by side

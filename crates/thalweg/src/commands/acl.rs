@@ -3,12 +3,10 @@
 use std::io::Write;
 
 use client::security::{Acl, AclFilter, Pattern, Principal, Resource, ResourceKind};
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
 use thalweg::config::Config;
 
-use super::connect;
+use super::{connect, units};
 use crate::args::AclCommand;
 use crate::block_on;
 use crate::output::{Failure, Result, USAGE};
@@ -60,16 +58,16 @@ fn print(acls: &[Acl], is_json: bool, none: &str) -> Result {
     if acls.is_empty() {
         return Ok(writeln!(out, "{none}")?);
     }
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["PRINCIPAL", "MAY", "OPERATION", "KIND", "NAME", "HOST"]);
+    let mut table = units::table();
+    table.set_header(["PRINCIPAL", "MAY", "OPERATION", "KIND", "NAME", "HOST"]);
     for acl in acls {
-        let dots = if acl.pattern.is_prefix { "..." } else { "" };
+        let star = if acl.pattern.is_prefix { "* (prefix)" } else { "" };
         table.add_row([
             acl.principal.to_string(),
             may(acl).to_owned(),
             acl.operation.name().to_owned(),
             acl.pattern.kind.name().to_owned(),
-            format!("{}{dots}", acl.pattern.name),
+            format!("{}{star}", acl.pattern.name),
             acl.host.clone(),
         ]);
     }

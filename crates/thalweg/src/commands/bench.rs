@@ -16,13 +16,18 @@ use ::bench::{LoadAverage, Mode, Program, Pubsub, Report};
 use client::{Address, ClientSettings};
 use thalweg::config::Config;
 
-use crate::args::{Bench, BenchMode, BenchPubsub, Global, Transport};
+use crate::args::{Bench, BenchMode, BenchPubsub, BenchRate, Global, Transport};
 use crate::commands::spawned::Spawned;
 use crate::load;
 use crate::output::{FAILED, Failure, LOST, Result};
 
 /// Where `main.rs` gets its memory from.
 const ALLOCATOR: &str = "mimalloc";
+/// Records per second of a throughput run without a rate, and how long it takes.
+const DEFAULT_RATE: f64 = 5000.0;
+const DEFAULT_SECONDS: f64 = 10.0;
+/// Records of any other run.
+const DEFAULT_COUNT: u64 = 100_000;
 /// How long a subscriber waits for the next record before it counts the rest as lost.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -115,12 +120,12 @@ pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Resu
         },
         payload_bytes: args.payload,
         batch: args.batch,
-        count: args.count,
+        count: args.count.unwrap_or_else(|| default_count(args)),
         publishers: args.pub_conns * args.pub_streams,
         fanout: if is_quiet { 0 } else { args.fanout },
         acks: if args.mode == BenchMode::EndToEnd { client::Acks::None } else { args.acks },
         overflow: args.overflow,
-        rate: args.rate,
+        rate: rate_of(args),
         patience: PATIENCE,
         topic: format!("bench-{}", std::process::id()),
         command: std::env::args().collect::<Vec<_>>().join(" "),
@@ -136,13 +141,30 @@ pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Resu
     Ok(runtime.enable_all().build()?.block_on(::bench::run(&scenario))?)
 }
 
+/// A throughput run that says nothing of a rate has one that any machine keeps: at saturation a latency tells only how
+/// long the queues are.
+fn rate_of(args: &BenchPubsub) -> Option<f64> {
+    match (args.rate, args.mode) {
+        (Some(BenchRate::PerSecond(rate)), _) => Some(rate),
+        (None, BenchMode::Throughput) => Some(DEFAULT_RATE),
+        (Some(BenchRate::Max), _) | (None, _) => None,
+    }
+}
+
+fn default_count(args: &BenchPubsub) -> u64 {
+    match (args.rate, args.mode) {
+        (None, BenchMode::Throughput) => (DEFAULT_RATE * DEFAULT_SECONDS) as u64,
+        _ => DEFAULT_COUNT,
+    }
+}
+
 /// A file that cannot be written is known before anything is measured.
 fn create_page(path: &Path) -> Result<File> {
     File::create(path).map_err(|e| Failure::new(FAILED, format!("{}: {e}", path.display())))
 }
 
 fn this_program() -> Program {
-    Program::this(concat!("thalweg ", env!("CARGO_PKG_VERSION")), ALLOCATOR)
+    Program::this(&format!("thalweg {}", thalweg::VERSION), thalweg::COMMIT, ALLOCATOR)
 }
 
 /// Where a server is, over the transport that is to be measured.

@@ -6,16 +6,14 @@ use client::{
     Cache as ClientCache, CacheSettings, CacheStatus, Change, ChangeKind, Client, Condition, Eviction, ScanCursor,
     Stored, Ttl, Value,
 };
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use serde_json::{Value as Json, json};
 use thalweg::config::Config;
 
-use super::connect;
 use super::time::format_time;
+use super::{confirm, connect, units};
 use crate::args::{Cache, CachePut};
 use crate::block_on;
-use crate::output::{FAILED, Failure, Result, note};
+use crate::output::{FAILED, Failure, NOT_FOUND, Result, note, remark};
 
 /// In a table, where there is nothing.
 const DASH: &str = "-";
@@ -36,11 +34,12 @@ async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
             let eviction = Eviction::parse(&eviction)?;
             let settings = CacheSettings { bytes_max, eviction, ttl_ms: ttl, is_durable: durable };
             let status = client.create_cache(&cache, settings).await?;
-            tell(out, is_json, &to_json(&status), &format!("cache {cache} is there"))
+            tell(out, is_json, &to_json(&status), &format!("created cache {cache}"))
         }
-        Cache::Delete { cache } => {
+        Cache::Delete { cache, yes } => {
+            confirm::ask(yes, &format!("Delete cache {cache} with all that is in it?"))?;
             client.delete_cache(&cache).await?;
-            tell(out, is_json, &json!({ "deleted": cache }), &format!("cache {cache} is deleted"))
+            tell(out, is_json, &json!({ "deleted": cache }), &format!("deleted cache {cache}"))
         }
         Cache::List => list(out, &client.list_caches().await?, is_json),
         Cache::Stats { cache } => stats(out, &client.describe_cache(&cache).await?, is_json),
@@ -66,9 +65,10 @@ async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
         Cache::Watch { cache, prefix, changes, max } => {
             watch(out, &client.cache(&cache), &prefix, changes, max, is_json).await
         }
-        Cache::Flush { cache } => {
+        Cache::Flush { cache, yes } => {
+            confirm::ask(yes, &format!("Delete all entries of cache {cache}?"))?;
             let count = client.cache(&cache).flush().await?;
-            let told = format!("{count} entries of cache {cache} are gone");
+            let told = format!("deleted {} of cache {cache}", units::count(count, "entry"));
             tell(out, is_json, &json!({ "cache": cache, "flushed": count }), &told)
         }
     }
@@ -82,7 +82,7 @@ fn tell(out: &mut impl Write, is_json: bool, json: &Json, text: &str) -> Result 
 }
 
 fn no_entry(cache: &str, key: &str) -> Failure {
-    Failure::new(FAILED, format!("cache {cache} has no '{key}'"))
+    Failure::new(NOT_FOUND, format!("cache {cache} has no key '{key}' (not_found)"))
 }
 
 async fn get(out: &mut impl Write, cache: &ClientCache, keys: &[String], is_json: bool) -> Result {
@@ -179,6 +179,7 @@ async fn watch(
     max: Option<u64>,
     is_json: bool,
 ) -> Result {
+    remark(&format!("watching cache {}; Ctrl-C ends", cache.name()));
     let (mut watch, mut is_caught_up, mut left) = (cache.watch(prefix.to_owned()), false, max.unwrap_or(u64::MAX));
     loop {
         let news = watch.next().await?;
@@ -270,17 +271,20 @@ fn yes_or_dash(is_so: bool) -> String {
 
 fn list(out: &mut impl Write, caches: &[CacheStatus], is_json: bool) -> Result {
     if is_json {
-        return Ok(caches.iter().try_for_each(|cache| writeln!(out, "{}", to_json(cache)))?);
+        return Ok(writeln!(out, "{}", Json::Array(caches.iter().map(to_json).collect()))?);
     }
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["CACHE", "ENTRIES", "BYTES", "OF", "EVICTION", "DURABLE", "HITS", "MISSES"]);
+    if caches.is_empty() {
+        return Ok(writeln!(out, "no caches yet; `thalweg cache put NAME KEY VALUE` creates one")?);
+    }
+    let mut table = units::table();
+    table.set_header(["CACHE", "ENTRIES", "BYTES", "OF", "EVICTION", "DURABLE", "HITS", "MISSES"]);
     for cache in caches {
         let (settings, stats) = (&cache.settings, &cache.stats);
         table.add_row([
             cache.name.to_string(),
             stats.entries.to_string(),
-            stats.bytes.to_string(),
-            cache.bytes_max.to_string(),
+            units::bytes(stats.bytes),
+            units::bytes(cache.bytes_max),
             settings.eviction.name().to_owned(),
             yes_or_dash(settings.is_durable),
             stats.hits.to_string(),
@@ -299,17 +303,16 @@ fn stats(out: &mut impl Write, cache: &CacheStatus, is_json: bool) -> Result {
     let ratio = if asked == 0 { DASH.to_owned() } else { format!("{:.1} %", 100.0 * stats.hits as f64 / asked as f64) };
     let rows = [
         ("entries", stats.entries.to_string()),
-        ("bytes", format!("{} of {}", stats.bytes, cache.bytes_max)),
+        ("bytes", format!("{} of {}", units::bytes(stats.bytes), units::bytes(cache.bytes_max))),
         ("eviction", settings.eviction.name().to_owned()),
-        ("ttl", settings.ttl_ms.map_or(DASH.to_owned(), |ms| format!("{ms} ms"))),
+        ("ttl", settings.ttl_ms.map_or(DASH.to_owned(), units::millis)),
         ("durable", yes_or_dash(settings.is_durable)),
         ("hits", format!("{} ({ratio})", stats.hits)),
         ("misses", stats.misses.to_string()),
         ("expired", stats.expired.to_string()),
         ("evicted", stats.evicted.to_string()),
     ];
-    let mut table = Table::new();
-    table.load_style(NOTHING);
+    let mut table = units::table();
     for (name, value) in rows {
         table.add_row([name.to_owned(), value]);
     }

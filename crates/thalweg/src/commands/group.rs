@@ -4,13 +4,11 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use client::{Client, ErrorKind, GroupInfo, GroupPartition, GroupSummary, MemberInfo, OffsetReset};
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
 use thalweg::config::Config;
 
-use super::connect;
 use super::time::parse_start;
+use super::{connect, units};
 use crate::args::{Group, GroupReset};
 use crate::block_on;
 use crate::output::Result;
@@ -42,7 +40,7 @@ pub fn run(config: &Config, command: Group, is_json: bool) -> Result {
                 client.delete_group(&group).await?;
                 match is_json {
                     true => writeln!(out, "{}", json!({ "deleted": group }))?,
-                    false => writeln!(out, "consumer group {group} is deleted, with its offsets")?,
+                    false => writeln!(out, "deleted consumer group {group} with its offsets")?,
                 }
             }
         }
@@ -75,8 +73,8 @@ async fn reset(out: &mut impl Write, client: &Client, args: GroupReset, is_json:
     }
     let verb = if is_dry_run { "would go" } else { "goes" };
     writeln!(out, "consumer group {group} {verb} on in topic {topic} at:\n")?;
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["PARTITION", "FROM", "TO"]);
+    let mut table = units::table();
+    table.set_header(["PARTITION", "FROM", "TO"]);
     for (partition, from, to) in rows {
         table.add_row([partition.to_string(), or_dash(from), or_dash(to)]);
     }
@@ -90,10 +88,13 @@ fn committed_in(info: &GroupInfo, topic: &str) -> HashMap<u32, u64> {
 
 fn list(out: &mut impl Write, groups: &[GroupSummary]) -> Result {
     if groups.is_empty() {
-        return Ok(writeln!(out, "no consumer groups yet; `thalweg subscribe TOPIC --consumer-group NAME` makes one")?);
+        return Ok(writeln!(
+            out,
+            "no consumer groups yet; `thalweg subscribe TOPIC --consumer-group NAME` creates one"
+        )?);
     }
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["GROUP", "STATE", "MEMBERS", "OFFSETS", "LAG"]);
+    let mut table = units::table();
+    table.set_header(["GROUP", "STATE", "MEMBERS", "OFFSETS", "LAG"]);
     for group in groups {
         table.add_row([
             group.group.clone(),
@@ -107,16 +108,15 @@ fn list(out: &mut impl Write, groups: &[GroupSummary]) -> Result {
 }
 
 fn describe(out: &mut impl Write, info: &GroupInfo) -> Result {
-    let mut head = Table::new();
-    head.load_style(NOTHING);
+    let mut head = units::table();
     head.add_row(["state", info.state.name()]);
     head.add_row(["epoch", &info.epoch.to_string()]);
     head.add_row(["assignor", info.assignor.name()]);
     head.add_row(["lag", &lag_of(info).to_string()]);
     writeln!(out, "consumer group {}\n{head}\n", info.group)?;
     if !info.members.is_empty() {
-        let mut members = Table::new();
-        members.load_style(NOTHING).set_header(["MEMBER", "INSTANCE", "CLIENT", "STATE", "PARTITIONS", "TOPICS"]);
+        let mut members = units::table();
+        members.set_header(["MEMBER", "INSTANCE", "CLIENT", "STATE", "PARTITIONS", "TOPICS"]);
         for (at, member) in info.members.iter().enumerate() {
             let partitions = info.partitions.iter().flat_map(|(_, partitions)| partitions);
             members.add_row([
@@ -130,8 +130,8 @@ fn describe(out: &mut impl Write, info: &GroupInfo) -> Result {
         }
         writeln!(out, "{members}\n")?;
     }
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["TOPIC", "PARTITION", "COMMITTED", "START", "END", "LAG", "MEMBER"]);
+    let mut table = units::table();
+    table.set_header(["TOPIC", "PARTITION", "COMMITTED", "START", "END", "LAG", "MEMBER"]);
     for (topic, partitions) in &info.partitions {
         for p in partitions {
             let owner = owner_of(info, p);

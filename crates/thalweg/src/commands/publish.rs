@@ -5,17 +5,17 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{Client, Publisher, PublisherBuilder, Record};
+use client::{Acks, Client, Delivery, Publisher, PublisherBuilder, Record};
 use indicatif::ProgressBar;
 use serde_json::json;
 use thalweg::config::Config;
 use thalweg::config::units::parse_bytes;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 
-use super::connect;
+use super::{connect, units};
 use crate::args::Publish;
 use crate::block_on;
-use crate::output::{FAILED, Failure, Result, USAGE, note};
+use crate::output::{FAILED, Failure, Result, USAGE, note, remark};
 
 /// What is read of the input at once.
 const INPUT_BUFFER_BYTES: usize = 256 << 10;
@@ -30,19 +30,24 @@ pub fn run(config: &Config, args: Publish, is_json: bool) -> Result {
             Some(value) => {
                 repeat(&args, &publisher, Record { value: Some(value.clone().into()), ..template }, &mut pace).await
             }
-            None => lines(&args, &publisher, &template, &mut pace).await,
+            None => lines(&args, &publisher, &template, &mut pace).await.map(|published| (published, None)),
         };
         // What came before a line that cannot be sent is published all the same.
         publisher.flush().await.map_err(|error| {
             let failure = Failure::from(error);
             Failure::new(failure.code, format!("not everything was published to {}: {failure}", args.topic))
         })?;
-        let published = sent?;
+        let (published, only) = sent?;
         if is_json {
-            let report = json!({ "topic": args.topic, "published": published, "acks": args.acks.name() });
+            let mut report = json!({ "topic": args.topic, "published": published, "acks": args.acks.name() });
+            if let Some(only) = only.filter(|_| args.acks != Acks::None) {
+                let place = only.delivered().await?;
+                report["partition"] = json!(place.partition);
+                report["offset"] = json!(place.offset);
+            }
             writeln!(io::stdout(), "{report}")?;
-        } else if io::stderr().is_terminal() {
-            note(&format!("published {published} records to {}", args.topic));
+        } else {
+            remark(&format!("published {} to {}", units::count(published, "record"), args.topic));
         }
         drop(publisher);
         client.close().await;
@@ -68,13 +73,20 @@ fn publisher(client: &Client, args: &Publish) -> Result<PublisherBuilder> {
     Ok(publisher)
 }
 
-async fn repeat(args: &Publish, publisher: &Publisher, record: Record, pace: &mut Pace) -> Result<u64> {
+/// How many were sent; with what becomes of it where it is one.
+async fn repeat(
+    args: &Publish,
+    publisher: &Publisher,
+    record: Record,
+    pace: &mut Pace,
+) -> Result<(u64, Option<Delivery>)> {
     let count = args.count.unwrap_or(1);
+    let mut last = None;
     for _ in 0..count {
         pace.wait().await;
-        publisher.send(&record).await?;
+        last = Some(publisher.send(&record).await?);
     }
-    Ok(count)
+    Ok((count, last.filter(|_| count == 1)))
 }
 
 /// What all records have in common.
@@ -97,12 +109,17 @@ async fn lines(args: &Publish, publisher: &Publisher, template: &Record, pace: &
         }
         None => Box::new(BufReader::with_capacity(INPUT_BUFFER_BYTES, tokio::io::stdin())),
     };
+    if args.file.is_none() && io::stdin().is_terminal() {
+        note("reading records from the terminal, one per line; Ctrl-D ends");
+    }
+    let name = args.file.as_ref().map_or("the standard input".to_owned(), |path| path.display().to_string());
     let progress = progress(args);
     let mut published = 0;
     let mut line = Vec::new();
     while args.count.is_none_or(|count| published < count) {
         line.clear();
-        if input.read_until(b'\n', &mut line).await? == 0 {
+        let read = input.read_until(b'\n', &mut line).await;
+        if read.map_err(|e| Failure::new(FAILED, format!("{name}: {e}")))? == 0 {
             break;
         }
         if line.last() == Some(&b'\n') {
@@ -113,9 +130,8 @@ async fn lines(args: &Publish, publisher: &Publisher, template: &Record, pace: &
         if let Some(separator) = &args.key_separator {
             let (key, value) = split(&line, separator).ok_or_else(|| {
                 let which = published + 1;
-                let message =
-                    format!("line {which} has no '{separator}' behind its key; {published} records before it");
-                Failure::new(FAILED, format!("{message} were published"))
+                let message = format!("line {which} has no '{separator}' after its key; published ");
+                Failure::new(FAILED, format!("{message}{} before it", units::count(published, "record")))
             })?;
             (record.key, record.value) = (Some(key), Some(value));
         }

@@ -5,7 +5,7 @@ mod transfer;
 mod work;
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,17 +14,16 @@ use client::{
     RedriveInfo, RedriveState, Sent,
 };
 use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use engine::queue::{QueueSettings, SettingValue};
 use serde_json::{Map, Value, json};
 use thalweg::config::Config;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::connect;
 use super::time::{format_time, parse_start};
+use super::{confirm, connect, units};
 use crate::args::{Queue, QueueCreate, QueueReceive, QueueRedrive, QueueSend};
 use crate::block_on;
-use crate::output::{FAILED, Failure, Result, USAGE};
+use crate::output::{FAILED, Failure, Result, USAGE, note, remark};
 
 /// In a table, where there is nothing.
 const DASH: &str = "-";
@@ -59,9 +58,10 @@ async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
                 false => Ok(writeln!(out, "queue {queue} has these settings now:\n{}", settings_table(&info))?),
             }
         }
-        Queue::Delete { queue } => {
+        Queue::Delete { queue, yes } => {
+            confirm::ask(yes, &format!("Delete queue {queue} with its messages?"))?;
             client.queue(&queue).delete().await?;
-            tell(out, is_json, &json!({ "deleted": queue }), &format!("queue {queue} is deleted"))
+            tell(out, is_json, &json!({ "deleted": queue }), &format!("deleted queue {queue}"))
         }
         Queue::List { prefix } => list(out, &client.list_queues(&prefix).await?, is_json),
         Queue::Stats { queue } => stats(out, &client.queue(&queue).describe().await?, is_json),
@@ -87,9 +87,10 @@ async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
             settled(out, "extended", &receipt, &answers, is_json)
         }
         Queue::Peek { queue, max } => message::peek(out, &client.queue(&queue), max, is_json).await,
-        Queue::Purge { queue } => {
+        Queue::Purge { queue, yes } => {
+            confirm::ask(yes, &format!("Delete all messages of queue {queue}?"))?;
             let purged = client.queue(&queue).purge().await?;
-            let told = format!("{purged} messages of queue {queue} are dropped");
+            let told = format!("deleted {} of queue {queue}", units::count(purged, "message"));
             tell(out, is_json, &json!({ "queue": queue, "purged": purged }), &told)
         }
         Queue::Seek { queue, to } => {
@@ -123,9 +124,8 @@ async fn create(out: &mut impl Write, client: &Client, args: QueueCreate, is_jso
         ..NewQueue::new(args.queue)
     };
     let info = client.create_queue(new).await?;
-    let over =
-        if info.owns_topic { "with a topic of its own".to_owned() } else { format!("over topic {}", info.topic) };
-    tell(out, is_json, &to_json(&info), &format!("queue {} is there, {over}", info.queue))
+    let over = if info.owns_topic { "with its own topic".to_owned() } else { format!("over topic {}", info.topic) };
+    tell(out, is_json, &to_json(&info), &format!("created queue {} {over}", info.queue))
 }
 
 /// Creates a queue with the broker's defaults unless there is one of that name.
@@ -162,19 +162,27 @@ async fn send(out: &mut impl Write, queue: &ClientQueue, args: &QueueSend, is_js
     let sent = send_lines(queue, args.file.as_deref(), &template).await?;
     match is_json {
         true => Ok(writeln!(out, "{}", json!({ "queue": queue.name(), "sent": sent }))?),
-        false => Ok(()),
+        false => {
+            remark(&format!("sent {} to {}", units::count(sent, "message"), queue.name()));
+            Ok(())
+        }
     }
 }
 
 /// Each line is a message. What has come is sent at once, however little it is.
 async fn send_lines(queue: &ClientQueue, file: Option<&Path>, template: &OutMessage) -> Result<u64> {
+    if file.is_none() && io::stdin().is_terminal() {
+        note("reading messages from the terminal, one per line; Ctrl-D ends");
+    }
     let mut input = input(file)?;
     let (mut line, mut sent) = (Vec::new(), 0);
     loop {
         let mut messages = Vec::new();
         while messages.len() < LINES_TOGETHER && (messages.is_empty() || input.buffer().contains(&b'\n')) {
             line.clear();
-            if input.read_until(b'\n', &mut line).await? == 0 {
+            let read = input.read_until(b'\n', &mut line).await;
+            let name = || file.map_or("the standard input".to_owned(), |path| path.display().to_string());
+            if read.map_err(|e| Failure::new(FAILED, format!("{}: {e}", name())))? == 0 {
                 break;
             }
             if line.last() == Some(&b'\n') {
@@ -223,7 +231,17 @@ async fn receive(out: &mut impl Write, queue: &ClientQueue, args: &QueueReceive,
         outlives_connection: !args.ack,
         ..Receive::default()
     };
+    if !wanted.wait.is_zero() {
+        remark(&format!(
+            "waiting up to {} for a message of queue {}",
+            units::millis(args.wait.unwrap_or(0)),
+            queue.name()
+        ));
+    }
     let received = queue.receive(&wanted).await?;
+    if received.messages.is_empty() {
+        remark(&format!("queue {} has no message to deliver now", queue.name()));
+    }
     for one in &received.messages {
         match is_json {
             true => writeln!(out, "{}", message::received_to_json(one))?,
@@ -252,11 +270,16 @@ fn settled(out: &mut impl Write, verb: &str, receipts: &[String], answers: &[Lea
     let done = answers.len() - refused.len();
     let errors: Vec<Value> =
         refused.iter().map(|(receipt, why)| json!({ "receipt": receipt, "message": why })).collect();
-    tell(out, is_json, &json!({ verb: done, "refused": errors }), &format!("{done} messages are {verb}"))?;
+    tell(
+        out,
+        is_json,
+        &json!({ verb: done, "refused": errors }),
+        &format!("{verb} {}", units::count(done as u64, "message")),
+    )?;
     match refused.first() {
         None => Ok(()),
         Some((receipt, why)) => {
-            let message = format!("{} of {} receipts do not count: {receipt}: {why}", refused.len(), answers.len());
+            let message = format!("{} of {} receipts rejected: {receipt}: {why}", refused.len(), answers.len());
             Err(Failure::new(FAILED, message))
         }
     }
@@ -302,8 +325,8 @@ fn list_redrives(out: &mut impl Write, redrives: &[RedriveInfo], is_json: bool) 
     if is_json {
         return Ok(writeln!(out, "{}", Value::Array(redrives.iter().map(redrive_to_json).collect()))?);
     }
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["NUMBER", "TO", "STATE", "MOVED", "OF", "STARTED", "FAILURE"]);
+    let mut table = units::table();
+    table.set_header(["NUMBER", "TO", "STATE", "MOVED", "OF", "STARTED", "FAILURE"]);
     for redrive in redrives {
         table.add_row([
             redrive.redrive.to_string(),
@@ -339,8 +362,8 @@ fn list(out: &mut impl Write, queues: &[QueueInfo], is_json: bool) -> Result {
     if queues.is_empty() {
         return Ok(writeln!(out, "no queues; `thalweg queue create NAME` makes one")?);
     }
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["QUEUE", "TOPIC", "VISIBLE", "IN FLIGHT", "DELAYED", "OLDEST"]);
+    let mut table = units::table();
+    table.set_header(["QUEUE", "TOPIC", "VISIBLE", "IN FLIGHT", "DELAYED", "OLDEST"]);
     for info in queues {
         let shown = |count: fn(&QueueCounts) -> u64| {
             info.counts.as_ref().map_or(DASH.to_owned(), |counts| count(counts).to_string())
@@ -371,12 +394,16 @@ fn stats(out: &mut impl Write, info: &QueueInfo, is_json: bool) -> Result {
     match &info.counts {
         None => writeln!(out, "its topic was deleted\n")?,
         Some(counts) => {
-            let mut table = Table::new();
-            table.load_style(NOTHING);
+            // A message that is acknowledged may still be in the log.
+            let is_empty = counts.visible + counts.in_flight + counts.delayed == 0;
+            let mut table = units::table();
             table.add_row(["visible".to_owned(), counts.visible.to_string()]);
             table.add_row(["in flight".to_owned(), counts.in_flight.to_string()]);
             table.add_row(["delayed".to_owned(), counts.delayed.to_string()]);
-            table.add_row(["bytes from the oldest on".to_owned(), counts.bytes.to_string()]);
+            table.add_row([
+                "bytes since the oldest unacknowledged".to_owned(),
+                units::bytes(if is_empty { 0 } else { counts.bytes }),
+            ]);
             table.add_row(["oldest sent at".to_owned(), oldest(info)]);
             writeln!(out, "{table}\n")?;
         }
@@ -385,12 +412,21 @@ fn stats(out: &mut impl Write, info: &QueueInfo, is_json: bool) -> Result {
 }
 
 fn settings_table(info: &QueueInfo) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING);
+    let mut table = units::table();
     for (name, value) in &info.settings {
-        table.add_row([name.as_str(), if value.is_empty() { DASH } else { value }]);
+        table.add_row([name.clone(), shown_setting(name, value)]);
     }
     table
+}
+
+/// A setting with its unit. The names say which number is a time, and which is a size.
+fn shown_setting(name: &str, value: &str) -> String {
+    match value.parse() {
+        _ if value.is_empty() => DASH.to_owned(),
+        Ok(ms) if name.contains("_ms") => units::millis(ms),
+        Ok(bytes) if name.contains("bytes") && bytes > 0 => units::bytes(bytes),
+        _ => value.to_owned(),
+    }
 }
 
 fn to_json(info: &QueueInfo) -> Value {

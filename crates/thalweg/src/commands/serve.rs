@@ -40,18 +40,22 @@ pub fn run(global: &Global, args: &Serve) -> Result {
         .thread_name("background")
         .enable_all()
         .build()?;
-    let result = runtime.block_on(serve(&config, args.ready_file.as_deref()));
+    let result = runtime.block_on(serve(&config, args.ready_file.as_deref(), global.json));
     runtime.shutdown_background();
     result
 }
 
-async fn serve(config: &Config, ready_file: Option<&Path>) -> Result {
+async fn serve(config: &Config, ready_file: Option<&Path>, is_json: bool) -> Result {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let server = Server::start(config).await?;
     server.register_process_metrics();
-    banner(config, &server);
+    match is_json {
+        // As of the banner: an output that is closed is no reason not to serve.
+        true => writeln!(io::stdout(), "{}", ready(&server)).unwrap_or_default(),
+        false => banner(config, &server),
+    }
     if let Some(path) = ready_file {
         write_ready(path, &server)?;
     }
@@ -66,7 +70,7 @@ async fn serve(config: &Config, ready_file: Option<&Path>) -> Result {
             },
         }
     }
-    tracing::info!("stopping: finishing what is begun; a second signal ends at once");
+    tracing::info!("shutting down; send a second signal to stop immediately");
     let is_clean = tokio::select! {
         is_clean = server.shut_down() => is_clean,
         () = stop(&mut terminate, &mut interrupt) => false,
@@ -92,7 +96,7 @@ fn banner(config: &Config, server: &Server) {
     let mut line = |text: &str| writeln!(out, "{text}").unwrap_or_default();
     let is_plain_allowed = config.server().allow_plain;
     let scheme = |address: SocketAddr| if address.ip().is_loopback() || is_plain_allowed { "http" } else { "https" };
-    line(&format!("thalweg {} ({} profile)", env!("CARGO_PKG_VERSION"), config.profile()));
+    line(&format!("thalweg {} ({} profile)", thalweg::VERSION, config.profile()));
     if let Some(address) = server.native {
         line(&format!("  native  {address}  QUIC and TCP"));
     }
@@ -118,9 +122,9 @@ fn banner(config: &Config, server: &Server) {
     line("Stop with Ctrl-C.");
 }
 
-/// Written whole or not at all, so that a reader never sees half of it.
-fn write_ready(path: &Path, server: &Server) -> Result {
-    let ready = json!({
+/// The process and its addresses, for programs.
+fn ready(server: &Server) -> serde_json::Value {
+    json!({
         "pid": std::process::id(),
         "native": server.native.map(|address| address.to_string()),
         "http": server.http.map(|address| address.to_string()),
@@ -128,10 +132,14 @@ fn write_ready(path: &Path, server: &Server) -> Result {
         "pubsub": server.pubsub.map(|address| address.to_string()),
         "redis": server.redis.map(|address| address.to_string()),
         "sqs": server.sqs.map(|address| address.to_string()),
-    });
+    })
+}
+
+/// Written whole or not at all, so that a reader never sees half of it.
+fn write_ready(path: &Path, server: &Server) -> Result {
     let partial = path.with_extension("partial");
     let wrap = |e: io::Error| Failure::new(FAILED, format!("cannot write the ready file {}: {e}", path.display()));
-    std::fs::write(&partial, ready.to_string()).map_err(wrap)?;
+    std::fs::write(&partial, ready(server).to_string()).map_err(wrap)?;
     std::fs::rename(&partial, path).map_err(wrap)
 }
 

@@ -4,26 +4,31 @@ mod form;
 mod member;
 
 use std::collections::HashMap;
-use std::io::{self, BufWriter, Stdout, Write};
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
-use client::{Batch, Event, Offset, PartitionId, Start, Subscription};
+use client::{Batch, Client, Event, Offset, PartitionId, Start, Subscription};
 use thalweg::config::Config;
 
-use super::connect;
 use super::time::parse_start;
+use super::{connect, units};
 use crate::args::{End, Subscribe};
 use crate::block_on;
-use crate::output::{Result, note};
+use crate::output::{Failure, Result, USAGE, note, remark};
 use form::Form;
 
 /// What is gathered for the output while more records are there.
 const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
 
 pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
-    let start = args.from.as_deref().map(|from| parse_start("--from", from)).transpose()?;
-    let mut printer = Printer::new(&args, Form::new(&args, is_json)?);
+    let from = Begin::parse(&args)?;
+    let mut printer = Printer::new(&args, Form::new(&args, is_json, io::stdout().is_terminal())?);
     block_on(async {
         let client = connect(config).await?;
+        let start = match from {
+            None => None,
+            Some(Begin::Start(start)) => Some(start),
+            Some(Begin::Last(count)) => Some(last_records(&client, &args.topic, count).await?),
+        };
         let printed = match &args.consumer_group {
             Some(group) => member::print(&client, group, &args, start, &mut printer).await,
             None => {
@@ -34,7 +39,10 @@ pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
                     builder = builder.group(group);
                 }
                 match builder.open().await {
-                    Ok(mut subscription) => print(&mut subscription, &args, &mut printer).await,
+                    Ok(mut subscription) => {
+                        remark(&waiting_for(&args, subscription.sources().len(), config.server_address()));
+                        print(&mut subscription, &args, &mut printer).await
+                    }
                     Err(error) => Err(error.into()),
                 }
             }
@@ -45,6 +53,57 @@ pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
             Ended::Broker(error) => error.into(),
         })
     })
+}
+
+/// Where `--from` begins.
+enum Begin {
+    Start(Start),
+    /// So many records before the end of each partition.
+    Last(u64),
+}
+
+impl Begin {
+    fn parse(args: &Subscribe) -> Result<Option<Self>> {
+        if args.from_beginning {
+            return Ok(Some(Self::Start(Start::Earliest)));
+        }
+        let Some(from) = args.from.as_deref() else {
+            return Ok(None);
+        };
+        let Some(count) = from.strip_prefix('-').and_then(|count| count.parse().ok()) else {
+            return parse_start("--from", from).map(Self::Start).map(Some);
+        };
+        let of = match () {
+            () if is_pattern(&args.topic) => "a pattern",
+            () if args.consumer_group.is_some() || args.group.is_some() => "a group",
+            () => return Ok(Some(Self::Last(count))),
+        };
+        let words =
+            format!("--from {from}: the last records are of one topic; {of} begins with earliest, live or a time");
+        Err(Failure::new(USAGE, words))
+    }
+}
+
+/// The offsets from which on a topic has at most so many records in each partition. Markers of transactions and records
+/// that compaction removed have an offset too.
+async fn last_records(client: &Client, topic: &str, count: u64) -> client::Result<Start> {
+    let partitions = client.describe_topic(topic).await?.partitions;
+    let last = |(id, p): (usize, &client::PartitionInfo)| (id as PartitionId, p.end.saturating_sub(count).max(p.start));
+    Ok(Start::Offsets(partitions.iter().enumerate().map(last).collect()))
+}
+
+fn is_pattern(topic: &str) -> bool {
+    topic.contains(['*', '>'])
+}
+
+/// What a person is told who would else see nothing until a record comes.
+fn waiting_for(args: &Subscribe, partitions: usize, address: &str) -> String {
+    let what = match is_pattern(&args.topic) {
+        true => format!("pattern {}", args.topic),
+        false => format!("{} ({})", args.topic, units::count(partitions as u64, "partition")),
+    };
+    let until = if args.end.is_some() { "reading to the end" } else { "waiting for records; Ctrl-C ends" };
+    format!("subscribed to {what} at {address}, {until}")
 }
 
 enum Ended {
@@ -105,7 +164,10 @@ impl Printer {
     }
 
     fn gap(&mut self, topic: &str, partition: PartitionId, from: Offset, to: Offset) -> io::Result<()> {
-        self.note(&format!("{topic} partition {partition}: records {from} to {} did not come", to - 1))
+        self.note(&format!(
+            "{topic} partition {partition}: records {from} to {} were lost: removed or dropped before they were read",
+            to - 1
+        ))
     }
 
     /// Tells something beside the records, after those that came before it.
@@ -153,9 +215,11 @@ async fn print(subscription: &mut Subscription, args: &Subscribe, printer: &mut 
                 pass(&topic, partition, to);
             }
             Event::Reconnected => {
-                printer.note("the connection broke and was made again; what was published meanwhile did not come")?;
+                printer.note("reconnected; records published in the meantime were not received")?;
             }
-            Event::Restarted => printer.note("the broker was restarted; its topics in memory begin anew")?,
+            Event::Restarted => {
+                printer.note("the broker was restarted, or the topic was created again: offsets begin at 0 again")?
+            }
         }
     }
     Ok(printer.out.flush()?)

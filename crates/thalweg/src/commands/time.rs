@@ -21,7 +21,7 @@ pub fn parse_start(option: &str, text: &str) -> Result<Start> {
         _ => {}
     }
     let Some(time) = text.strip_prefix('@') else {
-        return text.parse().map(Start::Offset).map_err(|e| wrong(&format!("no offset: {e}")));
+        return text.parse().ok().map(Start::Offset).ok_or_else(|| wrong("not an offset"));
     };
     if let Some(ago) = time.strip_prefix('-') {
         let seconds = parse_duration(ago).ok_or_else(|| wrong("no duration"))?;

@@ -1,6 +1,7 @@
 //! `thalweg top`: what a broker does now, on a screen or as lines.
 
 mod board;
+mod items;
 mod look;
 mod metrics;
 mod screen;
@@ -21,7 +22,9 @@ use crate::args::Top;
 use crate::block_on;
 use crate::output::{FAILED, Failure, NO_BROKER, Result, USAGE};
 use board::{Board, Link};
+use items::{Items, List};
 use look::Look;
+pub(super) use metrics::{Sample, Samples};
 
 /// How long a broker may take for an answer before it counts as gone.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -44,7 +47,7 @@ pub fn run(config: &Config, args: &Top, is_json: bool) -> Result {
         return block_on(lines(watcher, board, args.plain.unwrap_or(u64::MAX), is_json));
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        let words = "top draws on a terminal, and this is none; --plain LOOKS or --json print lines instead";
+        let words = "top needs a terminal; use --plain LOOKS or --json";
         return Err(Failure::new(USAGE, words));
     }
     block_on(live(watcher, board))
@@ -60,14 +63,19 @@ struct Watcher {
 impl Watcher {
     async fn look(&mut self) -> Result<Look> {
         let client = self.client.take().unwrap_or_else(|| Client::lazy(self.address.clone(), self.settings.clone()));
-        let text = tokio::time::timeout(PATIENCE, client.stats()).await.unwrap_or_else(|elapsed| {
-            let words = format!("no answer within {} s: {elapsed}", PATIENCE.as_secs());
+        let ask = async {
+            let samples = Samples::parse(&client.stats().await?);
+            let items = Items::ask(&client, &samples).await?;
+            Ok((samples, items))
+        };
+        let (samples, items) = tokio::time::timeout(PATIENCE, ask).await.unwrap_or_else(|_elapsed| {
+            let words = format!("no answer within {} s", PATIENCE.as_secs());
             Err(client::Error::new(client::ErrorKind::Timeout, words))
         })?;
         // A client that failed is left behind with its connection, which may be one to nobody.
         self.client = Some(client);
         let words = "the broker's answer holds no metrics; is it of another version?";
-        Look::read(&text, Instant::now()).ok_or_else(|| Failure::new(FAILED, words))
+        Look::new(&samples, items, Instant::now()).ok_or_else(|| Failure::new(FAILED, words))
     }
 }
 
@@ -224,6 +232,9 @@ fn act(event: &Event, board: &mut Board) -> std::ops::ControlFlow<()> {
         KeyCode::Char('p' | ' ') => board.is_paused = !board.is_paused,
         KeyCode::Char('+' | '=') => board.slower(),
         KeyCode::Char('-') => board.faster(),
+        KeyCode::Tab | KeyCode::Right => board.list = board.list.next(),
+        KeyCode::BackTab | KeyCode::Left => board.list = board.list.before(),
+        KeyCode::Char(digit @ '1'..='6') => board.list = List::ALL[*digit as usize - '1' as usize],
         _ => {}
     }
     Continue(())
@@ -264,12 +275,19 @@ mod tests {
         assert_eq!(press(KeyCode::Char('p'), KeyModifiers::NONE), (false, false, 2000));
         assert_eq!(press(KeyCode::Char('-'), KeyModifiers::NONE), (false, false, 1000));
         assert_eq!(press(KeyCode::Char('c'), KeyModifiers::NONE), (false, false, 1000));
+        for (code, list) in
+            [(KeyCode::Tab, List::Queues), (KeyCode::BackTab, List::Topics), (KeyCode::Char('3'), List::Groups)]
+        {
+            assert!(act(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)), &mut board).is_continue());
+            assert_eq!(board.list, list);
+        }
+        let mut press = |code, modifiers| act(&Event::Key(KeyEvent::new(code, modifiers)), &mut board).is_break();
         for (code, modifiers) in [
             (KeyCode::Char('q'), KeyModifiers::NONE),
             (KeyCode::Esc, KeyModifiers::NONE),
             (KeyCode::Char('c'), KeyModifiers::CONTROL),
         ] {
-            assert!(press(code, modifiers).0);
+            assert!(press(code, modifiers));
         }
     }
 }

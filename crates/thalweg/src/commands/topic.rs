@@ -4,12 +4,11 @@ use std::io::Write;
 
 use client::{Client, Error, ErrorKind, Offset, SettingsChange, Storage, TopicInfo, TopicSettings};
 use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use engine::TopicName;
 use serde_json::{Value, json};
 use thalweg::config::Config;
 
-use super::connect;
+use super::{confirm, connect, units};
 use crate::args::Topic;
 use crate::block_on;
 use crate::output::{FAILED, Failure, Result, USAGE};
@@ -34,11 +33,14 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                 if is_json {
                     writeln!(out, "{}", to_json(&info))?;
                 } else {
-                    writeln!(out, "topic {topic} has {} partitions", info.settings.partitions)?;
+                    writeln!(out, "created topic {topic} with {}", partitions_of(&info))?;
                 }
             }
-            Topic::List => {
-                let topics = client.list_topics().await?;
+            Topic::List { all } => {
+                let mut topics = client.list_topics().await?;
+                // An inbox is nobody's but its requester's.
+                let is_hidden = |topic: &TopicInfo| TopicName::parse(&topic.topic).is_ok_and(|name| name.is_hidden());
+                topics.retain(|topic| all || !is_hidden(topic));
                 if is_json {
                     writeln!(out, "{}", Value::Array(topics.iter().map(to_json).collect()))?;
                 } else {
@@ -62,7 +64,7 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                 if is_json {
                     writeln!(out, "{}", to_json(&info))?;
                 } else {
-                    writeln!(out, "topic {topic} has these settings now:\n{}", settings_table(info.settings))?;
+                    writeln!(out, "altered topic {topic}:\n{}", settings_table(info.settings))?;
                 }
             }
             Topic::AddPartitions { topic, count } => {
@@ -71,29 +73,33 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                 if is_json {
                     writeln!(out, "{}", to_json(&info))?;
                 } else {
-                    writeln!(out, "topic {topic} has {} partitions now, {has} before", info.settings.partitions)?;
+                    writeln!(out, "topic {topic} has {} now, {has} before", partitions_of(&info))?;
                 }
             }
-            Topic::Delete { topic } => {
+            Topic::Delete { topic, yes } => {
+                confirm::ask(yes, &format!("Delete topic {topic} with all its records?"))?;
                 client.delete_topic(&topic).await?;
                 if is_json {
                     writeln!(out, "{}", json!({ "deleted": topic }))?;
                 } else {
-                    writeln!(out, "topic {topic} is deleted")?;
+                    writeln!(out, "deleted topic {topic}")?;
                 }
             }
-            Topic::DeleteRecords { topic, partition, before } => {
+            Topic::DeleteRecords { topic, partition, before, yes } => {
                 let before = match before.as_str() {
                     "end" => Offset::MAX,
-                    number => number.parse().map_err(|e| {
-                        Failure::new(USAGE, format!("--before is an offset or `end`, not {before}: {e}"))
+                    number => number.parse().ok().ok_or_else(|| {
+                        Failure::new(USAGE, format!("--before is an offset or `end`, not '{before}'"))
                     })?,
                 };
+                if before == Offset::MAX {
+                    confirm::ask(yes, &format!("Delete all records of partition {partition} of topic {topic}?"))?;
+                }
                 let start = client.delete_records(&topic, partition, before).await?;
                 if is_json {
                     writeln!(out, "{}", json!({ "topic": topic, "partition": partition, "start": start }))?;
                 } else {
-                    writeln!(out, "partition {partition} of topic {topic} begins at offset {start} now")?;
+                    writeln!(out, "partition {partition} of topic {topic} now begins at offset {start}")?;
                 }
             }
         }
@@ -136,32 +142,35 @@ fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, is_t
         return Ok(writeln!(out, "{would}")?);
     }
     match is_there {
-        true => writeln!(out, "topic {topic} is there already, with these settings:")?,
+        true => writeln!(out, "topic {topic} exists already, with these settings:")?,
         false => writeln!(out, "topic {topic} would be created:")?,
     }
     Ok(writeln!(out, "{}", settings_table(settings))?)
 }
 
+fn partitions_of(info: &TopicInfo) -> String {
+    units::count(info.settings.partitions.into(), "partition")
+}
+
 fn settings_table(settings: TopicSettings) -> Table {
-    let as_set = || "as the broker is set".to_owned();
-    let limit = |n: u64, unit: &str| match n {
+    let as_set = || "the broker's default".to_owned();
+    let limit = |n: u64, shown: fn(u64) -> String| match n {
         0 => "no limit".to_owned(),
         TopicSettings::DEFAULT => as_set(),
-        _ => format!("{n} {unit}"),
+        _ => shown(n),
     };
     let partitions = match settings.partitions {
         TopicSettings::DEFAULT_PARTITIONS => as_set(),
         partitions => partitions.to_string(),
     };
-    let mut table = Table::new();
-    table.load_style(NOTHING);
+    let mut table = units::table();
     table.add_row(["partitions".to_owned(), partitions]);
     table.add_row(["records are kept".to_owned(), place(settings.storage).to_owned()]);
-    table.add_row(["retention of a partition".to_owned(), limit(settings.retention_bytes, "bytes")]);
-    table.add_row(["retention of a batch".to_owned(), limit(settings.retention_ms, "ms")]);
+    table.add_row(["retention of a partition".to_owned(), limit(settings.retention_bytes, units::bytes)]);
+    table.add_row(["retention of a batch".to_owned(), limit(settings.retention_ms, units::millis)]);
     let of_key = if settings.compact { "the newest record" } else { "all records" };
     table.add_row(["of each key".to_owned(), of_key.to_owned()]);
-    table.add_row(["the largest batch".to_owned(), format!("{} bytes", settings.batch_bytes_max)]);
+    table.add_row(["the largest batch".to_owned(), units::bytes(settings.batch_bytes_max.into())]);
     let whose = if settings.arrival_times { "the broker's clock, when they arrive" } else { "their publisher's clock" };
     table.add_row(["records go by".to_owned(), whose.to_owned()]);
     table
@@ -169,11 +178,11 @@ fn settings_table(settings: TopicSettings) -> Table {
 
 fn list(out: &mut impl Write, topics: &[TopicInfo]) -> Result {
     if topics.is_empty() {
-        writeln!(out, "no topics yet; publishing to one creates it")?;
+        writeln!(out, "no topics yet; publishing to one creates it (those of the broker itself: --all)")?;
         return Ok(());
     }
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["TOPIC", "STORAGE", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);
+    let mut table = units::table();
+    table.set_header(["TOPIC", "STORAGE", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);
     for topic in topics {
         let records: u64 = topic.partitions.iter().map(|p| p.end - p.start).sum();
         let bytes: u64 = topic.partitions.iter().map(|p| p.bytes).sum();
@@ -183,7 +192,7 @@ fn list(out: &mut impl Write, topics: &[TopicInfo]) -> Result {
             topic.settings.storage.name().to_owned(),
             topic.settings.partitions.to_string(),
             records.to_string(),
-            bytes.to_string(),
+            units::bytes(bytes),
             subscribers.to_string(),
         ]);
     }
@@ -195,10 +204,17 @@ fn describe(out: &mut impl Write, info: &TopicInfo) -> Result {
     settings.add_row(["records are deleted".to_owned(), removal(&info.settings).to_owned()]);
     settings.add_row(["retention is set by".to_owned(), retention_owner(info)]);
     writeln!(out, "topic {}\n{settings}\n", info.topic)?;
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["PARTITION", "START", "END", "RECORDS", "BYTES", "SUBSCRIBERS"]);
+    let mut table = units::table();
+    table.set_header(["PARTITION", "START", "END", "RECORDS", "BYTES", "SUBSCRIBERS"]);
     for (id, p) in info.partitions.iter().enumerate() {
-        table.add_row([id as u64, p.start, p.end, p.end - p.start, p.bytes, u64::from(p.subscribers)]);
+        table.add_row([
+            id.to_string(),
+            p.start.to_string(),
+            p.end.to_string(),
+            (p.end - p.start).to_string(),
+            units::bytes(p.bytes),
+            p.subscribers.to_string(),
+        ]);
     }
     Ok(writeln!(out, "{table}")?)
 }

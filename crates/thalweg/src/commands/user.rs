@@ -6,14 +6,12 @@ use aws_lc_rs::rand;
 use client::Error;
 use client::UserInfo;
 use client::security::{Credential, Mechanism, UserName};
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal;
 use serde_json::{Value, json};
 use thalweg::config::Config;
 
-use super::connect;
+use super::{connect, units};
 use crate::args::User;
 use crate::block_on;
 use crate::output::{FAILED, Failure, Result, USAGE};
@@ -28,7 +26,7 @@ pub fn run(config: &Config, command: User, is_json: bool) -> Result {
             let credential = |mechanism| Credential::of_password(mechanism, &password, salt()?, iterations);
             let credentials = mechanisms.into_iter().map(credential).collect::<client::Result<_>>()?;
             on(config, async |client| client.put_user(name, credentials).await)?;
-            say(is_json, json!({ "user": user }), &format!("user {user} has this password now"))
+            say(is_json, json!({ "user": user }), &format!("password set for user {user}"))
         }
         User::List => {
             let users = on(config, async |client| client.list_users().await)?;
@@ -37,7 +35,7 @@ pub fn run(config: &Config, command: User, is_json: bool) -> Result {
         User::Delete { user, mechanism } => {
             let (name, mechanisms) = (UserName::parse(&user)?, mechanism.map(|one| one.get()).into_iter().collect());
             on(config, async |client| client.delete_user(name, mechanisms).await)?;
-            say(is_json, json!({ "deleted": user }), &format!("user {user} has no such password any more"))
+            say(is_json, json!({ "deleted": user }), &format!("deleted the password of user {user}"))
         }
     }
 }
@@ -87,8 +85,8 @@ fn list(users: &[UserInfo], is_json: bool) -> Result {
     if users.is_empty() {
         return Ok(writeln!(out, "no users yet; `thalweg user add NAME` adds one")?);
     }
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["USER", "MECHANISMS", "FROM", "MAY"]);
+    let mut table = units::table();
+    table.set_header(["USER", "MECHANISMS", "FROM", "MAY"]);
     for user in users {
         let from = if user.is_configured { "the configuration" } else { "thalweg user" };
         let may = if user.is_super { "everything" } else { "what acl allows" };

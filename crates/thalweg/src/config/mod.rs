@@ -453,6 +453,7 @@ impl Config {
             request_timeout: self.millis("request_timeout_ms"),
             ca_file: self.path("ca_file"),
             name: format!("thalweg-cli/{}", env!("CARGO_PKG_VERSION")),
+            observer: None,
         }
     }
 

@@ -166,18 +166,23 @@ async fn a_hello_that_does_not_fit_is_refused() {
 async fn other_protocols_are_refused() {
     let server = Server::with(&["hello_timeout_ms=600000"]);
     let mut bystander = Bystander::of(&server).await;
-    for text in [
-        "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        "POST /topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}",
-        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        "*1\r\n$4\r\nPING\r\n",
-        "CONNECT {\"verbose\":false}\r\n",
+    for (text, answer) in [
+        ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 "),
+        ("POST /topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 400 "),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/1.1 400 "),
+        ("*1\r\n$4\r\nPING\r\n", "-ERR this is the native door"),
     ] {
         let mut raw = Raw::connect(server.address).await;
         raw.write(text.as_bytes()).await;
-        let words = raw.last_words().await.unwrap_or_else(|| panic!("no reason for {text:?}"));
-        assert!(matches!(words.kind, ErrorKind::Unsupported | ErrorKind::TooLarge | ErrorKind::Malformed), "{words}");
+        let mut told = Vec::new();
+        let closed = tokio::io::AsyncReadExt::read_to_end(&mut raw.socket, &mut told);
+        within("the end", closed).await.expect("an answer");
+        assert!(told.starts_with(answer.as_bytes()), "{text:?}: {}", told.escape_ascii());
     }
+    let mut raw = Raw::connect(server.address).await;
+    raw.write(b"CONNECT {\"verbose\":false}\r\n").await;
+    let words = raw.last_words().await.expect("a reason");
+    assert!(matches!(words.kind, ErrorKind::Unsupported | ErrorKind::TooLarge | ErrorKind::Malformed), "{words}");
     // Something that begins like TLS and is none: there is no frame to answer with.
     let mut raw = Raw::connect(server.address).await;
     raw.write(&[0x16; 64]).await;

@@ -96,7 +96,7 @@ fn a_broker_that_is_named_is_measured() {
     assert!(text.contains("commit ") && text.contains("bench cache --samples 100"), "{text}");
     let page = std::fs::read_to_string(&path).expect("a page");
     assert!(page.starts_with("<!doctype html>") && page.contains("<td>get miss</td>"), "{page}");
-    assert_eq!(on(&server, ["--json", "cache", "list"]).ok().trim(), "", "its cache is gone");
+    assert_eq!(on(&server, ["--json", "cache", "list"]).ok().trim(), "[]", "its cache is gone");
 
     let pid = server.pid().to_string();
     let args = ["--operation", "put", "--server-pid", &pid];
@@ -171,7 +171,7 @@ async fn disturbed(
     disturb: impl AsyncFnOnce(&mut Server, client::Client),
 ) -> CacheReport {
     let client = server.client("tcp").await;
-    let running = tokio::task::spawn_blocking(move || run(&plan, Program::this("test", "none")));
+    let running = tokio::task::spawn_blocking(move || run(&plan, Program::this("test", "none", "none")));
     until("its keys", async || {
         let caches = client.list_caches().await.expect("caches");
         caches.first().is_some_and(|cache| cache.stats.entries == 50)

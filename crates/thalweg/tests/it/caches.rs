@@ -261,13 +261,15 @@ async fn what_is_too_large_or_is_not_there_is_refused_and_the_connection_goes_on
 fn the_command_line_has_a_word_for_everything() {
     let server = Server::start();
     let created = on(&server, ["cache", "create", "c", "--bytes-max", "1MiB", "--eviction", "s3-fifo", "--ttl", "1h"]);
-    assert_eq!(created.ok(), "cache c is there\n");
+    assert_eq!(created.ok(), "created cache c\n");
     let version = on(&server, ["--json", "cache", "put", "c", "alice", "one coffee"]).json()["version"].clone();
     assert_eq!(on(&server, ["cache", "get", "c", "alice"]).ok(), "one coffee\n");
     assert_eq!(feed(&server, ["cache", "put", "c", "bob"], "from a pipe").ok().split(' ').next(), Some("version"));
     let got = on(&server, ["cache", "get", "c", "bob", "nobody", "alice"]);
     assert_eq!(got.out, "from a pipe\none coffee\n");
-    assert!(got.failed(FAILED).contains("'nobody'"));
+    assert!(got.failed(NOT_FOUND).contains("'nobody' (not_found)"));
+    let listed = on(&server, ["--json", "cache", "list"]).json();
+    assert_eq!(listed[0]["cache"], "c", "one JSON value, as of queues and topics");
     let taken = on(&server, ["cache", "put", "c", "alice", "x", "--if-absent"]).failed(FAILED);
     assert!(taken.contains(&format!("there in version {version}")), "{taken}");
     on(&server, ["cache", "put", "c", "alice", "x", "--if-version", &version.to_string()]).ok();
@@ -287,10 +289,10 @@ fn the_command_line_has_a_word_for_everything() {
     );
     assert!(on(&server, ["cache", "stats", "c"]).ok().contains("entries"));
     assert!(on(&server, ["cache", "list"]).ok().contains("s3-fifo"));
-    assert_eq!(on(&server, ["cache", "flush", "c"]).ok(), "2 entries of cache c are gone\n");
-    assert_eq!(on(&server, ["cache", "delete", "c"]).ok(), "cache c is deleted\n");
+    assert_eq!(on(&server, ["cache", "flush", "c"]).ok(), "deleted 2 entries of cache c\n");
+    assert_eq!(on(&server, ["cache", "delete", "c"]).ok(), "deleted cache c\n");
     on(&server, ["cache", "stats", "c"]).failed(NOT_FOUND);
-    on(&server, ["cache", "touch", "c", "n"]).failed(FAILED);
+    on(&server, ["cache", "touch", "c", "n"]).failed(NOT_FOUND);
     assert!(on(&server, ["cache", "create", "c", "--eviction", "lru"]).failed(USAGE).contains("s3-fifo"));
     on(&server, ["cache", "put", "c", "k", "v", "--ttl", "soon"]).failed(USAGE);
     on(&server, ["cache", "watch", "c", "-n", "0"]).failed(USAGE);

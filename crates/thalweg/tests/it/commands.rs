@@ -53,6 +53,9 @@ fn publish_counts_and_paces() {
     on(&server, ["topic", "create", "spread", "--partitions", "3"]).ok();
     let done = on(&server, ["--json", "publish", "spread", "x", "-n", "5", "--partition", "2", "--acks", "committed"]);
     assert_eq!(done.json(), json!({ "topic": "spread", "published": 5, "acks": "committed" }));
+    let one = on(&server, ["--json", "publish", "spread", "x", "--partition", "1"]).json();
+    assert_eq!((&one["partition"], &one["offset"]), (&json!(1), &json!(0)), "where a single record is");
+    on(&server, ["topic", "delete-records", "spread", "--partition", "1", "--before", "end"]).ok();
     assert!(records(&server, "spread").iter().all(|record| record["partition"] == 2));
     let done = feed(&server, ["--json", "publish", "lines", "--count", "2", "--acks", "none"], "a\nb\nc\n");
     assert_eq!(done.json()["published"], 2);
@@ -172,6 +175,14 @@ fn subscribe_begins_and_ends_where_it_is_told() {
     let from = |from: &str| on(&server, ["subscribe", "t", "--until-end", "--from", from]);
     assert_eq!(from("earliest").ok(), "0\n1\n2\n3\n4\n");
     assert_eq!(from("3").ok(), "3\n4\n");
+    assert_eq!(from("-2").ok(), "3\n4\n", "the last two");
+    assert_eq!(from("-100").ok(), "0\n1\n2\n3\n4\n", "as many as there are");
+    assert_eq!(on(&server, ["subscribe", "t", "--from-beginning", "--end"]).ok(), "0\n1\n2\n3\n4\n");
+    for args in [["subscribe", "t.>", "--from", "-2"], ["subscribe", "t.>", "--from", "3"]] {
+        let message = on(&server, args).failed(USAGE);
+        assert!(message.contains("of one topic"), "{message}");
+    }
+    on(&server, ["subscribe", "nothing", "--from", "-2"]).failed(NOT_FOUND);
     assert_eq!(from("live").ok(), "", "nothing is before the end");
     assert_eq!(from("@-5m").ok(), "0\n1\n2\n3\n4\n");
     assert_eq!(from("@2020-01-01").ok(), "0\n1\n2\n3\n4\n");
@@ -199,7 +210,7 @@ fn subscribe_tells_gaps_and_still_ends() {
         on(&server, ["publish", "short", &"x".repeat(1_000)]).ok();
     }
     let done = on(&server, ["subscribe", "short", "--from", "0", "--until-end"]);
-    assert!(done.err.contains("did not come"), "{done:?}");
+    assert!(done.err.contains("were lost"), "{done:?}");
     let kept = done.ok().lines().count();
     assert!((1..30).contains(&kept), "{kept}");
 }
@@ -227,7 +238,7 @@ fn topic_commands() {
     let listed = on(&server, ["--json", "topic", "list"]).json();
     assert_eq!(listed[0]["partitions"][1]["end"], 2);
     let described = on(&server, ["topic", "describe", "orders"]).ok();
-    for line in [["partitions", "2"], ["retention", "1048576"], ["retention", "1000"]] {
+    for line in [["partitions", "2"], ["retention", "MiB"], ["retention", "1s"]] {
         let says = |text: &str| line.iter().all(|word| text.split_whitespace().any(|said| said == *word));
         assert!(described.lines().any(says), "{described}");
     }
@@ -239,6 +250,62 @@ fn topic_commands() {
     assert!(on(&server, ["topic", "delete", "orders"]).ok().contains("orders"));
     on(&server, ["topic", "create", "again"]).ok();
     assert_eq!(on(&server, ["--json", "topic", "delete", "again"]).json(), json!({ "deleted": "again" }));
+}
+
+/// `reply` answers with a text, with the request, or with what a command prints.
+#[test]
+fn reply_answers_requests() {
+    let server = Server::start();
+    let url = server.url("tcp");
+    for (args, answer) in [
+        (&["reply", "text", "it is noon", "-n", "1"][..], "it is noon\n"),
+        (&["reply", "echo", "--echo", "-n", "1"], "question\n"),
+        (&["reply", "command", "-n", "1", "--", "tr", "a-z", "A-Z"], "QUESTION\n"),
+    ] {
+        let mut replier = program().args(["--server", &url]).args(args).spawn().expect("started");
+        let done = loop {
+            let done = on(&server, ["request", args[1], "question"]);
+            if done.code != Some(NOT_FOUND) {
+                break done;
+            }
+        };
+        assert_eq!(done.ok(), answer, "{args:?}");
+        assert!(replier.wait().expect("ended").success(), "{args:?}");
+    }
+    thalweg(["reply", "nothing"]).failed(USAGE);
+}
+
+/// Topics of the broker itself are shown to those who ask for them.
+#[test]
+fn internal_topics_are_listed_for_those_who_ask() {
+    let server = Server::start();
+    on(&server, ["publish", "orders", "x"]).ok();
+    on(&server, ["subscribe", "orders", "--consumer-group", "g", "--end"]).ok();
+    let listed = |args: &[&str]| on(&server, args.iter().copied()).ok();
+    let shown = listed(&["topic", "ls"]);
+    assert!(shown.contains("orders") && !shown.contains("_offsets"), "{shown}");
+    assert!(listed(&["topic", "list", "--all"]).contains("_offsets"));
+}
+
+/// What people type by habit gets a hint that helps, in the form of all other errors.
+#[test]
+fn habits_of_other_tools_get_a_hint() {
+    for (args, hint) in [
+        (&["serve", "--port", "7500"][..], "--native, --http, --kafka"),
+        (&["publish", "--topic", "foo", "bar"], "the topic is an argument"),
+        (&["user", "add", "bob", "--password", "x"], "standard input"),
+    ] {
+        let message = thalweg(args.iter().copied()).failed(USAGE);
+        assert!(message.starts_with("thalweg: unexpected argument") && message.contains(hint), "{message}");
+        assert!(!message.contains("as a value"), "{message}");
+    }
+    let help = thalweg(["--help"]).ok();
+    for expected in ["Data commands:", "[aliases: sub, consume]", "Global options:", "Examples:"] {
+        assert!(help.contains(expected), "{expected}: {help}");
+    }
+    let serve = thalweg(["serve", "--help"]).ok();
+    assert!(!serve.contains("--server") && serve.contains("--native"), "{serve}");
+    assert!(thalweg(["--version"]).ok().contains(thalweg::COMMIT));
 }
 
 /// A request prints its answer; without anyone to answer the exit code says so.

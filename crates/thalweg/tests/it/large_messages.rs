@@ -97,7 +97,7 @@ async fn an_export_says_what_is_not_in_it() {
     let exported = on(&server, ["queue", "export", "jobs"]);
     assert!(exported.out.lines().count() == 2 && exported.out.contains("\"last\""), "{exported:?}");
     let told = exported.failed(FAILED);
-    assert!(told.contains("1 messages are not in it"), "{told}");
+    assert!(told.contains("1 message is not in the export"), "{told}");
     assert!(told.contains("the first is at offset 0 of partition 0"), "{told}");
 }
 

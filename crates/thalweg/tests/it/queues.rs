@@ -262,7 +262,7 @@ async fn dead_letters_are_moved_back() {
 fn the_command_line_has_every_verb() {
     let server = Server::start();
     let told = on(&server, ["queue", "create", "jobs", "--lease", "90s", "--dead-letter", "none"]).ok();
-    assert_eq!(told, "queue jobs is there, with a topic of its own\n");
+    assert_eq!(told, "created queue jobs with its own topic\n");
     on(&server, ["queue", "create", "jobs", "--lease", "90s"]).ok();
     let other = on(&server, ["queue", "create", "jobs", "--lease", "91s"]).failed(FAILED);
     assert!(other.contains("queue jobs is there already, with other settings"), "{other}");
@@ -277,11 +277,11 @@ fn the_command_line_has_every_verb() {
     let received = on(&server, ["queue", "receive", "jobs", "-n", "2"]).ok();
     let lines: Vec<(&str, &str)> = received.lines().map(|line| line.split_once('\t').expect("a receipt")).collect();
     assert_eq!((lines[0].1, lines[1].1), ("one", "two"));
-    assert_eq!(on(&server, ["queue", "extend", "jobs", lines[0].0, "--lease", "5m"]).ok(), "1 messages are extended\n");
-    assert_eq!(on(&server, ["queue", "ack", "jobs", lines[0].0]).ok(), "1 messages are acknowledged\n");
-    assert_eq!(on(&server, ["queue", "nack", "jobs", lines[1].0, "--delay", "0s"]).ok(), "1 messages are returned\n");
+    assert_eq!(on(&server, ["queue", "extend", "jobs", lines[0].0, "--lease", "5m"]).ok(), "extended 1 message\n");
+    assert_eq!(on(&server, ["queue", "ack", "jobs", lines[0].0]).ok(), "acknowledged 1 message\n");
+    assert_eq!(on(&server, ["queue", "nack", "jobs", lines[1].0, "--delay", "0s"]).ok(), "returned 1 message\n");
     let wrong = on(&server, ["queue", "ack", "jobs", "made-up"]).failed(FAILED);
-    assert!(wrong.contains("1 of 1 receipts do not count: made-up: this is no receipt of this queue"), "{wrong}");
+    assert!(wrong.contains("1 of 1 receipts rejected: made-up: this is no receipt of this queue"), "{wrong}");
     assert_eq!(on(&server, ["queue", "receive", "jobs", "-n", "9", "--ack"]).ok(), "two\nthree\nfour\n");
     assert_eq!(on(&server, ["queue", "receive", "jobs"]).ok(), "");
     // A lease that ends as soon as it begins is over for the next call, not for the same one.
@@ -492,7 +492,7 @@ fn ctrl_c_twice_ends_all_that_a_command_has_begun() {
     let mut working = Working::start(&server, &[], "sleep 600 & echo begun; wait");
     assert_eq!(working.line(), "begun");
     working.signal(Signal::INT);
-    assert!(working.note().contains("once more ends at once"));
+    assert!(working.note().contains("press Ctrl-C again to stop them now"));
     working.signal(Signal::INT);
     assert_eq!(working.end(), Some(FAILED));
     let end = working.lines.recv_timeout(PATIENCE);

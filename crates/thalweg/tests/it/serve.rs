@@ -88,6 +88,28 @@ fn a_wrong_configuration_is_refused() {
     assert!(message.contains("THALWEG_MEMORY_MAXIMUM") && message.contains("memory_max"), "{message}");
 }
 
+/// A file in the place of the data directory is a mistake of the user, and no defect.
+#[test]
+fn a_data_directory_that_is_a_file_is_refused() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a path");
+    let message = thalweg([
+        "serve",
+        "--data",
+        path,
+        "--native",
+        "127.0.0.1:0",
+        "--http",
+        "off",
+        "--kafka",
+        "off",
+        "--sqs",
+        "off",
+    ])
+    .failed(1);
+    assert!(message.contains("this is a file; name a directory (invalid)"), "{message}");
+}
+
 /// A certificate that cannot be read is named.
 #[test]
 fn a_missing_certificate_is_named() {

@@ -20,22 +20,24 @@ fn number(report: &Value, key: &str) -> f64 {
     report[key].as_f64().unwrap_or_else(|| panic!("no {key} in {report}"))
 }
 
-/// Without options it is the workload of the report, to the byte, beside the report's figures.
+/// Without options it is the workload of the report, to the byte. Figures of other machines are in the documents.
 #[test]
 fn the_reports_workload_has_its_six_tables() {
     let text = thalweg(["bench", "stream"]).ok();
-    for (title, quoted) in [
-        ("Producer throughput ", "1.50"),
-        ("Consumer throughput ", "4.75"),
-        ("Producer latency, ms ", "1.26"),
-        ("Consumer latency, ms ", "11.47"),
-        ("End-to-end latency, ms ", "12.12"),
-        ("Memory and CPU ", "315"),
+    for title in [
+        "Producer throughput ",
+        "Consumer throughput ",
+        "Producer latency, ms ",
+        "Consumer latency, ms ",
+        "End-to-end latency, ms ",
+        "Memory and CPU ",
     ] {
         let table = text.split("\n\n").find(|table| table.starts_with(title)).unwrap_or_else(|| panic!("{text}"));
-        let row = table.lines().find(|line| line.starts_with("Fluvio 0.8.5 [1]")).unwrap_or_else(|| panic!("{table}"));
-        assert!(row.split_whitespace().any(|cell| cell == quoted), "{row}");
+        let rows: Vec<&str> = table.lines().skip(1).take_while(|line| line.starts_with("this run")).collect();
+        assert_eq!(rows.len(), 1, "{table}");
     }
+    assert!(!text.contains("Fluvio"), "{text}");
+    assert!(!text.contains("known from"), "{text}");
     let sent = text.lines().find(|line| line.starts_with("this run")).expect("a first row");
     assert!(sent.contains("10358890"), "{sent}");
     assert!(text.contains("all 10000 records came once, in order, with their bytes"), "{text}");
@@ -93,7 +95,10 @@ fn a_page_stands_alone() {
     assert_eq!(page.matches("all 10000 records came once").count(), 2);
     assert!(page.contains("prefers-color-scheme: dark"));
     thalweg(["bench", "pubsub", "--count", "1000", "--fanout", "1", "--html", &path]).ok();
-    assert!(std::fs::read_to_string(&path).expect("a page").contains("<svg"));
+    let page = std::fs::read_to_string(&path).expect("a page");
+    assert!(page.contains("<svg") && page.contains("<div class=\"row\">\n<div class=\"table\">"), "{page}");
+    let commit = page.split("<dt>Commit</dt><dd>").nth(1).and_then(|rest| rest.split('<').next());
+    assert_eq!(commit, Some(thalweg::COMMIT));
     let nowhere = folder.path().join("no/page.html").display().to_string();
     let message = thalweg(["bench", "stream", "--html", &nowhere]).failed(1);
     assert!(message.contains("no/page.html"), "{message}");
@@ -146,7 +151,7 @@ fn plan(server: &Server, settings: TopicSettings, consumer: Consumer) -> Plan {
 }
 
 async fn report(plan: Plan) -> StreamReport {
-    let run = tokio::task::spawn_blocking(move || run(&plan, Program::this("test", "none")));
+    let run = tokio::task::spawn_blocking(move || run(&plan, Program::this("test", "none", "none")));
     within("the run", run).await.expect("no panic").expect("a report")
 }
 

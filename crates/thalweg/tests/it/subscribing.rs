@@ -134,7 +134,16 @@ async fn patterns_match_topics_of_today_and_tomorrow() {
         }
         assert_eq!(got_one, wanted_one);
         assert_eq!(got_all, wanted_all);
-        let refused = client.subscribe(&name(">")).start(Start::Earliest).open();
+        let mut history = subscribe(&client, &name(">"), Start::Earliest).await;
+        let mut got_history = got(&mut history, 7).await;
+        got_history.sort();
+        let mut wanted = wanted_all.clone();
+        wanted.push((name("orders.eu"), "before".to_owned()));
+        wanted.sort();
+        assert_eq!(got_history, wanted, "all that is there, of each topic");
+        publish(&client, &name("bills"), ["later"]).await;
+        assert_eq!(got(&mut history, 1).await, [(name("bills"), "later".to_owned())], "and what follows");
+        let refused = client.subscribe(&name(">")).start(Start::Offset(1)).open();
         assert_eq!(within("subscribe", refused).await.map(drop).map_err(|e| e.kind), Err(ErrorKind::Invalid));
     }
 }

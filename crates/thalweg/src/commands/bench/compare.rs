@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use thalweg::config::Config;
 
 use super::measure;
-use crate::args::{BenchCompare, BenchMode, BenchPubsub, Peer, Transport};
+use crate::args::{BenchCompare, BenchMode, BenchPubsub, BenchRate, Peer, Transport};
 use crate::commands::spawned::Spawned;
 use crate::output::{FAILED, Failure, LOST, Result};
 
@@ -96,13 +96,20 @@ pub fn run(args: &BenchCompare, is_json: bool) -> Result {
 
 fn install(folder: &Path) -> Result {
     let script = folder.join("install.sh");
+    if !script.is_file() {
+        let message = format!(
+            "{} does not exist; run this in a checkout of the sources, or name its peers by --peers",
+            script.display()
+        );
+        return Err(Failure::new(FAILED, message));
+    }
     let status = Command::new("bash").arg(&script).stdout(Stdio::null()).status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Failure::new(FAILED, format!("{} ended with {status}; it needs Go", script.display()))),
-        Err(e) => {
-            Err(Failure::new(FAILED, format!("{}: {e}; run this in a checkout, or name --peers", script.display())))
+        Ok(status) => {
+            Err(Failure::new(FAILED, format!("{} failed ({status}): what it needs it printed above", script.display())))
         }
+        Err(e) => Err(Failure::new(FAILED, format!("cannot run {} with bash: {e}", script.display()))),
     }
 }
 
@@ -114,13 +121,13 @@ fn run_ours(scenario: &Scenario) -> Result<Found> {
         payload: scenario.payload,
         // Records are published one by one, as the other side's are.
         batch: 0,
-        count: scenario.count,
+        count: Some(scenario.count),
         pub_conns: 1,
         pub_streams: 1,
         fanout: scenario.fanout,
         acks: client::Acks::None,
         overflow: client::Overflow::Block,
-        rate: None,
+        rate: Some(BenchRate::Max),
         threads: 1,
         runs: 1,
         report: None,

@@ -15,6 +15,9 @@ use crate::commands::spawned::Spawned;
 use crate::load;
 use crate::output::{FAILED, Failure, LOST, Result};
 
+/// Records of the report that the first workload is from.
+const REPORTED_RECORDS: u64 = 10_000;
+
 /// What a mode sends unless options say otherwise.
 struct Workload {
     name: &'static str,
@@ -29,7 +32,7 @@ impl StreamMode {
         match self {
             Self::OneInFlight => Workload {
                 name: "one-in-flight",
-                records: stream::quoted::REPORTED_RECORDS,
+                records: REPORTED_RECORDS,
                 length: Length::AsReported,
                 batch: 1,
                 in_flight: 1,

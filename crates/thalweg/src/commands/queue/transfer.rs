@@ -101,9 +101,12 @@ pub async fn export(out: &mut impl Write, queue: &Queue) -> Result {
         return Ok(());
     };
     let message = format!(
-        "{} messages are not in it, as they are too large: the first is at offset {offset} of partition {partition}, \
-         and can be received over HTTP",
-        left_out.len()
+        "{} not in the export, because of the size: the first is at offset {offset} of partition {partition}; receive \
+         over HTTP what is that large",
+        match left_out.len() {
+            1 => "1 message is".to_owned(),
+            count => format!("{count} messages are"),
+        }
     );
     Err(Failure::new(FAILED, message))
 }

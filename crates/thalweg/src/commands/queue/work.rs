@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use tokio::sync::Notify;
 
 use super::tell;
 use crate::args::QueueWork;
-use crate::output::{FAILED, Failure, Result, note};
+use crate::output::{FAILED, Failure, Result, note, remark};
 
 /// The exit code of a command that could do it later.
 const EX_TEMPFAIL: i32 = 75;
@@ -33,6 +34,11 @@ const VARIABLES_BYTES_MAX: usize = 1 << 20;
 pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json: bool) -> Result {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    if !is_there(&args.command[0]) {
+        let message = format!("cannot run {}: no executable file of this name exists", args.command[0]);
+        return Err(Failure::new(FAILED, message));
+    }
+    remark(&format!("working on queue {}; Ctrl-C ends", queue.name()));
     let failure = RefCell::new(None);
     let has_failed = Notify::new();
     let handle = async |received: ReceivedMessage| match run_command(queue.name(), &args.command, &received).await {
@@ -72,7 +78,7 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
                 }
                 is_asked = true;
                 stopped.notify_one();
-                note("finishes what is running; once more ends at once");
+                note("finishing the commands that run; press Ctrl-C again to stop them now");
             }
         }
     };
@@ -83,6 +89,16 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
         Some(why) => Err(Failure::new(FAILED, why)),
         None => Ok(()),
     }
+}
+
+/// Whether there is a file to run, before a message has to pay for it with an attempt.
+fn is_there(command: &str) -> bool {
+    let is_executable = |path: &Path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok() && path.is_file();
+    if command.contains('/') {
+        return is_executable(Path::new(command));
+    }
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|directory| is_executable(&directory.join(command)))
 }
 
 /// Whether no message can be handled by this command. Else it is for what came with the message, or for the moment.

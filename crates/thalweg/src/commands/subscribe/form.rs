@@ -24,6 +24,8 @@ const PLACEHOLDERS: [(&str, Field); 6] = [
 pub enum Form {
     /// The value and the end of a line; of a record without a value its headers as JSON.
     Text,
+    /// The same after the topic and a tab.
+    Named,
     /// The value and nothing else.
     Raw,
     Json,
@@ -49,14 +51,21 @@ pub enum Field {
 }
 
 impl Form {
-    pub fn new(args: &Subscribe, is_json: bool) -> Result<Self> {
+    pub fn new(args: &Subscribe, is_json: bool, is_terminal: bool) -> Result<Self> {
         if let Some(template) = &args.format {
             let pieces = parse(template).map_err(|why| Failure::new(USAGE, format!("--format {template}: {why}")))?;
             return Ok(Self::Template(pieces));
         }
-        Ok(match args.output {
+        // Records of several topics are told apart.
+        let default = match (super::is_pattern(&args.topic), is_terminal) {
+            (false, _) => Output::Text,
+            (true, true) => Output::Table,
+            (true, false) => Output::Named,
+        };
+        Ok(match args.output.unwrap_or(default) {
             _ if is_json => Self::Json,
             Output::Text => Self::Text,
+            Output::Named => Self::Named,
             Output::Raw => Self::Raw,
             Output::Json => Self::Json,
             Output::Table => Self::Table,
@@ -68,7 +77,7 @@ impl Form {
             Self::Table => {
                 writeln!(out, "{:<20} {:>4} {:>10} {:<24} {:<16} VALUE", "TOPIC", "PART", "OFFSET", "TIME", "KEY")
             }
-            Self::Text | Self::Raw | Self::Json | Self::Template(_) => Ok(()),
+            Self::Text | Self::Named | Self::Raw | Self::Json | Self::Template(_) => Ok(()),
         }
     }
 
@@ -78,6 +87,10 @@ impl Form {
             Self::Raw => return out.write_all(value),
             Self::Text if record.value.is_none() => out.write_all(headers_as_text(record).as_bytes())?,
             Self::Text => out.write_all(value)?,
+            Self::Named => {
+                write!(out, "{}\t", batch.topic)?;
+                out.write_all(value)?;
+            }
             Self::Json => write!(out, "{}", to_json(batch, record))?,
             Self::Table => write!(
                 out,

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::items::List;
 use super::look::{Look, View};
 
 /// Points that are kept of each series: more than any screen is wide.
@@ -47,6 +48,8 @@ pub(super) struct Board {
     pub address: String,
     pub interval: Duration,
     pub is_paused: bool,
+    /// Which list is shown where there is room for one.
+    pub list: List,
     pub link: Link,
     /// What is shown, also while the broker is gone.
     pub view: Option<View>,
@@ -63,6 +66,7 @@ impl Board {
             address: address.to_owned(),
             interval,
             is_paused: false,
+            list: List::default(),
             link: Link::Connecting,
             view: None,
             published: Series::default(),

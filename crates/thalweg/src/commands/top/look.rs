@@ -4,6 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 
+use super::items::{Items, List, Rows};
 use super::metrics::{Buckets, Samples};
 
 /// The metrics at one moment.
@@ -22,6 +23,7 @@ pub(super) struct Look {
     publish: Buckets,
     delivery_wait: Buckets,
     resident_bytes: Option<f64>,
+    items: Items,
 }
 
 /// What only rises while a broker lives.
@@ -49,9 +51,8 @@ struct LaneLook {
 }
 
 impl Look {
-    /// `None` where the text holds no metrics.
-    pub(super) fn read(text: &str, at: Instant) -> Option<Self> {
-        let samples = Samples::parse(text);
+    /// `None` where there are no metrics.
+    pub(super) fn new(samples: &Samples, items: Items, at: Instant) -> Option<Self> {
         if samples.is_empty() {
             return None;
         }
@@ -75,10 +76,11 @@ impl Look {
             log_bytes: value("thalweg_log_bytes"),
             log_bytes_max: value("thalweg_log_bytes_max"),
             lane_queue_depth: value("thalweg_lane_queue_depth"),
-            lanes: lanes(&samples),
-            publish: Buckets::read(&samples, "thalweg_publish_seconds"),
-            delivery_wait: Buckets::read(&samples, "thalweg_delivery_wait_seconds"),
+            lanes: lanes(samples),
+            publish: Buckets::read(samples, "thalweg_publish_seconds"),
+            delivery_wait: Buckets::read(samples, "thalweg_delivery_wait_seconds"),
             resident_bytes: samples.value("process_resident_memory_bytes"),
+            items,
         })
     }
 }
@@ -147,6 +149,9 @@ pub(super) struct View {
     /// Of one core.
     pub cpu_share: Option<f64>,
     pub resident_bytes: Option<f64>,
+    /// The lists in their order; that of the lanes is empty.
+    pub lists: Vec<Rows>,
+    items: Items,
 }
 
 impl View {
@@ -186,6 +191,8 @@ impl View {
                 _ => None,
             },
             resident_bytes: now.resident_bytes,
+            lists: List::ALL.map(|list| now.items.rows(list, &before.items, seconds, now.at_ms)).to_vec(),
+            items: now.items.clone(),
         })
     }
 
@@ -241,6 +248,7 @@ impl View {
             })
         };
         object.insert("lanes".to_owned(), self.lanes.iter().map(lane).collect());
+        object.insert("items".to_owned(), self.items.to_json());
         Value::Object(object)
     }
 }
@@ -266,6 +274,7 @@ fn lane_between(before: &[LaneLook], now: &LaneLook, seconds: f64) -> Lane {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::items::tests::items;
     use super::*;
 
     /// What a broker says after so many seconds of a steady load.
@@ -310,7 +319,10 @@ pub(super) mod tests {
 
     pub(crate) fn looks(seconds: &[u64]) -> Vec<Look> {
         let begin = Instant::now();
-        let look = |s: &u64| Look::read(&exposition(*s), begin + Duration::from_secs(*s)).expect("metrics");
+        let look = |s: &u64| {
+            let samples = Samples::parse(&exposition(*s));
+            Look::new(&samples, items(*s * 1000), begin + Duration::from_secs(*s)).expect("metrics")
+        };
         seconds.iter().map(look).collect()
     }
 
@@ -333,7 +345,7 @@ pub(super) mod tests {
     fn a_restarted_broker_has_no_rates_yet() {
         let looks = looks(&[10, 2]);
         assert!(View::between(&looks[0], &looks[1]).is_none());
-        assert!(Look::read("no metrics", Instant::now()).is_none());
+        assert!(Look::new(&Samples::parse("no metrics"), Items::default(), Instant::now()).is_none());
     }
 
     #[test]
@@ -347,5 +359,7 @@ pub(super) mod tests {
         assert_eq!(object["published_per_s"], 1000);
         assert_eq!(object["delivery_wait_p50_us"], Value::Null);
         assert_eq!(object["lanes"][1]["queued"], 100);
+        assert_eq!(object["items"]["topics"][1]["records"], 12_000);
+        assert_eq!(object["items"]["doors"][0]["connections"], 3);
     }
 }

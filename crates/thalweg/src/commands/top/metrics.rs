@@ -2,7 +2,7 @@
 
 /// One line of an exposition.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sample {
+pub struct Sample {
     pub name: String,
     pub labels: Vec<(String, String)>,
     pub value: f64,
@@ -11,10 +11,10 @@ pub(super) struct Sample {
 /// All samples of an exposition, in their order. Lines that are none are passed over: a newer broker may
 /// say more than this program understands.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Samples(Vec<Sample>);
+pub struct Samples(Vec<Sample>);
 
 impl Samples {
-    pub(super) fn parse(text: &str) -> Self {
+    pub fn parse(text: &str) -> Self {
         Self(text.lines().filter_map(parse_line).collect())
     }
 
@@ -23,11 +23,11 @@ impl Samples {
     }
 
     /// The value of a metric without labels.
-    pub(super) fn value(&self, name: &str) -> Option<f64> {
+    pub fn value(&self, name: &str) -> Option<f64> {
         self.named(name).find(|sample| sample.labels.is_empty()).map(|sample| sample.value)
     }
 
-    pub(super) fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Sample> {
+    pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Sample> {
         self.0.iter().filter(move |sample| sample.name == name)
     }
 

@@ -7,12 +7,15 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, RenderDirection, Row, Sparkline, Table, Wrap};
 
 use super::board::{Board, Link, Series};
+use super::items::List;
 use super::look::{Latency, View};
 use super::units::{bytes, count, per_s, seconds, size};
 
 const DIM: Style = Style::new().fg(Color::DarkGray);
 /// Below this the screen has nothing to say.
 const SMALLEST: (u16, u16) = (80, 20);
+/// From this size on all lists are shown at the same time.
+const WIDE: (u16, u16) = (160, 18);
 /// Of a rate panel: the numbers on its left.
 const NUMBERS_WIDTH: u16 = 12;
 /// A gauge's bar turns to a warning from here on.
@@ -24,15 +27,14 @@ pub(super) fn draw(frame: &mut Frame, board: &Board) {
         let text = format!("{} x {} is too small; make it {} x {}", area.width, area.height, SMALLEST.0, SMALLEST.1);
         return frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), area);
     }
-    // The lanes take what they need, the rates what is left over, up to a point.
-    let lanes = board.view.as_ref().map_or(0, |view| view.lanes.len() as u16).max(4) + 3;
-    let rates = area.height.saturating_sub(lanes + 9).clamp(6, 20);
+    // The lists have most of what is left over.
+    let rates = (area.height / 5).clamp(6, 12);
     let [head, top, middle, bottom, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(rates),
         Constraint::Length(7),
-        Constraint::Max(lanes),
-        Constraint::Min(1),
+        Constraint::Fill(1),
+        Constraint::Length(1),
     ])
     .areas(area);
     draw_head(frame, head, board);
@@ -53,7 +55,7 @@ pub(super) fn draw(frame: &mut Frame, board: &Board) {
     draw_state(frame, left, board.view.as_ref());
     draw_latencies(frame, center, board.view.as_ref());
     draw_limits(frame, right, board.view.as_ref());
-    draw_lanes(frame, bottom, board.view.as_ref());
+    draw_lists(frame, bottom, board);
     draw_foot(frame, foot);
     draw_trouble(frame, top.union(bottom), board);
 }
@@ -191,7 +193,69 @@ fn draw_gauge(frame: &mut Frame, area: Rect, name: &str, numbers: String, value:
     frame.render_widget(Paragraph::new(vec![bar, Line::from(format!("      {numbers}"))]), area);
 }
 
-fn draw_lanes(frame: &mut Frame, area: Rect, view: Option<&View>) {
+/// All lists beside and below one another if there is room, else the one that was chosen, with the names of the others.
+fn draw_lists(frame: &mut Frame, area: Rect, board: &Board) {
+    if area.width < WIDE.0 || area.height < WIDE.1 {
+        let mut title = vec![Span::from(" ")];
+        for (at, list) in List::ALL.into_iter().enumerate() {
+            let style = if list == board.list { Style::new().bold().reversed() } else { DIM };
+            title.extend([Span::styled(format!(" {} {} ", at + 1, list.name()), style), Span::from(" ")]);
+        }
+        return draw_list(frame, area, board, board.list, Line::from(title));
+    }
+    let halves: [Rect; 2] = Layout::vertical([Constraint::Fill(1); 2]).areas(area);
+    // What is cut off first is the name of a column: topics and lanes have the most of them.
+    let shares = [[5, 4, 4], [4, 4, 5]].map(|row: [u16; 3]| row.map(Constraint::Fill));
+    for ((half, lists), shares) in halves.into_iter().zip(List::ALL.chunks(3)).zip(shares) {
+        let parts: [Rect; 3] = Layout::horizontal(shares).areas(half);
+        for (part, list) in parts.into_iter().zip(lists) {
+            let title = Line::from(format!(" {} ", list.name())).style(Style::new().bold());
+            draw_list(frame, part, board, *list, title);
+        }
+    }
+}
+
+fn draw_list(frame: &mut Frame, area: Rect, board: &Board, list: List, title: Line<'_>) {
+    if list == List::Lanes {
+        return draw_lanes(frame, area, board.view.as_ref(), title);
+    }
+    let outer = Block::bordered().border_style(DIM).title(title);
+    let Some(shown) = board.view.as_ref().and_then(|view| view.lists.get(list as usize)) else {
+        return frame.render_widget(outer, area);
+    };
+    let total = Line::from(format!(" {} ", shown.total)).style(DIM).right_aligned();
+    let outer = outer.title(total);
+    if shown.rows.is_empty() {
+        let none = Paragraph::new(format!(" no {}", list.name())).style(DIM).block(outer);
+        return frame.render_widget(none, area);
+    }
+    let cell = |at: usize, text: String| match at {
+        // A name is read from its beginning.
+        0 => Cell::from(text),
+        _ => Cell::from(Line::from(text).alignment(Alignment::Right)),
+    };
+    let columns = shown.columns.iter().enumerate();
+    let header = Row::new(columns.map(|(at, name)| cell(at, (*name).to_owned()))).style(DIM);
+    let room = usize::from(area.height.saturating_sub(3));
+    let kept = if shown.total > room { room.saturating_sub(1) } else { shown.total };
+    let row = |row: &Vec<String>| Row::new(row.iter().enumerate().map(|(at, text)| cell(at, text.clone())));
+    let mut rows: Vec<Row> = shown.rows.iter().take(kept).map(row).collect();
+    if kept < shown.total {
+        rows.push(Row::new([format!("+{} more", shown.total - kept)]).style(DIM));
+    }
+    // The name has what the others leave.
+    let width = |at: usize| {
+        let cells = shown.rows.iter().take(kept).filter_map(|row| row.get(at)).map(|text| text.chars().count());
+        cells.max().unwrap_or_default().max(shown.columns[at].len()) as u16
+    };
+    let widths = (0..shown.columns.len()).map(|at| match at {
+        0 => Constraint::Fill(1),
+        _ => Constraint::Length(width(at) + 1),
+    });
+    frame.render_widget(Table::new(rows, widths).header(header).block(outer), area);
+}
+
+fn draw_lanes(frame: &mut Frame, area: Rect, view: Option<&View>, title: Line<'_>) {
     let right = |text: String| Cell::from(Line::from(text).alignment(Alignment::Right));
     let head = ["lane", "subscribers", "queued", "high water", "enqueued/s", "dropped/s"];
     let header = Row::new(head.map(|name| right(name.to_owned()))).style(DIM);
@@ -217,12 +281,12 @@ fn draw_lanes(frame: &mut Frame, area: Rect, view: Option<&View>) {
     }
     let widths = [Constraint::Length(5), Constraint::Fill(1), Constraint::Fill(1), Constraint::Fill(1)];
     let widths = widths.into_iter().chain([Constraint::Fill(1); 2]);
-    let title = "lanes (batches)";
-    frame.render_widget(Table::new(rows, widths).header(header).block(block(title)), area);
+    let outer = Block::bordered().border_style(DIM).title(title);
+    frame.render_widget(Table::new(rows, widths).header(header).block(outer), area);
 }
 
 fn draw_foot(frame: &mut Frame, area: Rect) {
-    let keys = [("q", "quit"), ("p", "pause"), ("+", "slower"), ("-", "faster")];
+    let keys = [("q", "quit"), ("p", "pause"), ("+", "slower"), ("-", "faster"), ("Tab 1-6", "list")];
     let spans = keys.iter().flat_map(|(key, what)| {
         [Span::from(format!(" {key} ")).add_modifier(Modifier::REVERSED), Span::styled(format!(" {what}  "), DIM)]
     });
@@ -291,7 +355,8 @@ mod tests {
                 "50 %",
                 "100.0 MiB",
                 "quit",
-                "enqueued/s",
+                "busy",
+                "topics",
                 "connections 14",
                 "6 %",
                 "300 of 8192",
@@ -318,13 +383,36 @@ mod tests {
     }
 
     #[test]
+    fn each_list_has_a_key_and_a_wide_screen_shows_all() {
+        let mut board = Board::new("here", Duration::from_secs(1));
+        feed(&mut board, &[1, 2]);
+        for (list, expected) in [
+            (List::Topics, "1000/s"),
+            (List::Queues, "no queues"),
+            (List::Groups, "no groups"),
+            (List::Caches, "no caches"),
+            (List::Doors, "127.0.0.1:7401"),
+            (List::Lanes, "enqueued/s"),
+        ] {
+            board.list = list;
+            let screen = shown(&board, 80, 24);
+            assert!(screen.contains(expected), "{list:?}:\n{screen}");
+        }
+        let screen = shown(&board, 170, 50);
+        for expected in ["busy", "no queues", "no groups", "no caches", "127.0.0.1:7401", "enqueued/s"] {
+            assert!(screen.contains(expected), "{expected}:\n{screen}");
+        }
+    }
+
+    #[test]
     fn lanes_that_do_not_fit_are_counted() {
         let mut board = Board::new("here", Duration::from_secs(1));
+        board.list = List::Lanes;
         feed(&mut board, &[1, 2]);
         if let Some(view) = &mut board.view {
             let lane = view.lanes[0].clone();
             view.lanes.resize(64, lane);
         }
-        assert!(shown(&board, 80, 24).contains("+59"), "{}", shown(&board, 80, 24));
+        assert!(shown(&board, 80, 24).contains("more"), "{}", shown(&board, 80, 24));
     }
 }

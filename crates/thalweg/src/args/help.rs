@@ -1,0 +1,145 @@
+//! The command line as a whole: its commands in groups, and hints for what people type elsewhere.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, CommandFactory};
+
+use super::Cli;
+use crate::output::{DONE, USAGE, note};
+
+/// Every command in the group that the help shows it in.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Run commands", &["serve", "demo", "status", "top"]),
+    ("Data commands", &["publish", "subscribe", "request", "reply", "queue", "cache"]),
+    ("Management commands", &["topic", "group", "user", "acl", "config", "inspect"]),
+    ("Measurement commands", &["bench"]),
+    ("Shell commands", &["completions", "man", "help"]),
+];
+
+/// What is typed by habit, and what it is here: of a command, or of any.
+const HABITS: [(&str, &str, &str); 5] = [
+    ("", "--topic", "the topic is an argument: thalweg publish TOPIC VALUE, thalweg subscribe TOPIC"),
+    ("serve", "--port", "each door has its own: --native, --http, --kafka, --pubsub, --redis and --sqs HOST:PORT"),
+    ("start", "--port", "each door has its own: --native, --http, --kafka, --pubsub, --redis and --sqs HOST:PORT"),
+    ("user", "--password", "the password is the first line of the standard input: thalweg user add NAME < FILE"),
+    ("", "--bootstrap-server", "the broker is named by --server HOST:PORT"),
+];
+
+/// Words of Rust's own parsers, and what a user can act upon.
+const REWORDED: [(&str, &str); 4] = [
+    ("invalid digit found in string", "write a whole number"),
+    ("number too large to fit in target type", "the number is too large"),
+    ("invalid float literal", "write a number"),
+    ("cannot parse integer from empty string", "write a whole number"),
+];
+
+/// The command line with its commands in groups.
+pub fn command() -> clap::Command {
+    let command = Cli::command();
+    let width = command.get_subcommands().map(|one| one.get_name().len()).max().unwrap_or_default();
+    let mut listed = String::new();
+    for (title, names) in GROUPS {
+        listed += &format!("{title}:\n");
+        for name in names {
+            let about = match command.find_subcommand(name) {
+                Some(one) => about_of(one),
+                None => "Print the help of a command".to_owned(),
+            };
+            listed += &format!("  {name:<width$}  {about}\n");
+        }
+        listed.push('\n');
+    }
+    let template =
+        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{listed}Global options:\n{{options}}{{after-help}}");
+    // A broker needs no broker.
+    let hidden = |id: &'static str| Arg::new(id).hide(true).global(true);
+    let hide = |command: clap::Command| {
+        let server = hidden("server").long("server").short('s').value_name("ADDRESS");
+        command.arg(server).arg(hidden("ca_file").long("ca-file").value_name("FILE"))
+    };
+    command.help_template(template).mut_subcommand("serve", hide)
+}
+
+fn about_of(command: &clap::Command) -> String {
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let aliases: Vec<&str> = command.get_visible_aliases().collect();
+    match aliases.is_empty() {
+        true => about,
+        false => format!("{about} [aliases: {}]", aliases.join(", ")),
+    }
+}
+
+/// Prints what is wrong with a command line, as all other errors are printed; or the help that was asked for.
+pub fn explain(mut error: clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        // An output that is closed has seen enough.
+        error.print().unwrap_or_default();
+        return ExitCode::from(DONE);
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.print().unwrap_or_default();
+        return ExitCode::from(USAGE);
+    }
+    // What clap proposes here, to pass an option as a value, is never meant.
+    if error.kind() == ErrorKind::UnknownArgument && error.get(ContextKind::SuggestedArg).is_none() {
+        error.remove(ContextKind::Suggested);
+    }
+    let text = REWORDED.iter().fold(error.to_string(), |text, (from, to)| text.replace(from, to));
+    note(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+    if let Some(hint) = habit(&error) {
+        writeln!(std::io::stderr(), "\n  tip: {hint}").unwrap_or_default();
+    }
+    ExitCode::from(USAGE)
+}
+
+fn habit(error: &clap::Error) -> Option<&'static str> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let typed: Vec<String> = std::env::args().skip(1).collect();
+    let is_of = |command: &str| command.is_empty() || typed.iter().any(|word| word == command);
+    let mut habits = HABITS.into_iter();
+    habits.find(|(command, known, _)| option == known && is_of(command)).map(|(_, _, hint)| hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group() {
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        grouped.retain(|name| *name != "help");
+        grouped.sort_unstable();
+        let command = Cli::command();
+        let mut known: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        known.sort_unstable();
+        assert_eq!(grouped, known);
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn aliases_are_the_commands_that_they_stand_for() {
+        for (typed, name) in [
+            (vec!["thalweg", "consume", "t"], "subscribe"),
+            (vec!["thalweg", "sub", "t", "--from", "-10"], "subscribe"),
+            (vec!["thalweg", "produce", "t", "v"], "publish"),
+            (vec!["thalweg", "pub", "t", "v"], "publish"),
+            (vec!["thalweg", "start"], "serve"),
+            (vec!["thalweg", "topic", "ls"], "topic"),
+            (vec!["thalweg", "topic", "rm", "t", "-y"], "topic"),
+            (vec!["thalweg", "queue", "ls"], "queue"),
+            (vec!["thalweg", "cache", "rm", "c"], "cache"),
+            (vec!["thalweg", "group", "rm", "g"], "group"),
+        ] {
+            let matches = command().try_get_matches_from(&typed).unwrap_or_else(|error| panic!("{typed:?}: {error}"));
+            assert_eq!(matches.subcommand_name(), Some(name), "{typed:?}");
+        }
+    }
+}

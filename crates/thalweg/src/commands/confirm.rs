@@ -1,0 +1,23 @@
+//! The question before a deletion.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use crate::args::Yes;
+use crate::output::{FAILED, Failure, Result};
+
+/// Asks whether to go on, unless the user has said so. Without a terminal there is nobody to ask, so scripts go on,
+/// as with the deletions of `kafka-topics.sh`, `redis-cli` and `aws`.
+pub fn ask(yes: Yes, question: &str) -> Result {
+    if yes.yes || !io::stdin().is_terminal() {
+        return Ok(());
+    }
+    let mut out = io::stderr();
+    write!(out, "{question} [y/N] ")?;
+    out.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Failure::new(FAILED, "nothing was deleted; answer y, or pass --yes")),
+    }
+}

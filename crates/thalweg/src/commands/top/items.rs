@@ -1,0 +1,312 @@
+//! What a broker has by name: topics, queues, consumer groups, caches and doors, as lists for the screen.
+
+use std::collections::HashMap;
+
+use client::{CacheStatus, Client, GroupSummary, QueueInfo, TopicInfo, TopicName};
+use serde_json::{Value, json};
+
+use super::metrics::Samples;
+use super::units::{count, per_s, seconds, size};
+
+/// Rows of a list that are kept: more than any screen shows.
+const ROWS_MAX: usize = 200;
+/// In a list, where there is nothing.
+const DASH: &str = "-";
+
+/// The lists of the screen, in the order of their keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum List {
+    #[default]
+    Topics,
+    Queues,
+    Groups,
+    Caches,
+    Doors,
+    Lanes,
+}
+
+impl List {
+    pub const ALL: [Self; 6] = [Self::Topics, Self::Queues, Self::Groups, Self::Caches, Self::Doors, Self::Lanes];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Topics => "topics",
+            Self::Queues => "queues",
+            Self::Groups => "groups",
+            Self::Caches => "caches",
+            Self::Doors => "doors",
+            Self::Lanes => "lanes",
+        }
+    }
+
+    pub fn next(self) -> Self {
+        Self::ALL[(self as usize + 1) % Self::ALL.len()]
+    }
+
+    pub fn before(self) -> Self {
+        Self::ALL[(self as usize + Self::ALL.len() - 1) % Self::ALL.len()]
+    }
+}
+
+/// Everything that has a name, at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Items {
+    topics: Vec<TopicInfo>,
+    queues: Vec<QueueInfo>,
+    groups: Vec<GroupSummary>,
+    caches: Vec<CacheStatus>,
+    /// Name, address, open connections and requests since the start.
+    doors: Vec<(String, String, f64, f64)>,
+}
+
+/// A list as it is shown: the busiest first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    pub columns: &'static [&'static str],
+    pub rows: Vec<Vec<String>>,
+    /// All that there are, of which the rows are the first.
+    pub total: usize,
+}
+
+impl Items {
+    pub async fn ask(client: &Client, samples: &Samples) -> client::Result<Self> {
+        let mut topics = client.list_topics().await?;
+        topics.retain(|topic| !TopicName::parse(&topic.topic).is_ok_and(|name| name.is_hidden()));
+        Ok(Self {
+            topics,
+            queues: client.list_queues("").await?,
+            groups: client.list_groups().await?,
+            caches: client.list_caches().await?,
+            doors: doors(samples),
+        })
+    }
+
+    /// A list, with rates since `before`, which was taken so many seconds ago.
+    pub fn rows(&self, list: List, before: &Self, elapsed_s: f64, now_ms: u64) -> Rows {
+        match list {
+            List::Topics => self.topic_rows(before, elapsed_s),
+            List::Queues => self.queue_rows(now_ms),
+            List::Groups => self.group_rows(),
+            List::Caches => self.cache_rows(),
+            List::Doors => self.door_rows(before, elapsed_s),
+            List::Lanes => Rows::default(),
+        }
+    }
+
+    fn topic_rows(&self, before: &Self, elapsed_s: f64) -> Rows {
+        let ends = |topic: &TopicInfo| topic.partitions.iter().map(|p| p.end).sum::<u64>();
+        let was: HashMap<&str, u64> = before.topics.iter().map(|topic| (topic.topic.as_str(), ends(topic))).collect();
+        let row = |topic: &TopicInfo| {
+            let records: u64 = topic.partitions.iter().map(|p| p.end - p.start).sum();
+            let bytes: u64 = topic.partitions.iter().map(|p| p.bytes).sum();
+            let subscribers = topic.partitions.iter().map(|p| p.subscribers).max().unwrap_or_default();
+            // A topic that is new has all of its records from now on; one that was created again has none lost.
+            let was = was.get(topic.topic.as_str()).copied().unwrap_or_else(|| ends(topic));
+            let rate = ends(topic).saturating_sub(was) as f64 / elapsed_s;
+            let shown = vec![
+                topic.topic.clone(),
+                per_s(count(rate)),
+                count(records as f64),
+                size(bytes as f64),
+                topic.settings.partitions.to_string(),
+                subscribers.to_string(),
+            ];
+            ((rate * 1000.0) as u64, records, shown)
+        };
+        let columns = &["topic", "in", "records", "bytes", "partitions", "subscribers"];
+        Rows::sorted(columns, self.topics.iter().map(row))
+    }
+
+    fn queue_rows(&self, now_ms: u64) -> Rows {
+        let row = |queue: &QueueInfo| {
+            let Some(counts) = &queue.counts else {
+                return (0, 0, [vec![queue.queue.clone()], vec![DASH.to_owned(); 4]].concat());
+            };
+            let age = |sent_ms: u64| seconds((now_ms.saturating_sub(sent_ms) / 1000) as f64);
+            let shown = vec![
+                queue.queue.clone(),
+                count(counts.visible as f64),
+                count(counts.in_flight as f64),
+                count(counts.delayed as f64),
+                counts.oldest_ms.map_or(DASH.to_owned(), age),
+            ];
+            (counts.visible, counts.in_flight, shown)
+        };
+        Rows::sorted(&["queue", "visible", "in flight", "delayed", "oldest"], self.queues.iter().map(row))
+    }
+
+    fn group_rows(&self) -> Rows {
+        let row = |group: &GroupSummary| {
+            let shown = vec![
+                group.group.clone(),
+                count(group.lag as f64),
+                group.members.to_string(),
+                group.state.name().to_owned(),
+            ];
+            (group.lag, u64::from(group.members), shown)
+        };
+        Rows::sorted(&["group", "lag", "members", "state"], self.groups.iter().map(row))
+    }
+
+    fn cache_rows(&self) -> Rows {
+        let row = |cache: &CacheStatus| {
+            let stats = &cache.stats;
+            let asked = stats.hits + stats.misses;
+            let hits = 100.0 * stats.hits as f64 / asked.max(1) as f64;
+            let shown = vec![
+                cache.name.to_string(),
+                count(stats.entries as f64),
+                size(stats.bytes as f64),
+                size(cache.bytes_max as f64),
+                if asked == 0 { DASH.to_owned() } else { format!("{hits:.0} %") },
+            ];
+            (stats.bytes, stats.entries, shown)
+        };
+        Rows::sorted(&["cache", "entries", "bytes", "of", "hits"], self.caches.iter().map(row))
+    }
+
+    fn door_rows(&self, before: &Self, elapsed_s: f64) -> Rows {
+        let row = |(door, address, connections, requests): &(String, String, f64, f64)| {
+            let was = before.doors.iter().find(|(was, ..)| was == door).map_or(*requests, |was| was.3);
+            let rate = (requests - was).max(0.0) / elapsed_s;
+            vec![door.clone(), address.clone(), count(*connections), per_s(count(rate))]
+        };
+        let columns = &["door", "address", "connections", "requests"];
+        Rows { columns, rows: self.doors.iter().map(row).collect(), total: self.doors.len() }
+    }
+
+    /// The lists with their numbers as they are.
+    pub fn to_json(&self) -> Value {
+        let topic = |topic: &TopicInfo| {
+            json!({
+                "topic": topic.topic,
+                "records": topic.partitions.iter().map(|p| p.end - p.start).sum::<u64>(),
+                "bytes": topic.partitions.iter().map(|p| p.bytes).sum::<u64>(),
+                "partitions": topic.settings.partitions,
+                "subscribers": topic.partitions.iter().map(|p| p.subscribers).max().unwrap_or_default(),
+            })
+        };
+        let queue = |queue: &QueueInfo| {
+            let counts = queue.counts.as_ref();
+            json!({
+                "queue": queue.queue,
+                "visible": counts.map(|counts| counts.visible),
+                "in_flight": counts.map(|counts| counts.in_flight),
+                "delayed": counts.map(|counts| counts.delayed),
+                "oldest_ms": counts.and_then(|counts| counts.oldest_ms),
+            })
+        };
+        let group = |group: &GroupSummary| {
+            json!({
+                "group": group.group,
+                "lag": group.lag,
+                "members": group.members,
+                "state": group.state.name(),
+            })
+        };
+        let cache = |cache: &CacheStatus| {
+            json!({
+                "cache": cache.name.as_str(),
+                "entries": cache.stats.entries,
+                "bytes": cache.stats.bytes,
+                "bytes_max": cache.bytes_max,
+                "hits": cache.stats.hits,
+                "misses": cache.stats.misses,
+            })
+        };
+        let door = |(door, address, connections, requests): &(String, String, f64, f64)| {
+            json!({
+                "door": door,
+                "address": address,
+                "connections": *connections as u64,
+                "requests": *requests as u64,
+            })
+        };
+        json!({
+            "topics": self.topics.iter().map(topic).collect::<Vec<_>>(),
+            "queues": self.queues.iter().map(queue).collect::<Vec<_>>(),
+            "groups": self.groups.iter().map(group).collect::<Vec<_>>(),
+            "caches": self.caches.iter().map(cache).collect::<Vec<_>>(),
+            "doors": self.doors.iter().map(door).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Rows {
+    /// The largest first numbers first, then the second ones, then the names.
+    fn sorted(columns: &'static [&'static str], rows: impl Iterator<Item = (u64, u64, Vec<String>)>) -> Self {
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)).then_with(|| a.2.cmp(&b.2)));
+        let total = rows.len();
+        rows.truncate(ROWS_MAX);
+        Self { columns, rows: rows.into_iter().map(|(_, _, row)| row).collect(), total }
+    }
+}
+
+fn doors(samples: &Samples) -> Vec<(String, String, f64, f64)> {
+    let label = |labels: &[(String, String)], wanted: &str| {
+        let found = labels.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.clone()).unwrap_or_default()
+    };
+    let of = |labels: &[(String, String)]| {
+        let door = label(labels, "door");
+        let connections = samples.value(&format!("thalweg_{door}_connections")).unwrap_or_default();
+        // Doors of HTTP count their answers by status.
+        let requests = samples.named(&format!("thalweg_{door}_requests_total")).map(|sample| sample.value).sum();
+        (door, label(labels, "address"), connections, requests)
+    };
+    samples.named("thalweg_door").map(|sample| of(&sample.labels)).collect()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use client::{PartitionInfo, TopicSettings};
+
+    use super::*;
+
+    /// A broker with two topics, the one with so many records, and two doors.
+    pub fn items(records: u64) -> Items {
+        let topic = |name: &str, end: u64| TopicInfo {
+            topic: name.to_owned(),
+            owner: String::new(),
+            settings: TopicSettings { partitions: 1, ..TopicSettings::default() },
+            partitions: vec![PartitionInfo { start: 0, end, bytes: end * 100, subscribers: 2 }],
+        };
+        let text = format!(
+            "thalweg_door{{door=\"http\",address=\"127.0.0.1:7401\"}} 1\nthalweg_http_connections 3\n\
+             thalweg_http_requests_total{{status=\"2xx\"}} {records}\nthalweg_http_requests_total{{status=\"4xx\"}} 5\n\
+             thalweg_door{{door=\"kafka\",address=\"127.0.0.1:9092\"}} 1\n"
+        );
+        Items {
+            topics: vec![topic("quiet", 7), topic("busy", records)],
+            doors: doors(&Samples::parse(&text)),
+            ..Items::default()
+        }
+    }
+
+    #[test]
+    fn the_busiest_topic_comes_first_with_its_rate() {
+        let rows = items(3000).rows(List::Topics, &items(1000), 2.0, 0);
+        assert_eq!(rows.rows[0], ["busy", "1000/s", "3000", "293.0 KiB", "1", "2"]);
+        assert_eq!(rows.rows[1][..2], ["quiet", "0/s"]);
+        assert_eq!(rows.total, 2);
+        let new = items(3000).rows(List::Topics, &Items::default(), 1.0, 0);
+        assert_eq!(new.rows[0][1], "0/s", "what was there before the first look is no rate");
+    }
+
+    #[test]
+    fn doors_have_addresses_and_rates() {
+        let rows = items(3000).rows(List::Doors, &items(1000), 2.0, 0);
+        assert_eq!(rows.rows, [["http", "127.0.0.1:7401", "3", "1000/s"], ["kafka", "127.0.0.1:9092", "0", "0/s"]]);
+    }
+
+    #[test]
+    fn lists_follow_one_another() {
+        let mut list = List::default();
+        for next in List::ALL.into_iter().skip(1).chain([List::Topics]) {
+            assert_eq!(list.next().before(), list);
+            list = list.next();
+            assert_eq!(list, next);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Numbers with their units, as tables show them.
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+
+const SIZES: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+const TIMES: [(&str, u64); 4] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+
+/// `64 MiB`, or `1.5 GiB` of what is no whole number of them.
+pub fn bytes(n: u64) -> String {
+    let Some((unit, one)) = SIZES.into_iter().find(|(_, one)| n >= *one) else {
+        return format!("{n} B");
+    };
+    match n % one {
+        0 => format!("{} {unit}", n / one),
+        _ => format!("{:.1} {unit}", n as f64 / one as f64),
+    }
+}
+
+/// A time as the options take it, without loss: `7d`, `90m`, `500ms`.
+pub fn millis(ms: u64) -> String {
+    match TIMES.into_iter().find(|(_, one)| ms >= *one && ms.is_multiple_of(*one)) {
+        Some((unit, one)) => format!("{}{unit}", ms / one),
+        None => format!("{ms}ms"),
+    }
+}
+
+/// How long something takes or took, by its two largest units: `3d 4h`, `12m 5s`.
+pub fn elapsed(ms: u64) -> String {
+    let mut left = ms;
+    let parts = TIMES.into_iter().filter_map(|(unit, one)| {
+        let n = left / one;
+        left %= one;
+        (n > 0).then(|| format!("{n}{unit}"))
+    });
+    let shown: Vec<String> = parts.take(2).collect();
+    if shown.is_empty() { "0s".to_owned() } else { shown.join(" ") }
+}
+
+/// `1 record`, `2 records`.
+pub fn count(n: u64, one: &str) -> String {
+    match (n, one.strip_suffix('y')) {
+        (1, _) => format!("1 {one}"),
+        (_, Some(stem)) => format!("{n} {stem}ies"),
+        (_, None) => format!("{n} {one}s"),
+    }
+}
+
+/// A table without lines. It is as wide as it needs to be: what is too long for a terminal is wrapped by that.
+pub fn table() -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_the_unit_that_fits() {
+        for (n, text) in [(0, "0 B"), (1023, "1023 B"), (67_108_864, "64 MiB"), (1536, "1.5 KiB"), (1 << 40, "1 TiB")] {
+            assert_eq!(bytes(n), text);
+        }
+        for (ms, text) in [(900, "0s"), (61_000, "1m 1s"), (90_061_000, "1d 1h"), (3_600_000, "1h")] {
+            assert_eq!(elapsed(ms), text);
+        }
+        for (ms, text) in [(500, "500ms"), (1500, "1500ms"), (5_400_000, "90m"), (604_800_000, "7d"), (0, "0ms")] {
+            assert_eq!(millis(ms), text);
+        }
+        assert_eq!(
+            (count(1, "record"), count(2, "record"), count(0, "entry")),
+            ("1 record".into(), "2 records".into(), "0 entries".into())
+        );
+    }
+}
