@@ -133,8 +133,8 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
 pub(super) async fn flush(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
     let cache = http.broker.find_cache(&cache)?;
-    let removed = cache.flush();
-    cache.settled().lasts().await?;
+    let (removed, flushed) = cache.flush();
+    cache.settled().and(flushed).lasts().await?;
     Ok(codec::json(StatusCode::OK, &json!({ "removed": removed })))
 }
 

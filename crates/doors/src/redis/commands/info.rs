@@ -293,7 +293,8 @@ fn errors(door: &Door) -> Lines {
 
 /// All databases that exist, what they have, and of the entries that expire their number and mean time left.
 fn databases(door: &Door) -> Vec<(usize, ShardStats, (u64, u64))> {
-    let found = (0..DATABASES).filter_map(|number| Some((number, door.broker.find_cache(&format!("db{number}")).ok()?)));
+    let found =
+        (0..DATABASES).filter_map(|number| Some((number, door.broker.find_cache(&format!("db{number}")).ok()?)));
     found.map(|(number, cache)| (number, cache.status().stats, cache.expiring())).collect()
 }
 

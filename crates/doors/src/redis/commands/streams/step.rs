@@ -64,7 +64,7 @@ pub(in crate::redis) fn serve(
 }
 
 /// What comes of a transaction. Commands about the connection are done before the others.
-pub(in crate::redis) fn begin(
+pub(in crate::redis::commands) fn begin(
     door: &Door,
     session: &mut Session,
     queued: Vec<Queued>,
@@ -106,7 +106,8 @@ fn prepare(
         }
     }
     let own = queued.iter().map(|queued| queued.run_own(door, session)).collect();
-    for (queued, args) in queued.iter().zip(transactions::borrowed(&queued)) {
+    // One that is alone is counted by who serves it.
+    for (queued, args) in queued.iter().zip(transactions::borrowed(&queued)).filter(|_| !is_alone) {
         // They are done later, on their own; what is counted is that they were called.
         door.count_now(session, queued.command.number_of(&args), &args, Instant::now());
     }
