@@ -96,6 +96,9 @@ def config_command(c, n):
     config("--alter", "--delete-config", "retention.ms")
     suite.until("one is gone", lambda: "retention.ms" not in config("--describe"))
     says(config("--describe", "--all"), r"retention\.ms=", r"cleanup\.policy=compact")
+    config("--alter", "--add-config", "compression.type=zstd,segment.ms=60000,segment.bytes=2097152,min.compaction.lag.ms=1000,max.compaction.lag.ms=2000")
+    suite.until("others are there", lambda: "max.compaction.lag.ms=2000" in config("--describe"))
+    says(config("--describe"), "compression.type=zstd", "segment.ms=60000", "segment.bytes=2097152", "min.compaction.lag.ms=1000")
     says(config("--alter", "--add-config", "retention.ms=soon", fails=True), "InvalidConfigurationException|Invalid value")
 
 

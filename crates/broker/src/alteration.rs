@@ -50,21 +50,71 @@ impl Topic {
     /// Makes a batch what the settings ask for, or refuses it. Its records are looked at only where keys matter.
     pub(crate) fn admit(&self, batch: &mut DraftBatch) -> Result<()> {
         let (name, settings) = (&self.name, &self.settings);
-        if batch.len() > settings.batch_bytes_max as usize {
-            return Err(Error::too_large(format!(
+        let check_len = |batch: &DraftBatch| match batch.len() <= settings.batch_bytes_max as usize {
+            true => Ok(()),
+            false => Err(Error::too_large(format!(
                 "topic {name} takes batches of up to {} bytes, this one has {}",
                 settings.batch_bytes_max,
                 batch.len()
-            )));
-        }
+            ))),
+        };
+        check_len(batch)?;
         if settings.compact && !batch.has_all_keys()? {
             return Err(Error::invalid(format!(
                 "topic {name} keeps the newest record of each key, and a record of this batch has no key"
             )));
         }
+        if let Some(codec) = settings.compression {
+            batch.recompress(codec)?;
+            // As Kafka does: what is kept is held to the limit, too.
+            check_len(batch)?;
+        }
         if settings.arrival_times {
             batch.set_arrival(now_ms() as i64);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{Acks, BatchBuilder, Codec, ErrorKind, TopicSettings};
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::{FetchFrom, FetchLimits, Isolation, Settings, Wakes};
+
+    fn batch(codec: Codec, bytes: usize) -> DraftBatch {
+        let mut builder = BatchBuilder::new();
+        builder.push(1, None, Some(&vec![b'x'; bytes]), &[]).expect("it fits");
+        builder.finish_with(codec, None).expect("a record")
+    }
+
+    async fn codecs(broker: &Broker) -> Vec<Codec> {
+        let from = FetchFrom { topic: "t", partition: 0, offset: 0, bytes_max: 1 << 20 };
+        let wait = std::time::Duration::ZERO;
+        let limits = FetchLimits { bytes_min: 0, bytes_max: 1 << 20, wait, isolation: Isolation::Uncommitted };
+        let fetched = broker.fetch_many(&[from], limits).await.pop().expect("one").expect("readable");
+        fetched.batches.iter().map(|batch| batch.codec().expect("known")).collect()
+    }
+
+    /// As Kafka's `compression.type` on a topic.
+    #[tokio::test]
+    async fn a_topic_keeps_batches_as_it_is_set_to_compress_them() {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
+        broker.create_topic("t", TopicSettings::of_broker()).await.expect("created");
+        for compression in [None, Some(Codec::Zstd), Some(Codec::None), Some(Codec::Lz4)] {
+            let change = SettingsChange { compression: Some(compression), ..SettingsChange::default() };
+            broker.alter_topic("t", change).await.expect("altered");
+            let batch = batch(Codec::Gzip, 5000);
+            broker.publish("t", Some(0), Acks::Default, batch, &mut Wakes::default()).await.expect("published");
+        }
+        assert_eq!(codecs(&broker).await, [Codec::Gzip, Codec::Zstd, Codec::None, Codec::Lz4]);
+        // What is kept is held to the limit, too.
+        let compression = Some(Some(Codec::None));
+        let change = SettingsChange { compression, batch_bytes_max: Some(4096), ..SettingsChange::default() };
+        broker.alter_topic("t", change).await.expect("altered");
+        let large = broker.publish("t", Some(0), Acks::Default, batch(Codec::Gzip, 5000), &mut Wakes::default()).await;
+        assert_eq!(large.expect_err("too large").kind, ErrorKind::TooLarge);
     }
 }

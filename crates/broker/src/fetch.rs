@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result};
+use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Result};
 
 use crate::broker::Broker;
 use crate::partition::{Extent, PartitionCell};
@@ -47,16 +47,6 @@ pub struct FetchFrom<'a> {
     pub offset: Offset,
     /// The limit for the batches of this partition. Only the first batch of the whole answer may exceed it.
     pub bytes_max: usize,
-}
-
-/// Which records a reader is told of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Isolation {
-    /// All of them.
-    #[default]
-    Uncommitted,
-    /// Only those before the first transaction that is still open, with word of those that were aborted.
-    Committed,
 }
 
 /// How much a fetch returns, and when.

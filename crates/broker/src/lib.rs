@@ -32,7 +32,8 @@ pub use caches::{
     Attempt as CacheAttempt, Cache, CacheCommit, Finished, Keyed, Locked as LockedCache, StreamMark, Taken, Waiting,
 };
 pub use doors::{Door, Doors};
-pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched, Isolation};
+pub use engine::Isolation;
+pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched};
 pub use groups::{
     Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo,
     SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart,

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::admission::LogBudget;
 use crate::log::{Log, Read};
 use crate::publish::Wakes;
-use crate::queues::QueueView;
+use crate::queues::{LogEnds, QueueView};
 use crate::retention::{Retention, make_room, needed_from};
 use crate::subscriber::Subscriber;
 use crate::timers;
@@ -204,7 +204,10 @@ impl PartitionCell {
             return Err(Refused::Failed(Error::new(ErrorKind::OutOfSequence, message)));
         }
         let (count, log_bytes) = (u64::from(batch.count()), state.log.extent().bytes);
-        let refusal = state.queues.iter().find_map(|view| view.refuse(count, len as u64, log_bytes));
+        // A marker is no message, and without it what is open would stay so.
+        let messages = if batch.is_control() { 0 } else { count };
+        let refuse = |view: &QueueView| view.refuse(messages, len as u64, log_bytes);
+        let refusal = state.queues.iter().filter(|_| messages > 0).find_map(refuse);
         if let Some(full) = refusal {
             return Err(Refused::Failed(full));
         }
@@ -224,11 +227,12 @@ impl PartitionCell {
                 };
                 let needed_from = needed_from(context.retention, &mut state.queues, &state.holds);
                 make_room(log, MemoryLog::cost(len), needed_from, context).map_err(Refused::Failed)?;
-                state.queues.iter_mut().for_each(|view| view.make_room(count));
+                state.queues.iter_mut().for_each(|view| view.make_room(messages));
                 state.order.replay(&batch);
                 let base_offset = batch.base_offset();
                 // Nobody looks before the lock is free, and a batch that is not shared needs no count of its owners.
-                deliver(&mut state.fanout, &mut state.queues, &batch, context.now_ms, wakes);
+                let stable_end = state.order.stable_end();
+                deliver(&mut state.fanout, &mut state.queues, &batch, stable_end, context.now_ms, wakes);
                 log.append(batch, context.now_ms);
                 let Retention { bytes, ms, .. } = context.retention;
                 context.budget.release(log.trim(bytes, ms, needed_from, context.now_ms));
@@ -245,7 +249,7 @@ impl PartitionCell {
                 let (base_offset, is_duplicate) = match state.order.place(batch).map_err(Refused::Failed)? {
                     Placed::New(batch) => {
                         log.append(batch.clone(), self.clone()).map_err(Refused::Failed)?;
-                        state.queues.iter_mut().for_each(|view| view.make_room(count));
+                        state.queues.iter_mut().for_each(|view| view.make_room(messages));
                         state.order.replay(&batch);
                         if let Some(id) = context.dedup {
                             state.dedup.insert(id.clone(), batch.base_offset(), context.now_ms);
@@ -543,7 +547,8 @@ impl PartitionCell {
         let mut state = self.state.lock();
         // One of before, whose start was given up half-way.
         state.queues.retain(|there| there.cell.id != view.cell.id);
-        view.reach(state.log.extent().end);
+        let (Extent { end, stable_end, .. }, markers_end) = (state.extent(), state.order.producers().markers_end());
+        view.begin(LogEnds { end, stable_end, markers_end });
         state.queues.push(view);
     }
 
@@ -716,8 +721,10 @@ impl Owner for PartitionCell {
             return;
         };
         let now_ms = if state.queues.is_empty() { 0 } else { timers::now_ms() };
-        for batch in log.commit(mark) {
-            deliver(&mut state.fanout, &mut state.queues, &batch, now_ms, &mut wakes);
+        let batches = log.commit(mark);
+        let stable_end = if state.queues.is_empty() { 0 } else { log.stable_end() };
+        for batch in batches {
+            deliver(&mut state.fanout, &mut state.queues, &batch, stable_end, now_ms, &mut wakes);
         }
         while let Some((_, committed)) = state.uncommitted.pop_front_if(|(end, _)| *end <= mark) {
             committed.send(Ok(())).unwrap_or_default();
@@ -736,11 +743,12 @@ fn deliver(
     fanout: &mut Fanout<Arc<Subscriber>>,
     queues: &mut [QueueView],
     batch: &RecordBatch,
+    stable_end: Offset,
     now_ms: u64,
     wakes: &mut Wakes,
 ) {
     for view in queues {
-        view.arrive(batch, now_ms);
+        view.arrive(batch, stable_end, now_ms);
         wakes.add_queue(&view.cell);
     }
     let len = batch.len();

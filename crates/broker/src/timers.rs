@@ -34,10 +34,11 @@ pub async fn sweep_retention(broker: Weak<Broker>) {
         if let Err(error) = tokio::task::spawn_blocking(move || trimmed.trim_logs(now_ms())).await {
             tracing::error!(%error, "retention could not be applied");
         }
-        if let Some(broker) = broker.upgrade()
-            && let Err(error) = broker.expire_snapshots(now_ms()).await
-        {
-            tracing::warn!(%error, "snapshots of queues could not be looked through");
+        if let Some(broker) = broker.upgrade() {
+            broker.look_at_queues().await;
+            if let Err(error) = broker.expire_snapshots(now_ms()).await {
+                tracing::warn!(%error, "snapshots of queues could not be looked through");
+            }
         }
     }
 }

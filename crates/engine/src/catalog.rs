@@ -1,5 +1,8 @@
 //! What is said about a topic: its settings, checked as a whole.
 
+use std::ops::RangeInclusive;
+
+use crate::codec::Codec;
 use crate::error::{Error, Result};
 use crate::limits::{BATCH_BYTES_MAX, PARTITIONS_MAX};
 
@@ -44,6 +47,9 @@ impl std::str::FromStr for Storage {
     }
 }
 
+/// Bytes of a segment that a topic may ask for, as Kafka has them: smaller ones would be a great many files.
+pub const SEGMENT_BYTES: RangeInclusive<u64> = 1 << 20..=i32::MAX as u64;
+
 /// What a topic may ask of a batch at the least: its own head, and a small record.
 pub const BATCH_BYTES_MIN: u32 = 128;
 
@@ -68,6 +74,14 @@ pub struct TopicSettings {
     /// Retention removes no record that a queue over the topic has not acknowledged, and neither does a lack of memory:
     /// publishing is refused instead.
     pub keeps_unacked: bool,
+    /// What batches are compressed with in the log; `None` for what each publisher compressed them with.
+    pub compression: Option<Codec>,
+    /// Bytes after which a file of the log ends; 0 is as the broker is set. On disk only.
+    pub segment_bytes: u64,
+    /// How much newer than its first batch a batch may be in one file of the log, in ms; 0 is no limit. On disk only.
+    pub segment_ms: u64,
+    /// The age in ms at which a record is compacted at the earliest, and at which compaction has to come; 0 is no limit.
+    pub compaction_lag_ms: (u64, u64),
 }
 
 impl Default for TopicSettings {
@@ -82,6 +96,10 @@ impl Default for TopicSettings {
             arrival_times: false,
             drop_consumed: false,
             keeps_unacked: false,
+            compression: None,
+            segment_bytes: 0,
+            segment_ms: 0,
+            compaction_lag_ms: (0, 0),
         }
     }
 }
@@ -137,6 +155,21 @@ impl TopicSettings {
                 self.batch_bytes_max
             )));
         }
+        if self.segment_bytes != 0 && !SEGMENT_BYTES.contains(&self.segment_bytes) {
+            return Err(Error::invalid(format!(
+                "a segment has {} to {} bytes, not {}",
+                SEGMENT_BYTES.start(),
+                SEGMENT_BYTES.end(),
+                self.segment_bytes
+            )));
+        }
+        let (least, most) = self.compaction_lag_ms;
+        if most != 0 && least > most {
+            return Err(Error::invalid(format!(
+                "records are compacted at the earliest after {least} ms and at the latest after {most} ms: the first \
+                 has to be at most the second"
+            )));
+        }
         if self.compact && matches!(self.storage, Storage::Memory | Storage::Sqlite) {
             return Err(Error::invalid(format!(
                 "a topic with storage {} is not compacted: use storage disk, with a broker that was started with \
@@ -158,6 +191,10 @@ pub struct SettingsChange {
     pub arrival_times: Option<bool>,
     pub drop_consumed: Option<bool>,
     pub keeps_unacked: Option<bool>,
+    pub compression: Option<Option<Codec>>,
+    pub segment_bytes: Option<u64>,
+    pub segment_ms: Option<u64>,
+    pub compaction_lag_ms: Option<(u64, u64)>,
 }
 
 impl SettingsChange {
@@ -175,6 +212,10 @@ impl SettingsChange {
             arrival_times: self.arrival_times.unwrap_or(settings.arrival_times),
             drop_consumed: self.drop_consumed.unwrap_or(settings.drop_consumed),
             keeps_unacked: self.keeps_unacked.unwrap_or(settings.keeps_unacked),
+            compression: self.compression.unwrap_or(settings.compression),
+            segment_bytes: self.segment_bytes.unwrap_or(settings.segment_bytes),
+            segment_ms: self.segment_ms.unwrap_or(settings.segment_ms),
+            compaction_lag_ms: self.compaction_lag_ms.unwrap_or(settings.compaction_lag_ms),
             ..*settings
         }
     }
@@ -206,6 +247,18 @@ mod tests {
     fn batches_are_bounded() {
         for batch_bytes_max in [0, BATCH_BYTES_MIN - 1, BATCH_BYTES_MAX as u32 + 1] {
             assert!(TopicSettings { batch_bytes_max, ..TopicSettings::default() }.validate().is_err());
+        }
+    }
+
+    #[test]
+    fn segments_and_the_lag_of_compaction_are_bounded() {
+        let of =
+            |segment_bytes, compaction_lag_ms| TopicSettings { segment_bytes, compaction_lag_ms, ..Default::default() };
+        for fine in [of(0, (5, 0)), of(1 << 20, (0, 5)), of(i32::MAX as u64, (5, 5))] {
+            assert_eq!(fine.validate(), Ok(()));
+        }
+        for wrong in [of((1 << 20) - 1, (0, 0)), of(1 << 31, (0, 0)), of(0, (6, 5))] {
+            assert!(wrong.validate().is_err(), "{wrong:?}");
         }
     }
 

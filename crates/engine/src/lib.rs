@@ -34,6 +34,7 @@ pub use ids::{Offset, PartitionId, SourceId, Start, TopicId, TopicName, TopicPar
 pub use nearest::nearest;
 pub use partition::{Partition, Placed};
 pub use pattern::{Missing, Pattern, Rule};
+pub use producers::Isolation;
 pub use record::{
     Acks, BatchBuilder, Decision, DraftBatch, Marker, Producer, Record, RecordBatch, RecordView, Records,
 };

@@ -9,6 +9,7 @@
 //! no more.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::str::FromStr;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -26,13 +27,45 @@ const SEQUENCE_MASK: u32 = i32::MAX as u32;
 /// Records of a producer that are remembered at most, half of all sequences: so what is behind and what is ahead
 /// stay apart.
 const REMEMBERED_MAX: u32 = 1 << 30;
-const SNAPSHOT_VERSION: u8 = 2;
-/// One without transactions, which is still read.
+const SNAPSHOT_VERSION: u8 = 3;
+/// Snapshots without transactions, which are still read.
 const SNAPSHOT_VERSION_PLAIN: u8 = 1;
+/// Snapshots that do not say where the last marker is, which are still read.
+const SNAPSHOT_VERSION_UNMARKED: u8 = 2;
 /// In place of an offset that there is not.
 const NONE: Offset = Offset::MAX;
 /// In place of a time that is not known.
 const NO_TIME: i64 = -1;
+
+/// Which records a reader sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// All of them.
+    #[default]
+    Uncommitted,
+    /// Only those before the first transaction that is still open, without those of transactions that were aborted.
+    Committed,
+}
+
+impl Isolation {
+    pub const ALL: [Self; 2] = [Self::Uncommitted, Self::Committed];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uncommitted => "uncommitted",
+            Self::Committed => "committed",
+        }
+    }
+}
+
+impl FromStr for Isolation {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let known = Self::ALL.into_iter().find(|isolation| isolation.name() == text);
+        known.ok_or_else(|| Error::invalid(format!("isolation is committed or uncommitted, not '{text}'")))
+    }
+}
 
 /// What a batch is to its partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +84,8 @@ pub struct Producers {
     open: BTreeSet<(Offset, i64)>,
     /// Aborted transactions that the log may still have records of, in the order of their markers.
     aborted: VecDeque<Aborted>,
+    /// The offset after the last marker of a transaction; 0 if there was none.
+    markers_end: Offset,
 }
 
 /// Invariant: each run goes on in sequence where the one before it ends, and later in the log. All together have at
@@ -226,6 +261,7 @@ impl Producers {
             return;
         };
         if batch.is_control() {
+            self.markers_end = batch.next_offset();
             // Of one that nobody can read nothing is known.
             if let Ok(Some(marker)) = batch.marker() {
                 self.end_transaction(producer, marker.decision, batch);
@@ -261,6 +297,11 @@ impl Producers {
     /// Where the log stops being stable; `None` where no transaction is open.
     pub fn first_open(&self) -> Option<Offset> {
         self.open.first().map(|(first, _)| *first)
+    }
+
+    /// Returns the offset after the last marker: from there on no record is aborted, unless a later marker says so.
+    pub fn markers_end(&self) -> Offset {
+        self.markers_end
     }
 
     /// The first offset of a producer's open transaction.
@@ -309,7 +350,7 @@ impl Producers {
     ///
     /// | bytes | field |
     /// |---|---|
-    /// | 1 | version, 2 |
+    /// | 1 | version, 3 |
     /// | 4 | number of producers; of each, in the order of their ids: |
     /// | 8 | . id |
     /// | 2 | . epoch |
@@ -324,6 +365,7 @@ impl Producers {
     /// | 8 | . id of its producer |
     /// | 8 | . the offset of its first record |
     /// | 8 | . the offset of its marker |
+    /// | 8 | the offset after the last marker, 0 for none (from version 3 on) |
     pub fn encode(&self, out: &mut BytesMut) {
         out.put_u8(SNAPSHOT_VERSION);
         out.put_u32(self.states.len() as u32);
@@ -345,12 +387,13 @@ impl Producers {
         }
         out.put_u32(self.aborted.len() as u32);
         self.aborted.iter().for_each(|aborted| aborted.encode(out));
+        out.put_u64(self.markers_end);
     }
 
     /// What [`Producers::encode`] wrote, also that of before it knew transactions, and nothing else.
     pub fn decode(mut bytes: Bytes) -> Result<Self> {
         let version = bytes.try_get_u8().map_err(cut_short)?;
-        if ![SNAPSHOT_VERSION_PLAIN, SNAPSHOT_VERSION].contains(&version) {
+        if ![SNAPSHOT_VERSION_PLAIN, SNAPSHOT_VERSION_UNMARKED, SNAPSHOT_VERSION].contains(&version) {
             let message = format!("a snapshot of producers has version {SNAPSHOT_VERSION}, this one has {version}");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
@@ -373,6 +416,12 @@ impl Producers {
         if version != SNAPSHOT_VERSION_PLAIN {
             producers.aborted = aborted::decode_all(&mut bytes)?;
         }
+        producers.markers_end = match version {
+            SNAPSHOT_VERSION_PLAIN => 0,
+            // A producer is forgotten only for one that wrote later: no marker is after the last batch of all.
+            SNAPSHOT_VERSION_UNMARKED => producers.states.values().map(|state| state.next_offset).max().unwrap_or(0),
+            _ => bytes.try_get_u64().map_err(cut_short)?,
+        };
         match bytes.remaining() {
             0 => Ok(producers),
             left => Err(Error::malformed(format!("{left} bytes are left after the last field"))),

@@ -168,7 +168,7 @@ fn a_damaged_snapshot_is_refused() {
             assert_eq!(encoded(&other), bytes);
         }
     }
-    let version = [&[3][..], &whole[1..]].concat();
+    let version = [&[4][..], &whole[1..]].concat();
     assert_eq!(Producers::decode(version.into()).map_err(|e| e.kind), Err(ErrorKind::Unsupported));
     let many = [&[1][..], &(PRODUCERS_MAX as u32 + 1).to_be_bytes()].concat();
     assert_eq!(Producers::decode(many.into()).map_err(|e| e.kind), Err(ErrorKind::TooLarge));

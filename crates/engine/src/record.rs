@@ -33,6 +33,7 @@ use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX, RECORDS_EXP
 
 mod arrival;
 mod marker;
+mod recompress;
 mod records;
 mod thin;
 

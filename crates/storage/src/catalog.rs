@@ -17,7 +17,8 @@
 //! |---|---|
 //! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1), flags (1), largest batch (4) |
 //! | | flags: 1 it is compacted, 2 it says its largest batch, which is there only then, 4 records have arrival times, |
-//! | | 8 records go once queues are done with them |
+//! | | 8 records go once queues are done with them, 16 what queues have not acknowledged stays, 32 the rest is there: |
+//! | rest | codec (1, 255 as published), segment in bytes (8) and in ms (8), least and largest lag of compaction (8 each) |
 //! | partition | its start (8), number of segments (4), the segments, its producers, compacted, salvages |
 //! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
 //! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8), |
@@ -28,7 +29,7 @@
 use std::collections::BTreeMap;
 
 use bytes::{Buf, BufMut, Bytes};
-use engine::{Error, Result, Storage, TopicName, TopicSettings};
+use engine::{Codec, Error, Result, Storage, TopicName, TopicSettings};
 
 use crate::journal::block::{checksum, u32_at};
 use crate::journal::recover::Origin;
@@ -316,6 +317,9 @@ const LARGEST: u8 = 2;
 const ARRIVAL: u8 = 4;
 const CONSUMED: u8 = 8;
 const KEEPS_UNACKED: u8 = 16;
+const REST: u8 = 32;
+/// In place of a codec: batches stay as they were published.
+const AS_PUBLISHED: u8 = 255;
 
 fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
     bytes.put_u32_le(settings.partitions);
@@ -324,16 +328,29 @@ fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
     bytes.put_u8(settings.storage as u8);
     let default = TopicSettings::default();
     let is_largest_said = settings.batch_bytes_max != default.batch_bytes_max;
+    let rest = |settings: &TopicSettings| {
+        let TopicSettings { compression, segment_bytes, segment_ms, compaction_lag_ms, .. } = *settings;
+        (compression, segment_bytes, segment_ms, compaction_lag_ms)
+    };
+    let has_rest = rest(settings) != rest(&default);
     let flags = [
         (settings.compact, COMPACT),
         (is_largest_said, LARGEST),
         (settings.arrival_times, ARRIVAL),
         (settings.drop_consumed, CONSUMED),
         (settings.keeps_unacked, KEEPS_UNACKED),
+        (has_rest, REST),
     ];
     bytes.put_u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
     if is_largest_said {
         bytes.put_u32_le(settings.batch_bytes_max);
+    }
+    if has_rest {
+        bytes.put_u8(settings.compression.map_or(AS_PUBLISHED, |codec| codec as u8));
+        bytes.put_u64_le(settings.segment_bytes);
+        bytes.put_u64_le(settings.segment_ms);
+        bytes.put_u64_le(settings.compaction_lag_ms.0);
+        bytes.put_u64_le(settings.compaction_lag_ms.1);
     }
 }
 
@@ -346,13 +363,21 @@ fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
         ..TopicSettings::default()
     };
     let flags = input.try_get_u8()?;
-    if flags & !(COMPACT | LARGEST | ARRIVAL | CONSUMED | KEEPS_UNACKED) != 0 {
+    if flags & !(COMPACT | LARGEST | ARRIVAL | CONSUMED | KEEPS_UNACKED | REST) != 0 {
         return Err(Failed(format!("settings with flags {flags:#04x}, which are not known here")));
     }
     (settings.compact, settings.arrival_times) = (flags & COMPACT != 0, flags & ARRIVAL != 0);
     (settings.drop_consumed, settings.keeps_unacked) = (flags & CONSUMED != 0, flags & KEEPS_UNACKED != 0);
     if flags & LARGEST != 0 {
         settings.batch_bytes_max = input.try_get_u32_le()?;
+    }
+    if flags & REST != 0 {
+        settings.compression = match input.try_get_u8()? {
+            AS_PUBLISHED => None,
+            code => Some(Codec::from_code(code).ok_or_else(|| Failed(format!("{code} is no codec")))?),
+        };
+        (settings.segment_bytes, settings.segment_ms) = (input.try_get_u64_le()?, input.try_get_u64_le()?);
+        settings.compaction_lag_ms = (input.try_get_u64_le()?, input.try_get_u64_le()?);
     }
     settings.validate().map_err(|error| Failed(error.message))?;
     Ok(settings)
@@ -382,6 +407,14 @@ mod tests {
         let name = |name| TopicName::parse(name).expect("a name");
         let settings = TopicSettings { partitions: 2, storage: Storage::Disk, ..TopicSettings::default() };
         catalog.apply(&Change::Create { id: 3, name: name("orders.eu"), settings });
+        let rest = TopicSettings {
+            compression: Some(Codec::Zstd),
+            segment_bytes: 1 << 20,
+            segment_ms: 7,
+            compaction_lag_ms: (8, 9),
+            ..TopicSettings::default()
+        };
+        catalog.apply(&Change::Create { id: 5, name: name("rest"), settings: rest });
         let altered = TopicSettings { batch_bytes_max: 4096, arrival_times: true, ..TopicSettings::default() };
         catalog.apply(&Change::Create { id: 4, name: name("x"), settings: altered });
         let segment =

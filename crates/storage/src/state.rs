@@ -22,7 +22,7 @@ use crate::durable::DurableLog;
 use crate::journal::EntryKind;
 use crate::journal::recover::{End, Found, Origin, Progress, Recovery};
 use crate::journal::salvage::{self, Salvage};
-use crate::partition::{DiskPartition, PartitionInfo};
+use crate::partition::{CompactionSettings, DiskPartition, PartitionInfo};
 use crate::store::{Shared, StoreSettings, StoredTopic};
 
 /// The topics of a directory.
@@ -95,7 +95,19 @@ impl State {
             self.partitions.insert(stream, partition.clone());
             opened.push(partition);
         }
+        self.set_segment_limits(id);
         opened
+    }
+
+    /// The segments of a topic end as its settings say.
+    pub(crate) fn set_segment_limits(&self, id: u32) {
+        let Some(settings) = self.catalog.topics.get(&id).map(|entry| entry.settings) else {
+            return;
+        };
+        let bytes = if settings.segment_bytes == 0 { self.settings.segment_bytes } else { settings.segment_bytes };
+        for partition in (0..settings.partitions).filter_map(|i| self.partitions.get(&stream(id, i))) {
+            partition.set_segment_limits(bytes, settings.segment_ms);
+        }
     }
 
     pub(crate) fn topic(&self, id: u32, name: TopicName, settings: TopicSettings) -> StoredTopic {
@@ -109,14 +121,19 @@ impl State {
         topics.map(|(id, entry)| self.topic(*id, entry.name.clone(), entry.settings)).collect()
     }
 
-    /// Partitions of topics that are compacted, and whether whoever reads them reads all of them, from the start on.
-    pub(crate) fn compacted(&self) -> Vec<(Arc<DiskPartition>, bool)> {
+    /// Returns the partitions of topics that are compacted, with how.
+    pub(crate) fn compacted(&self) -> Vec<(Arc<DiskPartition>, CompactionSettings)> {
+        let settings = self.settings.compaction;
         let topics = self.catalog.topics.iter().filter(|(_, entry)| entry.settings.compact);
         let streams = topics.flat_map(|(id, entry)| {
+            // Who reads all of it from the start needs no word of what is gone: it goes with the next turn.
             let is_read_whole = [QUEUES_TOPIC, STREAMS_TOPIC].contains(&entry.name.as_str());
-            (0..entry.settings.partitions).map(move |i| (stream(*id, i), is_read_whole))
+            let tombstone_retention_ms = if is_read_whole { 0 } else { settings.tombstone_retention_ms };
+            let lag_ms = entry.settings.compaction_lag_ms;
+            let settings = CompactionSettings { tombstone_retention_ms, lag_ms, ..settings };
+            (0..entry.settings.partitions).map(move |i| (stream(*id, i), settings))
         });
-        streams.filter_map(|(stream, is_whole)| Some((self.partitions.get(&stream)?.clone(), is_whole))).collect()
+        streams.filter_map(|(stream, settings)| Some((self.partitions.get(&stream)?.clone(), settings))).collect()
     }
 
     pub(crate) fn forget(&mut self, id: u32) {
@@ -276,7 +293,11 @@ impl State {
                 let mut served = opened.iter().filter(|partition| partition.refused().is_none());
                 served.try_for_each(|partition| partition.settle())
             }
-            Change::Delete { .. } | Change::Alter { .. } | Change::Producers { .. } => Ok(()),
+            Change::Alter { id, .. } => {
+                self.set_segment_limits(*id);
+                Ok(())
+            }
+            Change::Delete { .. } | Change::Producers { .. } => Ok(()),
         }
     }
 

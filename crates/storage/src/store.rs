@@ -377,6 +377,7 @@ impl Store {
         let mut state = self.state.lock();
         self.append_change(&change, owner)?;
         state.catalog.apply(&change);
+        state.set_segment_limits(id);
         Ok(())
     }
 
@@ -575,12 +576,7 @@ impl Store {
     }
 
     fn compacted_partitions(&self) -> Vec<(Arc<DiskPartition>, CompactionSettings)> {
-        let compacted = self.state.lock().compacted();
-        let settings = self.settings.compaction;
-        // Who reads all of it from the start needs no word of what is gone: it goes with the next turn.
-        let read_whole = CompactionSettings { tombstone_retention_ms: 0, ..settings };
-        let with_settings = |(partition, is_whole)| (partition, if is_whole { read_whole } else { settings });
-        compacted.into_iter().map(with_settings).collect()
+        self.state.lock().compacted()
     }
 
     fn journal_bytes_since_checkpoint(&self) -> u64 {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use engine::producers::AbortedIndex;
 use engine::queue::{Lease, LeaseError, Look, Queue, QueueName};
-use engine::{ErrorKind, Offset, PartitionId, RecordBatch, Result};
+use engine::{ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Result};
 use tokio::time::Instant;
 
 use super::{QueueCell, QueueView};
 use crate::broker::Broker;
-use crate::fetch::{FETCH_WAIT_MAX, Isolation, any};
+use crate::fetch::{FETCH_WAIT_MAX, any};
 use crate::log::Log;
 use crate::partition::PartitionCell;
 use crate::timers::now_ms;
@@ -220,7 +220,7 @@ impl Broker {
         let (mut batches, mut kept, mut done) = (Vec::new(), Vec::new(), Vec::new());
         let mut left = &held.leases[..];
         'partition: while let Some(first) = left.first().filter(|_| !room.is_full()) {
-            let (found, aborted) = match read(&partition, first.offset, room.bytes, limits.isolation).await {
+            let (_, found, aborted) = match read(&partition, first.offset, room.bytes, limits.isolation).await {
                 // Retention took it meanwhile.
                 Err(error) if error.kind == ErrorKind::OutOfRange => {
                     done.extend_from_slice(left);
@@ -398,19 +398,22 @@ impl Room {
     }
 }
 
-/// Batches from an offset on, and what among them never happened for who reads what is committed.
-async fn read(
+/// Returns batches from an offset on, with where the log ends for this reader, and which of them were aborted.
+pub(super) async fn read(
     partition: &PartitionCell,
     from: Offset,
     bytes_max: usize,
     isolation: Isolation,
-) -> Result<(Vec<RecordBatch>, AbortedIndex)> {
+) -> Result<(Offset, Vec<RecordBatch>, AbortedIndex)> {
     let bytes_max = bytes_max.min(READ_BYTES_MAX);
     match isolation {
-        Isolation::Uncommitted => Ok((partition.read(from, bytes_max).await?.1, AbortedIndex::default())),
+        Isolation::Uncommitted => {
+            let (extent, batches) = partition.read(from, bytes_max).await?;
+            Ok((extent.end, batches, AbortedIndex::default()))
+        }
         Isolation::Committed => {
-            let (_, batches, aborted) = partition.read_committed(from, bytes_max).await?;
-            Ok((batches, AbortedIndex::new(aborted)))
+            let (extent, batches, aborted) = partition.read_committed(from, bytes_max).await?;
+            Ok((extent.stable_end, batches, AbortedIndex::new(aborted)))
         }
     }
 }

@@ -12,14 +12,16 @@ use engine::queue::{
     QueueOverflow, QueueRecord, QueueSettings, header, header_of,
 };
 use engine::{
-    Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, SettingsChange, Storage, TopicName, TopicSettings,
-    partitioner,
+    Error, ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Result, SettingsChange, Storage, TopicName,
+    TopicSettings, partitioner,
 };
 
+use super::acquire::read;
 use super::receipt::{KEY_BYTES, ReceiptKey};
 use super::{DOCUMENT_BYTES_MAX, DOCUMENTS_MAX, NOTES_BYTES_MAX, QUEUES_MAX, QueueCell, QueueView, check_users};
 use crate::broker::Broker;
 use crate::internal::Appended;
+use crate::log::Log;
 use crate::partition::PartitionCell;
 use crate::publish::Wakes;
 use crate::timers::now_ms;
@@ -130,11 +132,14 @@ impl Broker {
         let mut birth = Birth { cell: &cell, topic, is_over: false };
         for partition in topic.partitions() {
             let extent = partition.extent();
-            let start = if start == QueueStart::Live && !cell.owns_topic { extent.end } else { extent.start };
+            // One that begins with what comes gets transactions that are open as a whole, as Kafka's consumers do.
+            let end = match cell.isolation(&definition.settings) {
+                Isolation::Committed => extent.stable_end,
+                Isolation::Uncommitted => extent.end,
+            };
+            let start = if start == QueueStart::Live && !cell.owns_topic { end } else { extent.start };
             let queue = Queue::new(definition.settings.clone(), start, extent.end, is_saved(topic));
-            let mut view = QueueView::new(cell.clone(), queue, is_saved(topic));
-            view.begin_look();
-            partition.attach_view(view);
+            partition.attach_view(QueueView::new(cell.clone(), queue, is_saved(topic)));
             self.look_through(&cell, partition).await?;
             // Where it begins has to be known when it is known that it is there.
             self.change_view(partition, cell.id, |_, _| ()).map(drop)?;
@@ -213,7 +218,8 @@ impl Broker {
             && topic.id == cell.topic_id
         {
             for partition in topic.partitions() {
-                partition.with_view(cell.id, |view, _| view.queue.alter(definition.settings.clone()))?;
+                partition.with_view(cell.id, |view, _| view.alter(definition.settings.clone()))?;
+                self.look_through(&cell, partition).await?;
             }
         }
         let definition = Arc::new(definition);
@@ -559,7 +565,6 @@ impl Broker {
         view.has_delays = cursor.is_some_and(|cursor| cursor.has_delays);
         view.saved_next = cursor.map(|cursor| cursor.next);
         view.dedup_from = cursor.map_or(0, |cursor| cursor.dedup_from);
-        view.begin_look();
         partition.attach_view(view);
         // One partition that cannot be read does not keep the others from being served. Receivers try again.
         if let Err(error) = self.look_through(cell, partition).await {
@@ -577,14 +582,15 @@ impl Broker {
 
     /// Finds what is delayed, or for nobody, among the messages that nobody was given yet.
     pub(super) async fn look_through(&self, cell: &QueueCell, partition: &Arc<PartitionCell>) -> Result<()> {
-        while let Some(at) = partition.with_view(cell.id, |view, log| view.unseen(log))? {
-            let (extent, batches) = match partition.read(at, LOOK_BYTES).await {
+        let unseen = |view: &mut QueueView, log: &mut Log| Some((view.unseen(log)?, view.isolation()));
+        while let Some((at, isolation)) = partition.with_view(cell.id, unseen)? {
+            let (end, batches, aborted) = match read(partition, at, LOOK_BYTES, isolation).await {
                 // Retention took it meanwhile.
                 Err(error) if error.kind == ErrorKind::OutOfRange => continue,
                 read => read?,
             };
-            let (now, until) = (now_ms(), batches.last().map_or(extent.end, RecordBatch::next_offset));
-            partition.with_view(cell.id, |view, _| view.see(at, &batches, until, now))?;
+            let (now, until) = (now_ms(), batches.last().map_or(end, RecordBatch::next_offset));
+            partition.with_view(cell.id, |view, _| view.see(at, &batches, &aborted, until, now))?;
         }
         Ok(())
     }

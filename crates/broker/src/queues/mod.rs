@@ -22,14 +22,16 @@ mod acquire_tests;
 mod fault_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transaction_tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use engine::queue::{QueueDefinition, QueueId, QueueName};
-use engine::{Error, Result, TopicId, TopicName, nearest};
+use engine::queue::{QueueDefinition, QueueId, QueueName, QueueSettings};
+use engine::{Error, Isolation, Result, TopicId, TopicName, nearest};
 use parking_lot::RwLock;
 use tokio::sync::{Notify, OnceCell};
 
@@ -44,7 +46,7 @@ pub use definitions::{NewQueue, QueueStart};
 pub use receive::{RECEIVE_MAX, Receipt, Receive, Received};
 pub use send::{OutMessage, SEND_MAX, Sent};
 pub use status::{PEEK_MAX, Peeked, QueueCounts, SeekTo};
-pub(crate) use view::QueueView;
+pub(crate) use view::{LogEnds, QueueView};
 
 /// Queues of one broker.
 pub const QUEUES_MAX: usize = 65_536;
@@ -91,6 +93,10 @@ pub(crate) struct QueueCell {
     topic: TopicName,
     topic_id: TopicId,
     owns_topic: bool,
+    /// It is a share group's.
+    is_internal: bool,
+    /// Records came to its topic that were not looked at yet: they may be of a transaction.
+    has_unseen: AtomicBool,
     definition: RwLock<Arc<QueueDefinition>>,
     /// A message may be there.
     news: Notify,
@@ -117,6 +123,8 @@ impl QueueCell {
             topic: definition.topic.clone(),
             topic_id: definition.topic_id,
             owns_topic: definition.owns_topic,
+            is_internal: definition.name.is_internal(),
+            has_unseen: AtomicBool::new(false),
             definition: RwLock::new(Arc::new(definition)),
             news: Notify::new(),
             unseen_ms: AtomicU64::new(0),
@@ -128,6 +136,12 @@ impl QueueCell {
             turn: AtomicU32::new(0),
             is_deleted: AtomicBool::new(false),
         })
+    }
+
+    /// Returns which records are messages of a queue with these settings. Members of a share group say so themselves,
+    /// with each call.
+    fn isolation(&self, settings: &QueueSettings) -> Isolation {
+        if self.is_internal { Isolation::Uncommitted } else { settings.isolation }
     }
 
     pub(crate) fn definition(&self) -> Arc<QueueDefinition> {
@@ -230,6 +244,25 @@ impl Broker {
     /// Sees to it that nobody waits for one who does not look.
     pub(crate) fn wake_receivers(&self, now_ms: u64) {
         self.queues_there().by_name.read().values().for_each(|cell| cell.wake_for_idle(now_ms));
+    }
+
+    /// Looks through what came to queues and was not decided then, so that what is for nobody is not in them.
+    pub(crate) async fn look_at_queues(&self) {
+        let has_unseen = |cell: &&Arc<QueueCell>| cell.has_unseen.load(Ordering::Relaxed);
+        let cells: Vec<_> = self.queues_there().by_name.read().values().filter(has_unseen).cloned().collect();
+        for cell in cells {
+            cell.has_unseen.store(false, Ordering::Relaxed);
+            let Ok(topic) = self.topic(cell.topic.as_str()) else {
+                continue;
+            };
+            for partition in topic.partitions() {
+                // Receivers try again, and are told.
+                if let Err(error) = self.look_through(&cell, partition).await {
+                    let queue = cell.definition().name.clone();
+                    tracing::debug!(%queue, partition = partition.id, %error, "messages cannot be looked at");
+                }
+            }
+        }
     }
 
     /// The queue of a name, with its topic. What is the broker's own is no queue of a user.

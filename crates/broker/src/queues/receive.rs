@@ -196,7 +196,7 @@ impl Broker {
                 let (mut due, mut has_unseen, mut dead) = (None, false, Vec::new());
                 let changed = self.change_view(partition, cell.id, |view, log| {
                     let mut turn = view.take(log, origin, &mut call, now, left, receive.lease_ms);
-                    has_unseen = view.has_unseen(log);
+                    has_unseen = view.has_unseen();
                     due = view.queue.next_due_ms();
                     dead = std::mem::take(&mut turn.dead);
                     turn

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use engine::queue::{Counts, DedupRule, Message, MessageId, Phase};
 use engine::{Error, ErrorKind, Offset, PartitionId, Result};
 
+use super::acquire::read;
 use super::{QueueCell, check_users};
 use crate::broker::Broker;
 use crate::metrics::Exposition;
@@ -70,6 +71,7 @@ impl Broker {
         let now = now_ms();
         let mut sum = QueueCounts::default();
         for partition in topic.partitions() {
+            self.look_through(&cell, partition).await?;
             let ((counts, noisy, bytes, oldest_ms), _) = self.change_view(partition, cell.id, |view, log| {
                 // What the log has let go of is no message any more.
                 view.queue.trim(log.extent().start);
@@ -96,25 +98,24 @@ impl Broker {
             // What is due by now is shown as it is: leases and delays end when somebody looks.
             self.look_through(&cell, partition).await?;
             let now = now_ms();
-            let (floor, start) = partition.with_view(cell.id, |view, log| {
+            let (floor, start, isolation) = partition.with_view(cell.id, |view, log| {
                 view.queue.expire(now);
-                (view.queue.floor(), log.extent().start)
+                (view.queue.floor(), log.extent().start, view.isolation())
             })?;
             let mut at = floor.max(start);
             if let Some((_, offset)) = after.filter(|(id, _)| *id == partition.id) {
                 at = at.max(offset.saturating_add(1));
             }
             while found.len() < max {
-                let read = partition.read(at, 1 << 20).await;
-                let batches = match read {
+                let (_, batches, aborted) = match read(partition, at, 1 << 20, isolation).await {
                     Err(error) if error.kind == ErrorKind::OutOfRange => break,
-                    read => read?.1,
+                    read => read?,
                 };
                 let Some(last) = batches.last() else {
                     break;
                 };
                 let end = last.next_offset();
-                for batch in &batches {
+                for batch in batches.iter().filter(|batch| !aborted.has(batch)) {
                     // One that nobody can read, as a publisher may send it, holds no messages.
                     let Ok(records) = batch.records_from(at) else {
                         continue;

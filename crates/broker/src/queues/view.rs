@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use engine::producers::AbortedIndex;
 use engine::queue::{
     Call, Cursor, DELAY_MS_MAX, Lease, Look, Queue, QueueOverflow, QueueRecord, QueueSettings, Taken, group_of, header,
     header_of,
 };
-use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Records, Result};
+use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, Record, RecordBatch, Records, Result};
 
 use super::QueueCell;
 use super::receive::{Origin, Received};
@@ -27,7 +29,20 @@ pub(crate) struct QueueView {
     pub(super) saved_next: Option<Offset>,
     /// Messages before this one were purged: deduplication does not know them.
     pub(super) dedup_from: Offset,
+    /// How far the log is known.
+    ends: LogEnds,
     reader: Reader,
+}
+
+/// Where a log has what for queues.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LogEnds {
+    /// After the newest record.
+    pub end: Offset,
+    /// The first record of the oldest transaction that is open, or the end.
+    pub stable_end: Offset,
+    /// After the last marker of a transaction. Only before it can records be of transactions that were aborted.
+    pub markers_end: Offset,
 }
 
 /// What is at an offset.
@@ -75,7 +90,8 @@ pub(super) struct Turn {
 impl QueueView {
     pub(crate) fn new(cell: Arc<QueueCell>, queue: Queue, is_saved: bool) -> Self {
         let (has_delays, saved_next, dedup_from) = (false, None, 0);
-        Self { cell, queue, has_delays, is_saved, saved_next, dedup_from, reader: Reader::default() }
+        let (ends, reader) = (LogEnds::default(), Reader::default());
+        Self { cell, queue, has_delays, is_saved, saved_next, dedup_from, ends, reader }
     }
 
     /// Whether messages say themselves who they are for, or when.
@@ -84,37 +100,95 @@ impl QueueView {
         self.has_delays || settings.delay_ms > 0 || settings.filter.is_some()
     }
 
-    /// Messages that nobody was given yet have to be looked at again, from the cursor on, if at all.
-    pub(crate) fn begin_look(&mut self) {
-        if self.needs_look() {
-            self.queue.forget_ahead();
+    pub(super) fn isolation(&self) -> Isolation {
+        self.cell.isolation(self.queue.settings())
+    }
+
+    /// Returns where the messages end that the queue may give out now.
+    fn readable_end(&self) -> Offset {
+        match self.isolation() {
+            Isolation::Committed => self.ends.stable_end,
+            Isolation::Uncommitted => self.ends.end,
         }
     }
 
-    /// The log has this where nobody looks at messages: all of it can be given out.
-    pub(crate) fn reach(&mut self, end: Offset) {
-        if !self.needs_look() {
-            self.queue.append(end);
+    /// Messages that nobody was given yet have to be looked at again, from the cursor on, if at all.
+    fn begin_look(&mut self) {
+        self.queue.forget_ahead();
+        if !self.needs_look() && self.queue.next() >= self.ends.markers_end {
+            self.queue.append(self.readable_end());
+        }
+    }
+
+    /// The view is over a log that has this.
+    pub(crate) fn begin(&mut self, ends: LogEnds) {
+        self.ends = ends;
+        self.begin_look();
+    }
+
+    pub(super) fn alter(&mut self, settings: QueueSettings) {
+        let before = self.isolation();
+        self.queue.alter(settings);
+        if self.isolation() != before {
+            self.begin_look();
         }
     }
 
     /// The first message that has to be looked at before it is given out.
     pub(super) fn unseen(&mut self, log: &Log) -> Option<Offset> {
         self.queue.trim(log.extent().start);
-        self.has_unseen(log).then(|| self.queue.end())
+        self.has_unseen().then(|| self.queue.end())
     }
 
-    pub(super) fn has_unseen(&self, log: &Log) -> bool {
-        self.queue.end() < log.extent().end
+    pub(super) fn has_unseen(&self) -> bool {
+        self.queue.end() < self.readable_end() && self.queue.has_room_for_voids()
     }
 
-    /// Messages that have to be looked at: all that the log has from `from` up to `until`.
-    pub(super) fn see(&mut self, from: Offset, batches: &[RecordBatch], until: Offset, now_ms: u64) {
+    /// Looks at all that the log has from `from` up to `until`, as far as there is room to note what is no message.
+    pub(super) fn see(
+        &mut self,
+        from: Offset,
+        batches: &[RecordBatch],
+        aborted: &AbortedIndex,
+        until: Offset,
+        now_ms: u64,
+    ) {
         // The queue may have gone elsewhere meanwhile.
-        if from <= self.queue.end() {
-            batches.iter().for_each(|batch| self.look_through(batch, now_ms));
-            self.queue.append(until);
+        if from > self.queue.end() {
+            return;
         }
+        for batch in batches {
+            if !self.queue.has_room_for_voids() {
+                return;
+            }
+            self.queue.append_void(self.queue.end()..batch.base_offset());
+            self.see_batch(batch, aborted.has(batch), now_ms);
+        }
+        self.queue.append(until);
+        // What was not known when others came may be too much now.
+        self.make_room(0);
+    }
+
+    /// Looks at the batch that is next.
+    fn see_batch(&mut self, batch: &RecordBatch, is_aborted: bool, now_ms: u64) {
+        let (from, end) = (self.queue.end().max(batch.base_offset()), batch.next_offset());
+        if batch.is_control() || is_aborted {
+            return self.queue.append_void(from..end);
+        }
+        if self.needs_look() {
+            self.look_through(batch, now_ms);
+        }
+        // Compaction took records out of it.
+        if u64::from(batch.count()) < end - batch.base_offset()
+            && let Ok(records) = batch.records_from(from)
+        {
+            for view in records.iter().map_while(Result::ok) {
+                self.queue.append_void(self.queue.end()..view.offset);
+                self.queue.append(view.offset + 1);
+            }
+            self.queue.append_void(self.queue.end()..end);
+        }
+        self.queue.append(end);
     }
 
     /// Why a batch is not taken: there are too many messages, or too much of them.
@@ -124,8 +198,10 @@ impl QueueView {
             return None;
         }
         let name = &self.cell.definition().name;
-        if messages_max > 0 && self.queue.undone() + messages > messages_max {
-            return Some(Error::busy(format!("queue {name} has {} of {messages_max} messages", self.queue.undone())));
+        // Each record that is not looked at yet may be a message.
+        let undone = self.queue.undone() + self.ends.end.saturating_sub(self.queue.end());
+        if messages_max > 0 && undone + messages > messages_max {
+            return Some(Error::busy(format!("queue {name} has {undone} of {messages_max} messages")));
         }
         (bytes_max > 0 && log_bytes + bytes > bytes_max)
             .then(|| Error::busy(format!("queue {name} has {log_bytes} of {bytes_max} bytes")))
@@ -141,12 +217,17 @@ impl QueueView {
         }
     }
 
-    /// A batch can be read from now on.
-    pub(crate) fn arrive(&mut self, batch: &RecordBatch, now_ms: u64) {
-        match self.needs_look() {
-            // One that comes behind others that nobody has looked at waits for that.
-            true => self.see(batch.base_offset(), std::slice::from_ref(batch), batch.next_offset(), now_ms),
-            false => self.queue.append(batch.next_offset()),
+    /// A batch can be read from now on, in a log that is stable up to an offset.
+    pub(crate) fn arrive(&mut self, batch: &RecordBatch, stable_end: Offset, now_ms: u64) {
+        let end = batch.next_offset();
+        let markers_end = if batch.is_control() { end } else { self.ends.markers_end };
+        self.ends = LogEnds { end, stable_end, markers_end };
+        let is_decided = self.isolation() == Isolation::Uncommitted
+            || (end <= stable_end && (batch.is_control() || !batch.is_transactional()));
+        // One that comes behind others that nobody has looked at waits for that.
+        match is_decided && batch.base_offset() <= self.queue.end() {
+            true => self.see_batch(batch, false, now_ms),
+            false => self.cell.has_unseen.store(true, Ordering::Relaxed),
         }
     }
 

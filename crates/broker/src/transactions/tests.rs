@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use engine::groups::Committed;
-use engine::{Acks, BatchBuilder, Codec, DraftBatch, Offset, Producer, TopicName, TopicSettings};
+use engine::{Acks, BatchBuilder, Codec, DraftBatch, Isolation, Offset, Producer, TopicName, TopicSettings};
 use storage::{RealDisk, Store, StoreSettings};
 use tokio::runtime::Handle;
 
 use super::*;
 use crate::Settings;
-use crate::fetch::{FetchFrom, FetchLimits, Isolation};
+use crate::fetch::{FetchFrom, FetchLimits};
 
 /// Shorter than a fetch may wait.
 const TIMEOUT_MS: u32 = 30_000;

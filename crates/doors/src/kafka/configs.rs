@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use broker::{Broker, TopicOutline};
 use engine::security::Resource;
-use engine::{Error, ErrorKind, SettingsChange, Storage, TopicSettings};
+use engine::{Codec, Error, ErrorKind, SettingsChange, TopicSettings};
 
 use super::admin::twice;
 use super::errors::{self, Code};
@@ -22,6 +22,10 @@ use super::messages::incremental_alter_configs::{
     IncrementalAlterConfigsResponse,
 };
 use super::messages::list_config_resources::{ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse};
+
+mod of_broker;
+
+use of_broker::{alter_broker, of_broker};
 
 /// What went wrong, with a sentence for people.
 pub(super) type Failure = (Code, String);
@@ -51,6 +55,10 @@ const ARRIVAL: &str = "LogAppendTime";
 const CREATION: &str = "CreateTime";
 /// Kafka's largest number, in the place of no limit.
 const FOREVER: &str = "9223372036854775807";
+const AS_PRODUCED: &str = "producer";
+const UNCOMPRESSED: &str = "uncompressed";
+/// What is said of segments where there are none.
+const SEGMENT_BYTES_MEMORY: u64 = 128 << 20;
 
 /// The type of a value, in Kafka's numbers.
 #[derive(Clone, Copy)]
@@ -73,6 +81,11 @@ enum Rule {
     TimestampType,
     /// How long tombstones stay is one for all topics: a topic may ask for that, or less.
     TombstoneMs,
+    Compression,
+    SegmentBytes,
+    SegmentMs,
+    LagMsMin,
+    LagMsMax,
     /// It has this value, and no other has a meaning here.
     Only(&'static str),
     /// It has this value. Any other is taken, and makes no difference that anybody could see.
@@ -98,10 +111,10 @@ use Rule::{Harmless, Only};
 #[rustfmt::skip]
 const SETTINGS: &[Setting] = &[
     setting("cleanup.policy", "log.cleanup.policy", List, Rule::CleanupPolicy, "delete: records go by retention; compact: the newest of each key stays"),
-    setting("compression.gzip.level", "compression.gzip.level", Int, Harmless("-1"), "The broker never compresses"),
-    setting("compression.lz4.level", "compression.lz4.level", Int, Harmless("9"), "The broker never compresses"),
-    setting("compression.type", "compression.type", Text, Only("producer"), "Batches stay as their producers compressed them"),
-    setting("compression.zstd.level", "compression.zstd.level", Int, Harmless("3"), "The broker never compresses"),
+    setting("compression.gzip.level", "compression.gzip.level", Int, Harmless("-1"), "The broker compresses as gzip does by default"),
+    setting("compression.lz4.level", "compression.lz4.level", Int, Harmless("9"), "The broker compresses as lz4 does by default"),
+    setting("compression.type", "compression.type", Text, Rule::Compression, "producer: batches stay as they were sent; else they are compressed so"),
+    setting("compression.zstd.level", "compression.zstd.level", Int, Harmless("3"), "The broker compresses as zstd does by default"),
     setting("delete.retention.ms", "log.cleaner.delete.retention.ms", Long, Rule::TombstoneMs, "How long tombstones stay: tombstone_retention_ms of the broker"),
     setting("file.delete.delay.ms", "log.segment.delete.delay.ms", Long, Harmless("0"), "Files go with the next checkpoint"),
     setting("flush.messages", "log.flush.interval.messages", Long, Harmless("1"), "Every batch is synced before it is acknowledged"),
@@ -111,13 +124,13 @@ const SETTINGS: &[Setting] = &[
     setting("leader.replication.throttled.replicas", "leader.replication.throttled.replicas", List, Harmless(""), "There are no followers"),
     setting("local.retention.bytes", "log.local.retention.bytes", Long, Only("-2"), "There is no remote storage"),
     setting("local.retention.ms", "log.local.retention.ms", Long, Only("-2"), "There is no remote storage"),
-    setting("max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", Long, Only(FOREVER), "When compaction comes is not bounded"),
+    setting("max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", Long, Rule::LagMsMax, "The age at which a record has to be compacted"),
     setting("max.message.bytes", "message.max.bytes", Int, Rule::BatchBytesMax, "The largest batch that is taken, as it comes"),
     setting("message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms", Long, Only(FOREVER), "Timestamps of producers are not judged"),
     setting("message.timestamp.before.max.ms", "log.message.timestamp.before.max.ms", Long, Only(FOREVER), "Timestamps of producers are not judged"),
     setting("message.timestamp.type", "log.message.timestamp.type", Text, Rule::TimestampType, "CreateTime: the producer's clock; LogAppendTime: the broker's"),
     setting("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio", Double, Harmless("0.5"), "Compaction comes when as much came as there was"),
-    setting("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms", Long, Only("0"), "Records may be compacted as soon as they are in a segment"),
+    setting("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms", Long, Rule::LagMsMin, "The age at which a record may be compacted"),
     setting("min.insync.replicas", "min.insync.replicas", Int, Only("1"), "There is one replica"),
     setting("preallocate", "log.preallocate", Bool, Harmless("false"), "The journal is preallocated, segments are not"),
     setting("remote.log.copy.disable", "remote.log.copy.disable", Bool, Only("false"), "There is no remote storage"),
@@ -125,10 +138,10 @@ const SETTINGS: &[Setting] = &[
     setting("remote.storage.enable", "log.remote.storage.enable", Bool, Only("false"), "There is no remote storage"),
     setting("retention.bytes", "log.retention.bytes", Long, Rule::RetentionBytes, "Bytes that a partition keeps; -1 is no limit"),
     setting("retention.ms", "log.retention.ms", Long, Rule::RetentionMs, "How long records stay; -1 is no limit"),
-    setting("segment.bytes", "log.segment.bytes", Int, Harmless("134217728"), "Segments are as large as the broker makes them"),
+    setting("segment.bytes", "log.segment.bytes", Int, Rule::SegmentBytes, "Bytes after which a file of the log on disk ends"),
     setting("segment.index.bytes", "log.index.size.max.bytes", Int, Harmless("10485760"), "Indexes are the broker's own"),
     setting("segment.jitter.ms", "log.roll.jitter.ms", Long, Harmless("0"), "Segments end by their size"),
-    setting("segment.ms", "log.roll.ms", Long, Harmless("604800000"), "Segments end by their size"),
+    setting("segment.ms", "log.roll.ms", Long, Rule::SegmentMs, "How much newer than the first batch of its file on disk a batch may be"),
     setting("unclean.leader.election.enable", "unclean.leader.election.enable", Bool, Harmless("false"), "There is one leader"),
 ];
 
@@ -143,6 +156,20 @@ impl Setting {
             Rule::BatchBytesMax => settings.batch_bytes_max.to_string(),
             Rule::TimestampType => (if settings.arrival_times { ARRIVAL } else { CREATION }).to_owned(),
             Rule::TombstoneMs => tombstone_ms(broker).to_string(),
+            Rule::Compression => match settings.compression {
+                None => AS_PRODUCED,
+                Some(Codec::None) => UNCOMPRESSED,
+                Some(codec) => codec.name(),
+            }
+            .to_owned(),
+            Rule::SegmentBytes => match settings.segment_bytes {
+                0 => broker.store().map_or(SEGMENT_BYTES_MEMORY, |store| store.settings().segment_bytes),
+                bytes => bytes,
+            }
+            .to_string(),
+            Rule::SegmentMs => unless_forever(settings.segment_ms),
+            Rule::LagMsMin => settings.compaction_lag_ms.0.to_string(),
+            Rule::LagMsMax => unless_forever(settings.compaction_lag_ms.1),
             Rule::Only(value) | Rule::Harmless(value) => value.to_owned(),
         }
     }
@@ -176,6 +203,19 @@ impl Setting {
             config_type: self.kind as i8,
             documentation: wanted.documentation.then(|| self.help.to_owned()),
         }
+    }
+}
+
+fn unless_forever(ms: u64) -> String {
+    if ms == 0 { FOREVER.to_owned() } else { ms.to_string() }
+}
+
+/// A number that is not below another; Kafka's largest is no limit.
+fn at_least(name: &str, value: &str, least: i64) -> Result<u64, Failure> {
+    match number(name, value)? {
+        i64::MAX => Ok(0),
+        number if number < least => Err(wrong(format!("{name} is at least {least}, not {number}"))),
+        number => Ok(number as u64),
     }
 }
 
@@ -292,6 +332,29 @@ impl<'b> Draft<'b> {
                     )));
                 }
             }
+            Rule::Compression => {
+                self.settings.compression = match value {
+                    None | Some(AS_PRODUCED) => None,
+                    Some(UNCOMPRESSED) => Some(Codec::None),
+                    Some(other) => {
+                        Some(Codec::ALL.into_iter().skip(1).find(|codec| codec.name() == other).ok_or_else(|| {
+                            wrong(format!(
+                                "{name} is {AS_PRODUCED}, {UNCOMPRESSED}, gzip, snappy, lz4 or zstd, not '{other}'"
+                            ))
+                        })?)
+                    }
+                };
+            }
+            Rule::SegmentBytes => {
+                self.settings.segment_bytes = value.map_or(Ok(0), |value| at_least(name, value, 1))?
+            }
+            Rule::SegmentMs => self.settings.segment_ms = value.map_or(Ok(0), |value| at_least(name, value, 1))?,
+            Rule::LagMsMin => {
+                self.settings.compaction_lag_ms.0 = value.map_or(Ok(0), |value| at_least(name, value, 0))?;
+            }
+            Rule::LagMsMax => {
+                self.settings.compaction_lag_ms.1 = value.map_or(Ok(0), |value| at_least(name, value, 1))?;
+            }
             Rule::Only(only) => {
                 if let Some(value) = value.filter(|value| *value != only) {
                     let shown = if only == FOREVER { "no limit" } else { only };
@@ -359,12 +422,17 @@ impl<'b> Draft<'b> {
     fn change(&self) -> SettingsChange {
         let TopicSettings { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } =
             self.settings();
+        let TopicSettings { compression, segment_bytes, segment_ms, compaction_lag_ms, .. } = self.settings;
         SettingsChange {
             retention_bytes: Some(retention_bytes),
             retention_ms: Some(retention_ms),
             compact: Some(compact),
             batch_bytes_max: Some(batch_bytes_max),
             arrival_times: Some(arrival_times),
+            compression: Some(compression),
+            segment_bytes: Some(segment_bytes),
+            segment_ms: Some(segment_ms),
+            compaction_lag_ms: Some(compaction_lag_ms),
             ..SettingsChange::default()
         }
     }
@@ -418,45 +486,6 @@ struct Wanted {
 /// All settings of a topic, for who has created it.
 pub(super) fn of_topic(broker: &Broker, settings: &TopicSettings) -> Vec<DescribeConfigsResourceResult> {
     SETTINGS.iter().map(|setting| setting.describe(broker, settings, Wanted::default())).collect()
-}
-
-/// What the broker is set to, under Kafka's names. Its own configuration changes it, and a restart.
-fn of_broker(broker: &Broker, wanted: Wanted) -> Vec<DescribeConfigsResourceResult> {
-    let settings = broker.settings();
-    let storage = if broker.store().is_some() { Storage::Disk } else { Storage::Memory };
-    let defaults = broker.topic_defaults(storage);
-    let mut rows: Vec<(String, String, Kind, &str)> = SETTINGS
-        .iter()
-        .map(|setting| (setting.of_broker.to_owned(), setting.value(broker, defaults), setting.kind, setting.help))
-        .collect();
-    let mut row = |name: &str, value: String, kind, help| rows.push((name.to_owned(), value, kind, help));
-    let offsets_minutes = settings.offsets_retention.as_secs() / 60;
-    row("auto.create.topics.enable", settings.auto_create_topics.to_string(), Kind::Bool, "Key auto_create_topics");
-    row("broker.id", NODE_ID.to_string(), Kind::Int, "The only node");
-    row("node.id", NODE_ID.to_string(), Kind::Int, "The only node");
-    row("default.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
-    row("delete.topic.enable", "true".to_owned(), Kind::Bool, "Topics can be deleted");
-    row("num.partitions", defaults.partitions.to_string(), Kind::Int, "Key default_partitions");
-    row("offsets.retention.minutes", offsets_minutes.to_string(), Kind::Int, "Key offsets_retention_ms");
-    row("offsets.topic.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
-    row("transaction.state.log.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
-    rows.sort_by(|a, b| a.0.cmp(&b.0));
-    let describe = |(name, value, kind, help): (String, String, Kind, &str)| DescribeConfigsResourceResult {
-        synonyms: match wanted.synonyms {
-            true => {
-                vec![DescribeConfigsSynonym { name: name.clone(), value: Some(value.clone()), source: STATIC }]
-            }
-            false => Vec::new(),
-        },
-        name,
-        value: Some(value),
-        read_only: true,
-        config_source: STATIC,
-        is_sensitive: false,
-        config_type: kind as i8,
-        documentation: wanted.documentation.then(|| help.to_owned()),
-    };
-    rows.into_iter().map(describe).collect()
 }
 
 /// What a group is set to.
@@ -595,6 +624,9 @@ pub(super) async fn alter_configs(
                 let steps = Steps { begin_anew: true, settings: settings.collect() };
                 alter_group(broker, caller, 33, what.1, request.validate_only, Ok(steps)).await
             }
+            false if asked.resource_type == BROKER => {
+                alter_broker(broker, caller, 33, what.1, asked.configs.iter().map(|config| config.name.as_str()))
+            }
             false => alter(broker, caller, 33, what, request.validate_only, draft).await,
         };
         responses.push(AlterConfigsResourceResponse {
@@ -640,6 +672,11 @@ pub(super) async fn incremental_alter_configs(
                 let steps = steps.map(|settings| Steps { begin_anew: false, settings });
                 alter_group(broker, caller, 44, what.1, request.validate_only, steps).await
             }
+            false if asked.resource_type == BROKER => {
+                // Nothing is set that could be deleted.
+                let set = asked.configs.iter().filter(|config| config.config_operation != DELETE);
+                alter_broker(broker, caller, 44, what.1, set.map(|config| config.name.as_str()))
+            }
             false => alter(broker, caller, 44, what, request.validate_only, draft).await,
         };
         responses.push(IncrementalResourceResponse {
@@ -665,10 +702,6 @@ async fn alter(
         caller.may_use(broker, key, &resource(kind, name)).map_err(|code| (code, String::new()))?;
         match kind {
             TOPIC => draft(topic(broker, name)?.settings),
-            BROKER => Err((
-                Code::INVALID_REQUEST,
-                "the broker is set by thalweg.toml, THALWEG_* variables and flags, and a restart".to_owned(),
-            )),
             other => Err(no_settings(other)),
         }
     };

@@ -56,6 +56,10 @@ fn page() -> String {
             Rule::BatchBytesMax => ("`10485760`", "128 to 10485760"),
             Rule::TimestampType => ("`CreateTime`", "as in Kafka"),
             Rule::TombstoneMs => (broker_free, "taken up to that, without effect"),
+            Rule::Compression => ("`producer`", "as in Kafka"),
+            Rule::SegmentBytes => (broker_free, "1048576 to 2147483647"),
+            Rule::SegmentMs | Rule::LagMsMax => ("no limit", "as in Kafka"),
+            Rule::LagMsMin => ("`0`", "as in Kafka"),
             Rule::Only(FOREVER) => ("no limit", "refused, unless it is that"),
             Rule::Only(value) => (value, "refused, unless it is that"),
             Rule::Harmless("") => ("nothing", "taken, without effect"),
@@ -116,4 +120,53 @@ async fn a_draft_says_what_its_settings_come_to() {
     for (name, value) in [("retention.ms", "-2"), ("cleanup.policy", ""), ("preallocate", "perhaps")] {
         assert_eq!(of(&[(name, value)]).map_err(|(code, _)| code), Err(Code::INVALID_CONFIG), "{name} {value}");
     }
+}
+
+#[tokio::test]
+async fn settings_of_segments_of_compaction_and_of_compression_are_taken_and_shown() {
+    let broker = Broker::start(Settings::default(), &[tokio::runtime::Handle::current()]).expect("started");
+    let set = |settings: &[(&str, &str)]| {
+        let mut draft = Draft::new(&broker, 1);
+        settings.iter().try_for_each(|(name, value)| draft.set(name, Some(value)))?;
+        Ok::<_, Failure>(draft.settings())
+    };
+    let named = [
+        ("compression.type", "zstd"),
+        ("segment.bytes", "2097152"),
+        ("segment.ms", "60000"),
+        ("min.compaction.lag.ms", "5"),
+        ("max.compaction.lag.ms", "70"),
+    ];
+    let settings = set(&named).expect("taken");
+    assert_eq!(settings.compression, Some(Codec::Zstd));
+    assert_eq!((settings.segment_bytes, settings.segment_ms), (2 << 20, 60_000));
+    assert_eq!(settings.compaction_lag_ms, (5, 70));
+    for (name, value) in named {
+        assert_eq!(find(name).expect("there").value(&broker, &settings), value);
+        let mut draft = Draft::of(&broker, settings);
+        draft.set(name, None).expect("the default");
+        let shown = find(name).expect("there").value(&broker, &draft.settings());
+        assert_eq!(shown, find(name).expect("there").value(&broker, &TopicSettings::default()), "{name}");
+    }
+    let none = set(&[("compression.type", "uncompressed"), ("max.compaction.lag.ms", FOREVER)]).expect("taken");
+    assert_eq!((none.compression, none.compaction_lag_ms), (Some(Codec::None), (0, 0)));
+    for (name, value) in [("compression.type", "none"), ("segment.ms", "0"), ("min.compaction.lag.ms", "-1")] {
+        assert_eq!(set(&[(name, value)]).map_err(|(code, _)| code), Err(Code::INVALID_CONFIG), "{name} {value}");
+    }
+}
+
+#[tokio::test]
+async fn a_setting_of_the_broker_that_does_not_change_is_named() {
+    let broker = Broker::start(Settings::default(), &[tokio::runtime::Handle::current()]).expect("started");
+    let why = |name| of_broker::why_fixed(&broker, name);
+    assert_eq!(
+        why("log.retention.ms"),
+        "log.retention.ms is retention_ms or disk_retention_ms in thalweg.toml here, and changes with a restart"
+    );
+    assert_eq!(
+        why("message.max.bytes"),
+        "message.max.bytes does not change for all topics: set max.message.bytes of a topic"
+    );
+    assert_eq!(why("node.id"), "node.id does not change here");
+    assert_eq!(why("nonsense"), "the broker has no setting 'nonsense'");
 }

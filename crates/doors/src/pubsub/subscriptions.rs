@@ -496,7 +496,8 @@ async fn change(door: &Door, name: &Name, work: impl FnOnce(&mut Subscription) -
         door.keep_transforms(queue.name.as_str(), &subscription.message_transforms).await?;
     }
     let alter = |definition: &mut QueueDefinition| {
-        definition.settings = settings;
+        // Google has no such setting: it stays as it was set elsewhere.
+        definition.settings = QueueSettings { isolation: definition.settings.isolation, ..settings };
         definition.notes.remove(HAS_TRANSFORMS);
         definition.notes.extend(notes);
         Ok(())

@@ -2,8 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, hash_map};
+use std::ops::Range;
 
 use super::line::{GroupId, Line, Stand};
+use super::voids::Voids;
 use super::{DELAY_MS_MAX, LEASE_TOTAL_MS_MAX, QueueSettings};
 use crate::ids::Offset;
 
@@ -106,7 +108,7 @@ pub struct Counts {
 ///
 /// Invariants: what is before `floor` is done with. From `floor` to `next` an offset has an entry or is done with. From
 /// `next` on an offset without an entry was given to nobody yet; one with an entry is [`Phase::Delayed`] or
-/// [`Phase::Left`], and `ahead` counts those. They are not saved: messages say themselves what they are.
+/// [`Phase::Left`], and `ahead` counts those, or is one of `voids`. They are not saved: the log says what they are.
 #[derive(Debug)]
 pub struct Queue {
     pub(super) settings: QueueSettings,
@@ -114,6 +116,8 @@ pub struct Queue {
     pub(super) next: Offset,
     pub(super) end: Offset,
     pub(super) entries: HashMap<Offset, Entry, foldhash::fast::RandomState>,
+    /// Offsets from `next` to `end` that hold no message. None of them has an entry, and `next` is none of them.
+    voids: Voids,
     pub(super) line: Line,
     /// When leases and delays end, in the order of the leases, and of what. Some are out of date: the entry decides.
     timers: BinaryHeap<Reverse<(u64, u64, Offset)>>,
@@ -154,6 +158,7 @@ impl Queue {
             next: start,
             end: start,
             entries: HashMap::default(),
+            voids: Voids::default(),
             timers: BinaryHeap::new(),
             counts: PhaseCounts::default(),
             ahead: 0,
@@ -210,13 +215,18 @@ impl Queue {
     /// The same as of the last look: what ended since then is still as it was.
     pub fn counts_kept(&self) -> Counts {
         let PhaseCounts { leased, waiting, delayed } = self.counts;
-        Counts { visible: self.end - self.next - self.ahead + waiting, leased, delayed }
+        Counts { visible: self.ahead_messages() + waiting, leased, delayed }
     }
 
     /// How many messages are not done with.
     pub fn undone(&self) -> u64 {
         let PhaseCounts { leased, waiting, delayed } = self.counts;
-        self.end - self.next - self.ahead + waiting + leased + delayed
+        self.ahead_messages() + waiting + leased + delayed
+    }
+
+    /// Messages that nobody was given yet, which are neither delayed nor left out.
+    fn ahead_messages(&self) -> u64 {
+        self.end - self.next - self.ahead - self.voids.count()
     }
 
     /// The oldest message that is not done with is dropped, whoever has it.
@@ -226,7 +236,7 @@ impl Queue {
             return;
         }
         if oldest == self.next {
-            self.next += 1;
+            self.advance();
             self.ahead -= u64::from(self.entries.contains_key(&oldest));
         }
         self.drop_entry(oldest);
@@ -242,6 +252,26 @@ impl Queue {
     pub fn append(&mut self, end: Offset) {
         self.end = self.end.max(end);
         self.line.reach(self.end);
+    }
+
+    /// The log has grown to the end of a range that holds no message.
+    pub fn append_void(&mut self, range: Range<Offset>) {
+        let start = range.start.max(self.next);
+        if start < range.end {
+            self.append(range.end);
+            self.voids.push(start..range.end);
+            self.next = self.voids.skip(self.next);
+        }
+    }
+
+    /// Whether there is room to append another range without messages.
+    pub fn has_room_for_voids(&self) -> bool {
+        !self.voids.is_full()
+    }
+
+    /// The cursor goes by one message, and by what follows that holds none.
+    pub(super) fn advance(&mut self) {
+        self.next = self.voids.skip(self.next + 1);
     }
 
     /// A message at or after the cursor is for nobody before this time.
@@ -489,6 +519,7 @@ impl Queue {
             self.drop_entry(offset);
         }
         self.timers.clear();
+        self.voids.clear();
         self.ahead = 0;
         (self.floor, self.next) = (to, to);
         self.line = Line::new(self.settings.order);
@@ -500,6 +531,7 @@ impl Queue {
         let next = self.next;
         let ahead: Vec<Offset> = self.entries.keys().copied().filter(|offset| *offset >= next).collect();
         ahead.into_iter().for_each(|offset| _ = self.drop_entry(offset));
+        self.voids.clear();
         (self.ahead, self.end) = (0, next);
     }
 
@@ -541,8 +573,8 @@ impl Queue {
             self.drop_entry(offset);
         }
         self.floor = start;
-        self.next = self.next.max(start);
-        self.append(start);
+        self.next = self.voids.skip(self.next.max(start));
+        self.append(self.next);
     }
 
     /// Other settings count from now on. The order stays.

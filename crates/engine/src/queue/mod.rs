@@ -13,6 +13,7 @@ mod named;
 mod record;
 mod snapshot;
 mod taking;
+mod voids;
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::groups::GroupName;
 use crate::ids::TopicName;
+use crate::producers::Isolation;
 
 pub use dedup::{DEDUP_WINDOW_MS, Dedup};
 pub use filter::Filter;
@@ -225,6 +227,8 @@ pub struct QueueSettings {
     pub attempts_max: u32,
     /// The topic of the dead letters.
     pub dead_letter: Option<TopicName>,
+    /// Whether records of open and aborted transactions are messages, too.
+    pub isolation: Isolation,
     /// The shortest and the longest delay of a message that comes back, growing with its attempts.
     pub backoff_ms: (u64, u64),
     /// Only the newest receipt of a lease that still runs counts.
@@ -253,6 +257,7 @@ impl Default for QueueSettings {
             order: Order::Any,
             attempts_max: 0,
             dead_letter: None,
+            isolation: Isolation::Committed,
             backoff_ms: (0, 0),
             is_strict: false,
             returns_following: false,

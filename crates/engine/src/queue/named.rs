@@ -28,7 +28,7 @@ impl fmt::Display for SettingValue {
 
 impl QueueSettings {
     /// All of them, each by its name.
-    pub fn named(&self) -> [(&'static str, SettingValue); 17] {
+    pub fn named(&self) -> [(&'static str, SettingValue); 18] {
         use SettingValue::{Count, Flag, Text};
         let text = |text: &dyn ToString| Text(text.to_string());
         [
@@ -49,6 +49,7 @@ impl QueueSettings {
             ("is_strict", Flag(self.is_strict)),
             ("returns_following", Flag(self.returns_following)),
             ("keeps_acked", Flag(self.keeps_acked)),
+            ("isolation", text(&self.isolation.name())),
         ]
     }
 
@@ -72,6 +73,7 @@ impl QueueSettings {
             "is_strict" => self.is_strict = parse(name, value)?,
             "returns_following" => self.returns_following = parse(name, value)?,
             "keeps_acked" => self.keeps_acked = parse(name, value)?,
+            "isolation" => self.isolation = value.parse()?,
             unknown => {
                 let known = self.named().map(|(name, _)| name).join(", ");
                 return Err(Error::invalid(format!("a queue has no setting '{unknown}'; it has {known}")));
@@ -111,6 +113,7 @@ impl FromStr for DedupRule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::producers::Isolation;
     use crate::queue::{Order, QueueOverflow};
 
     #[test]
@@ -131,6 +134,7 @@ mod tests {
             overflow: QueueOverflow::DropOldest,
             filter: Some(Filter::parse("attributes:colour").expect("a filter")),
             keeps_acked: true,
+            isolation: Isolation::Uncommitted,
             dedup: DedupRule::Group,
         };
         let mut set = QueueSettings::default();

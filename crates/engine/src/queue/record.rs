@@ -21,7 +21,7 @@
 //! Notes are how many (u16), and of each its name and its value
 //! (texts). Settings are: lease, delay and retention (u64 each), order (1), attempts (u32), the topic of dead letters
 //! (text, empty for none), shortest and longest backoff (u64 each), flags (1: 1 strict, 2 returns what follows, 4 keeps
-//! what is acknowledged), in flight (u32), messages and bytes (u64 each), overflow (1), filter (text, empty for none),
+//! what is acknowledged, 8 reads what is not committed), in flight (u32), messages and bytes (u64 each), overflow (1), filter (text, empty for none),
 //! dedup (1).
 
 use std::collections::BTreeMap;
@@ -32,6 +32,7 @@ use super::{DedupRule, Entry, Filter, Order, Phase, QueueName, QueueOverflow, Qu
 use crate::error::Result;
 use crate::fields::{Fields, put_text, unknown_version};
 use crate::ids::{Offset, PartitionId, TopicId, TopicName};
+use crate::producers::Isolation;
 
 const KEY_QUEUE: u16 = 1;
 const KEY_ENTRY: u16 = 2;
@@ -42,6 +43,8 @@ const VALUE_VERSION: u16 = 1;
 const STRICT: u8 = 1;
 const RETURNS_FOLLOWING: u8 = 2;
 const KEEPS_ACKED: u8 = 4;
+const READS_UNCOMMITTED: u8 = 8;
+const FLAGS: u8 = STRICT | RETURNS_FOLLOWING | KEEPS_ACKED | READS_UNCOMMITTED;
 
 /// What tells a queue from every other that there ever was, also of the same name.
 pub type QueueId = u64;
@@ -188,6 +191,7 @@ fn put_definition(out: &mut Vec<u8>, definition: &QueueDefinition) {
         (settings.is_strict, STRICT),
         (settings.returns_following, RETURNS_FOLLOWING),
         (settings.keeps_acked, KEEPS_ACKED),
+        (settings.isolation == Isolation::Uncommitted, READS_UNCOMMITTED),
     ];
     out.put_u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
     out.put_u32(settings.in_flight_max);
@@ -249,7 +253,8 @@ impl Fields<'_> {
         let (order, attempts_max) = (self.code(Order::from_code)?, self.u32()?);
         let dead_letter = Some(self.text()?).filter(|topic| !topic.is_empty()).map(TopicName::parse).transpose()?;
         let backoff_ms = (self.u64()?, self.u64()?);
-        let flags = self.code(|flags| (flags & !(STRICT | RETURNS_FOLLOWING | KEEPS_ACKED) == 0).then_some(flags))?;
+        let flags = self.code(|flags| (flags & !FLAGS == 0).then_some(flags))?;
+        let reads_uncommitted = flags & READS_UNCOMMITTED != 0;
         let (in_flight_max, messages_max, bytes_max) = (self.u32()?, self.u64()?, self.u64()?);
         let overflow = self.code(QueueOverflow::from_code)?;
         let filter = Some(self.text()?).filter(|filter| !filter.is_empty()).map(Filter::parse).transpose()?;
@@ -269,6 +274,7 @@ impl Fields<'_> {
             overflow,
             filter,
             keeps_acked: flags & KEEPS_ACKED != 0,
+            isolation: if reads_uncommitted { Isolation::Uncommitted } else { Isolation::Committed },
             dedup: self.code(DedupRule::from_code)?,
         };
         settings.validate()?;
@@ -301,6 +307,7 @@ mod tests {
             is_strict: true,
             filter: Some(Filter::parse("attributes:colour").expect("a filter")),
             keeps_acked: true,
+            isolation: Isolation::Uncommitted,
             dedup: DedupRule::Group,
             ..QueueSettings::default()
         };

@@ -282,21 +282,21 @@ impl Queue {
             return Step::Passed;
         }
         if is_wanted(&self.line, group) {
-            self.next += 1;
+            self.advance();
             return Step::Found(Picked { offset, group, is_new: true });
         }
         if self.counts.waiting >= WAITING_MAX {
             return Step::Full;
         }
         walk.passed += 1;
-        self.next += 1;
+        self.advance();
         self.put(offset, Entry { phase: Phase::Waiting, due_ms: 0, lease: 0, attempts: 0, first_ms: 0, group });
         Step::Passed
     }
 
     /// The cursor goes by a message that is not to be given out now.
     fn pass(&mut self, offset: Offset, group: Option<GroupId>) {
-        self.next += 1;
+        self.advance();
         // It is in no line yet.
         let Some(entry) = self.entries.remove(&offset) else {
             return;

@@ -11,14 +11,38 @@ const ATTEMPTS: u32 = 3;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Append { delay_ms: Option<u64>, group: Option<u64> },
-    Take { max: usize, lease_ms: u64 },
-    Ack { which: usize },
-    Extend { which: usize, lease_ms: u64 },
-    Nack { which: usize, delay_ms: u64 },
-    Untake { which: usize },
-    Pass { ms: u64 },
-    Trim { records: u64 },
+    Append {
+        delay_ms: Option<u64>,
+        group: Option<u64>,
+    },
+    /// Records of an aborted transaction, or a marker.
+    AppendVoid {
+        count: usize,
+    },
+    Take {
+        max: usize,
+        lease_ms: u64,
+    },
+    Ack {
+        which: usize,
+    },
+    Extend {
+        which: usize,
+        lease_ms: u64,
+    },
+    Nack {
+        which: usize,
+        delay_ms: u64,
+    },
+    Untake {
+        which: usize,
+    },
+    Pass {
+        ms: u64,
+    },
+    Trim {
+        records: u64,
+    },
     Restart,
 }
 
@@ -27,6 +51,7 @@ fn op() -> impl Strategy<Value = Op> {
     let group = prop_oneof![1 => Just(None), 4 => (0u64..3).prop_map(Some)];
     prop_oneof![
         6 => (delay, group).prop_map(|(delay_ms, group)| Op::Append { delay_ms, group }),
+        2 => (1usize..4).prop_map(|count| Op::AppendVoid { count }),
         4 => (1usize..4, 1u64..40).prop_map(|(max, lease_ms)| Op::Take { max, lease_ms }),
         3 => any::<usize>().prop_map(|which| Op::Ack { which }),
         1 => (any::<usize>(), 0u64..40).prop_map(|(which, lease_ms)| Op::Extend { which, lease_ms }),
@@ -53,6 +78,7 @@ struct Modelled {
     /// The lease that was given out last.
     lease: u64,
     group: Option<u64>,
+    is_void: bool,
 }
 
 /// Every message there ever was, looked through from the first each time.
@@ -162,11 +188,17 @@ fn run(order: Order, ops: Vec<Op>) {
             Op::Append { delay_ms, group } => {
                 let offset = model.messages.len() as Offset;
                 let is = delay_ms.map_or(Is::There, |delay_ms| Is::Delayed { until: model.now + delay_ms });
-                model.messages.push(Modelled { is, attempts: 0, lease: 0, group });
+                model.messages.push(Modelled { is, attempts: 0, lease: 0, group, is_void: false });
                 if let Some(delay_ms) = delay_ms {
                     queue.delay(offset, model.now + delay_ms);
                 }
                 queue.append(offset + 1);
+            }
+            Op::AppendVoid { count } => {
+                let void = Modelled { is: Is::Done, attempts: 0, lease: 0, group: None, is_void: true };
+                let from = model.messages.len();
+                model.messages.extend(vec![void; count]);
+                queue.append_void(from as Offset..(from + count) as Offset);
             }
             Op::Take { max, lease_ms } => {
                 let groups: Vec<Option<u64>> = model.messages.iter().map(|message| message.group).collect();
@@ -238,11 +270,15 @@ fn run(order: Order, ops: Vec<Op>) {
             Op::Restart => {
                 kept.save(&mut queue);
                 queue = kept.restored(order, start, model.messages.len() as Offset);
-                // What nobody was given yet says itself that it is delayed.
-                for (offset, message) in model.messages.iter().enumerate() {
-                    if let Is::Delayed { until } = message.is {
-                        queue.delay(offset as Offset, until);
+                // What nobody was given yet says itself that it is delayed, or no message.
+                queue.forget_ahead();
+                for (offset, message) in (0..).zip(&model.messages).skip(queue.next() as usize) {
+                    match message.is {
+                        _ if message.is_void => queue.append_void(offset..offset + 1),
+                        Is::Delayed { until } => queue.delay(offset, until),
+                        _ => {}
                     }
+                    queue.append(offset + 1);
                 }
             }
         }

@@ -33,6 +33,8 @@ pub struct CompactionSettings {
     pub bytes_per_s: u64,
     /// How long a record without a value stays at least.
     pub tombstone_retention_ms: u64,
+    /// The age of a record at which it may be compacted, and that at which it has to be, whatever came; 0 is no limit.
+    pub lag_ms: (u64, u64),
 }
 
 impl Default for CompactionSettings {
@@ -42,6 +44,7 @@ impl Default for CompactionSettings {
             keys_max: 450_000,
             bytes_per_s: 64 << 20,
             tombstone_retention_ms: 24 * 3_600_000,
+            lag_ms: (0, 0),
         }
     }
 }

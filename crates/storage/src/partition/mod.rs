@@ -56,9 +56,17 @@ pub struct DiskPartition {
     shared: Arc<Shared>,
     state: Mutex<State>,
     segments: SharedSegments,
+    limits: SegmentLimits,
     /// Held from a look at what is not synced until that is noted: the system says once to each file that bytes could
     /// not be written, and of two who sync only one would hear it. Taken before all other locks.
     syncing: Mutex<()>,
+}
+
+/// When a segment ends, from the next write on.
+#[derive(Debug, Default)]
+struct SegmentLimits {
+    bytes: AtomicU64,
+    ms: AtomicU64,
 }
 
 /// Invariant: `start <= flushed <= committed <= end`, and the tail ends at `end` and has all from `flushed` on.
@@ -169,7 +177,15 @@ impl DiskPartition {
             refused,
             ..State::default()
         };
-        Self { stream, shared, state: Mutex::new(state), segments: Mutex::new(segments), syncing: Mutex::default() }
+        let (state, segments, syncing) = (Mutex::new(state), Mutex::new(segments), Mutex::default());
+        let limits = SegmentLimits { bytes: segment_bytes.into(), ..SegmentLimits::default() };
+        Self { stream, shared, state, segments, limits, syncing }
+    }
+
+    /// Says how many bytes a segment has, and how much newer than its first batch another may be; 0 is no limit.
+    pub(crate) fn set_segment_limits(&self, bytes: u64, ms: u64) {
+        self.limits.bytes.store(bytes, Ordering::Relaxed);
+        self.limits.ms.store(ms, Ordering::Relaxed);
     }
 
     pub(crate) fn stream(&self) -> u64 {
@@ -299,6 +315,8 @@ impl DiskPartition {
         if batches.is_empty() {
             return Ok(0);
         }
+        let SegmentLimits { bytes, ms } = &self.limits;
+        segments.set_limits(bytes.load(Ordering::Relaxed), ms.load(Ordering::Relaxed));
         let appended = segments.append(&batches, now_ms);
         let mut state = self.state.lock();
         if state.is_deleted {
@@ -438,7 +456,7 @@ impl DiskPartition {
             }
             state.compacted.to
         };
-        segments.close_to_compact(to, settings.dirty_bytes_min, now_ms)
+        segments.close_to_compact(to, settings, now_ms)
     }
 
     /// Removes records that have a newer one of the same key, where it is worth it. The files stay as they are until
@@ -458,8 +476,8 @@ impl DiskPartition {
             (state.compacted, stable_end, AbortedIndex::new(state.producers.aborted(0, stable_end)))
         };
         let turn = {
-            let segments = self.segments.lock();
-            let sources = segments.to_compact(before.to, stable_end, settings.dirty_bytes_min);
+            let mut segments = self.segments.lock();
+            let sources = segments.compactable(before.to, stable_end, settings, now_ms)?;
             if sources.is_empty() {
                 return Ok(None);
             }

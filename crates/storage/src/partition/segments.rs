@@ -17,6 +17,8 @@ use super::index::{self, Index};
 use crate::disk::{Disk, DiskFile, damaged, failed, read_whole};
 use crate::journal::salvage;
 
+mod dirty;
+
 /// What a checkpoint knows of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
@@ -43,6 +45,8 @@ pub(crate) struct Segment {
     synced: (u64, Offset),
     /// A sync failed: what was not synced before may be lost, though it still reads well.
     is_suspect: bool,
+    /// The largest timestamp of its first batch, once it was asked for.
+    first_ms: Option<i64>,
 }
 
 /// What a search by time or a check reads at once.
@@ -59,6 +63,8 @@ pub(crate) struct Segments {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     segment_bytes: u64,
+    /// How much newer than its first batch a batch may be in one segment; 0 is no limit.
+    segment_ms: u64,
     list: VecDeque<Segment>,
     /// Its directory is there, and its name lasts.
     has_dir: bool,
@@ -132,7 +138,8 @@ impl Segments {
     pub(crate) fn closed(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &[SegmentInfo]) -> Self {
         let (list, has_dir) = (known.iter().map(Segment::sealed).collect(), !known.is_empty());
         let (replaced, garbage, salvages) = (Vec::new(), Vec::new(), Vec::new());
-        Self { disk, dir, segment_bytes, list, has_dir, names: 0, names_synced: 0, replaced, garbage, salvages }
+        let (segment_ms, names, names_synced) = (0, 0, 0);
+        Self { disk, dir, segment_bytes, segment_ms, list, has_dir, names, names_synced, replaced, garbage, salvages }
     }
 
     fn names(&self) -> Result<Vec<String>> {
@@ -215,26 +222,57 @@ impl Segments {
     pub(crate) fn append(&mut self, batches: &[RecordBatch], now_ms: u64) -> Result<()> {
         let mut rest = batches;
         while let Some(first) = rest.first() {
-            let room = match self.list.back() {
-                Some(last) if last.info.bytes == 0 => self.segment_bytes,
-                Some(last) if last.info.bytes + first.len() as u64 <= self.segment_bytes => {
-                    self.segment_bytes - last.info.bytes
+            let first_ms = if self.segment_ms > 0 { self.first_ms(self.list.len().saturating_sub(1))? } else { None };
+            let segment_ms = self.segment_ms.min(i64::MAX as u64) as i64;
+            let is_late = |batch: &RecordBatch, first_ms: i64| {
+                segment_ms > 0 && batch.max_timestamp_ms().saturating_sub(first_ms) > segment_ms
+            };
+            let (room, first_ms) = match self.list.back() {
+                Some(last) if last.info.bytes == 0 => (self.segment_bytes, None),
+                Some(last)
+                    if last.info.bytes + first.len() as u64 <= self.segment_bytes
+                        && first_ms.is_none_or(|first_ms| !is_late(first, first_ms)) =>
+                {
+                    (self.segment_bytes - last.info.bytes, first_ms)
                 }
                 _ => {
                     self.roll(first.base_offset(), now_ms)?;
-                    self.segment_bytes
+                    (self.segment_bytes, None)
                 }
             };
+            let first_ms = first_ms.unwrap_or_else(|| first.max_timestamp_ms());
             let mut bytes = 0;
             let fits = |batch: &&RecordBatch| {
                 bytes += batch.len() as u64;
-                bytes <= room || bytes == batch.len() as u64
+                bytes == batch.len() as u64 || (bytes <= room && !is_late(batch, first_ms))
             };
             let count = rest.iter().take_while(fits).count();
             self.write(&rest[..count], now_ms)?;
             rest = &rest[count..];
         }
         Ok(())
+    }
+
+    /// Says when a segment ends from now on.
+    pub(crate) fn set_limits(&mut self, segment_bytes: u64, segment_ms: u64) {
+        (self.segment_bytes, self.segment_ms) = (segment_bytes, segment_ms);
+    }
+
+    /// Returns the largest timestamp of the first batch of a segment; `None` where it has none. May read a file.
+    fn first_ms(&mut self, at: usize) -> Result<Option<i64>> {
+        let Some(segment) = self.list.get(at).filter(|segment| segment.info.bytes > 0) else {
+            return Ok(None);
+        };
+        if segment.first_ms.is_some() {
+            return Ok(segment.first_ms);
+        }
+        let mut first_ms = None;
+        self.view_at(at)?.each(&mut |batches| {
+            first_ms = batches.first().map(RecordBatch::max_timestamp_ms);
+            Ok(false)
+        })?;
+        self.list[at].first_ms = first_ms;
+        Ok(first_ms)
     }
 
     fn roll(&mut self, base: Offset, now_ms: u64) -> Result<()> {
@@ -259,7 +297,8 @@ impl Segments {
         self.names += 1;
         self.leave_index();
         let index = Some(Arc::new(Index::new(base)));
-        self.list.push_back(Segment { info, index, file: Some(file), synced: (0, base), is_suspect: false });
+        let file = Some(file);
+        self.list.push_back(Segment { info, index, file, synced: (0, base), is_suspect: false, first_ms: None });
         self.close_some();
         Ok(())
     }
@@ -441,41 +480,6 @@ impl Segments {
         }
     }
 
-    /// Whether enough came since all up to an offset was compacted.
-    fn is_compaction_due(&self, to: Offset, dirty_bytes_min: u64) -> bool {
-        let dirty = self.list.iter().filter(|segment| segment.info.end > to);
-        let dirty: u64 = dirty.map(|segment| segment.info.bytes).sum();
-        dirty >= dirty_bytes_min.max(1) && dirty * 2 >= self.bytes()
-    }
-
-    /// Closes the segment that grows where it is worth compacting. Returns whether some are that have to last first.
-    pub(crate) fn close_to_compact(&mut self, to: Offset, dirty_bytes_min: u64, now_ms: u64) -> Result<bool> {
-        if !self.is_compaction_due(to, dirty_bytes_min) {
-            return Ok(false);
-        }
-        if let Some(SegmentInfo { end, bytes, .. }) = self.list.back().map(|growing| growing.info)
-            && bytes >= dirty_bytes_min.max(1)
-        {
-            self.roll(end, now_ms)?;
-        }
-        Ok(self.sealed().any(Segment::is_dirty))
-    }
-
-    fn sealed(&self) -> impl Iterator<Item = &Segment> {
-        self.list.iter().take(self.list.len().saturating_sub(1))
-    }
-
-    /// Segments to compact, if it is worth it: from the oldest one on those that grow no more, last, and are stable.
-    pub(crate) fn to_compact(&self, to: Offset, stable_end: Offset, dirty_bytes_min: u64) -> Vec<SegmentInfo> {
-        let is_ready = |segment: &&Segment| !segment.is_dirty() && segment.info.end <= stable_end;
-        let mut sources: Vec<SegmentInfo> = self.sealed().take_while(is_ready).map(|segment| segment.info).collect();
-        let is_news = sources.last().is_some_and(|newest| newest.end > to);
-        if !is_news || !self.is_compaction_due(to, dirty_bytes_min) {
-            sources.clear();
-        }
-        sources
-    }
-
     /// A segment, as long as it is there.
     pub(crate) fn view_of(&mut self, info: &SegmentInfo) -> Result<View> {
         match self.list.iter().position(|segment| segment.info == *info) {
@@ -578,7 +582,8 @@ impl SegmentInfo {
 impl Segment {
     /// All of it lasts.
     pub(crate) fn sealed(info: &SegmentInfo) -> Self {
-        Self { info: *info, index: None, file: None, synced: (info.bytes, info.end), is_suspect: false }
+        let synced = (info.bytes, info.end);
+        Self { info: *info, index: None, file: None, synced, is_suspect: false, first_ms: None }
     }
 
     fn is_dirty(&self) -> bool {

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engine::codec::Codec;
 use engine::queue::QUEUES_TOPIC;
 use engine::{BatchBuilder, Error, Offset, Record, TopicSettings};
-use storage::{CompactionSettings, DurableLog, Owner, Store, StoreSettings};
+use storage::{CompactionSettings, DurableLog, Owner, Store, StoreSettings, StoredTopic};
 
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
-use crate::workload::{Nobody, on_disk, open, read_at, small, topic_name, wait_until};
+use crate::workload::{Nobody, clock, on_disk, open, read_at, small, topic_name, wait_until};
 
 const DIR: &str = "/data";
 
@@ -23,6 +23,7 @@ fn settings() -> StoreSettings {
         keys_max: 50_000,
         bytes_per_s: 1 << 40,
         tombstone_retention_ms: 0,
+        lag_ms: (0, 0),
     };
     StoreSettings { segment_bytes: 16 << 10, compaction, ..small(2) }
 }
@@ -346,4 +347,91 @@ fn a_turn_that_comes_too_late_leaves_nothing_behind() {
         assert_eq!(site.log.refused(), None);
         assert!(site.check().iter().any(|record| record.offset >= start));
     });
+}
+
+/// A topic whose settings change, with one partition, in a store that by itself would compact nothing.
+struct Altered {
+    disk: SimDisk,
+    store: Arc<Store>,
+    topic: StoredTopic,
+    committed: Arc<Committed>,
+}
+
+impl Altered {
+    fn new() -> Self {
+        let (disk, compaction) =
+            (SimDisk::new(), CompactionSettings { dirty_bytes_min: 1 << 30, ..settings().compaction });
+        let (store, _) = open(&disk, Path::new(DIR), StoreSettings { compaction, ..settings() }).expect("it opens");
+        let compacted = TopicSettings { compact: true, ..on_disk(1) };
+        let topic = store.create_topic(topic_name("t"), compacted, Arc::new(Nobody)).expect("a topic");
+        Self { disk, store, topic, committed: Arc::default() }
+    }
+
+    fn alter(&self, change: impl FnOnce(&mut TopicSettings)) {
+        let mut settings = self.topic.settings;
+        change(&mut settings);
+        self.store.alter_topic(self.topic.id, settings, Arc::new(Nobody)).expect("altered");
+    }
+
+    /// Appends a record of this time and writes it into a segment.
+    fn put(&self, timestamp_ms: u64, value_bytes: usize) {
+        let log = &self.topic.partitions[0];
+        let mut builder = BatchBuilder::new();
+        builder.push(timestamp_ms as i64, Some(b"key"), Some(&vec![7; value_bytes]), &[]).expect("it fits");
+        let batch = builder.finish().expect("a record").stamp(log.end());
+        log.append(batch, Arc::new(Owning(log.clone(), self.committed.clone()))).expect("appended");
+        wait_until("it is committed", || self.committed.0.load(Ordering::Acquire) == log.end());
+        self.store.checkpoint().expect("it is safe");
+    }
+
+    fn segments(&self) -> usize {
+        let is_log = |path: &Path| path.extension().is_some_and(|kind| kind == "log");
+        self.disk.files().iter().filter(|(path, bytes)| is_log(path) && *bytes > 0).count()
+    }
+}
+
+/// As Kafka's `max.compaction.lag.ms` and `min.compaction.lag.ms`.
+#[test]
+fn compaction_comes_no_later_and_no_earlier_than_a_topic_says() {
+    let site = Altered::new();
+    let (now, hour) = (clock(), 3_600_000);
+    site.put(now - 2 * hour, 10);
+    site.put(now - 2 * hour, 10);
+    assert_eq!(site.store.compact().expect("looked at").turns, 0, "too little came");
+    site.alter(|settings| settings.compaction_lag_ms = (0, 3 * hour));
+    assert_eq!(site.store.compact().expect("looked at").turns, 0, "it is not old enough");
+    site.alter(|settings| settings.compaction_lag_ms = (3 * hour, 0));
+    assert_eq!(site.store.compact().expect("looked at").turns, 0, "nothing says that it has to");
+    site.alter(|settings| settings.compaction_lag_ms = (0, hour));
+    let done = site.store.compact().expect("compacted");
+    assert_eq!((done.turns, done.records_removed), (1, 1));
+    assert_eq!(site.store.compact().expect("looked at").turns, 0, "all is compacted");
+    // What is too young is left alone, though something before it is overdue.
+    site.alter(|settings| settings.compaction_lag_ms = (hour, hour));
+    site.put(now - 2 * hour, 10);
+    site.put(now, 10);
+    assert_eq!(site.store.compact().expect("looked at").turns, 0);
+}
+
+/// As Kafka's `segment.ms` and `segment.bytes`: a batch that is so much newer than the first one of a segment, or too much
+/// for it, begins the next.
+#[test]
+fn segments_end_as_a_topic_says() {
+    let site = Altered::new();
+    site.put(0, 10);
+    site.put(1000, 10);
+    assert_eq!(site.segments(), 1);
+    site.alter(|settings| settings.segment_ms = 100);
+    for timestamp_ms in [1001, 1101, 1050, 1102] {
+        site.put(timestamp_ms, 10);
+    }
+    assert_eq!(site.segments(), 3, "one that begins at 1001, and one at 1102");
+    site.alter(|settings| settings.segment_bytes = 1 << 20);
+    for _ in 0..4 {
+        site.put(1102, 10 << 10);
+    }
+    assert_eq!(site.segments(), 3, "more than the 16 KiB of other topics");
+    site.alter(|settings| settings.segment_bytes = 0);
+    site.put(1102, 10 << 10);
+    assert_eq!(site.segments(), 4);
 }

@@ -25,6 +25,7 @@ fn settings() -> StoreSettings {
         keys_max: 50_000,
         bytes_per_s: 1 << 40,
         tombstone_retention_ms: 0,
+        lag_ms: (0, 0),
     };
     StoreSettings { segment_bytes: 8 << 10, compaction, ..small(2) }
 }

@@ -180,6 +180,9 @@ pub struct QueueOptions {
     /// Whether what is done with stays as long as its topic keeps it, for seek
     #[arg(long, value_name = "YES_OR_NO", value_parser = clap::builder::BoolishValueParser::new())]
     keeps_acked: Option<bool>,
+    /// Whether records of open and aborted transactions are messages, too: committed or uncommitted [default: committed]
+    #[arg(long)]
+    isolation: Option<String>,
 }
 
 impl QueueOptions {
@@ -207,6 +210,7 @@ impl QueueOptions {
             ("is_strict", text(&self.strict)),
             ("returns_following", text(&self.returns_following)),
             ("keeps_acked", text(&self.keeps_acked)),
+            ("isolation", text(&self.isolation)),
         ];
         said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }

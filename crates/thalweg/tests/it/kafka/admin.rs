@@ -138,7 +138,9 @@ async fn topics_that_cannot_be_are_refused_one_by_one() {
         (wanted("number", 1, 1, &[("retention.ms", "long")]), 40),
         (wanted("largest", 1, 1, &[("max.message.bytes", "100000000")]), 40),
         (wanted("insync", 1, 1, &[("min.insync.replicas", "2")]), 40),
-        (wanted("codec", 1, 1, &[("compression.type", "zstd")]), 40),
+        (wanted("codec", 1, 1, &[("compression.type", "brotli")]), 40),
+        (wanted("lags", 1, 1, &[("min.compaction.lag.ms", "9"), ("max.compaction.lag.ms", "8")]), 40),
+        (wanted("segments", 1, 1, &[("segment.bytes", "1000")]), 40),
     ];
     let (topics, expected): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
     let response = create(&mut raw, 7, topics, false).await;
@@ -147,6 +149,26 @@ async fn topics_that_cannot_be_are_refused_one_by_one() {
     let twice = vec![wanted("twice", 1, 1, &[]), wanted("once", 1, 1, &[]), wanted("twice", 1, 1, &[])];
     assert_eq!(codes(&create(&mut raw, 7, twice, false).await), [42, 0]);
     assert_eq!(codes(&create(&mut raw, 7, vec![assigned(&[&[1], &[1]])], false).await), [0]);
+}
+
+/// As Kafka's brokers do where `compression.type` of a topic is not what its producer took.
+#[tokio::test]
+async fn batches_are_compressed_as_their_topic_is_set() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = Server::launch(on_disk(&data));
+    let mut raw = Raw::connect(&server).await;
+    let sent = [Record { timestamp_ms: 5, ..Record::new("value ".repeat(100)).with_key("k") }];
+    for (name, codec) in [("producer", Codec::Gzip), ("zstd", Codec::Zstd), ("uncompressed", Codec::None)] {
+        let settings = [("compression.type", name)];
+        assert_eq!(codes(&create(&mut raw, 7, vec![wanted(name, 1, 1, &settings)], false).await), [0], "{name}");
+        assert_eq!(config(&mut raw, name, "compression.type").await.0, name);
+        assert_eq!(produced(&raw.call(9, produce(name, 0, -1, batch(Codec::Gzip, &sent))).await).0, 0);
+        let (_, _, batches) = fetched(&raw.call(12, fetch(name, 0, 0, 0)).await);
+        assert_eq!(batches.iter().map(|batch| batch.codec()).collect::<Vec<_>>(), [Ok(codec)], "{name}");
+        assert_eq!(super::raw::records(&batches), sent);
+    }
+    assert_eq!(alter(&mut raw, "zstd", &[("compression.type", 1, None)]).await.0, 0);
+    assert_eq!(config(&mut raw, "zstd", "compression.type").await, ("producer".into(), 5));
 }
 
 /// What Kafka calls delete, compact and both, and what retention means with each.
@@ -211,6 +233,18 @@ async fn settings_are_changed_one_by_one_or_all_at_once() {
         assert!(got == code && message.contains(said), "{steps:?}: {got} {message}");
     }
     assert_eq!(alter(&mut raw, "none", &changes).await.0, 3);
+    for (name, code, said) in [
+        ("log.retention.ms", 42, "log.retention.ms is retention_ms or disk_retention_ms in thalweg.toml here"),
+        ("such.a.thing", 42, "the broker has no setting 'such.a.thing'"),
+    ] {
+        let config = AlterableConfig::default().with_name(text(name)).with_value(Some(text("5")));
+        let asked = AlterConfigsResource::default().with_resource_type(BROKER).with_resource_name(text("1"));
+        let resources = vec![asked.with_configs(vec![config])];
+        let response = raw.call(1, IncrementalAlterConfigsRequest::default().with_resources(resources)).await;
+        let outcome = &response.responses[0];
+        let message = outcome.error_message.as_ref().map(ToString::to_string).unwrap_or_default();
+        assert!(outcome.error_code == code && message.contains(said), "{message}");
+    }
     // One that is refused changes nothing.
     let half = [("retention.bytes", 0, Some("1")), ("such", 0, Some("1"))];
     assert_eq!(alter(&mut raw, "t", &half).await.0, 40);

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use client::TopicSettings;
+use client::{NewQueue, Receive, TopicSettings};
 use engine::codec::Codec;
 use engine::{BatchBuilder, Decision, Producer};
 use kafka_protocol::messages::add_partitions_to_txn_request::AddPartitionsToTxnTopic;
@@ -169,7 +169,9 @@ impl Program {
     /// A batch of one record, the next of this producer in each partition.
     fn batch(&self, value: String) -> Bytes {
         let mut builder = BatchBuilder::new();
-        builder.push(1, None, Some(value.as_bytes()), &[]).expect("a record");
+        // A queue drops what is older than its retention.
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64;
+        builder.push(now_ms, None, Some(value.as_bytes()), &[]).expect("a record");
         let producer = Producer { id: self.producer.0, epoch: self.producer.1, sequence: self.sequence };
         let mut batch = builder.finish_with(Codec::None, Some(producer)).expect("a record");
         batch.set_transactional();
@@ -235,6 +237,24 @@ async fn committed(raw: &mut Raw, partition: i32) -> Vec<String> {
     }
 }
 
+/// All that the queue over the topic delivers, acknowledged.
+async fn queued(server: &Server) -> Vec<String> {
+    let queue = server.client("tcp").await.queue("q");
+    let mut values = Vec::new();
+    loop {
+        let receive = Receive { count_max: 100, ..Receive::default() };
+        let received = within("messages", queue.receive(&receive)).await.expect("received").messages;
+        if received.is_empty() {
+            let counts = within("counts", queue.describe()).await.expect("described").counts.expect("it has a topic");
+            assert_eq!((counts.visible, counts.in_flight), (0, 0), "nothing that is void is counted");
+            return values;
+        }
+        let receipts: Vec<String> = received.iter().map(|one| one.receipt.clone()).collect();
+        within("acknowledged", queue.ack(&receipts)).await.expect("acknowledged");
+        values.extend(received.iter().map(|one| String::from_utf8_lossy(&one.message.body).into_owned()));
+    }
+}
+
 /// Who leaves out the transactional id has no right to write to its transactions, whatever else they know.
 #[tokio::test]
 async fn a_batch_of_a_transaction_needs_its_name() {
@@ -248,13 +268,15 @@ async fn a_batch_of_a_transaction_needs_its_name() {
 }
 
 /// Whatever was acknowledged is there once and whole, with its offset; of what nobody heard there is all or nothing;
-/// and nothing stays undecided.
+/// and nothing stays undecided. A queue over the topic delivers the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_count_whole_and_once_on_a_broker_that_is_killed() {
     let mut server = Server::with(&["data=data"]);
     let client = server.client("tcp").await;
     let settings = TopicSettings { partitions: PARTITIONS as u32, ..TopicSettings::default() };
     within("create", client.create_topic("k", settings)).await.expect("created");
+    let over = NewQueue { topic: "k".into(), ..NewQueue::new("q") };
+    within("create", client.create_queue(over)).await.expect("created");
     drop(client);
     let (answers, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let programs: Vec<_> = (0..PROGRAMS)
@@ -275,15 +297,21 @@ async fn transactions_count_whole_and_once_on_a_broker_that_is_killed() {
         ended.push(program);
     }
     let mut raw = Raw::connect(&server).await;
+    let mut all = Vec::new();
     for partition in 0..PARTITIONS {
         let mut last: BTreeMap<u64, u64> = BTreeMap::new();
         for value in committed(&mut raw, partition).await {
+            all.push(value.clone());
             let (id, n) = value.split_once(' ').expect("a program and a number");
             let (id, n): (u64, u64) = (id.parse().expect("a number"), n.parse().expect("a number"));
             *found.entry(id).or_default().entry(n).or_default() += 1;
             assert!(last.insert(id, n).is_none_or(|last| last < n), "partition {partition}: {value} is twice there");
         }
     }
+    let mut queued = queued(&server).await;
+    all.sort_unstable();
+    queued.sort_unstable();
+    assert_eq!(queued, all);
     for mut program in ended {
         let found = found.remove(&program.id).unwrap_or_default();
         assert!(found.values().all(|count| *count == PARTITIONS as usize), "half a transaction: {found:?}");

@@ -1,0 +1,77 @@
+//! Which segments of a partition are to be compacted, and when.
+
+use engine::{Offset, Result};
+
+use super::{Segment, SegmentInfo, Segments};
+use crate::partition::CompactionSettings;
+
+impl Segments {
+    /// Whether the oldest segment that is not compacted up to an offset has been there for longer than it may be.
+    fn is_overdue(&mut self, to: Offset, settings: &CompactionSettings, now_ms: u64) -> Result<bool> {
+        let is_dirty = |segment: &Segment| segment.info.end > to && segment.info.bytes > 0;
+        match self.list.iter().position(is_dirty).filter(|_| settings.lag_ms.1 > 0) {
+            Some(at) => Ok(self.first_ms(at)?.is_some_and(|first_ms| first_ms < before(now_ms, settings.lag_ms.1))),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether enough came since all up to an offset was compacted.
+    fn is_compaction_due(&self, to: Offset, dirty_bytes_min: u64) -> bool {
+        let dirty = self.list.iter().filter(|segment| segment.info.end > to);
+        let dirty: u64 = dirty.map(|segment| segment.info.bytes).sum();
+        dirty >= dirty_bytes_min.max(1) && dirty * 2 >= self.bytes()
+    }
+
+    /// Closes the segment that grows where it is worth compacting. Returns whether some are that have to last first.
+    pub(crate) fn close_to_compact(&mut self, to: Offset, settings: &CompactionSettings, now_ms: u64) -> Result<bool> {
+        let dirty_bytes_min = settings.dirty_bytes_min;
+        if !self.is_compaction_due(to, dirty_bytes_min) && !self.is_overdue(to, settings, now_ms)? {
+            return Ok(false);
+        }
+        let grows = self.list.back().map(|growing| growing.info);
+        let is_overdue = match grows {
+            Some(SegmentInfo { base, end, .. }) if end > to => self.is_overdue(base.max(to), settings, now_ms)?,
+            _ => false,
+        };
+        if let Some(SegmentInfo { end, bytes, .. }) = grows.filter(|info| may_compact(info, settings, now_ms))
+            && (bytes >= dirty_bytes_min.max(1) || (is_overdue && bytes > 0))
+        {
+            self.roll(end, now_ms)?;
+        }
+        Ok(self.sealed().any(Segment::is_dirty))
+    }
+
+    fn sealed(&self) -> impl Iterator<Item = &Segment> {
+        self.list.iter().take(self.list.len().saturating_sub(1))
+    }
+
+    /// Segments to compact, if it is worth it: from the oldest one on those that grow no more, last, and are stable.
+    pub(crate) fn compactable(
+        &mut self,
+        to: Offset,
+        stable_end: Offset,
+        settings: &CompactionSettings,
+        now_ms: u64,
+    ) -> Result<Vec<SegmentInfo>> {
+        let is_due = self.is_compaction_due(to, settings.dirty_bytes_min) || self.is_overdue(to, settings, now_ms)?;
+        let is_ready = |segment: &&Segment| {
+            !segment.is_dirty() && segment.info.end <= stable_end && may_compact(&segment.info, settings, now_ms)
+        };
+        let mut sources: Vec<SegmentInfo> = self.sealed().take_while(is_ready).map(|segment| segment.info).collect();
+        let is_news = sources.last().is_some_and(|newest| newest.end > to);
+        if !is_news || !is_due {
+            sources.clear();
+        }
+        Ok(sources)
+    }
+}
+
+/// A time so long ago, ms since 1970.
+fn before(now_ms: u64, ms: u64) -> i64 {
+    now_ms.saturating_sub(ms).min(i64::MAX as u64) as i64
+}
+
+/// Whether all records of a segment are as old as those have to be that are compacted.
+fn may_compact(info: &SegmentInfo, settings: &CompactionSettings, now_ms: u64) -> bool {
+    settings.lag_ms.0 == 0 || info.timestamp_ms_max <= before(now_ms, settings.lag_ms.0)
+}
