@@ -44,8 +44,11 @@ fn info(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
 
 type Lines = Vec<(String, String)>;
 
+/// A section of the answer, by its title.
+type Section = (&'static str, fn(&Door) -> Lines);
+
 /// In the order of Redis.
-const SECTIONS: [(&str, fn(&Door) -> Lines); 12] = [
+const SECTIONS: [Section; 12] = [
     ("Server", server),
     ("Clients", clients),
     ("Memory", memory),
@@ -81,7 +84,7 @@ fn server(door: &Door) -> Lines {
         line("server_time_usec", u128::from(now_ms) * 1000),
         line("uptime_in_seconds", up_s),
         line("uptime_in_days", up_s / 86_400),
-        line("lru_clock", now_ms / 1000 & 0x00ff_ffff),
+        line("lru_clock", (now_ms / 1000) & 0x00ff_ffff),
     ]
 }
 

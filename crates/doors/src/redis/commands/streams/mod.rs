@@ -42,7 +42,8 @@ const fn reads(
     about: (&'static str, &'static str),
 ) -> Command {
     let (since, summary) = about;
-    Command { name, arity, keys, is_write: false, group: "", since, summary, parts: &[], does: Does::Stream(does) }
+    let does = Does::Stream(does);
+    Command { name, arity, keys, is_write: false, group: "", since, summary, parts: &[], number: 0, does }
 }
 
 const fn writes(
