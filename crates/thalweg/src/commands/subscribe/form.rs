@@ -89,7 +89,10 @@ impl Form {
             Self::Text => out.write_all(value)?,
             Self::Named => {
                 write!(out, "{}\t", batch.topic)?;
-                out.write_all(value)?;
+                match record.value {
+                    Some(value) => out.write_all(value)?,
+                    None => out.write_all(headers_as_text(record).as_bytes())?,
+                }
             }
             Self::Json => write!(out, "{}", to_json(batch, record))?,
             Self::Table => write!(
