@@ -1,9 +1,9 @@
 //! Listeners beyond the topics that exist now: subscriptions of patterns, those that wait for a topic, and channels.
 //!
-//! A channel is a name that subscriptions listen to and that has no topic. A message that is published to it goes to its
-//! listeners at that moment and is stored nowhere: its log has what a slow subscriber still has to read. No request can
-//! name it, so that a listener never decides how the records of a topic are kept. A topic that is created with the name
-//! takes the channel's place, and its listeners.
+//! A channel is a name that subscriptions listen to and that has no topic. A message that is published to it goes to
+//! its listeners at that moment and is stored nowhere: its log has what a slow subscriber still has to read. No request
+//! can name it, so that a listener never decides how the records of a topic are kept. A topic that is created with the
+//! name takes the channel's place, and its listeners.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -31,8 +31,8 @@ pub struct Subscribe {
     pub credit: u64,
     /// What happens where the topic does not exist. A pattern always waits for topics.
     pub missing: Missing,
-    /// It listens to a name, whether or not there is a topic of that name: what is published to the name without a topic
-    /// comes, and so do the records of every topic that has the name at some time. It creates nothing.
+    /// It listens to a name, whether or not there is a topic of that name: what is published to the name without a
+    /// topic comes, and so do the records of every topic that has the name at some time. It creates nothing.
     pub is_channel: bool,
     pub origin: Origin,
     /// Where deliveries may go without waking a task.

@@ -80,7 +80,8 @@ pub struct TopicSettings {
     pub segment_bytes: u64,
     /// How much newer than its first batch a batch may be in one file of the log, in ms; 0 is no limit. On disk only.
     pub segment_ms: u64,
-    /// The age in ms at which a record is compacted at the earliest, and at which compaction has to come; 0 is no limit.
+    /// The age in ms at which a record is compacted at the earliest, and at which compaction has to come; 0 is no
+    /// limit.
     pub compaction_lag_ms: (u64, u64),
 }
 

@@ -18,13 +18,12 @@
 //! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1), flags (1), largest batch (4) |
 //! | | flags: 1 it is compacted, 2 it says its largest batch, which is there only then, 4 records have arrival times, |
 //! | | 8 records go once queues are done with them, 16 what queues have not acknowledged stays, 32 the rest is there: |
-//! | rest | codec (1, 255 as published), segment in bytes (8) and in ms (8), least and largest lag of compaction (8 each) |
-//! | partition | its start (8), number of segments (4), the segments, its producers, compacted, salvages |
-//! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
-//! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8), |
-//! | | how often it was written again (4) |
-//! | compacted | up to an offset (8), and tombstones before another (8) have been there since (8) |
-//! | salvages | their number (4), and the position (8) of each: entries that were put aside |
+//! | rest | codec (1, 255 as published), segment in bytes (8) and in ms (8), least and largest lag of compaction (8
+//! each) | | partition | its start (8), number of segments (4), the segments, its producers, compacted, salvages | |
+//! producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` | | segment
+//! | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8), | | | how
+//! often it was written again (4) | | compacted | up to an offset (8), and tombstones before another (8) have been
+//! there since (8) | | salvages | their number (4), and the position (8) of each: entries that were put aside |
 
 use std::collections::BTreeMap;
 

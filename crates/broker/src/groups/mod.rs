@@ -329,8 +329,8 @@ impl Broker {
         group.forget_topic(topic, self.groups().now());
     }
 
-    /// Adds a member to a group, or lets one begin again. It gets partitions of a topic that does not exist once that is
-    /// created: reading creates nothing.
+    /// Adds a member to a group, or lets one begin again. It gets partitions of a topic that does not exist once that
+    /// is created: reading creates nothing.
     pub async fn join_group(&self, name: &GroupName, join: Join) -> Outcome<Turn> {
         join.check()?;
         let coordinator = self.restored_groups().await?;

@@ -1,10 +1,10 @@
 //! Streams as keys of caches.
 //!
-//! The key of a stream is an entry of its cache that holds the id of its topic. It is a view: what is true is the topic,
-//! and the record of the topic `_streams` that says which key it has and when that expires. So a key is listed again on
-//! startup, in whatever cache it is, and never written to the log of the cache. Whatever removes the entry (a deletion,
-//! another value, its time, a flush) deletes the topic, under the lock of the shard; whatever deletes the topic removes
-//! the entry. A topic that another door made has no such entry.
+//! The key of a stream is an entry of its cache that holds the id of its topic. It is a view: what is true is the
+//! topic, and the record of the topic `_streams` that says which key it has and when that expires. So a key is listed
+//! again on startup, in whatever cache it is, and never written to the log of the cache. Whatever removes the entry (a
+//! deletion, another value, its time, a flush) deletes the topic, under the lock of the shard; whatever deletes the
+//! topic removes the entry. A topic that another door made has no such entry.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Channels: what is published to one goes to whoever listens to it at any door, through the topic of its name if there is
-//! one. Listening creates nothing.
+//! Channels: what is published to one goes to whoever listens to it at any door, through the topic of its name if there
+//! is one. Listening creates nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -21,8 +21,8 @@
 //! Notes are how many (u16), and of each its name and its value
 //! (texts). Settings are: lease, delay and retention (u64 each), order (1), attempts (u32), the topic of dead letters
 //! (text, empty for none), shortest and longest backoff (u64 each), flags (1: 1 strict, 2 returns what follows, 4 keeps
-//! what is acknowledged, 8 reads what is not committed), in flight (u32), messages and bytes (u64 each), overflow (1), filter (text, empty for none),
-//! dedup (1).
+//! what is acknowledged, 8 reads what is not committed), in flight (u32), messages and bytes (u64 each), overflow (1),
+//! filter (text, empty for none), dedup (1).
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Offsets ahead of a queue's cursor that hold no message: markers of transactions, records of aborted transactions, and
-//! holes that compaction left.
+//! Offsets ahead of a queue's cursor that hold no message: markers of transactions, records of aborted transactions,
+//! and holes that compaction left.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -413,8 +413,8 @@ fn compaction_comes_no_later_and_no_earlier_than_a_topic_says() {
     assert_eq!(site.store.compact().expect("looked at").turns, 0);
 }
 
-/// As Kafka's `segment.ms` and `segment.bytes`: a batch that is so much newer than the first one of a segment, or too much
-/// for it, begins the next.
+/// As Kafka's `segment.ms` and `segment.bytes`: a batch that is so much newer than the first one of a segment, or too
+/// much for it, begins the next.
 #[test]
 fn segments_end_as_a_topic_says() {
     let site = Altered::new();

@@ -180,7 +180,8 @@ pub struct QueueOptions {
     /// Whether what is done with stays as long as its topic keeps it, for seek
     #[arg(long, value_name = "YES_OR_NO", value_parser = clap::builder::BoolishValueParser::new())]
     keeps_acked: Option<bool>,
-    /// Whether records of open and aborted transactions are messages, too: committed or uncommitted [default: committed]
+    /// Whether records of open and aborted transactions are messages, too: committed or uncommitted [default:
+    /// committed]
     #[arg(long)]
     isolation: Option<String>,
 }

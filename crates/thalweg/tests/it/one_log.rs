@@ -28,8 +28,8 @@ async fn names(client: &Client) -> Vec<String> {
 }
 
 /// Kafka's rule of acks=all: what is acknowledged is in the log until retention removes it
-/// (<https://kafka.apache.org/documentation/#producerconfigs_acks>). A channel has no part in that: `SUBSCRIBE` makes no
-/// key and PUBLISH stores nothing (<https://redis.io/docs/latest/develop/interact/pubsub/>).
+/// (<https://kafka.apache.org/documentation/#producerconfigs_acks>). A channel has no part in that: `SUBSCRIBE` makes
+/// no key and PUBLISH stores nothing (<https://redis.io/docs/latest/develop/interact/pubsub/>).
 #[tokio::test]
 async fn a_listener_decides_nothing_about_a_topic() {
     let mut server = Server::with(&[REDIS, "data=data", "default_partitions=2"]);

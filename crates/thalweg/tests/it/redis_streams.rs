@@ -340,7 +340,8 @@ async fn commands_on_streams_are_done_in_transactions() {
     }
 }
 
-/// Keys of streams are there again, with their times, whether their database is durable or not; what was deleted is not.
+/// Keys of streams are there again, with their times, whether their database is durable or not; what was deleted is
+/// not.
 #[tokio::test]
 async fn keys_of_streams_survive_the_broker() {
     for is_durable in [false, true] {

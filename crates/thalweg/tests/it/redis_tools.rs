@@ -40,7 +40,7 @@ fn client_list_has_the_fields_of_redis() {
     other.call("DISCARD");
     other.send(b"*2\r\n$3\r\nGET\r\n");
     let begun = |redis: &mut Redis| {
-        fields(&redis.call("CLIENT LIST").lines().find(|it| it.contains("name=worker")).expect("it"))
+        fields(redis.call("CLIENT LIST").lines().find(|it| it.contains("name=worker")).expect("it"))
             .get("qbuf")
             .map(|it| it.to_string())
     };

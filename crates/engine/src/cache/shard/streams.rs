@@ -5,7 +5,8 @@ use crate::error::Result;
 use crate::ids::TopicId;
 
 impl Shard {
-    /// Puts the key of a stream where there is nothing. It takes its bytes even if there is no room: topics are bounded.
+    /// Puts the key of a stream where there is nothing. It takes its bytes even if there is no room: topics are
+    /// bounded.
     pub fn put_stream(
         &mut self,
         key: Key<'_>,

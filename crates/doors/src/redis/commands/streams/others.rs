@@ -1,6 +1,6 @@
-//! Topics that other doors made, as keys of database 0: commands that name one find a stream, and commands on streams read
-//! it and add to it. It is not listed, and no command on keys changes, renames or deletes it: it may be a topic of Kafka's
-//! clients that only has the same name.
+//! Topics that other doors made, as keys of database 0: commands that name one find a stream, and commands on streams
+//! read it and add to it. It is not listed, and no command on keys changes, renames or deletes it: it may be a topic of
+//! Kafka's clients that only has the same name.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Streams renamed, moved to another database and copied. The topic of a stream has the name of its key, so a stream with
-//! another key is another topic: its entries, with their ids, and its groups are copied, and what was renamed or moved is
-//! deleted then.
+//! Streams renamed, moved to another database and copied. The topic of a stream has the name of its key, so a stream
+//! with another key is another topic: its entries, with their ids, and its groups are copied, and what was renamed or
+//! moved is deleted then.
 
 use std::sync::Arc;
 
