@@ -9,11 +9,11 @@ const DIGITS: usize = 12;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=.cargo_vcs_info.json");
-    println!("cargo::rerun-if-env-changed=THALWEG_COMMIT");
+    println!("cargo::rerun-if-env-changed=BUILD_COMMIT");
     // The packager knows; else the packed crate, else the repository.
-    let commit = std::env::var("THALWEG_COMMIT").ok().or_else(of_package).or_else(of_repository);
+    let commit = std::env::var("BUILD_COMMIT").ok().or_else(of_package).or_else(of_repository);
     let commit = commit.unwrap_or_else(|| "unknown".to_owned());
-    println!("cargo::rustc-env=THALWEG_COMMIT={}", commit.get(..DIGITS).unwrap_or(&commit));
+    println!("cargo::rustc-env=BUILD_COMMIT={}", commit.get(..DIGITS).unwrap_or(&commit));
 }
 
 /// What `cargo package` wrote.

@@ -20,7 +20,7 @@ pub use help::{command, explain};
 pub use queue::*;
 
 /// The version and the commit of this program.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("THALWEG_COMMIT"), ")");
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
 
 /// One durable log behind Kafka, Amazon SQS, Google Pub/Sub, Redis, HTTP and a native protocol.
 #[derive(Parser)]

@@ -8,7 +8,7 @@ pub mod server;
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The commit that it was built from; `unknown` if the sources have no history.
-pub const COMMIT: &str = env!("THALWEG_COMMIT");
+pub const COMMIT: &str = env!("BUILD_COMMIT");
 
 pub use embedded::Embedded;
 pub use server::Server;
