@@ -22,6 +22,8 @@ const LIST_COUNT_DEFAULT: usize = 100;
 const LIST_COUNT_MAX: usize = 1000;
 /// Bytes of keys and values in one answer, beyond the first entry.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Steps of a scan in one request, each of which looks at about a thousand places.
+const SCAN_STEPS_MAX: usize = 128;
 /// When an entry expires, in milliseconds since 1970.
 const EXPIRES: &str = "thalweg-expires-ms";
 
@@ -107,23 +109,29 @@ struct EntryOut {
 pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["prefix", "cursor", "max"])?;
     let (prefix, count_max) = (query.text("prefix").unwrap_or_default(), count_max(&query)?);
-    let from = ScanCursor(query.get("cursor")?.unwrap_or_default());
+    let mut next = Some(ScanCursor(query.get("cursor")?.unwrap_or_default()));
     let cache = http.broker.find_cache(&cache)?;
     let (mut entries, mut bytes) = (Vec::new(), 0);
-    let next = cache.scan(prefix.as_bytes(), from, |found| {
-        // An entry with parts (a list, a hash, a set) is listed without its contents.
-        let value = found.value.bytes().unwrap_or_default();
-        let encoding = Encoding::of([found.key, value].into_iter());
-        bytes += found.key.len() + value.len();
-        entries.push(EntryOut {
-            key: encoding.encode(found.key).into_owned(),
-            value: encoding.encode(value).into_owned(),
-            encoding,
-            version: found.version,
-            expires_ms: found.expires_ms,
+    // A step sees one shard: most answers take many, and no request holds its thread for long.
+    for _ in 0..SCAN_STEPS_MAX {
+        let Some(from) = next.filter(|_| entries.len() < count_max && bytes < ANSWER_BYTES_MAX) else {
+            break;
+        };
+        next = cache.scan(prefix.as_bytes(), from, |found| {
+            // An entry with parts (a list, a hash, a set) is listed without its contents.
+            let value = found.value.bytes().unwrap_or_default();
+            let encoding = Encoding::of([found.key, value].into_iter());
+            bytes += found.key.len() + value.len();
+            entries.push(EntryOut {
+                key: encoding.encode(found.key).into_owned(),
+                value: encoding.encode(value).into_owned(),
+                encoding,
+                version: found.version,
+                expires_ms: found.expires_ms,
+            });
+            entries.len() < count_max && bytes < ANSWER_BYTES_MAX
         });
-        entries.len() < count_max && bytes < ANSWER_BYTES_MAX
-    });
+    }
     cache.settled().lasts().await?;
     // A text: a cursor takes all 64 bits, which a double does not hold.
     let cursor = next.map(|next| next.0.to_string());
