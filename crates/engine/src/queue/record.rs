@@ -14,10 +14,10 @@
 //! |---|---|---|
 //! | a queue | 1 | id (u64), topic (text), its id (16), owns it (1), created, altered (u64 each), settings, notes |
 //! | a message | 1 | phase (1), due, lease (u64 each), attempts (u32), first given (u64), has a group (1), it (u64) |
-//! | a cursor | 1 | the next offset (u64), whether messages after it may be delayed (1), first to be told apart (u64) |
+//! | a cursor | 1 | the next offset (u64), flags (1: 1 with delays, 2 the next field), dedup from (u64) |
 //! | a document | 1 | its bytes, to the end |
 //!
-//! The last field of a cursor may be left out: then it is 0. Times are ms, since 1970 where they are not lengths.
+//! Times are ms, since 1970 where they are not lengths.
 //! Notes are how many (u16), and of each its name and its value
 //! (texts). Settings are: lease, delay and retention (u64 each), order (1), attempts (u32), the topic of dead letters
 //! (text, empty for none), shortest and longest backoff (u64 each), flags (1: 1 strict, 2 returns what follows, 4 keeps
@@ -124,8 +124,7 @@ impl QueueRecord {
             Self::Cursor { cursor, .. } => {
                 let cursor = (*cursor)?;
                 value.put_u64(cursor.next);
-                value.put_u8(u8::from(cursor.has_delays));
-                // Brokers of before read no more than that.
+                value.put_u8(u8::from(cursor.has_delays) | u8::from(cursor.dedup_from > 0) << 1);
                 if cursor.dedup_from > 0 {
                     value.put_u64(cursor.dedup_from);
                 }
@@ -219,8 +218,8 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
 
 impl Fields<'_> {
     fn cursor(&mut self) -> Result<Cursor> {
-        let (next, has_delays) = (self.u64()?, self.flag()?);
-        Ok(Cursor { next, has_delays, dedup_from: if self.0.is_empty() { 0 } else { self.u64()? } })
+        let (next, flags) = (self.u64()?, self.code(|flags| (flags < 4).then_some(flags))?);
+        Ok(Cursor { next, has_delays: flags & 1 > 0, dedup_from: if flags & 2 > 0 { self.u64()? } else { 0 } })
     }
 
     fn entry(&mut self) -> Result<Entry> {
