@@ -255,7 +255,7 @@ mod tests {
             ("byte_metrics = 1", "byte_metrics: it is true or false, not 1"),
             (
                 "[limits]\nmax_memory_bytes = \"5 potatoes\"",
-                "limits.max_memory_bytes: 'potatoes' is none of B, KiB, MiB, GiB, TiB",
+                "limits.max_memory_bytes: '5 potatoes' is not a number of bytes: write 4096, 64KiB, 16MiB or 1GiB",
             ),
             (
                 "response_bytes = 5\n[limits]\nmax_response_body_bytes = 4",
