@@ -13,7 +13,7 @@ use super::session::{ok, written};
 use super::{Command, own};
 use crate::redis::codec::Answer;
 use crate::redis::connection::{DATABASES, Door, Later, Session};
-use crate::redis::errors::{Done, Fail};
+use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::stats::SLOW_MAX;
 
 pub(super) const COMMAND: Command = own("CONFIG", -2, config, ("2.0.0", "How the server is set up")).of(&[
@@ -274,7 +274,7 @@ enum Change {
 /// Sets all or none.
 fn set(door: &Door, args: &[&[u8]]) -> Done {
     if !args.len().is_multiple_of(2) {
-        return Err(super::wrong_arity("config|set"));
+        return Err(SYNTAX);
     }
     let (mut changes, mut seen) = (Vec::new(), BTreeSet::new());
     for pair in args.chunks_exact(2) {
@@ -300,18 +300,19 @@ fn set(door: &Door, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
+/// Where a value is wrong the parameter is named as Redis has it, elsewhere as the client wrote it.
 fn change(door: &Door, name: &[u8], shown: &[u8], value: &[u8]) -> Done<Change> {
     let text = String::from_utf8_lossy(value).into_owned();
     let is_it = |known: &str| known.as_bytes() == name;
     if is_it(SLOW_FROM) {
-        return Ok(Change::SlowFrom(int(shown, value, -1, i64::MAX)?));
+        return Ok(Change::SlowFrom(int(name, value, -1, i64::MAX)?));
     }
     if is_it(SLOW_LENGTH) {
-        let max = int(shown, value, 0, SLOW_MAX as i64)?;
+        let max = int(name, value, 0, SLOW_MAX as i64)?;
         return Ok(Change::SlowLength(usize::try_from(max).unwrap_or_default()));
     }
-    if let Some((name, kind, _)) = TUNING.iter().find(|(known, ..)| is_it(known)) {
-        return check(shown, *kind, value, &text).map(|()| Change::Keep(name, text));
+    if let Some((known, kind, _)) = TUNING.iter().find(|(known, ..)| is_it(known)) {
+        return check(name, *kind, value, &text).map(|()| Change::Keep(known, text));
     }
     if let Some((name, now)) = owned(door).into_iter().find(|(known, _)| is_it(known)) {
         let is_same = now == text || name == "maxmemory" && memory(value).is_some_and(|bytes| bytes.to_string() == now);
@@ -324,15 +325,15 @@ fn change(door: &Door, name: &[u8], shown: &[u8], value: &[u8]) -> Done<Change> 
     Err(Fail::of_bytes([begin, super::shown(shown), b"'"].concat()))
 }
 
-fn int(shown: &[u8], value: &[u8], min: i64, max: i64) -> Done<i64> {
-    let number = parse_number(value).ok_or_else(|| refused(shown, "argument couldn't be parsed into an integer"))?;
+fn int(name: &[u8], value: &[u8], min: i64, max: i64) -> Done<i64> {
+    let number = parse_number(value).ok_or_else(|| refused(name, "argument couldn't be parsed into an integer"))?;
     match (min..=max).contains(&number) {
         true => Ok(number),
-        false => Err(refused(shown, &format!("argument must be between {min} and {max} inclusive"))),
+        false => Err(refused(name, &format!("argument must be between {min} and {max} inclusive"))),
     }
 }
 
-fn check(shown: &[u8], kind: Kind, value: &[u8], text: &str) -> Done {
+fn check(name: &[u8], kind: Kind, value: &[u8], text: &str) -> Done {
     let why = match kind {
         _ if value.len() > VALUE_BYTES_MAX => format!("argument has more than {VALUE_BYTES_MAX} bytes"),
         Int if parse_number(value).is_none() => "argument couldn't be parsed into an integer".to_owned(),
@@ -343,7 +344,7 @@ fn check(shown: &[u8], kind: Kind, value: &[u8], text: &str) -> Done {
         }
         Int | Bool | Memory | Text | OneOf(_) => return Ok(()),
     };
-    Err(refused(shown, &why))
+    Err(refused(name, &why))
 }
 
 /// `100mb`: a number of bytes, as Redis reads it.

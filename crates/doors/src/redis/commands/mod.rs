@@ -309,7 +309,8 @@ impl Command {
             }
             Keys::Counted { at, is_first_too } => {
                 let at = usize::from(at);
-                let count = args.get(at).and_then(|count| args::parse_usize(count)).unwrap_or_default();
+                let count = args.get(at).map_or(0, |count| leading_number(count));
+                let count = if count < args.len() - at { count } else { 0 };
                 let first = is_first_too.then(|| args[1]);
                 first.into_iter().chain(args.iter().skip(at + 1).take(count).copied()).collect()
             }
@@ -323,6 +324,15 @@ impl Command {
         };
         Named::These(keys)
     }
+}
+
+/// The digits that a text begins with, as C's `atoi` reads them: Redis looks for keys that way, and refuses the number
+/// when the command is done.
+fn leading_number(text: &[u8]) -> usize {
+    let text = text.trim_ascii_start();
+    let text = text.strip_prefix(b"+").unwrap_or(text);
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number: usize, digit| number.saturating_mul(10).saturating_add(usize::from(digit - b'0')))
 }
 
 /// One command on one database, whose shards are locked.
@@ -466,7 +476,9 @@ mod tests {
         assert_eq!(keys("zunionstore to 2 a b weights 1 2"), ["to", "a", "b"]);
         assert_eq!(keys("lmpop 2 a b left"), ["a", "b"]);
         assert_eq!(keys("lmpop x a b left"), Vec::<String>::new());
-        assert_eq!(keys("sintercard 99999999999 a"), ["a"]);
+        // As `COMMAND GETKEYS` of redis-server 7.0: none where there are fewer than the number says.
+        assert_eq!(keys("sintercard 99999999999 a"), Vec::<String>::new());
+        assert_eq!(keys("lmpop 01.5 a left"), ["a"]);
         assert_eq!(keys("ping"), Vec::<String>::new());
         assert_eq!(keys("keys *"), ["all"]);
         assert_eq!(keys("xreadgroup group streams c streams a >"), ["a"]);

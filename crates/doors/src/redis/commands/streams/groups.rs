@@ -189,12 +189,13 @@ impl<'a> Shown<'a> {
     fn parse(args: &[&'a [u8]]) -> Done<Option<Self>> {
         let (idle, rest) = match args {
             [] => return Ok(None),
+            _ if !(3..=6).contains(&args.len()) => return Err(SYNTAX),
             [word, idle, rest @ ..] if is(word, "IDLE") => (parse_int(idle)?, rest),
             rest => (0, rest),
         };
+        // What comes after the consumer Redis does not look at.
         let (from, to, count, consumer) = match rest {
-            [from, to, count] => (*from, *to, *count, None),
-            [from, to, count, consumer] => (*from, *to, *count, Some(*consumer)),
+            [from, to, count, more @ ..] => (*from, *to, *count, more.first().copied()),
             _ => return Err(SYNTAX),
         };
         let count = usize::try_from(parse_int(count)?).unwrap_or_default();

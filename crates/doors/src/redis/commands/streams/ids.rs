@@ -8,11 +8,18 @@ const INVALID: &str = "ERR Invalid stream ID specified as stream command argumen
 
 /// `ms-seq`, or `ms` with a number that is understood.
 pub(super) fn parse(arg: &[u8], missing_seq: u64) -> Done<EntryId> {
-    let id = match arg.contains(&b'-') {
-        true => EntryId::parse(arg),
-        false => parse_part(arg).map(|ms| EntryId::new(ms, missing_seq)),
+    let id = match arg.iter().position(|byte| *byte == b'-') {
+        Some(at) => part(&arg[..at]).zip(part(&arg[at + 1..])).map(|(ms, seq)| EntryId::new(ms, seq)),
+        None => part(arg).map(|ms| EntryId::new(ms, missing_seq)),
     };
     id.ok_or(Fail::new(INVALID))
+}
+
+/// A number as C's `strtoull` reads it, which Redis uses: spaces and a plus may be in front of it.
+fn part(text: &[u8]) -> Option<u64> {
+    let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'\x0b';
+    let text = &text[text.iter().take_while(|byte| is_space(byte)).count()..];
+    parse_part(text.strip_prefix(b"+").unwrap_or(text))
 }
 
 /// The same, or the smallest or the largest one there is.
@@ -53,6 +60,7 @@ mod tests {
     fn ids_are_whole_or_have_a_number_that_is_understood() {
         assert_eq!(parse(b"5", 7), Ok(EntryId::new(5, 7)));
         assert_eq!(parse(b"5-1", 7), Ok(EntryId::new(5, 1)));
+        assert_eq!((parse(b" +5", 7), parse(b"5- 1", 7)), (Ok(EntryId::new(5, 7)), Ok(EntryId::new(5, 1))));
         for bad in ["", "-", "+", "x", "5-", "-5", "5-x", "(5", "18446744073709551616", "$", ">"] {
             assert_eq!(parse(bad.as_bytes(), 0), Err(Fail::new(INVALID)), "{bad}");
         }

@@ -84,7 +84,8 @@ pub(super) const COMMANDS: &[Command] = &[
         |c, a| read::read_group(c, a).boxed_local(),
         ("5.0.0", "Entries for a consumer of a group"),
     ),
-    writes("XGROUP", -2, SECOND, |c, a| groups::group(c, a).boxed_local(), ("5.0.0", "Makes and changes groups")),
+    writes("XGROUP", -2, SECOND, |c, a| groups::group(c, a).boxed_local(), ("5.0.0", "Makes and changes groups"))
+        .of(&[("CREATE", -5), ("SETID", -5), ("DESTROY", 4), ("CREATECONSUMER", 5), ("DELCONSUMER", 5), ("HELP", 2)]),
     writes("XACK", -4, ONE, |c, a| groups::ack(c, a).boxed_local(), ("5.0.0", "Acknowledges entries")),
     reads("XPENDING", -3, ONE, |c, a| groups::pending(c, a).boxed_local(), ("5.0.0", "What was not acknowledged")),
     writes("XCLAIM", -6, ONE, |c, a| claim::claim(c, a).boxed_local(), ("5.0.0", "Takes over entries of others")),
@@ -95,7 +96,8 @@ pub(super) const COMMANDS: &[Command] = &[
         |c, a| claim::claim_idle(c, a).boxed_local(),
         ("6.2.0", "Takes over what others have had for long"),
     ),
-    reads("XINFO", -2, SECOND, |c, a| info::info(c, a).boxed_local(), ("5.0.0", "About a stream and its groups")),
+    reads("XINFO", -2, SECOND, |c, a| info::info(c, a).boxed_local(), ("5.0.0", "About a stream and its groups"))
+        .of(&[("STREAM", -3), ("GROUPS", 3), ("CONSUMERS", 4), ("HELP", 2)]),
 ];
 
 type Owned = Vec<Box<[u8]>>;

@@ -67,7 +67,8 @@ enum After {
 #[derive(Debug)]
 struct Ask {
     keys: Owned,
-    after: Vec<After>,
+    /// What is no id is told once its stream and its group were found, as Redis does.
+    after: Vec<Done<After>>,
     count: Option<usize>,
     /// For how long it waits, if it does; for ever where nothing is said.
     block: Option<Option<u64>>,
@@ -168,7 +169,7 @@ impl Ask {
             return Err(Fail::new("ERR Missing GROUP option for XREADGROUP"));
         }
         let (keys, after) = streams.split_at(streams.len() / 2);
-        let after = after.iter().map(|arg| After::parse(arg, has_group)).collect::<Done<_>>()?;
+        let after = after.iter().map(|arg| After::parse(arg, has_group)).collect();
         Ok(Self { keys: owned(keys), after, count, block, reader, is_final })
     }
 
@@ -216,13 +217,13 @@ impl Ask {
     async fn resolve_all(&self, context: &mut Context<'_>) -> Done<Vec<Option<EntryId>>> {
         let mut after = Vec::with_capacity(self.keys.len());
         for (key, from) in self.keys.iter().zip(&self.after) {
-            after.push(self.resolve(context, key, *from).await?);
+            after.push(self.resolve(context, key, from).await?);
         }
         Ok(after)
     }
 
     /// The id behind which entries of a stream are asked for: none where that is for its group to say.
-    async fn resolve(&self, context: &mut Context<'_>, key: &[u8], after: After) -> Done<Option<EntryId>> {
+    async fn resolve(&self, context: &mut Context<'_>, key: &[u8], after: &Done<After>) -> Done<Option<EntryId>> {
         let locked = context.lock(key).await?;
         if let Some(Reader { group, .. }) = &self.reader
             && locked.as_ref().is_none_or(|locked| locked.group(group).is_none())
@@ -233,7 +234,7 @@ impl Ask {
                 text(group)
             )));
         }
-        Ok(match after {
+        Ok(match after.clone()? {
             After::Group => None,
             After::Id(id) => Some(id),
             After::Now => Some(locked.map_or(EntryId::ZERO, |locked| locked.last())),
@@ -287,6 +288,10 @@ impl Ask {
             };
             if !entries.is_empty() {
                 all.push(Found { number, entries });
+                if waited.is_some() {
+                    // One that waited is served by the first stream that has something, as by Redis.
+                    break;
+                }
             }
         }
         Ok(all)
