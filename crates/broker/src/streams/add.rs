@@ -227,7 +227,7 @@ impl LockedStream {
     }
 
     /// Removes the oldest entries up to what stays: at most `limit`, and where it need not be exact in whole nodes of
-    /// [`NODE_ENTRIES`]. How many those were.
+    /// `NODE_ENTRIES`. How many those were.
     pub async fn trim(&mut self, to: TrimTo, is_rough: bool, limit: u64) -> Result<u64> {
         let excess = match to {
             TrimTo::Len(len) => self.len().saturating_sub(len),
