@@ -17,9 +17,6 @@ use super::Http;
 use super::codec::{self, Encoding, Query, Topic};
 use super::errors::{Failure, Result};
 
-/// Caches, and entries, in one answer to a list.
-const LIST_COUNT_DEFAULT: usize = 100;
-const LIST_COUNT_MAX: usize = 1000;
 /// Bytes of keys and values in one answer, beyond the first entry.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Steps of a scan in one request, each of which looks at about a thousand places.
@@ -30,16 +27,9 @@ const EXPIRES: &str = "thalweg-expires-ms";
 pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let after = query.text("after").unwrap_or_default();
-    let (caches, is_last) = http.broker.list_caches(after, count_max(&query)?);
+    let (caches, is_last) = http.broker.list_caches(after, query.list_count()?);
     let caches: Vec<Value> = caches.iter().map(shown).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "caches": caches, "is_last": is_last })))
-}
-
-fn count_max(query: &Query) -> Result<usize> {
-    match query.get("max")?.unwrap_or(LIST_COUNT_DEFAULT) {
-        0 => Err(Error::invalid("max: at least 1").into()),
-        given => Ok(given.min(LIST_COUNT_MAX)),
-    }
 }
 
 /// The settings of a new cache, as far as they are given.
@@ -108,7 +98,7 @@ struct EntryOut {
 
 pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["prefix", "cursor", "max"])?;
-    let (prefix, count_max) = (query.text("prefix").unwrap_or_default(), count_max(&query)?);
+    let (prefix, count_max) = (query.text("prefix").unwrap_or_default(), query.list_count()?);
     let mut next = Some(ScanCursor(query.get("cursor")?.unwrap_or_default()));
     let cache = http.broker.find_cache(&cache)?;
     let (mut entries, mut bytes) = (Vec::new(), 0);

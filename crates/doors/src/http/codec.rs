@@ -57,6 +57,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     }
 }
 
+/// Items in one answer to a list: topics, queues, groups, caches or their entries.
+const LIST_COUNT_DEFAULT: usize = 100;
+const LIST_COUNT_MAX: usize = 1000;
+
 /// The parameters of a request, each known and given once.
 pub(super) struct Query(Vec<(String, String)>);
 
@@ -82,6 +86,19 @@ impl Query {
 
     pub fn get<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>> {
         self.text(name).map(|text| parse(name, text)).transpose()
+    }
+
+    /// The parameter `max`: how many items an answer has at most. `most` replaces a larger number.
+    pub fn max(&self, default: usize, most: usize) -> Result<usize> {
+        match self.get("max")?.unwrap_or(default) {
+            0 => Err(Error::invalid("max: at least 1").into()),
+            given => Ok(given.min(most)),
+        }
+    }
+
+    /// The parameter `max` of a list.
+    pub fn list_count(&self) -> Result<usize> {
+        self.max(LIST_COUNT_DEFAULT, LIST_COUNT_MAX)
     }
 }
 

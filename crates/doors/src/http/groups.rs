@@ -15,16 +15,9 @@ use super::Http;
 use super::codec::{self, Query, Topic};
 use super::errors::Result;
 
-/// Groups in one answer to a list.
-const LIST_COUNT_DEFAULT: usize = 100;
-const LIST_COUNT_MAX: usize = 1000;
-
 pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
-    let count_max = match query.get("max")?.unwrap_or(LIST_COUNT_DEFAULT) {
-        0 => return Err(Error::invalid("max: at least 1").into()),
-        given => given.min(LIST_COUNT_MAX),
-    };
+    let count_max = query.list_count()?;
     let (groups, is_last) =
         http.broker.list_groups(query.text("after").unwrap_or_default(), count_max).await.map_err(Error::from)?;
     let groups: Vec<Value> = groups.iter().map(summary).collect();

@@ -31,9 +31,6 @@ const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
 const FETCH_BYTES_MAX: usize = 1 << 20;
 const FETCH_RECORDS_DEFAULT: usize = 100;
 const FETCH_RECORDS_MAX: usize = 10_000;
-/// Topics in one answer to a list.
-const LIST_COUNT_DEFAULT: usize = 100;
-const LIST_COUNT_MAX: usize = 1000;
 /// What the parameters of both kinds of streams are.
 const STREAM_PARAMETERS: [&str; 5] = ["partition", "start", "timestamp_ms", "group", "overflow"];
 /// The header by which a browser goes on with its events.
@@ -254,10 +251,7 @@ fn resume(last_event_id: &str) -> Result<Start> {
 
 pub(super) async fn list_topics(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
-    let count_max = match query.get("max")?.unwrap_or(LIST_COUNT_DEFAULT) {
-        0 => return Err(Error::invalid("max: at least 1").into()),
-        given => given.min(LIST_COUNT_MAX),
-    };
+    let count_max = query.list_count()?;
     let (topics, is_last) = http.broker.list_topics(query.text("after").unwrap_or_default(), count_max);
     let topics = TopicsOut { topics: topics.iter().map(TopicOut::new).collect(), is_last };
     Ok(codec::json(StatusCode::OK, &topics))

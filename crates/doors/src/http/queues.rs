@@ -25,9 +25,6 @@ use super::codec::{self, BodyKind, Encoding, Query, Topic};
 use super::errors::{Failure, Result};
 use super::{Http, Peer};
 
-/// Queues in one answer to a list.
-const LIST_COUNT_DEFAULT: usize = 100;
-const LIST_COUNT_MAX: usize = 1000;
 /// Bytes of messages in one answer, beyond the first.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Messages that are looked at together.
@@ -36,10 +33,7 @@ const PEEK_COUNT_DEFAULT: usize = 10;
 
 pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["prefix", "after", "max"])?;
-    let count_max = match query.get("max")?.unwrap_or(LIST_COUNT_DEFAULT) {
-        0 => return Err(Error::invalid("max: at least 1").into()),
-        given => given.min(LIST_COUNT_MAX),
-    };
+    let count_max = query.list_count()?;
     let text = |name| query.text(name).unwrap_or_default();
     let (definitions, is_last) = http.broker.queues(text("prefix"), text("after"), count_max).await?;
     let mut queues = Vec::with_capacity(definitions.len());
@@ -377,10 +371,7 @@ pub(super) async fn receive(
     uri: Uri,
 ) -> Result<Response> {
     let query = Query::parse(&uri, &["max", "wait_ms", "lease_ms"])?;
-    let max = match query.get("max")?.unwrap_or(1) {
-        0 => return Err(Error::invalid("max: at least 1").into()),
-        given => given.min(broker::RECEIVE_MAX),
-    };
+    let max = query.max(1, broker::RECEIVE_MAX)?;
     let wanted = Receive {
         max,
         bytes_max: ANSWER_BYTES_MAX,
@@ -501,10 +492,7 @@ async fn settle(
 pub(super) async fn peek(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let mut after = query.text("after").map(parse_place).transpose()?;
-    let max = match query.get("max")?.unwrap_or(PEEK_COUNT_DEFAULT) {
-        0 => return Err(Error::invalid("max: at least 1").into()),
-        given => given.min(broker::PEEK_MAX),
-    };
+    let max = query.max(PEEK_COUNT_DEFAULT, broker::PEEK_MAX)?;
     let (mut body, mut count) = (b"{\"messages\":[".to_vec(), 0);
     while count < max && body.len() < ANSWER_BYTES_MAX {
         let found = http.broker.peek(&queue, after, PEEK_TOGETHER.min(max - count)).await?;

@@ -4,18 +4,19 @@
 use std::process::Stdio;
 
 use bytes::Bytes;
-use client::{Client, ErrorKind, Missing, NewQueue, Record, Start, Storage, TopicInfo, TopicSettings};
+use client::{Client, ErrorKind, Missing, NewQueue, Receive, Record, Start, Storage, TopicInfo, TopicSettings};
 use engine::codec::Codec;
 use serde_json::{Value, json};
 
 use crate::command::on;
 use crate::kafka::raw::{Raw, batch, fetch, fetched, produce, produced, records};
-use crate::pubsub_push::done;
+use crate::pubsub_push::{call, done};
 use crate::reading::{self, publish, subscribe, values};
 use crate::redis_streams::Redis;
 use crate::server::{Server, metric, program, until, within};
 use crate::sqs::client::{NOW, Sqs};
 
+const HTTP: &str = "http=127.0.0.1:0";
 const REDIS: &str = "redis=127.0.0.1:0";
 const NOT_FOUND: i32 = 4;
 
@@ -220,15 +221,22 @@ async fn a_subscriber_of_a_deleted_topic_is_told() {
     assert_eq!(names(&client).await, Vec::<String>::new(), "nobody brings it back");
 }
 
-/// The rules of the guide "One record at every door".
+/// The values of a page of records, in order.
+fn expected_values(page: &Value) -> Vec<Value> {
+    page["records"].as_array().expect("a list").iter().map(|record| record["value"].clone()).collect()
+}
+
+/// The rules for values of the guide "One record at every door".
 #[tokio::test]
 async fn a_record_is_the_same_at_every_door() {
-    let server = Server::with(&[REDIS, "pubsub=127.0.0.1:0", "pubsub_project=shop"]);
+    let server = Server::with(&[REDIS, HTTP, "pubsub=127.0.0.1:0", "pubsub_project=shop"]);
     let client = server.client("tcp").await;
     let mut kafka = Raw::connect(&server).await;
     kafka.create("orders").await;
-    let queue = NewQueue { topic: "orders".into(), ..NewQueue::new("orders-sqs") };
-    within("create", client.create_queue(queue)).await.expect("created");
+    for name in ["orders-sqs", "orders-http", "orders-native"] {
+        let queue = NewQueue { topic: "orders".into(), ..NewQueue::new(name) };
+        within("create", client.create_queue(queue)).await.expect("created");
+    }
     let subscription = json!({ "topic": "projects/shop/topics/orders" });
     done(server.pubsub(), "PUT", "/v1/projects/shop/subscriptions/billing", subscription).await;
     let (mut redis, mut channel) = (Redis::open(&server), Redis::open(&server));
@@ -260,6 +268,35 @@ async fn a_record_is_the_same_at_every_door() {
     }
     let printed = on(&server, ["subscribe", "orders", "--from", "earliest", "-n", "5"]).ok();
     assert_eq!(printed, "one coffee\n\n\u{fffd}\0\n\n{\"item\":\"tea\"}\n");
+
+    // HTTP: a value that is not text is in base64, with its key and headers.
+    let page = done(server.door("http"), "GET", "/v1/topics/orders/records?offset=0", Value::Null).await;
+    let found = page["records"].as_array().expect("a list");
+    let shown: Vec<_> = found.iter().map(|r| (r["value"].clone(), r["encoding"].clone())).collect();
+    let expected = [
+        (json!("one coffee"), "utf8"),
+        (json!(""), "utf8"),
+        (json!("/wA="), "base64"),
+        (Value::Null, "utf8"),
+        (Value::Null, "utf8"),
+        (json!("a\0b"), "utf8"),
+    ];
+    assert_eq!(shown, expected.map(|(value, encoding)| (value, json!(encoding))));
+    assert_eq!(
+        (&found[0]["key"], &found[0]["headers"], &found[4]["headers"]),
+        (&json!("c7"), &json!({"unit": "cup"}), &json!({"item": "tea"}))
+    );
+    let got = done(server.door("http"), "POST", "/v1/queues/orders-http/receive?max=10", Value::Null).await;
+    let bodies: Vec<_> = got["messages"].as_array().expect("a list").iter().map(|m| m["body"].clone()).collect();
+    assert_eq!(bodies, expected_values(&page));
+
+    // A queue of the native protocol has bytes only: empty where there is no value.
+    let queue = client.queue("orders-native");
+    let wanted = Receive { count_max: 10, ..Receive::default() };
+    let got = within("receive", queue.receive(&wanted)).await.expect("received").messages;
+    let bodies: Vec<_> = got.iter().map(|one| one.message.body.clone()).collect();
+    let values: Vec<_> = sent.iter().map(|record| record.value.clone().unwrap_or_default()).collect();
+    assert_eq!(bodies, values);
 
     // Redis: fields of an entry, and the message of a channel.
     let entries = redis.call("XRANGE orders - +");
@@ -296,4 +333,40 @@ async fn a_record_is_the_same_at_every_door() {
         (json!("YQBi"), json!("base64")),
     ];
     assert_eq!(shown, expected);
+}
+
+/// The rules for names of the guide "One record at every door".
+#[tokio::test]
+async fn a_name_is_the_same_at_every_door() {
+    let server = Server::with(&[REDIS, HTTP, "pubsub=127.0.0.1:0", "pubsub_project=shop"]);
+    let client = server.client("tcp").await;
+    let mut redis = Redis::open(&server);
+
+    // A colon: Redis's keys have it, topics do not.
+    assert!(redis.call("XADD user:1 * value a").contains("-0"));
+    assert!(redis.call("XADD a..b * value a").contains("-0"));
+    assert_eq!(names(&client).await, ["a_x2e_.b", "user_x3a_1"]);
+    let refused = within("publish", client.publish("user:1", Record::new("a"))).await.map(drop).expect_err("no name");
+    assert_eq!(refused.kind, ErrorKind::Invalid);
+    let (status, answer) = call(server.door("http"), "PUT", "/v1/topics/user:1", &json!({})).await;
+    assert_eq!((status, &answer["error"]["kind"]), (400, &json!("invalid")), "{answer}");
+    let mut kafka = Raw::connect(&server).await;
+    let answer = kafka.call(9, produce("user:1", 0, -1, batch(Codec::None, &[Record::new("a")]))).await;
+    assert_eq!(produced(&answer).0, 17, "INVALID_TOPIC_EXCEPTION");
+
+    // A dot is a character of each, but of SQS's names.
+    within("publish", client.publish("orders.eu", Record::new("one"))).await.map(drop).expect("published");
+    assert!(redis.call("XRANGE orders.eu - +").contains("(value one)"));
+    let page = done(server.door("http"), "GET", "/v1/topics/orders.eu/records?offset=0", Value::Null).await;
+    assert_eq!(page["records"][0]["value"], "one");
+    done(server.pubsub(), "GET", "/v1/projects/shop/topics/orders.eu", Value::Null).await;
+    let sqs = Sqs::of(&server);
+    let (status, code, _) = sqs.call("CreateQueue", json!({ "QueueName": "orders.eu" })).await.error();
+    assert_eq!((status, code.as_str()), (400, "InvalidParameterValue"));
+
+    // Pub/Sub has characters that topics do not have, and names of other projects.
+    for (name, topic) in [("shop/topics/a~bc", "a_x7ebc"), ("other/topics/orders", "_project.other.orders")] {
+        done(server.pubsub(), "PUT", &format!("/v1/projects/{name}"), json!({})).await;
+        within("describe", client.describe_topic(topic)).await.expect("the topic is there");
+    }
 }
