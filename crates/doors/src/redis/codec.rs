@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use broker::{Door, Doors};
 use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
@@ -29,6 +29,14 @@ const UNKNOWN_ARGS_MAX: usize = 10;
 const UNKNOWN_ARG_BYTES_MAX: usize = 16 << 10;
 /// Arguments from which on it is remembered how far a request was read that is not whole.
 const RESUMED_ARGS: usize = 16;
+/// Bytes of the shortest argument, an empty one: `$0\r\n\r\n`.
+const SHORTEST_ARG_BYTES: usize = 6;
+/// Bytes that are asked for ahead of the next argument: one read then brings many short arguments, and an announced
+/// count reserves no more than this.
+const AHEAD_BYTES_MAX: usize = 64 << 10;
+/// Words that begin lines of HTTP and name no command. Redis closes a connection that sends one, since 3.2.7:
+/// a web page that posts to this port would otherwise have the lines of its body run as commands.
+const HTTP_WORDS: [&[u8]; 2] = [b"POST", b"HOST:"];
 
 #[derive(Clone, Default)]
 pub(super) struct RedisProtocol {
@@ -36,6 +44,14 @@ pub(super) struct RedisProtocol {
     pub(super) pause: Arc<Pause>,
     /// Where clients of other protocols are sent.
     pub(super) doors: Arc<Doors>,
+    /// Whether the log has the warning about HTTP inside a connection.
+    has_warned: Arc<AtomicBool>,
+}
+
+impl RedisProtocol {
+    pub(super) fn new(clients: Arc<Clients>, pause: Arc<Pause>, doors: Arc<Doors>) -> Self {
+        Self { clients, pause, doors, has_warned: Arc::default() }
+    }
 }
 
 /// What comes before a request that has to wait, because clients are paused.
@@ -143,6 +159,9 @@ impl Protocol for RedisProtocol {
             let parsed = codec.parse(input.bytes())?;
             codec.is_new &= matches!(parsed, Parsed::More(_));
             match parsed {
+                Parsed::Request(spans, _) if is_http_word(input.bytes(), spans.first()) => {
+                    return Err(self.http_inside(codec));
+                }
                 Parsed::Request(spans, _) if self.holds(codec, input.bytes(), spans.first()) => {
                     return Ok(Decoded::Message(Paused));
                 }
@@ -152,6 +171,9 @@ impl Protocol for RedisProtocol {
                 }
                 Parsed::Line(length) => {
                     let (frame, spans) = split_line(&input.bytes()[..length])?;
+                    if is_http_word(&frame, spans.first()) {
+                        return Err(self.http_inside(codec));
+                    }
                     if !spans.is_empty() && self.holds(codec, &frame, spans.first()) {
                         return Ok(Decoded::Message(Paused));
                     }
@@ -198,6 +220,19 @@ impl RedisProtocol {
         let is_held = !codec.has_paused && self.pause.holds(is_write);
         codec.has_paused |= is_held;
         is_held
+    }
+
+    /// Closes a connection that sends HTTP after its first request, without an answer, as Redis does.
+    fn http_inside(&self, codec: &mut Codec) -> Fault {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                peer = ?codec.peer.address,
+                "closed a Redis connection that sent POST or Host: to the Redis door. A web page or another program \
+                 may be trying to run commands through HTTP. This is logged once"
+            );
+        }
+        codec.to_stranger = Some(Vec::new());
+        Fault::new(FaultKind::Unsupported, "POST and Host: are no commands: HTTP is not served here")
     }
 
     /// A request of HTTP is a line too, and `GET` is a command: only the version at its end tells.
@@ -296,11 +331,19 @@ impl Codec {
             partial.spans.push((from as u32, (from + length) as u32));
             (partial.left, partial.at) = (partial.left - 1, end);
         };
+        let (partial_at, left) = (partial.at, partial.left);
         if partial.spans.len() >= RESUMED_ARGS {
             self.partial = Some(Box::new(partial));
         }
-        Ok(Parsed::More(wanted))
+        // Each argument left has some bytes still to come, so asking for all of these never waits for too many.
+        let least = partial_at + left * SHORTEST_ARG_BYTES;
+        Ok(Parsed::More(wanted.max(least.min(bytes.len() + AHEAD_BYTES_MAX))))
     }
+}
+
+fn is_http_word(frame: &[u8], name: Option<&(u32, u32)>) -> bool {
+    let name = name.and_then(|(from, until)| frame.get(*from as usize..*until as usize));
+    name.is_some_and(|name| HTTP_WORDS.iter().any(|word| name.eq_ignore_ascii_case(word)))
 }
 
 /// A number and the end of its line, and how long that is all in all; `None` where the line is not whole.
@@ -401,16 +444,7 @@ fn hex(digit: u8) -> u8 {
 /// Reads some bytes as a connection would, in pieces of this size. How many requests there were, and whether the end
 /// was an error. For fuzzing.
 pub fn check_requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
-    let peer = Rc::new(Peer {
-        id: 0,
-        transport: net::service::Transport::Pipe,
-        address: None,
-        local: None,
-        shard: 0,
-        certificates: Vec::new(),
-        quic: None,
-        is_known: std::cell::Cell::new(bytes.first().is_none_or(|first| first % 2 == 0)),
-    });
+    let peer = peer(bytes.first().is_none_or(|first| first % 2 == 0));
     let protocol = RedisProtocol::default();
     let (mut codec, mut requests) = (protocol.codec(&peer), Vec::new());
     let (mut from, mut until) = (0, 0);
@@ -434,6 +468,20 @@ pub fn check_requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
         }
         from += taken;
     }
+}
+
+/// A peer of no transport, for checks.
+fn peer(is_known: bool) -> Rc<Peer> {
+    Rc::new(Peer {
+        id: 0,
+        transport: net::service::Transport::Pipe,
+        address: None,
+        local: None,
+        shard: 0,
+        certificates: Vec::new(),
+        quic: None,
+        is_known: std::cell::Cell::new(is_known),
+    })
 }
 
 #[cfg(test)]
@@ -460,6 +508,43 @@ mod tests {
         assert_eq!(found, [words(&["GET", "k"]), words(&["PING"]), words(&["set", "a", "b c", "A\n"])]);
         let long: Vec<u8> = [b"*40\r\n".to_vec(), b"$2\r\nab\r\n".repeat(40)].concat();
         assert_eq!(requests(&long), (vec![words(&["ab"; 40])], false));
+    }
+
+    /// `securityWarningCommand` of Redis (src/networking.c) closes on `POST` and `Host:`, in lines and in arrays.
+    #[test]
+    fn lines_of_http_end_the_connection_before_the_commands_after_them() {
+        let heads: [&[u8]; 4] = [b"POST /\r\n", b"host: 127.0.0.1:6379\r\n", b"*1\r\n$4\r\npost\r\n", b"Host:\r\n"];
+        for head in heads {
+            let (found, is_error) = requests(&[b"PING\r\n", head, b"FLUSHALL\r\n"].concat());
+            assert!(is_error, "{}", head.escape_ascii());
+            assert_eq!(found, [words(&["PING"])], "{}", head.escape_ascii());
+        }
+        // Only the name of a command matters.
+        assert!(!requests(b"*2\r\n$4\r\nECHO\r\n$4\r\nPOST\r\n").1);
+    }
+
+    #[test]
+    fn many_short_arguments_cost_few_reads() {
+        let request: Vec<u8> = [b"*50000\r\n".to_vec(), b"$20\r\nabcdefghijabcdefghij\r\n".repeat(50_000)].concat();
+        let peer = peer(true);
+        let protocol = RedisProtocol::default();
+        let (mut codec, mut until, mut reads) = (protocol.codec(&peer), 1, 0);
+        loop {
+            reads += 1;
+            match protocol.decode(&mut codec, &mut Input::new(&request[..until])).expect("well formed") {
+                Decoded::More(wanted) => {
+                    assert!(wanted > until && wanted <= request.len(), "{wanted} bytes after {until}");
+                    assert!(wanted <= until + AHEAD_BYTES_MAX + 1, "an announcement reserves too much");
+                    until = wanted;
+                }
+                Decoded::Request((), request) => {
+                    assert_eq!(request.args().len(), 50_000);
+                    break;
+                }
+                _ => panic!("neither a request nor a part of one"),
+            }
+        }
+        assert!(reads < 200, "{reads} reads for 50,000 arguments");
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub fn open(
         .register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.0.expose(out).and(exposed.1.expose(out)))));
     tokio::spawn(Stats::sample_all(Arc::downgrade(&stats), Arc::downgrade(&broker)));
     let doors = broker.doors().clone();
-    let protocol = RedisProtocol { clients: clients.clone(), pause: Arc::new(Pause::default()), doors };
+    let protocol = RedisProtocol::new(clients.clone(), Arc::new(Pause::default()), doors);
     let door = Door {
         broker,
         clients,

@@ -206,6 +206,15 @@ fn what_is_no_request_ends_its_connection_and_no_other() {
         assert_eq!(redis.rest(), answer, "{}", bytes[..bytes.len().min(40)].escape_ascii());
         assert_eq!(other.call("GET k"), "v");
     }
+    // Redis closes without an answer on `POST` and `Host:` (processCommand and securityWarningCommand, since 3.2.7), so
+    // that the lines of a body after them are not run.
+    for head in ["POST /", "Host: 127.0.0.1:6379"] {
+        let mut redis = Redis::open(&server);
+        assert_eq!(redis.call("PING"), "+PONG");
+        redis.send(format!("{head}\r\nSET k evil\r\n").as_bytes());
+        assert_eq!(redis.rest(), "", "{head}");
+        assert_eq!(other.call("GET k"), "v");
+    }
     // Half a request, and nothing more: it is not done.
     let mut redis = Redis::open(&server);
     redis.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nhal");
