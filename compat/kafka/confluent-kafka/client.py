@@ -256,6 +256,15 @@ class Client(suite.Client):
         self.admin.incremental_alter_configs([resource])[resource].result()
 
     @calls
+    def set_broker_config(self, name, value):
+        kind = admin.AlterConfigOpType.DELETE if value is None else admin.AlterConfigOpType.SET
+        entry = admin.ConfigEntry(name, value, incremental_operation=kind)
+        # The library has no name for all brokers.
+        node = str(next(iter(self.admin.list_topics(timeout=suite.WAIT_SECONDS).brokers)))
+        resource = admin.ConfigResource(admin.ResourceType.BROKER, node, incremental_configs=[entry])
+        self.admin.incremental_alter_configs([resource])[resource].result()
+
+    @calls
     def delete_records(self, topic, partition, before):
         at = TopicPartition(topic, partition, before)
         return self.admin.delete_records([at])[at].result().low_watermark

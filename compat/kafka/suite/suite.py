@@ -117,6 +117,7 @@ class Client(Program):
     add_partitions = missing  # (topic, total)
     configs = missing  # (topic) -> {name: value}
     set_config = missing  # (topic, name, value), with None for the default; leaves the others
+    set_broker_config = missing  # (name, value) of the broker, with None for the default
     delete_records = missing  # (topic, partition, before) -> first offset
     groups = missing  # () -> names
     describe_group = missing  # (group) -> (state, {client id: partitions})
@@ -402,6 +403,18 @@ def admin_configs(c, n):
     refused("INVALID_CONFIG", lambda: c.set_config(n(), "retention.ms", "soon"))
 
 
+def admin_broker_configs(c, n):
+    create(c, n())
+    c.set_broker_config("log.roll.ms", None)
+    default = c.configs(n())["segment.ms"]
+    c.set_broker_config("log.roll.ms", "7654321")
+    until("the topic follows", lambda: c.configs(n())["segment.ms"] == "7654321")
+    c.set_broker_config("log.roll.ms", None)
+    until("segment.ms has its default", lambda: c.configs(n())["segment.ms"] == default)
+    refused("INVALID_REQUEST", lambda: c.set_broker_config("num.partitions", "3"))
+    refused("INVALID_REQUEST|INVALID_CONFIG", lambda: c.set_broker_config("log.roll.ms", "soon"))
+
+
 def admin_delete_records(c, n):
     create(c, n())
     c.produce(n(), numbered(10))
@@ -567,6 +580,7 @@ SCENARIOS = {
     "commit_resume": commit_resume,
     "admin_topics": admin_topics,
     "admin_configs": admin_configs,
+    "admin_broker_configs": admin_broker_configs,
     "admin_delete_records": admin_delete_records,
     "admin_groups": admin_groups,
     "admin_cluster": admin_cluster,

@@ -22,13 +22,18 @@ impl Broker {
         if topic.name.is_inbox() {
             return Err(Error::invalid(format!("{name}: the settings of an inbox do not change")));
         }
-        let settings = change.of(&topic.settings).or(self.topic_defaults(topic.settings.storage));
+        let settings = change.of(&topic.settings).or(&self.topic_defaults(topic.settings.storage));
         settings.validate()?;
         Ok(settings)
     }
 
     fn alter(&self, name: &str, change: SettingsChange) -> Result<(TopicStatus, Lasts)> {
         let _control = self.listeners.lock();
+        self.alter_locked(name, change)
+    }
+
+    /// Alters a topic for a caller that holds the lock of listeners.
+    pub(crate) fn alter_locked(&self, name: &str, change: SettingsChange) -> Result<(TopicStatus, Lasts)> {
         let settings = self.check_alteration(name, change)?;
         let topic = self.topic(name)?;
         if settings == topic.settings {

@@ -18,6 +18,8 @@ use tokio::sync::{Notify, Semaphore};
 use crate::admission::LogBudget;
 use crate::caches::{self, Caches};
 use crate::channels::Listeners;
+use crate::connection_limits::ConnectionLimits;
+use crate::defaults::Defaults;
 use crate::doors::Doors;
 use crate::fetch::SEARCHING_THREADS;
 use crate::groups::{self, Coordinator};
@@ -34,6 +36,8 @@ use crate::transactions;
 
 pub struct Broker {
     settings: Arc<Settings>,
+    defaults: Defaults,
+    connection_limits: ConnectionLimits,
     metrics: Arc<Metrics>,
     lanes: Lanes,
     budget: LogBudget,
@@ -90,7 +94,11 @@ impl Broker {
         // A new hasher is keyed at random; that is all the randomness that is needed here.
         let instance = RandomState::new().hash_one(timers::now_ms());
         let directory = store.as_ref().map_or(instance, |store| store.directory());
-        let topics = stored.into_iter().map(|stored| Topic::stored(directory, stored));
+        let defaults = Defaults::new(&settings);
+        let topics = stored.into_iter().map(|stored| {
+            let settings = defaults.adopt(stored.settings);
+            Topic::stored(directory, StoredTopic { settings, ..stored })
+        });
         // What only the broker itself may read is no topic that a request could name.
         let (mut own, topics): (Vec<_>, Vec<_>) = topics.partition(|topic| topic.name.as_str() == SECURITY_TOPIC);
         let has_caches = topics.iter().any(|topic| topic.name.as_str() == CACHES_TOPIC);
@@ -99,6 +107,8 @@ impl Broker {
             budget: LogBudget::new(settings.log_bytes_max),
             caches: Caches::new(settings.cache_bytes_max, !has_caches),
             settings: Arc::new(settings),
+            defaults,
+            connection_limits: ConnectionLimits::default(),
             metrics: Arc::default(),
             lanes,
             store,
@@ -133,6 +143,15 @@ impl Broker {
 
     pub fn settings(&self) -> &Arc<Settings> {
         &self.settings
+    }
+
+    /// How many connections doors may have.
+    pub fn connection_limits(&self) -> &ConnectionLimits {
+        &self.connection_limits
+    }
+
+    pub(crate) fn defaults(&self) -> &Defaults {
+        &self.defaults
     }
 
     pub fn metrics(&self) -> &Arc<Metrics> {

@@ -144,7 +144,7 @@ impl Listeners {
             storage: Storage::Memory,
             retention_bytes: CHANNEL_BYTES,
             retention_ms: CHANNEL_MS,
-            ..broker.settings().topic_defaults
+            ..broker.topic_defaults(Storage::Memory)
         };
         let channel = Topic::in_memory(name.clone(), broker.next_volatile_id(), settings);
         for listener in self.matching(name).filter(|listener| is_listening(listener)) {

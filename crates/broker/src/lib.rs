@@ -5,6 +5,8 @@ mod alteration;
 mod broker;
 mod caches;
 mod channels;
+mod connection_limits;
+mod defaults;
 mod doors;
 mod fetch;
 mod groups;
@@ -31,6 +33,7 @@ pub use broker::Broker;
 pub use caches::{
     Attempt as CacheAttempt, Cache, CacheCommit, Finished, Keyed, Locked as LockedCache, StreamMark, Taken, Waiting,
 };
+pub use connection_limits::ConnectionLimits;
 pub use doors::{Door, Doors};
 pub use engine::Isolation;
 pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched};

@@ -351,6 +351,11 @@ impl Broker {
         };
         out.gauge("thalweg_users", "Users with a password", users)?;
         out.gauge("thalweg_acls", "Access control entries", acls)?;
+        out.gauge(
+            "thalweg_authorization",
+            "1 if access control entries are effective",
+            security.is_authorizing.into(),
+        )?;
         out.counter(
             "thalweg_authentications",
             "Connections whose user was found to be who they say",

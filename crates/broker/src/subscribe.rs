@@ -144,8 +144,11 @@ impl Broker {
 impl Subscription {
     fn join_topic(&mut self, name: &TopicName, missing: Missing, request: &Subscribe) -> Result<()> {
         if name.is_inbox() {
-            let settings =
-                TopicSettings { partitions: 1, storage: Storage::Memory, ..self.broker.settings().topic_defaults };
+            let settings = TopicSettings {
+                partitions: 1,
+                storage: Storage::Memory,
+                ..self.broker.topic_defaults(Storage::Memory)
+            };
             self.broker.create(name.clone(), settings)?;
         } else {
             match missing {

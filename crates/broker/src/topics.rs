@@ -227,7 +227,7 @@ impl Broker {
         }
         refuse_internal(name.as_str())?;
         let (topic, lasts) = self.create(name, settings)?;
-        if topic.settings != settings {
+        if !topic.settings.is_as(&settings.or(&self.topic_defaults(settings.storage))) {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
                 format!("topic {} exists with other settings", topic.name),
@@ -247,17 +247,9 @@ impl Broker {
             }
             (storage, _) => storage,
         };
-        let settings = TopicSettings { storage, ..settings }.or(self.topic_defaults(storage));
+        let settings = TopicSettings { storage, ..settings }.or(&self.topic_defaults(storage));
         settings.validate()?;
         Ok(settings)
-    }
-
-    /// What a topic gets that is kept there, where nothing else is said.
-    pub fn topic_defaults(&self, storage: Storage) -> &TopicSettings {
-        match storage {
-            Storage::Disk | Storage::Sqlite => &self.settings().disk_topic_defaults,
-            Storage::Memory | Storage::Auto => &self.settings().topic_defaults,
-        }
     }
 
     pub fn describe_topic(&self, name: &str) -> Result<TopicStatus> {
@@ -424,6 +416,11 @@ impl Broker {
             }
             room_for(&topics, 1, settings.partitions)?;
         }
+        // What follows the broker does so from here on: defaults change under the lock that is held.
+        let settings = match settings.own {
+            Some(_) => settings.or(&self.topic_defaults(settings.storage)),
+            None => settings,
+        };
         let (topic, lasts) = match (settings.storage, self.store()) {
             (Storage::Disk | Storage::Sqlite, Some(store)) => {
                 let (said, lasts) = Lasts::when_committed();

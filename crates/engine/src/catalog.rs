@@ -53,6 +53,42 @@ pub const SEGMENT_BYTES: RangeInclusive<u64> = 1 << 20..=i32::MAX as u64;
 /// What a topic may ask of a batch at the least: its own head, and a small record.
 pub const BATCH_BYTES_MIN: u32 = 128;
 
+/// Settings that a topic has of its own, out of those that may follow the broker's: see [`TopicSettings::or`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnSettings(u16);
+
+impl OwnSettings {
+    pub const NONE: Self = Self(0);
+    pub const RETENTION_BYTES: Self = Self(1);
+    pub const RETENTION_MS: Self = Self(1 << 1);
+    pub const BATCH_BYTES_MAX: Self = Self(1 << 2);
+    pub const ARRIVAL_TIMES: Self = Self(1 << 3);
+    pub const COMPRESSION: Self = Self(1 << 4);
+    pub const SEGMENT_BYTES: Self = Self(1 << 5);
+    pub const SEGMENT_MS: Self = Self(1 << 6);
+    pub const LAG_MS_MIN: Self = Self(1 << 7);
+    pub const LAG_MS_MAX: Self = Self(1 << 8);
+    pub const ALL: Self = Self((1 << 9) - 1);
+
+    /// Returns `None` for bits that name no setting.
+    pub fn from_bits(bits: u16) -> Option<Self> {
+        (bits & !Self::ALL.0 == 0).then_some(Self(bits))
+    }
+
+    pub fn bits(self) -> u16 {
+        self.0
+    }
+
+    pub fn has(self, setting: Self) -> bool {
+        self.0 & setting.0 == setting.0
+    }
+
+    #[must_use]
+    pub fn with(self, setting: Self, is_own: bool) -> Self {
+        if is_own { Self(self.0 | setting.0) } else { Self(self.0 & !setting.0) }
+    }
+}
+
 /// The settings of one topic. For both kinds of retention zero means no limit, and [`TopicSettings::DEFAULT`] what
 /// the broker is set to; so it does for partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +119,9 @@ pub struct TopicSettings {
     /// The age in ms at which a record is compacted at the earliest, and at which compaction has to come; 0 is no
     /// limit.
     pub compaction_lag_ms: (u64, u64),
+    /// Which of these the topic has of its own; the others follow the broker's. `None` where nobody has said: those are
+    /// the topic's own that are not as [`TopicSettings::of_broker`] has them.
+    pub own: Option<OwnSettings>,
 }
 
 impl Default for TopicSettings {
@@ -101,6 +140,7 @@ impl Default for TopicSettings {
             segment_bytes: 0,
             segment_ms: 0,
             compaction_lag_ms: (0, 0),
+            own: None,
         }
     }
 }
@@ -124,23 +164,60 @@ impl TopicSettings {
         Self { retention_bytes: 0, retention_ms: 7 * 24 * 3_600_000, storage: Storage::Disk, ..Self::default() }
     }
 
-    /// With the defaults where nothing is said. A compacted topic has no retention by default: its newest records
-    /// may be old.
+    /// Returns the settings with the broker's in the place of those that the topic does not have of its own. A topic
+    /// that only compacts has no retention by default: its newest records may be old.
     pub fn or(self, defaults: &Self) -> Self {
-        let or = |value, default| match value {
-            Self::DEFAULT if self.compact => 0,
-            Self::DEFAULT => default,
-            value => value,
+        let mut own = self.own.unwrap_or_else(|| self.differences(&Self::of_broker()));
+        let only_compacts = self.compact && self.retention_bytes == 0 && self.retention_ms == 0;
+        let mut retention = |bit, value, default| match value {
+            Self::DEFAULT => {
+                own = own.with(bit, false);
+                if self.compact { 0 } else { default }
+            }
+            value if own.has(bit) || only_compacts => value,
+            _ => default,
         };
+        let retention_bytes = retention(OwnSettings::RETENTION_BYTES, self.retention_bytes, defaults.retention_bytes);
+        let retention_ms = retention(OwnSettings::RETENTION_MS, self.retention_ms, defaults.retention_ms);
+        let of = |bit| if own.has(bit) { &self } else { defaults };
         Self {
             partitions: match self.partitions {
                 Self::DEFAULT_PARTITIONS => defaults.partitions,
                 partitions => partitions,
             },
-            retention_bytes: or(self.retention_bytes, defaults.retention_bytes),
-            retention_ms: or(self.retention_ms, defaults.retention_ms),
+            retention_bytes,
+            retention_ms,
+            batch_bytes_max: of(OwnSettings::BATCH_BYTES_MAX).batch_bytes_max,
+            arrival_times: of(OwnSettings::ARRIVAL_TIMES).arrival_times,
+            compression: of(OwnSettings::COMPRESSION).compression,
+            segment_bytes: of(OwnSettings::SEGMENT_BYTES).segment_bytes,
+            segment_ms: of(OwnSettings::SEGMENT_MS).segment_ms,
+            compaction_lag_ms: (
+                of(OwnSettings::LAG_MS_MIN).compaction_lag_ms.0,
+                of(OwnSettings::LAG_MS_MAX).compaction_lag_ms.1,
+            ),
+            own: Some(own),
             ..self
         }
+    }
+
+    /// Returns which of the settings that may follow the broker's differ between the two.
+    pub fn differences(&self, other: &Self) -> OwnSettings {
+        OwnSettings::NONE
+            .with(OwnSettings::RETENTION_BYTES, self.retention_bytes != other.retention_bytes)
+            .with(OwnSettings::RETENTION_MS, self.retention_ms != other.retention_ms)
+            .with(OwnSettings::BATCH_BYTES_MAX, self.batch_bytes_max != other.batch_bytes_max)
+            .with(OwnSettings::ARRIVAL_TIMES, self.arrival_times != other.arrival_times)
+            .with(OwnSettings::COMPRESSION, self.compression != other.compression)
+            .with(OwnSettings::SEGMENT_BYTES, self.segment_bytes != other.segment_bytes)
+            .with(OwnSettings::SEGMENT_MS, self.segment_ms != other.segment_ms)
+            .with(OwnSettings::LAG_MS_MIN, self.compaction_lag_ms.0 != other.compaction_lag_ms.0)
+            .with(OwnSettings::LAG_MS_MAX, self.compaction_lag_ms.1 != other.compaction_lag_ms.1)
+    }
+
+    /// Whether a topic with these does the same as one with the others, whichever of them are its own.
+    pub fn is_as(&self, other: &Self) -> bool {
+        Self { own: None, ..*self } == Self { own: None, ..*other }
     }
 
     pub fn validate(&self) -> Result<()> {
@@ -196,6 +273,8 @@ pub struct SettingsChange {
     pub segment_bytes: Option<u64>,
     pub segment_ms: Option<u64>,
     pub compaction_lag_ms: Option<(u64, u64)>,
+    /// Which settings are the topic's own afterwards. `None`: those that were, and those that the change names.
+    pub own: Option<OwnSettings>,
 }
 
 impl SettingsChange {
@@ -206,6 +285,7 @@ impl SettingsChange {
     /// The settings with the change made.
     pub fn of(&self, settings: &TopicSettings) -> TopicSettings {
         TopicSettings {
+            own: self.own.or_else(|| settings.own.map(|own| self.owned(own))),
             retention_bytes: self.retention_bytes.unwrap_or(settings.retention_bytes),
             retention_ms: self.retention_ms.unwrap_or(settings.retention_ms),
             compact: self.compact.unwrap_or(settings.compact),
@@ -219,6 +299,26 @@ impl SettingsChange {
             compaction_lag_ms: self.compaction_lag_ms.unwrap_or(settings.compaction_lag_ms),
             ..*settings
         }
+    }
+
+    /// Adds the settings that the change names.
+    fn owned(&self, own: OwnSettings) -> OwnSettings {
+        let is_set = |value: Option<u64>, own: OwnSettings, bit| match value {
+            Some(value) => own.with(bit, value != TopicSettings::DEFAULT),
+            None => own,
+        };
+        let own = is_set(self.retention_bytes, own, OwnSettings::RETENTION_BYTES);
+        let own = is_set(self.retention_ms, own, OwnSettings::RETENTION_MS);
+        let named = [
+            (OwnSettings::BATCH_BYTES_MAX, self.batch_bytes_max.is_some()),
+            (OwnSettings::ARRIVAL_TIMES, self.arrival_times.is_some()),
+            (OwnSettings::COMPRESSION, self.compression.is_some()),
+            (OwnSettings::SEGMENT_BYTES, self.segment_bytes.is_some()),
+            (OwnSettings::SEGMENT_MS, self.segment_ms.is_some()),
+            (OwnSettings::LAG_MS_MIN, self.compaction_lag_ms.is_some()),
+            (OwnSettings::LAG_MS_MAX, self.compaction_lag_ms.is_some()),
+        ];
+        named.into_iter().filter(|(_, is_named)| *is_named).fold(own, |own, (bit, _)| own.with(bit, true))
     }
 }
 
@@ -261,6 +361,27 @@ mod tests {
         for wrong in [of((1 << 20) - 1, (0, 0)), of(1 << 31, (0, 0)), of(0, (6, 5))] {
             assert!(wrong.validate().is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn settings_that_are_not_a_topics_own_follow_the_broker() {
+        let (hour, day) = (TopicSettings { retention_ms: 5, ..TopicSettings::default() }, 24 * 3_600_000);
+        let later = TopicSettings { retention_ms: day, batch_bytes_max: 4096, ..hour };
+        let follows = TopicSettings::of_broker().or(&hour);
+        assert_eq!((follows.retention_ms, follows.own), (5, Some(OwnSettings::NONE)));
+        assert_eq!((follows.or(&later).retention_ms, follows.or(&later).batch_bytes_max), (day, 4096));
+        // One that has the broker's value of its own keeps it.
+        let own = TopicSettings { retention_ms: 5, ..TopicSettings::of_broker() }.or(&hour);
+        assert_eq!((own.retention_ms, own.or(&later).retention_ms), (5, 5));
+        let named = SettingsChange { retention_ms: Some(5), ..SettingsChange::default() }.of(&follows);
+        assert_eq!(named.or(&later).retention_ms, 5);
+        let given_back = SettingsChange { retention_ms: Some(TopicSettings::DEFAULT), ..Default::default() }.of(&own);
+        assert_eq!((given_back.or(&hour).retention_ms, given_back.or(&hour).or(&later).retention_ms), (5, day));
+        // What is only compacted keeps its newest records.
+        let compacted = TopicSettings { compact: true, ..TopicSettings::of_broker() }.or(&hour);
+        assert_eq!((compacted.retention_ms, compacted.or(&later).retention_ms), (0, 0));
+        let both = TopicSettings { retention_ms: 5, own: Some(OwnSettings::NONE), ..compacted };
+        assert_eq!(both.or(&later).retention_ms, day);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub mod transactions;
 #[cfg(test)]
 mod script;
 
-pub use catalog::{SettingsChange, Storage, TopicSettings};
+pub use catalog::{OwnSettings, SettingsChange, Storage, TopicSettings};
 pub use codec::Codec;
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};

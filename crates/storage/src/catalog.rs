@@ -17,7 +17,8 @@
 //! |---|---|
 //! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1), flags (1), largest batch (4) |
 //! | | flags: 1 it is compacted, 2 it says its largest batch, which is there only then, 4 records have arrival times, |
-//! | | 8 records go once queues are done with them, 16 what queues have not acknowledged stays, 32 the rest is there: |
+//! | | 8 records go once queues are done with them, 16 what queues have not acknowledged stays, 32 the rest is there, |
+//! | | 64 it says which settings are its own, as two bytes after all others: the rest follow the broker's |
 //! | rest | codec (1, 255 as published), segment in bytes (8) and in ms (8), least and largest lag of compaction (8
 //! each) | | partition | its start (8), number of segments (4), the segments, its producers, compacted, salvages | |
 //! producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` | | segment
@@ -28,7 +29,7 @@
 use std::collections::BTreeMap;
 
 use bytes::{Buf, BufMut, Bytes};
-use engine::{Codec, Error, Result, Storage, TopicName, TopicSettings};
+use engine::{Codec, Error, OwnSettings, Result, Storage, TopicName, TopicSettings};
 
 use crate::journal::block::{checksum, u32_at};
 use crate::journal::recover::Origin;
@@ -317,6 +318,7 @@ const ARRIVAL: u8 = 4;
 const CONSUMED: u8 = 8;
 const KEEPS_UNACKED: u8 = 16;
 const REST: u8 = 32;
+const OWN: u8 = 64;
 /// In place of a codec: batches stay as they were published.
 const AS_PUBLISHED: u8 = 255;
 
@@ -339,6 +341,7 @@ fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
         (settings.drop_consumed, CONSUMED),
         (settings.keeps_unacked, KEEPS_UNACKED),
         (has_rest, REST),
+        (settings.own.is_some(), OWN),
     ];
     bytes.put_u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
     if is_largest_said {
@@ -351,6 +354,9 @@ fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
         bytes.put_u64_le(settings.compaction_lag_ms.0);
         bytes.put_u64_le(settings.compaction_lag_ms.1);
     }
+    if let Some(own) = settings.own {
+        bytes.put_u16_le(own.bits());
+    }
 }
 
 fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
@@ -362,7 +368,7 @@ fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
         ..TopicSettings::default()
     };
     let flags = input.try_get_u8()?;
-    if flags & !(COMPACT | LARGEST | ARRIVAL | CONSUMED | KEEPS_UNACKED | REST) != 0 {
+    if flags & !(COMPACT | LARGEST | ARRIVAL | CONSUMED | KEEPS_UNACKED | REST | OWN) != 0 {
         return Err(Failed(format!("settings with flags {flags:#04x}, which are not known here")));
     }
     (settings.compact, settings.arrival_times) = (flags & COMPACT != 0, flags & ARRIVAL != 0);
@@ -377,6 +383,11 @@ fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
         };
         (settings.segment_bytes, settings.segment_ms) = (input.try_get_u64_le()?, input.try_get_u64_le()?);
         settings.compaction_lag_ms = (input.try_get_u64_le()?, input.try_get_u64_le()?);
+    }
+    if flags & OWN != 0 {
+        let bits = input.try_get_u16_le()?;
+        let own = OwnSettings::from_bits(bits).ok_or_else(|| Failed(format!("{bits:#06x} are no settings")))?;
+        settings.own = Some(own);
     }
     settings.validate().map_err(|error| Failed(error.message))?;
     Ok(settings)
@@ -411,6 +422,7 @@ mod tests {
             segment_bytes: 1 << 20,
             segment_ms: 7,
             compaction_lag_ms: (8, 9),
+            own: Some(OwnSettings::ALL),
             ..TopicSettings::default()
         };
         catalog.apply(&Change::Create { id: 5, name: name("rest"), settings: rest });

@@ -126,6 +126,10 @@ impl Server {
         broker.open_security().await.map_err(io::Error::other)?;
         broker.restore_caches().await.map_err(io::Error::other)?;
         broker.restore_streams(doors::redis::place_of).await.map_err(io::Error::other)?;
+        // Where they cannot be read, topics stay as they are rather than lose records to other defaults.
+        if let Err(error) = doors::kafka::restore_settings(&broker).await {
+            tracing::error!(%error, "settings of the broker that Kafka's clients changed are not effective");
+        }
         config.definitions().create(&broker).await.map_err(io::Error::other)?;
         let tls = tls.await.map_err(io::Error::other)??;
         let mut server = Self {
@@ -326,7 +330,12 @@ impl Server {
             per_peer_max: settings.connections_per_peer_max,
             ..ConnectionLimits::up_to(settings.connections_max)
         });
-        let shown = connections.clone();
+        let (shown, limited) = (connections.clone(), connections.clone());
+        let configured = (settings.connections_max as u64, settings.connections_per_peer_max as u64);
+        self.broker.connection_limits().open(configured, move |all, per_peer| {
+            let size = |count| usize::try_from(count).unwrap_or(usize::MAX);
+            limited.set_max(size(all), size(per_peer));
+        });
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let name = |what: &str| format!("thalweg_{door}_connections{what}");
             out.gauge(&name(""), "Connections that are open", shown.open() as u64)?;

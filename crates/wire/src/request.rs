@@ -2,7 +2,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{
-    Acks, Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Result, SettingsChange, Start, Storage,
+    Acks, Codec, Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Result, SettingsChange, Start, Storage,
     TopicSettings,
 };
 
@@ -404,9 +404,48 @@ pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
     b.put_u64(settings.retention_ms);
     b.put_u8(settings.storage as u8);
     let is_largest_said = settings.batch_bytes_max != TopicSettings::default().batch_bytes_max;
-    put_flags(b, &[settings.compact, is_largest_said, settings.arrival_times]);
+    let rest = Rest::of(settings);
+    let has_rest = rest != Rest::of(&TopicSettings::default());
+    put_flags(b, &[settings.compact, is_largest_said, settings.arrival_times, has_rest]);
     if is_largest_said {
         b.put_u32(settings.batch_bytes_max);
+    }
+    if has_rest {
+        rest.put(b);
+    }
+}
+
+/// Settings that most topics leave as the broker has them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Rest {
+    compression: Option<Codec>,
+    segment_bytes: u64,
+    segment_ms: u64,
+    compaction_lag_ms: (u64, u64),
+}
+
+impl Rest {
+    /// In place of a codec: batches stay as they were published.
+    const AS_PUBLISHED: u8 = 255;
+
+    fn of(settings: &TopicSettings) -> Self {
+        let TopicSettings { compression, segment_bytes, segment_ms, compaction_lag_ms, .. } = *settings;
+        Self { compression, segment_bytes, segment_ms, compaction_lag_ms }
+    }
+
+    fn put(self, b: &mut BytesMut) {
+        b.put_u8(self.compression.map_or(Self::AS_PUBLISHED, |codec| codec as u8));
+        let (least, most) = self.compaction_lag_ms;
+        [self.segment_bytes, self.segment_ms, least, most].into_iter().for_each(|value| b.put_u64(value));
+    }
+
+    fn get<B: Buf>(f: &mut Fields<B>) -> Result<Self> {
+        let compression = match f.u8()? {
+            Self::AS_PUBLISHED => None,
+            code => Some(Codec::from_code(code).ok_or_else(|| Error::malformed(format!("{code} is not a codec")))?),
+        };
+        let (segment_bytes, segment_ms) = (f.u64()?, f.u64()?);
+        Ok(Self { compression, segment_bytes, segment_ms, compaction_lag_ms: (f.u64()?, f.u64()?) })
     }
 }
 
@@ -455,9 +494,15 @@ pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
     let (partitions, retention_bytes, retention_ms, storage) = (f.u32()?, f.u64()?, f.u64()?, f.u8()?);
     let storage = Storage::from_code(storage)
         .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 3, not {storage}")))?;
-    let [compact, is_largest_said, arrival_times] = get_flags(f)?;
+    let [compact, is_largest_said, arrival_times, has_rest] = get_flags(f)?;
     let batch_bytes_max = if is_largest_said { f.u32()? } else { TopicSettings::default().batch_bytes_max };
+    let rest = if has_rest { Rest::get(f)? } else { Rest::of(&TopicSettings::default()) };
+    let Rest { compression, segment_bytes, segment_ms, compaction_lag_ms } = rest;
     Ok(TopicSettings {
+        compression,
+        segment_bytes,
+        segment_ms,
+        compaction_lag_ms,
         partitions,
         retention_bytes,
         retention_ms,

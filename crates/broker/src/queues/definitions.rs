@@ -12,8 +12,8 @@ use engine::queue::{
     QueueOverflow, QueueRecord, QueueSettings, header, header_of,
 };
 use engine::{
-    Error, ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Result, SettingsChange, Storage, TopicName,
-    TopicSettings, partitioner,
+    Error, ErrorKind, Isolation, Offset, OwnSettings, PartitionId, RecordBatch, Result, SettingsChange, Storage,
+    TopicName, TopicSettings, partitioner,
 };
 
 use super::acquire::read;
@@ -692,6 +692,7 @@ fn own_topic(settings: &QueueSettings, storage: Storage) -> TopicSettings {
         retention_ms: settings.retention_ms,
         storage,
         drop_consumed: true,
+        own: Some(OwnSettings::ALL),
         ..TopicSettings::default()
     }
 }

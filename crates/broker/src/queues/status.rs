@@ -50,6 +50,7 @@ struct Sums {
     visible: u64,
     in_flight: u64,
     delayed: u64,
+    skipped_ranges: u64,
     waiting: u64,
     oldest_s: u64,
 }
@@ -238,6 +239,11 @@ impl Broker {
         out.gauge("thalweg_queue_visible", "Messages that can be given to receivers", sum.visible)?;
         out.gauge("thalweg_queue_in_flight", "Messages that receivers have", sum.in_flight)?;
         out.gauge("thalweg_queue_delayed", "Messages that are for nobody yet", sum.delayed)?;
+        out.gauge(
+            "thalweg_queue_skipped_ranges",
+            "Ranges of offsets without a message that queues keep, each at most 65,536 for a partition",
+            sum.skipped_ranges,
+        )?;
         out.gauge("thalweg_queue_waiting_receivers", "Receivers that wait for a message", sum.waiting)?;
         out.gauge("thalweg_queue_oldest_age_seconds", "How long the oldest message is not done with", sum.oldest_s)
     }
@@ -255,15 +261,16 @@ impl Broker {
                 let seen = partition.with_view(cell.id, |view, log| {
                     let counts = view.queue.counts_kept();
                     let has_any = counts != Counts::default();
-                    (counts, has_any.then(|| view.oldest_ms(log)).flatten())
+                    (counts, has_any.then(|| view.oldest_ms(log)).flatten(), view.queue.skipped_ranges())
                 });
                 // Of a topic that was deleted just now there is nothing to count.
-                let Ok((counts, oldest_ms)) = seen else {
+                let Ok((counts, oldest_ms, skipped_ranges)) = seen else {
                     continue;
                 };
                 sums.visible += counts.visible;
                 sums.in_flight += counts.leased;
                 sums.delayed += counts.delayed;
+                sums.skipped_ranges += skipped_ranges as u64;
                 let age_s = oldest_ms.map_or(0, |oldest_ms| now.saturating_sub(oldest_ms) / 1000);
                 sums.oldest_s = sums.oldest_s.max(age_s);
             }

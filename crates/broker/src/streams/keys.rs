@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::streams::{StreamPlace, StreamRecord};
-use engine::{Error, ErrorKind, Result, Storage, TopicId, TopicName, TopicSettings};
+use engine::{Error, ErrorKind, OwnSettings, Result, Storage, TopicId, TopicName, TopicSettings};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -90,6 +90,8 @@ impl Broker {
             retention_bytes: 0,
             retention_ms: 0,
             storage: Storage::Auto,
+            // Ids of entries are made of their times, and batches are not written again.
+            own: Some(OwnSettings::ALL),
             ..TopicSettings::default()
         })?;
         // No record of it lasts before it does: its creator need not wait.

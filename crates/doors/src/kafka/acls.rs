@@ -28,13 +28,25 @@ const COVERING: i8 = 2;
 const LITERAL: i8 = 3;
 const PREFIXED: i8 = 4;
 
+/// Refuses as Kafka does where it has no authorizer (`AclApis` of its source): with it nothing would take effect.
+fn check_enabled(broker: &Broker, caller: &Caller, key: i16) -> std::result::Result<(), (Code, Option<String>)> {
+    caller.may_use(broker, key, &Resource::CLUSTER).map_err(|code| (code, None))?;
+    match broker.is_authorizing() {
+        true => Ok(()),
+        false => Err((
+            Code::SECURITY_DISABLED,
+            Some("No Authorizer is configured: set authorization = true; thalweg acl prepares entries".to_owned()),
+        )),
+    }
+}
+
 pub(super) async fn describe_acls(
     broker: &Broker,
     caller: &Caller,
     request: DescribeAclsRequest,
 ) -> DescribeAclsResponse {
-    let found = match caller.may_use(broker, 29, &Resource::CLUSTER) {
-        Err(code) => Err((code, None)),
+    let found = match check_enabled(broker, caller, 29) {
+        Err(why) => Err(why),
         Ok(()) => {
             let filter = filter_of(DeleteAclsFilter {
                 resource_type_filter: request.resource_type_filter,
@@ -71,14 +83,11 @@ pub(super) async fn create_acls(
     caller: &Caller,
     request: CreateAclsRequest,
 ) -> CreateAclsResponse {
-    let allowed = caller.may_use(broker, 30, &Resource::CLUSTER);
-    if !broker.is_authorizing() {
-        tracing::warn!(host = caller.host, "access control entries have no effect while authorization = false");
-    }
+    let allowed = check_enabled(broker, caller, 30);
     let mut results = Vec::with_capacity(request.creations.len());
     for creation in request.creations {
-        let outcome = match allowed {
-            Err(code) => Err((code, None)),
+        let outcome = match &allowed {
+            Err(why) => Err(why.clone()),
             Ok(()) => match acl_of(creation) {
                 Ok(acl) => broker.create_acls(vec![acl]).await.map_err(of_error),
                 Err(error) => Err(of_error(error)),
@@ -95,11 +104,11 @@ pub(super) async fn delete_acls(
     caller: &Caller,
     request: DeleteAclsRequest,
 ) -> DeleteAclsResponse {
-    let allowed = caller.may_use(broker, 31, &Resource::CLUSTER);
+    let allowed = check_enabled(broker, caller, 31);
     let mut filter_results = Vec::with_capacity(request.filters.len());
     for filter in request.filters {
-        let outcome = match allowed {
-            Err(code) => Err((code, None)),
+        let outcome = match &allowed {
+            Err(why) => Err(why.clone()),
             Ok(()) => match filter_of(filter) {
                 Ok(Some(filter)) => broker.delete_acls(vec![filter]).await.map_err(of_error),
                 Ok(None) => Ok(Vec::new()),

@@ -8,7 +8,7 @@ use broker::{Broker, TopicOutline};
 use engine::security::{Operation, Resource};
 use engine::{Error, ErrorKind, Offset, TopicId, TopicName, TopicSettings};
 
-use super::configs::{self, Draft, Failure};
+use super::configs::{self, Draft, Failure, Levels};
 use super::errors::{self, Code};
 use super::map::{Caller, LEADER_EPOCH, NODE_ID};
 use super::messages::Uuid;
@@ -73,6 +73,7 @@ pub(super) async fn create_topics(
     request: CreateTopicsRequest,
 ) -> CreateTopicsResponse {
     let twice = twice(request.topics.iter().map(|topic| topic.name.as_str()));
+    let levels = Levels::of_broker(broker).await;
     let mut told = HashSet::new();
     let mut topics: Vec<CreatableTopicResult> = Vec::new();
     for wanted in &request.topics {
@@ -85,7 +86,7 @@ pub(super) async fn create_topics(
             continue;
         }
         topics.push(match create(broker, caller, wanted, request.validate_only).await {
-            Ok((topic_id, settings)) => created(broker, caller, name, topic_id, &settings),
+            Ok((topic_id, settings)) => created(broker, &levels, caller, name, topic_id, &settings),
             Err(failure) => not_created(name, failure),
         });
     }
@@ -167,6 +168,7 @@ pub(super) fn check_replicas(nodes: &[i32]) -> Result<(), Failure> {
 
 fn created(
     broker: &Broker,
+    levels: &Levels,
     caller: &Caller,
     name: String,
     topic_id: Uuid,
@@ -174,7 +176,7 @@ fn created(
 ) -> CreatableTopicResult {
     let may_see = caller.may_use(broker, 32, &Resource::topic(&name));
     let configs = may_see.is_ok().then(|| {
-        let configs = configs::of_topic(broker, settings).into_iter();
+        let configs = configs::of_topic(broker, levels, settings).into_iter();
         let config = configs.map(|config| CreatableTopicConfigs {
             name: config.name,
             value: config.value,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use broker::{Broker, TopicOutline};
 use engine::security::Resource;
-use engine::{Codec, Error, ErrorKind, SettingsChange, TopicSettings};
+use engine::{Codec, Error, ErrorKind, OwnSettings, SettingsChange, TopicSettings};
 
 use super::admin::twice;
 use super::errors::{self, Code};
@@ -21,11 +21,15 @@ use super::messages::incremental_alter_configs::{
     AlterConfigsResourceResponse as IncrementalResourceResponse, IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 };
-use super::messages::list_config_resources::{ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse};
 
+mod dynamic;
+mod listed;
 mod of_broker;
 
-use of_broker::{alter_broker, of_broker};
+pub(super) use dynamic::Levels;
+pub use dynamic::restore as restore_settings;
+pub(super) use listed::list_config_resources;
+use of_broker::{alter_broker, of_broker, of_default_broker};
 
 /// What went wrong, with a sentence for people.
 pub(super) type Failure = (Code, String);
@@ -39,6 +43,8 @@ const WITHOUT_SETTINGS: [i8; 2] = [8, 16];
 
 /// Where a value comes from.
 const SET_FOR_TOPIC: i8 = 1;
+const SET_FOR_NODE: i8 = 2;
+const SET_FOR_CLUSTER: i8 = 3;
 const SET_FOR_GROUP: i8 = 8;
 const STATIC: i8 = 4;
 const DEFAULT: i8 = 5;
@@ -174,15 +180,40 @@ impl Setting {
         }
     }
 
+    /// What it is among the settings of a topic that may follow the broker's.
+    fn own(&self) -> Option<OwnSettings> {
+        match self.rule {
+            Rule::RetentionMs => Some(OwnSettings::RETENTION_MS),
+            Rule::RetentionBytes => Some(OwnSettings::RETENTION_BYTES),
+            Rule::BatchBytesMax => Some(OwnSettings::BATCH_BYTES_MAX),
+            Rule::TimestampType => Some(OwnSettings::ARRIVAL_TIMES),
+            Rule::Compression => Some(OwnSettings::COMPRESSION),
+            Rule::SegmentBytes => Some(OwnSettings::SEGMENT_BYTES),
+            Rule::SegmentMs => Some(OwnSettings::SEGMENT_MS),
+            Rule::LagMsMin => Some(OwnSettings::LAG_MS_MIN),
+            Rule::LagMsMax => Some(OwnSettings::LAG_MS_MAX),
+            Rule::CleanupPolicy | Rule::TombstoneMs | Rule::Only(_) | Rule::Harmless(_) => None,
+        }
+    }
+
     fn is_settable(&self) -> bool {
         !matches!(self.rule, Rule::Only(_) | Rule::Harmless(_) | Rule::TombstoneMs)
     }
 
-    fn describe(&self, broker: &Broker, settings: &TopicSettings, wanted: Wanted) -> DescribeConfigsResourceResult {
-        let defaults = broker.topic_defaults(settings.storage);
-        let (value, default) = (self.value(broker, settings), self.value(broker, defaults));
-        let is_set = value != default;
-        let source = if is_set { SET_FOR_TOPIC } else { DEFAULT };
+    fn describe(
+        &self,
+        broker: &Broker,
+        levels: &Levels,
+        settings: &TopicSettings,
+        wanted: Wanted,
+    ) -> DescribeConfigsResourceResult {
+        let configured = self.value(broker, &broker.configured_topic_defaults(settings.storage));
+        let default = self.value(broker, &broker.topic_defaults(settings.storage));
+        let value = self.value(broker, settings);
+        let has_own = self.own().zip(settings.own).is_some_and(|(setting, own)| own.has(setting));
+        let is_set = has_own || value != default;
+        let of_broker = levels.of(self.of_broker);
+        let source = if is_set { SET_FOR_TOPIC } else { of_broker.first().map_or(DEFAULT, |(_, source)| *source) };
         let synonym = |name: &str, value: &str, source| DescribeConfigsSynonym {
             name: name.to_owned(),
             value: Some(value.to_owned()),
@@ -191,7 +222,8 @@ impl Setting {
         let mut synonyms = Vec::new();
         if wanted.synonyms {
             synonyms.extend(is_set.then(|| synonym(self.name, &value, source)));
-            synonyms.push(synonym(self.of_broker, &default, DEFAULT));
+            synonyms.extend(of_broker.iter().map(|(value, source)| synonym(self.of_broker, value, *source)));
+            synonyms.push(synonym(self.of_broker, &configured, DEFAULT));
         }
         DescribeConfigsResourceResult {
             name: self.name.to_owned(),
@@ -277,12 +309,15 @@ pub(super) struct Draft<'b> {
     /// What is said of retention: a limit, or [`TopicSettings::DEFAULT`]. `None`: nothing.
     retention_ms: Option<u64>,
     retention_bytes: Option<u64>,
+    own: OwnSettings,
 }
 
 impl<'b> Draft<'b> {
     /// Of a topic that has these.
     fn of(broker: &'b Broker, settings: TopicSettings) -> Self {
-        Self { broker, settings, policy: Policy::of(&settings), retention_ms: None, retention_bytes: None }
+        let defaults = broker.topic_defaults(settings.storage);
+        let own = settings.own.unwrap_or_else(|| settings.differences(&defaults));
+        Self { broker, settings, policy: Policy::of(&settings), retention_ms: None, retention_bytes: None, own }
     }
 
     /// Of a topic of which nothing is said yet.
@@ -295,12 +330,16 @@ impl<'b> Draft<'b> {
             policy,
             retention_ms: Some(TopicSettings::DEFAULT),
             retention_bytes: Some(TopicSettings::DEFAULT),
+            own: OwnSettings::NONE,
         }
     }
 
-    /// Sets what Kafka calls so. `None` is the default.
+    /// Sets what Kafka calls so. `None` is the default: the broker's, which the topic follows.
     pub(super) fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), Failure> {
         let setting = find(name)?;
+        if let Some(own) = setting.own() {
+            self.own = self.own.with(own, value.is_some());
+        }
         let default = || TopicSettings::default();
         match setting.rule {
             Rule::CleanupPolicy => {
@@ -411,7 +450,12 @@ impl<'b> Draft<'b> {
             None if !before.deletes => default,
             None => has,
         };
+        let own = match self.policy.deletes {
+            true => self.own,
+            false => self.own.with(OwnSettings::RETENTION_MS, false).with(OwnSettings::RETENTION_BYTES, false),
+        };
         TopicSettings {
+            own: Some(own),
             compact: self.policy.compacts,
             retention_ms: kept(self.retention_ms, self.settings.retention_ms, defaults.retention_ms),
             retention_bytes: kept(self.retention_bytes, self.settings.retention_bytes, defaults.retention_bytes),
@@ -420,7 +464,7 @@ impl<'b> Draft<'b> {
     }
 
     fn change(&self) -> SettingsChange {
-        let TopicSettings { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } =
+        let TopicSettings { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, own, .. } =
             self.settings();
         let TopicSettings { compression, segment_bytes, segment_ms, compaction_lag_ms, .. } = self.settings;
         SettingsChange {
@@ -433,6 +477,7 @@ impl<'b> Draft<'b> {
             segment_bytes: Some(segment_bytes),
             segment_ms: Some(segment_ms),
             compaction_lag_ms: Some(compaction_lag_ms),
+            own,
             ..SettingsChange::default()
         }
     }
@@ -484,8 +529,12 @@ struct Wanted {
 }
 
 /// All settings of a topic, for who has created it.
-pub(super) fn of_topic(broker: &Broker, settings: &TopicSettings) -> Vec<DescribeConfigsResourceResult> {
-    SETTINGS.iter().map(|setting| setting.describe(broker, settings, Wanted::default())).collect()
+pub(super) fn of_topic(
+    broker: &Broker,
+    levels: &Levels,
+    settings: &TopicSettings,
+) -> Vec<DescribeConfigsResourceResult> {
+    SETTINGS.iter().map(|setting| setting.describe(broker, levels, settings, Wanted::default())).collect()
 }
 
 /// What a group is set to.
@@ -566,14 +615,16 @@ pub(super) async fn describe_configs(
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
     let wanted = Wanted { synonyms: request.include_synonyms, documentation: request.include_documentation };
+    let levels = Levels::of_broker(broker).await;
     let found = async |kind, name: &str| {
         caller.may_use(broker, 32, &resource(kind, name)).map_err(|code| (code, String::new()))?;
         match kind {
             TOPIC => {
                 let settings = topic(broker, name)?.settings;
-                Ok(SETTINGS.iter().map(|setting| setting.describe(broker, &settings, wanted)).collect())
+                Ok(SETTINGS.iter().map(|setting| setting.describe(broker, &levels, &settings, wanted)).collect())
             }
-            BROKER => check_node(name).map(|()| of_broker(broker, wanted)),
+            BROKER if name.is_empty() => Ok(of_default_broker(&levels, wanted)),
+            BROKER => check_node(name).map(|()| of_broker(broker, &levels, wanted)),
             GROUP => of_group(broker, name, wanted).await,
             other if WITHOUT_SETTINGS.contains(&other) => Ok(Vec::new()),
             other => Err(no_settings(other)),
@@ -625,7 +676,10 @@ pub(super) async fn alter_configs(
                 alter_group(broker, caller, 33, what.1, request.validate_only, Ok(steps)).await
             }
             false if asked.resource_type == BROKER => {
-                alter_broker(broker, caller, 33, what.1, asked.configs.iter().map(|config| config.name.as_str()))
+                let set = asked.configs.iter().filter(|config| config.value.is_some());
+                let settings = set.map(|config| (config.name.as_str(), config.value.as_deref())).collect();
+                let steps = Steps { begin_anew: true, settings };
+                alter_broker(broker, caller, 33, what.1, request.validate_only, Ok(steps)).await
             }
             false => alter(broker, caller, 33, what, request.validate_only, draft).await,
         };
@@ -658,7 +712,7 @@ pub(super) async fn incremental_alter_configs(
         let what = (asked.resource_type, asked.resource_name.as_str());
         let (error_code, error_message) = match twice.contains(&what) {
             true => (Code::INVALID_REQUEST.0, Some(format!("{} is in the request twice", what.1))),
-            false if asked.resource_type == GROUP => {
+            false if matches!(asked.resource_type, GROUP | BROKER) => {
                 let settings = asked.configs.iter().map(|config| {
                     let name = config.name.as_str();
                     match (config.config_operation, &config.value) {
@@ -670,12 +724,10 @@ pub(super) async fn incremental_alter_configs(
                 });
                 let steps = settings.collect::<Result<_, _>>();
                 let steps = steps.map(|settings| Steps { begin_anew: false, settings });
-                alter_group(broker, caller, 44, what.1, request.validate_only, steps).await
-            }
-            false if asked.resource_type == BROKER => {
-                // Nothing is set that could be deleted.
-                let set = asked.configs.iter().filter(|config| config.config_operation != DELETE);
-                alter_broker(broker, caller, 44, what.1, set.map(|config| config.name.as_str()))
+                match asked.resource_type {
+                    GROUP => alter_group(broker, caller, 44, what.1, request.validate_only, steps).await,
+                    _ => alter_broker(broker, caller, 44, what.1, request.validate_only, steps).await,
+                }
             }
             false => alter(broker, caller, 44, what, request.validate_only, draft).await,
         };
@@ -728,40 +780,6 @@ pub(super) fn describe_client_quotas(
 ) -> DescribeClientQuotasResponse {
     let Code(error_code) = caller.may_use(broker, 48, &Resource::CLUSTER).err().unwrap_or(Code::NONE);
     DescribeClientQuotasResponse { error_code, error_message: None, ..Default::default() }
-}
-
-pub(super) async fn list_config_resources(
-    broker: &Broker,
-    caller: &Caller,
-    request: ListConfigResourcesRequest,
-) -> ListConfigResourcesResponse {
-    if let Err(Code(error_code)) = caller.may_use(broker, 74, &Resource::CLUSTER) {
-        return ListConfigResourcesResponse { error_code, ..Default::default() };
-    }
-    // The first version asked for what clients measure, which nobody has set here.
-    let is_asked =
-        |kind| caller.version > 0 && (request.resource_types.is_empty() || request.resource_types.contains(&kind));
-    let mut config_resources = Vec::new();
-    if is_asked(TOPIC) {
-        let topics = broker.outline_topics();
-        let named =
-            |topic: TopicOutline| ConfigResource { resource_name: topic.name.to_string(), resource_type: TOPIC };
-        config_resources.extend(topics.into_iter().map(named));
-    }
-    if is_asked(BROKER) {
-        config_resources.push(ConfigResource { resource_name: NODE_ID.to_string(), resource_type: BROKER });
-    }
-    if is_asked(GROUP) {
-        let groups = match groups::set_groups(broker).await {
-            Ok(groups) => groups,
-            Err(error) => {
-                return ListConfigResourcesResponse { error_code: errors::code(&error).0, ..Default::default() };
-            }
-        };
-        let named = |resource_name| ConfigResource { resource_name, resource_type: GROUP };
-        config_resources.extend(groups.into_iter().map(named));
-    }
-    ListConfigResourcesResponse { config_resources, ..Default::default() }
 }
 
 #[cfg(test)]

@@ -160,13 +160,12 @@ async fn a_setting_of_the_broker_that_does_not_change_is_named() {
     let broker = Broker::start(Settings::default(), &[tokio::runtime::Handle::current()]).expect("started");
     let why = |name| of_broker::why_fixed(&broker, name);
     assert_eq!(
-        why("log.retention.ms"),
-        "log.retention.ms is retention_ms or disk_retention_ms in thalweg.toml here, and changes with a restart"
+        why("num.partitions"),
+        "num.partitions is default_partitions in thalweg.toml here, and changes with a restart"
     );
-    assert_eq!(
-        why("message.max.bytes"),
-        "message.max.bytes does not change for all topics: set max.message.bytes of a topic"
-    );
+    assert_eq!(why("log.retention.hours"), "log.retention.hours is read-only, as in Kafka: set log.retention.ms");
+    assert!(why("log.cleanup.policy").ends_with("set cleanup.policy of a topic"));
+    assert_eq!(why("log.preallocate"), "log.preallocate does not change for all topics: set preallocate of a topic");
     assert_eq!(why("node.id"), "node.id does not change here");
     assert_eq!(why("nonsense"), "the broker has no setting 'nonsense'");
 }

@@ -49,6 +49,7 @@ impl Code {
     pub const INVALID_TRANSACTION_TIMEOUT: Self = Self(50);
     pub const CONCURRENT_TRANSACTIONS: Self = Self(51);
     pub const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Self = Self(53);
+    pub const SECURITY_DISABLED: Self = Self(54);
     pub const OPERATION_NOT_ATTEMPTED: Self = Self(55);
     pub const LOG_DIR_NOT_FOUND: Self = Self(57);
     pub const SASL_AUTHENTICATION_FAILED: Self = Self(58);

@@ -35,6 +35,7 @@ use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSet
 
 pub use codec::check_request;
 use codec::{FRAME_BYTES_MAX, KafkaProtocol, LENGTH_BYTES};
+pub use configs::restore_settings;
 use connection::KafkaHandler;
 use fetch::FetchBudget;
 use share::ShareSessions;

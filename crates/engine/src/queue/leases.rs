@@ -264,6 +264,11 @@ impl Queue {
         }
     }
 
+    /// Returns how many ranges without messages the queue keeps.
+    pub fn skipped_ranges(&self) -> usize {
+        self.voids.ranges()
+    }
+
     /// Whether there is room to append another range without messages.
     pub fn has_room_for_voids(&self) -> bool {
         !self.voids.is_full()

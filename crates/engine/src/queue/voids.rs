@@ -26,6 +26,11 @@ impl Voids {
         self.count
     }
 
+    /// Returns how many ranges there are.
+    pub(super) fn ranges(&self) -> usize {
+        self.ranges.len()
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.ranges.len() >= RANGES_MAX
     }

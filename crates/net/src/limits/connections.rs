@@ -45,6 +45,8 @@ impl Default for ConnectionLimits {
 /// The connections that are open, and may be.
 pub struct Connections {
     limits: ConnectionLimits,
+    /// Of all peers. It may have changed since the limits were given.
+    max: AtomicUsize,
     peers: Peers,
     open: AtomicUsize,
     /// By [`Refused::index`].
@@ -53,7 +55,20 @@ pub struct Connections {
 
 impl Connections {
     pub fn new(limits: ConnectionLimits) -> Arc<Self> {
-        Arc::new(Self { limits, peers: Peers::new(&limits), open: AtomicUsize::new(0), refused: Default::default() })
+        Arc::new(Self {
+            limits,
+            max: AtomicUsize::new(limits.connections_max),
+            peers: Peers::new(&limits),
+            open: AtomicUsize::new(0),
+            refused: Default::default(),
+        })
+    }
+
+    /// Changes how many connections may be open, of all peers and of one. Those that are open stay; peers are
+    /// remembered as the first limits say.
+    pub fn set_max(&self, connections_max: usize, per_peer_max: usize) {
+        self.max.store(connections_max, Ordering::Relaxed);
+        self.peers.set_per_peer_max(per_peer_max);
     }
 
     /// A permit for one connection. One without a peer, as from a pipe, only counts among all.
@@ -66,7 +81,7 @@ impl Connections {
     }
 
     fn take(&self, peer: Option<Peer>) -> Result<Option<Peer>, Refused> {
-        let max = self.limits.connections_max;
+        let max = self.max();
         let taken = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1));
         if taken.is_err() {
             return Err(Refused::AtCapacity { connections_max: max });
@@ -87,9 +102,10 @@ impl Connections {
 
     /// Connections that may be open.
     pub fn max(&self) -> usize {
-        self.limits.connections_max
+        self.max.load(Ordering::Relaxed)
     }
 
+    /// The limits that it was made with.
     pub fn limits(&self) -> &ConnectionLimits {
         &self.limits
     }
@@ -195,6 +211,19 @@ mod tests {
         let second = connections.admit(peer(2));
         assert!(first.is_ok() && second.is_ok());
         assert_eq!(connections.refused_by_limit()[1], ("per_peer_max", 1));
+    }
+
+    #[test]
+    fn limits_change_while_connections_are_open() {
+        let connections = Connections::new(ConnectionLimits::up_to(1));
+        let first = connections.admit(peer(1));
+        assert_eq!(connections.admit(peer(2)).err(), Some(Refused::AtCapacity { connections_max: 1 }));
+        connections.set_max(3, 1);
+        let second = connections.admit(peer(2));
+        assert!(first.is_ok() && second.is_ok());
+        assert_eq!(connections.admit(peer(2)).err(), Some(Refused::PeerAtCapacity { per_peer_max: 1 }));
+        connections.set_max(1, 1);
+        assert_eq!(connections.admit(peer(3)).err(), Some(Refused::AtCapacity { connections_max: 1 }));
     }
 
     #[test]

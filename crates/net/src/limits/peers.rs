@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
@@ -38,6 +39,7 @@ pub struct Peers {
     parts: Box<[Padded<Mutex<Part>>]>,
     hasher: RandomState,
     limits: ConnectionLimits,
+    per_peer_max: AtomicUsize,
     part_peers_max: usize,
     /// What one connection takes of a peer's second.
     open_ns: u64,
@@ -72,9 +74,14 @@ impl Peers {
             parts: (0..parts).map(|_| Padded::default()).collect(),
             hasher: RandomState::default(),
             limits: *limits,
+            per_peer_max: AtomicUsize::new(limits.per_peer_max),
             part_peers_max: limits.peers_max / parts,
             open_ns: limits.opens_per_second_per_peer_max.map_or(0, |max| SECOND_NS / u64::from(max.get())),
         }
+    }
+
+    pub fn set_per_peer_max(&self, max: usize) {
+        self.per_peer_max.store(max, Ordering::Relaxed);
     }
 
     /// Counts one more connection of the peer.
@@ -91,8 +98,9 @@ impl Peers {
             }
         }
         let usage = part.peers.entry(peer).or_default();
-        if usage.open >= self.limits.per_peer_max {
-            return Err(Refused::PeerAtCapacity { per_peer_max: self.limits.per_peer_max });
+        let per_peer_max = self.per_peer_max.load(Ordering::Relaxed);
+        if usage.open >= per_peer_max {
+            return Err(Refused::PeerAtCapacity { per_peer_max });
         }
         let whole_at_ns = usage.whole_at_ns.max(now_ns) + self.open_ns;
         if let Some(max) = self.limits.opens_per_second_per_peer_max

@@ -30,6 +30,11 @@ pub fn run(config: &Config, command: AclCommand, is_json: bool) -> Result {
                 };
                 let acls: Vec<Acl> = operations.0.into_iter().map(acl).collect();
                 client.create_acls(acls.clone()).await?;
+                if client.stats().await?.lines().any(|line| line == "thalweg_authorization 0") {
+                    eprintln!(
+                        "warning: authorization is off: entries take effect once the broker has authorization = true"
+                    );
+                }
                 print(&acls, is_json, "nothing was added")?;
             }
             AclCommand::List(filter) => {

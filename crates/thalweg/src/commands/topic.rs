@@ -173,6 +173,18 @@ fn settings_table(settings: TopicSettings) -> Table {
     table.add_row(["the largest batch".to_owned(), units::bytes(settings.batch_bytes_max.into())]);
     let whose = if settings.arrival_times { "the broker's clock, when they arrive" } else { "their publisher's clock" };
     table.add_row(["records go by".to_owned(), whose.to_owned()]);
+    if let Some(codec) = settings.compression {
+        table.add_row(["compressed with".to_owned(), codec.name().to_owned()]);
+    }
+    let (least, most) = settings.compaction_lag_ms;
+    for (label, value) in [
+        ("a segment ends after", is_set(settings.segment_bytes).map(units::bytes)),
+        ("a segment ends at the age of", is_set(settings.segment_ms).map(units::millis)),
+        ("compacted at the earliest after", is_set(least).map(units::millis)),
+        ("compacted at the latest after", is_set(most).map(units::millis)),
+    ] {
+        table.add_rows(value.map(|value| [label.to_owned(), value]));
+    }
     table
 }
 
@@ -251,11 +263,21 @@ fn to_json(info: &TopicInfo) -> Value {
         "compact": info.settings.compact,
         "batch_bytes_max": info.settings.batch_bytes_max,
         "arrival_times": info.settings.arrival_times,
+        "compression": info.settings.compression.map(client::Codec::name),
+        "segment_bytes": is_set(info.settings.segment_bytes),
+        "segment_ms": is_set(info.settings.segment_ms),
+        "compaction_lag_ms_min": is_set(info.settings.compaction_lag_ms.0),
+        "compaction_lag_ms_max": is_set(info.settings.compaction_lag_ms.1),
         "drop_acknowledged": info.settings.drop_consumed,
         "keep_unacknowledged": info.settings.keeps_unacked,
         "owner": Some(&info.owner).filter(|owner| !owner.is_empty()),
         "partitions": info.partitions.iter().enumerate().map(partition).collect::<Vec<_>>(),
     })
+}
+
+/// `None` where it is as the broker is set, or without a limit.
+fn is_set(value: u64) -> Option<u64> {
+    Some(value).filter(|value| *value != 0)
 }
 
 fn place(storage: Storage) -> &'static str {
@@ -270,5 +292,5 @@ fn place(storage: Storage) -> &'static str {
 /// Whether a topic is as it is asked for, as far as anything is.
 fn fits(there: &TopicSettings, asked: TopicSettings) -> bool {
     let storage = if asked.storage == Storage::Auto { there.storage } else { asked.storage };
-    *there == TopicSettings { storage, ..asked.or(there) }
+    there.is_as(&TopicSettings { storage, ..asked.or(there) })
 }

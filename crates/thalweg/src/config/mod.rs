@@ -186,10 +186,7 @@ impl Config {
         if let Some((stream, conn)) = windows.into_iter().find(|(stream, conn)| self.bytes(stream) > self.bytes(conn)) {
             return Err(ConfigError(format!("{stream} is larger than {conn}, which bounds it")));
         }
-        for door in ["native", "http", "kafka", "pubsub", "sqs"] {
-            let Some(address) = self.address(door)? else {
-                continue;
-            };
+        for (door, address) in self.doors()? {
             let is_safe = address.ip().is_loopback() || self.bool("insecure");
             if !is_safe && self.text("tls_cert").is_empty() {
                 return Err(ConfigError(format!(
@@ -247,27 +244,39 @@ impl Config {
         self.text("auth") == "required"
     }
 
-    /// Doors that do not ask clients who they are let everyone do everything: beside a login or access control they
-    /// have to be on this machine.
+    /// Doors that do not ask clients who they are, or do not check what they may do, let everyone do everything: where
+    /// a login or access control is asked for, their clients have to be on this machine.
     fn check_security(&self) -> Result<()> {
         self.security()?;
-        let (why, open): (_, &[&str]) = match (self.is_login_required(), self.bool("authorization")) {
-            (true, _) => ("auth = required", &["native", "http", "pubsub"]),
-            (false, true) => ("authorization = true", &["native", "http", "pubsub", "redis"]),
-            (false, false) => return Ok(()),
-        };
-        for door in open {
-            if let Some(address) = self.address(door)?
-                && !address.ip().is_loopback()
-                && !self.bool("insecure")
-            {
-                return Err(ConfigError(format!(
-                    "{why}, but {door} = {address} can be reached from other machines and asks nobody who \
-                     they are; bind it to 127.0.0.1, turn it off, or say --insecure"
-                )));
+        for (door, address) in self.doors()? {
+            if address.ip().is_loopback() || self.bool("insecure") {
+                continue;
             }
+            let why = match () {
+                () if self.is_login_required() && !self.has_login(door) => {
+                    "auth = required, but this door does not authenticate its clients"
+                }
+                () if self.bool("authorization") && !checks_access(door) => {
+                    "authorization = true, but this door checks no access control lists"
+                }
+                () => continue,
+            };
+            let or = if door == "sqs" && !self.has_login(door) { "set sqs_auth = verify, " } else { "" };
+            return Err(ConfigError(format!(
+                "{door} = {address} can be reached from other machines: {why}; {or}bind it to 127.0.0.1, turn it off \
+                 with {door} = off, or say --insecure"
+            )));
         }
         Ok(())
+    }
+
+    /// Whether clients of a door have to say who they are while `auth` is required.
+    fn has_login(&self, door: &str) -> bool {
+        match door {
+            "kafka" | "redis" => true,
+            "sqs" => self.text("sqs_auth") == "verify",
+            _ => false,
+        }
     }
 
     fn check_sqs(&self) -> Result<()> {
@@ -509,6 +518,11 @@ impl Config {
     pub fn profile(&self) -> &str {
         self.text("profile")
     }
+}
+
+/// Whether what clients of a door may do is checked by access control lists.
+fn checks_access(door: &str) -> bool {
+    door == "kafka"
 }
 
 /// The keys of a file: those of the broker at its top, those of clients under `[client]`; and what it defines.

@@ -1,5 +1,7 @@
 //! Settings of the broker under Kafka's names: what they are, and what changes them.
 
+use std::sync::Arc;
+
 use broker::Broker;
 use engine::Storage;
 use engine::security::Resource;
@@ -7,16 +9,36 @@ use engine::security::Resource;
 use super::super::errors::Code;
 use super::super::map::{Caller, NODE_ID};
 use super::super::messages::describe_configs::{DescribeConfigsResourceResult, DescribeConfigsSynonym};
-use super::{Failure, Kind, SETTINGS, STATIC, Wanted, check_node};
+use super::dynamic::{self, Levels};
+use super::{Failure, Kind, SET_FOR_CLUSTER, SETTINGS, STATIC, Steps, Wanted, check_node};
 
-/// What the broker is set to, under Kafka's names. Its own configuration changes it, and a restart.
-pub(super) fn of_broker(broker: &Broker, wanted: Wanted) -> Vec<DescribeConfigsResourceResult> {
+fn synonym(name: &str, value: &str, source: i8) -> DescribeConfigsSynonym {
+    DescribeConfigsSynonym { name: name.to_owned(), value: Some(value.to_owned()), source }
+}
+
+/// What is set for all brokers alike. Kafka shows nothing else of its default broker.
+pub(super) fn of_default_broker(levels: &Levels, wanted: Wanted) -> Vec<DescribeConfigsResourceResult> {
+    let describe = |(name, value): (&String, &String)| DescribeConfigsResourceResult {
+        name: name.clone(),
+        value: Some(value.clone()),
+        read_only: false,
+        config_source: SET_FOR_CLUSTER,
+        is_sensitive: false,
+        synonyms: if wanted.synonyms { vec![synonym(name, value, SET_FOR_CLUSTER)] } else { Vec::new() },
+        config_type: dynamic::kind(name) as i8,
+        documentation: wanted.documentation.then(|| dynamic::help(name).to_owned()),
+    };
+    levels.cluster.iter().map(describe).collect()
+}
+
+/// What the broker is set to, under Kafka's names: by its configuration, and by what was set since.
+pub(super) fn of_broker(broker: &Broker, levels: &Levels, wanted: Wanted) -> Vec<DescribeConfigsResourceResult> {
     let settings = broker.settings();
     let storage = if broker.store().is_some() { Storage::Disk } else { Storage::Memory };
-    let defaults = broker.topic_defaults(storage);
+    let defaults = broker.configured_topic_defaults(storage);
     let mut rows: Vec<(String, String, Kind, &str)> = SETTINGS
         .iter()
-        .map(|setting| (setting.of_broker.to_owned(), setting.value(broker, defaults), setting.kind, setting.help))
+        .map(|setting| (setting.of_broker.to_owned(), setting.value(broker, &defaults), setting.kind, setting.help))
         .collect();
     let mut row = |name: &str, value: String, kind, help| rows.push((name.to_owned(), value, kind, help));
     let offsets_minutes = settings.offsets_retention.as_secs() / 60;
@@ -29,21 +51,26 @@ pub(super) fn of_broker(broker: &Broker, wanted: Wanted) -> Vec<DescribeConfigsR
     row("offsets.retention.minutes", offsets_minutes.to_string(), Kind::Int, "Key offsets_retention_ms");
     row("offsets.topic.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
     row("transaction.state.log.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
+    let (connections, per_peer) = broker.connection_limits().configured();
+    row("max.connections", connections.to_string(), Kind::Int, "Key connections_max: of each door");
+    row("max.connections.per.ip", per_peer.to_string(), Kind::Int, "Key connections_per_peer_max: of each door");
     rows.sort_by(|a, b| a.0.cmp(&b.0));
-    let describe = |(name, value, kind, help): (String, String, Kind, &str)| DescribeConfigsResourceResult {
-        synonyms: match wanted.synonyms {
-            true => {
-                vec![DescribeConfigsSynonym { name: name.clone(), value: Some(value.clone()), source: STATIC }]
-            }
-            false => Vec::new(),
-        },
-        name,
-        value: Some(value),
-        read_only: true,
-        config_source: STATIC,
-        is_sensitive: false,
-        config_type: kind as i8,
-        documentation: wanted.documentation.then(|| help.to_owned()),
+    let describe = |(name, value, kind, help): (String, String, Kind, &str)| {
+        let mut set = levels.of(&name);
+        set.push((&value, STATIC));
+        DescribeConfigsResourceResult {
+            synonyms: match wanted.synonyms {
+                true => set.iter().map(|(value, source)| synonym(&name, value, *source)).collect(),
+                false => Vec::new(),
+            },
+            value: Some(set[0].0.to_owned()),
+            read_only: !dynamic::is_known(&name),
+            config_source: set[0].1,
+            is_sensitive: false,
+            config_type: kind as i8,
+            documentation: wanted.documentation.then(|| help.to_owned()),
+            name,
+        }
     };
     rows.into_iter().map(describe).collect()
 }
@@ -54,40 +81,54 @@ const BROKER_KEYS: &[(&str, &[&str])] = &[
     ("group.initial.rebalance.delay.ms", &["group_initial_delay_ms"]),
     ("log.cleaner.delete.retention.ms", &["tombstone_retention_ms"]),
     ("log.cleaner.io.max.bytes.per.second", &["compaction_bytes_per_s"]),
-    ("log.retention.bytes", &["retention_bytes", "disk_retention_bytes"]),
-    ("log.retention.ms", &["retention_ms", "disk_retention_ms"]),
-    ("max.connections", &["connections_max"]),
-    ("max.connections.per.ip", &["connections_per_peer_max"]),
     ("num.partitions", &["default_partitions"]),
     ("offsets.retention.minutes", &["offsets_retention_ms"]),
     ("transactional.id.expiration.ms", &["transactional_id_expiration_ms"]),
 ];
 
-/// Refuses to change settings of the broker while it runs, each by its name and with what changes it.
-pub(super) fn alter_broker<'a>(
-    broker: &Broker,
+/// Changes what is set for the node, or for all, and says what came of it.
+pub(super) async fn alter_broker(
+    broker: &Arc<Broker>,
     caller: &Caller,
     key: i16,
     node: &str,
-    names: impl Iterator<Item = &'a str>,
+    is_dry_run: bool,
+    steps: Result<Steps<'_>, Failure>,
 ) -> (i16, Option<String>) {
-    let decide = || -> Result<(), Failure> {
+    let decide = async || -> Result<(), Failure> {
         caller.may_use(broker, key, &Resource::CLUSTER).map_err(|code| (code, String::new()))?;
         check_node(node)?;
-        let refusals: Vec<String> = names.map(|name| why_fixed(broker, name)).collect();
-        if refusals.is_empty() { Ok(()) } else { Err((Code::INVALID_REQUEST, refusals.join("; "))) }
+        let steps = steps?;
+        let fixed = steps.settings.iter().filter(|(name, value)| value.is_some() && !dynamic::is_known(name));
+        let fixed: Vec<&str> = fixed.map(|(name, _)| *name).collect();
+        if !fixed.is_empty() {
+            let reasons: Vec<String> = fixed.iter().map(|name| why_fixed(broker, name)).collect();
+            return Err((
+                Code::INVALID_REQUEST,
+                format!("Cannot update these configs dynamically: Set({}): {}", fixed.join(", "), reasons.join("; ")),
+            ));
+        }
+        dynamic::change(broker, node, steps, is_dry_run).await
     };
-    decide().map_or_else(|(code, message)| (code.0, Some(message)), |()| (Code::NONE.0, None))
+    decide().await.map_or_else(|(code, message)| (code.0, Some(message)), |()| (Code::NONE.0, None))
 }
 
 pub(super) fn why_fixed(broker: &Broker, name: &str) -> String {
     if let Some((_, keys)) = BROKER_KEYS.iter().find(|(known, _)| *known == name) {
         return format!("{name} is {} in thalweg.toml here, and changes with a restart", keys.join(" or "));
     }
+    if dynamic::HOURS_AND_MINUTES.contains(&name) {
+        return format!("{name} is read-only, as in Kafka: set {}", dynamic::in_ms(name));
+    }
+    if name == "log.cleanup.policy" {
+        return "log.cleanup.policy does not change for all topics, as those of other protocols have records without \
+                keys: set cleanup.policy of a topic"
+            .to_owned();
+    }
     if let Some(setting) = SETTINGS.iter().find(|setting| setting.of_broker == name) {
         return format!("{name} does not change for all topics: set {} of a topic", setting.name);
     }
-    match of_broker(broker, Wanted::default()).iter().any(|row| row.name == name) {
+    match of_broker(broker, &Levels::default(), Wanted::default()).iter().any(|row| row.name == name) {
         true => format!("{name} does not change here"),
         false => format!("the broker has no setting '{name}'"),
     }

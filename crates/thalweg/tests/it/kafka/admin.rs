@@ -234,7 +234,11 @@ async fn settings_are_changed_one_by_one_or_all_at_once() {
     }
     assert_eq!(alter(&mut raw, "none", &changes).await.0, 3);
     for (name, code, said) in [
-        ("log.retention.ms", 42, "log.retention.ms is retention_ms or disk_retention_ms in thalweg.toml here"),
+        (
+            "num.partitions",
+            42,
+            "Cannot update these configs dynamically: Set(num.partitions): num.partitions is default_",
+        ),
         ("such.a.thing", 42, "the broker has no setting 'such.a.thing'"),
     ] {
         let config = AlterableConfig::default().with_name(text(name)).with_value(Some(text("5")));
@@ -290,14 +294,14 @@ async fn settings_are_described_with_where_they_come_from() {
             assert_eq!(config.documentation.as_ref().is_some_and(|text| !text.is_empty()), version >= 3);
         }
     }
-    for name in ["1", ""] {
-        let response = raw.call(4, ask(BROKER, name)).await;
-        let configs = &response.results[0].configs;
-        let of = |name: &str| configs.iter().find(|config| config.name.as_str() == name).expect("it is there");
-        assert_eq!(of("default.replication.factor").value.as_deref(), Some("1"));
-        assert_eq!(of("log.retention.ms").value.as_deref(), Some("3600000"));
-        assert!(configs.iter().all(|config| config.read_only));
-    }
+    let response = raw.call(4, ask(BROKER, "1")).await;
+    let configs = &response.results[0].configs;
+    let of = |name: &str| configs.iter().find(|config| config.name.as_str() == name).expect("it is there");
+    assert_eq!(of("default.replication.factor").value.as_deref(), Some("1"));
+    assert_eq!(of("log.retention.ms").value.as_deref(), Some("3600000"));
+    assert!(of("num.partitions").read_only && !of("log.retention.ms").read_only);
+    // Of the default broker only what was set for it (`ConfigHelper.describeConfigs` of Apache Kafka).
+    assert!(raw.call(4, ask(BROKER, "")).await.results[0].configs.is_empty());
     for (kind, name, code) in [(TOPIC, "none", 3), (BROKER, "7", 42), (99, "x", 42), (16, "client", 0)] {
         let response = raw.call(4, ask(kind, name)).await;
         assert_eq!((response.results[0].error_code, response.results[0].configs.len()), (code, 0), "{kind} {name}");
@@ -318,6 +322,92 @@ async fn settings_are_described_with_where_they_come_from() {
     // What is set for groups is kept in the first.
     assert_eq!(named, [(TOPIC, "_queues"), (TOPIC, "t"), (BROKER, "1"), (GROUP, "g")]);
     assert!(raw.call(0, ListConfigResourcesRequest::default()).await.config_resources.is_empty());
+}
+
+/// What the settings of a broker are set to, in one request.
+async fn alter_broker(raw: &mut Raw, node: &str, steps: &[(&str, Option<&str>)]) -> (i16, String) {
+    let step = |(name, value): &(&str, Option<&str>)| {
+        let operation = if value.is_some() { 0 } else { 1 };
+        AlterableConfig::default().with_name(text(name)).with_config_operation(operation).with_value(value.map(text))
+    };
+    let asked = AlterConfigsResource::default().with_resource_type(BROKER).with_resource_name(text(node));
+    let asked = asked.with_configs(steps.iter().map(step).collect());
+    let response = raw.call(1, IncrementalAlterConfigsRequest::default().with_resources(vec![asked])).await;
+    let outcome = &response.responses[0];
+    (outcome.error_code, outcome.error_message.as_ref().map(ToString::to_string).unwrap_or_default())
+}
+
+/// A setting with its synonyms: value and source of each, the effective one first.
+async fn synonyms(raw: &mut Raw, kind: i8, name: &str, key: &str) -> Vec<(String, i8)> {
+    let asked = DescribeConfigsResource::default()
+        .with_resource_type(kind)
+        .with_resource_name(text(name))
+        .with_configuration_keys(Some(vec![text(key)]));
+    let request = DescribeConfigsRequest::default().with_resources(vec![asked]).with_include_synonyms(true);
+    let response = raw.call(4, request).await;
+    let Some(config) = response.results[0].configs.first() else { return Vec::new() };
+    let value = |value: &Option<kafka_protocol::protocol::StrBytes>| value.as_ref().expect("a value").to_string();
+    assert_eq!(
+        (value(&config.value), config.config_source),
+        (value(&config.synonyms[0].value), config.synonyms[0].source)
+    );
+    config.synonyms.iter().map(|synonym| (value(&synonym.value), synonym.source)).collect()
+}
+
+/// "Updating Broker Configs" of Kafka's documentation: a value for one broker wins over one for all, and that over the
+/// configuration. The numbers of sources are those of `DescribeConfigsResponse.ConfigSource` of its client.
+#[tokio::test]
+async fn settings_of_the_broker_change_while_it_runs_and_survive_a_restart() {
+    let data = tempfile::tempdir().expect("a directory");
+    let mut server = Server::launch(on_disk(&data));
+    let mut raw = Raw::connect(&server).await;
+    let own = [("retention.ms", "604800000")];
+    let topics = vec![wanted("follows", 1, 1, &[]), wanted("own", 1, 1, &own)];
+    assert_eq!(codes(&create(&mut raw, 7, topics, false).await), [0, 0]);
+    let cluster = [
+        ("log.retention.ms", Some("7200000")),
+        ("message.max.bytes", Some("5000")),
+        ("compression.type", Some("zstd")),
+    ];
+    assert_eq!(alter_broker(&mut raw, "", &cluster).await.0, 0);
+    assert_eq!(
+        alter_broker(&mut raw, "1", &[("log.retention.ms", Some("3000000")), ("max.connections.per.ip", Some("50"))])
+            .await
+            .0,
+        0
+    );
+    let large = batch(Codec::None, &[Record::new(vec![7; 6000])]);
+    assert_eq!(produced(&raw.call(9, produce("follows", 0, -1, large)).await).0, 10);
+
+    drop(raw);
+    server.crash_and_restart();
+    let mut raw = Raw::connect(&server).await;
+    let week = || "604800000".to_owned();
+    let levels = [("3000000".to_owned(), 2), ("7200000".to_owned(), 3)];
+    let expected: Vec<_> = levels.iter().cloned().chain([(week(), 5)]).collect();
+    assert_eq!(synonyms(&mut raw, TOPIC, "follows", "retention.ms").await, expected);
+    let expected: Vec<_> = levels.iter().cloned().chain([(week(), 4)]).collect();
+    assert_eq!(synonyms(&mut raw, BROKER, "1", "log.retention.ms").await, expected);
+    assert_eq!(synonyms(&mut raw, BROKER, "", "log.retention.ms").await, levels[1..]);
+    // One that has the same value of its own keeps it.
+    assert_eq!(synonyms(&mut raw, TOPIC, "own", "retention.ms").await[0], (week(), 1));
+    assert_eq!(synonyms(&mut raw, TOPIC, "own", "compression.type").await[0], ("zstd".into(), 3));
+    assert_eq!(synonyms(&mut raw, BROKER, "1", "max.connections.per.ip").await[0], ("50".into(), 2));
+
+    // A value that is not taken refuses the whole resource.
+    for (name, value) in [("log.retention.ms", "soon"), ("message.max.bytes", "1"), ("max.connections", "0")] {
+        let (code, message) =
+            alter_broker(&mut raw, "", &[("log.segment.bytes", Some("2097152")), (name, Some(value))]).await;
+        assert!(code == 42 && !message.is_empty(), "{name}: {code} {message}");
+    }
+    assert_eq!(config(&mut raw, "follows", "segment.bytes").await.1, 5);
+    assert_eq!(alter_broker(&mut raw, "1", &[("log.retention.ms", None)]).await.0, 0);
+    assert_eq!(config(&mut raw, "follows", "retention.ms").await, ("7200000".into(), 3));
+    // All of them anew, with none.
+    let none = WholeResource::default().with_resource_type(BROKER).with_resource_name(text(""));
+    assert_eq!(raw.call(2, AlterConfigsRequest::default().with_resources(vec![none])).await.responses[0].error_code, 0);
+    assert_eq!(config(&mut raw, "follows", "retention.ms").await, (week(), 5));
+    assert_eq!(config(&mut raw, "follows", "compression.type").await, ("producer".into(), 5));
 }
 
 #[tokio::test]

@@ -411,6 +411,28 @@ async fn a_configuration_that_only_seems_safe_is_refused() {
     let said =
         serve(&["redis=0.0.0.0:0", "native=off", "authorization=true", "tls_cert=/none", "tls_key=/none"]).failed(2);
     assert!(said.contains("authorization = true") && said.contains("redis = 0.0.0.0:0"), "{said}");
+    // A login at the Redis door does not make it check access control lists, and SQS requests need no signature.
+    let tls = ["native=off", "tls_cert=/none", "tls_key=/none", "auth=required"];
+    let both = [&tls[..], &["redis=0.0.0.0:0", "authorization=true"]].concat();
+    assert!(serve(&both).failed(2).contains("redis = 0.0.0.0:0"));
+    let sqs = |set: &[&str]| {
+        let set = [&tls[..], set].concat();
+        let set = set.iter().flat_map(|set| ["--set", set]);
+        command::thalweg(["serve", "--http", "off", "--kafka", "off", "--sqs", "0.0.0.0:0"].into_iter().chain(set))
+    };
+    let said = sqs(&[]).failed(2);
+    assert!(said.contains("sqs = 0.0.0.0:0") && said.contains("sqs_auth = verify"), "{said}");
+    let signed = ["sqs_auth=verify", "sqs_credentials=key:secret"];
+    assert!(!sqs(&signed).err.contains("can be reached from other machines"));
+    // Every door refuses other machines without a certificate.
+    for door in ["native", "http", "kafka", "pubsub", "redis", "sqs"] {
+        let others = ["native", "http", "kafka", "pubsub", "redis", "sqs"].into_iter().filter(|other| *other != door);
+        let off: Vec<String> = others.map(|other| format!("{other}=off")).collect();
+        let bind = format!("{door}=0.0.0.0:0");
+        let set = off.iter().flat_map(|set| ["--set", set]);
+        let said = command::thalweg(["serve", "--set", &bind].into_iter().chain(set)).failed(2);
+        assert!(said.contains(&format!("{door} = 0.0.0.0:0 can be reached")), "{said}");
+    }
     assert!(serve(&["users=root"]).failed(2).contains("name:password"));
     let shown = command::run(
         crate::server::program()
@@ -420,4 +442,37 @@ async fn a_configuration_that_only_seems_safe_is_refused() {
         b"",
     );
     assert!(!shown.out.contains("r00t") && shown.out.contains("(hidden)"), "{}", shown.out);
+}
+
+/// As Kafka without an authorizer (`AclApis` of its source). `thalweg acl` prepares entries, and says so.
+#[tokio::test]
+async fn access_control_lists_are_refused_while_authorization_is_off() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    let acl = AclCreation::default()
+        .with_resource_type(2)
+        .with_resource_name(text("t"))
+        .with_resource_pattern_type(3)
+        .with_principal(text("User:ann"))
+        .with_host(text("*"))
+        .with_operation(3)
+        .with_permission_type(3);
+    let created = raw.call(3, CreateAclsRequest::default().with_creations(vec![acl])).await;
+    let any = DeleteAclsFilter::default()
+        .with_resource_type_filter(1)
+        .with_pattern_type_filter(1)
+        .with_operation(1)
+        .with_permission_type(1);
+    let deleted = raw.call(3, DeleteAclsRequest::default().with_filters(vec![any])).await;
+    let any = DescribeAclsRequest::default()
+        .with_resource_type_filter(1)
+        .with_pattern_type_filter(1)
+        .with_operation(1)
+        .with_permission_type(1);
+    let described = raw.call(3, any).await;
+    let codes = [created.results[0].error_code, deleted.filter_results[0].error_code, described.error_code];
+    assert_eq!(codes, [54; 3]);
+    assert!(described.error_message.is_some_and(|message| message.contains("No Authorizer is configured")));
+    let prepared = command::on(&server, ["acl", "add", "User:ann", "read", "topic", "t"]);
+    assert!(prepared.code == Some(0) && prepared.err.contains("authorization is off"), "{}", prepared.err);
 }

@@ -1,0 +1,183 @@
+//! Settings of the broker that change while it runs: for all brokers alike, and for this one, which wins.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use broker::Broker;
+use bytes::Bytes;
+use engine::{Error, SettingsChange};
+
+use super::super::errors::{self, Code};
+use super::super::map::NODE_ID;
+use super::{Draft, Failure, Kind, Rule, SET_FOR_CLUSTER, SET_FOR_NODE, SETTINGS, Setting, Steps};
+
+/// The kind of documents that they are kept as: a line `name=value` for each.
+const DOCUMENT: &str = "kafka.broker";
+/// The name of the document of what is set for all brokers. The other one has the number of the node.
+const CLUSTER: &str = "default";
+
+const CONNECTIONS: &str = "max.connections";
+const CONNECTIONS_PER_PEER: &str = "max.connections.per.ip";
+const CONNECTIONS_MAX: u64 = 1_000_000;
+
+/// Other units of settings in milliseconds, which Kafka takes from its file only.
+pub(super) const HOURS_AND_MINUTES: [&str; 3] = ["log.retention.hours", "log.retention.minutes", "log.roll.hours"];
+
+pub(super) fn in_ms(name: &str) -> String {
+    name.replace(".hours", ".ms").replace(".minutes", ".ms")
+}
+
+/// What was set.
+#[derive(Default)]
+pub(in super::super) struct Levels {
+    node: BTreeMap<String, String>,
+    pub(super) cluster: BTreeMap<String, String>,
+}
+
+impl Levels {
+    /// Reads what was set. What cannot be read is as if it had not been set; the start of the broker logs why.
+    pub(in super::super) async fn of_broker(broker: &Broker) -> Self {
+        Self::read(broker).await.unwrap_or_default()
+    }
+
+    async fn read(broker: &Broker) -> Result<Self, Error> {
+        let read = async |name: &str| {
+            let kept = broker.document(DOCUMENT, name).await?;
+            let text = kept.as_deref().map(|kept| String::from_utf8_lossy(kept)).unwrap_or_default();
+            let lines = text.lines().filter_map(|line| line.split_once('='));
+            Ok::<_, Error>(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+        };
+        Ok(Self { node: read(&NODE_ID.to_string()).await?, cluster: read(CLUSTER).await? })
+    }
+
+    /// The values of a setting with their sources, the effective one first.
+    pub(super) fn of(&self, name: &str) -> Vec<(&str, i8)> {
+        let levels = [(&self.node, SET_FOR_NODE), (&self.cluster, SET_FOR_CLUSTER)];
+        levels.into_iter().filter_map(|(level, source)| Some((level.get(name)?.as_str(), source))).collect()
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        self.of(name).first().map(|(value, _)| *value)
+    }
+
+    /// The value of a limit of connections, where it is set.
+    fn limit(&self, name: &str) -> Result<Option<u64>, Failure> {
+        self.value(name).map(|value| connections(name, value)).transpose()
+    }
+
+    /// What they come to for topics that have no settings of their own.
+    fn change(&self, broker: &Broker) -> Result<SettingsChange, Failure> {
+        let (mut draft, mut change) = (Draft::new(broker, 1), SettingsChange::default());
+        for setting in SETTINGS.iter().filter(|setting| is_of_topics(setting)) {
+            let Some(value) = self.value(setting.of_broker) else { continue };
+            let why = draft.set(setting.name, Some(value));
+            why.map_err(|(_, message)| (Code::INVALID_REQUEST, format!("{}: {message}", setting.of_broker)))?;
+            let settings = &draft.settings;
+            match setting.rule {
+                Rule::RetentionMs => change.retention_ms = draft.retention_ms,
+                Rule::RetentionBytes => change.retention_bytes = draft.retention_bytes,
+                Rule::BatchBytesMax => change.batch_bytes_max = Some(settings.batch_bytes_max),
+                Rule::TimestampType => change.arrival_times = Some(settings.arrival_times),
+                Rule::Compression => change.compression = Some(settings.compression),
+                Rule::SegmentBytes => change.segment_bytes = Some(settings.segment_bytes),
+                Rule::SegmentMs => change.segment_ms = Some(settings.segment_ms),
+                Rule::LagMsMin | Rule::LagMsMax => change.compaction_lag_ms = Some(settings.compaction_lag_ms),
+                Rule::CleanupPolicy | Rule::TombstoneMs | Rule::Only(_) | Rule::Harmless(_) => {}
+            }
+        }
+        Ok(change)
+    }
+
+    fn check(&self, broker: &Broker) -> Result<(), Failure> {
+        let change = self.change(broker)?;
+        broker.check_topic_defaults(&change).map_err(|error| (Code::INVALID_REQUEST, error.message))?;
+        self.limit(CONNECTIONS)?;
+        self.limit(CONNECTIONS_PER_PEER).map(drop)
+    }
+
+    /// Makes it so for topics and connections.
+    async fn apply(&self, broker: &Broker) -> Result<(), Failure> {
+        let change = self.change(broker)?;
+        broker.connection_limits().set(self.limit(CONNECTIONS)?, self.limit(CONNECTIONS_PER_PEER)?);
+        broker.set_topic_defaults(&change).await.map_err(failed)
+    }
+}
+
+fn connections(name: &str, value: &str) -> Result<u64, Failure> {
+    let wrong =
+        || (Code::INVALID_REQUEST, format!("{name} = '{value}': it is a whole number from 1 to {CONNECTIONS_MAX}"));
+    let parsed = value.trim().parse().ok().filter(|count| (1..=CONNECTIONS_MAX).contains(count));
+    parsed.ok_or_else(wrong)
+}
+
+/// Whether it is a setting of topics, and changes for all of them.
+fn is_of_topics(setting: &Setting) -> bool {
+    setting.own().is_some() || matches!(setting.rule, Rule::Only(_))
+}
+
+fn find(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.of_broker == name && is_of_topics(setting))
+}
+
+/// Whether a setting changes while the broker runs. All of them are what Kafka calls cluster-wide: they may be set for
+/// all brokers, and for one.
+pub(super) fn is_known(name: &str) -> bool {
+    name == CONNECTIONS || name == CONNECTIONS_PER_PEER || find(name).is_some()
+}
+
+pub(super) fn kind(name: &str) -> Kind {
+    find(name).map_or(Kind::Int, |setting| setting.kind)
+}
+
+pub(super) fn help(name: &str) -> &'static str {
+    find(name).map_or("Open connections of each door", |setting| setting.help)
+}
+
+fn failed(error: Error) -> Failure {
+    (errors::code(&error), error.message)
+}
+
+/// Changes what is set for the node, or for all brokers if it has no name.
+pub(super) async fn change(
+    broker: &Arc<Broker>,
+    node: &str,
+    steps: Steps<'_>,
+    is_dry_run: bool,
+) -> Result<(), Failure> {
+    let _turn = broker.defaults_turn().await;
+    let mut levels = Levels::read(broker).await.map_err(failed)?;
+    let (level, document) = match node {
+        "" => (&mut levels.cluster, CLUSTER),
+        node => (&mut levels.node, node),
+    };
+    if steps.begin_anew {
+        level.clear();
+    }
+    for (name, value) in steps.settings {
+        match value {
+            Some(value) => drop(level.insert(name.to_owned(), value.trim().to_owned())),
+            None => drop(level.remove(name)),
+        }
+    }
+    let lines: String = level.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    if lines.lines().count() != level.len() {
+        return Err((Code::INVALID_REQUEST, "a value has one line".to_owned()));
+    }
+    // A value for all brokers that is hidden by one for the node has to be right, too.
+    let cluster = Levels { node: BTreeMap::new(), cluster: levels.cluster.clone() };
+    cluster.check(broker)?;
+    levels.check(broker)?;
+    if is_dry_run {
+        return Ok(());
+    }
+    let kept = Some(Bytes::from(lines)).filter(|lines| !lines.is_empty());
+    broker.put_document(DOCUMENT, document, kept).await.map_err(failed)?;
+    levels.apply(broker).await
+}
+
+/// Makes what was set effective again when the broker starts, and has topics follow what the configuration says.
+pub async fn restore(broker: &Broker) -> engine::Result<()> {
+    let _turn = broker.defaults_turn().await;
+    let levels = Levels::read(broker).await?;
+    levels.apply(broker).await.map_err(|(_, message)| Error::invalid(message))
+}
