@@ -224,8 +224,11 @@ class Side:
         elif kind == "answer":
             if not self.settled(number):
                 # The command here says how: by an error, or as if its time were over.
-                self.control.do(b"CLIENT", b"UNBLOCK", str(connection.id).encode(), *command)
-                reply = "*", [("+", b"was blocked"), connection.reply()]
+                was_blocked = self.control.do(b"CLIENT", b"UNBLOCK", str(connection.id).encode(), *command)[1] == 1
+                reply = connection.reply()
+                # A client that was served may count as blocked until it has been told.
+                if was_blocked:
+                    reply = "*", [("+", b"was blocked"), reply]
             else:
                 reply = connection.reply()
             return reply, reply

@@ -130,7 +130,7 @@ def expiring_at_once(address):
             loader.reply()
     assert loader.do("DBSIZE") == KEYS
     # The same time for all of them, which is soon.
-    at_ms = int(time.time() * 1000) + 20_000
+    at_ms = int(time.time() * 1000) + 30_000
     for first in range(0, KEYS, PIECE):
         words = (encoded("PEXPIREAT", f"key:{number:012}", at_ms) for number in range(first, first + PIECE))
         loader.socket.sendall(b"".join(words))
