@@ -164,6 +164,19 @@ async fn what_expires_is_gone_to_the_millisecond_and_watchers_hear_of_it() {
 }
 
 #[tokio::test]
+async fn a_watcher_sees_a_value_that_expires_while_it_is_put() {
+    let broker = broker();
+    let cache = broker.cache("c").expect("made");
+    let mut mirror = Mirror::default();
+    mirror.catch_up(&cache, "").await;
+    cache.put(b"key", b"brief", Ttl::Until(1), Condition::Always).expect("room");
+    while !mirror.seen.contains(&ChangeKind::Expired) {
+        mirror.look(&cache, "", 100, WAIT).await;
+    }
+    assert_eq!(mirror.seen, [ChangeKind::Put("brief".into()), ChangeKind::Expired]);
+}
+
+#[tokio::test]
 async fn a_watcher_sees_all_that_is_there_and_all_that_changes() {
     let broker = broker();
     let cache = broker.cache("c").expect("made");

@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Cache;
-use crate::timers::now_ms;
 
 /// What is written down: whoever is further behind begins anew.
 const CHANGES_MAX: usize = 65_536;
@@ -60,11 +59,12 @@ impl Changes {
         }
     }
 
-    /// The value of a key is another now. What went by itself went before that, this entry's predecessor maybe.
+    /// Records the new value of a key, also if it has expired since: a watcher sees each value before its end.
+    /// Entries that expired or were evicted went before that, this entry's predecessor maybe.
     pub(super) fn note(&self, shard: &mut Shard, key: Key<'_>) {
         self.follow(shard);
         if self.is_watched()
-            && let Some(found) = shard.peek(key, now_ms)
+            && let Some(found) = shard.peek(key, || 0)
         {
             self.push(found_change(found));
         }
