@@ -166,7 +166,8 @@ impl Reserve {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Waits until it is worth trying again. With no descriptor left, the connection that comes `next` is closed.
+    /// Waits until it is worth trying again. With no descriptor left, the connection that stands in line as `next` is
+    /// closed. If none does, one that comes later is not: descriptors may be free by then.
     async fn wait_out<T>(&mut self, error: io::Error, next: impl Future<Output = io::Result<T>>) {
         STATS.failed.fetch_add(1, Ordering::Relaxed);
         match error.kind() {
@@ -176,9 +177,13 @@ impl Reserve {
             _ => {
                 tracing::warn!(%error, "cannot accept connections; raise `ulimit -n` if descriptors ran out");
                 if self.0.take().is_some() {
-                    if let Ok(accepted) = next.await {
-                        drop(accepted);
-                        STATS.shed.fetch_add(1, Ordering::Relaxed);
+                    tokio::select! {
+                        biased;
+                        Ok(accepted) = next => {
+                            drop(accepted);
+                            STATS.shed.fetch_add(1, Ordering::Relaxed);
+                        }
+                        () = std::future::ready(()) => {}
                     }
                     *self = Self::open();
                 }
@@ -188,5 +193,19 @@ impl Reserve {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_comes_after_descriptors_ran_out_is_not_closed() {
+        let mut reserve = Reserve::open();
+        let full = io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error());
+        let waiting = reserve.wait_out(full, std::future::pending::<io::Result<()>>());
+        tokio::time::timeout(10 * BACK_OFF, waiting).await.expect("it waits for no connection");
+        assert!(reserve.0.is_some());
     }
 }
