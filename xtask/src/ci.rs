@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::run::{Call, Outcome};
-use crate::{compat, fuzz};
+use crate::{compat, deny, fuzz};
 
 /// How long each fuzz target runs here: enough to try its seeds and what is near to them.
 const FUZZ_SECONDS: u32 = 10;
@@ -22,6 +22,7 @@ fn steps() -> Vec<Step> {
     vec![
         step("fmt", &["cargo fmt --all --check -- -l", "cargo fmt --manifest-path fuzz/Cargo.toml --check -- -l"]),
         step("tidy", &["cargo xtask tidy"]),
+        step("deny", &[]),
         step("clippy", &["cargo clippy --workspace --all-targets -- -D warnings"]),
         step("test", &["cargo test --workspace"]),
         Step {
@@ -51,6 +52,10 @@ fn prepare(step: &mut Step) -> Outcome {
                 return Err("there is none of the clients, and no network to bring one".into());
             }
         }
+        "deny" => match deny::missing() {
+            Some(missing) => return Err(missing.into()),
+            None => step.calls = deny::calls(),
+        },
         "fuzz" => fuzz::missing(is_ci()).map_or(Ok(()), |missing| Err(missing.to_owned()))?,
         _ => {}
     }

@@ -4,6 +4,7 @@ mod ci;
 mod codegen;
 mod compat;
 mod corpus;
+mod deny;
 mod docs;
 mod fuzz;
 mod kafka_apis;
@@ -31,6 +32,11 @@ const COMMANDS: &[Command] = &[
         usage: "docs [--check]",
         about: "Write the generated pages of docs/reference anew, or compare them",
         run: docs::run,
+    },
+    Command {
+        usage: "deny",
+        about: "Check dependencies: licences, sources, duplicates, known vulnerabilities (needs cargo-deny)",
+        run: deny::run,
     },
     Command {
         usage: "fuzz [target|all] [seconds]",
