@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use crate::run::{Call, Outcome};
 
-const CHECKS: &str = "cargo deny --locked check bans licenses sources";
+const CHECKS: &str = "cargo deny --locked check --hide-inclusion-graph bans licenses sources";
 /// The database is used as it is: a check must not depend on what was published an hour ago.
-const ADVISORIES: &str = "cargo deny --locked check advisories --disable-fetch";
+const ADVISORIES: &str = "cargo deny --locked --offline check --hide-inclusion-graph advisories";
 
 /// Returns what prevents the checks from running here.
 pub fn missing() -> Option<&'static str> {
