@@ -718,6 +718,18 @@ def visibility_extended_after_its_end(c):
 
 
 @scenario
+def visibility_of_another_receiver(c):
+    """A receipt of before the newest receive neither extends nor gives back what another receiver has."""
+    url = c.queue(VisibilityTimeout="1")
+    c.send(url)
+    first = c.one(url)
+    c.one(url, VisibilityTimeout=LONG_SECONDS)
+    values = {"QueueUrl": url, "ReceiptHandle": first["ReceiptHandle"], "VisibilityTimeout": 9}
+    c.refused("InvalidParameterValueException", "ChangeMessageVisibility", **values)
+    c.settled(url, 0, 1, 0)
+
+
+@scenario
 def visibility_ends(c):
     url = c.queue(VisibilityTimeout="1")
     c.send(url, "of the queue")

@@ -438,7 +438,12 @@ impl Queue {
         self.expire(now_ms);
         let entry = self.entries.get(&offset).copied().ok_or(LeaseError::Gone)?;
         entry.check(&self.settings, lease, now_ms)?;
-        if entry.phase == Phase::Leased { Ok(entry) } else { Err(LeaseError::NotLeased) }
+        match entry.phase {
+            // An older lease may acknowledge. Only the newest decides how long its receiver has the message.
+            Phase::Leased if entry.lease != lease => Err(LeaseError::Expired),
+            Phase::Leased => Ok(entry),
+            Phase::Waiting | Phase::Delayed | Phase::Left => Err(LeaseError::NotLeased),
+        }
     }
 
     /// A leased message goes back. Whoever had it has nothing to do with it any more.

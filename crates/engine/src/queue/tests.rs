@@ -624,6 +624,26 @@ fn a_lease_that_has_expired_runs_again_unless_another_was_given_the_message() {
     assert_eq!(queue.counts(1).visible, 1);
 }
 
+/// A receipt of before the newest receive extends nothing: "each time you receive a message, you get a different receipt
+/// handle" (Amazon SQS Developer Guide, "SQS queue and message identifiers"). It must not hold, nor give back, what
+/// another receiver has; it still acknowledges.
+#[test]
+fn an_older_lease_acknowledges_but_neither_extends_nor_returns_what_another_has() {
+    let mut queue = Queue::new(QueueSettings::default(), 0, 1, false);
+    let first = queue.take(1, 1, 1000, |_| Look::Message(None)).leases[0];
+    let second = queue.take(2000, 1, 1000, |_| Look::Message(None)).leases[0];
+    for lease_ms in [0, 60_000] {
+        assert_eq!(queue.extend(0, first.lease, 2000, lease_ms), Err(LeaseError::Expired));
+        assert_eq!(queue.renew(0, first.lease, 2000, lease_ms), Err(LeaseError::Expired));
+    }
+    assert_eq!(queue.nack(0, first.lease, 2000, Some(0)), Err(LeaseError::Expired));
+    assert_eq!(queue.held(0, second.lease, 2999), Some(2));
+    assert_eq!(queue.counts(3000), Counts { visible: 1, leased: 0, delayed: 0 }, "its lease ends when it was to end");
+    assert_eq!(queue.extend(0, first.lease, 3000, 1000), Err(LeaseError::NotLeased));
+    assert_eq!(queue.extend(0, second.lease, 3000, 1000), Ok(()));
+    assert_eq!(queue.ack(0, first.lease, 3000), Ok(true));
+}
+
 #[test]
 fn where_only_leases_that_run_count_one_that_has_expired_is_renewed_by_who_asks_for_that() {
     let mut queue = Queue::new(settings(Order::Groups), 0, 2, false);

@@ -220,10 +220,17 @@ async fn a_receipt_that_has_expired_extends_its_lease_until_another_receives_the
         sqs.call("ChangeMessageVisibilityBatch", batch).await.ok();
         let second = sqs.receive(url, 1, 20).await.swap_remove(0);
         assert_eq!(second["MessageId"], first["MessageId"]);
-        let refused = extend(&first).await;
-        if *url == fifo {
-            assert_eq!(refused.code(), "InvalidParameterValue");
-        }
+        let change = async |seconds: u64| {
+            let handle = &first["ReceiptHandle"];
+            let request = json!({"QueueUrl": url, "ReceiptHandle": handle, "VisibilityTimeout": seconds});
+            sqs.call("ChangeMessageVisibility", request).await.code()
+        };
+        extend(&second).await.ok();
+        assert_eq!(
+            (change(600).await, change(0).await),
+            ("InvalidParameterValue".into(), "InvalidParameterValue".into())
+        );
+        assert_eq!(sqs.counts(url).await, ["0", "1", "0"], "{url}: the other still has it");
         extend(&second).await.ok();
         sqs.delete(url, &second).await.ok();
     }
