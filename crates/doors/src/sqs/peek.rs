@@ -45,7 +45,9 @@ enum Queue {
 impl Wanted {
     /// The queue is in the rest of the path, or a parameter: in the query, in a form or in a JSON body.
     pub fn read(head: &Parts, body: &[u8], rest: &str) -> Result<Self> {
-        let is_json = header(&head.headers, CONTENT_TYPE).is_some_and(|value| value.contains("json"));
+        // No form begins with a brace, and many clients say that whatever they send is a form.
+        let is_json = header(&head.headers, CONTENT_TYPE).is_some_and(|value| value.contains("json"))
+            || body.trim_ascii_start().starts_with(b"{");
         let (form_body, json) = match is_json && !body.trim_ascii().is_empty() {
             false => (body, Value::Null),
             true => match serde_json::from_slice(body) {
@@ -54,18 +56,18 @@ impl Wanted {
             },
         };
         let form = Form::parse(&[head.uri.query().unwrap_or_default().as_bytes(), form_body])?;
-        let action = match header(&head.headers, TARGET) {
-            Some(target) => Some(target.strip_prefix(TARGET_PREFIX).unwrap_or(target)),
-            None => form.get("Action"),
-        };
-        if action.is_some_and(|action| action != RECEIVE) {
-            return Err(Failure::new(&INVALID_REQUEST, "This endpoint only accepts ReceiveMessage calls"));
-        }
         let get = |name: &str| match &json[name] {
             Value::String(text) => Some(text.clone()),
             Value::Bool(flag) => Some(flag.to_string()),
             _ => form.get(name).map(str::to_owned),
         };
+        let action = match header(&head.headers, TARGET) {
+            Some(target) => Some(target.strip_prefix(TARGET_PREFIX).unwrap_or(target).to_owned()),
+            None => get("Action"),
+        };
+        if action.is_some_and(|action| action != RECEIVE) {
+            return Err(Failure::new(&INVALID_REQUEST, "This endpoint only accepts ReceiveMessage calls"));
+        }
         let is_set = |name: &str| get(name).is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true"));
         let segments: Vec<&str> = rest.trim_matches('/').split('/').collect();
         let queue = match segments[..] {

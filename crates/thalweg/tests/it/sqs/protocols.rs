@@ -229,6 +229,13 @@ async fn messages_are_looked_at_as_with_localstack() {
     assert_eq!(sqs.send("POST", path, &target, body).await.error(), (400, "InvalidRequest".into(), text.into()));
     let answer = sqs.query(path, &format!("Action=PurgeQueue&QueueUrl={url}")).await;
     assert_eq!((answer.status, element(&answer.body, "Code")), (400, "InvalidRequest"));
+    let body = json!({"QueueUrl": url, "Action": "SendMessage", "MessageBody": "x"}).to_string();
+    let answer = sqs.send("POST", path, &plain, body).await;
+    assert_eq!((answer.status, &answer.json()["ErrorResponse"]["Error"]["Code"]), (400, &json!("InvalidRequest")));
+    // What curl sends with `-d`, without more.
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let answer = sqs.send("POST", path, &form, json!({"QueueUrl": url}).to_string()).await;
+    assert_eq!((answer.status, answer.body.matches("<Message>").count()), (200, 2), "{answer:?}");
     assert_eq!(sqs.counts(&url).await, ["2", "0", "0"]);
     let code = async |path: &str| {
         let answer = sqs.send("GET", path, &json, "").await;
