@@ -29,7 +29,12 @@ const RETRY_MS: (u64, u64) = (1_000, 60_000);
 
 impl From<Unanswered> for Failure {
     fn from(unanswered: Unanswered) -> Self {
-        Self::new(Code::Unavailable, unanswered.0)
+        let code = match unanswered {
+            Unanswered::Busy(_) => Code::Unavailable,
+            // As of any other function that takes too long; clients would try again after `UNAVAILABLE`.
+            Unanswered::Endless => Code::InvalidArgument,
+        };
+        Self::new(code, unanswered.to_string())
     }
 }
 
@@ -197,8 +202,8 @@ impl Door {
                     }
                 }
             }
-            Err(Unanswered(why)) => {
-                tracing::warn!(queue = %queue.name, why, "transforms of a subscription were not run");
+            Err(why) => {
+                tracing::warn!(queue = %queue.name, %why, "transforms of a subscription were not run");
                 back.extend(received.iter().map(|received| retry(queue, received)));
             }
         }

@@ -200,6 +200,8 @@ fn thrown(ctx: &Ctx<'_>, error: rquickjs::Error) -> String {
         }
         None => match value.as_string() {
             Some(string) => string.to_string().unwrap_or_else(|error| error.to_string()),
+            // So it is when there is no memory left for an exception.
+            None if value.is_null() => format!("it threw null, or had used up its {} MiB", MEMORY_BYTES_MAX >> 20),
             None => format!("it threw {}", value.type_name()),
         },
     };

@@ -65,9 +65,25 @@ pub struct Output {
 /// A message after all functions; `None` where one of them filtered it. A fault says in which function, from 0 on.
 pub type Transformed = Result<Option<Output>, (usize, Fault)>;
 
-/// No thread was free, or the one that had the messages does not come back.
+/// Why functions have no results at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unanswered(pub String);
+pub enum Unanswered {
+    /// No thread was free: it may be tried again.
+    Busy(String),
+    /// The thread that had the messages does not come back. To try again would cost another one.
+    Endless,
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy(message) => f.write_str(message),
+            Self::Endless => f.write_str(
+                "message_transforms: a function does not end: change it. It is not run for other messages before it ends",
+            ),
+        }
+    }
+}
 
 struct Job {
     functions: Arc<[Function]>,
@@ -100,8 +116,40 @@ pub struct Transforms {
     waiting: Arc<Mutex<mpsc::Receiver<Job>>>,
     threads_max: usize,
     threads: Arc<AtomicUsize>,
-    stuck: Arc<AtomicUsize>,
+    stuck: Arc<Stuck>,
     stats: Arc<Stats>,
+}
+
+/// Threads that do not come back and have been replaced, at most [`STUCK_MAX`], by the functions that they run. Those
+/// are not run meanwhile: one that does not end costs one thread, however often it is called.
+#[derive(Default)]
+struct Stuck(Mutex<Vec<Arc<[Function]>>>);
+
+impl Stuck {
+    fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    fn has(&self, functions: &Arc<[Function]>) -> bool {
+        self.0.lock().contains(functions)
+    }
+
+    /// Whether there was room for one more.
+    fn add(&self, functions: &Arc<[Function]>) -> bool {
+        let mut stuck = self.0.lock();
+        let has_room = stuck.len() < STUCK_MAX;
+        if has_room {
+            stuck.push(functions.clone());
+        }
+        has_room
+    }
+
+    fn remove(&self, functions: &Arc<[Function]>) {
+        let mut stuck = self.0.lock();
+        if let Some(at) = stuck.iter().position(|one| one == functions) {
+            stuck.swap_remove(at);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -111,6 +159,7 @@ struct Stats {
 }
 
 const RESULTS: [&str; 4] = ["transformed", "filtered", "failed", "timed_out"];
+const TIMED_OUT: usize = 3;
 
 impl Default for Transforms {
     fn default() -> Self {
@@ -139,28 +188,34 @@ impl Transforms {
         functions: Arc<[Function]>,
         messages: Vec<Input>,
     ) -> Result<Vec<Transformed>, Unanswered> {
+        if self.stuck.has(&functions) {
+            self.stats.results[TIMED_OUT].add(messages.len() as u64);
+            return Err(Unanswered::Endless);
+        }
         let place = tokio::time::timeout(PLACE_WAIT_MAX, self.places.clone().acquire_owned()).await;
         let Ok(Ok(place)) = place else {
             let message = format!(
                 "all {} threads for message transforms are busy, {} of them with functions that do not end: try later",
                 self.threads_max,
-                self.stuck.load(Ordering::Relaxed)
+                self.stuck.count()
             );
-            return Err(Unanswered(message));
+            return Err(Unanswered::Busy(message));
         };
         self.start_threads()?;
         let (answer, answered) = oneshot::channel();
         let state = Arc::new(AtomicU8::new(RUNNING));
         let until = Instant::now() + JOB_TIME_MAX;
-        let job = Job { functions, messages, until, answer, state: state.clone(), place };
-        let gone = |what: &str| Unanswered(format!("the thread for message transforms {what}: try again"));
+        let count = messages.len() as u64;
+        let job = Job { functions: functions.clone(), messages, until, answer, state: state.clone(), place };
+        let gone = |what: &str| Unanswered::Busy(format!("the thread for message transforms {what}: try again"));
         self.jobs.send(job).map_err(|error| gone(&format!("is gone ({error})")))?;
         match tokio::time::timeout(JOB_TIME_MAX + STUCK_AFTER, answered).await {
             Ok(Ok(transformed)) => Ok(transformed),
             Ok(Err(error)) => Err(gone(&format!("ended ({error})"))),
             Err(_) => {
-                self.replace(&state);
-                Err(Unanswered("a function of a message transform does not end: change it".to_owned()))
+                self.replace(&functions, &state);
+                self.stats.results[TIMED_OUT].add(count);
+                Err(Unanswered::Endless)
             }
         }
     }
@@ -178,7 +233,7 @@ impl Transforms {
         out.gauge(
             "thalweg_pubsub_transform_threads_stuck",
             "Threads whose function does not end",
-            self.stuck.load(Ordering::Relaxed) as u64,
+            self.stuck.count() as u64,
         )?;
         out.histogram("thalweg_pubsub_transform_seconds", "All functions for one message", &self.stats.seconds)
     }
@@ -200,32 +255,32 @@ impl Transforms {
             let _alive = alive;
             run(&waiting, &stuck, &stats);
         });
-        started.map(drop).map_err(|error| Unanswered(format!("no thread for message transforms: {error}")))
+        started.map(drop).map_err(|error| Unanswered::Busy(format!("no thread for message transforms: {error}")))
     }
 
     /// Another thread takes the place of one that does not come back.
-    fn replace(&self, state: &AtomicU8) {
-        let may = |stuck: usize| (stuck < STUCK_MAX).then_some(stuck + 1);
-        if self.stuck.fetch_update(Ordering::Relaxed, Ordering::Relaxed, may).is_err() {
+    fn replace(&self, functions: &Arc<[Function]>, state: &AtomicU8) {
+        if !self.stuck.add(functions) {
             tracing::error!("a function of a message transform does not end, and no thread may replace its own");
             return;
         }
         if state.compare_exchange(RUNNING, REPLACED, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // It has come back just now.
-            self.stuck.fetch_sub(1, Ordering::Relaxed);
+            self.stuck.remove(functions);
             return;
         }
-        tracing::error!("a function of a message transform does not end; another thread replaces its own");
+        let names: Vec<&str> = functions.iter().map(|function| &*function.name).collect();
+        tracing::error!(?names, "a function of a message transform does not end; another thread replaces its own");
         self.places.add_permits(1);
-        if let Err(Unanswered(message)) = self.start_thread() {
+        if let Err(error) = self.start_thread() {
             // The next call tries again.
-            tracing::error!(message);
+            tracing::error!(%error);
         }
     }
 }
 
 /// What a thread does for as long as there is a broker.
-fn run(waiting: &Mutex<mpsc::Receiver<Job>>, stuck: &AtomicUsize, stats: &Stats) {
+fn run(waiting: &Mutex<mpsc::Receiver<Job>>, stuck: &Stuck, stats: &Stats) {
     let mut engines = Engines::default();
     loop {
         let job = waiting.lock().recv();
@@ -238,7 +293,7 @@ fn run(waiting: &Mutex<mpsc::Receiver<Job>>, stuck: &AtomicUsize, stats: &Stats)
         };
         engines.leave_small();
         if state.compare_exchange(RUNNING, DONE, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            stuck.fetch_sub(1, Ordering::Relaxed);
+            stuck.remove(&functions);
             place.forget();
             return;
         }
@@ -269,7 +324,7 @@ impl Engines {
             Ok(Some(_)) => 0,
             Ok(None) => 1,
             Err((_, Fault::Failed(_))) => 2,
-            Err((_, Fault::TimedOut(_))) => 3,
+            Err((_, Fault::TimedOut(_))) => TIMED_OUT,
         };
         stats.results[result].add(1);
         transformed
