@@ -624,9 +624,9 @@ fn a_lease_that_has_expired_runs_again_unless_another_was_given_the_message() {
     assert_eq!(queue.counts(1).visible, 1);
 }
 
-/// A receipt of before the newest receive extends nothing: "each time you receive a message, you get a different receipt
-/// handle" (Amazon SQS Developer Guide, "SQS queue and message identifiers"). It must not hold, nor give back, what
-/// another receiver has; it still acknowledges.
+/// A receipt of before the newest receive must neither hold nor give back what another receiver has: "each time you
+/// receive a message, you get a different receipt handle" (Amazon SQS Developer Guide, "SQS queue and message
+/// identifiers"). It still acknowledges.
 #[test]
 fn an_older_lease_acknowledges_but_neither_extends_nor_returns_what_another_has() {
     let mut queue = Queue::new(QueueSettings::default(), 0, 1, false);

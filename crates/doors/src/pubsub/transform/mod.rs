@@ -79,7 +79,7 @@ impl fmt::Display for Unanswered {
         match self {
             Self::Busy(message) => f.write_str(message),
             Self::Endless => f.write_str(
-                "message_transforms: a function does not end: change it. It is not run for other messages before it ends",
+                "message_transforms: a function does not end: change it. It is not run for others before it ends",
             ),
         }
     }
