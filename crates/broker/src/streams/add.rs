@@ -97,7 +97,8 @@ impl LockedStream {
                 }
                 Err(error) => return Err(error),
                 Ok((id, commit)) => {
-                    let saved = commit.map_or_else(Saved::nothing, |commit| Saved::entry(&broker, commit));
+                    let topic = self.topic_id();
+                    let saved = commit.map_or_else(Saved::nothing, |commit| Saved::entry(&broker, topic, commit));
                     return Ok((id, saved));
                 }
             }

@@ -7,6 +7,7 @@ use engine::{BatchBuilder, Result};
 
 use super::read::{Seen, bytes_of};
 use super::{LockedStream, Saved};
+use crate::internal::Appended;
 use crate::publish::Wakes;
 
 /// Keys, values and headers of the entries that are copied at a time.
@@ -18,11 +19,11 @@ impl LockedStream {
     /// Makes this stream, which is new, the same as another one: its entries with their ids, and its groups with what
     /// they have pending.
     pub async fn copy_from(&mut self, other: &Self) -> Result<Saved> {
-        let mut next = Some(EntryId::ZERO);
+        let (mut next, mut entries) = (Some(EntryId::ZERO), None);
         while let Some(from) = next {
             let piece = other.piece(from).await?;
             next = piece.last().and_then(|entry| entry.id.next());
-            self.append_copies(&piece)?;
+            entries = self.append_copies(&piece)?.or(entries);
         }
         self.index_mut().set_last(other.last());
         let (state, of_other) = (&mut *self.state, &*other.state);
@@ -32,8 +33,9 @@ impl LockedStream {
         let topic = self.stream.topic.id;
         let groups: Vec<StreamRecord> =
             state.groups.iter_mut().flat_map(|(name, group)| group.take_changes(topic, name)).collect();
-        // What is written to the topic of streams lasts after the entries, which were appended before it.
-        self.save(groups)
+        // What is written to the topic of streams lasts after the entries, which were appended before it; but they can be
+        // read only when their own partition knows that.
+        Ok(self.save(groups)?.with_entries(&self.stream.broker, topic, entries))
     }
 
     /// Some entries from an id on.
@@ -51,8 +53,9 @@ impl LockedStream {
         Ok(found)
     }
 
-    fn append_copies(&mut self, entries: &[Entry]) -> Result<()> {
-        let mut builder = BatchBuilder::new();
+    /// Appends entries. What is to wait for: the last batch of them.
+    fn append_copies(&mut self, entries: &[Entry]) -> Result<Option<Appended>> {
+        let (mut builder, mut last) = (BatchBuilder::new(), None);
         let mut entries = entries.iter().peekable();
         while let Some(entry) = entries.next() {
             let (id, record) = (entry.id.to_string(), &entry.record);
@@ -70,9 +73,9 @@ impl LockedStream {
                 && let Some(batch) = builder.finish()
             {
                 let stream = &self.stream;
-                stream.broker.place_internal(&stream.topic, 0, batch, &mut Wakes::default())?;
+                last = Some(stream.broker.publish_internal(&stream.topic, 0, batch, &mut Wakes::default())?);
             }
         }
-        Ok(())
+        Ok(last)
     }
 }

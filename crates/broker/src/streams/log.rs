@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::streams::{Group, STREAMS_TOPIC, SavedStream, StreamPlace, StreamRecord};
-use engine::{Offset, Result, TopicId, partitioner};
+use engine::{ErrorKind, Offset, Result, TopicId, partitioner};
 
 use super::{LockedStream, State, StreamCell};
 use crate::broker::Broker;
@@ -20,16 +20,34 @@ pub struct Saved(Saving);
 enum Saving {
     Nothing,
     Known(Appended),
-    Entry(Arc<Broker>, CommittingPublish),
+    Entry(Arc<Broker>, TopicId, CommittingPublish),
+    /// The last entries of a copy, and what is known of it.
+    Copy {
+        broker: Arc<Broker>,
+        topic: TopicId,
+        entries: Appended,
+        known: Box<Saving>,
+    },
 }
 
 impl Saved {
     /// Returns when it lasts.
     pub async fn lasts(self) -> Result<()> {
-        match self.0 {
-            Saving::Known(appended) => appended.lasts().await.map(drop),
-            Saving::Entry(broker, commit) => commit.finish(&broker).await.map(drop),
-            Saving::Nothing => Ok(()),
+        let mut saving = self.0;
+        loop {
+            match saving {
+                Saving::Known(appended) => return appended.lasts().await.map(drop),
+                Saving::Entry(broker, topic, commit) => {
+                    let done = commit.finish(&broker).await.map(drop);
+                    return broker.entry_lasts(topic, done).await;
+                }
+                Saving::Copy { broker, topic, entries, known } => {
+                    let done = entries.lasts().await.map(drop);
+                    broker.entry_lasts(topic, done).await?;
+                    saving = *known;
+                }
+                Saving::Nothing => return Ok(()),
+            }
         }
     }
 
@@ -37,8 +55,16 @@ impl Saved {
         Self(Saving::Nothing)
     }
 
-    pub(super) fn entry(broker: &Arc<Broker>, commit: CommittingPublish) -> Self {
-        Self(Saving::Entry(broker.clone(), commit))
+    pub(super) fn entry(broker: &Arc<Broker>, topic: TopicId, commit: CommittingPublish) -> Self {
+        Self(Saving::Entry(broker.clone(), topic, commit))
+    }
+
+    /// Also waits until the entries of a copy can be read.
+    pub(super) fn with_entries(self, broker: &Arc<Broker>, topic: TopicId, entries: Option<Appended>) -> Self {
+        match entries {
+            Some(entries) => Self(Saving::Copy { broker: broker.clone(), topic, entries, known: Box::new(self.0) }),
+            None => self,
+        }
     }
 }
 
@@ -90,6 +116,20 @@ impl Broker {
         self.streams_there().cells.lock().extend(cells);
         self.keep_unlisted(unlisted);
         Ok(())
+    }
+
+    /// What became of an entry. One whose stream was deleted before the entry was on the disk was added all the same:
+    /// the answer waits until what is appended after both of them is durable.
+    async fn entry_lasts(&self, topic: TopicId, done: Result<()>) -> Result<()> {
+        match done {
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                match self.append_streams(topic, vec![StreamRecord::Place { topic, place: None }])? {
+                    Some(appended) => appended.lasts().await.map(drop),
+                    None => Ok(()),
+                }
+            }
+            done => done,
+        }
     }
 
     pub(super) fn append_streams(&self, id: TopicId, records: Vec<StreamRecord>) -> Result<Option<Appended>> {

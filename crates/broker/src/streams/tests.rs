@@ -199,6 +199,42 @@ async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
     assert!(group.all_pending(EntryId::ZERO, EntryId::MAX).all(|(_, it)| &*it.consumer == b"c" && it.deliveries == 1));
 }
 
+/// The topic of streams and the topic of the copy know of one write to the disk at different times.
+#[tokio::test]
+async fn a_copy_can_be_read_as_soon_as_it_is_durable() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = restored(&dir).await;
+    let stream = made(&broker, "s");
+    for seq in 1..=3 {
+        add(&stream, NewEntryId::Is(id(1, seq)), "v").await.expect("added");
+    }
+    let source = stream.lock().await.expect("locked");
+    for round in 0..50 {
+        let copy = made(&broker, &format!("copy{round}"));
+        let mut locked = copy.lock().await.expect("locked");
+        let saved = locked.copy_from(&source).await.expect("copied");
+        drop(locked);
+        saved.lasts().await.expect("durable");
+        assert_eq!(ids(&all(&copy).await), [id(1, 1), id(1, 2), id(1, 3)], "in round {round}");
+    }
+}
+
+/// As in Redis: whoever added it is not told that the key was deleted a moment later.
+#[tokio::test]
+async fn an_entry_whose_stream_is_deleted_before_it_is_durable_was_added() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = restored(&dir).await;
+    for _ in 0..10 {
+        let stream = made(&broker, "s");
+        let mut locked = stream.lock().await.expect("locked");
+        let (_, added) = locked.add(NewEntryId::Now, None, Some(b"v"), &[], true).await.expect("added");
+        drop(locked);
+        assert!(delete(&broker, "s").await);
+        added.lasts().await.expect("it was added, and deleted");
+        assert!(!broker.has_topic("s"));
+    }
+}
+
 /// What was deleted is not known for ever: it is forgotten with what removes the records themselves.
 #[tokio::test]
 async fn deleted_entries_are_forgotten_once_retention_removed_them() {
