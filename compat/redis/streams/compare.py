@@ -68,6 +68,9 @@ def masked(answer):
     if kind not in b"*%~" or value is None:
         return answer
     items = [masked(item) for item in value]
+    if items and items[0][0] == b"+" and items[0][1].endswith(b"Subcommands are:"):
+        # Each server describes its commands in its own words.
+        return (kind, items[:1])
     for at in range(0, len(items) - 1):
         if items[at][0] == b"$" and items[at][1] in MASKED and items[at + 1][0] == b":":
             items[at + 1] = (b":", b"masked")

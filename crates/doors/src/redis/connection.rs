@@ -199,7 +199,8 @@ impl Handler<RedisProtocol> for Door {
             }
         };
         if !is_begun {
-            session.rejected(commands::find(args[0]).map(|command| command.number_of(&args)), &reply);
+            let known = commands::find(args[0]).filter(|command| command.has_part(&args));
+            session.rejected(known.map(|command| command.number_of(&args)), &reply);
         }
         if is_pushed { session.answered(reply) } else { session.muted(reply) }
     }

@@ -400,6 +400,12 @@ async fn topics_of_other_doors_are_read_and_added_to_and_left_alone() {
     redis.expect(&[("XLEN orders", "1"), ("EXISTS orders", "1"), ("TYPE orders", "stream"), ("TTL orders", "-1")]);
     redis.expect(&[("OBJECT ENCODING orders", "stream"), ("XADD orders 8-1 f v", "8-1"), ("XLEN orders", "2")]);
     redis.expect(&[("KEYS *", "()"), ("DBSIZE", "0"), ("SCAN 0", "(0 ())"), ("RANDOMKEY", "nil")]);
+    redis.expect(&[("RPUSH list 1", "1")]);
+    for command in ["SORT orders", "SORT_RO orders", "SORT orders BY nosort STORE d"] {
+        assert!(redis.call(command).starts_with("WRONGTYPE"), "{command}");
+    }
+    assert!(redis.call("SORT list STORE orders").starts_with("ERR 'orders' is a topic"));
+    redis.expect(&[("EXISTS orders d", "1"), ("DEL list", "1")]);
     for command in ["GET orders", "LPUSH orders v", "LRANGE orders 0 -1", "SADD orders m", "INCR orders"] {
         assert!(redis.call(command).starts_with("WRONGTYPE"), "{command}");
     }
@@ -416,6 +422,22 @@ async fn topics_of_other_doors_are_read_and_added_to_and_left_alone() {
     within("send", publisher.send(&Record { timestamp_ms: 9, ..Record::new("v") })).await.expect("sent");
     within("flush", publisher.flush()).await.expect("acknowledged");
     assert_eq!(redis.transact(&["XLEN orders"]), "nil");
+}
+
+/// What a step adds and deletes itself is not on the disk by then.
+#[tokio::test]
+async fn a_transaction_deletes_what_it_has_added_before_that_is_durable() {
+    let dir = TempDir::new().expect("a folder");
+    let set = vec![OPEN.to_owned(), format!("data={}", dir.path().display())];
+    let server = Server::launch(Launch { set, ..Launch::default() });
+    let mut redis = Redis::open(&server);
+    for _ in 0..5 {
+        let answer = redis.transact(&["XADD s 1-1 f v", "EXPIRE s 0", "XLEN s", "XADD s 1-1 f v", "DEL s", "EXISTS s"]);
+        assert_eq!(answer, "(1-1 1 0 1-1 1 0)");
+        redis.expect(&[("XADD s 1-1 f v", "1-1"), ("COPY s t", "1"), ("XRANGE t - +", "((1-1 (f v)))")]);
+        assert_eq!(redis.transact(&["COPY s u", "RENAME u w", "XRANGE w - +", "DEL w"]), "(1 OK ((1-1 (f v))) 1)");
+        redis.expect(&[("DEL s t", "2"), ("XLEN s", "0")]);
+    }
 }
 
 /// `XADD` that is refused leaves no stream; what Redis takes as the id of a group; trimming by whole nodes.

@@ -105,13 +105,23 @@ fn info_counts_what_is_done_and_begins_again() {
     redis.call("LPUSH a x");
     redis.call("LPUSH a");
     redis.call("NOSUCH");
+    redis.call("CLIENT NOSUCH");
     redis.call("CONFIG GET hz");
     let commands = info(&mut redis, "commandstats");
     assert!(commands["cmdstat_set"].starts_with("calls=2,usec="), "{commands:?}");
     assert!(commands["cmdstat_lpush"].ends_with("rejected_calls=1,failed_calls=1"), "{commands:?}");
     assert!(commands["cmdstat_config|get"].starts_with("calls=1,"), "{commands:?}");
     let errors = info(&mut redis, "errorstats");
-    assert_eq!((&*errors["errorstat_WRONGTYPE"], &*errors["errorstat_ERR"]), ("count=1", "count=2"));
+    assert_eq!((&*errors["errorstat_WRONGTYPE"], &*errors["errorstat_ERR"]), ("count=1", "count=3"));
+    // As in Redis, what is no subcommand is counted as no command.
+    assert!(!commands.contains_key("cmdstat_client"), "{commands:?}");
+    let latencies = info(&mut redis, "latencystats");
+    assert!(latencies["latency_percentiles_usec_set"].starts_with("p50="), "{latencies:?}");
+    let shown = info(&mut redis, "everything");
+    for name in ["run_id", "master_replid"] {
+        assert!(shown[name].len() == 40 && shown[name].bytes().all(|digit| digit.is_ascii_hexdigit()), "{shown:?}");
+    }
+    assert_eq!((&*shown["hz"], &*shown["io_threads_active"], &*shown["second_repl_offset"]), ("10", "0", "-1"));
     let keyspace = info(&mut redis, "keyspace");
     let db0 = &keyspace["db0"];
     let ttl_ms: u64 = db0.strip_prefix("keys=2,expires=1,avg_ttl=").and_then(|ms| ms.parse().ok()).expect(db0);
@@ -172,6 +182,28 @@ fn what_tools_ask_before_they_start_is_answered() {
         ("COMMAND GETKEYS SORT a BY nosort STORE b", "(a b)"),
         ("COMMAND GETKEYS SORT a GET STORE", "(a)"),
         ("COMMAND GETKEYS LMPOP 0 a LEFT", "-ERR Invalid arguments specified for command"),
+        ("COMMAND GETKEYS ZUNIONSTORE d 5 a b", "-ERR Invalid arguments specified for command"),
+        ("COMMAND GETKEYS ZUNIONSTORE d 2 a b", "(d a b)"),
+        ("COMMAND GETKEYS WATCH a b", "(a b)"),
+        ("COMMAND INFO nosuch", "(nil)"),
+        ("CONFIG SET hash-max-ziplist-entries 100 stream-node-max-bytes 4kb hz 501", "+OK"),
+        (
+            "CONFIG GET hash-max-listpack-entries stream-node-max-bytes",
+            "(hash-max-listpack-entries 100 stream-node-max-bytes 4096)",
+        ),
+        ("CONFIG GET hz", "(hz 500)"),
+        (
+            "CONFIG SET active-expire-effort 11",
+            "-ERR CONFIG SET failed (possibly related to argument 'active-expire-effort') - argument must be between 1 \
+             and 10 inclusive",
+        ),
+        ("CLIENT LIST ID -1", ""),
+        ("CLIENT HELP x", "-ERR wrong number of arguments for 'client|help' command"),
+        ("CLIENT TRACKING off REDIRECT 99999999", "-ERR The client ID you want redirect to does not exist"),
+        (
+            "CLIENT UNBLOCK 99999 ERROR x",
+            "-ERR unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT HELP.",
+        ),
         ("COMMAND LIST FILTERBY ACLCAT transaction", "(discard exec multi unwatch watch)"),
     ];
     for (words, answer) in answers {
@@ -264,6 +296,10 @@ fn who_wants_no_replies_hears_its_channels() {
     assert_eq!(redis.call("CLIENT REPLY ON"), "+OK");
     redis.ask("CLIENT REPLY SKIP");
     assert_eq!(redis.call("SSUBSCRIBE y"), "(ssubscribe y :1)");
+    assert_eq!(redis.call("SUNSUBSCRIBE y"), "(sunsubscribe y :0)");
+    // `resetClient`: each SKIP is about the next request, also the one behind another SKIP.
+    ["CLIENT REPLY SKIP", "CLIENT REPLY SKIP", "GET a"].iter().for_each(|words| redis.ask(words));
+    assert_eq!(redis.call("PING"), "+PONG");
 }
 
 #[test]
@@ -281,6 +317,36 @@ fn what_looks_at_all_and_what_listens_is_allowed_in_transactions() {
         "{answer}"
     );
     assert!(answer.ends_with("+HELP +    Return this text.) nil)"), "{answer}");
+}
+
+/// `ssubscribeCommand` in pubsub.c of Redis 7.0: shard channels are the ones that a transaction cannot listen to.
+#[test]
+fn shard_channels_are_not_listened_to_from_a_transaction() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    for words in ["MULTI", "SSUBSCRIBE a", "PSUBSCRIBE b*", "SPUBLISH a x"] {
+        assert!(["+OK", "+QUEUED"].contains(&&*redis.call(words)), "{words}");
+    }
+    let answer = "(-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client (psubscribe b* :1) :0)";
+    assert_eq!(redis.call("EXEC"), answer);
+}
+
+/// `lookupKey` in db.c: commands on streams use their keys as all others do, and those that read have hits and misses.
+#[test]
+fn streams_are_used_by_the_commands_on_them() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    crate::command::on(&server, ["cache", "create", "db1", "--eviction", "s3-fifo"]).ok();
+    redis.call("SELECT 1");
+    redis.call("XADD s 1-1 f v");
+    let before = redis.call("OBJECT FREQ s");
+    redis.call("CONFIG RESETSTAT");
+    for words in ["XLEN s", "XLEN s", "XLEN none", "XADD s 2-1 f v"] {
+        redis.call(words);
+    }
+    assert_ne!(redis.call("OBJECT FREQ s"), before);
+    let stats = info(&mut redis, "stats");
+    assert_eq!((&*stats["keyspace_hits"], &*stats["keyspace_misses"]), ("2", "1"));
 }
 
 #[test]

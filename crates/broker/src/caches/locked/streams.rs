@@ -45,6 +45,17 @@ impl Locked<'_> {
         found
     }
 
+    /// What a key is to a command on streams, which counts as use. One that reads has a hit or a miss, as in Redis.
+    pub fn use_stream(&mut self, key: &[u8], is_read: bool) -> Result<Keyed> {
+        if is_read {
+            self.get(key);
+        } else {
+            let (shard, key, now_ms) = self.shard(key);
+            shard.note_use(key, || now_of(now_ms));
+        }
+        self.stream(key)
+    }
+
     /// What a key is to a command on streams.
     pub fn stream(&mut self, key: &[u8]) -> Result<Keyed> {
         let Some(id) = self.stream_id(key) else {

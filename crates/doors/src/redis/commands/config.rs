@@ -29,27 +29,35 @@ const VALUE_BYTES_MAX: usize = 1024;
 /// What a parameter may be.
 #[derive(Clone, Copy)]
 enum Kind {
-    Int,
+    /// A number from one to another.
+    Int(i64, i64),
     Bool,
-    Memory,
+    /// A number of bytes, from this one on.
+    Memory(i64),
     Text,
     OneOf(&'static [&'static str]),
+    /// Limits of buffers: a class of clients and three numbers, for each class that is set.
+    Buffers,
 }
 
-use Kind::{Bool, Int, Memory, OneOf, Text};
+use Kind::{Bool, Buffers, Int, Memory, OneOf, Text};
+
+/// The largest `int` and the largest `long` of Redis.
+const I32: i64 = i32::MAX as i64;
+const I64: i64 = i64::MAX;
 
 /// Parameters that tune what Redis has inside, and this broker has not: name, kind and what Redis begins with. They are
 /// accepted, as tools set them before they start, and answered as they were set.
 const TUNING: &[(&str, Kind, &str)] = &[
     ("acl-pubsub-default", OneOf(&["allchannels", "resetchannels"]), "resetchannels"),
-    ("acllog-max-len", Int, "128"),
-    ("active-defrag-cycle-max", Int, "25"),
-    ("active-defrag-cycle-min", Int, "1"),
-    ("active-defrag-ignore-bytes", Memory, "104857600"),
-    ("active-defrag-max-scan-fields", Int, "1000"),
-    ("active-defrag-threshold-lower", Int, "10"),
-    ("active-defrag-threshold-upper", Int, "100"),
-    ("active-expire-effort", Int, "1"),
+    ("acllog-max-len", Int(0, I64), "128"),
+    ("active-defrag-cycle-max", Int(1, 99), "25"),
+    ("active-defrag-cycle-min", Int(1, 99), "1"),
+    ("active-defrag-ignore-bytes", Memory(1), "104857600"),
+    ("active-defrag-max-scan-fields", Int(1, I64), "1000"),
+    ("active-defrag-threshold-lower", Int(0, 1000), "10"),
+    ("active-defrag-threshold-upper", Int(0, 1000), "100"),
+    ("active-expire-effort", Int(1, 10), "1"),
     ("activedefrag", Bool, "no"),
     ("activerehashing", Bool, "yes"),
     ("aof-disable-auto-gc", Bool, "no"),
@@ -58,31 +66,29 @@ const TUNING: &[(&str, Kind, &str)] = &[
     ("aof-timestamp-enabled", Bool, "no"),
     ("aof-use-rdb-preamble", Bool, "yes"),
     ("appendfsync", OneOf(&["everysec", "always", "no"]), "everysec"),
-    ("auto-aof-rewrite-min-size", Memory, "67108864"),
-    ("auto-aof-rewrite-percentage", Int, "100"),
-    ("busy-reply-threshold", Int, "5000"),
-    ("client-output-buffer-limit", Text, "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60"),
-    ("client-query-buffer-limit", Memory, "1073741824"),
+    ("auto-aof-rewrite-min-size", Memory(0), "67108864"),
+    ("auto-aof-rewrite-percentage", Int(0, I32), "100"),
+    ("busy-reply-threshold", Int(0, I64), "5000"),
+    ("client-output-buffer-limit", Buffers, "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60"),
+    ("client-query-buffer-limit", Memory(1 << 20), "1073741824"),
     ("cluster-allow-pubsubshard-when-down", Bool, "yes"),
     ("cluster-allow-reads-when-down", Bool, "no"),
     ("cluster-allow-replica-migration", Bool, "yes"),
-    ("cluster-link-sendbuf-limit", Memory, "0"),
-    ("cluster-migration-barrier", Int, "1"),
-    ("cluster-node-timeout", Int, "15000"),
+    ("cluster-link-sendbuf-limit", Memory(0), "0"),
+    ("cluster-migration-barrier", Int(0, I32), "1"),
+    ("cluster-node-timeout", Int(0, I64), "15000"),
     ("cluster-replica-no-failover", Bool, "no"),
-    ("cluster-replica-validity-factor", Int, "10"),
+    ("cluster-replica-validity-factor", Int(0, I32), "10"),
     ("cluster-require-full-coverage", Bool, "yes"),
     ("crash-log-enabled", Bool, "yes"),
     ("crash-memcheck-enabled", Bool, "yes"),
     ("dynamic-hz", Bool, "yes"),
-    ("hash-max-listpack-entries", Int, "512"),
-    ("hash-max-listpack-value", Memory, "64"),
-    ("hash-max-ziplist-entries", Int, "512"),
-    ("hash-max-ziplist-value", Memory, "64"),
-    ("hll-sparse-max-bytes", Memory, "3000"),
-    ("hz", Int, "10"),
+    ("hash-max-listpack-entries", Int(0, I64), "512"),
+    ("hash-max-listpack-value", Memory(0), "64"),
+    ("hll-sparse-max-bytes", Memory(0), "3000"),
+    ("hz", Int(0, I32), "10"),
     ("jemalloc-bg-thread", Bool, "yes"),
-    ("latency-monitor-threshold", Int, "0"),
+    ("latency-monitor-threshold", Int(0, I64), "0"),
     ("latency-tracking", Bool, "yes"),
     ("latency-tracking-info-percentiles", Text, "50 99 99.9"),
     ("lazyfree-lazy-eviction", Bool, "no"),
@@ -90,20 +96,16 @@ const TUNING: &[(&str, Kind, &str)] = &[
     ("lazyfree-lazy-server-del", Bool, "no"),
     ("lazyfree-lazy-user-del", Bool, "no"),
     ("lazyfree-lazy-user-flush", Bool, "no"),
-    ("lfu-decay-time", Int, "1"),
-    ("lfu-log-factor", Int, "10"),
-    ("list-compress-depth", Int, "0"),
-    ("list-max-listpack-size", Int, "-2"),
-    ("list-max-ziplist-size", Int, "-2"),
+    ("lfu-decay-time", Int(0, I32), "1"),
+    ("lfu-log-factor", Int(0, I32), "10"),
+    ("list-compress-depth", Int(0, I32), "0"),
+    ("list-max-listpack-size", Int(i32::MIN as i64, I32), "-2"),
     ("loglevel", OneOf(&["debug", "verbose", "notice", "warning"]), "notice"),
-    ("lua-time-limit", Int, "5000"),
     ("maxmemory-clients", Text, "0"),
-    ("maxmemory-eviction-tenacity", Int, "10"),
-    ("maxmemory-samples", Int, "5"),
-    ("min-replicas-max-lag", Int, "10"),
-    ("min-replicas-to-write", Int, "0"),
-    ("min-slaves-max-lag", Int, "10"),
-    ("min-slaves-to-write", Int, "0"),
+    ("maxmemory-eviction-tenacity", Int(0, 100), "10"),
+    ("maxmemory-samples", Int(1, I32), "5"),
+    ("min-replicas-max-lag", Int(0, I32), "10"),
+    ("min-replicas-to-write", Int(0, I32), "0"),
     ("no-appendfsync-on-rewrite", Bool, "no"),
     ("oom-score-adj", OneOf(&["no", "yes", "relative", "absolute"]), "no"),
     ("oom-score-adj-values", Text, "0 200 800"),
@@ -112,37 +114,47 @@ const TUNING: &[(&str, Kind, &str)] = &[
     ("rdb-del-sync-files", Bool, "no"),
     ("rdb-save-incremental-fsync", Bool, "yes"),
     ("rdbcompression", Bool, "yes"),
-    ("repl-backlog-size", Memory, "1048576"),
-    ("repl-backlog-ttl", Int, "3600"),
+    ("repl-backlog-size", Memory(1), "1048576"),
+    ("repl-backlog-ttl", Int(0, I64), "3600"),
     ("repl-disable-tcp-nodelay", Bool, "no"),
     ("repl-diskless-load", OneOf(&["disabled", "on-empty-db", "swapdb"]), "disabled"),
     ("repl-diskless-sync", Bool, "yes"),
-    ("repl-diskless-sync-delay", Int, "5"),
-    ("repl-diskless-sync-max-replicas", Int, "0"),
-    ("repl-ping-replica-period", Int, "10"),
-    ("repl-ping-slave-period", Int, "10"),
-    ("repl-timeout", Int, "60"),
+    ("repl-diskless-sync-delay", Int(0, I32), "5"),
+    ("repl-diskless-sync-max-replicas", Int(0, I32), "0"),
+    ("repl-ping-replica-period", Int(1, I32), "10"),
+    ("repl-timeout", Int(1, I32), "60"),
     ("replica-lazy-flush", Bool, "no"),
-    ("replica-priority", Int, "100"),
+    ("replica-priority", Int(0, I32), "100"),
     ("replica-read-only", Bool, "yes"),
     ("replica-serve-stale-data", Bool, "yes"),
     ("sanitize-dump-payload", OneOf(&["no", "yes", "clients"]), "no"),
-    ("set-max-intset-entries", Int, "512"),
-    ("shutdown-timeout", Int, "10"),
-    ("slave-lazy-flush", Bool, "no"),
-    ("slave-priority", Int, "100"),
-    ("slave-read-only", Bool, "yes"),
-    ("slave-serve-stale-data", Bool, "yes"),
+    ("set-max-intset-entries", Int(0, I64), "512"),
+    ("shutdown-timeout", Int(0, I32), "10"),
     ("stop-writes-on-bgsave-error", Bool, "yes"),
-    ("stream-node-max-bytes", Memory, "4096"),
-    ("stream-node-max-entries", Int, "100"),
-    ("tcp-keepalive", Int, "300"),
-    ("timeout", Int, "0"),
-    ("tracking-table-max-keys", Int, "1000000"),
-    ("zset-max-listpack-entries", Int, "128"),
-    ("zset-max-listpack-value", Memory, "64"),
-    ("zset-max-ziplist-entries", Int, "128"),
-    ("zset-max-ziplist-value", Memory, "64"),
+    ("stream-node-max-bytes", Memory(0), "4096"),
+    ("stream-node-max-entries", Int(0, I64), "100"),
+    ("tcp-keepalive", Int(0, I32), "300"),
+    ("timeout", Int(0, I32), "0"),
+    ("tracking-table-max-keys", Int(0, I64), "1000000"),
+    ("zset-max-listpack-entries", Int(0, I64), "128"),
+    ("zset-max-listpack-value", Memory(0), "64"),
+];
+
+/// Older names of parameters, and what Redis calls them now.
+const ALIASES: &[(&str, &str)] = &[
+    ("hash-max-ziplist-entries", "hash-max-listpack-entries"),
+    ("hash-max-ziplist-value", "hash-max-listpack-value"),
+    ("list-max-ziplist-size", "list-max-listpack-size"),
+    ("lua-time-limit", "busy-reply-threshold"),
+    ("min-slaves-max-lag", "min-replicas-max-lag"),
+    ("min-slaves-to-write", "min-replicas-to-write"),
+    ("repl-ping-slave-period", "repl-ping-replica-period"),
+    ("slave-lazy-flush", "replica-lazy-flush"),
+    ("slave-priority", "replica-priority"),
+    ("slave-read-only", "replica-read-only"),
+    ("slave-serve-stale-data", "replica-serve-stale-data"),
+    ("zset-max-ziplist-entries", "zset-max-listpack-entries"),
+    ("zset-max-ziplist-value", "zset-max-listpack-value"),
 ];
 
 /// Parameters that Redis itself does not change while it runs.
@@ -218,6 +230,9 @@ fn config(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
 fn all(door: &Door) -> BTreeMap<&'static str, String> {
     let mut all: BTreeMap<_, _> = TUNING.iter().map(|(name, _, value)| (*name, (*value).to_owned())).collect();
     all.extend(door.settings.set.lock().iter().map(|(name, value)| (*name, value.clone())));
+    for (alias, name) in ALIASES {
+        all.extend(all.get(name).cloned().map(|value| (*alias, value)));
+    }
     let (slow_from_us, slow_max) = door.stats.slow_limits();
     all.extend([(SLOW_FROM, slow_from_us.to_string()), (SLOW_LENGTH, slow_max.to_string())]);
     all.extend(owned(door));
@@ -243,6 +258,11 @@ fn owned(door: &Door) -> [(&'static str, String); 11] {
         ("requirepass", String::new()),
         ("save", String::new()),
     ]
+}
+
+/// How often Redis would look after itself, per second, as it was set.
+pub(super) fn frequency(door: &Door) -> String {
+    all(door).remove("hz").unwrap_or_default()
 }
 
 /// Why such a parameter is not set by clients, and what to do instead.
@@ -293,11 +313,17 @@ fn set(door: &Door, args: &[&[u8]]) -> Done {
                 if door.settings.warned.lock().insert(name) {
                     tracing::warn!(name, value, "a client has set a parameter of Redis that changes nothing here");
                 }
+                let value = if name == "hz" { hz(&value) } else { value };
                 door.settings.set.lock().insert(name, value);
             }
         }
     }
     Ok(())
+}
+
+/// Redis takes any frequency, and brings it within what it can do.
+fn hz(value: &str) -> String {
+    value.parse::<i64>().unwrap_or_default().clamp(1, 500).to_string()
 }
 
 /// Where a value is wrong the parameter is named as Redis has it, elsewhere as the client wrote it.
@@ -311,8 +337,11 @@ fn change(door: &Door, name: &[u8], shown: &[u8], value: &[u8]) -> Done<Change> 
         let max = int(name, value, 0, SLOW_MAX as i64)?;
         return Ok(Change::SlowLength(usize::try_from(max).unwrap_or_default()));
     }
-    if let Some((known, kind, _)) = TUNING.iter().find(|(known, ..)| is_it(known)) {
-        return check(name, *kind, value, &text).map(|()| Change::Keep(known, text));
+    let newer = ALIASES.iter().find(|(alias, _)| is_it(alias)).map(|(_, name)| *name);
+    if let Some((known, kind, first)) = TUNING.iter().find(|(known, ..)| newer.map_or(is_it(known), |it| it == *known))
+    {
+        let before = door.settings.set.lock().get(known).cloned().unwrap_or_else(|| (*first).to_owned());
+        return check(*kind, value, &before).map(|set| Change::Keep(known, set)).map_err(|why| refused(name, &why));
     }
     if let Some((name, now)) = owned(door).into_iter().find(|(known, _)| is_it(known)) {
         let is_same = now == text || name == "maxmemory" && memory(value).is_some_and(|bytes| bytes.to_string() == now);
@@ -333,25 +362,63 @@ fn int(name: &[u8], value: &[u8], min: i64, max: i64) -> Done<i64> {
     }
 }
 
-fn check(name: &[u8], kind: Kind, value: &[u8], text: &str) -> Done {
-    let why = match kind {
-        _ if value.len() > VALUE_BYTES_MAX => format!("argument has more than {VALUE_BYTES_MAX} bytes"),
-        Int if parse_number(value).is_none() => "argument couldn't be parsed into an integer".to_owned(),
-        Bool if !is(value, "yes") && !is(value, "no") => "argument must be 'yes' or 'no'".to_owned(),
-        Memory if memory(value).is_none() => "argument must be a memory value".to_owned(),
-        OneOf(words) if !words.iter().any(|word| text.eq_ignore_ascii_case(word)) => {
-            format!("argument(s) must be one of the following: {}", words.join(", "))
-        }
-        Int | Bool | Memory | Text | OneOf(_) => return Ok(()),
+/// A value as Redis shows it once it is set, or why it is refused.
+fn check(kind: Kind, value: &[u8], before: &str) -> Result<String, String> {
+    let text = String::from_utf8_lossy(value).into_owned();
+    let within = |number: i64, min, max| match (min..=max).contains(&number) {
+        true => Ok(number.to_string()),
+        false => Err(format!("argument must be between {min} and {max} inclusive")),
     };
-    Err(refused(name, &why))
+    match kind {
+        _ if value.len() > VALUE_BYTES_MAX => Err(format!("argument has more than {VALUE_BYTES_MAX} bytes")),
+        Int(min, max) => {
+            let number = parse_number(value).ok_or("argument couldn't be parsed into an integer")?;
+            within(number, min, max)
+        }
+        Bool if is(value, "yes") || is(value, "no") => Ok(text.to_ascii_lowercase()),
+        Bool => Err("argument must be 'yes' or 'no'".to_owned()),
+        Memory(min) => {
+            let bytes = memory(value).ok_or("argument must be a memory value")?;
+            // A negative number is none that is allowed.
+            within(i64::try_from(bytes).unwrap_or(-1), min, I64)
+        }
+        OneOf(words) => {
+            let known = words.iter().find(|word| text.eq_ignore_ascii_case(word));
+            let why = || format!("argument(s) must be one of the following: {}", words.join(", "));
+            known.map(|word| (*word).to_owned()).ok_or_else(why)
+        }
+        Buffers => buffer_limits(before, &text).map_err(str::to_owned),
+        Text => Ok(text),
+    }
+}
+
+/// Limits of buffers with those of some classes replaced.
+fn buffer_limits(before: &str, text: &str) -> Result<String, &'static str> {
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    if words.is_empty() || !words.len().is_multiple_of(4) {
+        return Err("Wrong number of arguments in buffer limit configuration.");
+    }
+    let mut limits: Vec<String> = before.split(' ').map(str::to_owned).collect();
+    for set in words.chunks_exact(4) {
+        let class = set[0].to_ascii_lowercase().replace("replica", "slave");
+        let at =
+            limits.iter().position(|word| *word == class).filter(|_| class.starts_with(|it: char| it.is_alphabetic()));
+        let at = at.ok_or("Invalid client class specified in buffer limit configuration.")?;
+        let wrong = "Error in hard, soft or soft_seconds setting in buffer limit configuration.";
+        for (place, bytes) in set[1..3].iter().enumerate() {
+            limits[at + 1 + place] = memory(bytes.as_bytes()).ok_or(wrong)?.to_string();
+        }
+        limits[at + 3] = set[3].parse::<u32>().ok().ok_or(wrong)?.to_string();
+    }
+    Ok(limits.join(" "))
 }
 
 /// `100mb`: a number of bytes, as Redis reads it.
 fn memory(value: &[u8]) -> Option<u64> {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, unit) = value.split_at(digits);
-    let number: u64 = std::str::from_utf8(number).ok()?.parse().ok()?;
+    // One that is too large is as large as there is.
+    let number = std::str::from_utf8(number).ok()?.parse::<u128>().ok()?;
     let factor = match unit.to_ascii_lowercase().as_slice() {
         b"" | b"b" => 1,
         b"k" => 1000,
@@ -362,7 +429,7 @@ fn memory(value: &[u8]) -> Option<u64> {
         b"gb" => 1 << 30,
         _ => return None,
     };
-    number.checked_mul(factor)
+    Some(u64::try_from(number.saturating_mul(factor)).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -371,25 +438,65 @@ mod tests {
 
     #[test]
     fn parameters_are_known_once_and_their_defaults_are_allowed() {
-        let names: BTreeSet<_> = TUNING.iter().map(|(name, ..)| *name).chain(FIXED.iter().copied()).collect();
-        assert_eq!(names.len(), TUNING.len() + FIXED.len());
+        let known = TUNING.iter().map(|(name, ..)| *name);
+        let names: BTreeSet<_> =
+            known.chain(FIXED.iter().copied()).chain(ALIASES.iter().map(|(alias, _)| *alias)).collect();
+        assert_eq!(names.len(), TUNING.len() + FIXED.len() + ALIASES.len());
         for (name, kind, value) in TUNING {
-            assert_eq!(check(name.as_bytes(), *kind, value.as_bytes(), value), Ok(()), "{name}");
+            assert_eq!(check(*kind, value.as_bytes(), value), Ok((*value).to_owned()), "{name}");
+        }
+        for (alias, name) in ALIASES {
+            assert!(TUNING.iter().any(|(known, ..)| known == name), "{alias}");
         }
     }
 
     /// As redis-server 7.0 answers.
     #[test]
     fn wrong_values_are_refused_in_the_words_of_redis() {
-        let said = |kind, value: &str| {
-            let fail = check(b"p", kind, value.as_bytes(), value).expect_err("refused");
-            String::from_utf8(fail.text.into_owned()).expect("a text")
-        };
-        let begin = "ERR CONFIG SET failed (possibly related to argument 'p') - argument";
-        assert_eq!(said(Int, "abc"), format!("{begin} couldn't be parsed into an integer"));
-        assert_eq!(said(Bool, "foo"), format!("{begin} must be 'yes' or 'no'"));
-        assert_eq!(said(Memory, "5x"), format!("{begin} must be a memory value"));
-        assert_eq!(said(OneOf(&["a", "b"]), "c"), format!("{begin}(s) must be one of the following: a, b"));
+        let said = |kind, value: &str| check(kind, value.as_bytes(), "").expect_err("refused");
+        assert_eq!(said(Int(0, 9), "abc"), "argument couldn't be parsed into an integer");
+        assert_eq!(said(Int(1, 9), "0"), "argument must be between 1 and 9 inclusive");
+        assert_eq!(said(Int(0, I32), "-1"), "argument must be between 0 and 2147483647 inclusive");
+        assert_eq!(said(Bool, "foo"), "argument must be 'yes' or 'no'");
+        assert_eq!(said(Memory(0), "5x"), "argument must be a memory value");
+        assert_eq!(said(Memory(0), "-5"), "argument must be a memory value");
+        let range = "argument must be between 1 and 9223372036854775807 inclusive";
+        assert_eq!(said(Memory(1), "0"), range);
+        assert_eq!(said(Memory(1), "99999999999999999999"), range);
+        assert_eq!(said(OneOf(&["a", "b"]), "c"), "argument(s) must be one of the following: a, b");
         assert_eq!((memory(b"100mb"), memory(b"1k"), memory(b"7")), (Some(100 << 20), Some(1000), Some(7)));
+    }
+
+    /// As redis-server 7.0 shows them with `CONFIG GET`.
+    #[test]
+    fn values_are_shown_as_redis_keeps_them() {
+        let shown = |kind, value: &str| check(kind, value.as_bytes(), "").expect("allowed");
+        assert_eq!(shown(Memory(0), "4kb"), "4096");
+        assert_eq!(shown(Bool, "YES"), "yes");
+        assert_eq!(shown(OneOf(&["notice", "debug"]), "DEBUG"), "debug");
+        assert_eq!((hz("0"), hz("501"), hz("20")), ("1".to_owned(), "500".to_owned(), "20".to_owned()));
+    }
+
+    /// `config.c` of Redis 7.0, `setConfigOutputBufferLimitOption`: four words for each class, others stay.
+    #[test]
+    fn limits_of_buffers_are_set_for_each_class() {
+        let before = "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60";
+        let set = |value: &str| check(Buffers, value.as_bytes(), before);
+        assert_eq!(
+            set("pubsub 1mb 512kb 10 replica 0 0 0"),
+            Ok("normal 0 0 0 slave 0 0 0 pubsub 1048576 524288 10".to_owned())
+        );
+        let class = "Invalid client class specified in buffer limit configuration.";
+        let numbers = "Error in hard, soft or soft_seconds setting in buffer limit configuration.";
+        for (value, why) in [
+            ("normal 0 0", "Wrong number of arguments in buffer limit configuration."),
+            ("", "Wrong number of arguments in buffer limit configuration."),
+            ("foo 0 0 0", class),
+            ("0 0 0 0", class),
+            ("normal x 0 0", numbers),
+            ("normal 0 0 -1", numbers),
+        ] {
+            assert_eq!(set(value), Err(why.to_owned()), "{value:?}");
+        }
     }
 }

@@ -141,6 +141,11 @@ const HELP: &[(&str, Lines)] = &[
     ),
 ];
 
+/// Whether this asks for the help of a command.
+pub(super) fn is_for(command: &Command, word: &[u8]) -> bool {
+    is(word, "HELP") && HELP.iter().any(|(name, _)| *name == command.name)
+}
+
 /// What is answered to `HELP`, if that is what is asked.
 pub(in crate::redis) fn of(command: &Command, args: &[&[u8]]) -> Option<Vec<String>> {
     let [_, word] = args else {

@@ -2,6 +2,7 @@
 //! (replicas, scripts, forks) is what a Redis without it says; one that is not known is left out.
 
 use std::fmt::Display;
+use std::sync::atomic::Ordering;
 
 use engine::cache::{Eviction, ShardStats};
 use net::service::Reply;
@@ -17,7 +18,9 @@ use crate::redis::connection::{DATABASES, Door, Later, Session};
 pub(super) const COMMAND: Command = own("INFO", -1, info, ("1.0.0", "How the server does"));
 
 /// Sections that are told only to those who ask for them by name, or for all.
-const MORE: [&str; 1] = ["Commandstats"];
+const MORE: [&str; 2] = ["Commandstats", "Latencystats"];
+/// Which part of the calls of a command took at most so long, as Redis shows them by default.
+const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
 /// Ticks per second of times in `/proc`, on every Linux.
 const TICKS_PER_S: f64 = 100.0;
 
@@ -48,7 +51,7 @@ type Lines = Vec<(String, String)>;
 type Section = (&'static str, fn(&Door) -> Lines);
 
 /// In the order of Redis.
-const SECTIONS: [Section; 12] = [
+const SECTIONS: [Section; 13] = [
     ("Server", server),
     ("Clients", clients),
     ("Memory", memory),
@@ -59,6 +62,7 @@ const SECTIONS: [Section; 12] = [
     ("Modules", |_| Vec::new()),
     ("Commandstats", commands),
     ("Errorstats", errors),
+    ("Latencystats", latencies),
     ("Cluster", |_| vec![line("cluster_enabled", 0)]),
     ("Keyspace", keyspace),
 ];
@@ -74,18 +78,35 @@ fn server(door: &Door) -> Lines {
         line("redis_version", VERSION),
         line("redis_git_sha1", "00000000"),
         line("redis_git_dirty", 0),
+        line("redis_build_id", "0000000000000000"),
         line("redis_mode", "standalone"),
         line("server_name", "thalweg"),
         line("thalweg_version", env!("CARGO_PKG_VERSION")),
         line("os", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
         line("arch_bits", usize::BITS),
         line("process_id", std::process::id()),
+        line("process_supervised", "no"),
+        line("run_id", run_id(door)),
         line("tcp_port", door.port),
         line("server_time_usec", u128::from(now_ms) * 1000),
         line("uptime_in_seconds", up_s),
         line("uptime_in_days", up_s / 86_400),
+        line("hz", super::config::frequency(door)),
+        line("configured_hz", super::config::frequency(door)),
         line("lru_clock", (now_ms / 1000) & 0x00ff_ffff),
+        line("executable", executable()),
+        line("config_file", ""),
+        line("io_threads_active", 0),
     ]
+}
+
+/// Forty digits that are others after a restart, as tools expect them.
+fn run_id(door: &Door) -> String {
+    format!("{:016x}{:016x}{:08x}", door.broker.instance(), door.began_ms, std::process::id())
+}
+
+fn executable() -> String {
+    std::env::current_exe().map(|path| path.display().to_string()).unwrap_or_default()
 }
 
 fn clients(door: &Door) -> Lines {
@@ -94,9 +115,14 @@ fn clients(door: &Door) -> Lines {
         line("connected_clients", clients.len()),
         line("cluster_connections", 0),
         line("maxclients", door.connections.max()),
+        line(
+            "client_recent_max_input_buffer",
+            clients.iter().map(|it| it.unread.load(Ordering::Relaxed)).max().unwrap_or_default(),
+        ),
         line("client_recent_max_output_buffer", clients.iter().map(|it| it.outbox.waiting()).max().unwrap_or_default()),
         line("blocked_clients", clients.iter().filter(|client| client.is_blocked()).count()),
         line("tracking_clients", 0),
+        line("clients_in_timeout_table", 0),
     ]
 }
 
@@ -160,8 +186,18 @@ fn memory(door: &Door) -> Lines {
     );
     lines.extend(sized("used_memory_lua", 0));
     lines.extend(
-        ["used_memory_scripts_eval", "number_of_cached_scripts", "number_of_functions", "number_of_libraries"]
-            .map(|name| line(name, 0)),
+        [
+            "used_memory_vm_eval",
+            "used_memory_scripts_eval",
+            "number_of_cached_scripts",
+            "number_of_functions",
+            "number_of_libraries",
+            "used_memory_vm_functions",
+            "used_memory_vm_total",
+            "used_memory_functions",
+            "used_memory_scripts",
+        ]
+        .map(|name| line(name, 0)),
     );
     lines.extend(sized("maxmemory", memory.max));
     lines.extend([
@@ -170,12 +206,14 @@ fn memory(door: &Door) -> Lines {
         line("mem_fragmentation_bytes", memory.resident.saturating_sub(memory.used)),
         line("mem_not_counted_for_evict", 0),
         line("mem_replication_backlog", 0),
+        line("mem_total_replication_buffers", 0),
         line("mem_clients_slaves", 0),
         line("mem_clients_normal", memory.clients),
         line("mem_cluster_links", 0),
         line("mem_aof_buffer", 0),
         line("active_defrag_running", 0),
         line("lazyfree_pending_objects", 0),
+        line("lazyfreed_objects", 0),
     ]);
     lines
 }
@@ -184,11 +222,14 @@ fn persistence(door: &Door) -> Lines {
     let zeros = ["rdb_changes_since_last_save", "rdb_bgsave_in_progress"].map(|name| line(name, 0));
     let mut lines = vec![line("loading", 0), line("async_loading", 0)];
     lines.extend(zeros);
+    lines.extend(["current_cow_peak", "current_cow_size", "current_cow_size_age"].map(|name| line(name, 0)));
     lines.extend([
         line("rdb_last_save_time", saved_s(door)),
         line("rdb_last_bgsave_status", "ok"),
         line("rdb_last_bgsave_time_sec", -1),
         line("rdb_current_bgsave_time_sec", -1),
+        line("rdb_saves", 0),
+        line("rdb_last_cow_size", 0),
         line("aof_enabled", u8::from(door.is_durable)),
         line("aof_rewrite_in_progress", 0),
         line("aof_rewrite_scheduled", 0),
@@ -196,6 +237,9 @@ fn persistence(door: &Door) -> Lines {
         line("aof_current_rewrite_time_sec", -1),
         line("aof_last_bgrewrite_status", "ok"),
         line("aof_last_write_status", "ok"),
+        line("aof_last_cow_size", 0),
+        line("module_fork_in_progress", 0),
+        line("module_fork_last_cow_size", 0),
     ]);
     lines
 }
@@ -226,6 +270,10 @@ fn stats(door: &Door) -> Lines {
         line("total_net_output_bytes", totals.bytes_written - base.totals.bytes_written),
         line("instantaneous_input_kbps", kib(rates[1])),
         line("instantaneous_output_kbps", kib(rates[2])),
+        line("total_net_repl_input_bytes", 0),
+        line("total_net_repl_output_bytes", 0),
+        line("instantaneous_input_repl_kbps", kib(0.0)),
+        line("instantaneous_output_repl_kbps", kib(0.0)),
         line("rejected_connections", door.connections.refused() - base.refused),
         line("sync_full", 0),
         line("sync_partial_ok", 0),
@@ -240,6 +288,12 @@ fn stats(door: &Door) -> Lines {
         line("pubsubshard_channels", door.shard_channels.all().len()),
         line("latest_fork_usec", 0),
         line("total_forks", 0),
+        line("migrate_cached_sockets", 0),
+        line("slave_expires_tracked_keys", 0),
+        line("active_defrag_hits", 0),
+        line("active_defrag_misses", 0),
+        line("active_defrag_key_hits", 0),
+        line("active_defrag_key_misses", 0),
         line("tracking_total_keys", 0),
         line("tracking_total_items", 0),
         line("tracking_total_prefixes", 0),
@@ -248,13 +302,19 @@ fn stats(door: &Door) -> Lines {
     ]
 }
 
-fn replication(_door: &Door) -> Lines {
+fn replication(door: &Door) -> Lines {
     vec![
         line("role", "master"),
         line("connected_slaves", 0),
         line("master_failover_state", "no-failover"),
+        line("master_replid", run_id(door)),
+        line("master_replid2", "0".repeat(40)),
         line("master_repl_offset", 0),
+        line("second_repl_offset", -1),
         line("repl_backlog_active", 0),
+        line("repl_backlog_size", 1 << 20),
+        line("repl_backlog_first_byte_offset", 0),
+        line("repl_backlog_histlen", 0),
     ]
 }
 
@@ -292,6 +352,19 @@ fn commands(door: &Door) -> Lines {
 fn errors(door: &Door) -> Lines {
     let row = |(word, count): (Box<str>, u64)| (format!("errorstat_{word}"), format!("count={count}"));
     door.stats.errors().into_iter().map(row).collect()
+}
+
+fn latencies(door: &Door) -> Lines {
+    let row = |(name, counted): (&str, crate::redis::stats::Counted)| {
+        let (calls, histogram) = (counted.calls() as f64, counted.histogram());
+        let within = |part: f64| {
+            let us = histogram.iter().find(|(_, count)| *count as f64 >= (calls * part).ceil()).map(|(us, _)| *us);
+            us.unwrap_or_default() as f64
+        };
+        let shown = PERCENTILES.map(|(name, part)| format!("{name}={:.3}", within(part)));
+        (format!("latency_percentiles_usec_{name}"), shown.join(","))
+    };
+    door.stats.commands().into_iter().filter(|(_, counted)| counted.calls() > 0).map(row).collect()
 }
 
 /// All databases that exist, what they have, and of the entries that expire their number and mean time left.

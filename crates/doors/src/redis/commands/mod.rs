@@ -263,6 +263,12 @@ impl Command {
         usize::from(self.number) + part.map_or(0, |at| at + 1)
     }
 
+    /// Whether its first argument is one that it takes, where that says what is wanted.
+    pub(super) fn has_part(&self, args: &[&[u8]]) -> bool {
+        let is_any = |word: &&[u8]| self.parts.iter().any(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
+        self.parts.is_empty() || args.get(1).is_none_or(is_any)
+    }
+
     /// Whether it waits while clients are paused that write. What is in a transaction is not looked at.
     pub(super) fn waits_with_writes(&self) -> bool {
         self.is_write || matches!(self.name, "PUBLISH" | "SPUBLISH" | "EXEC" | "FLUSHALL")
@@ -286,6 +292,7 @@ impl Command {
             Some((_, arity)) if fits(*arity, args.len()) => Ok(()),
             Some((part, _)) => Err(wrong_arity(&format!("{}|{part}", self.name))),
             None if help::of(self, args).is_some() => Ok(()),
+            None if help::is_for(self, word) => Err(wrong_arity(&format!("{}|help", self.name))),
             None => {
                 let help = format!("'. Try {} HELP.", self.name);
                 Err(Fail::of_bytes([b"ERR unknown subcommand '", shown(word), help.as_bytes()].concat()))

@@ -170,7 +170,7 @@ fn command(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
             for command in named {
                 match command {
                     Some(command) => write_command(writer, command),
-                    None => writer.null_array(),
+                    None => writer.null(),
                 }
             }
             Ok(())
@@ -195,7 +195,12 @@ fn command(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
                 Named::These(keys) => keys,
                 Named::All => Default::default(),
             };
-            if keys.is_empty() {
+            // A number of keys that is none, or above what follows.
+            let is_miscounted = match command.keys {
+                Keys::Counted { is_first_too, .. } => keys.len() == usize::from(is_first_too),
+                _ => false,
+            };
+            if keys.is_empty() || is_miscounted {
                 let is_of_part = matches!(command.keys, Keys::Range(2, ..));
                 let wrong = if is_of_part {
                     "The command has no key arguments"

@@ -335,7 +335,7 @@ fn client(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
             writer.int(-1);
             Ok(())
         }),
-        (b"TRACKING", [how, options @ ..]) => written(session, |writer| tracking(how, options, writer)),
+        (b"TRACKING", [how, options @ ..]) => written(session, |writer| tracking(door, how, options, writer)),
         (b"TRACKINGINFO", []) => written(session, |writer| {
             writer.map(3);
             writer.bulk(b"flags");
@@ -361,13 +361,20 @@ fn client(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
 }
 
 /// Nothing is tracked, so that there is nothing to be turned off.
-fn tracking(how: &[u8], options: &[&[u8]], writer: &mut Writer) -> Done {
+fn tracking(door: &Door, how: &[u8], options: &[&[u8]], writer: &mut Writer) -> Done {
     let mut options = options.iter();
     while let Some(option) = options.next() {
         let is_flag = ["BCAST", "OPTIN", "OPTOUT", "NOLOOP"].iter().any(|word| is(option, word));
-        let has_value = ["REDIRECT", "PREFIX"].iter().any(|word| is(option, word)) && options.next().is_some();
-        if !is_flag && !has_value {
-            return Err(SYNTAX);
+        let takes = |word| is(option, word);
+        match if takes("REDIRECT") || takes("PREFIX") { options.next() } else { None } {
+            Some(id) if takes("REDIRECT") => {
+                let id = u64::try_from(parse_int(id)?).ok();
+                let gone = Fail::new("ERR The client ID you want redirect to does not exist");
+                id.and_then(|id| door.clients.get(id)).ok_or(gone)?;
+            }
+            Some(_) => {}
+            None if is_flag => {}
+            None => return Err(SYNTAX),
         }
     }
     if is(how, "ON") {
@@ -420,9 +427,10 @@ fn list(door: &Door, args: &[&[u8]], asking: Asking, writer: &mut Writer) -> Don
             all.retain(|client| is_wanted(client));
         }
         [word, ids @ ..] if is(word, "ID") && !ids.is_empty() => {
-            let ids = ids.iter().map(|id| parse_usize(id).ok_or(Fail::new("ERR Invalid client ID")));
-            let ids = ids.collect::<Done<Vec<usize>>>()?;
-            all.retain(|client| ids.contains(&(client.id as usize)));
+            let number = engine::cache::parse_number;
+            let ids = ids.iter().map(|id| number(id).ok_or(Fail::new("ERR Invalid client ID")));
+            let ids = ids.collect::<Done<Vec<i64>>>()?;
+            all.retain(|client| i64::try_from(client.id).is_ok_and(|id| ids.contains(&id)));
         }
         _ => return Err(SYNTAX),
     }
@@ -502,7 +510,8 @@ fn unblock(door: &Door, id: &[u8], how: &[&[u8]], writer: &mut Writer) -> Done {
         [] => false,
         [how] if is(how, "TIMEOUT") => false,
         [how] if is(how, "ERROR") => true,
-        _ => return Err(Fail::new("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
+        [_, _, ..] => return Err(super::wrong_part("CLIENT", b"UNBLOCK")),
+        [_] => return Err(Fail::new("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
     };
     let id = parse_int(id)?;
     let client = door.clients.get(id as u64);
@@ -522,7 +531,7 @@ fn reply(session: &mut Session, how: &[u8]) -> Reply<Answer, Later> {
     }
     session.replies = match how {
         how if is(how, "OFF") => Replies::None,
-        how if is(how, "SKIP") && session.replies == Replies::All => Replies::SkipNext,
+        how if is(how, "SKIP") && session.replies != Replies::None => Replies::SkipNext,
         how if is(how, "SKIP") => return Reply::Now(Answer::Nothing),
         _ => return session.fail(&SYNTAX),
     };

@@ -9,7 +9,7 @@ use net::service::Reply;
 
 use super::args::parse_usize;
 use super::streams::others::Guests;
-use super::{Command, Does, Named, Step, bytes_in, own};
+use super::{Command, Does, EACH, Named, Step, bytes_in, own};
 use crate::redis::codec::Answer;
 use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session, lock};
 use crate::redis::errors::{Done, Fail};
@@ -29,7 +29,10 @@ pub(super) const COMMANDS: &[Command] = &[
     own("MULTI", 1, multi, ("1.2.0", "Begins a transaction: commands are done together by EXEC")),
     own("EXEC", 1, exec, ("1.2.0", "Does all commands of the transaction, if no watched key has changed")),
     own("DISCARD", 1, discard, ("2.0.0", "Forgets the commands of the transaction")),
-    own("WATCH", -2, watch, ("2.2.0", "Has the next transaction done only if these keys have not changed")),
+    Command {
+        keys: EACH,
+        ..own("WATCH", -2, watch, ("2.2.0", "Has the next transaction done only if these keys have not changed"))
+    },
     own("UNWATCH", 1, unwatch, ("2.2.0", "Forgets all watched keys")),
 ];
 
@@ -298,6 +301,10 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
     let Does::Own(run) = queued.command.does else {
         return;
     };
+    // As Redis 7.0: SUBSCRIBE and PSUBSCRIBE may be part of a transaction, and this may not.
+    if queued.command.name == "SSUBSCRIBE" {
+        return writer.error(&Fail::new("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"));
+    }
     match run(door, session, args) {
         Reply::Now(Answer::Written(bytes)) => writer.put(&bytes),
         Reply::Now(Answer::Fixed(bytes)) => writer.put(bytes),

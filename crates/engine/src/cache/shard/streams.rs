@@ -25,6 +25,13 @@ impl Shard {
         Ok(())
     }
 
+    /// Notes that a key was used, and counts neither a hit nor a miss.
+    pub fn note_use(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) {
+        if let Some(at) = self.find(key, now_ms) {
+            self.touch(at);
+        }
+    }
+
     /// Takes the key of this stream away. The stream itself stays. Whether the key was there.
     pub fn take_stream(&mut self, key: Key<'_>, topic: TopicId) -> bool {
         let Some(at) = self.find(key, || 0).filter(|at| self.stream_at(*at) == Some(topic)) else {

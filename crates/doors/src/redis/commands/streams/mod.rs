@@ -115,6 +115,8 @@ pub(in crate::redis) struct Context<'a> {
     broker: Arc<Broker>,
     /// The database that is selected.
     number: usize,
+    /// Whether the command only reads: then `INFO` counts hits and misses.
+    is_read: bool,
     keys: Keyspace<'a>,
     pub(super) out: Writer,
     /// What has to be durable before the answer is sent.
@@ -140,7 +142,7 @@ pub(super) struct Lent {
 
 /// What commands on streams do to keys.
 pub(super) trait StreamKeys {
-    fn find(&mut self, key: &[u8]) -> Result<Keyed>;
+    fn find(&mut self, key: &[u8], is_read: bool) -> Result<Keyed>;
 
     fn add(&mut self, key: &[u8], topic: &str) -> Result<LockedStream>;
 
@@ -148,8 +150,8 @@ pub(super) trait StreamKeys {
 }
 
 impl StreamKeys for LockedCache<'_> {
-    fn find(&mut self, key: &[u8]) -> Result<Keyed> {
-        self.stream(key)
+    fn find(&mut self, key: &[u8], is_read: bool) -> Result<Keyed> {
+        self.use_stream(key, is_read)
     }
 
     fn add(&mut self, key: &[u8], topic: &str) -> Result<LockedStream> {
@@ -200,7 +202,7 @@ pub(in crate::redis) fn serve(
     if command.keys == Keys::Streams {
         return read::begin(door, session, args, command.is_write);
     }
-    let mut context = match Context::alone(door, session) {
+    let mut context = match Context::alone(door, session, !command.is_write) {
         Ok(context) => context,
         Err(fail) => return session.fail(&fail),
     };
@@ -215,22 +217,22 @@ pub(in crate::redis) fn serve(
 }
 
 impl<'a> Context<'a> {
-    fn alone(door: &Door, session: &mut Session) -> Done<Self> {
+    fn alone(door: &Door, session: &mut Session, is_read: bool) -> Done<Self> {
         let (broker, number, out) = (door.broker.clone(), session.database, session.writer());
         let keys = Keyspace::Alone(session.database(&broker)?.clone());
-        Ok(Self { broker, number, keys, out, later: Vec::new() })
+        Ok(Self { broker, number, is_read, keys, out, later: Vec::new() })
     }
 
     /// For one command of a step on a database.
     pub(super) fn of_step(
         broker: &Arc<Broker>,
-        number: usize,
+        (number, is_read): (usize, bool),
         keys: &'a mut (dyn StreamKeys + 'a),
         shelf: &Shelf,
         out: Writer,
     ) -> Self {
         let keys = Keyspace::Step(keys, shelf.clone());
-        Self { broker: broker.clone(), number, keys, out, later: Vec::new() }
+        Self { broker: broker.clone(), number, is_read, keys, out, later: Vec::new() }
     }
 
     async fn answer(self, done: Done) -> Answer {
@@ -259,8 +261,8 @@ impl<'a> Context<'a> {
 
     fn find_key(&mut self, key: &[u8]) -> Done<Keyed> {
         match &mut self.keys {
-            Keyspace::Alone(cache) => cache.lock_one(key).stream(key),
-            Keyspace::Step(keys, _) => keys.find(key),
+            Keyspace::Alone(cache) => cache.lock_one(key).use_stream(key, self.is_read),
+            Keyspace::Step(keys, _) => keys.find(key, self.is_read),
         }
         .map_err(failed)
     }

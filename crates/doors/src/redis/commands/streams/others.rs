@@ -7,7 +7,7 @@ use std::sync::Arc;
 use broker::{Broker, LockedCache, Stream, StreamMark};
 use engine::TopicName;
 
-use crate::redis::commands::{Command, Named};
+use crate::redis::commands::{Command, Named, sort};
 use crate::redis::errors::{Done, Fail, WRONG_TYPE};
 use crate::redis::names::topic_of;
 
@@ -46,8 +46,10 @@ impl Guests {
         if number != 0 || !broker.has_other_streams() {
             return Ok(guests);
         }
-        let Named::These(keys) = command.keys(args) else {
-            return Ok(guests);
+        let keys = match command.keys(args) {
+            Named::These(keys) => keys,
+            Named::All if is_sort(command) => sort::keys(args),
+            Named::All => return Ok(guests),
         };
         for key in keys {
             if locked.stream_id(key).is_some() || locked.peek(key).is_some() {
@@ -76,8 +78,17 @@ impl Guests {
 
 /// Whether a command may change this key.
 fn is_refused(command: &Command, args: &[&[u8]], key: &[u8]) -> bool {
-    let only_reads = command.name == "COPY" && !is_same(args.get(2), key) && is_same(args.get(1), key);
+    let only_reads = match command.name {
+        "COPY" => !is_same(args.get(2), key) && is_same(args.get(1), key),
+        _ if is_sort(command) => !is_same(sort::keys(args).get(1), key),
+        _ => false,
+    };
     command.is_write && !only_reads
+}
+
+/// Whether a command may look at any key, and names those that it sorts and stores.
+fn is_sort(command: &Command) -> bool {
+    matches!(command.name, "SORT" | "SORT_RO")
 }
 
 fn is_same(arg: Option<&&[u8]>, key: &[u8]) -> bool {

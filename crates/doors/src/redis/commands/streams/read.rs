@@ -104,7 +104,7 @@ pub(super) async fn read_group(context: &mut Context<'_>, args: &[&[u8]]) -> Don
 /// `XREAD` or `XREADGROUP` on its own.
 pub(super) fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_group: bool) -> Reply<Answer, Later> {
     let begun = Ask::parse(args, has_group)
-        .and_then(|ask| Ok((ask, Context::alone(door, session)?, session.database(&door.broker)?.clone())));
+        .and_then(|ask| Ok((ask, Context::alone(door, session, !has_group)?, session.database(&door.broker)?.clone())));
     let (ask, mut context, cache) = match begun {
         Ok(begun) => begun,
         Err(fail) => return session.fail(&fail),

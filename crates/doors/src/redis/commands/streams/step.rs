@@ -240,7 +240,8 @@ impl Step {
         }
         let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
         let writer = Writer::new(self.is_resp3);
-        let mut context = Context::of_step(&self.broker, queued.database, locked as &mut dyn StreamKeys, shelf, writer);
+        let on = (queued.database, !queued.command.is_write);
+        let mut context = Context::of_step(&self.broker, on, locked as &mut dyn StreamKeys, shelf, writer);
         let done = block_on(run(&mut context, args));
         later.append(&mut context.later);
         done.map(|()| out.put(&context.out.bytes))
