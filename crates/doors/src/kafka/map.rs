@@ -223,7 +223,8 @@ pub(super) async fn fetch(
             from.extend(refusal.is_none().then(|| partition.from(topic)));
         }
     }
-    let FetchRequest { wait, bytes_min, bytes_max, isolation, .. } = *request;
+    let FetchRequest { wait, bytes_min, isolation, .. } = *request;
+    let bytes_max = request.batches_bytes_max(caller.version);
     let wait = if refused.iter().any(Option::is_some) { Duration::ZERO } else { wait };
     let limits = FetchLimits { bytes_min, bytes_max, wait, isolation };
     // Whoever waits while the broker goes away is answered with what is there.

@@ -235,6 +235,57 @@ async fn only_the_first_batch_of_an_answer_may_exceed_the_limits() {
     }
 }
 
+/// An answer names every partition that was asked for. librdkafka takes 512 bytes for all that is no batch on top of
+/// `fetch.max.bytes` (`receive.message.max.bytes` in its CONFIGURATION.md), and closes a connection whose answer is larger.
+#[tokio::test]
+async fn an_answer_with_many_partitions_is_no_larger_than_clients_take() {
+    const PARTITIONS: i32 = 400;
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    let name = "a.topic.with.a.name.of.some.length";
+    let wanted =
+        CreatableTopic::default().with_name(topic(name)).with_num_partitions(PARTITIONS).with_replication_factor(1);
+    let created = raw.call(7, CreateTopicsRequest::default().with_topics(vec![wanted])).await;
+    assert_eq!(created.topics[0].error_code, 0);
+    let value = || "x".repeat(1000);
+    for partition in 0..60 {
+        let sent = batch(Codec::None, &[Record::new(value())]);
+        assert_eq!(produced(&raw.call(9, produce(name, partition, -1, sent)).await).0, 0);
+    }
+    let request = |bytes_max: i32, partitions: std::ops::Range<i32>, wait_ms: i32| {
+        let partition = |index| {
+            FetchPartition::default()
+                .with_partition(index)
+                .with_current_leader_epoch(-1)
+                .with_partition_max_bytes(1 << 20)
+        };
+        let of = FetchTopic::default().with_topic(topic(name)).with_partitions(partitions.map(partition).collect());
+        FetchRequest::default()
+            .with_max_wait_ms(wait_ms)
+            .with_min_bytes(1)
+            .with_max_bytes(bytes_max)
+            .with_topics(vec![of])
+    };
+    for version in 4..=12 {
+        for bytes_max in [22_000, 30_000, 60_000] {
+            raw.send(version, &request(bytes_max, 0..PARTITIONS, 0)).await;
+            let frame = raw.frame().await.expect("an answer");
+            let bytes = frame.len();
+            assert!(bytes <= bytes_max as usize + 512, "version {version}: {bytes} bytes for {bytes_max}");
+            assert!(bytes + 2500 > bytes_max as usize, "version {version}: only {bytes} bytes for {bytes_max}");
+        }
+        // Where they alone are more, the first batch comes all the same.
+        let response = raw.call(version, request(1000, 0..PARTITIONS, 0)).await;
+        let lengths = response.responses[0].partitions.iter().map(|found| found.records.as_ref().map_or(0, Bytes::len));
+        let lengths: Vec<usize> = lengths.filter(|bytes| *bytes > 0).collect();
+        assert!(lengths.len() == 1 && lengths[0] > 1000, "{lengths:?}");
+    }
+    // And where nothing is to be read, such a client waits.
+    let begin = std::time::Instant::now();
+    raw.call(12, request(1000, 100..PARTITIONS, 50)).await;
+    assert!(begin.elapsed() >= Duration::from_millis(50));
+}
+
 /// Whoever waits for records is answered when the broker goes away, and does not hold it up.
 #[tokio::test]
 async fn a_fetch_that_waits_ends_with_the_broker() {
