@@ -99,9 +99,10 @@ fn subscription(protocol_type: &str, protocols: &[JoinGroupRequestProtocol]) -> 
         return None;
     }
     let (_, said): (_, ConsumerProtocolSubscription) = decode_embedded(protocols.first()?.metadata.clone()).ok()?;
-    let topics = said.topics.iter().map(|topic| TopicName::parse(topic).map(Pattern::Topic));
+    // A name that no topic can have is one of which nothing is assigned, as elsewhere.
+    let topics = said.topics.iter().filter_map(|topic| TopicName::parse(topic).ok().map(Pattern::Topic));
     let owned = partitions_of(said.owned_partitions.iter().map(|of| (of.topic.as_str(), &of.partitions[..])))?;
-    Subscription::new(topics.collect::<Result<_, _>>().ok()?, owned.into_iter().collect()).ok()
+    Subscription::new(topics.collect(), owned.into_iter().collect()).ok()
 }
 
 fn told(joined: Joined) -> JoinGroupResponse {

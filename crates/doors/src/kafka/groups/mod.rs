@@ -85,12 +85,14 @@ pub(super) fn member_id(id: &str) -> Outcome<MemberId> {
 }
 
 /// The topics of these names, where the caller may use the API with this key on them. A name that no topic can have is
-/// left out: as in Kafka it is a topic that is not there, and its member is assigned nothing of it.
+/// left out: as in Kafka it is a topic that is not there, and its member is assigned nothing of it. So are the topics of
+/// the broker itself and inboxes, which no group shares: an error would end the client for good.
 pub(super) fn topics_named(broker: &Broker, caller: &Caller, key: i16, names: &[String]) -> Outcome<Vec<Pattern>> {
     for name in names {
         caller.may_use(broker, key, &Resource::topic(name))?;
     }
-    Ok(names.iter().filter_map(|name| TopicName::parse(name).ok().map(Pattern::Topic)).collect())
+    let shared = names.iter().filter_map(|name| TopicName::parse(name).ok().filter(|name| !name.is_hidden()));
+    Ok(shared.map(Pattern::Topic).collect())
 }
 
 fn instance_id(id: Option<&str>) -> Outcome<Option<InstanceId>> {

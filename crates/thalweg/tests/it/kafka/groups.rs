@@ -548,7 +548,8 @@ async fn a_name_that_no_topic_can_have_assigns_nothing() {
     let server = Server::start();
     let _client = with_topic(&server).await;
     let mut consumer = Consumer::join(&server).await;
-    for (names, expected) in [(vec!["not a name", "..", "", "a..b", "t"], 4), (vec!["not a name"], 0), (vec!["t"], 4)] {
+    let names = vec!["not a name", "..", "", "a..b", "t", "_offsets", "_inbox.x"];
+    for (names, expected) in [(names, 4), (vec!["not a name"], 0), (vec!["_offsets"], 0), (vec!["t"], 4)] {
         let names = Some(names.into_iter().map(topic).collect());
         let request = consumer.request().with_subscribed_topic_names(names).with_topic_partitions(Some(Vec::new()));
         let response = consumer.raw.call(1, request).await;
@@ -561,6 +562,25 @@ async fn a_name_that_no_topic_can_have_assigns_nothing() {
     let response = other.raw.call(1, request.with_topic_partitions(Some(Vec::new()))).await;
     other.hear(&response);
     assert!(response.assignment.is_some() && other.reads.is_empty(), "it has joined, and has nothing");
+}
+
+/// So it is for older members in a group for which the broker shares out: one illegal name among others does not keep them
+/// out of the group.
+#[tokio::test]
+async fn a_name_that_no_topic_can_have_does_not_keep_an_older_member_out() {
+    for (names, code) in [(&["not a name", "t", ".."][..], 0), (&["not a name"], 0)] {
+        let server = Server::start();
+        let _client = with_topic(&server).await;
+        let newer = Consumer::join(&server).await;
+        assert_eq!(newer.reads, [0, 1, 2, 3]);
+        let mut older = Member::new(&server, 30_000).await;
+        let wants = ConsumerProtocolSubscription::default().with_topics(names.iter().map(|name| text(name)).collect());
+        let range = JoinGroupRequestProtocol::default().with_name(text("range")).with_metadata(embedded(&wants, 1));
+        // Version 3 joins without an id of its own first.
+        older.version = 3;
+        let request = older.join_request().with_protocols(vec![range]);
+        assert_eq!(older.raw.call(3, request).await.error_code, code, "{names:?}");
+    }
 }
 
 /// `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms` of a group (`GroupConfig` of Apache Kafka).
