@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::groups::Assignor;
-use engine::{Error, Missing, Offset, PartitionId, Result, Start, TopicName, TopicPartition};
+use engine::{Error, ErrorKind, Missing, Offset, PartitionId, Result, Start, TopicName, TopicPartition};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use wire::TopicInfo;
@@ -26,6 +26,8 @@ const AUTO_COMMIT_MIN: Duration = Duration::from_millis(1);
 const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a consumer may be busy with what it was given before others get its partitions.
 const REBALANCE_TIMEOUT: Duration = Duration::from_secs(300);
+/// How often a consumer without partitions checks whether its topics still exist.
+const IDLE_CHECK: Duration = Duration::from_secs(5);
 /// Bytes that one partition may have on the way to a consumer, at least.
 const CREDIT_BYTES_MIN: u64 = 64 << 10;
 
@@ -46,7 +48,9 @@ pub struct ConsumerBuilder {
 /// itself or when it is told to. So a record that is being worked on comes again if the program fails.
 ///
 /// Its partitions take turns, a batch each. An error that concerns one of them ends only that one: the others go on
-/// with the next call, and that one after a [`Consumer::seek`]. All that waits may be dropped and asked for again.
+/// with the next call, and that one after a [`Consumer::seek`]. A topic that it subscribes to by its name and that is
+/// deleted is such an error, once: with the next call the consumer waits for another topic of the name. All that waits
+/// may be dropped and asked for again.
 pub struct Consumer {
     client: Client,
     member: Member,
@@ -59,6 +63,10 @@ pub struct Consumer {
     turn: usize,
     readers: Readers,
     owned: BTreeMap<TopicPartition, Owned>,
+    /// Topics that it subscribes to by their names, each with whether it counts as deleted: the program received that
+    /// error, or this membership has not read it yet although it may not exist.
+    named: BTreeMap<TopicName, bool>,
+    idle_check_due: Instant,
     /// The version and the generation of the assignment that was followed.
     seen: (u64, u64),
     /// Partitions that are given up with the call after the one that told the program.
@@ -200,6 +208,8 @@ impl ConsumerBuilder {
     /// Joins the group. Dropped before it returns it leaves the group again in the background.
     pub async fn open(self) -> Result<Consumer> {
         self.find_topics().await?;
+        let is_awaited = self.missing == Missing::Wait;
+        let named = self.named().filter_map(|topic| Some((TopicName::parse(topic).ok()?, is_awaited))).collect();
         let member = Member::join(self.client.clone(), self.terms).await?;
         Ok(Consumer {
             turn: self.client.shared.events.next_turn(),
@@ -211,6 +221,8 @@ impl ConsumerBuilder {
             buffer_bytes: self.buffer_bytes,
             readers: Readers::default(),
             owned: BTreeMap::new(),
+            named,
+            idle_check_due: Instant::now() + IDLE_CHECK,
             seen: (0, 0),
             leaving: Vec::new(),
             current: None,
@@ -221,10 +233,15 @@ impl ConsumerBuilder {
 }
 
 impl ConsumerBuilder {
+    /// The topics that are named, without patterns and topics of the broker itself.
+    fn named(&self) -> impl Iterator<Item = &String> {
+        let is_name = |topic: &&String| !topic.contains(['*', '>']) && !engine::ids::is_internal(topic);
+        self.terms.topics.iter().filter(is_name)
+    }
+
     /// Sees to the topics that are named. Those of the broker itself it refuses when the group is joined.
     async fn find_topics(&self) -> Result<()> {
-        let is_name = |topic: &&String| !topic.contains(['*', '>']) && !engine::ids::is_internal(topic);
-        for topic in self.terms.topics.iter().filter(is_name) {
+        for topic in self.named() {
             match self.missing {
                 Missing::Refuse => drop(self.client.describe_topic(topic).await?),
                 Missing::Create => drop(self.client.subscribe(topic).missing(Missing::Create).open().await?),
@@ -427,6 +444,10 @@ impl Consumer {
                 () = tokio::time::sleep_until(commit_due), if self.auto_commit.is_some() => {
                     self.commit_in_background().await;
                 }
+                () = tokio::time::sleep_until(self.idle_check_due), if self.owned.is_empty() => {
+                    self.idle_check_due = Instant::now() + IDLE_CHECK;
+                    self.check_topics().await?;
+                }
             }
         }
     }
@@ -438,14 +459,16 @@ impl Consumer {
         let event = match read {
             Read::Begins(begins) => {
                 owned.position = Some(begins);
+                self.note_topic(&reader.at.topic);
                 self.readers.put(reader);
                 return Ok(None);
             }
             Read::Gone => {
                 // Nothing of it may be committed for another one of its name.
                 (owned.position, owned.committed) = (None, None);
+                let topic = reader.at.topic.clone();
                 self.readers.put(reader);
-                return Ok(None);
+                return self.report_deleted(&topic).map(|()| None);
             }
             Read::Batch(batch) => ConsumerEvent::Batch(batch),
             Read::Gap(from, to) => {
@@ -477,6 +500,7 @@ impl Consumer {
         }
         if !self.leaving.is_empty() {
             self.give_up().await;
+            self.check_topics().await?;
         }
         let revoked: Vec<_> = self.owned.keys().filter(|at| !view.assignment.contains(*at)).cloned().collect();
         if !revoked.is_empty() {
@@ -500,6 +524,8 @@ impl Consumer {
         self.current = None;
         self.leaving.clear();
         self.pending.clear();
+        // The broker may be another one, which in memory has no topics yet.
+        self.named.values_mut().for_each(|is_told| *is_told = true);
         if !lost.is_empty() {
             self.pending.push_back(ConsumerEvent::Lost(lost));
         }
@@ -533,6 +559,34 @@ impl Consumer {
             self.owned.remove(&at);
         }
         self.own();
+    }
+
+    /// Checks whether the named topics of which it has no partition still exist: where one was deleted, the broker takes
+    /// its partitions back.
+    async fn check_topics(&mut self) -> Result<()> {
+        let is_owned = |topic: &TopicName| self.owned.keys().any(|at| at.topic == *topic);
+        let unsure = self.named.iter().filter(|(topic, is_told)| !**is_told && !is_owned(topic));
+        for topic in unsure.map(|(topic, _)| topic.clone()).collect::<Vec<_>>() {
+            // Any other error is that of the connection, which the membership notices.
+            if let Err(Error { kind: ErrorKind::NotFound, .. }) = self.client.describe_topic(topic.as_str()).await {
+                self.report_deleted(&topic)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the error of a topic that was deleted, if it was subscribed to by its name; once.
+    fn report_deleted(&mut self, topic: &TopicName) -> Result<()> {
+        match self.named.get_mut(topic).map(|is_told| std::mem::replace(is_told, true)) {
+            Some(false) => Err(Error::not_found(format!("topic {topic} was deleted"))),
+            Some(true) | None => Ok(()),
+        }
+    }
+
+    fn note_topic(&mut self, topic: &TopicName) {
+        if let Some(is_told) = self.named.get_mut(topic) {
+            *is_told = false;
+        }
     }
 
     /// Tells the broker what is read.

@@ -58,6 +58,21 @@ fn group(server: &Server) -> Value {
     on(server, ["--json", "group", "describe", "g"]).json()
 }
 
+/// A member ends with its topic, as a subscription does.
+#[test]
+fn a_member_ends_when_its_topic_is_deleted() {
+    let server = Server::start();
+    on(&server, ["topic", "create", "t"]).ok();
+    let mut command = program();
+    command.args(["--server", &server.url("tcp"), "subscribe", "t", "--consumer-group", "g"]);
+    let member = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("started");
+    until_shared(&server, 1);
+    on(&server, ["topic", "delete", "t", "--yes"]).ok();
+    let ended = member.wait_with_output().expect("ended");
+    assert_eq!(ended.status.code(), Some(NOT_FOUND));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("topic t was deleted"), "{ended:?}");
+}
+
 /// Waits until the group has so many members and each has its share.
 fn until_shared(server: &Server, members: usize) -> Value {
     until(|| {

@@ -444,6 +444,33 @@ async fn the_group_follows_its_topics() {
     assert_eq!(topics.len(), 3, "two of them, and that of the offsets");
 }
 
+/// A member that subscribes to a topic by its name receives the error of its deletion, whether or not it had a partition;
+/// once. What comes to another topic of the name it gets if it asks again.
+#[tokio::test]
+async fn a_member_is_told_that_its_topic_was_deleted() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    create(&client, "t", 1).await;
+    publish(&client, "t", 0..2).await;
+    let mut reader = open(client.consumer("g").topic("t")).await;
+    assert_eq!(take(&mut reader, 2).await, [0, 1]);
+    let mut idle = open(client.consumer("g").topic("t")).await;
+    let mut by_pattern = open(client.consumer("other").topic("*")).await;
+    assert_eq!(take(&mut by_pattern, 2).await, [0, 1]);
+    within("delete", client.delete_topic("t")).await.expect("deleted");
+    for member in [&mut reader, &mut idle] {
+        let error = within("the error", member.next()).await.map(drop).expect_err("deleted");
+        assert_eq!((error.kind, error.message.as_str()), (ErrorKind::NotFound, "topic t was deleted"));
+    }
+    within("close", idle.close()).await.expect("left");
+    create(&client, "t", 1).await;
+    publish(&client, "t", 10..12).await;
+    assert_eq!(take(&mut reader, 2).await, [10, 11]);
+    assert_eq!(take(&mut by_pattern, 2).await, [10, 11]);
+    within("delete", client.delete_topic("t")).await.expect("deleted");
+    assert_eq!(within("the error", reader.next()).await.map(drop).expect_err("deleted").kind, ErrorKind::NotFound);
+}
+
 /// Two programs on one connection, and a program with many partitions.
 #[tokio::test]
 async fn many_partitions_are_read_at_once() {
