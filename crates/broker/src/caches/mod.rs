@@ -30,7 +30,7 @@ use engine::cache::{
     Added, Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, Condition, Cursor, Eviction, Expires, Found, Key,
     ScanCursor, Shard, ShardSettings, ShardStats, Stored, TTL_MS_MAX, Ttl,
 };
-use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
+use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings, nearest};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::broker::Broker;
@@ -71,6 +71,8 @@ pub struct Caches {
     /// Where the newest cache began to count its changes.
     origin: Mutex<u64>,
     broker: OnceLock<Weak<Broker>>,
+    /// Settings of caches whose names belong to a door, whichever door uses such a name first.
+    reserved: RwLock<HashMap<String, CacheSettings>>,
     /// What durable caches are kept in, once there is one.
     log: OnceLock<Arc<CacheLog>>,
     /// What the log has is in the caches.
@@ -119,6 +121,7 @@ impl Caches {
             watched_bytes: Arc::default(),
             origin: Mutex::new(0),
             broker: OnceLock::new(),
+            reserved: RwLock::default(),
             log: OnceLock::new(),
             is_restored: AtomicBool::new(is_restored),
             restored_entries: AtomicU64::new(0),
@@ -163,7 +166,17 @@ fn origin_at(now_ms: u64) -> u64 {
 impl Broker {
     /// The cache of a name. It is made if it is not there, where topics are.
     pub fn cache(&self, name: &str) -> Result<Arc<Cache>> {
-        self.cache_or(name, CacheSettings::default())
+        if let Some(cache) = self.caches().by_name.read().get(name) {
+            return Ok(cache.clone());
+        }
+        let reserved = self.caches().reserved.read().get(name).copied();
+        self.cache_or(name, reserved.unwrap_or_default())
+    }
+
+    /// Sets how the cache of a name is made when it is first used, whichever door uses it. A door says so of the few
+    /// names that are its own.
+    pub fn reserve_cache(&self, name: String, settings: CacheSettings) {
+        self.caches().reserved.write().insert(name, settings);
     }
 
     /// The same, made with these settings.
@@ -198,7 +211,8 @@ impl Broker {
 
     /// The cache of a name, if it exists.
     pub fn find_cache(&self, name: &str) -> Result<Arc<Cache>> {
-        self.caches().by_name.read().get(name).cloned().ok_or_else(|| no_such_cache(name))
+        let found = self.caches().by_name.read().get(name).cloned();
+        found.ok_or_else(|| self.missing_cache(name))
     }
 
     pub fn delete_cache(&self, name: &str) -> Result<CacheCommit> {
@@ -222,7 +236,16 @@ impl Broker {
 
     pub fn describe_cache(&self, name: &str) -> Result<CacheStatus> {
         let cache = self.caches().by_name.read().get(name).cloned();
-        cache.map(|cache| cache.status()).ok_or_else(|| no_such_cache(name))
+        cache.map(|cache| cache.status()).ok_or_else(|| self.missing_cache(name))
+    }
+
+    /// The error of a cache that does not exist, with the nearest name that does.
+    fn missing_cache(&self, name: &str) -> Error {
+        let by_name = self.caches().by_name.read();
+        match nearest(name, by_name.keys().map(CacheName::as_str)) {
+            Some(nearest) => Error::not_found(format!("no cache '{name}'; did you mean '{nearest}'?")),
+            None => no_such_cache(name),
+        }
     }
 
     /// Caches in the order of their names, after this one; and whether they are the last.

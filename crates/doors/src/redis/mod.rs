@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use broker::metrics::{Collect, Exposition};
 use broker::{Broker, now_ms};
+use engine::cache::CacheSettings;
 use net::service::Timeouts;
 use net::telemetry::Telemetry;
 use net::tls::Tls;
@@ -30,8 +31,8 @@ use channels::Channels;
 use clients::Clients;
 pub use codec::check_requests;
 use codec::{REQUEST_BYTES_MAX, RedisProtocol};
-use connection::Door;
 pub use connection::answers;
+use connection::{DATABASES, Door};
 pub use names::place_of;
 use pause::Pause;
 use shard_channels::ShardChannels;
@@ -94,6 +95,11 @@ pub fn open(
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     let (stats, shard_channels) = (Arc::new(Stats::default()), Arc::new(ShardChannels::default()));
     let exposed = (stats.clone(), shard_channels.clone());
+    if settings.is_durable {
+        // Another door that uses a database first makes it as durable.
+        let durable = CacheSettings { is_durable: true, ..CacheSettings::default() };
+        (0..DATABASES).for_each(|number| broker.reserve_cache(format!("db{number}"), durable));
+    }
     broker
         .register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.0.expose(out).and(exposed.1.expose(out)))));
     tokio::spawn(Stats::sample_all(Arc::downgrade(&stats), Arc::downgrade(&broker)));

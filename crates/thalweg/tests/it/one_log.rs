@@ -121,6 +121,21 @@ async fn first_use_creates_the_same_topic_at_every_door() {
     assert_eq!((all[0].settings.storage, all[0].settings.partitions), (Storage::Disk, 3));
 }
 
+/// A database of Redis's clients is durable where `redis_durable` says so, also if another door used it first.
+#[tokio::test]
+async fn first_use_does_not_decide_whether_a_database_is_durable() {
+    let mut server = Server::with(&[REDIS, "data=data", "redis_durable=true"]);
+    on(&server, ["cache", "put", "db3", "native", "1"]).ok();
+    let mut redis = Redis::open(&server);
+    assert_eq!((redis.call("SELECT 3"), redis.call("SET redis 2")), ("OK".into(), "OK".into()));
+    drop(redis);
+    server.crash_and_restart();
+    let mut redis = Redis::open(&server);
+    assert_eq!((redis.call("SELECT 3"), redis.call("MGET native redis")), ("OK".into(), "(1 2)".into()));
+    let said = on(&server, ["cache", "stats", "db33"]).failed(NOT_FOUND);
+    assert!(said.contains("did you mean 'db3'"), "{said}");
+}
+
 /// An inbox goes with its owner, so nothing that is acknowledged as committed may be written to it.
 #[tokio::test]
 async fn kafka_does_not_write_to_inboxes() {
