@@ -28,6 +28,8 @@ use crate::store::{Shared, StoreSettings, StoredTopic};
 /// The topics of a directory.
 pub(crate) struct State {
     settings: StoreSettings,
+    /// How topics are compacted from the next turn on.
+    pub(crate) compaction: CompactionSettings,
     pub(crate) shared: Arc<Shared>,
     pub(crate) catalog: Catalog,
     pub(crate) partitions: HashMap<u64, Arc<DiskPartition>>,
@@ -61,6 +63,7 @@ impl State {
         let shared = Arc::new(Shared::new(disk, dir, settings.unflushed_bytes_max));
         Self {
             settings,
+            compaction: settings.compaction,
             shared,
             catalog: Catalog::default(),
             partitions: HashMap::new(),
@@ -123,7 +126,7 @@ impl State {
 
     /// Returns the partitions of topics that are compacted, with how.
     pub(crate) fn compacted(&self) -> Vec<(Arc<DiskPartition>, CompactionSettings)> {
-        let settings = self.settings.compaction;
+        let settings = self.compaction;
         let topics = self.catalog.topics.iter().filter(|(_, entry)| entry.settings.compact);
         let streams = topics.flat_map(|(id, entry)| {
             // Who reads all of it from the start needs no word of what is gone: it goes with the next turn.

@@ -281,6 +281,17 @@ impl Store {
         &self.settings
     }
 
+    /// How topics are compacted now: as the settings say, unless it was changed since.
+    pub fn compaction(&self) -> CompactionSettings {
+        self.state.lock().compaction
+    }
+
+    /// Changes how fast compaction is and how long tombstones stay. A turn that has begun ends as it began.
+    pub fn set_compaction(&self, bytes_per_s: u64, tombstone_retention_ms: u64) {
+        let compaction = &mut self.state.lock().compaction;
+        (compaction.bytes_per_s, compaction.tombstone_retention_ms) = (bytes_per_s, tombstone_retention_ms);
+    }
+
     /// The bytes of the file system that the data directory is in, and how many of them this process may still use.
     pub fn volume_bytes(&self) -> std::io::Result<(u64, u64)> {
         let found = rustix::fs::statvfs(self.dir())?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use broker::{Broker, TopicOutline};
 use engine::security::Resource;
-use engine::{Codec, Error, ErrorKind, OwnSettings, SettingsChange, TopicSettings};
+use engine::{Codec, Error, ErrorKind, OwnSettings, SettingsChange, Storage, TopicSettings};
 
 use super::admin::twice;
 use super::errors::{self, Code};
@@ -180,6 +180,14 @@ impl Setting {
         }
     }
 
+    /// What it is where neither a topic nor the running broker was given another value.
+    fn configured(&self, broker: &Broker, storage: Storage) -> String {
+        match self.rule {
+            Rule::TombstoneMs => dynamic::configured_compaction(broker).1.to_string(),
+            _ => self.value(broker, &broker.configured_topic_defaults(storage)),
+        }
+    }
+
     /// What it is among the settings of a topic that may follow the broker's.
     fn own(&self) -> Option<OwnSettings> {
         match self.rule {
@@ -207,7 +215,7 @@ impl Setting {
         settings: &TopicSettings,
         wanted: Wanted,
     ) -> DescribeConfigsResourceResult {
-        let configured = self.value(broker, &broker.configured_topic_defaults(settings.storage));
+        let configured = self.configured(broker, settings.storage);
         let default = self.value(broker, &broker.topic_defaults(settings.storage));
         let value = self.value(broker, settings);
         let has_own = self.own().zip(settings.own).is_some_and(|(setting, own)| own.has(setting));
@@ -252,7 +260,7 @@ fn at_least(name: &str, value: &str, least: i64) -> Result<u64, Failure> {
 }
 
 fn tombstone_ms(broker: &Broker) -> u64 {
-    broker.store().map_or(0, |store| store.settings().compaction.tombstone_retention_ms)
+    broker.store().map_or(0, |store| store.compaction().tombstone_retention_ms)
 }
 
 /// What becomes of old records.
@@ -367,7 +375,8 @@ impl<'b> Draft<'b> {
                 {
                     return Err(wrong(format!(
                         "{name} = {value}: tombstones of all topics stay for {most} ms here; raise \
-                         tombstone_retention_ms of the broker"
+                         tombstone_retention_ms of the broker, or its {} while it runs",
+                        setting.of_broker
                     )));
                 }
             }

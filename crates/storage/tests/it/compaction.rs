@@ -230,6 +230,33 @@ fn tombstones_of_queues_do_not_pile_up() {
     assert!(left[0] > 0 && left[1] == 0, "{left:?}");
 }
 
+/// How long tombstones stay changes while the store is in use.
+#[test]
+fn tombstones_stay_as_long_as_was_said_last() {
+    let compaction = CompactionSettings { tombstone_retention_ms: u64::MAX, ..settings().compaction };
+    let left = [None, Some(0)].map(|changed_ms| {
+        let settings = StoreSettings { compaction, ..settings() };
+        let (mut site, mut random) = (Site::new(settings), Random::new(1));
+        for _ in 0..8 {
+            if let Some(ms) = changed_ms {
+                site.store.set_compaction(compaction.bytes_per_s, ms);
+            }
+            for _ in 0..100 {
+                while site.append(&mut random, 1000).is_err() {}
+            }
+            site.settle();
+            site.store.checkpoint().expect("it is safe");
+            site.store.compact().expect("it is compacted");
+            assert_eq!(site.store.settings().compaction.tombstone_retention_ms, u64::MAX, "as it was opened");
+            site = site.reopened(SimDisk::kill);
+        }
+        let end = site.log.end();
+        let is_old = |record: &&Record| record.offset < end / 4 && record.key.is_some() && record.value.is_none();
+        site.read().iter().filter(is_old).count()
+    });
+    assert!(left[0] > 0 && left[1] == 0, "{left:?}");
+}
+
 #[test]
 fn more_keys_than_one_turn_knows_take_more_turns() {
     let compaction = CompactionSettings { keys_max: 40, ..settings().compaction };

@@ -19,6 +19,20 @@ const CLUSTER: &str = "default";
 const CONNECTIONS: &str = "max.connections";
 const CONNECTIONS_PER_PEER: &str = "max.connections.per.ip";
 const CONNECTIONS_MAX: u64 = 1_000_000;
+/// The pace of compaction, a decimal number in Kafka, and how long tombstones stay. Their bounds are those of the keys
+/// `compaction_bytes_per_s` and `tombstone_retention_ms`.
+pub(super) const CLEANER_BYTES: &str = "log.cleaner.io.max.bytes.per.second";
+const TOMBSTONE_MS: &str = "log.cleaner.delete.retention.ms";
+/// Rates that `kafka-reassign-partitions.sh --throttle` sets and takes back. Without followers nothing has them: they are
+/// kept and shown.
+pub(super) const THROTTLES: [&str; 3] = [
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+];
+const CLEANER_BYTES_MIN: u64 = 1 << 10;
+const CLEANER_BYTES_MAX: u64 = 1 << 40;
+const TOMBSTONE_MS_MAX: u64 = 1 << 50;
 
 /// Other units of settings in milliseconds, which Kafka takes from its file only.
 pub(super) const HOURS_AND_MINUTES: [&str; 3] = ["log.retention.hours", "log.retention.minutes", "log.roll.hours"];
@@ -65,6 +79,18 @@ impl Levels {
         self.value(name).map(|value| connections(name, value)).transpose()
     }
 
+    /// The pace of compaction in bytes per second, and how long tombstones stay in ms.
+    fn compaction(&self, broker: &Broker) -> Result<(u64, u64), Failure> {
+        let (bytes_per_s, tombstone_ms) = configured_compaction(broker);
+        let bytes_per_s = self.value(CLEANER_BYTES).map(cleaner_bytes).transpose()?.unwrap_or(bytes_per_s);
+        let tombstone_ms = self
+            .value(TOMBSTONE_MS)
+            .map(|value| whole(TOMBSTONE_MS, value, TOMBSTONE_MS_MAX))
+            .transpose()?
+            .unwrap_or(tombstone_ms);
+        Ok((bytes_per_s, tombstone_ms))
+    }
+
     /// What they come to for topics that have no settings of their own.
     fn change(&self, broker: &Broker) -> Result<SettingsChange, Failure> {
         let (mut draft, mut change) = (Draft::new(broker, 1), SettingsChange::default());
@@ -91,13 +117,21 @@ impl Levels {
     fn check(&self, broker: &Broker) -> Result<(), Failure> {
         let change = self.change(broker)?;
         broker.check_topic_defaults(&change).map_err(|error| (Code::INVALID_REQUEST, error.message))?;
+        self.compaction(broker)?;
+        for (name, value) in THROTTLES.into_iter().filter_map(|name| Some((name, self.value(name)?))) {
+            whole(name, value, i64::MAX as u64)?;
+        }
         self.limit(CONNECTIONS)?;
         self.limit(CONNECTIONS_PER_PEER).map(drop)
     }
 
-    /// Makes it so for topics and connections.
+    /// Makes it so for topics, connections and compaction.
     async fn apply(&self, broker: &Broker) -> Result<(), Failure> {
         let change = self.change(broker)?;
+        let (bytes_per_s, tombstone_ms) = self.compaction(broker)?;
+        if let Some(store) = broker.store() {
+            store.set_compaction(bytes_per_s, tombstone_ms);
+        }
         broker.connection_limits().set(self.limit(CONNECTIONS)?, self.limit(CONNECTIONS_PER_PEER)?);
         broker.set_topic_defaults(&change).await.map_err(failed)
     }
@@ -108,6 +142,29 @@ fn connections(name: &str, value: &str) -> Result<u64, Failure> {
         || (Code::INVALID_REQUEST, format!("{name} = '{value}': it is a whole number from 1 to {CONNECTIONS_MAX}"));
     let parsed = value.trim().parse().ok().filter(|count| (1..=CONNECTIONS_MAX).contains(count));
     parsed.ok_or_else(wrong)
+}
+
+/// Kafka's default is the largest number that there is: no limit.
+fn cleaner_bytes(value: &str) -> Result<u64, Failure> {
+    let wrong = || {
+        let message = format!("{CLEANER_BYTES} = '{value}': it is a number from {CLEANER_BYTES_MIN} on");
+        (Code::INVALID_REQUEST, message)
+    };
+    let parsed = value.trim().parse::<f64>().ok().filter(|bytes| *bytes >= CLEANER_BYTES_MIN as f64);
+    Ok((parsed.ok_or_else(wrong)? as u64).min(CLEANER_BYTES_MAX))
+}
+
+/// A whole number up to another.
+fn whole(name: &str, value: &str, most: u64) -> Result<u64, Failure> {
+    let wrong = || (Code::INVALID_REQUEST, format!("{name} = '{value}': it is a whole number from 0 to {most}"));
+    value.trim().parse().ok().filter(|number| *number <= most).ok_or_else(wrong)
+}
+
+/// The pace of compaction in bytes per second, and how long tombstones stay in ms, as the broker was started. Both are 0
+/// where no topic is on disk: none is compacted.
+pub(super) fn configured_compaction(broker: &Broker) -> (u64, u64) {
+    let compaction = broker.store().map(|store| store.settings().compaction);
+    compaction.map_or((0, 0), |compaction| (compaction.bytes_per_s, compaction.tombstone_retention_ms))
 }
 
 /// Whether it is a setting of topics, and changes for all of them.
@@ -122,15 +179,26 @@ fn find(name: &str) -> Option<&'static Setting> {
 /// Whether a setting changes while the broker runs. All of them are what Kafka calls cluster-wide: they may be set for
 /// all brokers, and for one.
 pub(super) fn is_known(name: &str) -> bool {
-    name == CONNECTIONS || name == CONNECTIONS_PER_PEER || find(name).is_some()
+    let is_own = [CONNECTIONS, CONNECTIONS_PER_PEER, CLEANER_BYTES, TOMBSTONE_MS].contains(&name);
+    is_own || THROTTLES.contains(&name) || find(name).is_some()
 }
 
 pub(super) fn kind(name: &str) -> Kind {
-    find(name).map_or(Kind::Int, |setting| setting.kind)
+    match name {
+        CLEANER_BYTES => Kind::Double,
+        TOMBSTONE_MS => Kind::Long,
+        name if THROTTLES.contains(&name) => Kind::Long,
+        _ => find(name).map_or(Kind::Int, |setting| setting.kind),
+    }
 }
 
 pub(super) fn help(name: &str) -> &'static str {
-    find(name).map_or("Open connections of each door", |setting| setting.help)
+    match name {
+        CLEANER_BYTES => "Bytes that compaction reads and writes in a second at most",
+        TOMBSTONE_MS => "How long tombstones stay",
+        name if THROTTLES.contains(&name) => "There are no followers",
+        _ => find(name).map_or("Open connections of each door", |setting| setting.help),
+    }
 }
 
 fn failed(error: Error) -> Failure {

@@ -38,12 +38,17 @@ pub(super) fn of_broker(broker: &Broker, levels: &Levels, wanted: Wanted) -> Vec
     let defaults = broker.configured_topic_defaults(storage);
     let mut rows: Vec<(String, String, Kind, &str)> = SETTINGS
         .iter()
-        .map(|setting| (setting.of_broker.to_owned(), setting.value(broker, &defaults), setting.kind, setting.help))
+        .map(|setting| (setting.of_broker.to_owned(), setting.configured(broker, storage), setting.kind, setting.help))
         .collect();
     let mut row = |name: &str, value: String, kind, help| rows.push((name.to_owned(), value, kind, help));
     let offsets_minutes = settings.offsets_retention.as_secs() / 60;
     row("auto.create.topics.enable", settings.auto_create_topics.to_string(), Kind::Bool, "Key auto_create_topics");
     row("broker.id", NODE_ID.to_string(), Kind::Int, "The only node");
+    let (bytes_per_s, _) = dynamic::configured_compaction(broker);
+    row(dynamic::CLEANER_BYTES, bytes_per_s.to_string(), Kind::Double, dynamic::help(dynamic::CLEANER_BYTES));
+    for name in dynamic::THROTTLES {
+        row(name, i64::MAX.to_string(), dynamic::kind(name), dynamic::help(name));
+    }
     row("node.id", NODE_ID.to_string(), Kind::Int, "The only node");
     row("default.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
     row("delete.topic.enable", "true".to_owned(), Kind::Bool, "Topics can be deleted");
@@ -79,8 +84,6 @@ pub(super) fn of_broker(broker: &Broker, levels: &Levels, wanted: Wanted) -> Vec
 const BROKER_KEYS: &[(&str, &[&str])] = &[
     ("auto.create.topics.enable", &["auto_create_topics"]),
     ("group.initial.rebalance.delay.ms", &["group_initial_delay_ms"]),
-    ("log.cleaner.delete.retention.ms", &["tombstone_retention_ms"]),
-    ("log.cleaner.io.max.bytes.per.second", &["compaction_bytes_per_s"]),
     ("num.partitions", &["default_partitions"]),
     ("offsets.retention.minutes", &["offsets_retention_ms"]),
     ("transactional.id.expiration.ms", &["transactional_id_expiration_ms"]),

@@ -410,6 +410,59 @@ async fn settings_of_the_broker_change_while_it_runs_and_survive_a_restart() {
     assert_eq!(config(&mut raw, "follows", "compression.type").await, ("producer".into(), 5));
 }
 
+/// Dynamic settings of Kafka's cleaner (`Cleaner.RECONFIGURABLE_CONFIGS` and `DynamicLogConfig` of its source) that are
+/// keys here, too, and those that `ReassignPartitionsCommand` sets for `--throttle`.
+#[tokio::test]
+async fn compaction_changes_while_the_broker_runs() {
+    let data = tempfile::tempdir().expect("a directory");
+    let mut server = Server::launch(on_disk(&data));
+    let mut raw = Raw::connect(&server).await;
+    let names = ["log.cleaner.delete.retention.ms", "log.cleaner.io.max.bytes.per.second"];
+    let compacts = wanted("t", 1, 1, &[("cleanup.policy", "compact")]);
+    assert_eq!(codes(&create(&mut raw, 7, vec![compacts], false).await), [0]);
+    let day = || "86400000".to_owned();
+    assert_eq!(synonyms(&mut raw, BROKER, "1", names[0]).await, [(day(), 4)]);
+    assert_eq!(synonyms(&mut raw, BROKER, "1", names[1]).await, [("67108864".to_owned(), 4)]);
+    // Kafka has the pace as a decimal number, whose largest one is no limit.
+    assert_eq!(alter_broker(&mut raw, "", &[(names[0], Some("5000")), (names[1], Some("2.5E6"))]).await.0, 0);
+    assert_eq!(
+        alter_broker(&mut raw, "1", &[(names[0], Some("0")), (names[1], Some("1.7976931348623157E308"))]).await.0,
+        0
+    );
+    for wrong in [(names[0], "-1"), (names[0], "soon"), (names[1], "10"), (names[1], "NaN"), (names[1], "fast")] {
+        let (code, message) = alter_broker(&mut raw, "1", &[(wrong.0, Some(wrong.1))]).await;
+        assert!(code == 42 && message.contains(wrong.0), "{wrong:?}: {code} {message}");
+    }
+    drop(raw);
+    server.crash_and_restart();
+    let mut raw = Raw::connect(&server).await;
+    let levels = [("0".to_owned(), 2), ("5000".to_owned(), 3)];
+    let expected: Vec<_> = levels.iter().cloned().chain([(day(), 4)]).collect();
+    assert_eq!(synonyms(&mut raw, BROKER, "1", names[0]).await, expected);
+    let expected: Vec<_> = levels.iter().cloned().chain([(day(), 5)]).collect();
+    assert_eq!(synonyms(&mut raw, TOPIC, "t", "delete.retention.ms").await, expected);
+
+    // A topic may ask for as much as there is.
+    assert_eq!(alter_topic(&mut raw, "t", "delete.retention.ms", "5000").await, 40);
+    assert_eq!(alter_broker(&mut raw, "1", &[(names[0], None), (names[1], None)]).await.0, 0);
+    assert_eq!(config(&mut raw, "t", "delete.retention.ms").await, ("5000".into(), 3));
+    assert_eq!(alter_topic(&mut raw, "t", "delete.retention.ms", "5000").await, 0);
+
+    let rates = ["leader.replication.throttled.rate", "follower.replication.throttled.rate"];
+    let set = [(rates[0], Some("1000000")), (rates[1], Some("1000000"))];
+    assert_eq!(alter_broker(&mut raw, "1", &set).await, (0, String::new()));
+    assert_eq!(synonyms(&mut raw, BROKER, "1", rates[0]).await[0], ("1000000".to_owned(), 2));
+    assert_eq!(alter_broker(&mut raw, "1", &[(rates[0], Some("-1"))]).await.0, 42);
+    assert_eq!(alter_broker(&mut raw, "1", &[(rates[0], None), (rates[1], None)]).await.0, 0);
+}
+
+async fn alter_topic(raw: &mut Raw, name: &str, key: &str, value: &str) -> i16 {
+    let config = AlterableConfig::default().with_name(text(key)).with_value(Some(text(value)));
+    let asked = AlterConfigsResource::default().with_resource_type(TOPIC).with_resource_name(text(name));
+    let request = IncrementalAlterConfigsRequest::default().with_resources(vec![asked.with_configs(vec![config])]);
+    raw.call(1, request).await.responses[0].error_code
+}
+
 #[tokio::test]
 async fn topics_are_deleted_by_name_or_by_id() {
     let server = Server::start();
