@@ -561,8 +561,8 @@ impl Consumer {
         self.own();
     }
 
-    /// Checks whether the named topics of which it has no partition still exist: where one was deleted, the broker takes
-    /// its partitions back.
+    /// Checks whether the named topics of which it has no partition still exist: where one was deleted, the broker
+    /// takes its partitions back.
     async fn check_topics(&mut self) -> Result<()> {
         let is_owned = |topic: &TopicName| self.owned.keys().any(|at| at.topic == *topic);
         let unsure = self.named.iter().filter(|(topic, is_told)| !**is_told && !is_owned(topic));

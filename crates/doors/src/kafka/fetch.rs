@@ -17,8 +17,9 @@ use super::parse::Fields;
 use super::produce::partition_id;
 use super::write::Write;
 
-/// What an answer may have beside its batches on top of `fetch.max.bytes`: librdkafka closes a connection whose answer is
-/// larger than its `receive.message.max.bytes`, which may be as little as `fetch.max.bytes` and these (CONFIGURATION.md).
+/// What an answer may have beside its batches on top of `fetch.max.bytes`: librdkafka closes a connection whose answer
+/// is larger than its `receive.message.max.bytes`, which may be as little as `fetch.max.bytes` and these
+/// (CONFIGURATION.md).
 const OVERHEAD_BYTES_FREE: usize = 512;
 /// A client that keeps no session says this, and one that would like to begin one.
 const NO_SESSION: i32 = 0;
@@ -74,8 +75,8 @@ impl FetchRequest {
         Ok(Self { wait, bytes_min, bytes_max, isolation, has_session, topics })
     }
 
-    /// The limit for all batches of the answer in this version. The answer names every partition that was asked for, and
-    /// with many of them that takes more than clients allow for: it comes off the batches.
+    /// The limit for all batches of the answer in this version. The answer names every partition that was asked for,
+    /// and with many of them that takes more than clients allow for: it comes off the batches.
     pub(super) fn batches_bytes_max(&self, version: i16) -> usize {
         let partitions: usize = self.topics.iter().map(|(_, partitions)| partitions.len()).sum();
         let names: usize = self.topics.iter().map(|(name, _)| name.len()).sum();

@@ -23,8 +23,8 @@ const CONNECTIONS_MAX: u64 = 1_000_000;
 /// `compaction_bytes_per_s` and `tombstone_retention_ms`.
 pub(super) const CLEANER_BYTES: &str = "log.cleaner.io.max.bytes.per.second";
 const TOMBSTONE_MS: &str = "log.cleaner.delete.retention.ms";
-/// Rates that `kafka-reassign-partitions.sh --throttle` sets and takes back. Without followers nothing has them: they are
-/// kept and shown.
+/// Rates that `kafka-reassign-partitions.sh --throttle` sets and takes back. Without followers nothing has them: they
+/// are kept and shown.
 pub(super) const THROTTLES: [&str; 3] = [
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
@@ -160,8 +160,8 @@ fn whole(name: &str, value: &str, most: u64) -> Result<u64, Failure> {
     value.trim().parse().ok().filter(|number| *number <= most).ok_or_else(wrong)
 }
 
-/// The pace of compaction in bytes per second, and how long tombstones stay in ms, as the broker was started. Both are 0
-/// where no topic is on disk: none is compacted.
+/// The pace of compaction in bytes per second, and how long tombstones stay in ms, as the broker was started. Both are
+/// 0 where no topic is on disk: none is compacted.
 pub(super) fn configured_compaction(broker: &Broker) -> (u64, u64) {
     let compaction = broker.store().map(|store| store.settings().compaction);
     compaction.map_or((0, 0), |compaction| (compaction.bytes_per_s, compaction.tombstone_retention_ms))

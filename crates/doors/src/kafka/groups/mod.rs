@@ -85,8 +85,8 @@ pub(super) fn member_id(id: &str) -> Outcome<MemberId> {
 }
 
 /// The topics of these names, where the caller may use the API with this key on them. A name that no topic can have is
-/// left out: as in Kafka it is a topic that is not there, and its member is assigned nothing of it. So are the topics of
-/// the broker itself and inboxes, which no group shares: an error would end the client for good.
+/// left out: as in Kafka it is a topic that is not there, and its member is assigned nothing of it. So are the topics
+/// of the broker itself and inboxes, which no group shares: an error would end the client for good.
 pub(super) fn topics_named(broker: &Broker, caller: &Caller, key: i16, names: &[String]) -> Outcome<Vec<Pattern>> {
     for name in names {
         caller.may_use(broker, key, &Resource::topic(name))?;
