@@ -444,8 +444,8 @@ async fn the_group_follows_its_topics() {
     assert_eq!(topics.len(), 3, "two of them, and that of the offsets");
 }
 
-/// A member that subscribes to a topic by its name receives the error of its deletion, whether or not it had a partition;
-/// once. What comes to another topic of the name it gets if it asks again.
+/// A member that subscribes to a topic by its name receives the error of its deletion, whether or not it had a
+/// partition; once. What comes to another topic of the name it gets if it asks again.
 #[tokio::test]
 async fn a_member_is_told_that_its_topic_was_deleted() {
     let server = Server::start();

@@ -564,8 +564,8 @@ async fn a_name_that_no_topic_can_have_assigns_nothing() {
     assert!(response.assignment.is_some() && other.reads.is_empty(), "it has joined, and has nothing");
 }
 
-/// So it is for older members in a group for which the broker shares out: one illegal name among others does not keep them
-/// out of the group.
+/// So it is for older members in a group for which the broker shares out: one illegal name among others does not keep
+/// them out of the group.
 #[tokio::test]
 async fn a_name_that_no_topic_can_have_does_not_keep_an_older_member_out() {
     for (names, code) in [(&["not a name", "t", ".."][..], 0), (&["not a name"], 0)] {

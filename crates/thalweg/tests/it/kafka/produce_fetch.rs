@@ -236,7 +236,8 @@ async fn only_the_first_batch_of_an_answer_may_exceed_the_limits() {
 }
 
 /// An answer names every partition that was asked for. librdkafka takes 512 bytes for all that is no batch on top of
-/// `fetch.max.bytes` (`receive.message.max.bytes` in its CONFIGURATION.md), and closes a connection whose answer is larger.
+/// `fetch.max.bytes` (`receive.message.max.bytes` in its CONFIGURATION.md), and closes a connection whose answer is
+/// larger.
 #[tokio::test]
 async fn an_answer_with_many_partitions_is_no_larger_than_clients_take() {
     const PARTITIONS: i32 = 400;
