@@ -161,9 +161,8 @@ impl Topic {
     }
 
     pub(crate) fn partition(&self, id: PartitionId) -> Result<Arc<PartitionCell>> {
-        self.partitions.get(id as usize).cloned().ok_or_else(|| {
-            Error::not_found(format!("topic {} has partitions 0 to {}, not {id}", self.name, self.partitions.len() - 1))
-        })
+        let partition = self.partitions.get(id as usize).cloned();
+        partition.ok_or_else(|| Error::no_partition(self.name.as_str(), self.partitions.len(), id.into()))
     }
 
     /// The partition of a batch that names none: that of the key of its first record, else they take turns.

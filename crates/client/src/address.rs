@@ -90,11 +90,17 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Quic { host, port } => write!(f, "quic://{host}:{port}"),
-            Self::Tcp { host, port } => write!(f, "tcp://{host}:{port}"),
-            Self::Tls { host, port } => write!(f, "tls://{host}:{port}"),
-            Self::Pipe(_) => f.write_str("pipe in this process"),
+        let scheme = match self {
+            Self::Quic { .. } => "quic",
+            Self::Tcp { .. } => "tcp",
+            Self::Tls { .. } => "tls",
+            Self::Pipe(_) => return f.write_str("pipe in this process"),
+        };
+        let (host, port) = (self.host(), self.port());
+        // As it is written: the colons of an IPv6 address are none before a port.
+        match host.contains(':') {
+            true => write!(f, "{scheme}://[{host}]:{port}"),
+            false => write!(f, "{scheme}://{host}:{port}"),
         }
     }
 }
@@ -109,8 +115,8 @@ mod tests {
             ("127.0.0.1:7000", "quic://127.0.0.1:7000"),
             ("tcp://localhost", "tcp://localhost:7400"),
             ("tls://example.org:1", "tls://example.org:1"),
-            ("[::1]:9", "quic://::1:9"),
-            ("::1", "quic://::1:7400"),
+            ("[::1]:9", "quic://[::1]:9"),
+            ("::1", "quic://[::1]:7400"),
         ] {
             assert_eq!(Address::parse(text).map(|a| a.to_string()), Ok(expected.to_owned()));
         }

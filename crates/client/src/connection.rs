@@ -25,6 +25,9 @@ use crate::tls;
 
 /// Streams that a broker may open on one connection: one for each subscription.
 const STREAMS_FROM_BROKER_MAX: u32 = 16_384;
+/// What a user may do where something listens that is no native door.
+const NO_ANSWER: &str = "something takes connections there and does not answer in Thalweg's native protocol: name the \
+                         native door, whose address `thalweg serve` prints";
 
 pub(crate) struct Connection {
     /// The stream that said hello; over TCP the only one.
@@ -104,11 +107,15 @@ impl Dialer {
         let timeout = self.settings.connect_timeout;
         let hint = Mutex::new(None);
         let connected = tokio::time::timeout(timeout, Box::pin(self.connect_now(shape, &hint))).await;
-        let connected = connected.unwrap_or_else(|_elapsed| {
-            let hint = hint.lock().take().unwrap_or_else(|| "is `thalweg serve` running there?".to_owned());
-            Err(disconnected(&format!("no connection to {} within {} ms; {hint}", self.address, timeout.as_millis())))
-        });
+        let connected = connected.unwrap_or_else(|_elapsed| Err(self.late(&hint)));
         connected.inspect(|_| self.restored())
+    }
+
+    /// The error of an address at which nothing answers in time.
+    fn late(&self, hint: &Mutex<Option<String>>) -> Error {
+        let hint = hint.lock().take().unwrap_or_else(|| "is `thalweg serve` running there?".to_owned());
+        let timeout_ms = self.settings.connect_timeout.as_millis();
+        disconnected(&format!("no connection to {} within {timeout_ms} ms; {hint}", self.address))
     }
 
     /// `hint` says what a user may do if nothing answers in time.
@@ -122,7 +129,7 @@ impl Dialer {
                 let name = rustls::pki_types::ServerName::try_from(self.address.host().to_owned())
                     .map_err(|e| Error::invalid(format!("'{}' is no name for TLS: {e}", self.address.host())))?;
                 let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
-                let stream = stream.map_err(|e| self.refused(&refusal).unwrap_or_else(|| self.unreachable(&e)))?;
+                let stream = stream.map_err(|e| self.refused(&refusal).unwrap_or_else(|| self.no_tls(&e)))?;
                 let (input, output) = tokio::io::split(stream);
                 self.over(Link::over_stream(input, output), hint).await
             }
@@ -142,11 +149,9 @@ impl Dialer {
     }
 
     async fn over(&self, link: Arc<Link>, hint: &Mutex<Option<String>>) -> Result<Connection> {
-        let words = "something takes connections there and does not answer in Thalweg's native protocol: name the \
-                     native door, whose address `thalweg serve` prints";
-        *hint.lock() = Some(words.to_owned());
+        *hint.lock() = Some(NO_ANSWER.to_owned());
         let hello = link.hello(&self.settings.name, self.settings.connect_timeout).await;
-        let hello = hello.map_err(|error| self.not_greeted(error))?;
+        let hello = hello.map_err(|error| self.not_greeted(error, hint))?;
         Ok(Connection {
             publish: vec![link.clone()],
             control: link,
@@ -180,7 +185,8 @@ impl Dialer {
             Ok::<_, Error>(Link::over_quic(send, receive))
         };
         let control = open().await?;
-        let hello = control.hello(&self.settings.name, self.settings.connect_timeout).await?;
+        let hello = control.hello(&self.settings.name, self.settings.connect_timeout).await;
+        let hello = hello.map_err(|error| self.not_greeted(error, hint))?;
         let mut publish = Vec::new();
         for _ in 0..shape.streams {
             // A broker serves so many streams at a time (`pub_workers_per_conn`). Those beyond would
@@ -262,23 +268,41 @@ impl Dialer {
         let scheme = if peer.ip().is_loopback() { "tcp" } else { "tls" };
         let way =
             format!("TCP gets through there and UDP does not; use {scheme}://{}:{}", self.address.host(), peer.port());
-        if !is_alone {
-            *hint.lock() = Some(way.clone());
-        }
+        *hint.lock() = Some(if is_alone { NO_ANSWER.to_owned() } else { way.clone() });
         let link = Probing(Link::over_socket(socket));
         match link.0.hello(&self.settings.name, self.settings.connect_timeout).await {
-            Err(error) if is_stranger(&error) => self.not_greeted(error),
+            Err(error) if is_stranger(&error) => self.not_greeted(error, hint),
+            // Not one word over TCP either: no broker.
+            Err(error) if error.kind == ErrorKind::Timeout => std::future::pending().await,
             // A broker, which may answer TLS alone to another machine.
             _ if is_alone => disconnected(&format!("QUIC does not reach a broker at {}: {way}", self.address)),
             _ => std::future::pending().await,
         }
     }
 
-    /// Whatever answered the hello did not welcome this client.
-    fn not_greeted(&self, error: Error) -> Error {
-        match is_stranger(&error) {
-            true => disconnected(&format!("no native door at {}: {}", self.address, error.message)),
-            false => error,
+    /// Whatever answered the hello, or did not, did not welcome this client.
+    fn not_greeted(&self, error: Error, hint: &Mutex<Option<String>>) -> Error {
+        match (error.kind, &self.address) {
+            _ if is_stranger(&error) => disconnected(&format!("no native door at {}: {}", self.address, error.message)),
+            (ErrorKind::Timeout, _) => self.late(hint),
+            (ErrorKind::Disconnected, Address::Tcp { .. }) => disconnected(&format!(
+                "no native door answers at {}: {}; a broker that has a certificate takes only TLS from other \
+                 machines: use quic:// or tls://",
+                self.address, error.message
+            )),
+            _ => error,
+        }
+    }
+
+    /// The error of a TLS handshake that failed for another reason than the certificate.
+    fn no_tls(&self, error: &std::io::Error) -> Error {
+        use rustls::{AlertDescription, Error as Tls};
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Tls>());
+        match cause {
+            Some(Tls::AlertReceived(AlertDescription::NoApplicationProtocol) | Tls::InvalidMessage(_)) => {
+                disconnected(&format!("no native door at {}: {NO_ANSWER}", self.address))
+            }
+            _ => self.unreachable(error),
         }
     }
 

@@ -94,6 +94,15 @@ impl Stranger {
     }
 }
 
+impl Stranger {
+    /// The answer of a door that speaks HTTP to an SDK of Amazon SQS, in the only form whose words it shows; `None` to
+    /// others.
+    pub(crate) fn answer_to_sqs(&self) -> Option<Vec<u8>> {
+        let body = serde_json::json!({ "__type": "com.amazonaws.sqs#InvalidAddress", "message": self.words });
+        (self.wanted == Door::Sqs).then(|| body.to_string().into_bytes())
+    }
+}
+
 /// What the runtime of HTTP asks before it reads a connection as HTTP.
 pub(crate) fn at_http_door(doors: Arc<Doors>, here: Door) -> FirstBytes {
     FirstBytes::new(move |first| match door_of(first)? {

@@ -193,6 +193,15 @@ impl Error {
         Self::new(ErrorKind::TooLarge, message)
     }
 
+    /// The error of a partition that a topic with so many has not.
+    #[cold]
+    pub fn no_partition(topic: &str, partitions: usize, asked: i64) -> Self {
+        Self::not_found(match partitions {
+            1 => format!("topic {topic} has only partition 0, not {asked}"),
+            _ => format!("topic {topic} has partitions 0 to {}, not {asked}", partitions.saturating_sub(1)),
+        })
+    }
+
     #[cold]
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::NotFound, message)

@@ -86,7 +86,7 @@ impl Broker {
             let is_same = definition.settings == new.settings
                 && new.topic.as_ref().is_none_or(|topic| *topic == definition.topic);
             if !is_same && !new.name.is_internal() {
-                return Err(is_there(&new.name));
+                return Err(is_there(&definition, &new));
             }
             let (now, _) = self.renew(there.clone(), new.start).await?;
             return Ok((now.definition(), now.id != there.id));
@@ -736,8 +736,13 @@ pub(super) fn is_saved(topic: &Topic) -> bool {
     topic.settings.storage != Storage::Memory && topic.stored_as.is_some()
 }
 
-fn is_there(name: &QueueName) -> Error {
-    Error::new(ErrorKind::AlreadyExists, format!("queue {name} is there already, with other settings"))
+fn is_there(there: &QueueDefinition, new: &NewQueue) -> Error {
+    let mut differences = there.settings.differences(&new.settings);
+    let topic = new.topic.iter().filter(|topic| **topic != there.topic);
+    differences.extend(topic.map(|topic| format!("topic is {}, not {topic}", there.topic)));
+    let differences = differences.join("; ");
+    let message = format!("queue {} is there already, with other settings: {differences}", there.name);
+    Error::new(ErrorKind::AlreadyExists, message)
 }
 
 fn check_notes(notes: &BTreeMap<String, String>) -> Result<()> {

@@ -530,8 +530,7 @@ impl State {
         if (partition as usize) < self.lanes.len() {
             return Ok(partition as usize);
         }
-        let last = self.lanes.len() - 1;
-        Err(Error::not_found(format!("topic {} has partitions 0 to {last}, not {partition}", settings.topic)))
+        Err(Error::no_partition(&settings.topic, self.lanes.len(), partition.into()))
     }
 
     fn partition_of(&self, record: &Record, settings: &Settings) -> Result<usize> {

@@ -173,11 +173,7 @@ impl PublisherBuilder {
         let link = client.shared.publish.link(turn).await?;
         let partitions = partitions(&client, &settings.topic).await?.unwrap_or(1);
         if let Some(partition) = settings.partition.filter(|partition| *partition >= partitions) {
-            return Err(Error::not_found(format!(
-                "topic {} has partitions 0 to {}, not {partition}",
-                settings.topic,
-                partitions - 1
-            )));
+            return Err(Error::no_partition(&settings.topic, partitions as usize, partition.into()));
         }
         let identity = match is_idempotent && settings.acks != Acks::None {
             true => Some(sender::init_producer(&client).await?),

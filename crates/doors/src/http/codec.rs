@@ -321,11 +321,7 @@ pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> 
     let key = key.map(|key| Bytes::copy_from_slice(key.as_bytes()));
     let record = |value: Bytes| Record { key: key.clone(), value: Some(value), ..Record::default() };
     let records: Vec<Record> = match kind {
-        BodyKind::Value if body.is_empty() => {
-            let message = "the body is empty, and it is the record: send some bytes (curl -d 'text' or --data-binary \
-                           @file); for a record with an empty value send JSON: {\"records\":[{\"value\":\"\"}]}";
-            return Err(Error::invalid(message).into());
-        }
+        _ if body.is_empty() => return Err(empty("record", "{\"records\":[{\"value\":\"\"}]}")),
         BodyKind::Value => vec![record(body.clone())],
         BodyKind::Lines => {
             check_lines(body, key.as_ref().map_or(0, Bytes::len))?;
@@ -348,6 +344,15 @@ pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> 
     Ok(records)
 }
 
+/// The error of an empty body, which is a mistake more often than not, with the JSON for those who mean it.
+pub(super) fn empty(one: &str, json: &str) -> Failure {
+    let message = format!(
+        "the body is empty, and it is the {one}: send some bytes (curl -d 'text' or --data-binary @file); for an empty \
+         {one} send JSON: {json}"
+    );
+    Error::invalid(message).into()
+}
+
 /// A body that is JSON, but no list of records, is most likely meant as one record.
 fn records_expected(body: &Bytes, failure: Failure) -> Failure {
     match serde_json::from_slice::<serde_json::Value>(body) {
@@ -362,7 +367,11 @@ fn records_expected(body: &Bytes, failure: Failure) -> Failure {
 }
 
 pub(super) fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
-    serde_json::from_slice(bytes).map_err(|error| Error::malformed(format!("the JSON: {error}")).into())
+    serde_json::from_slice(bytes).map_err(|error| {
+        // What begins as `true`, `false` or `null` does, and is none of them.
+        let words = error.to_string().replace("expected ident", "no value of JSON, or a word without quotes,");
+        Error::malformed(format!("the JSON: {words}")).into()
+    })
 }
 
 /// The JSON in the body of a request.

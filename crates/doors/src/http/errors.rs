@@ -68,7 +68,8 @@ impl Failure {
             error: ErrorOut {
                 kind: self.error.kind.name(),
                 message: &self.error.message,
-                retry: retry.name(),
+                // The class is for programs, and here it answers a question.
+                retry: if retry == RetryClass::Fatal { "no" } else { retry.name() },
                 retry_after_ms: self.error.retry_after_ms,
             },
         }

@@ -8,8 +8,9 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Request, State};
 use axum::http::header::HOST;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use broker::{Broker, Fetched, Origin, Subscribe, Wakes};
 use engine::partitioner::for_key;
 use engine::{
@@ -364,26 +365,33 @@ fn plain(text: String) -> Response {
     codec::bytes(StatusCode::OK, "text/plain; charset=utf-8", text)
 }
 
-pub(super) async fn no_such_path(State(http): State<Arc<Http>>, request: Request) -> Failure {
-    let (head, _) = request.into_parts();
-    let uri = &head.uri;
-    if let Some(stranger) = Stranger::find_request(http.broker.doors(), broker::Door::Http, &head) {
-        return Error::not_found(stranger.words).into();
-    }
-    Error::not_found(format!("there is no path {}; GET /v1/openapi.json lists them", uri.path())).into()
+/// The answer to a request of another door that speaks HTTP.
+fn stranger(http: &Http, head: &Parts, kind: ErrorKind, status: StatusCode) -> Option<Response> {
+    let stranger = Stranger::find_request(http.broker.doors(), broker::Door::Http, head)?;
+    Some(match stranger.answer_to_sqs() {
+        Some(body) => codec::bytes(status, "application/x-amz-json-1.0", body),
+        None => Failure::with_status(Error::new(kind, stranger.words), status).into_response(),
+    })
 }
 
-pub(super) async fn no_such_method(State(http): State<Arc<Http>>, request: Request) -> Failure {
+pub(super) async fn no_such_path(State(http): State<Arc<Http>>, request: Request) -> Response {
+    let (head, _) = request.into_parts();
+    if let Some(answer) = stranger(&http, &head, ErrorKind::NotFound, StatusCode::NOT_FOUND) {
+        return answer;
+    }
+    let message = format!("there is no path {}; GET /v1/openapi.json lists them", head.uri.path());
+    Failure::from(Error::not_found(message)).into_response()
+}
+
+pub(super) async fn no_such_method(State(http): State<Arc<Http>>, request: Request) -> Response {
     let (head, _) = request.into_parts();
     let (method, uri) = (&head.method, &head.uri);
-    if let Some(stranger) = Stranger::find_request(http.broker.doors(), broker::Door::Http, &head) {
-        return Failure::with_status(
-            Error::new(ErrorKind::Unsupported, stranger.words),
-            StatusCode::METHOD_NOT_ALLOWED,
-        );
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    if let Some(answer) = stranger(&http, &head, ErrorKind::Unsupported, status) {
+        return answer;
     }
     let message = format!("{} does not know {method}; the header Allow lists what it knows", uri.path());
-    Failure::with_status(Error::new(ErrorKind::Unsupported, message), StatusCode::METHOD_NOT_ALLOWED)
+    Failure::with_status(Error::new(ErrorKind::Unsupported, message), status).into_response()
 }
 
 #[cfg(test)]

@@ -347,7 +347,8 @@ fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
         Reason::Rate | Reason::Connections => ErrorKind::Busy,
         Reason::Service => ErrorKind::Internal,
     };
-    let error = Error::new(kind, refusal.message.clone());
+    let key = if refusal.reason == Reason::BodySize { " (key http_body_max_bytes)" } else { "" };
+    let error = Error::new(kind, format!("{}{key}", refusal.message));
     (HeaderValue::from_static("application/json"), codec::to_json(&Failure::from(error).body()).into())
 }
 

@@ -245,6 +245,7 @@ fn drafts(kind: BodyKind, body: &Bytes, query: &Query) -> Result<Vec<Draft>> {
         Draft { body, group, dedup, delay_ms, headers: Vec::new() }
     };
     match kind {
+        _ if body.is_empty() => Err(codec::empty("message", "{\"messages\":[{\"body\":\"\"}]}")),
         BodyKind::Value => Ok(vec![draft(body.clone())]),
         BodyKind::Lines => {
             let count = codec::lines(body).count();

@@ -52,10 +52,10 @@ fn check_place(broker: &Broker, topic: &str, partition: i32) -> Result<TopicOutl
     let outline = broker.outline_topic(topic).map_err(|_| unknown(format!("there is no topic '{topic}'")))?;
     match u32::try_from(partition) {
         Ok(number) if number < outline.settings.partitions => Ok(outline),
-        _ => Err(unknown(format!(
-            "topic {topic} has partitions 0 to {}, not {partition}",
-            outline.settings.partitions - 1
-        ))),
+        _ => {
+            let partitions = outline.settings.partitions as usize;
+            Err(unknown(engine::Error::no_partition(topic, partitions, partition.into()).message))
+        }
     }
 }
 

@@ -277,7 +277,11 @@ async fn serve_rest(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answe
     }
     let Some(found) = rest::find(head) else {
         let doors = ask.door.broker.doors();
-        let message = match Stranger::find_request(doors, broker::Door::Pubsub, head) {
+        let stranger = Stranger::find_request(doors, broker::Door::Pubsub, head);
+        if let Some(body) = stranger.as_ref().and_then(Stranger::answer_to_sqs) {
+            return rest::respond(StatusCode::NOT_FOUND, body);
+        }
+        let message = match stranger {
             Some(stranger) => stranger.words,
             None => format!("Method not found: {} {}", head.method, head.uri.path()),
         };

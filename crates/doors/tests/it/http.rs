@@ -335,7 +335,7 @@ const MISTAKES: &[Mistake] = &[
     ("POST", "/v1/topics/t/records?acks=some", TEXT, "v", 400, "invalid", "acks: 'some'"),
     ("POST", "/v1/topics/t/records?partition=-1", TEXT, "v", 400, "invalid", "partition: '-1'"),
     ("POST", "/v1/topics/t/records?key=a&key=b", TEXT, "v", 400, "invalid", "'key' is given twice"),
-    ("POST", "/v1/topics/t/records?partition=1", TEXT, "v", 404, "not_found", "partitions 0 to 0, not 1"),
+    ("POST", "/v1/topics/t/records?partition=1", TEXT, "v", 404, "not_found", "topic t has only partition 0, not 1"),
     ("POST", "/v1/topics/t/records?key=a", JSON, r#"{"records":[{"value":"v"}]}"#, 400, "invalid", "key:"),
     ("POST", "/v1/topics/a%20b/records", TEXT, "v", 400, "invalid", "'a b'"),
     ("POST", "/v1/topics/a%FF/records", TEXT, "v", 400, "invalid", "topic in the path"),
@@ -398,7 +398,7 @@ async fn every_mistake_is_named() {
         assert_eq!(error["kind"], *kind, "{method} {path} {body}");
         let message = error["message"].as_str().expect("a message");
         assert!(message.contains(says), "{method} {path} {body}: {message}");
-        assert_eq!((&error["retry"], &error["retry_after_ms"]), (&json!("fatal"), &json!(0)));
+        assert_eq!((&error["retry"], &error["retry_after_ms"]), (&json!("no"), &json!(0)));
     }
 }
 
@@ -417,6 +417,7 @@ async fn a_body_over_the_limit_is_refused_before_and_while_it_is_read() {
     let body = vec![b'x'; settings().body_bytes_max + 1];
     let stated = server.send("POST", "/v1/topics/t/records", &[TEXT], body.clone()).await;
     assert_eq!((stated.status, &stated.json()["error"]["kind"]), (413, &json!("too_large")));
+    assert!(stated.text().contains("(key http_body_max_bytes)"), "{}", stated.text());
 
     // Who asks before it sends the body is spared that.
     let post = "POST /v1/topics/t/records HTTP/1.1\r\nhost: broker\r\n";
@@ -515,6 +516,10 @@ async fn a_json_body_that_is_the_record_itself_is_told_how_to_be_sent() {
     }
     let broken = server.send("POST", "/v1/topics/t/records", &[JSON], r#"{"records":"#).await;
     assert!(broken.text().contains("EOF"), "{}", broken.text());
+    let empty = server.send("POST", "/v1/topics/t/records", &[JSON], "").await;
+    assert!(empty.text().contains("the body is empty, and it is the record"), "{}", empty.text());
+    let word = server.send("POST", "/v1/topics/t/records", &[JSON], "nonsense").await;
+    assert!(word.text().contains("a word without quotes") && !word.text().contains("ident"), "{}", word.text());
     let wrong = server.send("POST", "/v1/topics/t/records", &[JSON], r#"{"records":[{"valu":1}]}"#).await;
     assert!(wrong.text().contains("`valu`"), "{}", wrong.text());
 }

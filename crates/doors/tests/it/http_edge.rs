@@ -78,7 +78,7 @@ async fn what_is_refused_at_the_edge_reads_as_any_other_error() {
         let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
         assert!(head.contains("content-type: application/json"), "{head}");
         let error: Value = serde_json::from_str(body).expect("JSON");
-        assert_eq!((&error["error"]["kind"], &error["error"]["retry"]), (&json!(kind), &json!("fatal")));
+        assert_eq!((&error["error"]["kind"], &error["error"]["retry"]), (&json!(kind), &json!("no")));
     }
     let metrics = server.get("/metrics").await;
     for line in [

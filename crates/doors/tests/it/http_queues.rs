@@ -161,7 +161,12 @@ async fn a_queue_is_over_a_topic_or_has_its_own() {
     assert_eq!(receive(&server, "?max=10").await[0]["body"], "after");
     assert_eq!(server.send("PUT", QUEUE, &[JSON], live.to_string()).await.status, 200);
     let other = server.send("PUT", QUEUE, &[JSON], json!({ "lease_ms": 1 }).to_string()).await;
-    assert_eq!(refused(&other), json!([409, "already_exists", "queue jobs is there already, with other settings"]));
+    let differences = "lease_ms is 30000, not 1; order is groups, not any";
+    let message = format!("queue jobs is there already, with other settings: {differences}");
+    assert_eq!(refused(&other), json!([409, "already_exists", message]));
+    let empty = server.send("POST", &format!("{QUEUE}/messages"), &[TEXT], "").await;
+    assert_eq!(empty.status, 400);
+    assert!(empty.text().contains(r#"{\"messages\":[{\"body\":\"\"}]}"#), "{}", empty.text());
 
     let altered =
         server.send("PATCH", QUEUE, &[JSON], json!({ "dead_letter": "orders", "attempts_max": 3 }).to_string());

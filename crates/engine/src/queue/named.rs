@@ -53,6 +53,17 @@ impl QueueSettings {
         ]
     }
 
+    /// Every setting that the other has another value of, as `lease_ms is 30000, not 60000`.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let shown = |value: SettingValue| match value {
+            SettingValue::Text(text) if text.is_empty() => "not set".to_owned(),
+            value => value.to_string(),
+        };
+        let pairs = self.named().into_iter().zip(other.named());
+        let differ = pairs.filter(|((_, this), (_, other))| this != other);
+        differ.map(|((name, this), (_, other))| format!("{name} is {}, not {}", shown(this), shown(other))).collect()
+    }
+
     /// Sets one by its name. Whether all of them go together is for [`QueueSettings::validate`] to say.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {

@@ -279,7 +279,10 @@ impl Exchange {
             return Err(Error::malformed("the last message is of another exchange: its header differs"));
         }
         if field(&mut fields, 'r')? != self.nonce {
-            return Err(Error::malformed("the last message is of another exchange: its nonce differs"));
+            return Err(Error::malformed(
+                "the last message is of another exchange: its nonce differs (librdkafka before 2.6 sends such a one: \
+                 use a newer client, or PLAIN over TLS)",
+            ));
         }
         let (proof, mechanism) = (decode(proof)?, self.credential.mechanism);
         if proof.len() != mechanism.key_bytes() {
