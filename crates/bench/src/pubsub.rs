@@ -51,6 +51,8 @@ pub struct Pubsub {
     pub topic: String,
     /// As it was typed, for the report.
     pub command: String,
+    /// The commit that the program was built from.
+    pub commit: String,
 }
 
 struct Run {
@@ -97,6 +99,7 @@ fn report(scenario: &Pubsub, run: &Run, client_cpu: f64, server_cpu: Option<f64>
     Report {
         system: "thalweg".to_owned(),
         command: scenario.command.clone(),
+        commit: scenario.commit.clone(),
         host: Host::here(),
         mode: match scenario.mode {
             Mode::Throughput => "throughput",

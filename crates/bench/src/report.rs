@@ -32,6 +32,9 @@ pub struct Host {
 pub struct Report {
     pub system: String,
     pub command: String,
+    /// The commit that the program was built from; empty of other systems' programs.
+    #[serde(default)]
+    pub commit: String,
     pub host: Host,
     pub mode: String,
     pub transport: String,
@@ -144,7 +147,9 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.shape())?;
-        writeln!(f, "  on {} x {}, Linux {}", self.host.cores, self.host.cpu, self.host.kernel)?;
+        let Host { cores, cpu, kernel } = &self.host;
+        let commit = if self.commit.is_empty() { String::new() } else { format!(", commit {}", self.commit) };
+        writeln!(f, "  on {cores} x {cpu}, Linux {kernel}{commit}")?;
         let megabytes = self.delivered_per_s * self.payload_bytes as f64 / 1e6;
         writeln!(
             f,

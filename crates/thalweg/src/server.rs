@@ -464,7 +464,16 @@ fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>
             tracing::info!(read_mib, of_mib, "bringing back what the journal has");
         }
     };
-    let opened = Store::open(Arc::new(RealDisk), data, settings, broker::now_ms, &mut progress)?;
+    let opened = Store::open(Arc::new(RealDisk), data, settings, broker::now_ms, &mut progress);
+    let opened = opened.map_err(|error| match error.kind {
+        // The fault of the name, and none of the broker.
+        engine::ErrorKind::Internal if !data.is_dir() => engine::Error::invalid(format!(
+            "data = {}: {}; name a directory that can be created",
+            data.display(),
+            error.message
+        )),
+        _ => error,
+    })?;
     let (topics, took_ms) = (opened.1.len(), begin.elapsed().as_millis() as u64);
     tracing::info!(data = %data.display(), topics, journal_bytes = read, took_ms, "opened");
     Ok(opened)

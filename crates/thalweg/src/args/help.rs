@@ -27,6 +27,24 @@ const HABITS: [(&str, &str, &str); 5] = [
     ("", "--bootstrap-server", "the broker is named by --server HOST:PORT"),
 ];
 
+/// What other programs call their commands, and the command for it here.
+const COMMAND_HABITS: [(&str, &str); 14] = [
+    ("ls", "thalweg topic ls, thalweg queue ls, thalweg cache ls, thalweg group ls"),
+    ("list", "thalweg topic list, thalweg queue list, thalweg cache list, thalweg group list"),
+    ("rm", "thalweg topic rm NAME, thalweg queue rm NAME, thalweg cache rm NAME, thalweg group rm NAME"),
+    ("delete", "thalweg topic delete NAME, thalweg queue delete NAME, thalweg cache delete NAME"),
+    ("create", "thalweg topic create NAME, thalweg queue create NAME, thalweg cache create NAME"),
+    ("init", "nothing needs to be set up: thalweg serve; thalweg config show > thalweg.toml writes a file to change"),
+    ("info", "thalweg status shows a broker, thalweg topic describe NAME a topic"),
+    ("stop", "Ctrl-C, or SIGTERM to the process of thalweg serve, stops a broker"),
+    ("send", "thalweg queue send QUEUE, thalweg publish TOPIC"),
+    ("receive", "thalweg queue receive QUEUE, thalweg subscribe TOPIC"),
+    ("get", "thalweg cache get CACHE KEY"),
+    ("set", "thalweg cache put CACHE KEY VALUE; --set KEY=VALUE is for the configuration"),
+    ("tail", "thalweg subscribe TOPIC --from -10"),
+    ("version", "thalweg --version"),
+];
+
 /// Words of Rust's own parsers, and what a user can act upon.
 const REWORDED: [(&str, &str); 4] = [
     ("invalid digit found in string", "write a whole number"),
@@ -95,6 +113,11 @@ pub fn explain(mut error: clap::Error) -> ExitCode {
 }
 
 fn habit(error: &clap::Error) -> Option<&'static str> {
+    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) {
+        // Of a group of commands, as `queue init`, another help is right: its own.
+        let is_first = std::env::args().skip(1).find(|word| !word.starts_with('-')).as_ref() == Some(typed);
+        return COMMAND_HABITS.into_iter().find(|(known, _)| is_first && known == typed).map(|(_, hint)| hint);
+    }
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
@@ -122,6 +145,17 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_key_with_a_flag_is_named_by_it() {
+        let command = command();
+        let serve = command.find_subcommand("serve").expect("a command");
+        let has = |command: &clap::Command, flag: &str| command.get_arguments().any(|arg| arg.get_long() == Some(flag));
+        for flag in thalweg::config::FLAGS {
+            assert!(has(&command, flag) || has(serve, flag), "--{flag}");
+            assert!(thalweg::config::key_name(&flag.replace('-', "_"), "").is_ok(), "{flag}");
+        }
     }
 
     #[test]

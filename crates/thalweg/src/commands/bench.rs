@@ -129,6 +129,7 @@ pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Resu
         patience: PATIENCE,
         topic: format!("bench-{}", std::process::id()),
         command: std::env::args().collect::<Vec<_>>().join(" "),
+        commit: thalweg::COMMIT.to_owned(),
     };
     let mut runtime = match args.threads {
         0 | 1 => tokio::runtime::Builder::new_current_thread(),

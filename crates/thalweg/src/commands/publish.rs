@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,9 +23,13 @@ const INPUT_BUFFER_BYTES: usize = 256 << 10;
 
 pub fn run(config: &Config, args: Publish, is_json: bool) -> Result {
     block_on(async {
+        // A mistake of the user is found before anything is created.
+        let template = template(&args)?;
+        if let Some(path) = &args.file {
+            open(path)?;
+        }
         let client = connect(config).await?;
         let publisher = publisher(&client, &args)?.open().await?;
-        let template = template(&args)?;
         let mut pace = Pace::new(args.rate);
         let sent = match &args.value {
             Some(value) => {
@@ -103,10 +108,7 @@ fn template(args: &Publish) -> Result<Record> {
 
 async fn lines(args: &Publish, publisher: &Publisher, template: &Record, pace: &mut Pace) -> Result<u64> {
     let mut input: Box<dyn AsyncBufRead + Unpin> = match &args.file {
-        Some(path) => {
-            let file = File::open(path).map_err(|e| Failure::new(FAILED, format!("{}: {e}", path.display())))?;
-            Box::new(BufReader::with_capacity(INPUT_BUFFER_BYTES, tokio::fs::File::from_std(file)))
-        }
+        Some(path) => Box::new(BufReader::with_capacity(INPUT_BUFFER_BYTES, tokio::fs::File::from_std(open(path)?))),
         None => Box::new(BufReader::with_capacity(INPUT_BUFFER_BYTES, tokio::io::stdin())),
     };
     if args.file.is_none() && io::stdin().is_terminal() {
@@ -141,6 +143,17 @@ async fn lines(args: &Publish, publisher: &Publisher, template: &Record, pace: &
     }
     progress.finish_and_clear();
     Ok(published)
+}
+
+/// Opens a file that can be read.
+fn open(path: &Path) -> Result<File> {
+    let failed = |e: io::Error| Failure::new(FAILED, format!("{}: {e}", path.display()));
+    let file = File::open(path).map_err(failed)?;
+    // Unix opens directories, too.
+    if file.metadata().map_err(failed)?.is_dir() {
+        return Err(Failure::new(FAILED, format!("{}: this is a directory; name a file", path.display())));
+    }
+    Ok(file)
 }
 
 /// What is before and behind a separator.

@@ -30,7 +30,7 @@ pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
             Some(Begin::Last(count)) => Some(last_records(&client, &args.topic, count).await?),
         };
         let printed = match &args.consumer_group {
-            Some(group) => member::print(&client, group, &args, start, &mut printer).await,
+            Some(group) => member::print(&client, group, &args, start, &mut printer, config.server_address()).await,
             None => {
                 let start = start.unwrap_or(Start::Live);
                 let builder = client.subscribe(&args.topic).start(start).missing(args.missing());
@@ -102,6 +102,10 @@ fn waiting_for(args: &Subscribe, partitions: usize, address: &str) -> String {
         true => format!("pattern {}", args.topic),
         false => format!("{} ({})", args.topic, units::count(partitions as u64, "partition")),
     };
+    waiting_as(&what, args, address)
+}
+
+fn waiting_as(what: &str, args: &Subscribe, address: &str) -> String {
     let until = if args.end.is_some() { "reading to the end" } else { "waiting for records; Ctrl-C ends" };
     format!("subscribed to {what} at {address}, {until}")
 }

@@ -35,6 +35,14 @@ pub fn elapsed(ms: u64) -> String {
     if shown.is_empty() { "0s".to_owned() } else { shown.join(" ") }
 }
 
+/// What is wrong with a text that should be JSON, without the names that its parser has for things.
+pub fn json_fault(error: &serde_json::Error) -> String {
+    match error.is_syntax() || error.is_eof() {
+        true => format!("this is not JSON (column {})", error.column()),
+        false => error.to_string(),
+    }
+}
+
 /// `1 record`, `2 records`.
 pub fn count(n: u64, one: &str) -> String {
     match (n, one.strip_suffix('y')) {

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use broker::{Broker, NewQueue, QueueStart};
-use engine::queue::{QueueName, QueueSettings};
+use engine::queue::QueueName;
 use engine::{TopicName, TopicSettings};
 
 use super::units::{TimeUnit, parse_bytes, parse_time};
@@ -87,7 +87,7 @@ impl Definitions {
         for Defined { place, what: new } in &self.queues {
             match broker.queue(new.name.as_str()).await {
                 Ok(there) => {
-                    let mut differences = queue_differences(&there.settings, &new.settings);
+                    let mut differences = there.settings.differences(&new.settings);
                     let topic = new.topic.as_ref().map_or(new.name.as_str(), TopicName::as_str);
                     if there.topic.as_str() != topic {
                         differences.push(format!("topic is {}, not {topic}", there.topic));
@@ -215,12 +215,6 @@ fn topic(table: &toml::Table) -> std::result::Result<(TopicName, TopicSettings),
     }
     settings.or(&TopicSettings::default()).validate().map_err(|e| e.message)?;
     Ok((name, settings))
-}
-
-fn queue_differences(there: &QueueSettings, wanted: &QueueSettings) -> Vec<String> {
-    let pairs = there.named().into_iter().zip(wanted.named());
-    let differ = pairs.filter(|((_, there), (_, wanted))| there != wanted);
-    differ.map(|((name, there), (_, wanted))| format!("{name} is {there}, not {wanted}")).collect()
 }
 
 /// As far as anything is asked of it.

@@ -41,6 +41,10 @@ const HIDDEN: &str = "(hidden)";
 /// Variables of that prefix that are no keys.
 const ENV_OTHERS: [&str; 2] = ["THALWEG_CONFIG", "THALWEG_JSON"];
 
+/// Keys that have a flag of the command line; the others are given with `--set`.
+pub const FLAGS: [&str; 11] =
+    ["server", "ca-file", "data", "profile", "native", "http", "kafka", "pubsub", "redis", "sqs", "insecure"];
+
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -61,7 +65,8 @@ impl fmt::Display for Origin {
             Self::Size(name) => write!(f, "size {name}"),
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Env(name) => write!(f, "${name}"),
-            Self::Flag(name) => write!(f, "--{name}"),
+            Self::Flag(name) if FLAGS.contains(&name.as_str()) => write!(f, "--{name}"),
+            Self::Flag(name) => write!(f, "--set {}", name.replace('-', "_")),
         }
     }
 }

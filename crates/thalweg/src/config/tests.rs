@@ -29,6 +29,10 @@ fn flags_win_over_variables_over_file_over_size_over_profile() {
     let config = load("pub_queue_depth = 7", &env, &flags).expect("valid");
     let (_, value, origin) = config.entries().find(|(key, ..)| key.name == "pub_queue_depth").expect("a key");
     assert_eq!((value, origin), ("9", &Origin::Flag("pub-queue-depth".into())));
+    assert_eq!(origin.to_string(), "--set pub_queue_depth", "there is no flag of that name");
+    assert_eq!(Origin::Flag("ca-file".into()).to_string(), "--ca-file");
+    let wrong = load("", &[], &[("retention_ms", "soon")]).expect_err("no time").to_string();
+    assert!(wrong.starts_with("retention_ms (--set retention_ms): 'soon'"), "{wrong}");
     let sized = load("size = \"small\"\nprofile = \"throughput\"", &[], &[]).expect("valid");
     assert_eq!(sized.broker().event_batch_max_events, 32);
     assert_eq!(sized.broker().fanout_batch_size, 256, "the size says nothing of it");

@@ -39,6 +39,9 @@ fn publish_reads_values_lines_and_files() {
         let values: Vec<_> = records(&server, topic).into_iter().map(|record| record["value"].clone()).collect();
         assert_eq!(values, ["one", "", "  three ", "no newline at the end"], "{topic}");
     }
+    let message = on(&server, ["publish", "other", "--file", "/tmp"]).failed(1);
+    assert!(message.contains("/tmp: this is a directory"), "{message}");
+    assert!(!on(&server, ["topic", "list"]).ok().contains("other"), "a mistake creates no topic");
     let message = on(&server, ["publish", "file", "--file", "/nowhere/records"]).failed(1);
     assert!(message.contains("/nowhere/records"), "{message}");
     let message = on(&server, ["publish", "t", "x", "--header", "novalue"]).failed(USAGE);
@@ -431,7 +434,7 @@ fn config_shows_origins() {
     };
     let shown = show(&["--json", "config", "show", "--set", "log=error"]).json();
     for (name, value, origin) in [
-        ("log", "error", "--log"),
+        ("log", "error", "--set log"),
         ("shards", "4", "$THALWEG_SHARDS"),
         ("pub_conn_pool", "5", "thalweg.toml"),
         ("pub_queue_depth", "512", "profile latency"),
@@ -565,4 +568,16 @@ fn pipes_that_stay_open_flow() {
     reader.kill().expect("killed");
     let done = reader.wait_with_output().expect("ended");
     assert!(String::from_utf8_lossy(&done.stderr).contains("restarted"), "{done:?}");
+}
+
+/// What other programs call a command is answered with the command for it here.
+#[test]
+fn commands_of_other_programs_are_known() {
+    for (typed, tip) in [("ls", "thalweg topic ls"), ("init", "thalweg config show > thalweg.toml"), ("stop", "Ctrl-C")]
+    {
+        let message = crate::command::thalweg([typed]).failed(USAGE);
+        assert!(message.contains("tip: ") && message.contains(tip), "{message}");
+    }
+    let message = crate::command::thalweg(["queue", "init"]).failed(USAGE);
+    assert!(!message.contains("nothing needs to be set up"), "{message}");
 }

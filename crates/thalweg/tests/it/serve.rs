@@ -110,6 +110,18 @@ fn a_data_directory_that_is_a_file_is_refused() {
     assert!(message.contains("this is a file; name a directory (invalid)"), "{message}");
 }
 
+/// A data directory that cannot be created is a mistake in its name, and no defect of the broker.
+#[test]
+fn a_data_directory_that_cannot_be_created_is_no_defect() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let below = file.path().join("data");
+    let data = below.to_str().expect("a path");
+    let doors = ["--http", "off", "--kafka", "off", "--sqs", "off", "--redis", "off", "--pubsub", "off"];
+    let args = ["serve", "--data", data, "--native", "127.0.0.1:0"].into_iter().chain(doors);
+    let message = thalweg(args).failed(1);
+    assert!(message.contains("name a directory that can be created (invalid)"), "{message}");
+}
+
 /// A certificate that cannot be read is named.
 #[test]
 fn a_missing_certificate_is_named() {

@@ -75,6 +75,12 @@ fn a_request_of_another_door_that_speaks_http_is_sent_there() {
     let server = everything();
     let told = answer(server.door("http"), &[&SQS[..SQS.len() - 2], b"Connection: close\r\n\r\n{}"].concat());
     assert!(told.contains(&server.door("sqs").to_string()), "{told}");
+    // Amazon's SDKs show the message of this form alone.
+    for door in ["http", "pubsub"] {
+        let told = answer(server.door(door), &[&SQS[..SQS.len() - 2], b"Connection: close\r\n\r\n{}"].concat());
+        let shown = r#"{"__type":"com.amazonaws.sqs#InvalidAddress","message":"this is the "#;
+        assert!(told.contains(shown), "{door}: {told}");
+    }
     let topics = b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     for door in ["sqs", "pubsub"] {
         let told = answer(server.door(door), topics);
@@ -152,6 +158,24 @@ fn the_command_line_is_told_which_door_it_found() {
     let message = thalweg(["--server", &format!("tcp://{address}"), "topic", "list"]).failed(3);
     assert!(message.contains("no native door") && message.contains("speaks HTTP"), "{message}");
     served.join().expect("no panic");
+}
+
+/// A port at which something listens without a word is named, over TCP, over QUIC, and over TLS.
+#[test]
+fn a_port_that_stays_silent_is_named() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = silent.local_addr().expect("an address");
+    for scheme in ["tcp", "quic"] {
+        let server = format!("{scheme}://{address}");
+        let set = ["--set", "connect_timeout_ms=300", "--server", &server, "topic", "list"];
+        let message = thalweg(set).failed(3);
+        let expected = format!("no connection to {server} within 300 ms; something takes connections there");
+        assert!(message.contains(&expected), "{message}");
+    }
+    let server = everything();
+    let http = format!("tls://{}", server.door("http"));
+    let message = thalweg(["--server", &http, "topic", "list"]).failed(3);
+    assert!(message.contains(&format!("no native door at {http}: something takes connections there")), "{message}");
 }
 
 /// `status` names every open door with its address.

@@ -94,7 +94,8 @@ fn a_page_stands_alone() {
     assert_eq!((page.matches("<svg").count(), page.matches("<table>").count()), (18, 12));
     assert_eq!(page.matches("all 10000 records came once").count(), 2);
     assert!(page.contains("prefers-color-scheme: dark"));
-    thalweg(["bench", "pubsub", "--count", "1000", "--fanout", "1", "--html", &path]).ok();
+    let told = thalweg(["bench", "pubsub", "--count", "1000", "--fanout", "1", "--html", &path]).ok();
+    assert!(told.contains(&format!(", commit {}\n", thalweg::COMMIT)), "{told}");
     let page = std::fs::read_to_string(&path).expect("a page");
     assert!(page.contains("<svg") && page.contains("<div class=\"row\">\n<div class=\"table\">"), "{page}");
     let commit = page.split("<dt>Commit</dt><dd>").nth(1).and_then(|rest| rest.split('<').next());

@@ -147,6 +147,10 @@ fn a_terminal_is_told_what_is_waited_for() {
     terminal.shows("waiting up to 20s for a message of queue jobs");
     terminal.interrupt();
 
+    let mut terminal = Terminal::run(&server, &["subscribe", "orders", "--consumer-group", "billing"]);
+    terminal.shows("subscribed to orders in consumer group billing at tcp://");
+    terminal.interrupt();
+
     let mut terminal = Terminal::run(&server, &["subscribe", "orders"]);
     terminal.shows("subscribed to orders (1 partition) at tcp://");
     server.crash();

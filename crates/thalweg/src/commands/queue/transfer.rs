@@ -29,6 +29,7 @@ use tokio::io::AsyncBufReadExt;
 
 use super::message::Encoding;
 use super::{all_sent, input, settings_to_json, tell};
+use crate::commands::units;
 use crate::output::{FAILED, Failure, Result};
 
 /// The version of the form.
@@ -173,7 +174,7 @@ pub async fn import(
     let Some(first) = lines.next_line().await? else {
         return Err(wrong(1, &"there is nothing; `thalweg queue export` writes what is read here"));
     };
-    let head: QueueLine = serde_json::from_str(&first).map_err(|e| wrong(1, &e))?;
+    let head: QueueLine = serde_json::from_str(&first).map_err(|e| wrong(1, &units::json_fault(&e)))?;
     if head.thalweg_queue != VERSION {
         return Err(wrong(1, &format!("version {} of this form is not known here", head.thalweg_queue)));
     }
@@ -198,7 +199,7 @@ pub async fn import(
         let line = lines.next_line().await?;
         if let Some(line) = &line {
             number += 1;
-            let line: MessageLine = serde_json::from_str(line).map_err(|e| wrong(number, &e))?;
+            let line: MessageLine = serde_json::from_str(line).map_err(|e| wrong(number, &units::json_fault(&e)))?;
             messages.push(line.message(now_ms()).map_err(|why| wrong(number, &why))?);
         }
         if messages.len() >= TOGETHER || line.is_none() {

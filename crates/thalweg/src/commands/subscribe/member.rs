@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::{Ended, Printer};
 use crate::args::{End, Subscribe};
-use crate::output::Result;
+use crate::output::{Result, remark};
 
 /// How often what was printed is committed.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
@@ -22,6 +22,7 @@ pub(super) async fn print(
     args: &Subscribe,
     start: Option<Start>,
     printer: &mut Printer,
+    address: &str,
 ) -> Result<(), Ended> {
     // The first of these signals stops the reading, and what was printed is committed.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -40,6 +41,7 @@ pub(super) async fn print(
         builder = builder.session_timeout(Duration::from_millis(timeout_ms));
     }
     let consumer = builder.open().await?;
+    remark(&super::waiting_as(&format!("{} in consumer group {group}", args.topic), args, address));
     let mut member = Member { consumer, printed: BTreeMap::new(), unread: BTreeSet::new(), end: args.end };
     let read = member.read(printer, stop).await;
     let left = member.consumer.close().await;
