@@ -448,6 +448,10 @@ impl DiskPartition {
 
     /// Gets ready to be compacted where it is worth it. Returns whether a checkpoint has to come before that.
     pub(crate) fn prepare_compaction(&self, settings: &CompactionSettings, now_ms: u64) -> Result<bool> {
+        if settings.lag_ms.1 > 0 {
+            // Only what is in a segment is compacted, and few bytes wait for the next checkpoint to get there.
+            self.flush(FLUSH_BYTES, now_ms)?;
+        }
         let mut segments = self.segments.lock();
         let to = {
             let state = self.state.lock();

@@ -402,13 +402,18 @@ impl Altered {
 
     /// Appends a record of this time and writes it into a segment.
     fn put(&self, timestamp_ms: u64, value_bytes: usize) {
+        self.append(timestamp_ms, value_bytes);
+        self.store.checkpoint().expect("it is safe");
+    }
+
+    /// Appends a record of this time, which may be in no segment yet.
+    fn append(&self, timestamp_ms: u64, value_bytes: usize) {
         let log = &self.topic.partitions[0];
         let mut builder = BatchBuilder::new();
         builder.push(timestamp_ms as i64, Some(b"key"), Some(&vec![7; value_bytes]), &[]).expect("it fits");
         let batch = builder.finish().expect("a record").stamp(log.end());
         log.append(batch, Arc::new(Owning(log.clone(), self.committed.clone()))).expect("appended");
         wait_until("it is committed", || self.committed.0.load(Ordering::Acquire) == log.end());
-        self.store.checkpoint().expect("it is safe");
     }
 
     fn segments(&self) -> usize {
@@ -438,6 +443,18 @@ fn compaction_comes_no_later_and_no_earlier_than_a_topic_says() {
     site.put(now - 2 * hour, 10);
     site.put(now, 10);
     assert_eq!(site.store.compact().expect("looked at").turns, 0);
+}
+
+/// Nobody has to wait for a checkpoint, which a broker with little to do takes once in a minute.
+#[test]
+fn compaction_by_age_writes_what_is_in_no_segment_yet() {
+    let site = Altered::new();
+    let (now, hour) = (clock(), 3_600_000);
+    site.alter(|settings| settings.compaction_lag_ms = (0, hour));
+    site.append(now - 2 * hour, 10);
+    site.append(now - 2 * hour, 10);
+    let done = site.store.compact().expect("compacted");
+    assert_eq!((done.turns, done.records_removed), (1, 1));
 }
 
 /// As Kafka's `segment.ms` and `segment.bytes`: a batch that is so much newer than the first one of a segment, or too
