@@ -171,7 +171,7 @@ impl Protocol for RedisProtocol {
                 }
                 Parsed::Line(length) => {
                     let (frame, spans) = split_line(&input.bytes()[..length])?;
-                    if is_http_word(&frame, spans.first()) {
+                    if is_http_word(&frame, spans.first()) || is_http_line(&frame, &spans) {
                         return Err(self.http_inside(codec));
                     }
                     if !spans.is_empty() && self.holds(codec, &frame, spans.first()) {
@@ -227,12 +227,12 @@ impl RedisProtocol {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 peer = ?codec.peer.address,
-                "closed a Redis connection that sent POST or Host: to the Redis door. A web page or another program \
+                "closed a Redis connection that sent a line of HTTP to the Redis door. A web page or another program \
                  may be trying to run commands through HTTP. This is logged once"
             );
         }
         codec.to_stranger = Some(Vec::new());
-        Fault::new(FaultKind::Unsupported, "POST and Host: are no commands: HTTP is not served here")
+        Fault::new(FaultKind::Unsupported, "a request of HTTP is no command: HTTP is not served here")
     }
 
     /// A request of HTTP is a line too, and `GET` is a command: only the version at its end tells.
@@ -344,6 +344,17 @@ impl Codec {
 fn is_http_word(frame: &[u8], name: Option<&(u32, u32)>) -> bool {
     let name = name.and_then(|(from, until)| frame.get(*from as usize..*until as usize));
     name.is_some_and(|name| HTTP_WORDS.iter().any(|word| name.eq_ignore_ascii_case(word)))
+}
+
+/// Whether a line is the first one of a request of HTTP, whatever its method: `PUT / HTTP/1.1`. A line that a command
+/// of Redis begins is none, but for `GET`, which has one argument there.
+fn is_http_line(frame: &[u8], spans: &Spans) -> bool {
+    let word = |at: usize| spans.get(at).and_then(|(from, until)| frame.get(*from as usize..*until as usize));
+    let (Some(method), Some(version), 3) = (word(0), word(2), spans.len()) else {
+        return false;
+    };
+    let is_version = version.get(..5).is_some_and(|begin| begin.eq_ignore_ascii_case(b"HTTP/"));
+    is_version && (method.eq_ignore_ascii_case(b"GET") || commands::find(method).is_none())
 }
 
 /// A number and the end of its line, and how long that is all in all; `None` where the line is not whole.
@@ -519,6 +530,23 @@ mod tests {
             assert!(is_error, "{}", head.escape_ascii());
             assert_eq!(found, [words(&["PING"])], "{}", head.escape_ascii());
         }
+        // The first line tells of any method, also where no header follows that does.
+        let lines: [&[u8]; 6] = [
+            b"PUT / HTTP/1.1\r\n",
+            b"delete /a?b HTTP/1.0\r\n",
+            b"get / http/1.1\r\n",
+            b"BREW pot HTTP/1.1\n",
+            b"OPTIONS * HTTP/1.1\r\n",
+            b"PRI * HTTP/2.0\r\n",
+        ];
+        for line in lines {
+            for before in [&b"PING\r\n"[..], b""] {
+                let (found, is_error) = requests(&[before, line, b"FLUSHALL\r\n"].concat());
+                assert!(is_error, "{}", line.escape_ascii());
+                assert_eq!(found.len(), usize::from(!before.is_empty()), "{}", line.escape_ascii());
+            }
+        }
+        assert!(!requests(b"SET version HTTP/1.1\r\n").1);
         // Only the name of a command matters.
         assert!(!requests(b"*2\r\n$4\r\nECHO\r\n$4\r\nPOST\r\n").1);
     }
