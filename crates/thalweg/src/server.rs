@@ -45,7 +45,7 @@ pub struct ServerSettings {
     pub hello_timeout: Duration,
     pub shutdown_timeout: Duration,
     pub http_body_bytes_max: usize,
-    /// Hosts that HTTP answers for; empty: any.
+    /// Hosts that the doors of HTTP answer for; empty: any, and on loopback those of this machine.
     pub http_hosts: Vec<String>,
     /// Origins whose pages may use HTTP, beside its own.
     pub http_cors_origins: Vec<String>,
@@ -158,7 +158,10 @@ impl Server {
     /// Opens every door that is not off. One error names all the doors whose ports are in use.
     async fn open_doors(&mut self, config: &Config, settings: &ServerSettings) -> io::Result<()> {
         let mut taken = Vec::new();
-        for (door, address) in config.doors().map_err(io::Error::other)? {
+        let mut doors = config.doors().map_err(io::Error::other)?;
+        // What is pushed must not reach any other door, so it begins once those are known.
+        doors.sort_by_key(|(door, _)| *door == "pubsub");
+        for (door, address) in doors {
             let opened = match door {
                 "native" => self.open_native(address, settings),
                 "http" => self.open_http(address, settings).await,
@@ -175,8 +178,8 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken.push((door, address)),
                 opened => opened.map_err(|e| at(door, address, &e))?,
             }
+            self.tell_doors();
         }
-        self.tell_doors();
         if taken.is_empty() { Ok(()) } else { Err(in_use(&taken)) }
     }
 
@@ -277,6 +280,7 @@ impl Server {
             header_timeout: settings.hello_timeout,
             allow_plain: settings.allow_plain,
             tls: Some(self.tls.clone()),
+            hosts: settings.http_hosts.clone(),
             project: settings.pubsub_project.clone(),
             push_allow: settings.pubsub_push_allow.clone(),
         };
@@ -316,6 +320,7 @@ impl Server {
             header_timeout: settings.hello_timeout,
             allow_plain: settings.allow_plain,
             tls: Some(self.tls.clone()),
+            hosts: settings.http_hosts.clone(),
             trusted_proxies: settings.http_trusted_proxies.clone(),
             access_log: settings.http_access_log,
         };

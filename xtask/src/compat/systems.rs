@@ -157,7 +157,7 @@ static PUBSUB: System = System {
         driven("pubsub", "pubsub-node", Kind::Node),
         driven("pubsub", "pubsub-rest", Kind::Script).quick(),
     ],
-    start: || broker::one("pubsub", &[]),
+    start: || broker::one("pubsub", &["pubsub_push_allow=127.0.0.0/8,::1".to_owned()]),
     peers: &[
         Peer {
             name: "emulator",

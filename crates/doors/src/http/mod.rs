@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderValue, Method};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use broker::metrics::{Collect, Exposition};
@@ -64,7 +64,7 @@ pub struct Settings {
     pub allow_plain: bool,
     /// With it, clients may also speak TLS, on the same port.
     pub tls: Option<Arc<Tls>>,
-    /// Hosts that are served; empty: any.
+    /// Hosts that are served; empty: any. On loopback the names of this machine are, and besides only these.
     pub hosts: Vec<String>,
     /// Origins whose pages may use the door, beside its own; `*` is any.
     pub cors_origins: Vec<String>,
@@ -100,6 +100,8 @@ impl Settings {
             // While connections end, probes are still answered.
             answers_while_draining: true,
             hosts: self.hosts.clone(),
+            is_local: self.address.ip().is_loopback(),
+            origins: Some(self.cors_origins.clone()),
             uri_bytes_max: URI_BYTES_MAX,
             header_bytes_max: HEADER_BYTES_MAX,
             body_bytes_max: self.body_bytes_max as u64,
@@ -207,8 +209,6 @@ pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
 struct Http {
     broker: Arc<Broker>,
     bodies: BodyLimits,
-    /// Origins whose pages may use the door, beside its own.
-    cors_origins: Vec<String>,
     open: Arc<OpenStreams>,
 }
 
@@ -254,8 +254,7 @@ impl Http {
     fn new(settings: &Settings, broker: Arc<Broker>) -> Arc<Self> {
         let all = Arc::new(Semaphore::new(BODIES_BYTES_MAX.max(settings.body_bytes_max)));
         let bodies = BodyLimits { bytes_max: settings.body_bytes_max, all };
-        let cors_origins = settings.cors_origins.clone();
-        Arc::new(Self { broker, bodies, cors_origins, open: Arc::default() })
+        Arc::new(Self { broker, bodies, open: Arc::default() })
     }
 
     fn open(&self, kind: StreamKind) -> Open {
@@ -309,11 +308,8 @@ fn admit(request: &Request) -> Result<()> {
 }
 
 /// Every request comes in through here.
-async fn gate(State(http): State<Arc<Http>>, request: Request, next: Next) -> Response {
-    let origin = match cors::origin_of(&request, &http.cors_origins) {
-        Ok(origin) => origin,
-        Err(failure) => return failure.into_response(),
-    };
+async fn gate(request: Request, next: Next) -> Response {
+    let (request, origin) = cors::foreign_origin(request);
     if let Some(answer) = origin.as_ref().and_then(|origin| cors::preflight(&request, origin)) {
         return answer;
     }
@@ -340,7 +336,7 @@ fn expect_open(connection: &Connection) -> Result<()> {
 fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
     let kind = match refusal.reason {
         Reason::Malformed => ErrorKind::Malformed,
-        Reason::Plaintext | Reason::Host => ErrorKind::Denied,
+        Reason::Plaintext | Reason::Host | Reason::Origin => ErrorKind::Denied,
         Reason::Method => ErrorKind::Unsupported,
         Reason::HeaderTimeout | Reason::BodyTimeout => ErrorKind::Timeout,
         Reason::BodySize | Reason::UriSize | Reason::HeaderSize => ErrorKind::TooLarge,
@@ -361,7 +357,7 @@ fn router(http: Arc<Http>) -> Router {
     router
         .fallback(map::no_such_path)
         .method_not_allowed_fallback(map::no_such_method)
-        .layer(from_fn_with_state(http.clone(), gate))
+        .layer(from_fn(gate))
         .with_state(http)
 }
 

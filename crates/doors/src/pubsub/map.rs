@@ -50,7 +50,7 @@ impl Door {
             changed: Notify::new(),
             activity: Mutex::default(),
             schemas: Schemas::new(Kept(broker.clone())),
-            pusher: Pusher::new(push_allow, None),
+            pusher: Pusher::new(push_allow, None, broker.doors().clone()),
             transforms: Transforms::default(),
             making_key: tokio::sync::Mutex::default(),
             broker,

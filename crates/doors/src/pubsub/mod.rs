@@ -31,11 +31,13 @@ use std::time::Duration;
 use broker::metrics::{Collect, Exposition};
 use broker::{Broker, Doors};
 use bytes::Bytes;
-use hyper::header::{HOST, HeaderValue, ORIGIN};
+use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use net::http::{Caller, HttpServer, HttpSettings, HttpStats, Plaintext, Refusal, RequestBody, SecurityHeaders};
+use net::http::{
+    Caller, HttpServer, HttpSettings, HttpStats, Plaintext, Reason, Refusal, RequestBody, SecurityHeaders,
+};
 use net::tls::Tls;
 use net::{Acceptor, Connections, Drain};
 use tokio::time::Instant;
@@ -74,6 +76,8 @@ pub struct Settings {
     pub allow_plain: bool,
     /// With it, clients may also speak TLS, on the same port.
     pub tls: Option<Arc<Tls>>,
+    /// Hosts that are served; empty: any. On loopback the names of this machine are, and besides only these.
+    pub hosts: Vec<String>,
     /// Whose topics have the names that other doors know them by.
     pub project: String,
     /// Where messages may be pushed to.
@@ -87,6 +91,7 @@ impl Default for Settings {
             header_timeout: Duration::from_secs(5),
             allow_plain: false,
             tls: None,
+            hosts: Vec::new(),
             project: "thalweg".into(),
             push_allow: push::Allow::default(),
         }
@@ -100,6 +105,8 @@ impl Settings {
             idle_timeout: IDLE_TIMEOUT,
             write_timeout: WRITE_TIMEOUT,
             drain_timeout: CLOSE_WAIT_MAX,
+            hosts: self.hosts.clone(),
+            is_local: self.address.ip().is_loopback(),
             body_bytes_max: BODY_BYTES_MAX,
             http2_streams_max: STREAMS_MAX,
             security_headers: SecurityHeaders::ForData { https_only_s: None },
@@ -113,7 +120,10 @@ impl Settings {
 
 /// What the runtime refuses, worded as any other failure.
 fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
-    let failure = Failure::invalid(refusal.message.clone());
+    let failure = match refusal.reason {
+        Reason::Host | Reason::Origin => Failure::new(Code::PermissionDenied, refusal.message.clone()),
+        _ => Failure::invalid(refusal.message.clone()),
+    };
     (HeaderValue::from_static("application/json; charset=UTF-8"), failure.json().into())
 }
 
@@ -165,6 +175,8 @@ pub async fn open(
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
     let runtime = settings.runtime(broker.doors());
+    // Before the first push, which must not come here.
+    broker.doors().opened(broker::Door::Pubsub, address);
     let door = Door::new(broker, Names::new(settings.project.clone()), BODIES_BYTES_MAX, settings.push_allow.clone());
     tokio::spawn(sweep::run(Arc::downgrade(&door), drain.clone()));
     tokio::spawn(pushes::run(Arc::downgrade(&door), drain.clone()));
@@ -206,7 +218,7 @@ fn register(door: &Arc<Door>, stats: Arc<HttpStats>) {
 async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answer> {
     let (head, body) = request.into_parts();
     let is_grpc = codec::is_grpc(&head.headers);
-    let asked = admit(&head).map(|caller| {
+    let asked = caller_of(&head).map(|caller| {
         let wait = codec::timeout(&head.headers).filter(|_| is_grpc);
         let deadline = wait.map(|wait| Instant::now() + wait);
         Ask { door, drain: caller.connection.drain(), deadline }
@@ -219,17 +231,7 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
     }
 }
 
-/// Refuses what a page of another site makes a browser send.
-fn admit(head: &Parts) -> Result<Caller> {
-    let host = head.headers.get(HOST).map(|host| host.as_bytes());
-    let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str().as_bytes()));
-    if let Some(origin) = head.headers.get(ORIGIN) {
-        let origin = origin.as_bytes();
-        let site = origin.windows(3).position(|part| part == b"://").map(|at| &origin[at + 3..]);
-        if site.is_none() || !site.zip(host).is_some_and(|(site, host)| site.eq_ignore_ascii_case(host)) {
-            return Err(Failure::new(Code::PermissionDenied, "a page of another origin may not use this broker"));
-        }
-    }
+fn caller_of(head: &Parts) -> Result<Caller> {
     let caller = head.extensions.get::<Caller>().cloned();
     caller.ok_or_else(|| Failure::new(Code::Internal, "a request came without its connection"))
 }

@@ -25,7 +25,7 @@ const REQUEST_ID: &str = "x-amzn-requestid";
 const QUERY_ERROR: &str = "x-amzn-query-error";
 pub(super) const JSON: &str = "application/x-amz-json-1.0";
 const PLAIN_JSON: &str = "application/json";
-const XML: &str = "text/xml";
+pub(super) const XML: &str = "text/xml";
 const NAMESPACE: &str = " xmlns=\"http://queue.amazonaws.com/doc/2012-11-05/\"";
 
 /// What a request speaks, and with it its answer.

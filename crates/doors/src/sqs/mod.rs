@@ -32,7 +32,7 @@ use broker::metrics::{Collect, Exposition};
 use broker::{Broker, Doors};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
-use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, ORIGIN};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
@@ -86,6 +86,8 @@ pub struct Settings {
     pub allow_plain: bool,
     /// With it, clients may also speak TLS, on the same port.
     pub tls: Option<Arc<Tls>>,
+    /// Hosts that are served; empty: any. On loopback the names of this machine are, and besides only these.
+    pub hosts: Vec<String>,
     /// Who is believed when it says for whom it forwards a request.
     pub trusted_proxies: Vec<IpNetwork>,
     /// Whether each request is logged.
@@ -104,6 +106,7 @@ impl Default for Settings {
             header_timeout: Duration::from_secs(5),
             allow_plain: false,
             tls: None,
+            hosts: Vec::new(),
             trusted_proxies: Vec::new(),
             access_log: false,
         }
@@ -111,6 +114,16 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Hosts that are served. Where only some are, the URLs that the door gives out have to lead back to it.
+    fn served_hosts(&self) -> Vec<String> {
+        let mut hosts = self.hosts.clone();
+        let own = self.url.as_deref().and_then(|url| url.split_once("://")).map(|(_, host)| host);
+        if self.address.ip().is_loopback() || !hosts.is_empty() {
+            hosts.extend(own.map(str::to_owned));
+        }
+        hosts
+    }
+
     fn runtime(&self, doors: &Arc<Doors>) -> HttpSettings {
         HttpSettings {
             header_timeout: self.header_timeout,
@@ -121,6 +134,8 @@ impl Settings {
             uri_bytes_max: URI_BYTES_MAX,
             header_bytes_max: HEADER_BYTES_MAX,
             body_bytes_max: BODY_BYTES_MAX as u64,
+            hosts: self.served_hosts(),
+            is_local: self.address.ip().is_loopback(),
             trusted_proxies: self.trusted_proxies.clone(),
             security_headers: SecurityHeaders::None,
             access_log: self.access_log,
@@ -171,7 +186,7 @@ impl Door {
     async fn serve(&self, request: Request<RequestBody>) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
         let id = self.ids.next();
-        let answered = match self.read(&head, body).await {
+        let answered = match self.read(body).await {
             Ok((body, _permit)) => self.answer(&head, &body).await,
             Err(failure) => Answered { protocol: spoken_by(&head.headers), action: None, answer: Err(failure) },
         };
@@ -180,8 +195,7 @@ impl Door {
     }
 
     /// The whole body, and the right to its bytes.
-    async fn read(&self, head: &Parts, mut body: RequestBody) -> Result<(Bytes, Option<OwnedSemaphorePermit>)> {
-        expect_same_origin(head)?;
+    async fn read(&self, mut body: RequestBody) -> Result<(Bytes, Option<OwnedSemaphorePermit>)> {
         let mut permit: Option<OwnedSemaphorePermit> = None;
         // A body in one piece is not copied.
         let (mut first, mut gathered) = (Bytes::new(), BytesMut::new());
@@ -236,7 +250,7 @@ impl Door {
                 let message = format!("The address {} is not valid for this endpoint.", head.uri.path());
                 Err(Failure::new(&INVALID_ADDRESS, message))
             }
-            false => match call.request(body) {
+            false => match self.expect_no_link(head, action).and_then(|()| call.request(body)) {
                 Ok(request) => self.sqs.answer(&asker, request).await,
                 Err(failure) => Err(failure),
             },
@@ -245,6 +259,25 @@ impl Door {
             self.calls[action as usize].fetch_add(1, Ordering::Relaxed);
         }
         Answered { protocol: call.protocol, action, answer }
+    }
+
+    /// Refuses a change that a link or an image of a web page, or a program that fetches URLs for others, could ask for.
+    ///
+    /// Only a header tells that the request is signed, unless signatures are verified: anyone can write a URL.
+    fn expect_no_link(&self, head: &Parts, action: Option<Action>) -> Result<()> {
+        let is_signed = matches!(self.auth, Auth::Verify(_)) || sigv4::has_header(&head.headers);
+        match action {
+            Some(action) if !is_signed && head.method != hyper::Method::POST && !action.only_reads() => {
+                let message = format!(
+                    "{} changes something, so it has to be sent by POST, or be signed in the header Authorization; it \
+                     came by {}.",
+                    action.name(),
+                    head.method
+                );
+                Err(Failure::new(&ACCESS_DENIED, message))
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn peek(&self, head: &Parts, body: &[u8], asker: &Asker<'_>, rest: &str) -> Answered {
@@ -334,29 +367,23 @@ fn spoken_by(headers: &HeaderMap) -> Protocol {
     }
 }
 
-/// Refuses what a page of another site makes a browser send.
-fn expect_same_origin(head: &Parts) -> Result<()> {
-    let Some(origin) = head.headers.get(ORIGIN) else {
-        return Ok(());
-    };
-    let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site);
-    match (site, host_of(head)) {
-        (Some(site), Some(host)) if site.eq_ignore_ascii_case(host) => Ok(()),
-        _ => Err(Failure::new(&ACCESS_DENIED, "A page of another origin may not use this broker.")),
-    }
-}
-
-/// What the runtime refuses, worded as any other error of this door. Nobody knows what the client speaks; every SDK
-/// acts upon the status.
+/// What the runtime refuses, worded as any other error of this door. Where nobody knows what the client speaks, it is
+/// JSON: every SDK acts upon the status.
 fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
     let code = match refusal.reason {
         Reason::Malformed | Reason::Method | Reason::UriSize | Reason::HeaderSize | Reason::BodySize => &SERIALIZATION,
-        Reason::Plaintext | Reason::Host => &ACCESS_DENIED,
+        Reason::Plaintext | Reason::Host | Reason::Origin => &ACCESS_DENIED,
         Reason::HeaderTimeout | Reason::BodyTimeout | Reason::Rate | Reason::Connections => &UNAVAILABLE,
         Reason::Service => &errors::INTERNAL,
     };
     let failure = Failure::new(code, refusal.message.clone());
-    (HeaderValue::from_static(codec::JSON), codec::json_error(&failure).into())
+    let content_type = refusal.content_type.as_ref().and_then(|value| value.to_str().ok());
+    match content_type {
+        Some(value) if !value.contains("json") => {
+            (HeaderValue::from_static(codec::XML), codec::xml_error(&failure, "").into())
+        }
+        _ => (HeaderValue::from_static(codec::JSON), codec::json_error(&failure).into()),
+    }
 }
 
 /// Reads a request as the door does, and checks its queue and its messages, for whoever tries it with any bytes.

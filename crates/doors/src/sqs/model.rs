@@ -205,6 +205,19 @@ macro_rules! requests {
                     $(Self::$name => stringify!($name),)*
                 }
             }
+
+            /// Whether it changes nothing, so that whoever can make a client fetch a URL may ask for it.
+            pub fn only_reads(self) -> bool {
+                matches!(
+                    self,
+                    Self::GetQueueAttributes
+                        | Self::GetQueueUrl
+                        | Self::ListDeadLetterSourceQueues
+                        | Self::ListMessageMoveTasks
+                        | Self::ListQueues
+                        | Self::ListQueueTags
+                )
+            }
         }
 
         /// A request that was understood, if not yet checked.

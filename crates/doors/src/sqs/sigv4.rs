@@ -70,6 +70,11 @@ impl<'a> Scope<'a> {
     }
 }
 
+/// Whether a request has the header of a signature, right or wrong: neither a link nor an image can send it.
+pub(super) fn has_header(headers: &HeaderMap) -> bool {
+    authorization(headers).is_some_and(|header| header.starts_with(ALGORITHM))
+}
+
 /// Whose request it is. What is `None` nobody said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity<'a> {

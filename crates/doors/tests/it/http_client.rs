@@ -39,6 +39,7 @@ pub fn settings() -> Settings {
         header_timeout: PATIENCE,
         body_bytes_max: 64 << 10,
         allow_plain: false,
+        hosts: vec!["broker".into()],
         ..Settings::default()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::body::{Answer, Cut, RequestBody};
 use super::connection::{Caller, Connection};
 use super::forwarded::origin;
-use super::refusal::{Reason, Refusal};
+use super::refusal::{Reason, Refusal, is_grpc};
 use super::server::Shared;
 
 /// Where the access log goes.
@@ -125,9 +125,11 @@ where
         });
     }
     let (is_connect, is_head) = (head.method == Method::CONNECT, head.method == Method::HEAD);
-    if let Err(refusal) = shared.admit(&head, &incoming, client.address) {
+    let is_grpc = is_grpc(&head.headers);
+    if let Err(mut refusal) = shared.admit(&head, &incoming, client.address) {
+        refusal.content_type = head.headers.get(CONTENT_TYPE).cloned();
         let has_body = !incoming.is_end_stream();
-        let mut answer = shared.refuse_request(refusal, exchange, is_head);
+        let mut answer = shared.refuse_request(refusal, exchange, is_head, is_grpc);
         if has_body && !connection.activity.is_http2() {
             connection.activity.leave_body_unread();
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -153,11 +155,12 @@ where
                 Reason::BodySize => shared.policy.body_too_large(),
                 reason => Refusal::new(reason, "the body does not come on"),
             };
-            return Ok(shared.refuse_request(refusal, exchange, is_head));
+            return Ok(shared.refuse_request(refusal, exchange, is_head, is_grpc));
         }
         (Err(error), None) => {
             tracing::error!(error = %error.into(), "a service failed");
-            return Ok(shared.refuse_request(Refusal::new(Reason::Service, "the service failed"), exchange, is_head));
+            let refusal = Refusal::new(Reason::Service, "the service failed");
+            return Ok(shared.refuse_request(refusal, exchange, is_head, is_grpc));
         }
     };
     let status = answer.status();
@@ -199,11 +202,20 @@ impl<S> Shared<S> {
         self.policy.check(head, body.size_hint().lower())
     }
 
-    fn refuse_request<B>(&self, refusal: Refusal, mut exchange: Exchange, is_head: bool) -> Response<Answer<B>> {
-        let (reason, status) = (refusal.reason, refusal.reason.status());
+    fn refuse_request<B>(
+        &self,
+        refusal: Refusal,
+        mut exchange: Exchange,
+        is_head: bool,
+        is_grpc: bool,
+    ) -> Response<Answer<B>> {
+        let reason = refusal.reason;
         tracing::debug!(peer = %exchange.connection.peer, reason = reason.name(), "refused a request");
         exchange.connection.stats.add_refused(reason);
-        let (mut headers, mut body) = refusal.answer(self.settings.refusal_body);
+        let (status, (mut headers, mut body)) = match is_grpc {
+            true => (StatusCode::OK, (refusal.grpc(), Bytes::new())),
+            false => (reason.status(), refusal.answer(self.settings.refusal_body)),
+        };
         if is_head {
             set_length(&mut headers, Some(body.len() as u64));
             body = Bytes::new();

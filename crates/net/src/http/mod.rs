@@ -39,6 +39,7 @@ pub use body::{Answer, BodyError, RequestBody};
 pub use connection::{Caller, Connection};
 pub use exchange::ACCESS_LOG;
 pub use forwarded::{IpNetwork, NoNetwork};
+pub use policy::is_own_origin;
 pub use refusal::{Reason, Refusal, RefusalBody, plain_text};
 pub use server::HttpServer;
 pub use stats::HttpStats;
@@ -66,8 +67,12 @@ pub struct HttpSettings {
     pub drain_timeout: Duration,
     /// Whether new connections are still served during the drain, so that a service can tell them about it.
     pub answers_while_draining: bool,
-    /// Hosts that are served, as `name`, `*.domain` or `name:port`; empty: any.
+    /// Hosts that are served, as `name`, `*.domain` or `name:port`; empty: any, unless the listener is local.
     pub hosts: Vec<String>,
+    /// Whether the listener is for this machine alone: then its own names are served, and besides only `hosts`.
+    pub is_local: bool,
+    /// Origins whose web pages are let in besides the server's own, `*` for any; `None` where there can be none.
+    pub origins: Option<Vec<String>>,
     /// Methods that are served; empty: any.
     pub methods: Vec<Method>,
     /// Bytes of a path with its query.
@@ -104,6 +109,8 @@ impl Default for HttpSettings {
             drain_timeout: Duration::from_secs(10),
             answers_while_draining: false,
             hosts: Vec::new(),
+            is_local: false,
+            origins: None,
             methods: Vec::new(),
             uri_bytes_max: 8 << 10,
             headers_count_max: 100,
@@ -152,7 +159,7 @@ impl HttpSettings {
             header_bytes_max: self.header_bytes_max,
             body_bytes_max: self.body_bytes_max,
         };
-        Policy::new(&self.hosts, &self.methods, limits)
+        Policy::new(&self.hosts, self.is_local, self.origins.clone(), &self.methods, limits)
     }
 
     fn timeouts(&self) -> Timeouts {

@@ -1,16 +1,27 @@
 //! Which requests are let in, by their heads alone: no clock, no socket.
+//!
+//! Web pages are a part of that: any page can make a browser send requests to a server that only this machine can
+//! reach. `Origin` and `Sec-Fetch-Site` tell of which page a request is, and no page can change them. A page that had
+//! its own name lead to this machine (DNS rebinding) is of the same origin as its requests: only `Host` tells it.
 
-use hyper::header::{HOST, HeaderValue};
+use std::net::IpAddr;
+
+use hyper::header::{HOST, HeaderName, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::{Method, Version};
 
 use super::refusal::{Reason, Refusal};
 use crate::names::Names;
 
+/// Whether the page that sent a request is the server's own, of this site, or of another one (Fetch Metadata).
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// What a head may be.
 #[derive(Debug)]
 pub(super) struct Policy {
     hosts: Hosts,
+    /// Origins whose pages are let in besides the server's own; `None`: no list of them is offered.
+    origins: Option<Vec<String>>,
     /// Empty: any.
     methods: Vec<Method>,
     pub uri_bytes_max: usize,
@@ -28,15 +39,23 @@ pub(super) struct Limits {
 }
 
 impl Policy {
-    pub fn new(hosts: &[String], methods: &[Method], limits: Limits) -> Self {
+    /// `is_local` adds the names of this machine to the hosts, and then no others are served.
+    pub fn new(
+        hosts: &[String],
+        is_local: bool,
+        origins: Option<Vec<String>>,
+        methods: &[Method],
+        limits: Limits,
+    ) -> Self {
         let Limits { uri_bytes_max, headers_count_max, header_bytes_max, body_bytes_max } = limits;
-        let (hosts, methods) = (Hosts::new(hosts), methods.to_vec());
-        Self { hosts, methods, uri_bytes_max, headers_count_max, header_bytes_max, body_bytes_max }
+        let (hosts, methods) = (Hosts { is_local, ..Hosts::new(hosts) }, methods.to_vec());
+        Self { hosts, origins, methods, uri_bytes_max, headers_count_max, header_bytes_max, body_bytes_max }
     }
 
     /// Refuses a head that may not be, or one that announces such a body.
     pub fn check(&self, head: &Parts, body_bytes_min: u64) -> Result<(), Refusal> {
         self.check_host(head)?;
+        self.check_origin(head)?;
         if !self.methods.is_empty() && !self.methods.contains(&head.method) {
             let message = format!("the method {} is not allowed here", head.method);
             return Err(Refusal { allow: self.allow(), ..Refusal::new(Reason::Method, message) });
@@ -86,10 +105,55 @@ impl Policy {
         }
         let authority = head.uri.authority().map(|authority| authority.as_str().as_bytes());
         let mut given = authority.into_iter().chain(header.map(HeaderValue::as_bytes)).peekable();
-        if given.peek().is_none() || !given.all(|host| self.hosts.has(host)) {
-            return Err(Refusal::new(Reason::Host, "this host is not served here"));
+        // Every browser says which host it wants; what knows HTTP/1.0 alone, such as a probe, has no page.
+        if given.peek().is_none() && self.hosts.is_local {
+            return Ok(());
         }
-        Ok(())
+        match given.find(|host| !self.hosts.has(host)) {
+            None if header.is_none() && authority.is_none() => {
+                Err(Refusal::new(Reason::Host, "the request names no host: add the header Host"))
+            }
+            None => Ok(()),
+            Some(host) => Err(Refusal::new(Reason::Host, self.hosts.refusal(host))),
+        }
+    }
+
+    /// Refuses what a page of another origin makes a browser send.
+    fn check_origin(&self, head: &Parts) -> Result<(), Refusal> {
+        let listed = self.origins.as_deref().unwrap_or_default();
+        if listed.iter().any(|listed| listed == "*") {
+            return Ok(());
+        }
+        let mut origins = head.headers.get_all(ORIGIN).iter();
+        let origin = origins.next();
+        if origins.next().is_some() {
+            return Err(Refusal::new(Reason::Malformed, "the header Origin is given twice"));
+        }
+        if let Some(origin) = origin {
+            if listed.iter().any(|listed| listed.as_bytes().eq_ignore_ascii_case(origin.as_bytes())) {
+                return Ok(());
+            }
+            if !is_own_origin(origin, head) {
+                return Err(self.no_page_of(&String::from_utf8_lossy(origin.as_bytes())));
+            }
+        }
+        // A page gets an image or a script without saying its origin.
+        let mut sites = head.headers.get_all(SEC_FETCH_SITE).iter();
+        match sites.find(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
+            Some(_) => Err(self.no_page_of("another origin")),
+            None => Ok(()),
+        }
+    }
+
+    fn no_page_of(&self, origin: &str) -> Refusal {
+        let what = match self.origins {
+            Some(_) => {
+                "allow it with http_cors_origins, or open the address itself in the browser; behind a proxy, pass on \
+                 the header Host"
+            }
+            None => "send the request from a program, or from a server of the page",
+        };
+        Refusal::new(Reason::Origin, format!("a page of {origin} may not use this broker: {what}"))
     }
 
     fn allow(&self) -> Option<HeaderValue> {
@@ -98,9 +162,20 @@ impl Policy {
     }
 }
 
+/// Whether a request is of a page that came from the same host and port.
+pub fn is_own_origin(origin: &HeaderValue, head: &Parts) -> bool {
+    let host = head.headers.get(HOST).map(HeaderValue::as_bytes);
+    let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str().as_bytes()));
+    let origin = origin.as_bytes();
+    let site = origin.windows(3).position(|part| part == b"://").map(|at| &origin[at + 3..]);
+    site.zip(host).is_some_and(|(site, host)| site.eq_ignore_ascii_case(host))
+}
+
 /// Hosts that are served, with or without a port.
 #[derive(Debug, Default)]
 struct Hosts {
+    /// Whether the names of this machine are served, and any others only where they are listed.
+    is_local: bool,
     on_any_port: Names,
     on_one_port: Names,
 }
@@ -118,23 +193,48 @@ impl Hosts {
     }
 
     fn is_any(&self) -> bool {
-        self.on_any_port.is_empty() && self.on_one_port.is_empty()
+        !self.is_local && self.on_any_port.is_empty() && self.on_one_port.is_empty()
     }
 
     fn has(&self, host: &[u8]) -> bool {
         let Ok(host) = std::str::from_utf8(host) else {
             return false;
         };
-        self.on_any_port.find(split_port(host).0).is_some() || self.on_one_port.find(host).is_some()
+        let name = split_port(host).0;
+        self.is_local && is_this_machine(name)
+            || self.on_any_port.find(name).is_some()
+            || self.on_one_port.find(host).is_some()
+    }
+
+    fn refusal(&self, host: &[u8]) -> String {
+        let (host, why) = (
+            String::from_utf8_lossy(host),
+            match self.is_local {
+                true => "this door is bound to loopback and serves localhost and 127.0.0.1",
+                false => "it is not on the list of those that are",
+            },
+        );
+        format!("the host {host} is not served here: {why}; add it to http_hosts")
     }
 }
 
 /// A host and the port after it. An IPv6 address is in brackets.
 fn split_port(text: &str) -> (&str, Option<&str>) {
     match text.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (host, Some(port)),
         _ => (text, None),
     }
+}
+
+/// Whether a host can only mean this machine: nobody's name server is asked for these (RFC 6761, section 6.3).
+fn is_this_machine(host: &str) -> bool {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if let Ok(address) = bare.unwrap_or(host).parse::<IpAddr>() {
+        return address.is_ipv6() == bare.is_some() && address.to_canonical().is_loopback();
+    }
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let label = name.rsplit('.').next().unwrap_or_default();
+    label.eq_ignore_ascii_case("localhost") && name.split('.').all(|label| !label.is_empty())
 }
 
 #[cfg(test)]
@@ -146,7 +246,7 @@ mod tests {
     fn policy(hosts: &[&str], methods: &[Method]) -> Policy {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let limits = Limits { uri_bytes_max: 20, headers_count_max: 3, header_bytes_max: 60, body_bytes_max: 1000 };
-        Policy::new(&hosts, methods, limits)
+        Policy::new(&hosts, false, Some(Vec::new()), methods, limits)
     }
 
     fn head(version: Version, uri: &str, headers: &[(&str, &str)]) -> Parts {
@@ -191,6 +291,87 @@ mod tests {
         assert_eq!(refused(&listed, &evil, 0), Some(Reason::Host));
         assert_eq!(refused(&listed, &head(Version::HTTP_2, "https://a.example/", &[]), 0), None);
         assert_eq!(refused(&listed, &head(Version::HTTP_10, "/", &[]), 0), Some(Reason::Host));
+    }
+
+    #[test]
+    fn on_loopback_only_names_of_this_machine_and_listed_ones_are_served() {
+        let mut local = policy(&["localhost.localstack.cloud", "*.example:80"], &[]);
+        local.hosts.is_local = true;
+        let cases = [
+            ("localhost", true),
+            ("LOCALHOST:7401", true),
+            ("localhost.", true),
+            ("sqs.us-east-1.localhost:9324", true),
+            ("127.0.0.1:9324", true),
+            ("127.9.9.9", true),
+            ("[::1]", true),
+            ("[::1]:7401", true),
+            ("[::ffff:127.0.0.1]:7401", true),
+            ("localhost.localstack.cloud:4566", true),
+            ("a.example:80", true),
+            ("a.example:81", false),
+            ("evil.example", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("evillocalhost", false),
+            (".localhost", false),
+            ("localhost:80@evil.example", false),
+            ("localhost:80evil", false),
+            ("128.0.0.1", false),
+            ("0.0.0.0", false),
+            ("192.168.1.1", false),
+            ("::1", false),
+            ("[127.0.0.1]", false),
+            ("sqs.us-east-1.localhost.localstack.cloud", false),
+            ("", false),
+        ];
+        for (host, is_served) in cases {
+            let head = head(Version::HTTP_11, "/", &[("host", host)]);
+            assert_eq!(refused(&local, &head, 0), (!is_served).then_some(Reason::Host), "{host}");
+        }
+        let refusal = local.check(&head(Version::HTTP_11, "/", &[("host", "evil.example")]), 0).expect_err("refused");
+        assert!(refusal.message.contains("evil.example") && refusal.message.contains("http_hosts"), "{refusal:?}");
+        // No browser leaves it out.
+        assert_eq!(refused(&local, &head(Version::HTTP_10, "/", &[]), 0), None);
+        assert_eq!(refused(&local, &head(Version::HTTP_2, "http://evil.example/", &[]), 0), Some(Reason::Host));
+        assert_eq!(refused(&local, &head(Version::HTTP_2, "http://[::1]:8085/", &[]), 0), None);
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_refused_unless_they_are_listed() {
+        let limits = || Limits { uri_bytes_max: 20, headers_count_max: 9, header_bytes_max: 200, body_bytes_max: 1000 };
+        let with = |origins: Option<&[&str]>| {
+            let origins = origins.map(|origins| origins.iter().map(|origin| (*origin).to_owned()).collect());
+            Policy::new(&[], true, origins, &[], limits())
+        };
+        let (own, listed, any) = (with(None), with(Some(&["https://app.example"])), with(Some(&["*"])));
+        let (o, s) = ("origin", "sec-fetch-site");
+        type Headers<'a> = &'a [(&'a str, &'a str)];
+        let cases: [(Headers<'_>, [bool; 3]); 15] = [
+            (&[], [true, true, true]),
+            (&[(o, "http://localhost:1")], [true, true, true]),
+            (&[(o, "https://LOCALHOST:1"), (s, "same-origin")], [true, true, true]),
+            (&[(s, "none")], [true, true, true]),
+            (&[(s, "same-origin")], [true, true, true]),
+            (&[(s, "cross-site")], [false, false, true]),
+            (&[(s, "same-site")], [false, false, true]),
+            (&[(s, "same-origin"), (s, "cross-site")], [false, false, true]),
+            (&[(o, "http://localhost:1"), (s, "cross-site")], [false, false, true]),
+            (&[(o, "http://localhost:2"), (s, "same-site")], [false, false, true]),
+            (&[(o, "https://app.example"), (s, "cross-site")], [false, true, true]),
+            (&[(o, "https://APP.example")], [false, true, true]),
+            (&[(o, "https://evil.example")], [false, false, true]),
+            (&[(o, "null")], [false, false, true]),
+            (&[(o, "")], [false, false, true]),
+        ];
+        for (headers, expected) in cases {
+            let headers: Vec<_> = [("host", "localhost:1")].iter().chain(headers).copied().collect();
+            let head = head(Version::HTTP_11, "/", &headers);
+            let seen = [&own, &listed, &any].map(|policy| refused(policy, &head, 0));
+            assert_eq!(seen, expected.map(|is_served| (!is_served).then_some(Reason::Origin)), "{headers:?}");
+        }
+        let twice = [("host", "localhost:1"), (o, "http://localhost:1"), (o, "http://evil.example")];
+        assert_eq!(refused(&own, &head(Version::HTTP_11, "/", &twice), 0), Some(Reason::Malformed));
     }
 
     #[test]

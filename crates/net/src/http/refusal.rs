@@ -6,6 +6,14 @@ use bytes::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, StatusCode};
 
+/// How the content types of gRPC begin.
+const GRPC: &str = "application/grpc";
+
+/// Whether a request is one of gRPC.
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(GRPC.as_bytes()))
+}
+
 /// Why something is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -22,6 +30,8 @@ pub enum Reason {
     UriSize,
     /// This is not the host that was asked for.
     Host,
+    /// A web page of another origin asked.
+    Origin,
     /// Too many requests a second.
     Rate,
     HeaderSize,
@@ -32,7 +42,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Malformed,
         Self::Plaintext,
         Self::Method,
@@ -41,6 +51,7 @@ impl Reason {
         Self::BodySize,
         Self::UriSize,
         Self::Host,
+        Self::Origin,
         Self::Rate,
         Self::HeaderSize,
         Self::Service,
@@ -50,7 +61,7 @@ impl Reason {
     pub fn status(self) -> StatusCode {
         match self {
             Self::Malformed => StatusCode::BAD_REQUEST,
-            Self::Plaintext => StatusCode::FORBIDDEN,
+            Self::Plaintext | Self::Origin => StatusCode::FORBIDDEN,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::HeaderTimeout | Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::BodySize => StatusCode::PAYLOAD_TOO_LARGE,
@@ -74,6 +85,7 @@ impl Reason {
             Self::BodySize => "body_size",
             Self::UriSize => "uri_size",
             Self::Host => "host",
+            Self::Origin => "origin",
             Self::Rate => "rate",
             Self::HeaderSize => "header_size",
             Self::Service => "service",
@@ -90,6 +102,8 @@ pub struct Refusal {
     pub message: Cow<'static, str>,
     /// The methods that are allowed, where it was the method.
     pub allow: Option<HeaderValue>,
+    /// The content type of the request, where its head was read: it may tell what its client understands.
+    pub content_type: Option<HeaderValue>,
 }
 
 /// The body of a refusal and its content type.
@@ -97,7 +111,7 @@ pub type RefusalBody = fn(&Refusal) -> (HeaderValue, Bytes);
 
 impl Refusal {
     pub(super) fn new(reason: Reason, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason, message: message.into(), allow: None }
+        Self { reason, message: message.into(), allow: None, content_type: None }
     }
 
     /// How many seconds to wait before the next try, where that would help.
@@ -117,6 +131,32 @@ impl Refusal {
             headers.insert(ALLOW, allow.clone());
         }
         (headers, body)
+    }
+
+    /// The headers of an answer to a client of gRPC, which has no body: such a client shows no other text.
+    pub(super) fn grpc(&self) -> HeaderMap {
+        let code = match self.reason {
+            Reason::Malformed | Reason::Method | Reason::UriSize => 3,
+            Reason::HeaderTimeout | Reason::BodyTimeout => 4,
+            Reason::Plaintext | Reason::Host | Reason::Origin => 7,
+            Reason::BodySize | Reason::HeaderSize | Reason::Rate => 8,
+            Reason::Service => 13,
+            Reason::Connections => 14,
+        };
+        let mut message = String::new();
+        for byte in self.message.bytes() {
+            match byte {
+                b' '..=b'~' if byte != b'%' => message.push(byte as char),
+                _ => message.push_str(&format!("%{byte:02X}")),
+            }
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
+        headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from(code));
+        if let Ok(message) = HeaderValue::try_from(message) {
+            headers.insert(HeaderName::from_static("grpc-message"), message);
+        }
+        headers
     }
 
     /// The whole answer of HTTP/1, for where nothing reads requests any more.
@@ -156,6 +196,15 @@ mod tests {
             assert_eq!(reason as usize, i);
             assert!(reason.status().is_client_error() || reason.status().is_server_error(), "{reason:?}");
         }
+    }
+
+    #[test]
+    fn a_client_of_grpc_is_told_in_its_headers() {
+        let headers = Refusal::new(Reason::Host, "100 % evil\u{e9}").grpc();
+        assert_eq!(
+            (&headers["grpc-status"], &headers["grpc-message"]),
+            (&HeaderValue::from_static("7"), &HeaderValue::from_static("100 %25 evil%C3%A9"))
+        );
     }
 
     #[test]

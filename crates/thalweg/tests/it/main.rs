@@ -48,3 +48,4 @@ mod telemetry;
 mod terminal;
 mod topics;
 mod transports;
+mod web;

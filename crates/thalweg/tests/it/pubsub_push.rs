@@ -86,7 +86,7 @@ async fn messages_are_pushed_until_they_are_taken_also_after_a_crash() {
     let url = format!("http://{}/push?a=b", listener.local_addr().expect("bound"));
     let data = tempfile::tempdir().expect("a folder");
     let data = format!("data={}", data.path().display());
-    let mut server = Server::with(&["pubsub=127.0.0.1:0", &data]);
+    let mut server = Server::with(&["pubsub=127.0.0.1:0", "pubsub_push_allow=127.0.0.0/8", &data]);
     let address = server.pubsub();
     done(address, "PUT", "/v1/projects/thalweg/topics/orders", json!({})).await;
     let subscription = json!({

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 
+use broker::{Door, Doors};
 use hyper::Uri;
 use hyper::http::uri::Scheme;
 use net::http::IpNetwork;
@@ -135,31 +136,49 @@ impl Allow {
         self.names.iter().any(matches) && is_public(address)
     }
 
-    /// The addresses of an endpoint that may be connected to, at least one.
-    pub(super) async fn resolve(&self, endpoint: &Endpoint) -> io::Result<Vec<SocketAddr>> {
+    /// The addresses of an endpoint that may be connected to, at least one. None of them is a door of this broker,
+    /// whatever is allowed: a message would be a command there.
+    pub(super) async fn resolve(&self, endpoint: &Endpoint, doors: &Doors) -> io::Result<Vec<SocketAddr>> {
         let found = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port)).await?;
-        self.choose(endpoint, found)
+        self.choose(endpoint, doors, found)
     }
 
-    fn choose(&self, endpoint: &Endpoint, found: impl Iterator<Item = SocketAddr>) -> io::Result<Vec<SocketAddr>> {
+    fn choose(
+        &self,
+        endpoint: &Endpoint,
+        doors: &Doors,
+        found: impl Iterator<Item = SocketAddr>,
+    ) -> io::Result<Vec<SocketAddr>> {
         let (mut allowed, mut refused) = (Vec::new(), None);
         for address in found.take(64) {
-            if self.allows(&endpoint.host, address.ip()) {
+            if is_own(doors, address) {
+                refused = Some(format!("{address} is a port of this broker, to which nothing is pushed"));
+            } else if self.allows(&endpoint.host, address.ip()) {
                 allowed.push(address);
             } else {
-                refused = Some(address.ip());
+                let address = address.ip();
+                refused = Some(format!("{address} is not in pubsub_push_allow; whoever runs the broker can add it"));
             }
         }
         allowed.truncate(ADDRESSES_MAX);
         match (allowed.is_empty(), refused) {
             (false, _) => Ok(allowed),
-            (true, Some(address)) => {
-                let message = format!("{address} is not in pubsub_push_allow; whoever runs the broker can add it");
-                Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
-            }
+            (true, Some(message)) => Err(io::Error::new(io::ErrorKind::PermissionDenied, message)),
             (true, None) => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
         }
     }
+}
+
+/// Whether a connection to this address would come to the broker itself.
+fn is_own(doors: &Doors, address: SocketAddr) -> bool {
+    let has_port = |door| doors.address(door).is_some_and(|door| door.port() == address.port());
+    Door::ALL.into_iter().any(has_port) && is_of_this_machine(address.ip())
+}
+
+/// Whether an address is one of this machine: only such a one can be bound.
+fn is_of_this_machine(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || address.is_unspecified() || UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// Whether an address is of the open internet, and not of a machine, a network or a purpose of its own.
@@ -252,10 +271,33 @@ mod tests {
             ips.iter().map(|ip| SocketAddr::new(ip.parse().expect("an address"), 80)).collect()
         };
         let mixed = of(&["127.0.0.1", "10.0.0.1", "169.254.169.254"]);
-        assert_eq!(allow.choose(&endpoint, mixed.into_iter()).expect("one is allowed"), of(&["10.0.0.1"]));
-        let refused = allow.choose(&endpoint, of(&["127.0.0.1"]).into_iter()).expect_err("none is allowed");
+        let doors = Doors::default();
+        assert_eq!(allow.choose(&endpoint, &doors, mixed.into_iter()).expect("one is allowed"), of(&["10.0.0.1"]));
+        let refused = allow.choose(&endpoint, &doors, of(&["127.0.0.1"]).into_iter()).expect_err("none is allowed");
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
         assert!(refused.to_string().contains("127.0.0.1 is not in pubsub_push_allow"), "{refused}");
-        assert!(allow.choose(&endpoint, std::iter::empty()).is_err());
+        assert!(allow.choose(&endpoint, &doors, std::iter::empty()).is_err());
+    }
+
+    #[test]
+    fn nothing_is_pushed_to_the_broker_itself_whatever_is_allowed() {
+        let allow: Allow = "0.0.0.0/0, ::/0".parse().expect("a list");
+        let endpoint: Endpoint = "http://anything.example/".parse().expect("a URL");
+        let doors = Doors::default();
+        doors.opened(Door::Redis, ([0, 0, 0, 0], 6379).into());
+        let chosen = |address: &str| {
+            let address: SocketAddr = address.parse().expect("an address");
+            allow.choose(&endpoint, &doors, std::iter::once(address))
+        };
+        let own =
+            ["127.0.0.1:6379", "127.1.2.3:6379", "0.0.0.0:6379", "[::1]:6379", "[::]:6379", "[::ffff:127.0.0.1]:6379"];
+        for address in own {
+            let refused = chosen(address).expect_err(address);
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+            assert!(refused.to_string().contains("is a port of this broker"), "{refused}");
+        }
+        for other in ["127.0.0.1:6380", "192.0.2.1:6379"] {
+            assert!(chosen(other).is_ok(), "{other}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use broker::Doors;
 use broker::metrics::Counter;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -60,6 +61,8 @@ impl Origin {
 /// The client of all push subscriptions.
 pub(super) struct Http {
     allow: Allow,
+    /// Ports of the broker itself, which is never sent anything.
+    doors: Arc<Doors>,
     /// `None` is those of the system.
     roots: Option<RootCertStore>,
     /// Read once the first endpoint asks for TLS.
@@ -69,8 +72,8 @@ pub(super) struct Http {
 }
 
 impl Http {
-    pub fn new(allow: Allow, roots: Option<RootCertStore>) -> Self {
-        Self { allow, roots, tls: OnceLock::new(), idle: Mutex::default(), opened: Counter::default() }
+    pub fn new(allow: Allow, roots: Option<RootCertStore>, doors: Arc<Doors>) -> Self {
+        Self { allow, doors, roots, tls: OnceLock::new(), idle: Mutex::default(), opened: Counter::default() }
     }
 
     /// Sends a request and returns the status of its answer. Redirects are answers like any other.
@@ -120,7 +123,7 @@ impl Http {
 
     async fn connect(&self, endpoint: &Endpoint) -> io::Result<Sender> {
         let mut failed = io::Error::other("no address");
-        for address in self.allow.resolve(endpoint).await? {
+        for address in self.allow.resolve(endpoint, &self.doors).await? {
             let socket = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
                 Ok(Ok(socket)) => socket,
                 Ok(Err(error)) => {

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use broker::Doors;
 use broker::metrics::{Counter, Exposition, Histogram};
 use bytes::Bytes;
 use engine::ErrorKind;
@@ -159,10 +160,10 @@ impl Drop for Counted<'_> {
 }
 
 impl Pusher {
-    /// Whose certificates endpoints show: `None` is whom the system trusts.
-    pub fn new(allow: Allow, roots: Option<RootCertStore>) -> Arc<Self> {
+    /// Whose certificates endpoints show: `None` is whom the system trusts. Nothing is pushed to `doors`.
+    pub fn new(allow: Allow, roots: Option<RootCertStore>, doors: Arc<Doors>) -> Arc<Self> {
         Arc::new(Self {
-            http: Http::new(allow, roots),
+            http: Http::new(allow, roots, doors),
             key: OnceLock::new(),
             requests: Semaphore::new(REQUESTS_MAX),
             kib: Semaphore::new(REQUESTS_KIB_MAX as usize),

@@ -5,6 +5,12 @@ use serde_json::{Value, json};
 use super::client::{ARN, NOW, Sqs, each};
 use crate::server::Server;
 
+/// A signature, which nobody verifies by default.
+const SIGNED: [(&str, &str); 1] = [(
+    "authorization",
+    "AWS4-HMAC-SHA256 Credential=test/20261122/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=00",
+)];
+
 /// The text of an element without others in it.
 fn element<'t>(xml: &'t str, name: &str) -> &'t str {
     let rest = xml.split_once(&format!("<{name}>")).unwrap_or_else(|| panic!("no {name} in {xml}")).1;
@@ -100,8 +106,42 @@ async fn errors_of_forms_are_xml() {
     assert_eq!(error("/", "Action=ReceiveMessage").await.1, "MissingParameter");
     let unknown = sqs.send("GET", "/000000000000/q", &[], "").await;
     assert_eq!((unknown.status, &*unknown.body), (404, "<UnknownOperationException/>"));
-    let by_get = sqs.send("GET", "/000000000000/q?Action=SendMessage&MessageBody=hello", &[], "").await;
+    let by_get = sqs.send("GET", "/000000000000/q?Action=SendMessage&MessageBody=hello", &SIGNED, "").await;
     assert_eq!(element(&by_get.body, "MD5OfMessageBody"), "5d41402abc4b2a76b9719d911017c592");
+}
+
+/// A link or an image of a web page makes a browser send a GET, and so does whoever fetches URLs for others. AWS takes
+/// GET for every action of the Query protocol, but only signed ("Making Query API requests using HTTPS in Amazon SQS").
+#[tokio::test]
+async fn what_changes_something_is_posted_or_signed() {
+    let server = Server::start();
+    let sqs = Sqs::of(&server);
+    let url = sqs.create("q", json!({})).await;
+    sqs.send_body(&url, "kept").await;
+    let get = async |query: &str, headers: &[(&str, &str)]| sqs.send("GET", query, headers, "").await;
+    let presigned = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a/20261122/us-east-1/sqs/aws4_request\
+                     &X-Amz-Date=20261122T000000Z&X-Amz-SignedHeaders=host&X-Amz-Signature=00";
+    for action in
+        ["CreateQueue&QueueName=x", "DeleteQueue", "PurgeQueue", "ReceiveMessage", "SendMessage&MessageBody=x"]
+    {
+        for more in ["", presigned] {
+            let query = format!("/?Action={action}&QueueUrl={url}&{more}");
+            for method in ["GET", "PUT", "HEAD"] {
+                let refused = sqs.send(method, &query, &[], "").await;
+                assert_eq!(refused.status, 403, "{method} {query}: {refused:?}");
+                if method == "GET" {
+                    assert_eq!(element(&refused.body, "Code"), "AccessDenied");
+                    assert!(element(&refused.body, "Message").contains("POST"), "{refused:?}");
+                }
+            }
+        }
+    }
+    for action in ["GetQueueUrl&QueueName=q", "ListQueues", "ListQueueTags", "GetQueueAttributes"] {
+        assert_eq!(get(&format!("/?Action={action}&QueueUrl={url}"), &[]).await.status, 200, "{action}");
+    }
+    assert_eq!(sqs.counts(&url).await[0], "1");
+    assert_eq!(get(&format!("/?Action=PurgeQueue&QueueUrl={url}"), &SIGNED).await.status, 200);
+    assert_eq!(sqs.counts(&url).await[0], "0");
 }
 
 #[tokio::test]
@@ -130,7 +170,7 @@ async fn what_is_no_request_is_refused_as_its_protocol_does() {
 /// A client is led back to where it came to, whatever the broker is bound to.
 #[tokio::test]
 async fn urls_lead_to_where_the_client_came_to() {
-    let server = Server::start();
+    let server = Server::with(&["http_hosts=queues.test"]);
     let sqs = Sqs::of(&server);
     let target = [("content-type", "application/x-amz-json-1.0"), ("x-amz-target", "AmazonSQS.CreateQueue")];
     let create = async |sqs: &Sqs| {
@@ -145,8 +185,19 @@ async fn urls_lead_to_where_the_client_came_to() {
         sqs.send_body(url, "x").await;
     }
     assert_eq!(sqs.counts("q").await[0], "4");
-    let fixed = Server::with(&["sqs_url=https://mq.example", "sqs_account=123456789012", "sqs_region=eu-west-1"]);
-    assert_eq!(create(&Sqs::of(&fixed)).await, "https://mq.example/123456789012/q");
+    let fixed = ["sqs_url=https://mq.example", "sqs_account=123456789012", "sqs_region=eu-west-1"];
+    let fixed = Server::with(&[&fixed[..], &["http_hosts=queues.test"]].concat());
+    let sqs = Sqs::of(&fixed);
+    assert_eq!(create(&sqs).await, "https://mq.example/123456789012/q");
+    // Who follows such a URL comes with its host.
+    let list = json!({}).to_string();
+    let target = [("content-type", "application/x-amz-json-1.0"), ("x-amz-target", "AmazonSQS.ListQueues")];
+    for (host, status) in [("mq.example", 200), ("mq2.example", 421)] {
+        let headers = [&target[..], &[("host", host)]].concat();
+        let answer = sqs.send("POST", "/", &headers, list.clone()).await;
+        assert_eq!(answer.status, status, "{host}: {answer:?}");
+        assert!(status == 200 || answer.body.contains("http_hosts"), "{answer:?}");
+    }
 }
 
 #[tokio::test]
@@ -275,10 +326,12 @@ async fn queries_that_accept_json_are_answered_in_it() {
     assert_eq!(answer.header("content-type"), "application/json");
     let result = &answer.ok()["GetQueueAttributesResponse"]["GetQueueAttributesResult"];
     assert_eq!(result, &json!({"Attributes": [{"Name": "QueueArn", "Value": format!("{ARN}q")}]}));
-    let none = query(&format!("{at}?Action=ReceiveMessage")).await.ok();
+    let signed = [("accept", "application/json, */*"), SIGNED[0]];
+    let receive = async || sqs.send("GET", &format!("{at}?Action=ReceiveMessage"), &signed, "").await;
+    let none = receive().await.ok();
     assert_eq!(none["ReceiveMessageResponse"]["ReceiveMessageResult"], json!({"messages": null}));
     sqs.send_body(&url, "x").await;
-    let one = query(&format!("{at}?Action=ReceiveMessage")).await.ok();
+    let one = receive().await.ok();
     assert_eq!(one["ReceiveMessageResponse"]["ReceiveMessageResult"]["messages"][0]["Body"], "x");
     let list = query("/?Action=ListQueues").await.ok();
     assert_eq!(list["ListQueuesResponse"]["ListQueuesResult"]["queueUrls"], json!([url]));
@@ -293,7 +346,7 @@ async fn queries_that_accept_json_are_answered_in_it() {
 
 #[tokio::test]
 async fn the_url_of_a_queue_of_another_host_is_refused() {
-    let server = Server::start();
+    let server = Server::with(&["http_hosts=broker"]);
     let sqs = Sqs::of(&server);
     sqs.create("q", json!({})).await;
     let counts = async |url: &str| {
