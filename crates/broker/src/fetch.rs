@@ -98,6 +98,7 @@ impl Broker {
         bytes_max: usize,
         wait: Duration,
     ) -> Result<Fetched> {
+        self.check_nameless_read(topic)?;
         let from = FetchFrom { topic, partition, offset, bytes_max };
         let limits = FetchLimits { bytes_min: 1, bytes_max, wait, isolation: Isolation::Uncommitted };
         let fetched = self.fetch_many(&[from], limits).await.pop();
@@ -105,8 +106,13 @@ impl Broker {
     }
 
     /// The same for many partitions, in their order. Where little is there it waits for more, on all of them at once.
+    /// The caller has checked that the reader may read these topics.
     pub async fn fetch_many(&self, from: &[FetchFrom<'_>], limits: FetchLimits) -> Vec<Result<Fetched>> {
-        let cells: Vec<_> = from.iter().map(|from| self.topic(from.topic)?.partition(from.partition)).collect();
+        let cell = |from: &FetchFrom<'_>| {
+            self.check_read(from.topic)?;
+            self.topic(from.topic)?.partition(from.partition)
+        };
+        let cells: Vec<_> = from.iter().map(cell).collect();
         let all = read_all(&cells, from, &limits).await;
         if limits.wait.is_zero() || all.is_enough(&limits) {
             return all.found;

@@ -9,9 +9,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use aws_lc_rs::rand;
+use bytes::Bytes;
+use engine::ids::{is_internal, may_hold_secrets};
+use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
     Acl, AclFilter, Acls, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource,
-    ResourceKind, SECURITY_TOPIC, SecurityRecord, UserName, Users,
+    ResourceKind, SECURITY_TOPIC, Secrets, SecurityRecord, UserName, Users,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::RwLock;
@@ -81,6 +84,7 @@ pub(crate) struct Security {
 struct Tables {
     users: Users,
     acls: Acls,
+    secrets: Secrets,
 }
 
 #[derive(Default)]
@@ -104,7 +108,7 @@ impl Security {
             super_users: settings.super_users.iter().cloned().collect(),
             is_authorizing: settings.is_authorizing,
             configured: settings.users.iter().map(|user| user.name.clone()).collect(),
-            tables: RwLock::new(Tables { users, acls: Acls::default() }),
+            tables: RwLock::new(Tables { users, acls: Acls::default(), secrets: Secrets::new() }),
             is_open: OnceCell::new(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
             hashing: Semaphore::new(HASHING_THREADS),
@@ -119,8 +123,8 @@ impl Security {
         {
             return;
         }
-        let Tables { users, acls } = &mut *self.tables.write();
-        record.apply(users, acls);
+        let Tables { users, acls, secrets } = &mut *self.tables.write();
+        record.apply(users, acls, secrets);
     }
 
     fn check_changeable(&self, user: &UserName) -> Result<()> {
@@ -138,6 +142,14 @@ impl Security {
         count.add(1);
         outcome
     }
+}
+
+fn no_reader(topic: &str) -> Error {
+    let message = format!(
+        "'{topic}' is a topic of the broker itself and may hold secrets: only a user of the Kafka door to whom an \
+         access control entry grants it by this name reads it, with authorization = true"
+    );
+    Error::new(ErrorKind::Denied, message)
 }
 
 /// Bytes that nobody can foresee.
@@ -299,6 +311,43 @@ impl Broker {
             Ok((gone.into_iter().map(|acl| SecurityRecord::Acl { acl, is_there: false }).collect(), found))
         })
         .await
+    }
+
+    /// A secret of the broker itself, which no request reads.
+    pub async fn secret(&self, name: &str) -> Result<Option<Bytes>> {
+        self.open_security().await?;
+        Ok(self.security().tables.read().secrets.get(name).map(|secret| Bytes::copy_from_slice(secret)))
+    }
+
+    /// Keeps a secret of the broker itself: in the data directory where there is one, and in no topic that is read.
+    pub async fn put_secret(self: &Arc<Self>, name: &str, secret: &[u8]) -> Result<()> {
+        if secret.len() > SECRET_BYTES_MAX {
+            return Err(Error::too_large(format!("a secret has at most {SECRET_BYTES_MAX} bytes")));
+        }
+        self.change_security(|tables, _| {
+            if tables.secrets.len() >= SECRETS_MAX && !tables.secrets.contains_key(name) {
+                return Err(Error::busy(format!("this broker keeps {SECRETS_MAX} secrets of its own")));
+            }
+            Ok((vec![SecurityRecord::Secret { name: name.to_owned(), value: Some(secret.to_vec()) }], ()))
+        })
+        .await
+    }
+
+    /// Refuses to read a topic that may hold secrets of the broker where no access control list grants it. The caller
+    /// has checked the reader against those where they count.
+    pub(crate) fn check_read(&self, topic: &str) -> Result<()> {
+        match !self.is_authorizing() && may_hold_secrets(topic) {
+            true => Err(no_reader(topic)),
+            false => Ok(()),
+        }
+    }
+
+    /// The same for a reader without a name, to whom no entry grants anything.
+    pub(crate) fn check_nameless_read(&self, topic: &str) -> Result<()> {
+        match self.is_authorizing() && is_internal(topic) {
+            true => Err(no_reader(topic)),
+            false => self.check_read(topic),
+        }
     }
 
     /// Decides on records by what is there, writes them, and makes it so. It goes on to its end also where nobody waits

@@ -85,6 +85,9 @@ impl Broker {
         if request.group.is_some() && request.start != Start::Live {
             return Err(Error::invalid("a queue group starts live: its members share what is published from now on"));
         }
+        if let Pattern::Topic(name) = &request.pattern {
+            self.check_nameless_read(name.as_str())?;
+        }
         if request.overflow == Overflow::Block && is_internal(request.pattern.as_str()) {
             return Err(Error::invalid("a subscription to an internal topic cannot block: the broker does not wait"));
         }

@@ -125,6 +125,12 @@ pub fn is_internal(name: &str) -> bool {
 /// queues, caches, streams.
 pub const INTERNAL_TOPICS: [&str; 6] = ["_offsets", "_transactions", "_security", "_queues", "_caches", "_streams"];
 
+/// Whether a topic of the broker itself may hold secrets: endpoints with tokens in their URLs, policies, or what
+/// durable caches keep for clients.
+pub fn may_hold_secrets(name: &str) -> bool {
+    matches!(name, "_security" | "_queues" | "_caches")
+}
+
 /// How the name of every inbox begins.
 pub const INBOX_PREFIX: &str = "_inbox.";
 

@@ -86,6 +86,9 @@ pub const USERS_MAX: usize = 4096;
 pub const USER_NAME_BYTES_MAX: usize = 255;
 /// Access control entries of one broker, and the name of a resource or a host in one.
 pub const ACLS_MAX: usize = 8192;
+/// Secrets of the broker itself, such as the key of its tokens, and the bytes of each. No client adds any.
+pub const SECRETS_MAX: usize = 64;
+pub const SECRET_BYTES_MAX: usize = 8 << 10;
 pub const ACL_NAME_BYTES_MAX: usize = 255;
 /// What waits for the database of topics in SQLite, and what of their newest batches stays in memory.
 pub const SQLITE_QUEUE_BYTES_MAX: usize = 16 << 20;

@@ -1,9 +1,9 @@
 //! What the log needs of a file system, small enough that a test can stand in for it and cut its power.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, IoSlice, IoSliceMut, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use engine::{Error, ErrorKind};
@@ -12,6 +12,13 @@ use rustix::io::ReadWriteFlags;
 
 /// Slices of one vectored write; the system takes at most 1024.
 pub const SLICES_MAX: usize = 1024;
+/// What is in a data directory is for its owner alone: messages, and what users log in with.
+pub(crate) const FILE_MODE: u32 = 0o600;
+const DIR_MODE: u32 = 0o700;
+/// The bits of a mode that give others, or a group, any right.
+const OTHERS: u32 = 0o077;
+/// The bit of a directory that many users share, such as `/tmp`.
+const STICKY: u32 = 0o1000;
 
 /// A file system. What is not synced may be lost, in part and in any order, when the power goes.
 pub trait Disk: Send + Sync + 'static {
@@ -27,6 +34,11 @@ pub trait Disk: Send + Sync + 'static {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// With all that is in it.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
+    /// Takes the rights of others from a directory, and from these names in it with all that is in them, where others
+    /// have any to the directory. An error names what could not be changed; the rest is.
+    fn make_private(&self, _dir: &Path, _names: &[&str]) -> io::Result<()> {
+        Ok(())
+    }
     /// Names that were created, renamed or removed in it last from now on.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Held until it is dropped, or the process ends. `None` where another process has it.
@@ -65,7 +77,7 @@ pub struct RealDisk;
 
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(OpenOptions::new().read(true).write(true).create_new(true).open(path)?))
+        Ok(Box::new(OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(path)?))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
@@ -77,7 +89,7 @@ impl Disk for RealDisk {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        match std::fs::create_dir(path) {
+        match DirBuilder::new().mode(DIR_MODE).create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             created => created,
         }
@@ -95,12 +107,29 @@ impl Disk for RealDisk {
         std::fs::remove_dir_all(path)
     }
 
+    fn make_private(&self, dir: &Path, names: &[&str]) -> io::Result<()> {
+        let mode = std::fs::metadata(dir)?.mode();
+        if mode & OTHERS == 0 {
+            return Ok(());
+        }
+        // The directory itself comes last, so that a start that was cut short is made up for by the next one.
+        let mut done = Ok(());
+        for name in names {
+            done = done.and(tighten(&dir.join(name)));
+        }
+        if mode & STICKY != 0 {
+            let message = format!("{} is a directory that many users share; give the broker its own", dir.display());
+            return done.and(Err(io::Error::new(io::ErrorKind::PermissionDenied, message)));
+        }
+        done.and(set_mode(dir, DIR_MODE))
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 // For whoever wonders who has it.
@@ -112,6 +141,33 @@ impl Disk for RealDisk {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Takes the rights of others from a file, or from a directory with all that is in it. A symbolic link is left alone.
+fn tighten(path: &Path) -> io::Result<()> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(|error| named(path, error))?,
+    };
+    let mut done = Ok(());
+    if found.is_dir() {
+        for entry in std::fs::read_dir(path).map_err(|error| named(path, error))? {
+            done = done.and(tighten(&entry?.path()));
+        }
+    }
+    let mode = if found.is_dir() { DIR_MODE } else { FILE_MODE };
+    if found.mode() & OTHERS != 0 && !found.is_symlink() {
+        done = done.and(set_mode(path, mode));
+    }
+    done
+}
+
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|error| named(path, error))
+}
+
+fn named(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 impl DiskFile for File {

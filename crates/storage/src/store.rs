@@ -229,6 +229,12 @@ impl Store {
     ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
         make_dir(&*disk, dir).map_err(failed("make", dir))?;
         let lock = take_lock(&*disk, dir)?;
+        if let Err(error) = disk.make_private(dir, &ENTRIES) {
+            tracing::warn!(
+                %error,
+                "other users of this machine may read the data directory: take their rights, with chmod -R go= on it"
+            );
+        }
         let journal_dir = dir.join("journal");
         make_dir(&*disk, &journal_dir).map_err(failed("make", &journal_dir))?;
         let found = read_checkpoint(&*disk, &dir.join("checkpoint"))?;
@@ -743,6 +749,18 @@ impl Drop for Store {
         }
     }
 }
+
+/// All that the store makes in a data directory.
+const ENTRIES: [&str; 8] = [
+    "thalweg.lock",
+    "checkpoint",
+    "checkpoint.new",
+    "journal",
+    "topics",
+    "queues.sqlite",
+    "queues.sqlite-wal",
+    "queues.sqlite-shm",
+];
 
 pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
     let path = dir.join("thalweg.lock");

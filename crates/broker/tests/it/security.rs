@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use broker::{Broker, ConfiguredUser, SecuritySettings, Settings};
 use engine::ErrorKind;
+use engine::ids::INTERNAL_TOPICS;
 use engine::security::{
     Acl, AclFilter, Credential, Mechanism, Operation, Pattern, Principal, Resource, ResourceKind, UserName,
 };
@@ -141,4 +142,41 @@ async fn nothing_is_asked_where_nothing_is_set() {
     assert_eq!(log_in(&broker, "ann", "x").await, Ok("ann".into()));
     let missing = broker.delete_credentials(vec![(name("ann"), Mechanism::Sha512)]).await;
     assert_eq!(missing.expect_err("she has none").kind, ErrorKind::NotFound);
+}
+
+/// The broker's own secrets last, and are in no topic that can be read.
+#[tokio::test]
+async fn secrets_last_and_are_read_by_no_request() {
+    let temp = tempfile::tempdir().expect("a folder");
+    {
+        let broker = open_with(temp.path(), Settings::default());
+        assert_eq!(broker.secret("key").await.expect("read"), None);
+        broker.put_secret("key", b"one").await.expect("kept");
+        broker.put_secret("key", b"two").await.expect("kept");
+        assert!(broker.put_secret("long", &vec![0; 1 << 20]).await.is_err());
+        for count in 1..64 {
+            broker.put_secret(&format!("{count}"), b"").await.expect("kept");
+        }
+        assert_eq!(broker.put_secret("more", b"").await.expect_err("full").kind, ErrorKind::Busy);
+        broker.stop().expect("stopped");
+    }
+    let broker = open_with(temp.path(), Settings::default());
+    assert_eq!(broker.secret("key").await.expect("read").as_deref(), Some(&b"two"[..]));
+    let wait = std::time::Duration::ZERO;
+    let hidden = broker.fetch("_security", 0, 0, 1 << 20, wait).await.expect_err("hidden");
+    assert_eq!(hidden.kind, ErrorKind::Denied);
+}
+
+/// Who has no name was granted nothing: with access control lists no topic of the broker is read without one.
+#[tokio::test]
+async fn who_has_no_name_reads_no_topic_of_the_broker_that_has_lists() {
+    for (is_authorizing, refused) in [(false, &["_queues", "_caches"][..]), (true, &INTERNAL_TOPICS[..])] {
+        let security = SecuritySettings { is_authorizing, ..SecuritySettings::default() };
+        let broker = start(Settings { security, ..Settings::default() });
+        for topic in INTERNAL_TOPICS {
+            let fetched = broker.fetch(topic, 0, 0, 1 << 20, std::time::Duration::ZERO).await.expect_err("not there");
+            let is_refused = refused.contains(&topic) || topic == "_security";
+            assert_eq!(fetched.kind == ErrorKind::Denied, is_refused, "{topic} {is_authorizing}: {fetched}");
+        }
+    }
 }

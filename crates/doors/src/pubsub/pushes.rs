@@ -16,8 +16,10 @@ use super::push::{Message, Oidc, PushTask, Received, SigningKey, Source, Target,
 use super::times::timestamp_ms;
 use super::transforms::Delivery;
 
-/// The document that is the key of the broker's tokens.
-const KEY: (&str, &str) = ("pubsub.key", "push");
+/// The secret that is the key of the broker's tokens.
+const KEY: &str = "pubsub.push_key";
+/// The document that it was before, in a topic that clients could read.
+const KEY_DOCUMENT: (&str, &str) = ("pubsub.key", "push");
 /// What its tokens call the broker.
 const ISSUER: &str = "thalweg";
 /// How long a lease is longer than what an endpoint has for its answer.
@@ -31,6 +33,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Serves push subscriptions until the drain begins.
 pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
     let mut running = HashMap::new();
+    if let Some(strong) = door.upgrade()
+        && let Err(failure) = move_key(&strong).await
+    {
+        tracing::warn!(%failure, "the key of push tokens is still a record of _queues; the next start tries again");
+    }
     while let Some(strong) = door.upgrade() {
         let result = serve(&strong, &mut running).await;
         let changed = async {
@@ -104,15 +111,27 @@ pub(super) async fn key(door: &Door) -> Result<&SigningKey> {
     let failed = |error: std::io::Error| Failure::new(Code::Internal, format!("no key to sign with: {error}"));
     // One at a time makes it, so that the key that signs is the key that is kept.
     let _making = door.making_key.lock().await;
-    let kept = match door.broker.document(KEY.0, KEY.1).await? {
+    let kept = match door.broker.secret(KEY).await? {
         Some(kept) => kept,
         None => {
-            let new = bytes::Bytes::from(SigningKey::generate().map_err(failed)?);
-            door.broker.put_document(KEY.0, KEY.1, Some(new.clone())).await?;
+            let before = door.broker.document(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await?;
+            let new = before.map_or_else(|| SigningKey::generate().map(Into::into), Ok).map_err(failed)?;
+            door.broker.put_secret(KEY, &new).await?;
             new
         }
     };
+    if door.broker.document(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await?.is_some() {
+        door.broker.put_document(KEY_DOCUMENT.0, KEY_DOCUMENT.1, None).await?;
+    }
     Ok(door.pusher.set_key(SigningKey::from_pkcs8(&kept, ISSUER).map_err(failed)?))
+}
+
+/// Takes a key that an older version kept among the records of queues out of them.
+async fn move_key(door: &Door) -> Result<()> {
+    match door.broker.document(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await? {
+        Some(_) => key(door).await.map(drop),
+        None => Ok(()),
+    }
 }
 
 /// The queue of a push subscription.
@@ -156,5 +175,45 @@ impl Pushed {
             attempt: self.queue.settings.dead_letter.is_some().then_some(received.attempts),
         };
         Received { receipt: received.receipt, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::Broker;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::pubsub::names::Names;
+    use crate::pubsub::push::Allow;
+
+    fn door(broker: &Arc<Broker>) -> Arc<Door> {
+        Door::new(broker.clone(), Names::new("thalweg".into()), 1 << 20, Allow::default())
+    }
+
+    #[tokio::test]
+    async fn a_key_that_an_older_version_kept_as_a_record_signs_on_and_is_none_any_more() {
+        let broker = Broker::start(broker::Settings::default(), &[Handle::current()]).expect("started");
+        let old = bytes::Bytes::from(SigningKey::generate().expect("a key"));
+        let (kind, name) = KEY_DOCUMENT;
+        broker.put_document(kind, name, Some(old.clone())).await.expect("kept");
+        let first = door(&broker);
+        move_key(&first).await.expect("moved");
+        assert_eq!(broker.document(kind, name).await.expect("read"), None);
+        assert_eq!(broker.secret(KEY).await.expect("read"), Some(old.clone()));
+        let jwks = SigningKey::from_pkcs8(&old, ISSUER).expect("a key").jwks();
+        assert_eq!(key(&first).await.expect("a key").jwks(), jwks);
+        assert_eq!(key(&door(&broker)).await.expect("the same").jwks(), jwks);
+        // What a crash left of the old one between the two steps goes with the next start.
+        broker.put_document(kind, name, Some(old)).await.expect("kept");
+        move_key(&door(&broker)).await.expect("moved");
+        assert_eq!(broker.document(kind, name).await.expect("read"), None);
+    }
+
+    #[tokio::test]
+    async fn a_new_key_is_in_no_document() {
+        let broker = Broker::start(broker::Settings::default(), &[Handle::current()]).expect("started");
+        key(&door(&broker)).await.expect("a key");
+        assert_eq!(broker.document(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await.expect("read"), None);
     }
 }

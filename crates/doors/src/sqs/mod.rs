@@ -261,7 +261,7 @@ impl Door {
         Answered { protocol: call.protocol, action, answer }
     }
 
-    /// Refuses a change that a link or an image of a web page, or a program that fetches URLs for others, could ask for.
+    /// Refuses a change that a link or an image of a web page could ask for, or a fetcher of URLs.
     ///
     /// Only a header tells that the request is signed, unless signatures are verified: anyone can write a URL.
     fn expect_no_link(&self, head: &Parts, action: Option<Action>) -> Result<()> {

@@ -8,6 +8,7 @@ use std::fmt;
 
 use super::UserName;
 use crate::error::{Error, Result};
+use crate::ids::is_internal;
 use crate::limits::{ACL_NAME_BYTES_MAX, ACLS_MAX};
 
 /// In the place of a name: all.
@@ -132,6 +133,13 @@ impl Pattern {
                 true => resource.name.starts_with(&self.name),
                 false => self.name == resource.name || self.name == ALL,
             }
+    }
+
+    /// Whether an entry that allows counts for a resource that it covers: a topic of the broker itself has to be named,
+    /// so that who may read all topics does not read what the broker keeps in them.
+    fn may_open(&self, resource: &Resource<'_>) -> bool {
+        let is_named = !self.is_prefix && self.name == resource.name;
+        is_named || resource.kind != ResourceKind::Topic || !is_internal(resource.name)
     }
 
     /// Whether every resource of the other is one of these.
@@ -345,7 +353,7 @@ impl Acls {
             if acl.denies(host, operation) {
                 return false;
             }
-            is_allowed |= acl.allows(host, operation);
+            is_allowed |= acl.allows(host, operation) && acl.pattern.may_open(resource);
         }
         is_allowed
     }

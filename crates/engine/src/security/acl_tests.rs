@@ -149,3 +149,23 @@ fn entries_that_make_no_sense_are_refused() {
     }
     assert!(Principal::parse("Group:a").is_err() && Principal::parse("User:").is_err());
 }
+
+/// Topics of the broker itself hold what the broker keeps for others: who may read all topics does not read them.
+#[test]
+fn a_topic_of_the_broker_itself_is_allowed_by_its_name_alone() {
+    let all = ["allow User:ann all topic * *", "allow User:ann all topic _... *", "allow User:* read topic _q... *"];
+    let named =
+        ["allow User:ann read topic _queues *", "deny User:eve all topic * *", "allow User:eve read topic _queues *"];
+    let may = |entries: &[&str], name, topic| {
+        acls(entries).allow(&user(name), "10.0.0.1", Operation::Read, &Resource::topic(topic))
+    };
+    for topic in crate::ids::INTERNAL_TOPICS {
+        assert!(!may(&all, "ann", topic), "{topic}");
+    }
+    assert!(may(&all, "ann", "_mine") && may(&all, "bob", "_quick"));
+    assert!(may(&named, "ann", "_queues") && !may(&named, "ann", "_offsets"));
+    assert!(!may(&named, "eve", "_queues"), "one that denies all denies these as well");
+    // A group may have such a name.
+    let group = acls(&["allow User:ann read group * *"]);
+    assert!(group.allow(&user("ann"), "10.0.0.1", Operation::Read, &Resource::group("_queues")));
+}

@@ -16,12 +16,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits::USER_NAME_BYTES_MAX;
 
 pub use acl::{Acl, AclFilter, Acls, Match, Operation, Pattern, Principal, Resource, ResourceKind};
-pub use record::SecurityRecord;
+pub use record::{Secrets, SecurityRecord};
 pub use scram::{ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, Mechanism};
 pub use users::{Authenticated, User, Users, parse_plain};
 
-/// The topic that users and access control lists are kept in. It is no topic of clients: what is in it lets whoever
-/// has it try passwords as fast as they can.
+/// The topic that users, access control lists and the broker's own secrets are kept in. It is no topic of clients: what
+/// is in it lets whoever has it try passwords as fast as they can, and sign in the broker's name.
 pub const SECURITY_TOPIC: &str = "_security";
 
 /// Whoever did not say who they are.

@@ -7,11 +7,15 @@
 //! | a credential | 1 | user (text), mechanism (u8) |
 //! | an access control entry | 2 | kind of resource (u8), its name (text), whether that is a prefix (u8), |
 //! | | | principal (text), host (text), operation (u8), whether it is allowed (u8) |
+//! | a secret of the broker | 3 | its name (text) |
 //!
 //! | value | version (u16) | then |
 //! |---|---|---|
 //! | a credential | 1 | iterations (u32), salt, stored key, server key |
 //! | an access control entry | 1 | nothing |
+//! | a secret of the broker | 1 | its bytes |
+
+use std::collections::BTreeMap;
 
 use bytes::BufMut;
 
@@ -22,6 +26,7 @@ use crate::fields::{Fields, put_bytes, put_text, unknown_version};
 
 const KEY_CREDENTIAL: u16 = 1;
 const KEY_ACL: u16 = 2;
+const KEY_SECRET: u16 = 3;
 const VALUE_VERSION: u16 = 1;
 
 /// One record of the topic: what is there from then on, or no longer.
@@ -29,7 +34,11 @@ const VALUE_VERSION: u16 = 1;
 pub enum SecurityRecord {
     Credential { user: UserName, mechanism: Mechanism, credential: Option<Credential> },
     Acl { acl: Acl, is_there: bool },
+    Secret { name: String, value: Option<Vec<u8>> },
 }
+
+/// Secrets of the broker by their names.
+pub type Secrets = BTreeMap<String, Vec<u8>>;
 
 impl SecurityRecord {
     pub fn key(&self) -> Vec<u8> {
@@ -43,6 +52,10 @@ impl SecurityRecord {
             Self::Acl { acl, .. } => {
                 key.put_u16(KEY_ACL);
                 put_acl(&mut key, acl);
+            }
+            Self::Secret { name, .. } => {
+                key.put_u16(KEY_SECRET);
+                put_text(&mut key, name);
             }
         }
         key
@@ -64,6 +77,7 @@ impl SecurityRecord {
                     return None;
                 }
             }
+            Self::Secret { value: secret, .. } => put_bytes(&mut value, secret.as_ref()?),
         }
         Some(value)
     }
@@ -81,6 +95,11 @@ impl SecurityRecord {
                 Self::Credential { user, mechanism, credential }
             }
             KEY_ACL => Self::Acl { acl: key.acl()?, is_there: value.is_some() },
+            KEY_SECRET => {
+                let name = key.text()?.to_owned();
+                let value = value.as_mut().map(|value| value.bytes().map(<[u8]>::to_vec)).transpose()?;
+                Self::Secret { name, value }
+            }
             other => return Err(unknown_version("key", other)),
         };
         key.end()?;
@@ -89,12 +108,14 @@ impl SecurityRecord {
     }
 
     /// Makes it so in the tables.
-    pub fn apply(self, users: &mut Users, acls: &mut Acls) {
+    pub fn apply(self, users: &mut Users, acls: &mut Acls, secrets: &mut Secrets) {
         match self {
             Self::Credential { user, credential: Some(credential), .. } => users.put(user, credential),
             Self::Credential { user, mechanism, credential: None } => drop(users.remove(&user, mechanism)),
             Self::Acl { acl, is_there: true } => acls.insert(acl),
             Self::Acl { acl, is_there: false } => acls.remove(&acl),
+            Self::Secret { name, value: Some(value) } => drop(secrets.insert(name, value)),
+            Self::Secret { name, value: None } => drop(secrets.remove(&name)),
         }
     }
 }
@@ -154,6 +175,8 @@ mod tests {
         };
         records.push(SecurityRecord::Acl { acl: acl.clone(), is_there: true });
         records.push(SecurityRecord::Acl { acl: Acl { principal: Principal::Everyone, ..acl }, is_there: false });
+        let secret = |name: &str, value| SecurityRecord::Secret { name: name.into(), value };
+        records.extend([secret("a", Some(vec![1])), secret("b", Some(vec![2; 200])), secret("a", None)]);
         records
     }
 
@@ -175,10 +198,11 @@ mod tests {
 
     #[test]
     fn tables_are_what_the_newest_records_say() {
-        let (mut users, mut acls) = (Users::new(vec![1]), Acls::default());
-        records().into_iter().for_each(|record| record.apply(&mut users, &mut acls));
+        let (mut users, mut acls, mut secrets) = (Users::new(vec![1]), Acls::default(), Secrets::new());
+        records().into_iter().for_each(|record| record.apply(&mut users, &mut acls, &mut secrets));
         let ann = users.get("ann").expect("she is there");
         assert_eq!(ann.keys().copied().collect::<Vec<_>>(), [Mechanism::Sha512]);
         assert_eq!(acls.len(), 1);
+        assert_eq!(secrets.into_iter().collect::<Vec<_>>(), [("b".to_owned(), vec![2; 200])]);
     }
 }

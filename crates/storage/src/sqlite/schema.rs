@@ -4,6 +4,8 @@
 //! `records` shows records without a second copy of them; of a compressed batch `plain` has its records decompressed.
 //! A text is shown as text and all else as a blob. Headers are a JSON object, a value that is no text as `x'..'`.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use engine::limits::{SQLITE_READER_CACHE_BYTES, SQLITE_WRITER_CACHE_BYTES};
 use engine::{Error, ErrorKind, Result};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use crate::disk::other_version;
+use crate::disk::{FILE_MODE, other_version};
 
 /// Of the tables below.
 const VERSION: u32 = 1;
@@ -84,6 +86,8 @@ CREATE VIEW records AS SELECT
 /// The connection that writes. Makes the tables where there are none.
 pub(super) fn open_writer(path: &Path, pages_max: u32) -> Result<Connection> {
     let connect = || -> rusqlite::Result<Connection> {
+        // SQLite gives its other files the mode of this one. Where it cannot be made, the next line says why.
+        drop(OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path));
         let connection = Connection::open(path)?;
         connection.busy_timeout(LOCK_STEP)?;
         connection.pragma_update(None, "cache_size", -((SQLITE_WRITER_CACHE_BYTES >> 10) as i64))?;

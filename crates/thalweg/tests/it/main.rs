@@ -39,6 +39,7 @@ mod requests;
 mod resilience;
 mod retention;
 mod rpc;
+mod secrets;
 mod serve;
 mod sqs;
 mod strangers;

@@ -4,7 +4,7 @@ mod admin;
 mod groups;
 mod produce_fetch;
 pub mod raw;
-mod security;
+pub mod security;
 mod share;
 mod topics;
 mod transactions;

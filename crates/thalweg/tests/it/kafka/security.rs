@@ -72,6 +72,20 @@ async fn scram(raw: &mut Raw, user: &str, password: &str) -> Result<(), i16> {
     Ok(())
 }
 
+/// Lets the user `app` read topics of this name, by an entry that a super user makes.
+pub async fn allow_reading(root: &mut Raw, name: &str) {
+    let acl = AclCreation::default()
+        .with_resource_type(2)
+        .with_resource_name(text(name))
+        .with_resource_pattern_type(3)
+        .with_principal(text("User:app"))
+        .with_host(text("*"))
+        .with_operation(3)
+        .with_permission_type(3);
+    let created = root.call(3, CreateAclsRequest::default().with_creations(vec![acl])).await;
+    assert_eq!(created.results[0].error_code, 0);
+}
+
 async fn create(raw: &mut Raw, name: &str) -> i16 {
     let wanted = CreatableTopic::default().with_name(topic(name)).with_num_partitions(1).with_replication_factor(1);
     raw.call(7, CreateTopicsRequest::default().with_topics(vec![wanted])).await.topics[0].error_code
