@@ -160,23 +160,22 @@ impl Server {
         let mut taken = Vec::new();
         let mut doors = config.doors().map_err(io::Error::other)?;
         // What is pushed must not reach any other door, so it begins once those are known.
-        doors.sort_by_key(|(door, _)| *door == "pubsub");
+        doors.sort_by_key(|(door, _)| *door == Door::Pubsub);
         for (door, address) in doors {
             let opened = match door {
-                "native" => self.open_native(address, settings),
-                "http" => self.open_http(address, settings).await,
-                "kafka" => self.open_kafka(address, settings),
-                "pubsub" => self.open_pubsub(address, settings).await,
-                "redis" => self.open_redis(address, settings),
-                "sqs" => {
+                Door::Native => self.open_native(address, settings),
+                Door::Http => self.open_http(address, settings).await,
+                Door::Kafka => self.open_kafka(address, settings),
+                Door::Pubsub => self.open_pubsub(address, settings).await,
+                Door::Redis => self.open_redis(address, settings),
+                Door::Sqs => {
                     let auth = config.sqs_auth().map_err(io::Error::other)?;
                     self.open_sqs(address, auth, settings).await
                 }
-                _ => unreachable!("invariant: {door} is one of DOORS"),
             };
             match opened {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken.push((door, address)),
-                opened => opened.map_err(|e| at(door, address, &e))?,
+                opened => opened.map_err(|e| at(door.key(), address, &e))?,
             }
             self.tell_doors();
         }
@@ -186,17 +185,22 @@ impl Server {
     /// Tells each door where the others are.
     fn tell_doors(&self) {
         let doors = self.broker.doors();
-        for (door, address) in [
-            (Door::Native, self.native),
-            (Door::Http, self.http),
-            (Door::Kafka, self.kafka),
-            (Door::Pubsub, self.pubsub),
-            (Door::Redis, self.redis),
-            (Door::Sqs, self.sqs),
-        ] {
-            if let Some(address) = address {
+        for door in Door::ALL {
+            if let Some(address) = self.address(door) {
                 doors.opened(door, address);
             }
+        }
+    }
+
+    /// The bound address of a door that is open.
+    pub fn address(&self, door: Door) -> Option<SocketAddr> {
+        match door {
+            Door::Native => self.native,
+            Door::Http => self.http,
+            Door::Kafka => self.kafka,
+            Door::Pubsub => self.pubsub,
+            Door::Redis => self.redis,
+            Door::Sqs => self.sqs,
         }
     }
 
@@ -508,8 +512,9 @@ fn at(door: &str, address: SocketAddr, error: &io::Error) -> io::Error {
 }
 
 /// Says which ports are in use, and how to move or turn off the door of each.
-fn in_use(taken: &[(&str, SocketAddr)]) -> io::Error {
-    let row = |(door, address): &(&str, SocketAddr)| {
+fn in_use(taken: &[(Door, SocketAddr)]) -> io::Error {
+    let row = |(door, address): &(Door, SocketAddr)| {
+        let door = door.key();
         format!("\n  {door:<7} {address:<21} move it with --{door} PORT, turn it off with --{door} off")
     };
     let rows: String = taken.iter().map(row).collect();

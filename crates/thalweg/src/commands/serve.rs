@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use broker::Door;
 use serde_json::json;
 use thalweg::Server;
 use thalweg::config::Config;
@@ -97,23 +98,17 @@ fn banner(config: &Config, server: &Server) {
     let is_plain_allowed = config.server().allow_plain;
     let scheme = |address: SocketAddr| if address.ip().is_loopback() || is_plain_allowed { "http" } else { "https" };
     line(&format!("thalweg {} ({} profile)", thalweg::VERSION, config.profile()));
-    if let Some(address) = server.native {
-        line(&format!("  native  {address}  QUIC and TCP"));
-    }
-    if let Some(address) = server.http {
-        line(&format!("  http    {}://{address}/", scheme(address)));
-    }
-    if let Some(address) = server.kafka {
-        line(&format!("  kafka   {address}  TCP"));
-    }
-    if let Some(address) = server.pubsub {
-        line(&format!("  pubsub  {address}  gRPC and REST"));
-    }
-    if let Some(address) = server.redis {
-        line(&format!("  redis   {address}  TCP"));
-    }
-    if let Some(address) = server.sqs {
-        line(&format!("  sqs     {}://{address}/", scheme(address)));
+    for door in Door::ALL {
+        let Some(address) = server.address(door) else {
+            continue;
+        };
+        let shown = match door {
+            Door::Native => format!("{address}  QUIC and TCP"),
+            Door::Kafka | Door::Redis => format!("{address}  TCP"),
+            Door::Pubsub => format!("{address}  gRPC and REST"),
+            Door::Http | Door::Sqs => format!("{}://{address}/", scheme(address)),
+        };
+        line(&format!("  {:<7} {shown}", door.key()));
     }
     match config.data() {
         Some(data) => line(&format!("  data    {}", data.display())),
@@ -124,15 +119,9 @@ fn banner(config: &Config, server: &Server) {
 
 /// The process and its addresses, for programs.
 fn ready(server: &Server) -> serde_json::Value {
-    json!({
-        "pid": std::process::id(),
-        "native": server.native.map(|address| address.to_string()),
-        "http": server.http.map(|address| address.to_string()),
-        "kafka": server.kafka.map(|address| address.to_string()),
-        "pubsub": server.pubsub.map(|address| address.to_string()),
-        "redis": server.redis.map(|address| address.to_string()),
-        "sqs": server.sqs.map(|address| address.to_string()),
-    })
+    let address = |door: Door| (door.key().to_owned(), json!(server.address(door).map(|address| address.to_string())));
+    let pid = ("pid".to_owned(), json!(std::process::id()));
+    std::iter::once(pid).chain(Door::ALL.into_iter().map(address)).collect()
 }
 
 /// Written whole or not at all, so that a reader never sees half of it.

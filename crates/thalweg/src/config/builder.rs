@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{Config, DOORS, Result, Sources, key_name};
+use broker::Door;
+
+use super::{Config, Result, Sources, key_name};
 
 /// Makes a [`Config`] without a file and without variables.
 ///
@@ -26,7 +28,7 @@ impl Builder {
 
     /// Opens every door on a free port of 127.0.0.1, so that any number of servers run beside each other.
     pub fn free_ports(self) -> Self {
-        DOORS.into_iter().fold(self, |builder, door| builder.set(door, "127.0.0.1:0"))
+        Door::ALL.into_iter().fold(self, |builder, door| builder.set(door.key(), "127.0.0.1:0"))
     }
 
     /// Keeps topics in this directory, which is created if it does not exist.

@@ -15,7 +15,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use broker::{ConfiguredUser, LanePolicy};
+use broker::{ConfiguredUser, Door, LanePolicy};
 use client::ClientSettings;
 use doors::sqs::sigv4::{Auth, Credentials};
 use doors::sqs::{is_account, is_region};
@@ -30,8 +30,6 @@ use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
 pub use show::Remark;
 use units::{parse_bytes, parse_time};
 
-/// The doors, by the keys of their addresses.
-pub const DOORS: [&str; 6] = ["native", "http", "kafka", "pubsub", "redis", "sqs"];
 /// How the name of an environment variable begins.
 const ENV_PREFIX: &str = "THALWEG_";
 /// How the names of those begin that `thalweg queue work` sets for its commands, which may call this program again.
@@ -194,6 +192,7 @@ impl Config {
         for (door, address) in self.doors()? {
             let is_safe = address.ip().is_loopback() || self.bool("insecure");
             if !is_safe && self.text("tls_cert").is_empty() {
+                let door = door.key();
                 return Err(ConfigError(format!(
                     "{door} = {address} can be reached from other machines without a certificate that they can \
                      trust; bind it to 127.0.0.1, name tls_cert and tls_key, or say --insecure"
@@ -249,38 +248,45 @@ impl Config {
         self.text("auth") == "required"
     }
 
-    /// Doors that do not ask clients who they are, or do not check what they may do, let everyone do everything: where
-    /// a login or access control is asked for, their clients have to be on this machine.
+    /// Doors that do not ask clients who they are let everyone do everything: where a login is asked for, their clients
+    /// have to be on this machine. With access control no door is open that does not check it.
     fn check_security(&self) -> Result<()> {
         self.security()?;
-        for (door, address) in self.doors()? {
-            if address.ip().is_loopback() || self.bool("insecure") {
+        if self.bool("insecure") {
+            return Ok(());
+        }
+        let doors = self.doors()?;
+        let unchecked = doors.iter().filter(|(door, _)| self.bool("authorization") && !checks_access(*door));
+        let (open, off): (Vec<_>, Vec<_>) = unchecked
+            .map(|(door, address)| (format!("{} = {address}", door.key()), format!("{} = off", door.key())))
+            .unzip();
+        if !open.is_empty() {
+            return Err(ConfigError(format!(
+                "authorization = true, but {} would let every client do everything: these doors check no access \
+                 control lists yet; turn them off ({}), or say --insecure if all who reach them may do everything",
+                open.join(", "),
+                off.join(", ")
+            )));
+        }
+        for (door, address) in doors {
+            if address.ip().is_loopback() || !self.is_login_required() || self.has_login(door) {
                 continue;
             }
-            let why = match () {
-                () if self.is_login_required() && !self.has_login(door) => {
-                    "auth = required, but this door does not authenticate its clients"
-                }
-                () if self.bool("authorization") && !checks_access(door) => {
-                    "authorization = true, but this door checks no access control lists"
-                }
-                () => continue,
-            };
-            let or = if door == "sqs" && !self.has_login(door) { "set sqs_auth = verify, " } else { "" };
+            let (or, door) = (if door == Door::Sqs { "set sqs_auth = verify, " } else { "" }, door.key());
             return Err(ConfigError(format!(
-                "{door} = {address} can be reached from other machines: {why}; {or}bind it to 127.0.0.1, turn it off \
-                 with {door} = off, or say --insecure"
+                "{door} = {address} can be reached from other machines: auth = required, but this door does not \
+                 authenticate its clients; {or}bind it to 127.0.0.1, turn it off with {door} = off, or say --insecure"
             )));
         }
         Ok(())
     }
 
     /// Whether clients of a door have to say who they are while `auth` is required.
-    fn has_login(&self, door: &str) -> bool {
+    fn has_login(&self, door: Door) -> bool {
         match door {
-            "kafka" | "redis" => true,
-            "sqs" => self.text("sqs_auth") == "verify",
-            _ => false,
+            Door::Kafka | Door::Redis => true,
+            Door::Sqs => self.text("sqs_auth") == "verify",
+            Door::Native | Door::Http | Door::Pubsub => false,
         }
     }
 
@@ -383,8 +389,8 @@ impl Config {
     }
 
     /// The doors that are not off, with their addresses.
-    pub fn doors(&self) -> Result<Vec<(&'static str, SocketAddr)>> {
-        let addresses = DOORS.into_iter().map(|door| Ok(self.address(door)?.map(|address| (door, address))));
+    pub fn doors(&self) -> Result<Vec<(Door, SocketAddr)>> {
+        let addresses = Door::ALL.into_iter().map(|door| Ok(self.address(door.key())?.map(|address| (door, address))));
         addresses.filter_map(Result::transpose).collect()
     }
 
@@ -526,8 +532,11 @@ impl Config {
 }
 
 /// Whether what clients of a door may do is checked by access control lists.
-fn checks_access(door: &str) -> bool {
-    door == "kafka"
+fn checks_access(door: Door) -> bool {
+    match door {
+        Door::Kafka => true,
+        Door::Native | Door::Http | Door::Pubsub | Door::Redis | Door::Sqs => false,
+    }
 }
 
 /// The keys of a file: those of the broker at its top, those of clients under `[client]`; and what it defines.

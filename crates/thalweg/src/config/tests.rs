@@ -213,3 +213,65 @@ fn sqs_requests_are_checked_where_there_are_credentials() {
     let wrong = message(load("sqs_credentials = \"AKIDEXAMPLE\"", &[], &[]));
     assert!(wrong.starts_with("sqs_credentials: write key:secret"), "{wrong}");
 }
+
+/// Every check of binds goes over the doors, so every address that something listens on has to be one.
+#[test]
+fn each_key_of_an_address_to_listen_on_is_a_door() {
+    let addresses: Vec<&str> = KEYS
+        .iter()
+        .filter(|key| key.scope == Scope::Broker && matches!(key.kind, Kind::Address))
+        .map(|key| key.name)
+        .collect();
+    let mut doors: Vec<&str> = Door::ALL.into_iter().map(Door::key).collect();
+    doors.sort_unstable_by_key(|door| addresses.iter().position(|address| address == door));
+    assert_eq!(addresses, doors);
+}
+
+/// A configuration in which this door alone is open, at this address, with more keys.
+fn only(door: Door, address: &str, more: &[&str]) -> Result<Config> {
+    let doors = Door::ALL.into_iter().map(|other| match other == door {
+        true => format!("{} = \"{address}\"", other.key()),
+        false => format!("{} = \"off\"", other.key()),
+    });
+    let lines: Vec<String> = doors.chain(more.iter().map(|line| (*line).to_owned())).collect();
+    load(&lines.join("\n"), &[], &[])
+}
+
+#[test]
+fn no_door_is_left_out_of_the_checks_of_binds() {
+    let tls = ["tls_cert = \"a.pem\"", "tls_key = \"a.key\""];
+    let signed = ["sqs_auth = \"verify\"", "sqs_credentials = \"key:secret\""];
+    let (login, lists, insecure) = ("auth = \"required\"", "authorization = true", "insecure = true");
+    for door in Door::ALL {
+        let key = door.key();
+        for address in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1"] {
+            let refused = message(only(door, address, &[]));
+            assert!(refused.contains(&format!("{key} = {address} can be reached")), "{refused}");
+            assert!(only(door, address, &[insecure]).is_ok(), "{key} {address}");
+            assert!(only(door, address, &tls).is_ok(), "{key} {address}");
+            let with_login = only(door, address, &[&tls[..], &[login]].concat());
+            assert_eq!(with_login.is_ok(), matches!(door, Door::Kafka | Door::Redis), "{key}");
+            assert!(only(door, address, &[&tls[..], &[login], &signed[..]].concat()).is_ok() || door != Door::Sqs);
+        }
+        assert!(only(door, "127.0.0.1:1", &[login]).is_ok(), "{key}");
+        // Access control is checked by the Kafka door alone, wherever a door is bound.
+        for address in ["127.0.0.1:1", "[::1]:1"] {
+            let with_lists = only(door, address, &[lists]);
+            match door {
+                Door::Kafka => assert!(with_lists.is_ok()),
+                _ => {
+                    let refused = message(with_lists);
+                    assert!(
+                        refused.contains("authorization = true") && refused.contains(&format!("{key} = off")),
+                        "{refused}"
+                    );
+                }
+            }
+            assert!(only(door, address, &[lists, insecure]).is_ok(), "{key}");
+        }
+    }
+    let all = message(load("authorization = true", &[], &[]));
+    for door in ["native", "http", "pubsub", "redis", "sqs"] {
+        assert!(all.contains(&format!("{door} = off")), "{all}");
+    }
+}

@@ -21,7 +21,9 @@ use super::raw::{Raw, batch, fetch, fetched, produce, produced, text, topic};
 use crate::command;
 use crate::server::{Launch, Server};
 
-pub const SET: [&str; 4] = ["auth=required", "users=root:r00t,app:secret", "super_users=root", "authorization=true"];
+/// The native door is there for the command line, and checks no lists: that is allowed by the last of these alone.
+pub const SET: [&str; 5] =
+    ["auth=required", "users=root:r00t,app:secret", "super_users=root", "authorization=true", "insecure=true"];
 
 /// What the server says to one message: its code, and its bytes.
 async fn say(raw: &mut Raw, message: &[u8]) -> (i16, String) {
@@ -296,7 +298,8 @@ async fn access_is_what_lists_allow() {
 #[tokio::test]
 async fn lists_apply_to_whoever_does_not_log_in() {
     let data = tempfile::tempdir().expect("a folder");
-    let set = vec!["authorization=true".to_owned(), format!("data={}", data.path().display())];
+    let set =
+        vec!["authorization=true".to_owned(), "insecure=true".to_owned(), format!("data={}", data.path().display())];
     let mut server = Server::launch(Launch { set, ..Launch::default() });
     let mut raw = Raw::connect(&server).await;
     assert_eq!(create(&mut raw, "orders").await, 29, "nothing is allowed that no entry allows");
@@ -319,7 +322,7 @@ async fn lists_apply_to_whoever_does_not_log_in() {
     let mut raw = Raw::connect(&server).await;
     assert_eq!(produced(&raw.call(9, produce("orders", 0, -1, sent)).await).0, 29, "also after a restart");
 
-    let server = Server::with(&["authorization=true", "super_users=ANONYMOUS"]);
+    let server = Server::with(&["authorization=true", "super_users=ANONYMOUS", "insecure=true"]);
     assert_eq!(create(&mut Raw::connect(&server).await, "orders").await, 0, "a super user as any other");
 }
 
@@ -327,7 +330,7 @@ async fn lists_apply_to_whoever_does_not_log_in() {
 /// (`AclBindingFilter.matches` of Apache Kafka).
 #[tokio::test]
 async fn a_filter_of_what_no_entry_has_matches_none() {
-    let server = Server::with(&["authorization=true", "super_users=ANONYMOUS"]);
+    let server = Server::with(&["authorization=true", "super_users=ANONYMOUS", "insecure=true"]);
     let mut raw = Raw::connect(&server).await;
     for who in ["User:*", "User:ann"] {
         command::on(&server, ["acl", "add", who, "read", "topic", "t"]).ok();
@@ -425,6 +428,9 @@ async fn a_configuration_that_only_seems_safe_is_refused() {
     let said =
         serve(&["redis=0.0.0.0:0", "native=off", "authorization=true", "tls_cert=/none", "tls_key=/none"]).failed(2);
     assert!(said.contains("authorization = true") && said.contains("redis = 0.0.0.0:0"), "{said}");
+    // Also on this machine, and all of them are named.
+    let said = serve(&["redis=127.0.0.1:0", "native=127.0.0.1:0", "authorization=true"]).failed(2);
+    assert!(said.contains("native = 127.0.0.1:0, redis = 127.0.0.1:0") && said.contains("--insecure"), "{said}");
     // A login at the Redis door does not make it check access control lists, and SQS requests need no signature.
     let tls = ["native=off", "tls_cert=/none", "tls_key=/none", "auth=required"];
     let both = [&tls[..], &["redis=0.0.0.0:0", "authorization=true"]].concat();
