@@ -102,7 +102,8 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             // Until it is answered nothing more of the connection is read, so one answer is all that it holds.
             Body::Fetch(request) => {
                 let (broker, budget, login) = (self.broker.clone(), self.budget.clone(), session.login.clone());
-                Reply::Alone(once(
+                // Nobody waits for it once the connection is closed.
+                Reply::Blocked(once(
                     async move {
                         let fetched = map::fetch(&broker, &budget, &caller, &request).await;
                         // It may have waited, and whoever was let in is let go of meanwhile.

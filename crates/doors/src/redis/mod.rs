@@ -76,6 +76,7 @@ pub fn open(
         frame_bytes_max: REQUEST_BYTES_MAX,
         memory_bytes_max: REQUESTS_BYTES_MAX,
         outbox_bytes_max: OUTBOX_BYTES_MAX,
+        waits_for_first_byte: true,
         timeouts: Timeouts {
             handshake: settings.hello_timeout,
             // A client may keep connections at hand that it has not used yet.

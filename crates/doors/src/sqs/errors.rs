@@ -143,10 +143,9 @@ impl From<Error> for Failure {
         let code = match error.kind {
             ErrorKind::NotFound => return Self::no_queue(),
             ErrorKind::AlreadyExists => &QUEUE_NAME_EXISTS,
-            ErrorKind::Malformed | ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::OutOfRange => {
+            ErrorKind::Malformed | ErrorKind::Invalid | ErrorKind::OutOfRange | ErrorKind::TooLarge => {
                 &INVALID_PARAMETER
             }
-            ErrorKind::TooLarge => &INVALID_PARAMETER,
             ErrorKind::Unsupported => &UNSUPPORTED,
             ErrorKind::Busy => &THROTTLED,
             ErrorKind::Denied => &ACCESS_DENIED,
@@ -154,6 +153,8 @@ impl From<Error> for Failure {
             ErrorKind::NoResponders
             | ErrorKind::SlowSubscriber
             | ErrorKind::Internal
+            // No client of this door sends a checksum: what does not match is a file of the broker.
+            | ErrorKind::Corrupt
             | ErrorKind::OutOfSequence
             | ErrorKind::Fenced => &INTERNAL,
         };
@@ -169,10 +170,17 @@ mod tests {
     fn whoever_may_come_back_is_not_told_to_change_the_request() {
         for kind in ErrorKind::ALL {
             let failure = Failure::from(Error::new(kind, "why"));
-            let is_for_later = kind.retry_class() != engine::RetryClass::Fatal && kind != ErrorKind::Corrupt;
+            let is_for_later = kind.retry_class() != engine::RetryClass::Fatal;
             let is_server = failure.code.status >= 500 || failure.code == &THROTTLED;
             assert!(is_server || !is_for_later, "{kind:?} is {failure:?}");
         }
+    }
+
+    /// AWS has 500 and `InternalFailure` for an "unknown error, exception or failure" of the service (Common errors).
+    #[test]
+    fn a_damaged_file_is_a_fault_of_the_server() {
+        let failure = Failure::from(Error::new(ErrorKind::Corrupt, "a segment is damaged"));
+        assert_eq!((failure.code.status, failure.code.shape, failure.code.is_sender), (500, "InternalFailure", false));
     }
 
     #[test]

@@ -64,11 +64,21 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     active: u64,
     /// The tick at which the frame in `rest` began.
     frame_began: u64,
+    /// How a large frame came on when last looked.
+    pace: Option<Pace>,
     /// Nothing is read, because something else has to be done or written before.
     is_held_up: bool,
     /// The bytes that were written when last looked, and the tick since when others wait behind them.
     written: u64,
     stalled: Option<u64>,
+}
+
+/// How much of a large frame had come at a tick.
+struct Pace {
+    /// The tick at which the frame began.
+    frame: u64,
+    at: u64,
+    bytes: usize,
 }
 
 enum Stage {
@@ -202,6 +212,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             opened: live.shard.now(),
             active: live.shard.now(),
             frame_began: 0,
+            pace: None,
             is_held_up: false,
             written: 0,
             stalled: None,

@@ -86,6 +86,9 @@ pub struct ServiceSettings {
     pub memory_wait: Duration,
     /// Bytes that may wait to be written to one connection.
     pub outbox_bytes_max: usize,
+    /// Whether a peer has as long for its first byte as for its first frame, where that tells whether it speaks TLS.
+    /// Otherwise it has the time of a handshake.
+    pub waits_for_first_byte: bool,
     pub timeouts: Timeouts,
     pub telemetry: TelemetrySettings,
 }
@@ -101,12 +104,15 @@ impl Default for ServiceSettings {
             memory_bytes_max: 512 << 20,
             memory_wait: Duration::from_secs(5),
             outbox_bytes_max: 1 << 20,
+            waits_for_first_byte: false,
             timeouts: Timeouts::default(),
             telemetry: TelemetrySettings::default(),
         }
     }
 }
 
+/// How long a large frame has for its next piece while others wait for memory: less than they wait by default.
+const PACE_WAIT: Duration = Duration::from_secs(2);
 /// What a lease of memory takes at once.
 const MEMORY_BLOCK_BYTES: u64 = 1 << 20;
 
@@ -194,6 +200,7 @@ struct Ticks {
     handler: u64,
     last_words: u64,
     memory_wait: u64,
+    pace: u64,
 }
 
 impl Ticks {
@@ -206,6 +213,7 @@ impl Ticks {
             handler: Shard::ticks(timeouts.handler),
             last_words: Shard::ticks(timeouts.last_words),
             memory_wait: Shard::ticks(memory_wait),
+            pace: Shard::ticks(PACE_WAIT),
         }
     }
 }

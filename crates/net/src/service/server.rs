@@ -259,7 +259,9 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         };
         if offer.plaintext != Plaintext::Refused {
             let mut first = [0];
-            let peeked = self.within(self.settings.timeouts.handshake, socket.peek(&mut first)).await;
+            let timeouts = &self.settings.timeouts;
+            let wait = if self.settings.waits_for_first_byte { timeouts.first_frame } else { timeouts.handshake };
+            let peeked = self.within(wait, socket.peek(&mut first)).await;
             if !matches!(peeked, Some(Ok(1))) {
                 return;
             }

@@ -233,6 +233,39 @@ async fn a_frame_that_waits_too_long_for_memory_is_answered_busy(way: Way) {
     }
 }
 
+/// Frames that are never whole do not keep the memory until they are overdue.
+#[tokio::test]
+async fn a_large_frame_that_does_not_come_on_ends_while_others_wait_for_its_memory() {
+    for stand in Stand::both(little_memory(crate::harness::PATIENCE)) {
+        let (mut greedy, _end, mut peer) = with_little_memory(&stand, Way::Tcp).await;
+        let words = noise(2, 600 << 10);
+        let (mut mouth, mut ear) = (peer.mouth, peer.ear);
+        let bytes = frame(b'K', 2, &words);
+        let (said, ()) = tokio::join!(ear.hear(), mouth.send(&bytes));
+        let Said::Answer(2, answered) = said else { panic!("{said:?}") };
+        assert!(answered.ends_with(&words));
+        greedy.ear.is_told_and_closed(FaultKind::Timeout).await;
+        peer.quic.take();
+        drop((greedy, mouth, ear));
+        stand.is_left_alone().await;
+    }
+}
+
+/// While nobody wants the memory, a slow frame has its time.
+#[tokio::test]
+async fn a_large_frame_that_stops_for_a_while_is_kept_where_there_is_memory() {
+    let stand = Stand::in_order(ServiceSettings { memory_bytes_max: 4 << 20, ..patient() });
+    let (mut slow, end, _peer) = with_little_memory(&stand, Way::Tcp).await;
+    // Somebody whose first frame is overdue after three seconds, which are over then.
+    let clock = Stand::in_order(impatient(|timeouts| timeouts.read = Duration::from_secs(3)));
+    let mut late = clock.dial(Way::Tcp).await;
+    late.is_served().await;
+    late.send(&frame(b'K', 1, b"words")[..HEAD_BYTES]).await;
+    late.ear.is_told_and_closed(FaultKind::Timeout).await;
+    slow.send(&end).await;
+    assert!(matches!(slow.hear().await, Said::Answer(1, _)));
+}
+
 /// In order, its refusal waits for its turn.
 #[tokio::test]
 async fn a_frame_without_memory_is_refused_after_the_answers_before_it() {

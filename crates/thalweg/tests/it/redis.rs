@@ -182,6 +182,18 @@ fn many_requests_of_one_write_are_answered_in_their_order() {
     sent.join().expect("all was sent");
 }
 
+/// Pools connect ahead of their first command, and Redis keeps such a client (`timeout 0` in redis.conf).
+#[test]
+fn a_connection_that_has_said_nothing_yet_is_kept() {
+    let server = server(&["hello_timeout_ms=300"]);
+    let mut idle = Redis::open(&server);
+    // The Kafka door closes one that says nothing in time, so the time is over for the first one as well.
+    let mut clock = TcpStream::connect(server.kafka).expect("connected");
+    clock.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+    assert_eq!(clock.read(&mut [0]).expect("the end"), 0);
+    assert_eq!(idle.call("PING"), "+PONG");
+}
+
 #[test]
 fn what_is_no_request_ends_its_connection_and_no_other() {
     let server = server(&[]);

@@ -9,12 +9,15 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::super::protocol::{Fault, FaultKind, Handler, Protocol};
 use super::super::scratch::Scratch;
 use super::super::transport::Transport;
-use super::{Connection, End, Stage};
+use super::{Connection, End, Pace, Stage};
 
 /// A tick that does not come.
 const NEVER: u64 = u64::MAX / 2;
 /// A frame may take its read timeout, and a tick more for each so many bytes that have come of it.
 const READ_BYTES_PER_TICK_MIN: usize = 256;
+/// A frame that holds so much has to come on while others wait for memory, and by so many bytes at each look.
+const PACED_BYTES_MIN: usize = 256 << 10;
+const PACE_BYTES_MIN: usize = 64 << 10;
 
 impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// Ends what has taken too long.
@@ -27,6 +30,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             cx.waker().wake_by_ref();
         }
         self.rest.expire(now)?;
+        self.check_pace(now)?;
         let ticks = &self.live.ticks;
         if self.stalled.is_some_and(|since| now >= since.saturating_add(ticks.write)) {
             self.live.cells.timeouts.add(1);
@@ -51,6 +55,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let mut due = self.rest.wait_due().map_or(self.pending_due, |due| due.min(self.pending_due));
         if let Some(since) = self.stalled {
             due = due.min(since.saturating_add(ticks.write));
+        }
+        if let Some(pace) = &self.pace {
+            due = due.min(pace.at.saturating_add(ticks.pace));
         }
         match self.stage {
             Stage::Opening => due = due.min(self.opening_due()),
@@ -81,6 +88,41 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         self.bodies.due(due).into_iter().chain(frame).min()
     }
 
+    /// Whether an unfinished frame holds so much that others could do with, and its peer is to blame for that.
+    fn holds_much(&self) -> bool {
+        let is_coming = !self.rest.is_ready() && !self.rest.is_waiting() && !self.is_held_up && self.is_reading();
+        is_coming && self.rest.len() >= PACED_BYTES_MIN
+    }
+
+    /// Ends a large frame that does not come on while others wait for memory: otherwise a few peers that never finish
+    /// theirs keep all the others out until the frames are overdue.
+    fn check_pace(&mut self, now: u64) -> Result<(), Fault> {
+        self.look_at_pace(now);
+        let Some(pace) = &mut self.pace else {
+            return Ok(());
+        };
+        if now < pace.at.saturating_add(self.live.ticks.pace) {
+            return Ok(());
+        }
+        let came_bytes = self.rest.len() - pace.bytes;
+        (pace.at, pace.bytes) = (now, self.rest.len());
+        match came_bytes < PACE_BYTES_MIN && self.live.memory.is_short() {
+            true => {
+                let message = "the frame does not come on, and others wait for the memory that it holds";
+                Err(Fault::new(FaultKind::Timeout, message))
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn look_at_pace(&mut self, now: u64) {
+        if !self.holds_much() {
+            self.pace = None;
+        } else if self.pace.as_ref().is_none_or(|pace| pace.frame != self.frame_began || pace.bytes > self.rest.len()) {
+            self.pace = Some(Pace { frame: self.frame_began, at: now, bytes: self.rest.len() });
+        }
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         let is_working = self.pending.is_some() || self.held.is_some() || !self.bodies.is_empty();
         !is_working && self.rest.is_empty() && self.stalled.is_none()
@@ -89,6 +131,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// A timer that fires early looks again; so it only has to be moved to an earlier tick, or after it fired.
     /// There always is one: the shutdown wakes those who have.
     pub(super) fn set_timer(&mut self, cx: &Context<'_>, now: u64) {
+        self.look_at_pace(now);
         let due = self.due();
         if self.timer.due().is_none_or(|at| due < at || at <= now) {
             self.timer.set(due, cx);

@@ -12,7 +12,7 @@ use kafka_protocol::messages::{ApiVersionsRequest, CreateTopicsRequest, FetchReq
 
 use super::raw::{Raw, batch, fetch, fetched, produce, produced, records, text, topic};
 use crate::reading::{subscribe, take};
-use crate::server::{Server, within};
+use crate::server::{Server, metric, until, within};
 
 fn numbered(range: std::ops::Range<u32>) -> Vec<Record> {
     let value = |n: u32| format!("value {n} {}", "x".repeat(100));
@@ -319,4 +319,25 @@ async fn a_producer_is_told_the_time_of_arrival() {
     assert!(told > 0 && read.iter().all(|record| record.timestamp_ms == told), "{told} {read:?}");
     let response = raw.call(9, produce("own", 0, -1, batch(Codec::Lz4, &numbered(0..2)))).await;
     assert_eq!(response.responses[0].partition_responses[0].log_append_time_ms, -1);
+}
+
+/// Nobody waits for the answer any more, so the connection and its descriptor do not wait either.
+#[tokio::test]
+async fn a_connection_that_closes_while_its_fetch_waits_is_released_at_once() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    let open = metric(&client, "thalweg_kafka_connections").await;
+    let begin = std::time::Instant::now();
+    let mut waiting = Vec::new();
+    for _ in 0..20 {
+        let mut raw = Raw::connect(&server).await;
+        raw.send(4, &fetch("t", 0, 0, 60_000)).await;
+        waiting.push(raw);
+    }
+    until("all are open", async || metric(&client, "thalweg_kafka_connections").await == open + 20).await;
+    drop(waiting);
+    until("all are closed", async || metric(&client, "thalweg_kafka_connections").await == open).await;
+    assert!(begin.elapsed() < std::time::Duration::from_secs(30), "{:?}", begin.elapsed());
 }
