@@ -33,8 +33,8 @@ impl LockedStream {
         let topic = self.stream.topic.id;
         let groups: Vec<StreamRecord> =
             state.groups.iter_mut().flat_map(|(name, group)| group.take_changes(topic, name)).collect();
-        // What is written to the topic of streams lasts after the entries, which were appended before it; but they can be
-        // read only when their own partition knows that.
+        // Records of the topic of streams are durable after the entries, which were appended before them; but entries
+        // can be read only when their own partition knows that they are.
         Ok(self.save(groups)?.with_entries(&self.stream.broker, topic, entries))
     }
 
