@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How long those who are told to stop at once may take to be gone.
-const ABORT_WAIT: Duration = Duration::from_secs(1);
+const ABORT_WAIT: Duration = Duration::from_millis(500);
 
 /// The one who decides that it is over. Cheap to clone.
 #[derive(Clone)]

@@ -1,5 +1,7 @@
 //! `thalweg serve`: a broker until it is told to stop.
 
+mod stop;
+
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,12 +11,13 @@ use broker::Door;
 use serde_json::json;
 use thalweg::Server;
 use thalweg::config::Config;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{Global, Serve};
 use crate::load;
 use crate::output::{FAILED, Failure, Result, USAGE};
+use stop::Stop;
 
 /// Threads beside the shards: HTTP and everything in the background.
 const BACKGROUND_THREADS: usize = 2;
@@ -47,8 +50,7 @@ pub fn run(global: &Global, args: &Serve) -> Result {
 }
 
 async fn serve(config: &Config, ready_file: Option<&Path>, is_json: bool) -> Result {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut stop = Stop::watch(config.server().shutdown_timeout)?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let server = Server::start(config).await?;
     server.register_process_metrics();
@@ -64,30 +66,18 @@ async fn serve(config: &Config, ready_file: Option<&Path>, is_json: bool) -> Res
     let has_terminal = io::stdin().is_terminal();
     loop {
         tokio::select! {
-            () = stop(&mut terminate, &mut interrupt) => break,
-            Some(()) = hang_up.recv() => match has_terminal {
-                true => break,
-                false => tokio::task::block_in_place(|| server.reload_certificates()),
-            },
+            () = stop.asked() => break,
+            Some(()) = hang_up.recv(), if !has_terminal => {
+                tokio::task::block_in_place(|| server.reload_certificates());
+            }
         }
     }
     tracing::info!("shutting down; send a second signal to stop immediately");
-    let is_clean = tokio::select! {
-        is_clean = server.shut_down() => is_clean,
-        () = stop(&mut terminate, &mut interrupt) => false,
-    };
-    if is_clean {
+    if server.shut_down().await {
         tracing::info!("stopped");
         return Ok(());
     }
     Err(Failure::new(FAILED, "stopped before everything was finished"))
-}
-
-async fn stop(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
 }
 
 /// What a person who started a broker wants to know. A standard output that is full or closed is no

@@ -1,10 +1,14 @@
 //! The broker as a process: how it starts, what stops it, and what does not.
 
-use std::net::{TcpListener, UdpSocket};
+use std::fs::File;
+use std::io::ErrorKind::WouldBlock;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use client::{ErrorKind, Overflow, Start};
+use rustix::fs::{FileType, Mode};
 use rustix::process::Signal;
 use tokio::io::AsyncReadExt;
 use wire::{Push, Request, Response};
@@ -250,6 +254,44 @@ async fn a_stop_has_its_time() {
     assert_eq!(server.ended().await.code(), Some(1));
     assert!(begin.elapsed() >= Duration::from_millis(300));
     drop(stuck);
+}
+
+/// A broker whose threads are all stuck in writing to a log that no program reads.
+fn stuck(shutdown_timeout: &str) -> (Server, File) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("log");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    // Open at both ends and never read.
+    let pipe = File::options().read(true).write(true).open(&path).expect("opened");
+    let set = vec!["log=trace".to_owned(), format!("shutdown_timeout_ms={shutdown_timeout}")];
+    let server = Server::launch(Launch { output: Some(path), set, ..Launch::default() });
+    let until_full = (0..20_000).take_while(|_| {
+        let mut socket = TcpStream::connect(server.address).expect("connected");
+        socket.set_read_timeout(Some(Duration::from_secs(1))).expect("set");
+        socket.write_all(&[0xff; 64]).is_ok() && !matches!(socket.read(&mut [0; 1]), Err(e) if e.kind() == WouldBlock)
+    });
+    assert!(until_full.count() < 20_000, "no thread is stuck");
+    (server, pipe)
+}
+
+#[tokio::test]
+async fn a_stop_has_its_time_even_if_all_threads_are_stuck() {
+    let (mut server, _pipe) = stuck("300");
+    let begin = Instant::now();
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended().await.code(), Some(1), "not everything was finished");
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_second_stop_ends_at_once_even_if_all_threads_are_stuck() {
+    let (mut server, _pipe) = stuck("600000");
+    server.signal(Signal::TERM);
+    let begin = Instant::now();
+    // Another one: two of the same that come together are one.
+    server.signal(Signal::INT);
+    assert_eq!(server.ended().await.code(), Some(1), "not everything was finished");
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
 }
 
 /// Datagrams that are no QUIC, of all sizes and beginnings, change nothing.

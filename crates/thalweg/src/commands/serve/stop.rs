@@ -1,0 +1,110 @@
+//! Signals that stop the broker, and a thread that ends the process in time whatever the other threads do.
+
+use std::io::{self, IsTerminal};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::output::{FAILED, note};
+
+/// Time that a stop may take beyond `shutdown_timeout_ms`: to cut off what is left, and to leave the data directory as
+/// it should be. What is acknowledged is in the journal without that.
+const GRACE: Duration = Duration::from_secs(1);
+/// Time that the last words may take: the error output may be a pipe that no program reads.
+const WORDS_WAIT: Duration = Duration::from_millis(100);
+
+/// Word of the first signal that asks the broker to stop.
+///
+/// The signals are received on a thread and a runtime of their own, so that threads that are busy or stuck cannot delay
+/// them. From the first signal on, that thread ends the process when the deadline has passed or a second signal comes.
+pub struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// Starts the thread. `shutdown_timeout` is how long the broker may take to finish what is begun.
+    pub fn watch(shutdown_timeout: Duration) -> io::Result<Self> {
+        let (begun, receiver) = watch::channel(false);
+        let (started, starting) = mpsc::channel();
+        std::thread::Builder::new().name("stop".to_owned()).spawn(move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(started.send(Err(error))),
+            };
+            runtime.block_on(async {
+                match Signals::new() {
+                    Ok(signals) if started.send(Ok(())).is_ok() => guard(signals, &begun, shutdown_timeout).await,
+                    Ok(_) => {}
+                    Err(error) => drop(started.send(Err(error))),
+                }
+            });
+        })?;
+        starting.recv().map_err(io::Error::other)??;
+        Ok(Self(receiver))
+    }
+
+    /// Returns once a signal has asked the broker to stop.
+    pub async fn asked(&mut self) {
+        // The thread ends only with the process.
+        drop(self.0.wait_for(|is_asked| *is_asked).await);
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// The end of the terminal that the broker was started in, if there is one. Without one a hangup does not stop it.
+    hang_up: Option<Signal>,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let has_terminal = io::stdin().is_terminal();
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: has_terminal.then(|| signal(SignalKind::hangup())).transpose()?,
+        })
+    }
+
+    async fn next(&mut self) {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(hang_up) => hang_up.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = hang_up => {}
+        }
+    }
+}
+
+async fn guard(mut signals: Signals, begun: &watch::Sender<bool>, shutdown_timeout: Duration) {
+    signals.next().await;
+    let deadline = Instant::now() + shutdown_timeout + GRACE;
+    begun.send_replace(true);
+    tokio::select! {
+        () = signals.next() => end("a second signal came: stopped before everything was finished"),
+        () = tokio::time::sleep_until(deadline) => {
+            end("shutdown_timeout_ms has passed and threads are still busy: stopped before everything was finished")
+        }
+    }
+}
+
+/// Ends the process. It waits for no lock that another thread may hold, the one of the error output included.
+fn end(why: &'static str) -> ! {
+    let (said, saying) = mpsc::channel();
+    let speaker = std::thread::Builder::new().spawn(move || {
+        note(why);
+        said.send(()).unwrap_or_default();
+    });
+    if speaker.is_ok() {
+        // It has said it, or there is no more time for that.
+        saying.recv_timeout(WORDS_WAIT).unwrap_or_default();
+    }
+    std::process::exit(FAILED.into())
+}
