@@ -16,13 +16,16 @@ use net::service::{Handler, Held, Peer, Reply, Standing, once};
 use net::{Connections, Outbox};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tokio::sync::Notify;
 
 use super::channels::{Channels, Subscribed};
 use super::clients::{About, Asking, Client, Clients, NO_COMMAND};
 use super::codec::{Answer, Paused, RedisProtocol, Request};
+use super::commands::combine::Combination;
 use super::commands::streams::others::Guests;
 use super::commands::transactions::{Transaction, Watched};
-use super::commands::{self, Block, Command, Data, Does, Named, Step, keys};
+use super::commands::work::{Pace, Sliced, Slices};
+use super::commands::{self, Block, Command, Data, Does, Named, Step, keys, scan};
 use super::errors::{Done, Fail};
 use super::pause::Pause;
 use super::shard_channels::{ShardChannels, ShardListener};
@@ -57,6 +60,7 @@ pub(super) struct Door {
     pub(super) port: u16,
     /// Databases that are made by their first use are durable.
     pub(super) is_durable: bool,
+    pub(super) slices: Arc<Slices>,
 }
 
 /// One connection.
@@ -82,6 +86,8 @@ pub(super) struct Session {
     last: Option<Instant>,
     /// How long the request is that is handled.
     request_bytes: usize,
+    /// Ends a command that is done in slices.
+    ending: Option<Rc<Notify>>,
     /// It has killed itself: what it asked for is answered, and nothing more is read.
     pub(super) is_over: bool,
 }
@@ -112,6 +118,8 @@ pub(super) enum Ran {
     Answer(Writer, CacheCommit),
     /// It waits, which is known to those who could end that.
     Waits(Arc<Waiting>, Block),
+    /// It is to be done in slices. With when that lasts what it has read.
+    Sliced(Box<Sliced>, CacheCommit),
 }
 
 impl Handler<RedisProtocol> for Door {
@@ -160,6 +168,7 @@ impl Handler<RedisProtocol> for Door {
             tally: self.stats.tally(peer.shard),
             last: None,
             request_bytes: 0,
+            ending: None,
             is_over: false,
         }
     }
@@ -224,8 +233,11 @@ impl Handler<RedisProtocol> for Door {
         }
     }
 
-    /// The broker goes away: whoever waits for a key is answered.
+    /// The broker goes away: whoever waits for a key is answered, and so is a long command.
     fn drain(&self, session: &mut Session) -> Option<Held> {
+        if let Some(ending) = session.ending.take() {
+            ending.notify_one();
+        }
         if let Some(waiting) = session.client.waiting() {
             waiting.answer(b"-UNBLOCKED the server is shutting down: connect again\r\n".to_vec());
         }
@@ -343,6 +355,7 @@ impl Door {
         match self.run(session, command, run, args) {
             Ok(Ran::Answer(writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
             Ok(Ran::Waits(waiting, block)) => session.wait(waiting, block),
+            Ok(Ran::Sliced(sliced, commit)) => self.slice(session, *sliced, commit),
             Err(fail) => session.fail(&fail),
         }
     }
@@ -365,9 +378,9 @@ impl Door {
             }
             let guests = Guests::let_in(&self.broker, number, &mut locked, command, args)?;
             let mut writer = Writer::new(is_resp3);
-            let mut step = Step { other: other.as_mut(), ..Step::new(&mut locked, &mut writer) };
+            let mut step = Step { other: other.as_mut(), may_slice: true, ..Step::new(&mut locked, &mut writer) };
             let done = run(&mut step, args).and_then(|()| step.out.check());
-            let block = step.block;
+            let (block, sliced) = (step.block, step.sliced);
             guests.leave(&mut locked);
             match done {
                 // What goes by itself makes room, in all shards.
@@ -391,6 +404,9 @@ impl Door {
             if let Some(block) = block {
                 return Ok(Ran::Waits(begin_to_wait(&locked, command, run, args, is_resp3), block));
             }
+            if let Some(sliced) = sliced {
+                return Ok(Ran::Sliced(sliced, locked.finish().commit));
+            }
             let Finished { grown, commit } = match (other, &other_cache) {
                 (Some(other), Some(other_cache)) => {
                     let mut finished = LockedCache::finish_all(vec![locked, other]);
@@ -407,6 +423,70 @@ impl Door {
             return Ok(Ran::Answer(writer, commit));
         }
     }
+}
+
+impl Door {
+    /// Does a command in slices, between which others have their turn. It ends with its connection.
+    fn slice(&self, session: &mut Session, sliced: Sliced, commit: CacheCommit) -> Reply<Answer, Later> {
+        let cache = session.databases[session.database].clone().expect("invariant: its keys were looked at");
+        let (slices, mut writer, mut failed) = (self.slices.clone(), session.writer(), session.writer());
+        let (ending, mut ended) = (Rc::new(Notify::new()), session.writer());
+        session.ending = Some(ending.clone());
+        let work = async move {
+            let done = match sliced {
+                Sliced::Combine(combination) => {
+                    let _turn = slices.turn(combination.units()).await;
+                    combine_in_slices(&cache, &combination, &mut writer).await
+                }
+                Sliced::Keys(pattern) => {
+                    let _turn = slices.turn(cache.lock_all().len()).await;
+                    Ok(scan::keys_in_slices(&cache, &pattern, &mut writer).await)
+                }
+            };
+            match done.and_then(|more| writer.check().map(|()| commit.and(more))) {
+                Ok(commit) => lasting(Answer::Written(writer.bytes), commit, failed).await,
+                Err(fail) => {
+                    failed.error(&fail);
+                    Answer::Written(failed.bytes)
+                }
+            }
+        };
+        let until_ended = async move {
+            tokio::select! {
+                answer = work => answer,
+                () = ending.notified() => {
+                    ended.error(&Fail::new("TRYAGAIN the server is shutting down: connect again"));
+                    Answer::Written(ended.bytes)
+                }
+            }
+        };
+        Reply::Blocked(once(until_ended.boxed_local()))
+    }
+}
+
+/// Combines sets, and keeps the result where it is asked for: what the sets had when the command came.
+async fn combine_in_slices(cache: &Cache, combination: &Combination, out: &mut Writer) -> Done<CacheCommit> {
+    let mut pace = Pace::sliced();
+    let result = combination.result(&mut pace).await?;
+    let mut commit = CacheCommit::default();
+    if let Some(key) = combination.kept() {
+        let keep = || {
+            let mut locked = cache.lock_one(key);
+            let mut unused = Writer::default();
+            let kept = keys::store(&mut Step::new(&mut locked, &mut unused), key, result.clone());
+            (kept, locked.finish())
+        };
+        let (mut kept, mut finished) = keep();
+        if kept.as_ref().is_err_and(|fail| fail.is_full) {
+            cache.shed(result.bytes() + SPARE_BYTES as u64);
+            (kept, finished) = keep();
+        }
+        kept?;
+        cache.serve(finished.grown);
+        commit = finished.commit;
+    }
+    combination.write(&result, out, &mut pace).await;
+    Ok(commit)
 }
 
 /// What a connection may do in RESP2 while it listens: other answers could not be told from what it hears.

@@ -31,6 +31,7 @@ use channels::Channels;
 use clients::Clients;
 pub use codec::check_requests;
 use codec::{REQUEST_BYTES_MAX, RedisProtocol};
+use commands::work::Slices;
 pub use connection::answers;
 use connection::{DATABASES, Door};
 pub use names::place_of;
@@ -103,6 +104,9 @@ pub fn open(
     }
     broker
         .register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.0.expose(out).and(exposed.1.expose(out)))));
+    let slices = Arc::new(Slices::default());
+    let exposed = slices.clone();
+    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     tokio::spawn(Stats::sample_all(Arc::downgrade(&stats), Arc::downgrade(&broker)));
     let doors = broker.doors().clone();
     let protocol = RedisProtocol::new(clients.clone(), Arc::new(Pause::default()), doors);
@@ -120,6 +124,7 @@ pub fn open(
         began: Instant::now(),
         port: settings.address.port(),
         is_durable: settings.is_durable,
+        slices,
     };
     let service = Service::new(protocol, door, service_settings);
     let telemetry = service.telemetry.clone();

@@ -16,11 +16,13 @@ pub(super) struct Writer {
     pub(super) is_resp3: bool,
     /// It has grown too large: nothing more is written, and it is no answer.
     pub(super) is_too_large: bool,
+    /// Members, keys and items that the commands of a transaction have looked at.
+    pub(super) looked: u64,
 }
 
 impl Writer {
     pub(super) fn new(is_resp3: bool) -> Self {
-        Self { bytes: Vec::with_capacity(SMALL_BYTES), is_resp3, is_too_large: false }
+        Self { bytes: Vec::with_capacity(SMALL_BYTES), is_resp3, is_too_large: false, looked: 0 }
     }
 
     pub(super) fn ok(&mut self) {

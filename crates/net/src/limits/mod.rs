@@ -34,3 +34,4 @@ mod lease_tests;
 pub use cap::{Cap, SharedPermit};
 pub use connections::{ConnectionLimits, ConnectionPermit, Connections, Refused};
 pub use lease::{Acquire, Lease, Permit};
+pub(crate) use peers::now_ns as coarse_ns;

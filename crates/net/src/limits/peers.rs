@@ -137,13 +137,13 @@ impl Part {
 
 /// Time since some moment, as coarse as a tick of the kernel, for a fifth of what a fine one costs.
 #[cfg(target_os = "linux")]
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     now.tv_sec as u64 * SECOND_NS + now.tv_nsec as u64
 }
 
 #[cfg(not(target_os = "linux"))]
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     static BEGIN: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
     BEGIN.elapsed().as_nanos() as u64
 }

@@ -27,7 +27,7 @@ use super::scratch::{self, Batch, Scratch};
 use super::transport::Transport;
 use super::{Live, Peer, Phase};
 use crate::Outbox;
-use crate::limits::Permit;
+use crate::limits::{Permit, coarse_ns};
 use crate::shards::Timer;
 use crate::telemetry::{self, Lap};
 
@@ -66,6 +66,8 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     frame_began: u64,
     /// How a large frame came on when last looked.
     pace: Option<Pace>,
+    /// When the turn began, by the coarse clock.
+    turn_ns: u64,
     /// Nothing is read, because something else has to be done or written before.
     is_held_up: bool,
     /// The bytes that were written when last looked, and the tick since when others wait behind them.
@@ -213,6 +215,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             active: live.shard.now(),
             frame_began: 0,
             pace: None,
+            turn_ns: 0,
             is_held_up: false,
             written: 0,
             stalled: None,
@@ -318,6 +321,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             self.write(cx, scratch, now)?;
         }
         let mut rounds = ROUNDS_MAX;
+        self.turn_ns = coarse_ns();
         while self.work(cx, scratch, now, &mut rounds)? == Work::OutOfRoom && self.outbox.has_room() {}
         if let Stage::Finishing { drained, fault, .. } = &mut self.stage
             && drained.as_mut().is_none_or(|drained| drained.as_mut().poll(cx).is_ready())
@@ -337,7 +341,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         scratch.batch.began = at;
         let mut is_unsettled = false;
         let why = loop {
-            if *rounds == 0 {
+            if *rounds == 0 || self.is_turn_over() {
                 cx.waker().wake_by_ref();
                 break Work::Done;
             }
@@ -500,7 +504,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             let taken = input.taken();
             rest.advance(taken);
             has_frame |= is_whole;
-            if rest.is_empty() || !is_whole || !self.is_reading() || !self.may_handle(cx, turn.out) {
+            if rest.is_empty() || !is_whole || !self.may_go_on(cx, turn.out) {
                 break;
             }
         }
@@ -527,7 +531,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let mut input = Input::new(&buf[..bytes]);
         let is_new = self.rest.is_empty();
         while !input.is_empty() && self.is_reading() && self.may_handle(cx, turn.out) {
-            if !self.handle_frame(&mut input, turn)? {
+            if !self.handle_frame(&mut input, turn)? || self.is_turn_over() {
                 break;
             }
         }

@@ -35,6 +35,7 @@ mod queues;
 mod redis;
 mod redis_streams;
 mod redis_tools;
+mod redis_work;
 mod requests;
 mod resilience;
 mod retention;

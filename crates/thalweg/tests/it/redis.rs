@@ -99,7 +99,7 @@ impl Redis {
     }
 }
 
-fn request(words: &[&[u8]]) -> Vec<u8> {
+pub fn request(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());

@@ -158,6 +158,10 @@ fn first_bit(value: &[u8], range: std::ops::Range<usize>, wanted: bool) -> Optio
     None
 }
 
+/// What is counted as one when strings are combined, and how much is combined in one step: 64 MiB.
+const COMBINED_BLOCK: u64 = 256;
+const COMBINED_BLOCKS_MAX: u64 = 1 << 18;
+
 fn bitop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let name = args[1].to_ascii_uppercase();
     let combine: fn(u8, u8) -> u8 = match name.as_slice() {
@@ -172,6 +176,8 @@ fn bitop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     for key in &args[3..] {
         length = length.max(string(step.db, key)?.map_or(0, <[u8]>::len));
     }
+    let blocks = (length as u64).div_ceil(COMBINED_BLOCK).saturating_mul(args.len() as u64 - 3);
+    step.admits_up_to(blocks, COMBINED_BLOCKS_MAX, "blocks of 256 bytes, bytes of the result times keys")?;
     // One after the other, so that no more than the result is copied, however many there are.
     let mut result = string(step.db, args[3])?.unwrap_or_default().to_vec();
     result.resize(length, 0);

@@ -1,14 +1,22 @@
-//! Sorted sets out of several others, or out of sets, whose members all count as 1.
+//! Sets and sorted sets out of several others. In sorted sets the members of sets count as 1.
+//!
+//! What is combined is shared with the database until one of the two changes, so that much of it can be combined in
+//! slices, without locks, and as it was in one moment.
 
 use engine::cache::Value;
 use engine::cache::structures::{Kind, Part, Score, Set, Sorted, Structure};
 
-use super::Step;
 use super::args::{is, parse_float};
 use super::keys::store;
 use super::sets::Split;
-use super::sorted::{Members, write_pairs};
+use super::sorted::{begin_pairs, write_pair};
+use super::work::{Pace, Sliced, at_once};
+use super::{Step, part};
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
+use crate::redis::writer::{ANSWER_BYTES_MAX, Writer};
+
+/// What a member of a result takes beside its bytes, about.
+const MEMBER_BYTES: usize = 96;
 
 /// What becomes of the scores of one member in several of them.
 #[derive(Clone, Copy)]
@@ -30,8 +38,9 @@ impl Aggregate {
     }
 }
 
+/// How the members of several become those of one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+pub(super) enum How {
     Union,
     Inter,
     Diff,
@@ -81,22 +90,294 @@ fn keys_of<'a, 'b>(args: &'b [&'a [u8]], at: usize, name: &str) -> Done<Split<'a
     usize::try_from(count).ok().and_then(|count| rest.split_at_checked(count)).ok_or(SYNTAX)
 }
 
-/// Members with their scores.
-type Input = Vec<(Vec<u8>, f64)>;
+/// What a key has, as it is in this moment.
+enum Input {
+    Nothing,
+    Set(Set),
+    Sorted(Sorted),
+}
 
-/// The members of a sorted set, or of a set.
-fn members_of(step: &mut Step<'_, '_>, key: &[u8]) -> Done<Input> {
+impl Input {
+    fn len(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Set(set) => set.len(),
+            Self::Sorted(sorted) => sorted.len(),
+        }
+    }
+
+    fn at(&self, place: usize) -> Option<(&[u8], f64)> {
+        match self {
+            Self::Nothing => None,
+            Self::Set(set) => set.at(place).map(|member| (member, 1.0)),
+            Self::Sorted(sorted) => sorted.at(place).map(|(member, score)| (member, score.get())),
+        }
+    }
+
+    fn score(&self, member: &[u8]) -> Option<f64> {
+        match self {
+            Self::Nothing => None,
+            Self::Set(set) => set.contains(member).then_some(1.0),
+            Self::Sorted(sorted) => sorted.score(member).map(Score::get),
+        }
+    }
+}
+
+/// What becomes of the result.
+pub(super) enum Then {
+    Members,
+    Pairs,
+    /// How many there are, and no more than this.
+    Count(usize),
+    Keep(Box<[u8]>),
+}
+
+/// Several sets, and what is made of them.
+pub(in crate::redis) struct Combination {
+    inputs: Vec<Input>,
+    weights: Vec<f64>,
+    aggregate: Aggregate,
+    how: How,
+    /// Whether the result has scores.
+    is_sorted: bool,
+    then: Then,
+}
+
+/// The result while it grows.
+enum Growing {
+    Set(Set),
+    Sorted(Sorted),
+}
+
+impl Growing {
+    fn len(&self) -> usize {
+        match self {
+            Self::Set(set) => set.len(),
+            Self::Sorted(sorted) => sorted.len(),
+        }
+    }
+
+    fn put(&mut self, member: &[u8], score: f64) -> bool {
+        match self {
+            Self::Set(set) => set.add(member),
+            Self::Sorted(sorted) => sorted.set(member, Score::new(score).unwrap_or_default()).is_none(),
+        }
+    }
+
+    fn remove(&mut self, member: &[u8]) {
+        match self {
+            Self::Set(set) => drop(set.remove(member)),
+            Self::Sorted(sorted) => drop(sorted.remove(member)),
+        }
+    }
+
+    fn score(&self, member: &[u8]) -> Option<f64> {
+        match self {
+            Self::Set(set) => set.contains(member).then_some(1.0),
+            Self::Sorted(sorted) => sorted.score(member).map(Score::get),
+        }
+    }
+}
+
+fn weigh(score: f64, weight: f64) -> f64 {
+    let weighed = score * weight;
+    if weighed.is_nan() { 0.0 } else { weighed }
+}
+
+impl Combination {
+    /// Members that are looked at, each once for each key where it is.
+    pub(in crate::redis) fn units(&self) -> u64 {
+        let keys = self.inputs.len() as u64;
+        let all = self.inputs.iter().fold(0u64, |all, input| all.saturating_add(input.len() as u64));
+        let each_of = |length: Option<usize>| (length.unwrap_or_default() as u64).saturating_mul(keys);
+        keys + match self.how {
+            How::Union => all,
+            How::Inter => each_of(self.inputs.iter().map(Input::len).min()),
+            How::Diff => all.min(each_of(self.inputs.first().map(Input::len))),
+        }
+    }
+
+    /// The key of the result, if it is kept.
+    pub(in crate::redis) fn kept(&self) -> Option<&[u8]> {
+        match &self.then {
+            Then::Keep(key) => Some(key),
+            Then::Members | Then::Pairs | Then::Count(_) => None,
+        }
+    }
+
+    pub(in crate::redis) async fn result(&self, pace: &mut Pace) -> Done<Structure> {
+        let mut result = if self.is_sorted { Growing::Sorted(Sorted::default()) } else { Growing::Set(Set::default()) };
+        match self.how {
+            How::Union => self.union(&mut result, pace).await?,
+            How::Inter => self.inter(&mut result, pace).await?,
+            How::Diff => self.diff(&mut result, pace).await?,
+        }
+        Ok(match result {
+            Growing::Set(set) => Structure::Set(set),
+            Growing::Sorted(sorted) => Structure::Sorted(sorted),
+        })
+    }
+
+    async fn union(&self, result: &mut Growing, pace: &mut Pace) -> Done {
+        let mut room = ANSWER_BYTES_MAX;
+        for (input, weight) in self.inputs.iter().zip(&self.weights) {
+            pace.spend(1).await;
+            for (member, score) in (0..input.len()).filter_map(|place| input.at(place)) {
+                pace.spend(1).await;
+                let score = weigh(score, *weight);
+                let before = if self.is_sorted { result.score(member) } else { None };
+                let now = before.map_or(score, |before| self.aggregate.of(before, score));
+                if result.put(member, now) {
+                    take_room(&mut room, member)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for each member of the smallest in all others.
+    async fn inter(&self, result: &mut Growing, pace: &mut Pace) -> Done {
+        let mut room = ANSWER_BYTES_MAX;
+        let max = if let Then::Count(max) = self.then { max } else { usize::MAX };
+        let Some(smallest) = self.inputs.iter().min_by_key(|input| input.len()) else {
+            return Ok(());
+        };
+        for (member, _) in (0..smallest.len()).filter_map(|place| smallest.at(place)) {
+            let mut both = None;
+            let mut is_in_all = true;
+            for (input, weight) in self.inputs.iter().zip(&self.weights) {
+                pace.spend(1).await;
+                let Some(score) = input.score(member) else {
+                    is_in_all = false;
+                    break;
+                };
+                let score = weigh(score, *weight);
+                both = Some(both.map_or(score, |before| self.aggregate.of(before, score)));
+            }
+            if let Some(score) = both.filter(|_| is_in_all)
+                && result.put(member, score)
+            {
+                take_room(&mut room, member)?;
+                if result.len() >= max {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn diff(&self, result: &mut Growing, pace: &mut Pace) -> Done {
+        let mut room = ANSWER_BYTES_MAX;
+        let (Some(first), Some(weight)) = (self.inputs.first(), self.weights.first()) else {
+            return Ok(());
+        };
+        let others = &self.inputs[1..];
+        let in_all: usize = others.iter().map(Input::len).sum();
+        // Whichever looks at less: for each of the first in all others, or the other way round.
+        let is_by_first = first.len().saturating_mul(others.len()) <= in_all;
+        for (member, score) in (0..first.len()).filter_map(|place| first.at(place)) {
+            pace.spend(1).await;
+            let mut is_elsewhere = false;
+            for other in others.iter().take(if is_by_first { others.len() } else { 0 }) {
+                pace.spend(1).await;
+                is_elsewhere = other.score(member).is_some();
+                if is_elsewhere {
+                    break;
+                }
+            }
+            if !is_elsewhere && result.put(member, weigh(score, *weight)) {
+                take_room(&mut room, member)?;
+            }
+        }
+        for other in others.iter().filter(|_| !is_by_first) {
+            pace.spend(1).await;
+            for (member, _) in (0..other.len()).filter_map(|place| other.at(place)) {
+                pace.spend(1).await;
+                result.remove(member);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what the result is answered with.
+    pub(in crate::redis) async fn write(&self, result: &Structure, out: &mut Writer, pace: &mut Pace) {
+        match (&self.then, result) {
+            (Then::Keep(_), result) => out.len(result.len()),
+            (Then::Count(max), result) => out.len(result.len().min(*max)),
+            (_, Structure::Set(set)) => {
+                out.set(set.len());
+                for member in set.iter() {
+                    pace.spend(1).await;
+                    out.bulk(member);
+                }
+            }
+            (Then::Pairs, Structure::Sorted(sorted)) => {
+                begin_pairs(out, sorted.len());
+                for (member, score) in sorted.range(0..sorted.len()) {
+                    pace.spend(1).await;
+                    write_pair(out, member, score);
+                }
+            }
+            (Then::Members, Structure::Sorted(sorted)) => {
+                out.array(sorted.len());
+                for (member, _) in sorted.range(0..sorted.len()) {
+                    pace.spend(1).await;
+                    out.bulk(member);
+                }
+            }
+            (Then::Members | Then::Pairs, _) => out.len(result.len()),
+        }
+    }
+
+    /// Does it in this step where it is little, or leaves it to be done in slices.
+    fn serve(self, step: &mut Step<'_, '_>) -> Done {
+        if !step.admits(self.units(), "members")? {
+            step.sliced = Some(Box::new(Sliced::Combine(self)));
+            return Ok(());
+        }
+        let mut pace = Pace::at_once();
+        let result = at_once(self.result(&mut pace))?;
+        if let Some(key) = self.kept() {
+            store(step, key, result.clone())?;
+        }
+        at_once(self.write(&result, step.out, &mut pace));
+        Ok(())
+    }
+}
+
+/// A result is no larger than an answer may be.
+fn take_room(room: &mut usize, member: &[u8]) -> Done {
+    let left = room.checked_sub(member.len() + MEMBER_BYTES);
+    *room = left.ok_or_else(|| {
+        Fail::new(format!("ERR the result takes more than {ANSWER_BYTES_MAX} bytes: combine less at once"))
+    })?;
+    Ok(())
+}
+
+/// Combines sets. All of them are looked at first, so that what is no set is refused wherever it is.
+pub(super) fn of_sets(step: &mut Step<'_, '_>, keys: &[&[u8]], how: How, then: Then) -> Done {
+    let mut inputs = Vec::with_capacity(keys.len());
+    for key in keys {
+        let set = part::<Set>(step.db, key)?;
+        inputs.push(set.map_or(Input::Nothing, |set| Input::Set(set.clone())));
+    }
+    let weights = vec![1.0; keys.len()];
+    Combination { inputs, weights, aggregate: Aggregate::Min, how, is_sorted: false, then }.serve(step)
+}
+
+/// What a key has, if it may be combined.
+fn input_of(step: &mut Step<'_, '_>, key: &[u8]) -> Done<Input> {
     let Some(found) = step.db.get(key) else {
-        return Ok(Vec::new());
+        return Ok(Input::Nothing);
     };
     let Value::Structure(structure) = found.value else {
         return Err(WRONG_TYPE);
     };
-    if let Some(sorted) = Sorted::of(structure) {
-        return Ok(sorted.range(0..sorted.len()).map(|(member, score)| (member.to_vec(), score.get())).collect());
+    match (Sorted::of(structure), Set::of(structure)) {
+        (Some(sorted), _) => Ok(Input::Sorted(sorted.clone())),
+        (_, Some(set)) => Ok(Input::Set(set.clone())),
+        _ => Err(WRONG_TYPE),
     }
-    let set = Set::of(structure).ok_or(WRONG_TYPE)?;
-    Ok(set.iter().map(|member| (member.to_vec(), 1.0)).collect())
 }
 
 /// All inputs are looked at before the options are.
@@ -110,69 +391,25 @@ fn check_kinds(step: &mut Step<'_, '_>, keys: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// One after the other, so that no more than one of them is copied, however many there are.
-fn combined(step: &mut Step<'_, '_>, keys: &[&[u8]], options: &Options, how: How) -> Done<Sorted> {
-    let weigh = |score: f64, weight: f64| if (score * weight).is_nan() { 0.0 } else { score * weight };
-    let score_of = |number: f64| Score::new(number).unwrap_or_default();
-    let mut result = Sorted::default();
-    for (at, (key, weight)) in keys.iter().zip(&options.weights).enumerate() {
-        let members = members_of(step, key)?;
-        match how {
-            _ if at == 0 => {
-                for (member, score) in members {
-                    result.set(&member, score_of(weigh(score, *weight)));
-                }
-            }
-            How::Diff => members.iter().for_each(|(member, _)| {
-                result.remove(member);
-            }),
-            How::Union => {
-                for (member, score) in members {
-                    let score = weigh(score, *weight);
-                    let before = result.score(&member).map(Score::get);
-                    let now = before.map_or(score, |before| options.aggregate.of(before, score));
-                    result.set(&member, score_of(now));
-                }
-            }
-            How::Inter => {
-                let mut both = Sorted::default();
-                for (member, score) in members {
-                    if let Some(before) = result.score(&member) {
-                        let now = options.aggregate.of(before.get(), weigh(score, *weight));
-                        both.set(&member, score_of(now));
-                    }
-                }
-                result = both;
-            }
-        }
-    }
-    Ok(result)
+fn combine(step: &mut Step<'_, '_>, keys: &[&[u8]], options: Options, how: How, then: Then) -> Done {
+    let inputs = keys.iter().map(|key| input_of(step, key)).collect::<Done<Vec<_>>>()?;
+    let Options { weights, aggregate, .. } = options;
+    Combination { inputs, weights, aggregate, how, is_sorted: true, then }.serve(step)
 }
 
 fn answer(step: &mut Step<'_, '_>, args: &[&[u8]], how: How, name: &str) -> Done {
     let (keys, rest) = keys_of(args, 1, name)?;
     check_kinds(step, keys)?;
     let options = options(rest, keys.len(), how, false)?;
-    let sorted = combined(step, keys, &options, how)?;
-    if options.has_scores {
-        let members: Members = sorted.range(0..sorted.len()).map(|(member, score)| (member.to_vec(), score)).collect();
-        write_pairs(step.out, &members);
-    } else {
-        step.out.array(sorted.len());
-        sorted.range(0..sorted.len()).for_each(|(member, _)| step.out.bulk(member));
-    }
-    Ok(())
+    let then = if options.has_scores { Then::Pairs } else { Then::Members };
+    combine(step, keys, options, how, then)
 }
 
 fn keep(step: &mut Step<'_, '_>, args: &[&[u8]], how: How, name: &str) -> Done {
     let (keys, rest) = keys_of(args, 2, name)?;
     check_kinds(step, keys)?;
     let options = options(rest, keys.len(), how, true)?;
-    let sorted = combined(step, keys, &options, how)?;
-    let length = sorted.len();
-    store(step, args[1], Structure::Sorted(sorted))?;
-    step.out.len(length);
-    Ok(())
+    combine(step, keys, options, how, Then::Keep(args[1].into()))
 }
 
 pub(super) fn zunion(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
@@ -204,7 +441,5 @@ pub(super) fn zintercard(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     check_kinds(step, keys)?;
     let limit = super::sets::limit(rest)?;
     let options = options(&[], keys.len(), How::Inter, true)?;
-    let length = combined(step, keys, &options, How::Inter)?.len();
-    step.out.len(length.min(limit));
-    Ok(())
+    combine(step, keys, options, How::Inter, Then::Count(limit))
 }

@@ -361,7 +361,7 @@ fn object(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 /// Puts a structure in the place of whatever a key has; none where it is empty.
-pub(super) fn store(step: &mut Step<'_, '_>, key: &[u8], structure: Structure) -> Done {
+pub(in crate::redis) fn store(step: &mut Step<'_, '_>, key: &[u8], structure: Structure) -> Done {
     match structure.is_empty() {
         true => drop(step.db.delete(key)),
         false => step.db.put_owned(key, Owned::Structure(Box::new(structure)), None)?,

@@ -2,7 +2,7 @@
 
 pub(super) mod args;
 mod bits;
-mod combine;
+pub(super) mod combine;
 pub(super) mod config;
 mod hashes;
 pub(super) mod help;
@@ -13,7 +13,7 @@ mod lists;
 mod page_tests;
 mod pubsub;
 mod ranges;
-mod scan;
+pub(super) mod scan;
 mod server;
 pub(super) mod session;
 mod sets;
@@ -23,6 +23,7 @@ pub(super) mod streams;
 mod strings;
 mod tools;
 pub(super) mod transactions;
+pub(super) mod work;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -353,6 +354,10 @@ pub(super) struct Step<'s, 'c> {
     pub(super) again: Option<&'s [u8]>,
     /// Set by a command that has nothing yet and would wait for it.
     pub(super) block: Option<Block>,
+    /// Whether what is much may be left to be done in slices: not in the middle of a transaction.
+    pub(super) may_slice: bool,
+    /// Set by a command that is not done yet, and is to be done in slices.
+    pub(super) sliced: Option<Box<work::Sliced>>,
 }
 
 /// For how long a command waits, and what it answers where it may not.
@@ -365,7 +370,7 @@ pub(super) struct Block {
 
 impl<'c> Step<'_, 'c> {
     pub(super) fn new<'s>(db: &'s mut LockedCache<'c>, out: &'s mut Writer) -> Step<'s, 'c> {
-        Step { db, other: None, out, again: None, block: None }
+        Step { db, other: None, out, again: None, block: None, may_slice: false, sliced: None }
     }
 }
 

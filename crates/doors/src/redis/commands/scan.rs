@@ -1,13 +1,18 @@
 //! What looks at all keys of a database, or at all parts of one, bit by bit.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+
+use broker::{Cache, CacheCommit};
 use engine::cache::ScanCursor;
 use engine::cache::structures::{Hash, Part, Set, Sorted};
 
 use super::args::{after, is, parse_int, pattern, selects};
 use super::keys::is_packed;
+use super::work::{Pace, Sliced};
 use super::{Command, Keys, ONE, Step, part, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX};
-use crate::redis::writer::write_double;
+use crate::redis::writer::{Writer, write_double};
 
 /// Keys or parts of one answer where nothing is said.
 const COUNT: usize = 10;
@@ -221,6 +226,10 @@ fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 
 fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     pattern(args[1])?;
+    if !step.admits(step.db.len(), "keys")? {
+        step.sliced = Some(Box::new(Sliced::Keys(args[1].into())));
+        return Ok(());
+    }
     let (mut next, mut count) = (Some(ScanCursor::default()), 0);
     let begin = step.out.bytes.len();
     while let Some(cursor) = next {
@@ -234,6 +243,39 @@ fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     }
     step.out.begin_with(begin, |out| out.array(count));
     Ok(())
+}
+
+/// `KEYS` in slices: a key that is there all the time is answered, and each key once.
+pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out: &mut Writer) -> CacheCommit {
+    let mut commit = CacheCommit::default();
+    let (mut next, mut count) = (Some(ScanCursor::default()), 0);
+    let mut pace = Pace::sliced();
+    // One that is deleted and put again in the meantime is met twice.
+    let mut known: HashSet<u128> = HashSet::new();
+    let hashers = [RandomState::new(), RandomState::new()];
+    let begin = out.bytes.len();
+    while let Some(cursor) = next {
+        let locked = cache.lock_all();
+        let mut looked = 0;
+        next = locked.scan(cursor, |found| {
+            looked += 1;
+            if selects(pattern, found.key) {
+                let [high, low] = hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(found.key)));
+                if known.insert(high << 64 | low) {
+                    out.bulk(found.key);
+                    count += 1;
+                }
+            }
+            true
+        });
+        commit = commit.and(locked.finish().commit);
+        if out.is_too_large {
+            break;
+        }
+        pace.spend(looked + 1).await;
+    }
+    out.begin_with(begin, |out| out.array(count));
+    commit
 }
 
 fn randomkey(step: &mut Step<'_, '_>, _args: &[&[u8]]) -> Done {

@@ -1,9 +1,9 @@
 //! Sets: members without an order.
 
-use engine::cache::structures::{Set, Structure};
+use engine::cache::structures::Set;
 
 use super::args::{after, is, parse_from, parse_int};
-use super::keys::store;
+use super::combine::{How, Then, of_sets};
 use super::{Command, EACH, Keys, ONE, Step, TWO, bytes_in, change, part, random, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 
@@ -207,79 +207,36 @@ fn smove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Combine {
-    Inter,
-    Union,
-    Diff,
+fn answer(step: &mut Step<'_, '_>, keys: &[&[u8]], how: How) -> Done {
+    of_sets(step, keys, how, Then::Members)
 }
 
-fn combined(step: &mut Step<'_, '_>, keys: &[&[u8]], how: Combine) -> Done<Set> {
-    // All of them are looked at, so that what is no set is refused wherever it is.
-    for key in keys {
-        part::<Set>(step.db, key)?;
-    }
-    let mut result = part::<Set>(step.db, keys[0])?.cloned().unwrap_or_default();
-    for key in &keys[1..] {
-        let other = part::<Set>(step.db, key)?;
-        match (how, other) {
-            (Combine::Inter, None) => result = Set::default(),
-            (_, None) => {}
-            (Combine::Union, Some(other)) => other.iter().for_each(|member| {
-                result.add(member);
-            }),
-            (Combine::Diff, Some(other)) => other.iter().for_each(|member| {
-                result.remove(member);
-            }),
-            (Combine::Inter, Some(other)) => {
-                let gone: Vec<Vec<u8>> =
-                    result.iter().filter(|member| !other.contains(member)).map(<[u8]>::to_vec).collect();
-                for member in &gone {
-                    result.remove(member);
-                }
-            }
-        }
-    }
-    Ok(result)
-}
-
-fn answer(step: &mut Step<'_, '_>, keys: &[&[u8]], how: Combine) -> Done {
-    let set = combined(step, keys, how)?;
-    step.out.set(set.len());
-    set.iter().for_each(|member| step.out.bulk(member));
-    Ok(())
-}
-
-fn keep(step: &mut Step<'_, '_>, args: &[&[u8]], how: Combine) -> Done {
-    let set = combined(step, &args[2..], how)?;
-    let length = set.len();
-    store(step, args[1], Structure::Set(set))?;
-    step.out.len(length);
-    Ok(())
+fn keep(step: &mut Step<'_, '_>, args: &[&[u8]], how: How) -> Done {
+    of_sets(step, &args[2..], how, Then::Keep(args[1].into()))
 }
 
 fn sinter(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    answer(step, &args[1..], Combine::Inter)
+    answer(step, &args[1..], How::Inter)
 }
 
 fn sunion(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    answer(step, &args[1..], Combine::Union)
+    answer(step, &args[1..], How::Union)
 }
 
 fn sdiff(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    answer(step, &args[1..], Combine::Diff)
+    answer(step, &args[1..], How::Diff)
 }
 
 fn sinterstore(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    keep(step, args, Combine::Inter)
+    keep(step, args, How::Inter)
 }
 
 fn sunionstore(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    keep(step, args, Combine::Union)
+    keep(step, args, How::Union)
 }
 
 fn sdiffstore(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    keep(step, args, Combine::Diff)
+    keep(step, args, How::Diff)
 }
 
 /// Keys, and what follows them.
@@ -329,7 +286,5 @@ fn sintercard(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         counted => counted?,
     };
     let limit = limit(options)?;
-    let length = combined(step, keys, Combine::Inter)?.len();
-    step.out.len(length.min(limit));
-    Ok(())
+    of_sets(step, keys, How::Inter, Then::Count(limit))
 }

@@ -27,6 +27,8 @@ pub(super) const COMMANDS: &[Command] = &[
 
 /// What is looked up for one answer, and what it takes.
 const FOUND_MAX: usize = 1 << 20;
+/// Items that are sorted, each as often as something is looked up for it: it is one step, and others wait.
+const SORTED_MAX: u64 = 1 << 18;
 
 fn check_bytes(bytes: usize) -> Done {
     match bytes > ANSWER_BYTES_MAX {
@@ -94,6 +96,9 @@ fn sort_ro(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn run(step: &mut Step<'_, '_>, key: &[u8], options: &Options<'_>) -> Done {
+    let length = items_of(step.db, key)?;
+    let looked_up = options.get.len() + usize::from(options.by.is_some_and(|by| by.contains(&b'*')));
+    step.admits_up_to((length as u64).saturating_mul(1 + looked_up as u64), SORTED_MAX, "items and values")?;
     let (items, is_set) = items(step.db, key)?;
     // A pattern without a star is the same for all: nothing is sorted. What has no order is, where it is kept.
     let is_unsorted = options.by.is_some_and(|by| !by.contains(&b'*'));
@@ -137,6 +142,15 @@ fn run(step: &mut Step<'_, '_>, key: &[u8], options: &Options<'_>) -> Done {
     store(step, to, Structure::List(list))?;
     step.out.len(length);
     Ok(())
+}
+
+/// How many items there are.
+fn items_of(db: &mut LockedCache<'_>, key: &[u8]) -> Done<usize> {
+    match db.peek(key).map(|found| found.value) {
+        None => Ok(0),
+        Some(Value::Structure(structure)) => Ok(structure.len()),
+        Some(Value::Bytes(_)) => Err(WRONG_TYPE),
+    }
 }
 
 /// All items, and whether they have no order of their own.

@@ -275,14 +275,20 @@ fn pop(step: &mut Step<'_, '_>, args: &[&[u8]], is_max: bool) -> Done {
 
 /// Members with their scores: pairs in RESP3, all in one row in RESP2.
 pub(super) fn write_pairs(out: &mut Writer, members: &Members) {
-    out.array(if out.is_resp3 { members.len() } else { members.len() * 2 });
-    for (member, score) in members {
-        if out.is_resp3 {
-            out.array(2);
-        }
-        out.bulk(member);
-        out.double(score.get());
+    begin_pairs(out, members.len());
+    members.iter().for_each(|(member, score)| write_pair(out, member, *score));
+}
+
+pub(super) fn begin_pairs(out: &mut Writer, count: usize) {
+    out.array(if out.is_resp3 { count } else { count * 2 });
+}
+
+pub(super) fn write_pair(out: &mut Writer, member: &[u8], score: Score) {
+    if out.is_resp3 {
+        out.array(2);
     }
+    out.bulk(member);
+    out.double(score.get());
 }
 
 fn pop_or_wait(step: &mut Step<'_, '_>, args: &[&[u8]], is_max: bool) -> Done {

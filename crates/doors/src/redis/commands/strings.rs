@@ -11,6 +11,8 @@ use crate::redis::long_double::LongDouble;
 
 /// What comparing two strings may take: a number for each pair of their bytes.
 const LCS_CELLS_MAX: usize = 16 << 20;
+/// Cells of LCS that count as one member that is looked at.
+const LCS_CELLS_COUNTED: u64 = 64;
 
 pub(super) const COMMANDS: &[Command] = &[
     write("SET", -3, ONE, set, ("1.0.0", "Sets a string, under conditions and for a time if wanted")),
@@ -340,7 +342,9 @@ fn lcs(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
             "ERR the strings are too long: their lengths multiplied are at most {LCS_CELLS_MAX}"
         )));
     }
-    let (common, ranges) = longest_common(&a, b);
+    let b = b.to_vec();
+    step.admits_up_to((a.len() * b.len()) as u64 / LCS_CELLS_COUNTED, u64::MAX, "cells")?;
+    let (common, ranges) = longest_common(&a, &b);
     if options.is_length {
         step.out.len(common.len());
     } else if options.is_indexes {

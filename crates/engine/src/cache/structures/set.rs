@@ -1,12 +1,15 @@
 //! A set: members, in no order that means anything.
 
+use std::sync::Arc;
+
 use indexmap::IndexSet;
 
 use super::{INDEX_BYTES, PART_BYTES};
 
+/// A clone is made in no time: it shares the members until one of the two changes.
 #[derive(Clone, Debug, Default)]
 pub struct Set {
-    members: IndexSet<Box<[u8]>, foldhash::fast::RandomState>,
+    members: Arc<IndexSet<Box<[u8]>, foldhash::fast::RandomState>>,
     bytes: u64,
 }
 
@@ -42,15 +45,16 @@ impl Set {
             return false;
         }
         self.bytes += member.len() as u64;
-        self.members.insert(member.into())
+        Arc::make_mut(&mut self.members).insert(member.into())
     }
 
     /// Whether it was there.
     pub fn remove(&mut self, member: &[u8]) -> bool {
-        let is_there = self.members.swap_remove(member);
-        if is_there {
-            self.bytes -= member.len() as u64;
-        }
-        is_there
+        let Some(at) = self.members.get_index_of(member) else {
+            return false;
+        };
+        Arc::make_mut(&mut self.members).swap_remove_index(at);
+        self.bytes -= member.len() as u64;
+        true
     }
 }

@@ -64,11 +64,12 @@ pub enum LexBound<'a> {
 
 type Entry = (Score, Arc<[u8]>);
 
+/// A clone is made in no time: it shares the members until one of the two changes.
 #[derive(Clone, Debug, Default)]
 pub struct Sorted {
-    scores: IndexMap<Arc<[u8]>, Score, foldhash::fast::RandomState>,
+    scores: Arc<IndexMap<Arc<[u8]>, Score, foldhash::fast::RandomState>>,
     /// All members in their order, in runs of which none is empty.
-    runs: Vec<Vec<Entry>>,
+    runs: Arc<Vec<Vec<Entry>>>,
     bytes: u64,
 }
 
@@ -141,14 +142,16 @@ impl Sorted {
 
     /// The score that the member had.
     pub fn set(&mut self, member: &[u8], score: Score) -> Option<Score> {
-        let Some(before) = self.scores.get_mut(member) else {
+        let Some((at, before)) = self.scores.get_full(member).map(|(at, _, before)| (at, *before)) else {
             let member: Arc<[u8]> = member.into();
             self.bytes += member.len() as u64;
-            self.scores.insert(member.clone(), score);
+            Arc::make_mut(&mut self.scores).insert(member.clone(), score);
             self.insert((score, member));
             return None;
         };
-        let before = std::mem::replace(before, score);
+        if before != score {
+            Arc::make_mut(&mut self.scores)[at] = score;
+        }
         if before != score
             && let Some((_, member)) = self.take(before, member)
         {
@@ -159,7 +162,8 @@ impl Sorted {
 
     /// The score that the member had.
     pub fn remove(&mut self, member: &[u8]) -> Option<Score> {
-        let score = self.scores.swap_remove(member)?;
+        let at = self.scores.get_index_of(member)?;
+        let (_, score) = Arc::make_mut(&mut self.scores).swap_remove_index(at)?;
         self.take(score, member);
         self.bytes -= member.len() as u64;
         Some(score)
@@ -169,26 +173,28 @@ impl Sorted {
         let run = self.runs.partition_point(|run| run.last().is_some_and(|last| *last < entry));
         // Behind all others: into the last run.
         let run = run.min(self.runs.len().saturating_sub(1));
-        let Some(there) = self.runs.get_mut(run) else {
-            self.runs.push(vec![entry]);
+        let runs = Arc::make_mut(&mut self.runs);
+        let Some(there) = runs.get_mut(run) else {
+            runs.push(vec![entry]);
             return;
         };
         let at = there.partition_point(|other| *other < entry);
         there.insert(at, entry);
         if there.len() > RUN_MAX {
             let rest = there.split_off(there.len() / 2);
-            self.runs.insert(run + 1, rest);
+            runs.insert(run + 1, rest);
         }
     }
 
     fn take(&mut self, score: Score, member: &[u8]) -> Option<Entry> {
         let is_before = |entry: &Entry| (entry.0, &*entry.1) < (score, member);
         let run = self.runs.partition_point(|run| run.last().is_some_and(is_before));
-        let there = self.runs.get_mut(run)?;
+        let runs = Arc::make_mut(&mut self.runs);
+        let there = runs.get_mut(run)?;
         let at = there.partition_point(is_before);
         let entry = (at < there.len()).then(|| there.remove(at));
         if there.is_empty() {
-            self.runs.remove(run);
+            runs.remove(run);
         }
         entry
     }

@@ -6,10 +6,12 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
+use super::super::out::Out;
 use super::super::protocol::{Fault, FaultKind, Handler, Protocol};
 use super::super::scratch::Scratch;
 use super::super::transport::Transport;
 use super::{Connection, End, Pace, Stage};
+use crate::limits::coarse_ns;
 
 /// A tick that does not come.
 const NEVER: u64 = u64::MAX / 2;
@@ -18,8 +20,20 @@ const READ_BYTES_PER_TICK_MIN: usize = 256;
 /// A frame that holds so much has to come on while others wait for memory, and by so many bytes at each look.
 const PACED_BYTES_MIN: usize = 256 << 10;
 const PACE_BYTES_MIN: usize = 64 << 10;
+/// The time after which a turn ends between two frames, however many more have come.
+const TURN_NS: u64 = 4_000_000;
 
 impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
+    /// Whether others are to have their turn.
+    pub(super) fn is_turn_over(&self) -> bool {
+        coarse_ns() - self.turn_ns >= TURN_NS
+    }
+
+    /// Whether another frame may be handled in this turn.
+    pub(super) fn may_go_on(&self, cx: &Context<'_>, out: &Out) -> bool {
+        self.is_reading() && self.may_handle(cx, out) && !self.is_turn_over()
+    }
+
     /// Ends what has taken too long.
     pub(super) fn expire(&mut self, cx: &mut Context<'_>, now: u64) -> Result<(), End> {
         if now >= self.pending_due
@@ -38,7 +52,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             return Err(End::Gone(error));
         }
         match self.stage {
-            Stage::Opening if now >= self.opening_due() => {
+            // What was asked in time is answered first.
+            Stage::Opening if now >= self.opening_due() && self.pending.is_none() => {
                 Err(Fault::new(FaultKind::Timeout, "nothing was asked in time").into())
             }
             Stage::Serving | Stage::Finishing { .. } if self.coming_due().is_some_and(|due| now >= due) => {
@@ -60,6 +75,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             due = due.min(pace.at.saturating_add(ticks.pace));
         }
         match self.stage {
+            Stage::Opening if self.pending.is_some() => {}
             Stage::Opening => due = due.min(self.opening_due()),
             Stage::Serving if self.is_idle() => due = due.min(self.active.saturating_add(ticks.idle)),
             Stage::Serving => due = due.min(self.coming_due().unwrap_or(u64::MAX)),

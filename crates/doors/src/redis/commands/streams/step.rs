@@ -19,6 +19,7 @@ use super::transfer::{self, Sides};
 use super::{Context, Shelf, StreamKeys, failed, others};
 use crate::redis::codec::Answer;
 use crate::redis::commands::transactions::{self, Held, Queued, Watched, finish, named_by, room_for};
+use crate::redis::commands::work::{TRANSACTION_TIME_MAX, write_too_long};
 use crate::redis::commands::{Command, Does, Named, help};
 use crate::redis::connection::{Door, Later, Session, lock};
 use crate::redis::errors::Done;
@@ -197,8 +198,13 @@ impl Step {
         if !self.is_alone {
             out.array(self.queued.len());
         }
+        let began_all = Instant::now();
         for ((queued, args), own) in self.queued.iter().zip(args).zip(&self.own) {
             let begin = out.bytes.len();
+            if began_all.elapsed() > TRANSACTION_TIME_MAX {
+                write_too_long(&mut out);
+                continue;
+            }
             let help = help::of(queued.command, args);
             let done = match queued.command.does {
                 _ if help.is_some() => {
