@@ -14,6 +14,7 @@ mod growth;
 mod internal;
 mod lanes;
 mod log;
+mod logins;
 pub mod metrics;
 mod partition;
 mod producers;
@@ -42,6 +43,7 @@ pub use groups::{
     SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart,
 };
 pub use lanes::{LanePolicy, Lanes};
+pub use logins::LoginSource;
 pub use metrics::Metrics;
 pub use producers::{ProducerIds, ReserveIds};
 pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish, Wakes};

@@ -14,20 +14,19 @@ use engine::ids::{is_internal, may_hold_secrets};
 use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
     Acl, AclFilter, Acls, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource,
-    ResourceKind, SECURITY_TOPIC, Secrets, SecurityRecord, UserName, Users,
+    ResourceKind, SECURITY_TOPIC, Secrets, SecurityRecord, UserName, Users, wrong_password,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::RwLock;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 
 use crate::broker::Broker;
 use crate::internal;
+use crate::logins::{LoginSource, Logins};
 use crate::metrics::{Counter, Exposition};
 use crate::publish::Wakes;
 use crate::topics::{Lasts, Topic};
 
-/// Threads that hash passwords at a time. It is slow on purpose, and whoever guesses must not slow down others.
-const HASHING_THREADS: usize = 2;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 18;
 
@@ -77,7 +76,7 @@ pub(crate) struct Security {
     is_open: OnceCell<()>,
     /// Held by whoever changes something; the topic, once there is one.
     topic: Arc<tokio::sync::Mutex<Option<Arc<Topic>>>>,
-    hashing: Semaphore,
+    logins: Logins,
     counts: Counts,
 }
 
@@ -111,7 +110,7 @@ impl Security {
             tables: RwLock::new(Tables { users, acls: Acls::default(), secrets: Secrets::new() }),
             is_open: OnceCell::new(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
-            hashing: Semaphore::new(HASHING_THREADS),
+            logins: Logins::new(&random(32)?),
             counts: Counts::default(),
         })
     }
@@ -178,19 +177,52 @@ impl Broker {
         self.read_internal(topic, each).await
     }
 
-    /// Lets a user in who has this password.
-    pub async fn authenticate(&self, user: UserName, password: String) -> Result<UserName> {
+    /// Lets a user in who has this password. A wrong one is counted, logged and answered after a pause.
+    pub async fn authenticate(&self, user: UserName, password: String, source: LoginSource) -> Result<UserName> {
         self.open_security().await?;
         let security = self.security();
         let credential = security.tables.read().users.credential_of(&user);
-        // It is closed never.
-        let turn = security.hashing.acquire().await;
-        let fits = tokio::task::spawn_blocking(move || credential.admit(user, &password)).await;
-        drop(turn);
-        let outcome = fits.unwrap_or_else(|error| {
+        let mark = security.logins.mark(&user, &credential, &password);
+        let outcome = match security.logins.is_right(&mark) {
+            Some(true) => Ok(user.clone()),
+            Some(false) => Err(wrong_password()),
+            None => self.check_password(user.clone(), credential, password, source).await,
+        };
+        match &outcome {
+            Ok(_) => security.logins.remember(mark, true),
+            Err(error) if error.kind == ErrorKind::Denied => security.logins.remember(mark, false),
+            Err(_) => {}
+        }
+        self.end_login(source, user.as_str(), outcome).await
+    }
+
+    async fn check_password(
+        &self,
+        user: UserName,
+        credential: Credential,
+        password: String,
+        source: LoginSource,
+    ) -> Result<UserName> {
+        let turn = self.security().logins.turn(source).await?;
+        // The turn is that of the thread, also where nobody waits for it any more.
+        let fits = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            credential.admit(user, &password)
+        });
+        let outcome = fits.await.unwrap_or_else(|error| {
             Err(Error::new(ErrorKind::Internal, format!("a password could not be hashed: {error}")))
         });
-        security.count(outcome.map(|authenticated| authenticated.0))
+        outcome.map(|authenticated| authenticated.0)
+    }
+
+    /// Counts what a login came to, as a door found it. One that was refused is logged with its address, and the answer
+    /// to it is to wait until this is over: longer each time for an address and for a name.
+    pub async fn end_login<T>(&self, source: LoginSource, name: &str, outcome: Result<T>) -> Result<T> {
+        let security = self.security();
+        if let Err(error) = &outcome {
+            security.logins.refused(source, name, error).await;
+        }
+        security.count(outcome)
     }
 
     /// The answer to the first message of SCRAM, and what waits for the second.
@@ -202,8 +234,14 @@ impl Broker {
     }
 
     /// Who it is, and the last answer, if the second message is right.
-    pub fn finish_scram(&self, exchange: Exchange, message: &[u8]) -> Result<(UserName, Vec<u8>)> {
-        self.security().count(exchange.finish(message))
+    pub async fn finish_scram(
+        &self,
+        exchange: Exchange,
+        message: &[u8],
+        source: LoginSource,
+    ) -> Result<(UserName, Vec<u8>)> {
+        let name = exchange.user().clone();
+        self.end_login(source, name.as_str(), exchange.finish(message)).await
     }
 
     /// Whether there is a user of this name. One that was let in and is deleted is to be let in no more.
@@ -415,6 +453,7 @@ impl Broker {
             "Connections with a wrong user or password",
             counts.authentication_errors.get(),
         )?;
-        out.counter("thalweg_denied", "Requests that access control did not allow", counts.denied.get())
+        out.counter("thalweg_denied", "Requests that access control did not allow", counts.denied.get())?;
+        security.logins.expose(out)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use broker::{Broker, ConfiguredUser, SecuritySettings, Settings};
+use broker::{Broker, ConfiguredUser, Door, LoginSource, SecuritySettings, Settings};
 use engine::ErrorKind;
 use engine::ids::INTERNAL_TOPICS;
 use engine::security::{
@@ -41,8 +41,11 @@ fn settings() -> Settings {
     Settings { security, ..Settings::default() }
 }
 
+/// Where logins of these tests come from.
+const SOURCE: LoginSource = LoginSource { door: Door::Kafka, address: None };
+
 async fn log_in(broker: &Broker, user: &str, password: &str) -> Result<String, ErrorKind> {
-    let user = within("a login", broker.authenticate(name(user), password.into())).await;
+    let user = within("a login", broker.authenticate(name(user), password.into(), SOURCE)).await;
     user.map(|user| user.to_string()).map_err(|error| error.kind)
 }
 
@@ -124,7 +127,7 @@ async fn a_scram_exchange_of_somebody_unknown_looks_like_any_other() {
         assert!(answer.starts_with("r=abc") && answer.ends_with(",i=4096"), "{answer}");
         let nonce = answer[2..].split(',').next().expect("a nonce").to_owned();
         let last = format!("c=biws,r={nonce},p={}=", "A".repeat(43));
-        (salt, broker.finish_scram(exchange, last.as_bytes()).expect_err("a wrong proof"))
+        (salt, broker.finish_scram(exchange, last.as_bytes(), SOURCE).await.expect_err("a wrong proof"))
     };
     let (known, unknown) = (begin("app").await, begin("nobody").await);
     assert_eq!((known.1.kind, known.1), (ErrorKind::Denied, unknown.1));

@@ -91,7 +91,8 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                 let (broker, login, peer) = (self.broker.clone(), session.login.clone(), session.peer.clone());
                 Reply::Alone(once(
                     async move {
-                        let answer = login.authenticate(&broker, &host_of(&peer), request).await;
+                        let address = peer.address.map(|at| at.ip());
+                        let answer = login.authenticate(&broker, address, request).await;
                         peer.is_known.set(peer.is_known.get() || login.is_done());
                         Answer::Control(Response::SaslAuthenticate(answer))
                     }

@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use broker::Broker;
+use broker::{Broker, LoginSource};
 use bytes::Bytes;
 use engine::security::{Credential, Exchange, Mechanism, Resource, UserName, parse_plain};
 use engine::{Error, ErrorKind, Result};
@@ -125,20 +126,20 @@ impl Login {
     pub(super) async fn authenticate(
         &self,
         broker: &Broker,
-        host: &str,
+        address: Option<IpAddr>,
         request: SaslAuthenticateRequest,
     ) -> SaslAuthenticateResponse {
         let step = self.step.replace(Step::Busy);
-        let (code, message, auth_bytes) = match advance(broker, step, &request.auth_bytes).await {
+        let source = LoginSource { door: broker::Door::Kafka, address };
+        let (code, message, auth_bytes) = match advance(broker, source, step, &request.auth_bytes).await {
             Ok((next, answer)) => {
                 if let Step::Done(user) = &next {
-                    tracing::debug!(%user, host, "logged in");
+                    tracing::debug!(%user, address = %source, "logged in");
                 }
                 self.step.replace(next);
                 (Code::NONE, None, answer)
             }
             Err(error) => {
-                tracing::info!(host, %error, "refused to let somebody in");
                 self.step.replace(Step::Failed);
                 let code = match error.kind {
                     ErrorKind::Unsupported => Code::ILLEGAL_SASL_STATE,
@@ -152,19 +153,22 @@ impl Login {
 }
 
 /// What a message leads to, and what is answered.
-async fn advance(broker: &Broker, step: Step, message: &[u8]) -> Result<(Step, Bytes)> {
+async fn advance(broker: &Broker, source: LoginSource, step: Step, message: &[u8]) -> Result<(Step, Bytes)> {
     match step {
         Step::Plain => {
-            let (user, password) = parse_plain(message)?;
-            let user = broker.authenticate(user, password.to_owned()).await?;
+            let (user, password) = match parse_plain(message) {
+                Ok(parsed) => parsed,
+                Err(error) => broker.end_login(source, "", Err(error)).await?,
+            };
+            let user = broker.authenticate(user, password.to_owned(), source).await?;
             Ok((Step::Done(user), Bytes::new()))
         }
-        Step::Scram(mechanism) => {
-            let (exchange, challenge) = broker.begin_scram(mechanism, message).await?;
-            Ok((Step::Challenged(Box::new(exchange)), challenge.into()))
-        }
+        Step::Scram(mechanism) => match broker.begin_scram(mechanism, message).await {
+            Ok((exchange, challenge)) => Ok((Step::Challenged(Box::new(exchange)), challenge.into())),
+            Err(error) => broker.end_login(source, "", Err(error)).await,
+        },
         Step::Challenged(exchange) => {
-            let (user, proof) = broker.finish_scram(*exchange, message)?;
+            let (user, proof) = broker.finish_scram(*exchange, message, source).await?;
             Ok((Step::Done(user), proof.into()))
         }
         Step::Begin | Step::Busy | Step::Done(_) | Step::Failed => {

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use broker::metrics::{Collect, Exposition};
-use broker::{Broker, Doors};
+use broker::{Broker, Doors, LoginSource};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
@@ -228,7 +228,10 @@ impl Door {
         let failed = |failure| Answered { protocol: spoken_by(&head.headers), action: None, answer: Err(failure) };
         let asker = match self.asker(head, body) {
             Ok(asker) => asker,
-            Err(failure) => return failed(failure),
+            Err(failure) => {
+                self.refuse_login(head, &failure).await;
+                return failed(failure);
+            }
         };
         if let Some(rest) =
             head.uri.path().strip_prefix(peek::PATH).filter(|rest| matches!(rest.as_bytes(), [] | [b'/', ..]))
@@ -278,6 +281,28 @@ impl Door {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A request was not signed as it has to be: that is a login that was refused.
+    async fn refuse_login(&self, head: &Parts, failure: &Failure) {
+        let is_own_fault = [&UNAVAILABLE, &errors::INTERNAL].iter().any(|code| std::ptr::eq(failure.code, *code));
+        if !matches!(self.auth, Auth::Verify(_)) || is_own_fault {
+            return;
+        }
+        let signed = sigv4::Request {
+            method: head.method.as_str(),
+            path: head.uri.path(),
+            query: head.uri.query().unwrap_or_default(),
+            authority: None,
+            headers: &head.headers,
+            body: &[],
+        };
+        let address = head.extensions.get::<Caller>().map(|caller| caller.address);
+        let source = LoginSource { door: broker::Door::Sqs, address };
+        let key = sigv4::Scope::parse(&signed).map_or("", |scope| scope.access_key);
+        let error = engine::Error::new(engine::ErrorKind::Denied, failure.message.to_string());
+        let refused: engine::Result<()> = self.sqs.broker.end_login(source, key, Err(error)).await;
+        drop(refused);
     }
 
     async fn peek(&self, head: &Parts, body: &[u8], asker: &Asker<'_>, rest: &str) -> Answered {

@@ -17,7 +17,9 @@ use crate::limits::USER_NAME_BYTES_MAX;
 
 pub use acl::{Acl, AclFilter, Acls, Match, Operation, Pattern, Principal, Resource, ResourceKind};
 pub use record::{Secrets, SecurityRecord};
-pub use scram::{ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, Mechanism};
+pub use scram::{
+    ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, Mechanism, wrong_password,
+};
 pub use users::{Authenticated, User, Users, parse_plain};
 
 /// The topic that users, access control lists and the broker's own secrets are kept in. It is no topic of clients: what

@@ -269,6 +269,11 @@ pub struct Exchange {
 }
 
 impl Exchange {
+    /// Who the client says that it is.
+    pub fn user(&self) -> &UserName {
+        &self.user
+    }
+
     /// Who it was, and the broker's own proof, if the client's is right.
     pub fn finish(self, message: &[u8]) -> Result<(UserName, Vec<u8>)> {
         let text = text_of(message)?;
@@ -303,8 +308,8 @@ impl Exchange {
     }
 }
 
-/// Says no more than that, whatever it is.
-pub(super) fn wrong_password() -> Error {
+/// The refusal of a login. Says no more than that, whatever is wrong.
+pub fn wrong_password() -> Error {
     denied("the name of the user or the password is wrong")
 }
 

@@ -22,6 +22,7 @@ mod inspect;
 mod kafka;
 mod large_messages;
 mod limits;
+mod logins;
 mod near_caches;
 mod one_log;
 mod overflow;

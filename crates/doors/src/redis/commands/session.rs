@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use broker::now_ms;
+use broker::{LoginSource, now_ms};
+use engine::ErrorKind;
 use engine::security::UserName;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
@@ -164,6 +165,7 @@ fn log_in(
     let (name, password) = (text(user), text(password));
     let (broker, login, peer) = (door.broker.clone(), session.login.clone(), session.peer.clone());
     let (client, mut writer, is_required) = (session.client.clone(), session.writer(), door.is_login_required);
+    let source = LoginSource { door: broker::Door::Redis, address: session.peer.address.map(|at| at.ip()) };
     let parsed = UserName::parse(&name);
     if !is_required && !parsed.as_ref().is_ok_and(|user| door.broker.has_user(user)) {
         if name == DEFAULT_USER {
@@ -177,8 +179,8 @@ fn log_in(
     Reply::Alone(once(
         async move {
             let found = match parsed {
-                Ok(user) => broker.authenticate(user, password).await,
-                Err(error) => Err(error),
+                Ok(user) => broker.authenticate(user, password, source).await,
+                Err(error) => broker.end_login(source, &name, Err(error)).await,
             };
             match found {
                 Ok(user) => {
@@ -190,9 +192,11 @@ fn log_in(
                     answer(&client, &mut writer);
                 }
                 Err(error) => {
-                    tracing::debug!(%error, user = name, "refused a login");
                     writer.bytes.clear();
-                    writer.error(&Fail::new(WRONG_PASSWORD));
+                    writer.error(&match error.kind {
+                        ErrorKind::Busy => Fail::new(format!("TRYAGAIN {}", error.message)),
+                        _ => Fail::new(WRONG_PASSWORD),
+                    });
                 }
             }
             Answer::Written(writer.bytes)

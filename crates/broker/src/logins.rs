@@ -1,0 +1,446 @@
+//! Logins: whose password is checked when, what is remembered of passwords that were checked, and what a wrong one costs.
+//!
+//! To hash a password takes milliseconds on purpose. So that whoever guesses cannot keep others out, a password that was
+//! right lately is known without hashing it, addresses take turns at the threads that hash, and the answer to a wrong
+//! password comes later and later.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::hmac;
+use engine::security::{Credential, UserName};
+use engine::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::doors::Door;
+use crate::metrics::{Counter, Exposition};
+
+/// Threads that hash passwords at a time. It is slow on purpose, and whoever guesses must not slow down others.
+const HASHING_THREADS: usize = 2;
+/// Logins of one address that wait for a thread. One more pushes out the oldest, so that all are answered in half a second.
+const WAITING_PER_ADDRESS_MAX: usize = 256;
+/// The same of all addresses together. One more pushes out the oldest of the address that has most.
+const WAITING_MAX: usize = 4096;
+/// Passwords that were checked and are remembered, right ones and wrong ones, as a keyed hash each.
+const REMEMBERED_MAX: usize = 4096;
+/// Addresses, and names, whose wrong passwords are counted. One more takes the place of another.
+const COUNTED_MAX: usize = 16_384;
+/// Wrong passwords that are answered without a pause.
+const FREE_FAILURES: u32 = 3;
+/// The pause before the answer to the next one. It doubles with each.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The time in which half of the wrong passwords of an address or a name are forgotten.
+const HALF_LIFE: Duration = Duration::from_secs(10);
+/// Failures of an address that are each written to the log; of more there is one line a second.
+const LOGGED_EACH: u32 = 10;
+const LOG_EVERY: Duration = Duration::from_secs(1);
+/// What is logged of a name that someone gives.
+const NAME_CHARS_MAX: usize = 64;
+
+/// Where a login comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct LoginSource {
+    pub door: Door,
+    /// The client's address. One on this machine may have none.
+    pub address: Option<IpAddr>,
+}
+
+impl fmt::Display for LoginSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => write!(f, "{}", address.to_canonical()),
+            None => f.write_str("this machine"),
+        }
+    }
+}
+
+/// Who takes turns: an IPv4 address, or the first 64 bits of an IPv6 address.
+type Lane = u64;
+
+/// A password that was checked against a credential.
+pub(crate) type Mark = [u8; 32];
+
+pub(crate) struct Logins {
+    key: hmac::Key,
+    hasher: foldhash::fast::RandomState,
+    remembered: Mutex<Remembered>,
+    turns: Arc<Turns>,
+    failures: Mutex<[Counts; 2]>,
+    by_door: [Counter; Door::ALL.len()],
+}
+
+/// Marks of right and of wrong passwords, and the order in which they came.
+#[derive(Default)]
+struct Remembered {
+    right: Marks,
+    wrong: Marks,
+}
+
+#[derive(Default)]
+struct Marks {
+    all: HashSet<Mark, foldhash::fast::RandomState>,
+    in_order: VecDeque<Mark>,
+}
+
+impl Marks {
+    fn add(&mut self, mark: Mark) {
+        if self.all.insert(mark) {
+            self.in_order.push_back(mark);
+        }
+        if self.in_order.len() > REMEMBERED_MAX
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.all.remove(&oldest);
+        }
+    }
+}
+
+/// Wrong passwords of addresses, or for names.
+#[derive(Default)]
+struct Counts(HashMap<u64, Count, foldhash::fast::RandomState>);
+
+#[derive(Clone, Copy)]
+struct Count {
+    failures: u32,
+    at: Instant,
+    logged: Option<Instant>,
+}
+
+impl Counts {
+    /// Counts one more. How many there are, and whether this one is to be logged.
+    fn add(&mut self, who: u64, now: Instant) -> (u32, bool) {
+        if self.0.len() >= COUNTED_MAX && !self.0.contains_key(&who) {
+            self.0.retain(|_, count| now.duration_since(count.at) < HALF_LIFE);
+            if self.0.len() >= COUNTED_MAX
+                && let Some(any) = self.0.keys().next().copied()
+            {
+                self.0.remove(&any);
+            }
+        }
+        let count = self.0.entry(who).or_insert(Count { failures: 0, at: now, logged: None });
+        let halves = now.duration_since(count.at).as_secs() / HALF_LIFE.as_secs();
+        if halves > 0 {
+            count.failures = count.failures.checked_shr(u32::try_from(halves).unwrap_or(u32::MAX)).unwrap_or_default();
+            count.at = now;
+        }
+        count.failures = count.failures.saturating_add(1);
+        let is_logged =
+            count.failures <= LOGGED_EACH || count.logged.is_none_or(|logged| now.duration_since(logged) >= LOG_EVERY);
+        if is_logged {
+            count.logged = Some(now);
+        }
+        (count.failures, is_logged)
+    }
+}
+
+/// The pause before the answer to a wrong password.
+fn pause(failures: u32) -> Duration {
+    match failures.checked_sub(FREE_FAILURES + 1) {
+        None => Duration::ZERO,
+        Some(beyond) => PAUSE_MIN.saturating_mul(1 << beyond.min(16)).min(PAUSE_MAX),
+    }
+}
+
+impl Logins {
+    /// `secret` is random and known to no one.
+    pub(crate) fn new(secret: &[u8]) -> Self {
+        Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, secret),
+            hasher: foldhash::fast::RandomState::default(),
+            remembered: Mutex::default(),
+            turns: Arc::default(),
+            failures: Mutex::default(),
+            by_door: Default::default(),
+        }
+    }
+
+    /// What a password is remembered by: it says nothing without the key, and is another one for each credential.
+    pub(crate) fn mark(&self, user: &UserName, credential: &Credential, password: &str) -> Mark {
+        let mut context = hmac::Context::with_key(&self.key);
+        for part in [user.as_str().as_bytes(), credential.stored_key(), password.as_bytes()] {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        }
+        let mut mark = Mark::default();
+        mark.copy_from_slice(context.sign().as_ref());
+        mark
+    }
+
+    /// Whether a password is right, if that is remembered.
+    pub(crate) fn is_right(&self, mark: &Mark) -> Option<bool> {
+        let remembered = self.remembered.lock();
+        if remembered.right.all.contains(mark) {
+            return Some(true);
+        }
+        remembered.wrong.all.contains(mark).then_some(false)
+    }
+
+    pub(crate) fn remember(&self, mark: Mark, is_right: bool) {
+        let mut remembered = self.remembered.lock();
+        let Remembered { right, wrong } = &mut *remembered;
+        if is_right { right.add(mark) } else { wrong.add(mark) }
+    }
+
+    fn lane(&self, source: LoginSource) -> Lane {
+        let address = source.address.map(|address| match address.to_canonical() {
+            IpAddr::V4(address) => (4, u64::from(address.to_bits())),
+            IpAddr::V6(address) => (6, (address.to_bits() >> 64) as u64),
+        });
+        self.hasher.hash_one(address)
+    }
+
+    /// Waits for a turn at the threads that hash.
+    pub(crate) async fn turn(&self, source: LoginSource) -> Result<Turn> {
+        self.turns.clone().take(self.lane(source)).await
+    }
+
+    /// A login was refused: counts it, logs it, and waits for as long as it deserves.
+    pub(crate) async fn refused(&self, source: LoginSource, name: &str, error: &Error) {
+        self.by_door[source.door as usize].add(1);
+        if error.kind == ErrorKind::Busy {
+            return tracing::debug!(door = %source.door, address = %source, %error, "a login was pushed out");
+        }
+        let (now, lane, name_hash) = (Instant::now(), self.lane(source), self.hash_of(name));
+        let (failures, is_logged) = {
+            let [by_address, by_name] = &mut *self.failures.lock();
+            let (of_address, is_logged) = by_address.add(lane, now);
+            (of_address.max(by_name.add(name_hash, now).0), is_logged)
+        };
+        if is_logged {
+            let user: String = name.chars().take(NAME_CHARS_MAX).flat_map(char::escape_default).collect();
+            let door = source.door;
+            tracing::info!(%door, address = %source, user, failures, %error, "refused a login");
+        }
+        let pause = pause(failures);
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn hash_of(&self, name: impl Hash) -> u64 {
+        self.hasher.hash_one(name)
+    }
+
+    pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let rows: Vec<_> =
+            Door::ALL.iter().map(|door| (door.key().to_owned(), self.by_door[*door as usize].get())).collect();
+        out.counters("thalweg_logins_refused", "Logins refused, by door", "door", &rows)?;
+        let (waiting, pushed_out) = {
+            let state = self.turns.0.lock();
+            (state.waiting as u64, state.pushed_out)
+        };
+        out.gauge("thalweg_logins_waiting", "Logins that wait for their password to be checked", waiting)?;
+        out.counter("thalweg_logins_pushed_out", "Logins refused because newer ones took their place", pushed_out)?;
+        let [by_address, by_name] = {
+            let failures = self.failures.lock();
+            failures.each_ref().map(|counts| counts.0.len() as u64)
+        };
+        let rows = [("address".to_owned(), by_address), ("name".to_owned(), by_name)];
+        out.gauges("thalweg_logins_counted", "Addresses and names whose wrong passwords are counted", "by", &rows)
+    }
+}
+
+/// The threads that hash, and who waits for them.
+#[derive(Default)]
+struct Turns(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    /// Passwords that are being hashed.
+    running: usize,
+    /// All in the lanes.
+    waiting: usize,
+    pushed_out: u64,
+    /// Those that wait, by where they come from. No lane is empty.
+    lanes: HashMap<Lane, VecDeque<oneshot::Sender<Turn>>, foldhash::fast::RandomState>,
+    /// The lanes, the next one first.
+    order: VecDeque<Lane>,
+}
+
+/// A turn at a thread that hashes. The next one's turn comes when it is dropped.
+pub(crate) struct Turn(Option<Arc<Turns>>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(turns) = self.0.take() {
+            turns.pass_on();
+        }
+    }
+}
+
+impl Turns {
+    async fn take(self: Arc<Self>, lane: Lane) -> Result<Turn> {
+        let turn = {
+            let mut state = self.0.lock();
+            if state.running < HASHING_THREADS && state.waiting == 0 {
+                state.running += 1;
+                return Ok(Turn(Some(self.clone())));
+            }
+            state.push(lane)
+        };
+        turn.await.map_err(|_pushed_out| {
+            Error::busy(format!(
+                "more than {WAITING_PER_ADDRESS_MAX} logins of an address, or {WAITING_MAX} of all, wait for their \
+                 passwords to be checked: try again"
+            ))
+        })
+    }
+
+    /// Gives a turn that is over to the next one.
+    fn pass_on(self: Arc<Self>) {
+        let mut state = self.0.lock();
+        while let Some(next) = state.pop() {
+            match next.send(Turn(Some(self.clone()))) {
+                Ok(()) => return,
+                // Its client is gone. The turn is still this one.
+                Err(mut turn) => drop(turn.0.take()),
+            }
+        }
+        state.running -= 1;
+    }
+}
+
+impl Waiting {
+    fn push(&mut self, lane: Lane) -> oneshot::Receiver<Turn> {
+        let (sender, receiver) = oneshot::channel();
+        let is_lane_full = self.lanes.get(&lane).is_some_and(|lane| lane.len() >= WAITING_PER_ADDRESS_MAX);
+        let longest = || self.lanes.iter().max_by_key(|(_, lane)| lane.len()).map(|(lane, _)| *lane);
+        let full = if is_lane_full {
+            Some(lane)
+        } else if self.waiting >= WAITING_MAX {
+            longest()
+        } else {
+            None
+        };
+        if let Some(full) = full {
+            self.pushed_out += 1;
+            drop(self.pop_of(full));
+        }
+        let waiting = self.lanes.entry(lane).or_default();
+        if waiting.is_empty() {
+            self.order.push_back(lane);
+        }
+        waiting.push_back(sender);
+        self.waiting += 1;
+        receiver
+    }
+
+    /// The next one, of the lane whose turn it is.
+    fn pop(&mut self) -> Option<oneshot::Sender<Turn>> {
+        let lane = self.order.pop_front()?;
+        let next = self.pop_of(lane);
+        if self.lanes.contains_key(&lane) {
+            self.order.push_back(lane);
+        }
+        next
+    }
+
+    fn pop_of(&mut self, lane: Lane) -> Option<oneshot::Sender<Turn>> {
+        let waiting = self.lanes.get_mut(&lane)?;
+        let oldest = waiting.pop_front()?;
+        self.waiting -= 1;
+        if waiting.is_empty() {
+            self.lanes.remove(&lane);
+            self.order.retain(|other| *other != lane);
+        }
+        Some(oldest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(address: &str) -> LoginSource {
+        LoginSource { door: Door::Redis, address: Some(address.parse().expect("an address")) }
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_maximum_and_are_forgotten() {
+        let pauses: Vec<u128> = (1..=10).map(|failures| pause(failures).as_millis()).collect();
+        assert_eq!(pauses, [0, 0, 0, 100, 200, 400, 800, 1600, 2000, 2000]);
+        assert_eq!(pause(u32::MAX), PAUSE_MAX);
+        let (mut counts, begin) = (Counts::default(), Instant::now());
+        let failures: Vec<u32> = (0..8).map(|_| counts.add(1, begin).0).collect();
+        assert_eq!(failures, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(counts.add(1, begin + 2 * HALF_LIFE).0, 3);
+        assert_eq!(counts.add(1, begin + 1000 * HALF_LIFE).0, 1);
+    }
+
+    #[test]
+    fn failures_are_logged_one_by_one_and_then_once_a_second() {
+        let (mut counts, begin) = (Counts::default(), Instant::now());
+        assert_eq!((0..50).filter(|_| counts.add(1, begin).1).count(), LOGGED_EACH as usize);
+        assert!(counts.add(1, begin + LOG_EVERY).1 && !counts.add(1, begin + LOG_EVERY).1);
+        assert!(counts.add(2, begin).1, "another address");
+    }
+
+    #[test]
+    fn a_table_that_is_full_takes_another_address() {
+        let (mut counts, begin) = (Counts::default(), Instant::now());
+        (0..2 * COUNTED_MAX as u64).for_each(|who| drop(counts.add(who, begin)));
+        assert_eq!(counts.0.len(), COUNTED_MAX);
+        counts.add(u64::MAX, begin + HALF_LIFE);
+        assert_eq!(counts.0.len(), 1, "those of long ago go first");
+    }
+
+    #[test]
+    fn passwords_are_remembered_up_to_a_maximum() {
+        let logins = Logins::new(&[1; 32]);
+        let mark = |number: u64| {
+            let mut mark = Mark::default();
+            mark[..8].copy_from_slice(&number.to_be_bytes());
+            mark
+        };
+        logins.remember(mark(0), true);
+        (1..=REMEMBERED_MAX as u64 + 1).for_each(|number| logins.remember(mark(number), false));
+        assert_eq!(logins.is_right(&mark(0)), Some(true), "wrong ones do not push out right ones");
+        assert_eq!((logins.is_right(&mark(1)), logins.is_right(&mark(2))), (None, Some(false)));
+    }
+
+    #[tokio::test]
+    async fn addresses_take_turns_and_the_oldest_of_one_are_pushed_out() {
+        let logins = Arc::new(Logins::new(&[1; 32]));
+        let (busy, other) = (source("192.0.2.1"), source("192.0.2.2"));
+        let mut running = vec![logins.turn(busy).await.expect("a turn"), logins.turn(busy).await.expect("a turn")];
+        let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
+        let wait = |source: LoginSource, number: usize| {
+            let (logins, done) = (logins.clone(), done.clone());
+            tokio::spawn(async move {
+                let turn = logins.turn(source).await;
+                let outcome = turn.as_ref().map(|_| number).map_err(|error| error.kind);
+                done.send(outcome).expect("the test listens");
+            })
+        };
+        let more = 3;
+        let mut tasks = Vec::new();
+        for number in 0..WAITING_PER_ADDRESS_MAX + more {
+            tasks.push(wait(busy, number));
+            tokio::task::yield_now().await;
+        }
+        tasks.push(wait(other, 9999));
+        tokio::task::yield_now().await;
+        for _ in 0..more {
+            assert_eq!(order.recv().await, Some(Err(ErrorKind::Busy)));
+        }
+        running.clear();
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+        let mut served = Vec::new();
+        while let Ok(Ok(number)) = order.try_recv() {
+            served.push(number);
+        }
+        assert_eq!(served.len(), WAITING_PER_ADDRESS_MAX + 1);
+        let place = served.iter().position(|number| *number == 9999).expect("it was served");
+        assert!(place <= 2, "the other address waited for {place}");
+        let state = logins.turns.0.lock();
+        assert_eq!((state.running, state.waiting, state.lanes.len(), state.order.len()), (0, 0, 0, 0));
+    }
+}
