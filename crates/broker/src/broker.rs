@@ -25,6 +25,7 @@ use crate::fetch::SEARCHING_THREADS;
 use crate::groups::{self, Coordinator};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
+use crate::peers::Peers;
 use crate::producers::ProducerIds;
 use crate::queues::Queues;
 use crate::security::Security;
@@ -35,6 +36,7 @@ use crate::topics::{Topic, Topics};
 use crate::transactions;
 
 pub struct Broker {
+    peers: Peers,
     settings: Arc<Settings>,
     defaults: Defaults,
     connection_limits: ConnectionLimits,
@@ -104,6 +106,7 @@ impl Broker {
         let has_caches = topics.iter().any(|topic| topic.name.as_str() == CACHES_TOPIC);
         let security = Security::new(&settings.security, own.pop())?;
         let broker = Arc::new(Self {
+            peers: Peers::new(settings.peer_limits.clone()),
             budget: LogBudget::new(settings.log_bytes_max),
             caches: Caches::new(settings.cache_bytes_max, !has_caches),
             settings: Arc::new(settings),
@@ -211,6 +214,10 @@ impl Broker {
         &self.transactions
     }
 
+    pub(crate) fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
     pub(crate) fn security(&self) -> &Security {
         &self.security
     }
@@ -263,6 +270,7 @@ impl Broker {
         self.expose_groups(out)?;
         self.expose_transactions(out)?;
         self.expose_security(out)?;
+        self.peers.expose(out)?;
         self.expose_queues(out)?;
         self.expose_caches(out)?;
         self.expose_streams(out)?;

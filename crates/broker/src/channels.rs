@@ -14,6 +14,7 @@ use engine::{Error, PartitionId, Pattern, Result, Start, Storage, TopicName, Top
 use crate::broker::Broker;
 use crate::metrics::{Counter, Exposition};
 use crate::partition::PartitionCell;
+use crate::peers::Created;
 use crate::subscriber::Subscriber;
 use crate::topics::Topic;
 
@@ -139,6 +140,7 @@ impl Listeners {
                  are used often, or publish to fewer names"
             )));
         }
+        broker.peers().admit(Created::Channel)?;
         let settings = TopicSettings {
             partitions: 1,
             storage: Storage::Memory,

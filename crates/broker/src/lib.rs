@@ -17,6 +17,7 @@ mod log;
 mod logins;
 pub mod metrics;
 mod partition;
+mod peers;
 mod producers;
 mod publish;
 mod queues;
@@ -45,6 +46,7 @@ pub use groups::{
 pub use lanes::{LanePolicy, Lanes};
 pub use logins::LoginSource;
 pub use metrics::Metrics;
+pub use peers::{ForPeer, Networks, PeerLimits, for_peer, set_peer};
 pub use producers::{ProducerIds, ReserveIds};
 pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish, Wakes};
 pub use queues::{

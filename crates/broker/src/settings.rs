@@ -5,6 +5,7 @@ use std::time::Duration;
 use engine::{FeedLimits, TopicSettings};
 
 use crate::lanes::LanePolicy;
+use crate::peers::PeerLimits;
 use crate::security::SecuritySettings;
 
 #[derive(Clone, Debug)]
@@ -48,6 +49,7 @@ pub struct Settings {
     /// Latency histograms.
     pub timings: bool,
     pub security: SecuritySettings,
+    pub peer_limits: PeerLimits,
 }
 
 impl Default for Settings {
@@ -75,6 +77,7 @@ impl Default for Settings {
             group_initial_delay: Duration::ZERO,
             timings: true,
             security: SecuritySettings::default(),
+            peer_limits: PeerLimits::default(),
         }
     }
 }

@@ -91,6 +91,9 @@ impl Broker {
         if request.overflow == Overflow::Block && is_internal(request.pattern.as_str()) {
             return Err(Error::invalid("a subscription to an internal topic cannot block: the broker does not wait"));
         }
+        if request.overflow == Overflow::Block {
+            self.peers().admit_blocking()?;
+        }
         let defaults = self.settings().subscriber_queue;
         let limits = FeedLimits {
             batches_max: request.queue_batches.unwrap_or(defaults.batches_max).clamp(1, SUBSCRIBER_QUEUE_BATCHES_MAX),

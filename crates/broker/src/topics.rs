@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use crate::broker::Broker;
 use crate::log::Log;
 use crate::partition::{Extent, PartitionCell};
+use crate::peers::Created;
 use crate::retention::Retention;
 
 pub(crate) struct Topic {
@@ -263,6 +264,11 @@ impl Broker {
         Ok(self.topic(name)?.outline())
     }
 
+    /// Topics that exist, inboxes and those of the broker itself included.
+    pub fn topic_count(&self) -> usize {
+        self.topics.read().len()
+    }
+
     /// All topics in the order of their names. Inboxes are not listed.
     pub fn outline_topics(&self) -> Vec<TopicOutline> {
         let mut found: Vec<TopicOutline> = {
@@ -414,6 +420,9 @@ impl Broker {
                 return Ok((topic.clone(), self.lasts(topic)?));
             }
             room_for(&topics, 1, settings.partitions)?;
+        }
+        if !is_internal(name.as_str()) {
+            self.peers().admit(Created::Topic)?;
         }
         // What follows the broker does so from here on: defaults change under the lock that is held.
         let settings = match settings.own {

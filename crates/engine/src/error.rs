@@ -158,6 +158,9 @@ impl RetryClass {
     }
 }
 
+/// The time that a client waits at least that is to slow down. Whatever else is busy asks for less.
+const THROTTLED_MS_MIN: u32 = 1000;
+
 /// An error with its kind and a sentence for the person who has to act.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
@@ -212,6 +215,17 @@ impl Error {
         Self::new(ErrorKind::Busy, message)
     }
 
+    /// A limit of one client on how often is reached: it is to slow down, for `retry_after_ms`.
+    #[cold]
+    pub fn throttled(message: impl Into<String>, retry_after_ms: u32) -> Self {
+        Self { retry_after_ms: retry_after_ms.max(THROTTLED_MS_MIN), ..Self::busy(message) }
+    }
+
+    /// Whether it is the client that is to slow down, rather than the broker that has much to do.
+    pub fn is_throttled(&self) -> bool {
+        self.kind == ErrorKind::Busy && self.retry_after_ms >= THROTTLED_MS_MIN
+    }
+
     pub fn retry_class(&self) -> RetryClass {
         self.kind.retry_class()
     }
@@ -228,6 +242,14 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_to_slow_down_waits_longer_than_for_what_is_busy() {
+        let throttled = Error::throttled("why", 7);
+        assert!(throttled.is_throttled() && throttled.retry_after_ms >= 1000);
+        assert_eq!((throttled.kind, throttled.retry_class()), (ErrorKind::Busy, RetryClass::RetryAfter));
+        assert!(ErrorKind::ALL.into_iter().all(|kind| !Error::new(kind, "why").is_throttled()));
+    }
 
     #[test]
     fn codes_and_names_are_unique_and_lead_back() {

@@ -42,6 +42,8 @@ pub struct ServerSettings {
     pub connections_max: usize,
     /// Of one address, at each door.
     pub connections_per_peer_max: usize,
+    /// The same of an address of another machine.
+    pub connections_per_remote_peer_max: usize,
     pub hello_timeout: Duration,
     pub shutdown_timeout: Duration,
     pub http_body_bytes_max: usize,
@@ -337,6 +339,7 @@ impl Server {
     fn connections(&self, door: &'static str, settings: &ServerSettings) -> Arc<Connections> {
         let connections = Connections::new(ConnectionLimits {
             per_peer_max: settings.connections_per_peer_max,
+            per_remote_peer_max: settings.connections_per_remote_peer_max,
             ..ConnectionLimits::up_to(settings.connections_max)
         });
         let (shown, limited) = (connections.clone(), connections.clone());

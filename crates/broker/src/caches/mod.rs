@@ -35,6 +35,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::broker::Broker;
 use crate::metrics::Exposition;
+use crate::peers::Created;
 use crate::timers::now_ms;
 use crate::topics::Topic;
 pub use locked::{Finished, Keyed, Locked, StreamMark, Taken};
@@ -283,6 +284,7 @@ impl Broker {
         if !caches.is_restored.load(Ordering::Acquire) {
             return Err(Error::busy("the broker has just started and still reads its durable caches"));
         }
+        self.peers().admit(Created::Cache)?;
         let id = caches.next_origin();
         let durable = match settings.is_durable {
             true => Some(Durable { log: self.cache_log()?, number: id }),

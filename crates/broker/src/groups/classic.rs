@@ -82,7 +82,7 @@ impl Broker {
                 Some(id) => {
                     coordinator.find_for(name, &Identity { member: id.clone(), instance: join.instance.clone() })?
                 }
-                None => coordinator.find_or_create(name)?,
+                None => coordinator.find_or_create(name, Some(self.peers()))?,
             };
             let now = coordinator.now();
             let entry =

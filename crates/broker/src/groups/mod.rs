@@ -26,6 +26,7 @@ use tokio::sync::{Notify, OnceCell};
 use crate::broker::Broker;
 use crate::internal::Appended;
 use crate::metrics::Counter;
+use crate::peers::{Created, Peers};
 use crate::publish::Wakes;
 use crate::timers;
 
@@ -187,7 +188,7 @@ impl Coordinator {
         self.groups.read().get(name).cloned().ok_or_else(|| GroupError::new(Reason::UnknownMember, unknown))
     }
 
-    fn find_or_create(&self, name: &GroupName) -> Outcome<Arc<Cell>> {
+    fn find_or_create(&self, name: &GroupName, peers: Option<&Peers>) -> Outcome<Arc<Cell>> {
         if let Ok(cell) = self.find(name) {
             return Ok(cell);
         }
@@ -197,6 +198,9 @@ impl Coordinator {
         }
         if self.shares.has(name) {
             return Err(GroupError::new(Reason::InconsistentProtocol, format!("group '{name}' is a share group")));
+        }
+        if let Some(peers) = peers.filter(|_| !groups.contains_key(name)) {
+            peers.admit(Created::Group)?;
         }
         let new = || Arc::new(Cell::new(Group::new(name.clone(), self.now()), &self.offsets));
         Ok(groups.entry(name.clone()).or_insert_with(new).clone())
@@ -335,7 +339,7 @@ impl Broker {
         join.check()?;
         let coordinator = self.restored_groups().await?;
         loop {
-            let cell = coordinator.find_or_create(name)?;
+            let cell = coordinator.find_or_create(name, Some(self.peers()))?;
             let (now, who) = (coordinator.now(), join.who.clone());
             let joined = self.change(&cell, true, |group| group.join(join.clone(), &Topics(self), now)).await;
             match joined {
@@ -479,7 +483,7 @@ impl Broker {
         let cell = match committer {
             Committer::Member { who, .. } => coordinator.find_for(name, who)?,
             Committer::Cleaner => coordinator.find(name)?,
-            Committer::Outsider => coordinator.find_or_create(name)?,
+            Committer::Outsider => coordinator.find_or_create(name, Some(self.peers()))?,
         };
         let mut wakes = Wakes::default();
         let appended = self.change(&cell, false, |group| {

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::{Outcome, Topics};
 use crate::broker::Broker;
+use crate::peers::Created;
 use crate::queues::{AcquireFrom, NewQueue, QueuePosition, QueueStart, SeekTo};
 use crate::topics::refuse_internal;
 
@@ -123,6 +124,9 @@ impl Broker {
             let mut groups = coordinator.shares.0.lock();
             if groups.len() >= GROUPS_MAX && !groups.contains_key(name) {
                 return Err(Error::busy(format!("this broker has {GROUPS_MAX} share groups with members")).into());
+            }
+            if !groups.contains_key(name) {
+                self.peers().admit(Created::Group)?;
             }
             let group = groups.entry(name.clone()).or_insert_with(|| ShareGroup::new(name.clone()));
             let turn = group.join(join, &Topics(self), coordinator.now());

@@ -51,7 +51,7 @@ impl Broker {
         self.check_offsets(&changes(offsets))?;
         Ok(StagedGroup(match committer {
             Some(Committer::Member { who, .. }) => coordinator.find_for(name, who)?,
-            Some(_) | None => coordinator.find_or_create(name)?,
+            Some(_) | None => coordinator.find_or_create(name, Some(self.peers()))?,
         }))
     }
 
@@ -89,7 +89,7 @@ impl Broker {
         }
         let topic = self.internal_topic(OFFSETS_TOPIC)?;
         loop {
-            let cell = self.groups().find_or_create(name)?;
+            let cell = self.groups().find_or_create(name, None)?;
             let mut state = cell.state.lock();
             if state.is_gone {
                 // Whoever deleted it takes it off the list at once.

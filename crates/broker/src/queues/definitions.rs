@@ -23,6 +23,7 @@ use crate::broker::Broker;
 use crate::internal::Appended;
 use crate::log::Log;
 use crate::partition::PartitionCell;
+use crate::peers::Created;
 use crate::publish::Wakes;
 use crate::timers::now_ms;
 use crate::topics::{Topic, refuse_internal};
@@ -94,6 +95,7 @@ impl Broker {
         if queues.by_name.read().len() >= QUEUES_MAX {
             return Err(Error::busy(format!("there are {QUEUES_MAX} queues, which is all there may be")));
         }
+        self.peers().admit(Created::Queue)?;
         self.set_receipt_key().await?;
         let (topic, owns_topic) = self.topic_for(&new).await?;
         let now = now_ms();

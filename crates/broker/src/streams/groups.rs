@@ -4,6 +4,7 @@ use engine::streams::{Entry, EntryId, Extent, Group, STREAM_GROUPS_MAX, STREAM_N
 use engine::{Error, Result};
 
 use super::{LockedStream, Saved};
+use crate::peers::Created;
 use crate::timers::now_ms;
 
 impl LockedStream {
@@ -29,6 +30,7 @@ impl LockedStream {
         if self.state.groups.len() >= STREAM_GROUPS_MAX {
             return Err(Error::busy(format!("the stream has {STREAM_GROUPS_MAX} groups: delete some first")));
         }
+        self.stream.broker.peers().admit(Created::Group)?;
         self.state.groups.insert(name.into(), Group::new(last, read));
         self.save_group(name).map(Some)
     }

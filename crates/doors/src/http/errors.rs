@@ -84,7 +84,11 @@ impl From<Error> for Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let status = self.status.unwrap_or_else(|| status_of(self.error.kind));
+        let status = match self.status {
+            Some(status) => status,
+            None if self.error.is_throttled() => StatusCode::TOO_MANY_REQUESTS,
+            None => status_of(self.error.kind),
+        };
         let mut response = codec::json(status, &self.body());
         if self.error.retry_after_ms > 0 {
             let seconds = HeaderValue::from(self.error.retry_after_ms.div_ceil(1000));

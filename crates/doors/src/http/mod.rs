@@ -373,8 +373,10 @@ pub async fn open(
     let runtime = settings.runtime(broker.doors());
     let http = Http::new(settings, broker);
     let router = router(http.clone());
-    let service =
-        service_fn(move |request: hyper::Request<RequestBody>| router.clone().oneshot(request.map(Body::new)));
+    let service = service_fn(move |request: hyper::Request<RequestBody>| {
+        let address = request.extensions().get::<Caller>().map(|caller| caller.address);
+        broker::for_peer(address, router.clone().oneshot(request.map(Body::new)))
+    });
     let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;
     http.register(server.stats());
     tokio::spawn(server.serve(acceptor, drain));

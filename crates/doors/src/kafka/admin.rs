@@ -87,6 +87,10 @@ pub(super) async fn create_topics(
         }
         topics.push(match create(broker, caller, wanted, request.validate_only).await {
             Ok((topic_id, settings)) => created(broker, &levels, caller, name, topic_id, &settings),
+            // Before version 6 clients do not know the code of KIP-599.
+            Err((code, message)) if code == Code::THROTTLING_QUOTA_EXCEEDED && caller.version < 6 => {
+                not_created(name, (Code::POLICY_VIOLATION, message))
+            }
             Err(failure) => not_created(name, failure),
         });
     }

@@ -77,6 +77,11 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         }
     }
 
+    /// What is done in a turn is done for this peer.
+    fn turn(&self, session: &Session, begins: bool) {
+        broker::set_peer(session.peer.address.filter(|_| begins).map(|at| at.ip()));
+    }
+
     fn call(&self, session: &mut Session, call: Call) -> Reply<Answer, Later> {
         if !session.lets_pass(&self.broker, call.ticket.key) {
             return Reply::Now(Answer::Silence);

@@ -78,6 +78,8 @@ impl Code {
     pub const MISMATCHED_ENDPOINT_TYPE: Self = Self(114);
     pub const UNSUPPORTED_ENDPOINT_TYPE: Self = Self(115);
     pub const INVALID_RECORD_STATE: Self = Self(121);
+    pub const POLICY_VIOLATION: Self = Self(44);
+    pub const THROTTLING_QUOTA_EXCEEDED: Self = Self(89);
     pub const SHARE_SESSION_NOT_FOUND: Self = Self(122);
     pub const INVALID_SHARE_SESSION_EPOCH: Self = Self(123);
     pub const INVALID_REGULAR_EXPRESSION: Self = Self(128);
@@ -120,6 +122,8 @@ pub(super) fn code(error: &Error) -> Code {
         ErrorKind::NotFound => Code::UNKNOWN_TOPIC_OR_PARTITION,
         ErrorKind::AlreadyExists => Code::TOPIC_ALREADY_EXISTS,
         ErrorKind::OutOfRange => Code::OFFSET_OUT_OF_RANGE,
+        // Of KIP-599: clients try again once the time is over that comes with it.
+        ErrorKind::Busy if error.is_throttled() => Code::THROTTLING_QUOTA_EXCEEDED,
         // Clients try these again.
         ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::SlowSubscriber => Code::REQUEST_TIMED_OUT,
         ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::NOT_LEADER_OR_FOLLOWER,

@@ -103,6 +103,11 @@ impl Handler<NativeProtocol> for NativeHandler {
         }
     }
 
+    /// What is done in a turn is done for this peer.
+    fn turn(&self, stream: &Stream, begins: bool) {
+        broker::set_peer(stream.connection.peer.address.filter(|_| begins).map(|at| at.ip()));
+    }
+
     fn call(&self, stream: &mut Stream, request: Result<Request>) -> Reply<Answer, Later> {
         if !stream.connection.peer.is_known.get() {
             let hello = request.and_then(|request| self.hello(stream, request));

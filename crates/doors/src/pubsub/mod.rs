@@ -183,7 +183,8 @@ pub async fn open(
     let shown = door.clone();
     let service = service_fn(move |request: Request<RequestBody>| {
         let door = door.clone();
-        async move { Ok::<_, Infallible>(serve(door, request).await) }
+        let address = request.extensions().get::<Caller>().map(|caller| caller.address);
+        broker::for_peer(address, async move { Ok::<_, Infallible>(serve(door, request).await) })
     });
     let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;
     register(&shown, server.stats());

@@ -173,6 +173,11 @@ impl Handler<RedisProtocol> for Door {
         }
     }
 
+    /// What is done in a turn is done for this peer.
+    fn turn(&self, session: &Session, begins: bool) {
+        broker::set_peer(session.peer.address.filter(|_| begins).map(|at| at.ip()));
+    }
+
     fn call(&self, session: &mut Session, request: Request<'_>) -> Reply<Answer, Later> {
         let args = request.args();
         let began = session.begin(request.len());

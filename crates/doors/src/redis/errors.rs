@@ -50,6 +50,7 @@ impl From<&'static str> for Fail {
 impl From<Error> for Fail {
     fn from(error: Error) -> Self {
         let word = match error.kind {
+            ErrorKind::Busy if error.is_throttled() => "ERR",
             ErrorKind::Busy => "OOM command not allowed when used memory > 'maxmemory':",
             ErrorKind::Denied => "NOPERM",
             ErrorKind::Timeout | ErrorKind::ShuttingDown | ErrorKind::Disconnected => "TRYAGAIN",
@@ -67,7 +68,7 @@ impl From<Error> for Fail {
             | ErrorKind::OutOfSequence
             | ErrorKind::Fenced => "ERR",
         };
-        let is_full = error.kind == ErrorKind::Busy;
+        let is_full = error.kind == ErrorKind::Busy && !error.is_throttled();
         Self { is_full, ..Self::new(format!("{word} {}", error.message)) }
     }
 }

@@ -446,7 +446,8 @@ pub async fn open(
     let served = door.clone();
     let service = service_fn(move |request: Request<RequestBody>| {
         let door = served.clone();
-        async move { Ok::<_, Infallible>(door.serve(request).await) }
+        let address = request.extensions().get::<Caller>().map(|caller| caller.address);
+        broker::for_peer(address, async move { Ok::<_, Infallible>(door.serve(request).await) })
     });
     let server = HttpServer::new(runtime, tls.as_deref(), limit, service)?;
     door.register(server.stats());

@@ -15,6 +15,8 @@ pub struct ConnectionLimits {
     pub connections_max: usize,
     /// Open connections of one peer: an IPv4 address, or the first 64 bits of an IPv6 address.
     pub per_peer_max: usize,
+    /// The same of a peer that is not this machine, as long as `per_peer_max` is not changed.
+    pub per_remote_peer_max: usize,
     /// Connections that one peer opens in a second, and at once after a pause. `None` is without a limit.
     pub opens_per_second_per_peer_max: Option<NonZeroU32>,
     /// Peers that are remembered: those with open connections, and those who opened one within a second. It
@@ -29,6 +31,7 @@ impl ConnectionLimits {
         Self {
             connections_max,
             per_peer_max: connections_max,
+            per_remote_peer_max: connections_max,
             opens_per_second_per_peer_max: NonZeroU32::new(20_000),
             peers_max: connections_max.saturating_mul(2).max(16_384),
         }

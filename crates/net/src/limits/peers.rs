@@ -25,6 +25,17 @@ pub enum Peer {
     V6(u64),
 }
 
+impl Peer {
+    /// Whether it is this machine.
+    fn is_local(self) -> bool {
+        match self {
+            Self::V4(address) => address >> 24 == 127,
+            // Its loopback address is the only one of these that anybody comes from.
+            Self::V6(network) => network == 0,
+        }
+    }
+}
+
 impl From<IpAddr> for Peer {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
@@ -40,6 +51,7 @@ pub struct Peers {
     hasher: RandomState,
     limits: ConnectionLimits,
     per_peer_max: AtomicUsize,
+    per_remote_peer_max: AtomicUsize,
     part_peers_max: usize,
     /// What one connection takes of a peer's second.
     open_ns: u64,
@@ -75,6 +87,7 @@ impl Peers {
             hasher: RandomState::default(),
             limits: *limits,
             per_peer_max: AtomicUsize::new(limits.per_peer_max),
+            per_remote_peer_max: AtomicUsize::new(limits.per_remote_peer_max),
             part_peers_max: limits.peers_max / parts,
             open_ns: limits.opens_per_second_per_peer_max.map_or(0, |max| SECOND_NS / u64::from(max.get())),
         }
@@ -82,6 +95,9 @@ impl Peers {
 
     pub fn set_per_peer_max(&self, max: usize) {
         self.per_peer_max.store(max, Ordering::Relaxed);
+        let is_first = max == self.limits.per_peer_max;
+        let remote_max = if is_first { self.limits.per_remote_peer_max } else { max };
+        self.per_remote_peer_max.store(remote_max, Ordering::Relaxed);
     }
 
     /// Counts one more connection of the peer.
@@ -98,7 +114,10 @@ impl Peers {
             }
         }
         let usage = part.peers.entry(peer).or_default();
-        let per_peer_max = self.per_peer_max.load(Ordering::Relaxed);
+        let per_peer_max = match peer.is_local() {
+            true => self.per_peer_max.load(Ordering::Relaxed),
+            false => self.per_remote_peer_max.load(Ordering::Relaxed),
+        };
         if usage.open >= per_peer_max {
             return Err(Refused::PeerAtCapacity { per_peer_max });
         }
@@ -158,7 +177,14 @@ mod tests {
 
     fn limits(per_peer_max: usize, opens_per_second_max: u32, peers_max: usize) -> ConnectionLimits {
         let opens_per_second_per_peer_max = NonZeroU32::new(opens_per_second_max);
-        ConnectionLimits { connections_max: 100, per_peer_max, opens_per_second_per_peer_max, peers_max }
+        let per_remote_peer_max = per_peer_max;
+        ConnectionLimits {
+            connections_max: 100,
+            per_peer_max,
+            per_remote_peer_max,
+            opens_per_second_per_peer_max,
+            peers_max,
+        }
     }
 
     fn peer(address: &str) -> Peer {
@@ -172,6 +198,19 @@ mod tests {
         assert_eq!(peer("2001:db8:1:2::1"), peer("2001:db8:1:2:ffff::9"));
         assert_ne!(peer("2001:db8:1:2::1"), peer("2001:db8:1:3::1"));
         assert_ne!(peer("::1"), peer("0.0.0.0"));
+    }
+
+    #[test]
+    fn other_machines_have_a_limit_of_their_own_until_one_is_set_for_all() {
+        let peers = Peers::new(&ConnectionLimits { per_remote_peer_max: 1, ..limits(3, 100, 10) });
+        let open = |from: &str| peers.open_at(peer(from), 5 * SECOND_NS).is_ok();
+        assert_eq!((0..5).filter(|_| open("127.0.0.1")).count(), 3);
+        assert_eq!((0..5).filter(|_| open("::1")).count(), 3);
+        assert_eq!((0..5).filter(|_| open("192.0.2.1")).count(), 1);
+        peers.set_per_peer_max(2);
+        assert_eq!((0..5).filter(|_| open("192.0.2.1")).count(), 1);
+        peers.set_per_peer_max(3);
+        assert!(!open("192.0.2.1"), "as it was");
     }
 
     #[test]

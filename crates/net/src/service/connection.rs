@@ -238,6 +238,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
         if !matches!(self.stage, Stage::Closing { .. }) {
             let mut lingers = true;
+            self.live.handler.turn(&self.session, true);
             let mut turn = self.turn(cx, scratch, now);
             if P::ORDER == Order::Request
                 && self.pending.is_some()
@@ -246,6 +247,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 self.put_off(fault);
                 turn = self.turn(cx, scratch, now);
             }
+            self.live.handler.turn(&self.session, false);
             match turn {
                 Ok(()) => {
                     if !is_shared && Arc::strong_count(&self.outbox) > 1 {

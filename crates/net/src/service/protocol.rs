@@ -241,6 +241,12 @@ pub trait Handler<P: Protocol>: 'static {
         let _ = session;
     }
 
+    /// A turn of the stream begins, or ends: all that is done for it on this thread is done between the two, later
+    /// answers included.
+    fn turn(&self, session: &Self::Session, begins: bool) {
+        let _ = (session, begins);
+    }
+
     /// How far the stream is. Asked after each frame, and after each later answer.
     fn standing(&self, session: &Self::Session) -> Standing {
         let _ = session;

@@ -111,6 +111,9 @@ impl Sources {
     }
 }
 
+/// Open connections of an address of another machine at each door, where nothing is set.
+const REMOTE_CONNECTIONS_MAX: usize = 4096;
+
 impl Config {
     pub fn load(sources: &Sources) -> Result<Self> {
         let mut written: Vec<(&'static Key, String, Origin)> = Vec::new();
@@ -220,6 +223,7 @@ impl Config {
         }
         self.trusted_proxies()?;
         self.push_allow()?;
+        self.may_block()?;
         self.kafka_advertised()?;
         self.check_security()?;
         self.check_sqs()?;
@@ -347,6 +351,24 @@ impl Config {
         self.text(name).parse().map_err(|e: doors::pubsub::push::NoAllow| ConfigError(format!("{name}: {e}")))
     }
 
+    /// Whose subscriptions may make publishers wait.
+    fn may_block(&self) -> Result<broker::Networks> {
+        let name = "overflow_block_allow";
+        broker::Networks::parse(self.text(name)).map_err(|e| ConfigError(format!("{name}: {}", e.message)))
+    }
+
+    fn peer_limits(&self) -> broker::PeerLimits {
+        let count = |name| u32::try_from(self.count(name)).unwrap_or(u32::MAX);
+        broker::PeerLimits {
+            topics_per_minute: count("peer_topics_per_minute"),
+            groups_per_minute: count("peer_groups_per_minute"),
+            queues_per_minute: count("peer_queues_per_minute"),
+            caches_per_minute: count("peer_caches_per_minute"),
+            channels_per_minute: count("peer_channels_per_minute"),
+            may_block: self.may_block().unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
+        }
+    }
+
     fn text(&self, name: &str) -> &str {
         &self.values.get(name).unwrap_or_else(|| unreachable!("invariant: {name} is a key")).0
     }
@@ -446,6 +468,7 @@ impl Config {
             group_initial_delay: self.millis("group_initial_delay_ms"),
             timings: !self.bool("disable_timings"),
             security: self.security().unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
+            peer_limits: self.peer_limits(),
         }
     }
 
@@ -485,6 +508,8 @@ impl Config {
             quic_endpoints: or(self.size("quic_endpoints"), (cores / 2).clamp(1, 4)),
             connections_max: self.size("connections_max"),
             connections_per_peer_max: or(self.size("connections_per_peer_max"), self.size("connections_max")),
+            connections_per_remote_peer_max: or(self.size("connections_per_peer_max"), REMOTE_CONNECTIONS_MAX)
+                .min(self.size("connections_max")),
             hello_timeout: self.millis("hello_timeout_ms"),
             shutdown_timeout: self.millis("shutdown_timeout_ms"),
             http_body_bytes_max: self.size("http_body_max_bytes"),

@@ -26,6 +26,7 @@ mod logins;
 mod near_caches;
 mod one_log;
 mod overflow;
+mod peers;
 mod producers;
 mod publishing;
 mod pubsub;

@@ -350,7 +350,7 @@ impl<'a> Context<'a> {
 /// What the broker says of a stream: room that is missing there is not that of a cache.
 fn failed(error: Error) -> Fail {
     match error.kind {
-        ErrorKind::Busy => Fail::new(format!("TRYAGAIN {}", error.message)),
+        ErrorKind::Busy if !error.is_throttled() => Fail::new(format!("TRYAGAIN {}", error.message)),
         _ => error.into(),
     }
 }
