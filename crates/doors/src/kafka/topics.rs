@@ -6,6 +6,7 @@ use std::sync::Arc;
 use broker::{Broker, TopicOutline};
 use engine::security::{Operation, Resource};
 use engine::{Error, ErrorKind};
+use tokio::sync::Semaphore;
 
 use super::errors::{self, Code};
 use super::map::{Caller, LEADER_EPOCH, NODE_ID};
@@ -21,6 +22,10 @@ const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
 /// Topics that are looked up, or created, before other connections have their turn.
 const TOPICS_PER_TURN: usize = 64;
+/// Topics that are listed at once. Longer lists are made one at a time, on a thread of their own, so that whoever asks
+/// for them takes no more of the others' time however many they are. The rest waits, each with its connection.
+const TOPICS_AT_ONCE: usize = 2048;
+static LONG_LISTS: Semaphore = Semaphore::const_new(1);
 /// The keys of the two.
 const METADATA: i16 = 3;
 const FIND_COORDINATOR: i16 = 10;
@@ -53,9 +58,16 @@ pub(super) async fn metadata(broker: &Arc<Broker>, caller: &Caller, request: Met
             }
         }
         _ => {
-            let all = broker.outline_topics();
             let may_see = |outline: &&TopicOutline| may_describe(broker, caller, outline.name.as_str()).is_ok();
-            topics.extend(all.iter().filter(may_see).map(shown));
+            let is_long = broker.topic_count() > TOPICS_AT_ONCE;
+            // It is closed never.
+            let _turn = if is_long { LONG_LISTS.acquire().await.ok() } else { None };
+            for outlines in all_topics(broker, is_long).await.chunks(TOPICS_PER_TURN) {
+                topics.extend(outlines.iter().filter(may_see).map(shown));
+                if is_long {
+                    tokio::task::yield_now().await;
+                }
+            }
         }
     }
     let (host, port) = caller.advertised.clone();
@@ -71,6 +83,19 @@ pub(super) async fn metadata(broker: &Arc<Broker>, caller: &Caller, request: Met
         ),
         ..Default::default()
     }
+}
+
+/// All topics in the order of their names.
+async fn all_topics(broker: &Arc<Broker>, is_long: bool) -> Vec<TopicOutline> {
+    if !is_long {
+        return broker.outline_topics();
+    }
+    let listed = tokio::task::spawn_blocking({
+        let broker = broker.clone();
+        move || broker.outline_topics()
+    });
+    // The runtime ends: so does the connection.
+    listed.await.unwrap_or_default()
 }
 
 fn may_describe(broker: &Broker, caller: &Caller, topic: &str) -> Result<(), Code> {
