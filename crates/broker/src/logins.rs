@@ -1,8 +1,9 @@
-//! Logins: whose password is checked when, what is remembered of passwords that were checked, and what a wrong one costs.
+//! Logins: whose password is checked when, what is remembered of passwords that were checked, and what a wrong one
+//! costs.
 //!
-//! To hash a password takes milliseconds on purpose. So that whoever guesses cannot keep others out, a password that was
-//! right lately is known without hashing it, addresses take turns at the threads that hash, and the answer to a wrong
-//! password comes later and later.
+//! To hash a password takes milliseconds on purpose. So that whoever guesses cannot keep others out, a password that
+//! was right lately is known without hashing it, addresses take turns at the threads that hash, and the answer to a
+//! wrong password comes later and later.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -22,7 +23,8 @@ use crate::metrics::{Counter, Exposition};
 
 /// Threads that hash passwords at a time. It is slow on purpose, and whoever guesses must not slow down others.
 const HASHING_THREADS: usize = 2;
-/// Logins of one address that wait for a thread. One more pushes out the oldest, so that all are answered in half a second.
+/// Logins of one address that wait for a thread. One more pushes out the oldest, so that all are answered in half a
+/// second.
 const WAITING_PER_ADDRESS_MAX: usize = 256;
 /// The same of all addresses together. One more pushes out the oldest of the address that has most.
 const WAITING_MAX: usize = 4096;
@@ -103,7 +105,11 @@ impl Marks {
 
 /// Wrong passwords of addresses, or for names.
 #[derive(Default)]
-struct Counts(HashMap<u64, Count, foldhash::fast::RandomState>);
+struct Counts {
+    all: HashMap<u64, Count, foldhash::fast::RandomState>,
+    /// When those of long ago were last removed, which looks at all of them.
+    swept: Option<Instant>,
+}
 
 #[derive(Clone, Copy)]
 struct Count {
@@ -115,15 +121,18 @@ struct Count {
 impl Counts {
     /// Counts one more. How many there are, and whether this one is to be logged.
     fn add(&mut self, who: u64, now: Instant) -> (u32, bool) {
-        if self.0.len() >= COUNTED_MAX && !self.0.contains_key(&who) {
-            self.0.retain(|_, count| now.duration_since(count.at) < HALF_LIFE);
-            if self.0.len() >= COUNTED_MAX
-                && let Some(any) = self.0.keys().next().copied()
+        if self.all.len() >= COUNTED_MAX && !self.all.contains_key(&who) {
+            if self.swept.is_none_or(|swept| now.duration_since(swept) >= LOG_EVERY) {
+                self.swept = Some(now);
+                self.all.retain(|_, count| now.duration_since(count.at) < HALF_LIFE);
+            }
+            if self.all.len() >= COUNTED_MAX
+                && let Some(any) = self.all.keys().next().copied()
             {
-                self.0.remove(&any);
+                self.all.remove(&any);
             }
         }
-        let count = self.0.entry(who).or_insert(Count { failures: 0, at: now, logged: None });
+        let count = self.all.entry(who).or_insert(Count { failures: 0, at: now, logged: None });
         let halves = now.duration_since(count.at).as_secs() / HALF_LIFE.as_secs();
         if halves > 0 {
             count.failures = count.failures.checked_shr(u32::try_from(halves).unwrap_or(u32::MAX)).unwrap_or_default();
@@ -239,7 +248,7 @@ impl Logins {
         out.counter("thalweg_logins_pushed_out", "Logins refused because newer ones took their place", pushed_out)?;
         let [by_address, by_name] = {
             let failures = self.failures.lock();
-            failures.each_ref().map(|counts| counts.0.len() as u64)
+            failures.each_ref().map(|counts| counts.all.len() as u64)
         };
         let rows = [("address".to_owned(), by_address), ("name".to_owned(), by_name)];
         out.gauges("thalweg_logins_counted", "Addresses and names whose wrong passwords are counted", "by", &rows)
@@ -387,9 +396,9 @@ mod tests {
         for who in 0..2 * COUNTED_MAX as u64 {
             counts.add(who, begin);
         }
-        assert_eq!(counts.0.len(), COUNTED_MAX);
+        assert_eq!(counts.all.len(), COUNTED_MAX);
         counts.add(u64::MAX, begin + HALF_LIFE);
-        assert_eq!(counts.0.len(), 1, "those of long ago go first");
+        assert_eq!(counts.all.len(), 1, "those of long ago go first");
     }
 
     #[test]

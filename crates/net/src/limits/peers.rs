@@ -87,7 +87,7 @@ impl Peers {
             hasher: RandomState::default(),
             limits: *limits,
             per_peer_max: AtomicUsize::new(limits.per_peer_max),
-            per_remote_peer_max: AtomicUsize::new(limits.per_remote_peer_max),
+            per_remote_peer_max: AtomicUsize::new(limits.per_remote_peer_max.min(limits.per_peer_max)),
             part_peers_max: limits.peers_max / parts,
             open_ns: limits.opens_per_second_per_peer_max.map_or(0, |max| SECOND_NS / u64::from(max.get())),
         }
@@ -96,7 +96,7 @@ impl Peers {
     pub fn set_per_peer_max(&self, max: usize) {
         self.per_peer_max.store(max, Ordering::Relaxed);
         let is_first = max == self.limits.per_peer_max;
-        let remote_max = if is_first { self.limits.per_remote_peer_max } else { max };
+        let remote_max = if is_first { self.limits.per_remote_peer_max.min(max) } else { max };
         self.per_remote_peer_max.store(remote_max, Ordering::Relaxed);
     }
 

@@ -135,8 +135,8 @@ impl Step<'_, '_> {
         }
         if units > COMMAND_MAX {
             return Err(Fail::new(format!(
-                "ERR the command looks at {units} {what}, members times keys; at most {COMMAND_MAX} are allowed: combine \
-                 fewer keys at once, and keep results of parts with the command that ends in STORE"
+                "ERR the command looks at {units} {what}, members times keys; at most {COMMAND_MAX} are allowed: \
+                 combine fewer keys at once, and keep results of parts with the command that ends in STORE"
             )));
         }
         Ok(units <= STEP_MAX)
