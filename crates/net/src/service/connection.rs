@@ -16,6 +16,7 @@ use std::time::Instant;
 use bytes::{Buf, BufMut};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
+use self::ending::Pace;
 use super::bodies::{Bodies, Incoming};
 use super::body::{self, Permits};
 use super::input::Input;
@@ -73,14 +74,6 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     /// The bytes that were written when last looked, and the tick since when others wait behind them.
     written: u64,
     stalled: Option<u64>,
-}
-
-/// How much of a large frame had come at a tick.
-struct Pace {
-    /// The tick at which the frame began.
-    frame: u64,
-    at: u64,
-    bytes: usize,
 }
 
 enum Stage {

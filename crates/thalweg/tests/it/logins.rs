@@ -74,9 +74,11 @@ async fn refused_logins_are_logged_with_their_address_at_every_door_and_counted(
     assert_eq!(log_in(&server, "admin", "wrong").await.err(), Some(58));
     let mut sqs = TcpStream::connect(server.sqs).expect("connected");
     let body = r#"{"QueueName":"q"}"#;
-    let head = "host: x\r\nconnection: close\r\nx-amz-target: AmazonSQS.CreateQueue\r\nx-amz-date: 20260101T000000Z\r\n\
+    let head = "host: localhost\r\nconnection: close\r\nx-amz-target: AmazonSQS.CreateQueue\r\n\
+                x-amz-date: 20260101T000000Z\r\n\
                 content-type: application/x-amz-json-1.0\r\nauthorization: AWS4-HMAC-SHA256 \
-                Credential=AKIDEXAMPLE/20260101/us-east-1/sqs/aws4_request, SignedHeaders=host;x-amz-date, Signature=00";
+                Credential=AKIDEXAMPLE/20260101/us-east-1/sqs/aws4_request, \
+                SignedHeaders=host;x-amz-date, Signature=00";
     write!(sqs, "POST / HTTP/1.1\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).expect("sent");
     let mut answer = String::new();
     sqs.read_to_string(&mut answer).expect("answered");

@@ -10,7 +10,7 @@ use super::super::out::Out;
 use super::super::protocol::{Fault, FaultKind, Handler, Protocol};
 use super::super::scratch::Scratch;
 use super::super::transport::Transport;
-use super::{Connection, End, Pace, Stage};
+use super::{Connection, End, Stage};
 use crate::limits::coarse_ns;
 
 /// A tick that does not come.
@@ -22,6 +22,14 @@ const PACED_BYTES_MIN: usize = 256 << 10;
 const PACE_BYTES_MIN: usize = 64 << 10;
 /// The time after which a turn ends between two frames, however many more have come.
 const TURN_NS: u64 = 4_000_000;
+
+/// How much of a large frame had come at a tick.
+pub(super) struct Pace {
+    /// The tick at which the frame began.
+    frame: u64,
+    at: u64,
+    bytes: usize,
+}
 
 impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     /// Whether others are to have their turn.
