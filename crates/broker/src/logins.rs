@@ -26,7 +26,7 @@ const HASHING_THREADS: usize = 2;
 /// Logins of one address that wait for a thread. One more pushes out the oldest, so that all are answered in half a
 /// second.
 const WAITING_PER_ADDRESS_MAX: usize = 256;
-/// The same of all addresses together. One more pushes out the oldest of the address that has most.
+/// Waiting logins of all addresses together. One more pushes out the oldest of the address that has most.
 const WAITING_MAX: usize = 4096;
 /// Passwords that were checked and are remembered, right ones and wrong ones, as a keyed hash each.
 const REMEMBERED_MAX: usize = 4096;
@@ -42,7 +42,7 @@ const HALF_LIFE: Duration = Duration::from_secs(10);
 /// Failures of an address that are each written to the log; of more there is one line a second.
 const LOGGED_EACH: u32 = 10;
 const LOG_EVERY: Duration = Duration::from_secs(1);
-/// What is logged of a name that someone gives.
+/// Characters of a name that are logged.
 const NAME_CHARS_MAX: usize = 64;
 
 /// Where a login comes from.
@@ -62,7 +62,7 @@ impl fmt::Display for LoginSource {
     }
 }
 
-/// Who takes turns: an IPv4 address, or the first 64 bits of an IPv6 address.
+/// A party that takes turns: an IPv4 address, or the first 64 bits of an IPv6 address.
 type Lane = u64;
 
 /// A password that was checked against a credential.
@@ -169,7 +169,7 @@ impl Logins {
         }
     }
 
-    /// What a password is remembered by: it says nothing without the key, and is another one for each credential.
+    /// Returns the keyed hash that stands for a password: useless without the key, and different for each credential.
     pub(crate) fn mark(&self, user: &UserName, credential: &Credential, password: &str) -> Mark {
         let mut context = hmac::Context::with_key(&self.key);
         for part in [user.as_str().as_bytes(), credential.stored_key(), password.as_bytes()] {
@@ -266,7 +266,7 @@ struct Waiting {
     /// All in the lanes.
     waiting: usize,
     pushed_out: u64,
-    /// Those that wait, by where they come from. No lane is empty.
+    /// Waiting logins, by their source. No lane is empty.
     lanes: HashMap<Lane, VecDeque<oneshot::Sender<Turn>>, foldhash::fast::RandomState>,
     /// The lanes, the next one first.
     order: VecDeque<Lane>,

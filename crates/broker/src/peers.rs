@@ -25,7 +25,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// topics in a minute, and whoever reaches a loopback address is one of the machine's own users.
 const LOCAL_FACTOR: u32 = 64;
 
-/// What peers create.
+/// A kind of thing that peers create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Created {
     Topic,
@@ -48,7 +48,7 @@ impl Created {
         }
     }
 
-    /// What an address of another machine may create in a minute where nothing is set.
+    /// Returns how many an address of another machine may create in a minute by default.
     fn default_max(self) -> u32 {
         match self {
             Self::Topic | Self::Queue => 1000,
@@ -58,7 +58,7 @@ impl Created {
     }
 }
 
-/// What peers are held to.
+/// Limits of each peer.
 #[derive(Clone, Debug)]
 pub struct PeerLimits {
     /// Topics, groups, queues, caches and channels that one address may create in a minute; 0 is the default, which is
@@ -176,7 +176,7 @@ impl Drop for Restored {
     }
 }
 
-/// What each address has created lately.
+/// Creations of each address in its last minute.
 pub(crate) struct Peers {
     limits: PeerLimits,
     windows: Mutex<Windows>,
@@ -207,7 +207,7 @@ struct Windows {
     swept: Option<Instant>,
 }
 
-/// What was created since it began. It is over after a minute.
+/// Creations since the window began. It ends after a minute.
 struct Window {
     began: Instant,
     created: [u32; Created::ALL.len()],

@@ -380,7 +380,7 @@ impl Broker {
         }
     }
 
-    /// The same for a reader without a name, to whom no entry grants anything.
+    /// Checks a reader without a name, to whom no entry grants anything.
     pub(crate) fn check_nameless_read(&self, topic: &str) -> Result<()> {
         match self.is_authorizing() && is_internal(topic) {
             true => Err(no_reader(topic)),
