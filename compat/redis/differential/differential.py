@@ -226,8 +226,9 @@ class Side:
                 # The command here says how: by an error, or as if its time were over.
                 was_blocked = self.control.do(b"CLIENT", b"UNBLOCK", str(connection.id).encode(), *command)[1] == 1
                 reply = connection.reply()
-                # A client that was served may count as blocked until it has been told.
-                if was_blocked:
+                # A client that was served may count as blocked until it has been told: it has entries then, where one
+                # that was unblocked has nothing, or an error.
+                if was_blocked and (reply[1] is None or reply[0] == "-"):
                     reply = "*", [("+", b"was blocked"), reply]
             else:
                 reply = connection.reply()

@@ -160,7 +160,8 @@ impl Broker {
                 return Ok(Some(found));
             }
             tokio::select! {
-                () = &mut stop => return Ok(None),
+                // What was appended before it was told to stop is still its own.
+                () = &mut stop => return attempt().await,
                 () = any(&mut events) => {}
             }
         }

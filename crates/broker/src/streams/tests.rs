@@ -345,3 +345,15 @@ async fn whoever_waits_is_woken_by_what_comes_and_what_goes() {
     let stopped = broker.await_streams(&names, std::future::ready(()), async || Ok(None::<()>)).await;
     assert_eq!(stopped, Ok(None));
 }
+
+#[tokio::test]
+async fn what_came_before_the_stop_is_found() {
+    let broker = in_memory();
+    let mut attempts = 0;
+    let names = ["s".to_owned()];
+    let found = broker.await_streams(&names, std::future::ready(()), async || {
+        attempts += 1;
+        Ok((attempts == 2).then_some("entries"))
+    });
+    assert_eq!(found.await, Ok(Some("entries")));
+}

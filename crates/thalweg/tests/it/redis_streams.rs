@@ -125,6 +125,17 @@ async fn who_waits_is_given_what_anybody_publishes() {
     assert_eq!(redis.call("XLEN orders"), "0");
 }
 
+/// As redis-server 7.0.15 answers: the lag is `entries_added - entries_read` of its `xinfoReplyWithStreamInfo`.
+#[tokio::test]
+async fn lag_is_negative_where_more_was_read_than_added() {
+    let server = Server::with(&[OPEN]);
+    let mut redis = Redis::open(&server);
+    assert_eq!(redis.call("XADD s 3-2 f v"), "3-2");
+    assert_eq!(redis.call("XGROUP CREATE s g $ ENTRIESREAD 3"), "OK");
+    let group = "((name g consumers 0 pending 0 last-delivered-id 3-2 entries-read 3 lag -2))";
+    assert_eq!(redis.call("XINFO GROUPS s"), group);
+}
+
 #[tokio::test]
 async fn topics_of_several_partitions_are_no_streams() {
     let server = Server::with(&[OPEN]);

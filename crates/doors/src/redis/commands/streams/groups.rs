@@ -100,8 +100,7 @@ pub(super) async fn group(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     };
     let is_missing = locked.group(name).is_none() && !matches!(&what[..], b"CREATE" | b"DESTROY");
     if is_missing {
-        let (group, key) = (text(name), text(key));
-        return Err(Fail::new(format!("NOGROUP No such consumer group '{group}' for key name '{key}'")));
+        return Err(no_group_of_key(key, name));
     }
     match &what[..] {
         b"CREATE" | b"SETID" => put(context, locked, args, read),
@@ -250,5 +249,9 @@ fn write_summary(context: &mut Context<'_>, group: &Group) {
 }
 
 pub(super) fn no_group(key: &[u8], group: &[u8]) -> Fail {
-    Fail::new(format!("NOGROUP No such key '{}' or consumer group '{}'", text(key), text(group)))
+    Fail::of_bytes([b"NOGROUP No such key '", key, b"' or consumer group '", group, b"'"].concat())
+}
+
+pub(super) fn no_group_of_key(key: &[u8], group: &[u8]) -> Fail {
+    Fail::of_bytes([b"NOGROUP No such consumer group '", group, b"' for key name '", key, b"'"].concat())
 }

@@ -4,10 +4,10 @@ use broker::{LockedStream, now_ms};
 use engine::streams::{EntryId, Extent, Group};
 
 use super::entries::{write, write_all};
-use super::groups::{check_subcommand, write_help, wrong_subcommand};
-use super::{Context, failed, text};
+use super::groups::{check_subcommand, no_group_of_key, write_help, wrong_subcommand};
+use super::{Context, failed};
 use crate::redis::commands::args::{is, parse_int};
-use crate::redis::errors::{Done, Fail, NO_SUCH_KEY};
+use crate::redis::errors::{Done, NO_SUCH_KEY};
 use crate::redis::writer::Writer;
 
 /// Entries that are shown of each list, where nothing else is said.
@@ -38,9 +38,8 @@ pub(super) async fn info(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
         return Ok(());
     }
     if is(args[1], "CONSUMERS") {
-        let (group, key) = (text(args[3]), text(args[2]));
-        let missing = || Fail::new(format!("NOGROUP No such consumer group '{group}' for key name '{key}'"));
-        write_consumers(&mut context.out, locked.group(args[3]).ok_or_else(missing)?);
+        let group = locked.group(args[3]).ok_or_else(|| no_group_of_key(args[2], args[3]))?;
+        write_consumers(&mut context.out, group);
         return Ok(());
     }
     let full = match &args[3..] {
@@ -149,18 +148,19 @@ async fn write_full(out: &mut Writer, locked: &LockedStream, count: usize) -> Do
 
 /// How far a group has come.
 fn write_progress(out: &mut Writer, group: &Group, extent: &Extent) {
-    let number = |out: &mut Writer, number: Option<u64>| match number {
-        Some(number) => out.int(number as i64),
+    let number = |out: &mut Writer, number: Option<i64>| match number {
+        Some(number) => out.int(number),
         None => out.null(),
     };
     out.bulk(b"last-delivered-id");
     id(out, group.last());
     out.bulk(b"entries-read");
-    number(out, group.read());
+    number(out, group.read().map(|read| read as i64));
     out.bulk(b"lag");
     let known = group.read().filter(|_| !extent.has_gap_from(group.last()));
     let read = if extent.added == 0 { Some(0) } else { known.or_else(|| extent.count_up_to(group.last())) };
-    number(out, read.map(|read| extent.added.saturating_sub(read)));
+    // Below 0 where `ENTRIESREAD` said more than were ever added, as in Redis.
+    number(out, read.map(|read| (extent.added as i64).wrapping_sub(read as i64)));
 }
 
 fn write_groups(out: &mut Writer, locked: &LockedStream, extent: &Extent) {

@@ -7,7 +7,8 @@ use futures_util::FutureExt;
 use net::service::{Reply, once};
 
 use super::entries::{write, write_all};
-use super::{Context, Owned, failed, ids, owned, text};
+use super::groups::no_group;
+use super::{Context, Owned, failed, ids, owned};
 use crate::redis::codec::Answer;
 use crate::redis::commands::args::{is, parse_int};
 use crate::redis::connection::{Door, Later, Session, Wait};
@@ -204,8 +205,10 @@ impl Ask {
                 Some(found) => found?,
                 None => Vec::new(),
             };
-            // Nothing was changed for it: it was told to stop.
-            if let Some((answer, _)) = wait.cache.stop_waiting(&wait.waiting) {
+            // A reader of a group was given what was found: it must have that, even when told to stop meanwhile.
+            if let Some((answer, _)) = wait.cache.stop_waiting(&wait.waiting)
+                && found.is_empty()
+            {
                 context.out.put(&answer);
                 return Ok(());
             }
@@ -228,11 +231,8 @@ impl Ask {
         if let Some(Reader { group, .. }) = &self.reader
             && locked.as_ref().is_none_or(|locked| locked.group(group).is_none())
         {
-            return Err(Fail::new(format!(
-                "NOGROUP No such key '{}' or consumer group '{}' in XREADGROUP with GROUP option",
-                text(key),
-                text(group)
-            )));
+            let Fail { text, .. } = no_group(key, group);
+            return Err(Fail::of_bytes([&text, &b" in XREADGROUP with GROUP option"[..]].concat()));
         }
         Ok(match after.clone()? {
             After::Group => None,
