@@ -26,6 +26,7 @@ SHORTEN_SECONDS = 60
 TTL_SECONDS = 3
 DATABASES = (0, 1)
 PUSHER = 3
+UNBLOCKED = "-", b"UNBLOCKED client unblocked via CLIENT UNBLOCK"
 
 Deviation = collections.namedtuple("Deviation", "name reason allows")
 Difference = collections.namedtuple("Difference", "what replies")
@@ -226,9 +227,9 @@ class Side:
                 # The command here says how: by an error, or as if its time were over.
                 was_blocked = self.control.do(b"CLIENT", b"UNBLOCK", str(connection.id).encode(), *command)[1] == 1
                 reply = connection.reply()
-                # A client that was served may count as blocked until it has been told: it has entries then, where one
-                # that was unblocked has nothing, or an error.
-                if was_blocked and (reply[1] is None or reply[0] == "-"):
+                # A client that was served may count as blocked until it has been told: it has its own answer then, where
+                # one that was unblocked has nothing, or the error for that.
+                if was_blocked and (reply[1] is None or reply == UNBLOCKED):
                     reply = "*", [("+", b"was blocked"), reply]
             else:
                 reply = connection.reply()
