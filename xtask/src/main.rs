@@ -25,6 +25,16 @@ struct Command {
     run: fn(&[&str]) -> Outcome,
 }
 
+impl Command {
+    fn name(&self) -> &str {
+        self.usage.split(' ').next().unwrap_or_default()
+    }
+
+    fn line(&self) -> String {
+        format!("{:<29} {}", self.usage, self.about)
+    }
+}
+
 const COMMANDS: &[Command] = &[
     Command { usage: "ci", about: "All that has to pass before a change lands", run: |_| ci::run() },
     Command { usage: "tidy", about: "The rules that no compiler checks", run: |_| tidy::run() },
@@ -106,9 +116,13 @@ fn main() -> ExitCode {
     let Some((name, rest)) = args.split_first() else {
         return usage();
     };
-    let Some(command) = COMMANDS.iter().find(|command| command.usage.split(' ').next() == Some(name)) else {
+    let Some(command) = COMMANDS.iter().find(|command| command.name() == *name) else {
         return usage();
     };
+    if rest.iter().any(|arg| matches!(*arg, "--help" | "-h")) {
+        COMMANDS.iter().filter(|other| other.name() == *name).for_each(|other| println!("{}", other.line()));
+        return ExitCode::SUCCESS;
+    }
     match (command.run)(rest) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
@@ -120,8 +134,6 @@ fn main() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!("usage: cargo xtask <command>\n");
-    for Command { usage, about, .. } in COMMANDS {
-        eprintln!("  {usage:<29} {about}");
-    }
+    COMMANDS.iter().for_each(|command| eprintln!("  {}", command.line()));
     ExitCode::from(2)
 }
