@@ -273,6 +273,10 @@ pub(crate) fn expose_store(out: &mut Exposition<'_>, stats: &storage::StoreStats
     out.counter("thalweg_checkpoints", "Checkpoints taken", stats.checkpoints)?;
     out.counter("thalweg_checkpoint_errors", "Checkpoints that failed", stats.checkpoint_errors)?;
     out.counter("thalweg_checkpoint_nanoseconds", "Time spent on checkpoints", stats.checkpoint_nanos)?;
+    let (is_disk_full, is_broken) = (u64::from(stats.is_disk_full), u64::from(stats.is_broken));
+    out.gauge("thalweg_disk_is_full", "Whether records are refused because the disk is full", is_disk_full)?;
+    out.counter("thalweg_disk_full", "Times that the disk became full", stats.disk_full)?;
+    out.gauge("thalweg_journal_is_broken", "Whether nothing is taken any more until a restart", is_broken)?;
     let compaction = &stats.compaction;
     out.counter("thalweg_compactions", "Compactions of partitions", compaction.turns)?;
     out.counter("thalweg_compaction_errors", "Compactions that failed", stats.compaction_errors)?;

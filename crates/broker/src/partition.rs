@@ -137,6 +137,8 @@ pub(crate) struct AppendContext<'a> {
     /// Whether it comes back where the journal has much waiting, or a subscriber who blocks. The broker's own batches
     /// are few and do not.
     pub yields: bool,
+    /// Whether it was asked beforehand if there is room on the disk. What it says has happened already.
+    pub is_admitted: bool,
     pub retention: Retention,
     /// What the batch is known by, if it is sent again.
     pub dedup: Option<&'a Arc<[u8]>>,
@@ -241,10 +243,15 @@ impl PartitionCell {
                 Ok(Appended { base_offset, receivers, is_duplicate: false, commit: Commit::InMemory })
             }
             Log::Disk(log) => {
-                if context.yields
-                    && let Err(full) = log.admit()
-                {
-                    return Err(Refused::Blocked(batch, Blocking::Journal(full)));
+                if !context.is_admitted {
+                    log.check_room().map_err(Refused::Failed)?;
+                }
+                match if context.yields { log.admit() } else { Ok(()) } {
+                    // Others make room in the journal soon; on a full disk somebody has to delete something.
+                    Err(full) if full.kind != ErrorKind::DiskFull => {
+                        return Err(Refused::Blocked(batch, Blocking::Journal(full)));
+                    }
+                    admitted => admitted.map_err(Refused::Failed)?,
                 }
                 let (base_offset, is_duplicate) = match state.order.place(batch).map_err(Refused::Failed)? {
                     Placed::New(batch) => {
@@ -287,6 +294,14 @@ impl PartitionCell {
             Log::Disk(log) => log.clone(),
         };
         log.admit()
+    }
+
+    /// Refuses while what is appended could not be written to its place, however little waits.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        match &self.state.lock().log {
+            Log::Memory(_) => Ok(()),
+            Log::Disk(log) => log.check_room(),
+        }
     }
 
     /// Removes what retention no longer covers. Returns the bytes of memory that became free.

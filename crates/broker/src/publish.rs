@@ -109,6 +109,8 @@ struct How {
     awaits_commit: bool,
     /// It may have to wait for room in the journal.
     yields: bool,
+    /// Whether there is room on the disk was asked before.
+    is_admitted: bool,
     arrival_ms: Option<i64>,
     /// What the batch is known by, if it is sent again.
     dedup: Option<Arc<[u8]>>,
@@ -125,6 +127,7 @@ impl How {
             retention: Retention::of(settings),
             awaits_commit,
             yields: true,
+            is_admitted: false,
             arrival_ms: None,
             dedup: None,
             at: None,
@@ -266,7 +269,8 @@ impl Broker {
         wakes: &mut Wakes,
     ) -> Result<Appended> {
         let count = u64::from(batch.count());
-        let (published, commit) = self.try_internal(topic, partition, true, batch, wakes)?;
+        let how = How { yields: false, ..How::of(topic, true, now_ms()) };
+        let (published, commit) = self.try_internal(topic, partition, how, batch, wakes)?;
         Ok(Appended::new(published, count, commit))
     }
 
@@ -278,19 +282,31 @@ impl Broker {
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Published> {
-        Ok(self.try_internal(topic, partition, false, batch, wakes)?.0)
+        let how = How { yields: false, ..How::of(topic, false, now_ms()) };
+        Ok(self.try_internal(topic, partition, how, batch, wakes)?.0)
+    }
+
+    /// The same of what has happened already: the caller has asked [`PartitionCell::admit`] before it did.
+    pub(crate) fn place_admitted(
+        &self,
+        topic: &Topic,
+        partition: PartitionId,
+        batch: DraftBatch,
+        wakes: &mut Wakes,
+    ) -> Result<Published> {
+        let how = How { yields: false, is_admitted: true, ..How::of(topic, false, now_ms()) };
+        Ok(self.try_internal(topic, partition, how, batch, wakes)?.0)
     }
 
     fn try_internal(
         &self,
         topic: &Topic,
         partition: PartitionId,
-        awaits_commit: bool,
+        how: How,
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<(Published, Commit)> {
         let cell = topic.partition(partition)?;
-        let how = How { yields: false, ..How::of(topic, awaits_commit, now_ms()) };
         self.append_to(&cell, &how, batch, wakes).map_err(|refused| match refused {
             Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
             Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
@@ -372,6 +388,7 @@ impl Broker {
             budget: self.log_budget(),
             awaits_commit: how.awaits_commit,
             yields: how.yields,
+            is_admitted: how.is_admitted,
             retention: how.retention,
             dedup: how.dedup.as_ref(),
             at: how.at,

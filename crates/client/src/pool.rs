@@ -98,5 +98,8 @@ impl Pool {
 
 /// Whether a new connection may help.
 pub(crate) fn is_transient(error: &Error) -> bool {
-    matches!(error.kind, ErrorKind::Disconnected | ErrorKind::ShuttingDown | ErrorKind::Timeout | ErrorKind::Busy)
+    matches!(
+        error.kind,
+        ErrorKind::Disconnected | ErrorKind::ShuttingDown | ErrorKind::Timeout | ErrorKind::Busy | ErrorKind::DiskFull
+    )
 }

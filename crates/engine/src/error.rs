@@ -44,6 +44,8 @@ pub enum ErrorKind {
     OutOfSequence = 17,
     /// Another has taken over: what this one does no longer counts.
     Fenced = 18,
+    /// The broker's disk is full: nothing was written. The same may succeed when somebody has made room.
+    DiskFull = 19,
 }
 
 /// What a caller does next.
@@ -63,7 +65,7 @@ pub enum RetryClass {
 }
 
 impl ErrorKind {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Malformed,
         Self::Corrupt,
         Self::TooLarge,
@@ -82,6 +84,7 @@ impl ErrorKind {
         Self::Internal,
         Self::OutOfSequence,
         Self::Fenced,
+        Self::DiskFull,
     ];
 
     pub fn code(self) -> u16 {
@@ -112,13 +115,14 @@ impl ErrorKind {
             Self::Internal => "internal",
             Self::OutOfSequence => "out_of_sequence",
             Self::Fenced => "fenced",
+            Self::DiskFull => "disk_full",
         }
     }
 
     pub fn retry_class(self) -> RetryClass {
         match self {
             Self::Corrupt => RetryClass::Retry,
-            Self::Busy | Self::ShuttingDown => RetryClass::RetryAfter,
+            Self::Busy | Self::ShuttingDown | Self::DiskFull => RetryClass::RetryAfter,
             Self::Timeout | Self::Disconnected | Self::Internal => RetryClass::OutcomeUnknown,
             Self::Malformed
             | Self::TooLarge
@@ -175,6 +179,8 @@ impl Error {
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let retry_after_ms = match kind.retry_class() {
+            // Somebody has to delete something first.
+            RetryClass::RetryAfter if kind == ErrorKind::DiskFull => 1000,
             RetryClass::RetryAfter => 100,
             _ => 0,
         };
@@ -258,6 +264,6 @@ mod tests {
             assert_eq!(ErrorKind::ALL.iter().filter(|other| other.name() == kind.name()).count(), 1);
         }
         assert_eq!(ErrorKind::from_code(0), None);
-        assert_eq!(ErrorKind::from_code(19), None);
+        assert_eq!(ErrorKind::from_code(20), None);
     }
 }

@@ -20,6 +20,9 @@ const OTHERS: u32 = 0o077;
 /// The bit of a directory that many users share, such as `/tmp`.
 const STICKY: u32 = 0o1000;
 
+/// The file of a data directory that is locked by the broker that uses it.
+pub(crate) const LOCK_NAME: &str = "thalweg.lock";
+
 /// A file system. What is not synced may be lost, in part and in any order, when the power goes.
 pub trait Disk: Send + Sync + 'static {
     /// A new file. It is an error if there is one of this name.
@@ -43,6 +46,12 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Held until it is dropped, or the process ends. `None` where another process has it.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>>;
+    /// A number that no other file has as long as this one is there, whatever its path; `None` where there is none.
+    fn identity(&self, _path: &Path) -> io::Result<Option<u128>> {
+        Ok(None)
+    }
+    /// The bytes of the file system that a directory is in, and how many of them this process may still use.
+    fn volume(&self, path: &Path) -> io::Result<(u64, u64)>;
 }
 
 /// An open file. Several threads may use it at once.
@@ -140,6 +149,17 @@ impl Disk for RealDisk {
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<Option<u128>> {
+        let found = std::fs::metadata(path)?;
+        Ok(Some(u128::from(found.dev()) << 64 | u128::from(found.ino())))
+    }
+
+    fn volume(&self, path: &Path) -> io::Result<(u64, u64)> {
+        let found = rustix::fs::statvfs(path)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        Ok((bytes(found.f_blocks), bytes(found.f_bavail)))
     }
 }
 
@@ -246,7 +266,7 @@ impl DiskFile for File {
 pub(crate) fn failed(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
     move |error| {
         let kind = match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Busy,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
             _ => ErrorKind::Internal,
         };

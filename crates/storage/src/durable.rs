@@ -56,7 +56,13 @@ pub trait DurableLog: Send + Sync {
     /// Nobody needs a committed record any more. It may go, and readers go on behind it; nothing says when.
     fn forget(&self, offset: Offset);
 
-    /// Refuses where too much waits already. Callers that may append several batches at once ask once: they can
+    /// Refuses while what is appended could not be written to its place, because the disk is full or broken. Unlike
+    /// [`DurableLog::admit`] it does not ask how much waits.
+    fn check_room(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Refuses where too much waits already, or the disk is full. Callers that may append several batches at once ask once: they can
     /// overshoot by what they append, never by more.
     fn admit(&self) -> Result<()>;
 

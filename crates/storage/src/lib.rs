@@ -9,6 +9,8 @@ pub mod inspect;
 pub mod journal;
 mod memory;
 pub mod partition;
+mod place;
+mod room;
 pub mod sqlite;
 mod state;
 pub mod store;

@@ -3,8 +3,8 @@
 //! The journal is read twice. The first time nothing is changed: it is seen that all of it can be read, and what is
 //! missing in it. Then the segments are cut back to what the checkpoint knows, and get what the journal has.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,10 +33,19 @@ pub(crate) struct State {
     pub(crate) shared: Arc<Shared>,
     pub(crate) catalog: Catalog,
     pub(crate) partitions: HashMap<u64, Arc<DiskPartition>>,
-    /// Topics that were deleted, whose files go with the next checkpoint.
-    pub(crate) doomed: Vec<u32>,
+    /// Deleted topics whose files are still to be removed: when the deletion is durable, which the journal says or a
+    /// checkpoint without the topic.
+    pub(crate) doomed: Vec<Doomed>,
+    /// Topics that the journal deletes: nothing that it has of them is brought back.
+    deleted: BTreeSet<u32>,
     /// Partitions that cannot be served for what the journal lacks. It may be that it makes them later on.
     holes: HashMap<u64, Error>,
+}
+
+/// A deleted topic whose files are still to be removed.
+pub(crate) struct Doomed {
+    pub(crate) id: u32,
+    pub(crate) partitions: Vec<Arc<DiskPartition>>,
 }
 
 /// The stream of a partition in the journal.
@@ -56,11 +65,13 @@ pub(crate) struct Exam {
     ends: HashMap<u64, Offset>,
     /// Partitions with a hole, and why.
     pub(crate) holes: HashMap<u64, Error>,
+    /// Topics that are deleted somewhere in the journal. An id is never given twice.
+    deleted: BTreeSet<u32>,
 }
 
 impl State {
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: StoreSettings) -> Self {
-        let shared = Arc::new(Shared::new(disk, dir, settings.unflushed_bytes_max));
+        let shared = Arc::new(Shared::new(disk, dir, &settings));
         Self {
             settings,
             compaction: settings.compaction,
@@ -68,6 +79,7 @@ impl State {
             catalog: Catalog::default(),
             partitions: HashMap::new(),
             doomed: Vec::new(),
+            deleted: BTreeSet::new(),
             holes: HashMap::new(),
         }
     }
@@ -141,12 +153,26 @@ impl State {
 
     pub(crate) fn forget(&mut self, id: u32) {
         let partitions = 0..self.catalog.topics.get(&id).map_or(0, |entry| entry.settings.partitions);
-        for i in partitions {
-            if let Some(partition) = self.partitions.remove(&stream(id, i)) {
-                partition.delete();
-            }
+        let partitions: Vec<_> = partitions.filter_map(|i| self.partitions.remove(&stream(id, i))).collect();
+        partitions.iter().for_each(|partition| partition.delete());
+        self.doomed.push(Doomed { id, partitions });
+    }
+
+    /// Drops topics that the journal deletes before anything is brought back: their records are not written to a disk
+    /// that may have no room for them, and files that are removed already are not missed. Their files go with the next
+    /// checkpoint, or at once where there is no room for that: the journal is synced first, since what was read of it
+    /// may be from the system's memory.
+    fn forget_deleted(&mut self, deleted: BTreeSet<u32>, journal: &Recovery, is_full: bool) -> Result<()> {
+        for id in &deleted {
+            self.forget(*id);
+            self.catalog.apply(&Change::Delete { id: *id });
         }
-        self.doomed.push(id);
+        if is_full && !deleted.is_empty() {
+            journal.sync()?;
+            deleted.iter().try_for_each(|id| self.shared.remove_topic(*id))?;
+        }
+        self.deleted = deleted;
+        Ok(())
     }
 
     pub(crate) fn set_info(&mut self, stream: u64, info: &PartitionInfo) {
@@ -171,6 +197,7 @@ impl State {
         journal: &Recovery,
         origin: Origin,
         clock: fn() -> u64,
+        is_full: bool,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<End> {
         let mut seen = Progress::default();
@@ -179,6 +206,7 @@ impl State {
             progress(seen);
         });
         let end = end?;
+        self.forget_deleted(exam.deleted, journal, is_full)?;
         self.refuse(&exam.holes.into_iter().collect::<Vec<_>>());
         for partition in self.served() {
             partition.settle()?;
@@ -264,7 +292,7 @@ impl State {
         match found.kind {
             EntryKind::Catalog => self.replay_change(&Change::decode(found.body?)?),
             EntryKind::Batch | EntryKind::Start => {
-                // Of a topic that is deleted later on nothing is left.
+                // Of a topic that is deleted nothing is left.
                 let Some(partition) = self.partitions.get(&found.stream).cloned() else {
                     return Ok(());
                 };
@@ -286,10 +314,13 @@ impl State {
     }
 
     fn replay_change(&mut self, change: &Change) -> Result<()> {
-        if let Change::Delete { id } = change {
-            self.forget(*id);
-        }
         self.catalog.apply(change);
+        if let Change::Create { id, .. } = change
+            && self.deleted.contains(id)
+        {
+            // What is left of it is that its id was given.
+            self.catalog.apply(&Change::Delete { id: *id });
+        }
         match change {
             Change::Create { id, .. } | Change::Grow { id, .. } => {
                 let opened = self.open_partitions(*id);
@@ -328,8 +359,11 @@ impl State {
             names => names.map_err(failed("list", &topics))?,
         };
         for id in names.iter().filter_map(|name| name.parse().ok()) {
-            if !self.catalog.topics.contains_key(&id) {
-                self.shared.remove_topic(id);
+            if !self.catalog.topics.contains_key(&id)
+                && !self.deleted.contains(&id)
+                && let Err(error) = self.shared.remove_topic(id)
+            {
+                tracing::warn!(%error, "cannot remove a directory that is no longer needed");
             }
         }
         Ok(())
@@ -337,10 +371,19 @@ impl State {
 }
 
 impl Exam {
+    /// Topics that are deleted somewhere in the journal.
+    pub(crate) fn deleted(&self) -> &BTreeSet<u32> {
+        &self.deleted
+    }
+
     fn look(&mut self, partitions: &HashMap<u64, Arc<DiskPartition>>, found: &Found<'_>) -> Result<()> {
         let (stream, body) = (found.stream, found.body.clone());
         match found.kind {
-            EntryKind::Catalog => drop(Change::decode(body?)?),
+            EntryKind::Catalog => {
+                if let Change::Delete { id } = Change::decode(body?)? {
+                    self.deleted.insert(id);
+                }
+            }
             EntryKind::View | EntryKind::Next => drop(body?),
             EntryKind::Batch => match body.and_then(span_of) {
                 Err(error) => drop(self.holes.entry(stream).or_insert(error)),

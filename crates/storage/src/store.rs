@@ -3,6 +3,7 @@
 //! ```text
 //! thalweg.lock            held by the broker that uses the directory
 //! queues.sqlite           topics in SQLite, where there are any
+//! reserve                 room for a checkpoint and for the next start on a disk that is full
 //! checkpoint              topics, segments, and where the journal has to be read from
 //! journal/000000.journal  ...
 //! topics/<id>/<partition>/<base offset>.log, .index
@@ -25,13 +26,15 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::background::Background;
 use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
-use crate::disk::{Disk, damaged, failed, make_dir, other_version, read_whole, replace};
+use crate::disk::{Disk, LOCK_NAME, damaged, failed, make_dir, other_version, read_whole, replace};
 use crate::durable::DurableLog;
-use crate::journal::recover::{self, Progress, Recovery, Tail};
+use crate::journal::recover::{self, Origin, Progress, Recovery, Tail};
 use crate::journal::{Entry, EntryKind, Gate, Journal, JournalSettings, JournalStats, Owner};
 use crate::partition::{CompactionSettings, CompactionStats, DiskPartition, FLUSH_BYTES, TailBytes};
+use crate::place::Place;
+use crate::room::Room;
 use crate::sqlite::{self, SqliteSettings, SqliteStats, SqliteStore};
-use crate::state::State;
+use crate::state::{Doomed, State};
 
 /// How often the background threads look whether there is something to do.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -65,6 +68,9 @@ pub struct StoreSettings {
     pub checkpoint_interval: Duration,
     pub compaction: CompactionSettings,
     pub sqlite: SqliteSettings,
+    /// Bytes of the reserve, for a disk that is full, and at most an eighth of the disk. As many have to be free before
+    /// records are taken again, and after a journal file was made ahead of its use.
+    pub reserve_bytes: u64,
 }
 
 impl Default for StoreSettings {
@@ -79,6 +85,7 @@ impl Default for StoreSettings {
             checkpoint_interval: Duration::from_secs(60),
             compaction: CompactionSettings::default(),
             sqlite: SqliteSettings::default(),
+            reserve_bytes: 64 << 20,
         }
     }
 }
@@ -104,6 +111,11 @@ pub struct StoreStats {
     pub checkpoint_errors: u64,
     pub compaction: CompactionStats,
     pub compaction_errors: u64,
+    /// Whether records are refused because the disk is full, and how often that began.
+    pub is_disk_full: bool,
+    pub disk_full: u64,
+    /// Whether nothing is taken any more until a restart.
+    pub is_broken: bool,
     /// Where there are topics in SQLite.
     pub sqlite: Option<SqliteStats>,
 }
@@ -126,13 +138,16 @@ pub struct Store {
     on_room: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     counts: Counts,
     clock: fn() -> u64,
-    _lock: Box<dyn Send + Sync>,
+    /// Held as long as the directory is in use.
+    lock: Option<Box<dyn Send + Sync>>,
 }
 
 #[derive(Clone, Copy)]
 struct LastCheckpoint {
     at: Instant,
     is_failed: bool,
+    /// Where the last one that was written has the journal be read from.
+    origin: Option<Origin>,
 }
 
 #[derive(Default)]
@@ -159,18 +174,25 @@ pub(crate) struct Shared {
     /// Is in a hurry when that is so.
     background: Arc<Background>,
     gate: Arc<Gate>,
+    pub(crate) room: Arc<Room>,
+    place: Arc<Place>,
+    /// Topics whose deletion is durable, and whose files are still there.
+    deleted: Mutex<Vec<u32>>,
 }
 
 impl Shared {
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, unflushed_bytes_max: u64) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: &StoreSettings) -> Self {
         Self {
+            room: Arc::new(Room::new(disk.clone(), dir, settings.reserve_bytes)),
+            place: Arc::new(Place::new(disk.clone(), dir)),
             disk,
             dir: dir.to_path_buf(),
             journal: OnceLock::new(),
             tails: TailBytes::default(),
-            unflushed_bytes_max,
+            unflushed_bytes_max: settings.unflushed_bytes_max,
             background: Arc::default(),
             gate: Arc::default(),
+            deleted: Mutex::default(),
         }
     }
 
@@ -195,13 +217,11 @@ impl Shared {
         self.dir.join("topics").join(id.to_string())
     }
 
-    pub(crate) fn remove_topic(&self, id: u32) {
+    pub(crate) fn remove_topic(&self, id: u32) -> Result<()> {
         let path = self.topic_dir(id);
         match self.disk.remove_dir(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "cannot remove a directory that is no longer needed");
-            }
-            _ => {}
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path)(error)),
+            _ => Ok(()),
         }
     }
 }
@@ -218,7 +238,8 @@ impl Store {
         Self::open_except(disk, dir, settings, clock, &[], progress)
     }
 
-    /// The same, where these partitions are not served: what the journal has of them is put aside.
+    /// The same, where these partitions are not served: what the journal has of them is put aside. On a disk that is full
+    /// it is tried once more with the room that was kept back.
     pub(crate) fn open_except(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -235,34 +256,71 @@ impl Store {
                 "other users of this machine may read the data directory: take their rights, with chmod -R go= on it"
             );
         }
+        let (mut store, mut topics) = match Self::bring_back(&disk, dir, settings, clock, refused, false, progress) {
+            Err(error) if error.kind == ErrorKind::DiskFull => {
+                tracing::warn!(%error, "the disk is full: starting with the room that was kept back");
+                Self::bring_back(&disk, dir, settings, clock, refused, true, progress)?
+            }
+            opened => opened?,
+        };
+        store.lock = Some(lock);
+        let store = Arc::new(store);
+        store.open_sqlite(&mut topics)?;
+        if let Err(error) = store.shared.room.restore() {
+            tracing::warn!(%error, "no room is kept back for a full disk; it is tried again when it is one");
+        }
+        let background = &store.shared.background;
+        background.spawn("segments", Arc::downgrade(&store), true, Self::look_what_to_flush)?;
+        background.spawn("checkpoints", Arc::downgrade(&store), false, Self::look_whether_to_checkpoint)?;
+        background.spawn("compaction", Arc::downgrade(&store), false, Self::look_what_to_compact)?;
+        Ok((store, topics))
+    }
+
+    /// Brings back what is in a directory whose lock is held. `is_full`: with all the room that can be given up.
+    fn bring_back(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        settings: StoreSettings,
+        clock: fn() -> u64,
+        refused: &[(u64, Error)],
+        is_full: bool,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, Vec<StoredTopic>)> {
         let journal_dir = dir.join("journal");
-        make_dir(&*disk, &journal_dir).map_err(failed("make", &journal_dir))?;
-        let found = read_checkpoint(&*disk, &dir.join("checkpoint"))?;
+        make_dir(&**disk, &journal_dir).map_err(failed("make", &journal_dir))?;
+        let found = read_checkpoint(&**disk, &dir.join("checkpoint"))?;
         let mut state = State::new(disk.clone(), dir, settings);
+        if is_full {
+            state.shared.room.release();
+        }
         let (directory, tail) = match found {
             None => {
-                refuse_leftovers(&*disk, dir, &journal_dir)?;
+                refuse_leftovers(&**disk, dir, &journal_dir)?;
                 // A new hasher is keyed at random.
                 (RandomState::new().hash_one(clock()), Tail::of_new())
             }
             Some(Checkpoint { directory, origin, catalog }) => {
                 state.adopt(catalog);
                 state.refuse(refused);
-                let recovery = Recovery::open(&*disk, &journal_dir, directory, origin)?;
-                let end = state.bring_back(&recovery, origin, clock, progress)?;
+                let mut recovery = Recovery::open(&**disk, &journal_dir, directory, origin)?;
+                if is_full {
+                    recovery.give_up_blank(&**disk, settings.journal.file_bytes);
+                }
+                let end = state.bring_back(&recovery, origin, clock, is_full, progress)?;
                 (directory, recovery.into_tail(end))
             }
         };
-        let journal =
-            Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, state.shared.gate.clone())?;
-        state.shared.journal.get_or_init(|| journal);
-        let mut topics = state.topics();
-        let store = Arc::new(Self {
+        let shared = state.shared.clone();
+        let (gate, kept) = (shared.gate.clone(), (shared.room.clone(), shared.place.clone()));
+        let journal = Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, gate, kept)?;
+        shared.journal.get_or_init(|| journal);
+        let topics = state.topics();
+        let store = Self {
             directory,
             settings,
             shared: state.shared.clone(),
             state: Mutex::new(state),
-            checkpoint: Mutex::new(LastCheckpoint { at: Instant::now(), is_failed: false }),
+            checkpoint: Mutex::new(LastCheckpoint { at: Instant::now(), is_failed: false, origin: None }),
             aged: Mutex::new(Instant::now()),
             compaction: Mutex::default(),
             sqlite: OnceLock::new(),
@@ -270,16 +328,11 @@ impl Store {
             on_room: OnceLock::new(),
             counts: Counts::default(),
             clock,
-            _lock: lock,
-        });
+            lock: None,
+        };
         // From here on there is a directory to come back to. What was read back may have come from the system's memory
         // only, after a sync that failed: now it is on the disk without the journal that it came from.
         store.checkpoint()?;
-        store.open_sqlite(&mut topics)?;
-        let background = &store.shared.background;
-        background.spawn("segments", Arc::downgrade(&store), true, Self::look_what_to_flush)?;
-        background.spawn("checkpoints", Arc::downgrade(&store), false, Self::look_whether_to_checkpoint)?;
-        background.spawn("compaction", Arc::downgrade(&store), false, Self::look_what_to_compact)?;
         Ok((store, topics))
     }
 
@@ -300,9 +353,7 @@ impl Store {
 
     /// The bytes of the file system that the data directory is in, and how many of them this process may still use.
     pub fn volume_bytes(&self) -> std::io::Result<(u64, u64)> {
-        let found = rustix::fs::statvfs(self.dir())?;
-        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-        Ok((bytes(found.f_blocks), bytes(found.f_bavail)))
+        self.shared.disk.volume(self.dir())
     }
 
     /// Where it is.
@@ -406,14 +457,15 @@ impl Store {
         self.append_change(&Change::Grow { id, partitions }, owner)
     }
 
-    /// Removes a topic with all its files. That lasts when `owner` hears so.
+    /// Removes a topic. That is durable when `owner` hears so; its files are removed right after, by a thread in the
+    /// background: a full disk has room again without a checkpoint, for which it may have none.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
         if let Some(sqlite) = self.sqlite_of(id) {
             return sqlite.delete_topic(id, owner);
         }
         let change = Change::Delete { id };
         let mut state = self.state.lock();
-        self.append_change(&change, owner)?;
+        self.append_change(&change, Arc::new(Deletion { id, shared: self.shared.clone(), owner }))?;
         state.forget(id);
         state.catalog.apply(&change);
         Ok(())
@@ -439,8 +491,15 @@ impl Store {
         self.shared.append(Entry { kind: EntryKind::Catalog, stream: 0, body, owner, mark: 0 })
     }
 
-    /// Refuses where too much waits for the journal already.
+    /// Why records are refused, if they are, until there is room on the disk.
+    pub fn full(&self) -> Option<Error> {
+        let is_full = |error: &Error| error.kind == ErrorKind::DiskFull;
+        self.shared.room.why().or_else(|| self.admit().err().filter(is_full))
+    }
+
+    /// Refuses where too much waits for the journal already, or the disk is full.
     pub fn admit(&self) -> Result<()> {
+        self.shared.room.check()?;
         self.shared.journal.get().map_or(Ok(()), Journal::admit)
     }
 
@@ -476,6 +535,9 @@ impl Store {
             checkpoint_errors: get(&self.counts.checkpoint_errors),
             compaction: *self.counts.compaction.lock(),
             compaction_errors: get(&self.counts.compaction_errors),
+            is_disk_full: self.full().is_some(),
+            disk_full: self.shared.room.times_full(),
+            is_broken: self.broken().is_some(),
             sqlite: self.sqlite.get().map(|sqlite| sqlite.stats()),
         }
     }
@@ -503,6 +565,9 @@ impl Store {
 
     /// One look at what there is to write.
     fn look_what_to_flush(&self) -> Duration {
+        if self.check_place().is_err() {
+            return LOOK_EVERY;
+        }
         let unflushed = || self.shared.tails.unflushed.load(Ordering::Relaxed);
         let is_behind = || unflushed() > GATE_FACTOR * self.settings.unflushed_bytes_max;
         let mut is_failing = false;
@@ -524,13 +589,53 @@ impl Store {
         LOOK_EVERY
     }
 
+    /// Fails where the data directory was removed or replaced: nothing is written or removed by path from then on.
+    fn check_place(&self) -> Result<()> {
+        self.shared.journal.get().map_or(Ok(()), Journal::check_place)
+    }
+
+    /// Removes the files of topics whose deletion is durable. What cannot be removed is tried again.
+    fn remove_deleted(&self) {
+        let deleted = std::mem::take(&mut *self.shared.deleted.lock());
+        if deleted.is_empty() || self.broken().is_some() {
+            return;
+        }
+        // No checkpoint syncs directories that are being removed.
+        let _checkpoint = self.checkpoint.lock();
+        let (gone, kept) =
+            std::mem::take(&mut self.state.lock().doomed).into_iter().partition(|doomed| deleted.contains(&doomed.id));
+        self.state.lock().doomed.extend::<Vec<_>>(kept);
+        let left = self.remove_doomed(gone);
+        self.shared.deleted.lock().extend(left.iter().map(|doomed| doomed.id));
+        self.state.lock().doomed.extend(left);
+    }
+
+    /// Removes the files of deleted topics. Returns those that are left.
+    fn remove_doomed(&self, doomed: Vec<Doomed>) -> Vec<Doomed> {
+        let is_left = |doomed: &Doomed| {
+            let removed = self.shared.remove_topic(doomed.id);
+            // A file that is open keeps its bytes, whether it has a name or not.
+            doomed.partitions.iter().for_each(|partition| partition.close());
+            removed
+                .inspect_err(|error| tracing::warn!(%error, "cannot remove a deleted topic; it is tried again"))
+                .is_err()
+        };
+        doomed.into_iter().filter(is_left).collect()
+    }
+
     /// One look at whether it is time.
     fn look_whether_to_checkpoint(&self) -> Duration {
+        if self.check_place().is_err() {
+            return LOOK_EVERY;
+        }
+        self.remove_deleted();
+        self.look_for_room();
         let (last, since) = (*self.checkpoint.lock(), self.journal_bytes_since_checkpoint());
         let is_full = || self.shared.journal.get().is_some_and(|journal| journal.stats().is_full);
         let is_due = since > 0
             && (since > self.settings.checkpoint_bytes
                 || last.at.elapsed() > self.settings.checkpoint_interval
+                || last.is_failed
                 || is_full());
         let is_too_soon = last.is_failed && last.at.elapsed() < TRY_AGAIN;
         if is_due
@@ -543,9 +648,32 @@ impl Store {
         LOOK_EVERY
     }
 
+    /// Has records be taken again after the disk was full, once all that waits has found its place, and there is room.
+    fn look_for_room(&self) {
+        let last = *self.checkpoint.lock();
+        if !self.shared.room.is_full() || self.broken().is_some() || last.at.elapsed() < TRY_AGAIN {
+            return;
+        }
+        let (_, failed) = self.flush();
+        if failed > 0 || self.checkpoint().is_err() {
+            // What there is to be freed was freed.
+            return self.checkpoint.lock().at = Instant::now();
+        }
+        match self.shared.room.restore() {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return tracing::debug!(%error, "there is no room yet"),
+        }
+        self.shared.room.end();
+        if let Some(tell) = self.on_room.get() {
+            tell();
+        }
+    }
+
     /// One look at what there is to compact.
     fn look_what_to_compact(&self) -> Duration {
-        if self.broken().is_some() {
+        // What is compacted takes room before it gives any back.
+        if self.check_place().is_err() || self.broken().is_some() || self.shared.room.is_full() {
             return COMPACT_EVERY;
         }
         if let Err(error) = self.compact()
@@ -659,27 +787,58 @@ impl Store {
     /// Makes all that is committed now safe without the journal.
     pub fn checkpoint(&self) -> Result<()> {
         let mut last = self.checkpoint.lock();
+        self.check_place()?;
         let begin = Instant::now();
-        let taken = self.take_checkpoint();
-        *last = LastCheckpoint { at: Instant::now(), is_failed: taken.is_err() };
+        let taken = self.take_checkpoint(last.origin);
+        let origin = taken.as_ref().ok().copied().or(last.origin);
+        *last = LastCheckpoint { at: Instant::now(), is_failed: taken.is_err(), origin };
         let nanos = begin.elapsed().as_nanos() as u64;
         self.counts.checkpoint_nanos.fetch_add(nanos, Ordering::Relaxed);
         let count = if taken.is_ok() { &self.counts.checkpoints } else { &self.counts.checkpoint_errors };
         count.fetch_add(1, Ordering::Relaxed);
+        taken.map(drop)
+    }
+
+    /// Takes one. On a disk that is full the journal's spare files are given up for it. Where that is not enough for all
+    /// that is in no segment, one that has the journal be read from where the last one says still lets go of segments
+    /// that retention removed.
+    fn take_checkpoint(&self, last: Option<Origin>) -> Result<Origin> {
+        let journal = self.shared.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
+        let is_full = |taken: &Result<Origin>| taken.as_ref().is_err_and(|error| error.kind == ErrorKind::DiskFull);
+        let mut taken = self.write_checkpoint(journal, None);
+        if is_full(&taken) && journal.give_up_spares() {
+            taken = self.write_checkpoint(journal, None);
+        }
+        if let Err(error) = &taken {
+            self.shared.room.note(error);
+        }
+        if let Some(last) = last.filter(|_| is_full(&taken))
+            && self.all_partitions().iter().any(|(_, partition)| partition.has_garbage())
+        {
+            self.write_checkpoint(journal, Some(last))?;
+        }
         taken
     }
 
-    fn take_checkpoint(&self) -> Result<()> {
-        let journal = self.shared.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
-        let (origin, bytes) = (journal.origin(), journal.stats().bytes);
-        let partitions = self.all_partitions();
-        let (mut taken, mut dirs) = (Vec::new(), BTreeSet::new());
+    /// `only_from`: partitions that cannot be written now stay as they are, so that the journal is still needed from
+    /// there on, and the reserve is given up for the file where there is no other room.
+    fn write_checkpoint(&self, journal: &Journal, only_from: Option<Origin>) -> Result<Origin> {
+        let (origin, bytes) = (only_from.unwrap_or_else(|| journal.origin()), journal.stats().bytes);
+        let mut partitions = self.all_partitions();
+        let (mut taken, mut dirs, mut left) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for (stream, partition) in &partitions {
-            if let Some(mut of_one) = partition.checkpoint((self.clock)())? {
-                dirs.extend(std::mem::take(&mut of_one.dirs));
-                taken.push((*stream, partition, of_one));
+            match partition.checkpoint((self.clock)(), only_from.is_some()) {
+                Ok(Some(mut of_one)) => {
+                    dirs.extend(std::mem::take(&mut of_one.dirs));
+                    taken.push((*stream, partition.clone(), of_one));
+                }
+                Ok(None) => {}
+                Err(_) if only_from.is_some() => drop(left.insert(*stream)),
+                Err(error) => return Err(error),
             }
         }
+        // What the catalog says of their segments may be from before what they forgot since.
+        partitions.retain(|(stream, _)| !left.contains(stream));
         for dir in dirs {
             self.shared.disk.sync_dir(&dir).map_err(failed("sync", &dir))?;
         }
@@ -690,18 +849,26 @@ impl Store {
             (Checkpoint { directory: self.directory, origin, catalog }, std::mem::take(&mut state.doomed))
         };
         let path = self.shared.dir.join("checkpoint");
-        if let Err(error) = replace(&*self.shared.disk, &path, &checkpoint.encode()).map_err(failed("write", &path)) {
+        let write = || replace(&*self.shared.disk, &path, &checkpoint.encode()).map_err(failed("write", &path));
+        let is_full = |error: &Error| error.kind == ErrorKind::DiskFull;
+        let mut written = write();
+        if only_from.is_some() && written.as_ref().is_err_and(is_full) && self.shared.room.release() {
+            written = write();
+        }
+        if let Err(error) = written {
             self.state.lock().doomed.extend(doomed);
             return Err(error);
         }
-        taken.iter().for_each(|(_, partition, taken)| partition.set_kept(taken));
-        self.counts.checkpoint_at_bytes.store(bytes, Ordering::Relaxed);
-        journal.release(origin.position);
-        partitions.iter().for_each(|(_, partition)| partition.sweep());
-        for id in doomed {
-            self.shared.remove_topic(id);
+        if only_from.is_none() {
+            taken.iter().for_each(|(_, partition, taken)| partition.set_kept(taken));
+            self.counts.checkpoint_at_bytes.store(bytes, Ordering::Relaxed);
+            journal.release(origin.position);
         }
-        Ok(())
+        partitions.iter().for_each(|(_, partition)| partition.sweep());
+        let left = self.remove_doomed(doomed);
+        self.shared.deleted.lock().extend(left.iter().map(|doomed| doomed.id));
+        self.state.lock().doomed.extend(left);
+        Ok(origin)
     }
 }
 
@@ -741,6 +908,24 @@ impl Owner for Waits {
     }
 }
 
+/// Hears that the deletion of a topic is durable, so that its files can go.
+struct Deletion {
+    id: u32,
+    shared: Arc<Shared>,
+    owner: Arc<dyn Owner>,
+}
+
+impl Owner for Deletion {
+    fn committed(&self, mark: u64) {
+        self.shared.deleted.lock().push(self.id);
+        self.owner.committed(mark);
+    }
+
+    fn failed(&self, error: &Error) {
+        self.owner.failed(error);
+    }
+}
+
 impl Drop for Store {
     fn drop(&mut self) {
         self.shared.background.stop();
@@ -763,7 +948,7 @@ const ENTRIES: [&str; 8] = [
 ];
 
 pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
-    let path = dir.join("thalweg.lock");
+    let path = dir.join(LOCK_NAME);
     disk.lock(&path).map_err(failed("lock", &path))?.ok_or_else(|| {
         let dir = dir.display();
         Error::new(ErrorKind::Denied, format!("{dir} is in use by another process; its id is in thalweg.lock"))

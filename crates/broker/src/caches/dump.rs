@@ -67,6 +67,7 @@ impl Broker {
 
     /// Writes all that durable caches have, and lets go of what is before.
     pub(super) async fn dump_caches(&self, log: &Arc<CacheLog>) -> Result<()> {
+        log.admit()?;
         let (begin, bytes) = log.begin_dump();
         for cache in self.durable_caches() {
             if self.dump_definition(&cache) {
@@ -124,6 +125,8 @@ impl Cache {
                     }
                 }
                 ahead += piece.len();
+                // A part of a dump says nothing new.
+                log.admit()?;
                 if ahead >= AHEAD_BYTES {
                     log.settled().lasts().await?;
                     ahead = 0;

@@ -90,6 +90,18 @@ impl CacheLog {
         self.broken.get().map_or(Ok(()), |broken| Err(broken.clone()))
     }
 
+    /// Refuses where a change could not be written now: before it is made, since none that is not in the log may be
+    /// seen. What is admitted is taken, whatever comes in between.
+    pub(super) fn admit(&self) -> Result<()> {
+        self.check()?;
+        self.cell.check_room()?;
+        match self.cell.admit() {
+            // How much waits is no reason: whoever changed something waits for that before the next change.
+            Err(full) if full.kind == ErrorKind::DiskFull => Err(full),
+            _ => Ok(()),
+        }
+    }
+
     /// Gives what changed in some caches its place, as one step. The offset of its last record.
     pub(super) fn append(&self, effects: &[(CacheNumber, &[u8])]) -> Offset {
         let bytes: usize = effects.iter().map(|(_, effects)| effects.len()).sum();
@@ -149,7 +161,7 @@ impl CacheLog {
         let gone = || Error::new(ErrorKind::ShuttingDown, "the broker is gone");
         let broker = self.broker.upgrade().ok_or_else(gone)?;
         let (bytes, count) = (batch.len() as u64, u64::from(batch.count()));
-        let end = broker.place_internal(&self.topic, 0, batch, &mut Wakes::default())?.base_offset + count;
+        let end = broker.place_admitted(&self.topic, 0, batch, &mut Wakes::default())?.base_offset + count;
         self.end.fetch_max(end, Ordering::Relaxed);
         self.bytes.fetch_add(bytes + RECORD_BYTES, Ordering::Relaxed);
         Ok(end - 1)

@@ -218,6 +218,7 @@ impl Broker {
 
     pub fn delete_cache(&self, name: &str) -> Result<CacheCommit> {
         let mut by_name = self.caches().by_name.write();
+        by_name.get(name).ok_or_else(|| no_such_cache(name))?.admit()?;
         let cache = by_name.remove(name).ok_or_else(|| no_such_cache(name))?;
         if let Some(Durable { log, number }) = &cache.durable {
             log.append_cache(*number, None);
@@ -292,6 +293,7 @@ impl Broker {
         };
         let cache = Arc::new(Cache::new(id, name.clone(), settings, caches, durable));
         if let Some(Durable { log, number }) = &cache.durable {
+            log.admit()?;
             log.append_cache(*number, Some(&cache.definition()));
             log.check()?;
             cache.keep_effects();
@@ -416,9 +418,10 @@ impl Cache {
         self.durable.as_ref().map_or_else(CacheCommit::default, |durable| durable.log.settled())
     }
 
-    /// Refuses where changes cannot be written any more.
-    fn check_log(&self) -> Result<()> {
-        self.durable.as_ref().map_or(Ok(()), |durable| durable.log.check())
+    /// Refuses where a change could not be written: of a durable cache on a full disk, for example. It is asked before
+    /// a change.
+    pub fn admit(&self) -> Result<()> {
+        self.durable.as_ref().map_or(Ok(()), |durable| durable.log.admit())
     }
 
     /// What changed in a shard is told to those who have to know, before its lock is free.
@@ -499,7 +502,7 @@ impl Cache {
             Expires::Never => None,
             Expires::Kept => return Ok(self.peek(key, |found| found.is_some())),
         };
-        self.check_log()?;
+        self.admit()?;
         let key = self.key(key);
         let mut shard = self.shard(key);
         let is_there = shard.set_expiry(key, expires_ms, now_ms);
@@ -562,7 +565,7 @@ impl Cache {
         value_bytes: usize,
         change: impl Fn(&mut Shard, Key<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.check_log()?;
+        self.admit()?;
         let key = self.key(key);
         let mut shard = self.shard(key);
         let changed = match change(&mut shard, key) {
@@ -655,6 +658,10 @@ pub(crate) async fn keep_time(broker: Weak<Broker>) {
         };
         broker.unlist_deleted_streams();
         for cache in broker.caches().all() {
+            // What has expired is not found, whether it is removed or not; removing it is written down.
+            if cache.admit().is_err() {
+                continue;
+            }
             cache.expire(now_ms()).await;
             tokio::task::yield_now().await;
         }

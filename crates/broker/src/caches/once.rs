@@ -47,7 +47,7 @@ impl Cache {
     ) -> Result<OperationAnswer> {
         match self.try_once(key, operation, &work) {
             Err(error) if error.kind == ErrorKind::Busy => {
-                self.check_log()?;
+                self.admit()?;
                 self.shed_for(self.key(key), value_bytes);
                 self.try_once(key, operation, &work)
             }
@@ -62,7 +62,7 @@ impl Cache {
         operation: OperationId,
         work: &impl Fn(&mut Locked<'_>) -> Result<OperationAnswer>,
     ) -> Result<OperationAnswer> {
-        self.check_log()?;
+        self.admit()?;
         let mut locked = self.lock([key]);
         if let Some(answer) = self.operations.lock().find(operation)? {
             return Ok(answer);

@@ -276,7 +276,7 @@ impl<T> Lane<T> {
                 self.repeat(at, renumber);
                 None
             }
-            ErrorKind::Busy | ErrorKind::ShuttingDown | ErrorKind::Corrupt => {
+            ErrorKind::Busy | ErrorKind::DiskFull | ErrorKind::ShuttingDown | ErrorKind::Corrupt => {
                 self.retry_later(now, Duration::from_millis(error.retry_after_ms.into()), &error);
                 self.repeat(at, Renumber::Keep);
                 None

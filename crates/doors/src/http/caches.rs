@@ -131,6 +131,7 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
 pub(super) async fn flush(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
     let cache = http.broker.find_cache(&cache)?;
+    cache.admit()?;
     let (removed, flushed) = cache.flush();
     cache.settled().and(flushed).lasts().await?;
     Ok(codec::json(StatusCode::OK, &json!({ "removed": removed })))
@@ -192,6 +193,7 @@ pub(super) async fn remove(
     Query::parse(request.uri(), &[])?;
     let condition = condition(request.headers())?;
     let cache = http.broker.find_cache(&cache)?;
+    cache.admit()?;
     let stored = cache.delete(key.as_bytes(), condition);
     cache.commit_of(key.as_bytes()).lasts().await?;
     match stored {

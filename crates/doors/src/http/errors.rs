@@ -14,7 +14,6 @@ pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
     match kind {
         ErrorKind::Malformed | ErrorKind::Invalid => StatusCode::BAD_REQUEST,
-        ErrorKind::Corrupt => StatusCode::UNPROCESSABLE_ENTITY,
         ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
@@ -22,11 +21,14 @@ pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
         ErrorKind::AlreadyExists | ErrorKind::SlowSubscriber => StatusCode::CONFLICT,
         ErrorKind::OutOfSequence | ErrorKind::Fenced => StatusCode::CONFLICT,
         ErrorKind::OutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
-        ErrorKind::Busy | ErrorKind::ShuttingDown | ErrorKind::NoResponders => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::Busy | ErrorKind::DiskFull | ErrorKind::ShuttingDown | ErrorKind::NoResponders => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         ErrorKind::Timeout => StatusCode::GATEWAY_TIMEOUT,
         ErrorKind::Denied => StatusCode::FORBIDDEN,
         ErrorKind::Disconnected => StatusCode::BAD_GATEWAY,
-        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        // Checksums are of what the broker stored: no client sends one over HTTP.
+        ErrorKind::Corrupt | ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

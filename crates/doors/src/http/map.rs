@@ -343,8 +343,14 @@ pub(super) async fn healthy() -> Response {
 }
 
 /// The process takes new work.
-pub(super) async fn ready(peer: Peer) -> Result<Response> {
+pub(super) async fn ready(State(http): State<Arc<Http>>, peer: Peer) -> Result<Response> {
     super::expect_open(&peer.connection)?;
+    // A balancer sends nothing more to a broker that takes no records.
+    if let Some(store) = http.broker.store()
+        && let Some(why) = store.broken().or_else(|| store.full())
+    {
+        return Err(Failure::with_status(why, StatusCode::SERVICE_UNAVAILABLE));
+    }
     Ok(plain("ready\n".into()))
 }
 

@@ -51,6 +51,7 @@ impl Code {
     pub const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Self = Self(53);
     pub const SECURITY_DISABLED: Self = Self(54);
     pub const OPERATION_NOT_ATTEMPTED: Self = Self(55);
+    pub const KAFKA_STORAGE_ERROR: Self = Self(56);
     pub const LOG_DIR_NOT_FOUND: Self = Self(57);
     pub const SASL_AUTHENTICATION_FAILED: Self = Self(58);
     pub const NON_EMPTY_GROUP: Self = Self(68);
@@ -104,7 +105,7 @@ pub(super) fn of_group(refused: &GroupError) -> Code {
         Reason::InvalidTimeout => Code::INVALID_SESSION_TIMEOUT,
         Reason::Other => match refused.error.kind {
             // Clients try these again.
-            ErrorKind::Busy | ErrorKind::Timeout => Code::COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::DiskFull => Code::COORDINATOR_LOAD_IN_PROGRESS,
             ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::COORDINATOR_NOT_AVAILABLE,
             ErrorKind::Denied => Code::GROUP_AUTHORIZATION_FAILED,
             _ => code(&refused.error),
@@ -126,6 +127,9 @@ pub(super) fn code(error: &Error) -> Code {
         ErrorKind::Busy if error.is_throttled() => Code::THROTTLING_QUOTA_EXCEEDED,
         // Clients try these again.
         ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::SlowSubscriber => Code::REQUEST_TIMED_OUT,
+        // And this one, which says why: `KafkaStorageException` is an `InvalidMetadataException` to Kafka's own clients,
+        // which are retriable, and librdkafka's producer sends again (its test 0083-errors pushes it three times).
+        ErrorKind::DiskFull => Code::KAFKA_STORAGE_ERROR,
         ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::NOT_LEADER_OR_FOLLOWER,
         ErrorKind::OutOfSequence => Code::OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorKind::Fenced => Code::INVALID_PRODUCER_EPOCH,

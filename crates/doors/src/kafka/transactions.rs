@@ -433,7 +433,7 @@ fn of_group(reason: Reason, error: &Error) -> Code {
 /// What a client tries again it tries at the same coordinator.
 fn of_coordinator(error: &Error) -> Code {
     match error.kind {
-        ErrorKind::Busy | ErrorKind::Timeout => Code::COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::DiskFull => Code::COORDINATOR_LOAD_IN_PROGRESS,
         ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::COORDINATOR_NOT_AVAILABLE,
         ErrorKind::Fenced => Code::PRODUCER_FENCED,
         _ => errors::code(error),

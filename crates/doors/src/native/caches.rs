@@ -50,7 +50,10 @@ pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest
             let cache = recent.cache(broker, cache)?;
             let stored = match operation {
                 Some(operation) => cache.delete_once(&key, condition, operation)?,
-                None => cache.delete(&key, condition),
+                None => {
+                    cache.admit()?;
+                    cache.delete(&key, condition)
+                }
             };
             (CacheResponse::Removed(stored), cache.commit_of(&key))
         }
@@ -72,6 +75,7 @@ pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest
         }
         CacheRequest::Flush { cache } => {
             let cache = recent.cache(broker, cache)?;
+            cache.admit()?;
             let (entries, flushed) = cache.flush();
             (CacheResponse::Flushed(entries), cache.settled().and(flushed))
         }

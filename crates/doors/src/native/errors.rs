@@ -24,6 +24,7 @@ pub(super) fn of_request(error: &Error) -> Verdict {
         | ErrorKind::AlreadyExists
         | ErrorKind::OutOfRange
         | ErrorKind::Busy
+        | ErrorKind::DiskFull
         | ErrorKind::Timeout
         | ErrorKind::NoResponders
         | ErrorKind::SlowSubscriber

@@ -166,6 +166,8 @@ impl From<Error> for Failure {
             ErrorKind::Timeout => Code::DeadlineExceeded,
             ErrorKind::Denied => Code::PermissionDenied,
             ErrorKind::ShuttingDown | ErrorKind::NoResponders | ErrorKind::Disconnected => Code::Unavailable,
+            // Google's libraries repeat every call that says so, not only publishes.
+            ErrorKind::DiskFull => Code::Unavailable,
             ErrorKind::SlowSubscriber | ErrorKind::Fenced => Code::Aborted,
             ErrorKind::OutOfSequence => Code::FailedPrecondition,
             ErrorKind::Internal => Code::Internal,

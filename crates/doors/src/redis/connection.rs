@@ -371,6 +371,9 @@ impl Door {
         let other_number = keys::other_database(args).filter(|other| *other != number);
         let other_cache = other_number.map(|other| session.database_of(&self.broker, other)).transpose()?;
         let cache = session.database(&self.broker)?;
+        if command.is_write {
+            cache.admit()?;
+        }
         let named = command.keys(args);
         let mut is_tried = false;
         loop {

@@ -53,6 +53,8 @@ impl From<Error> for Fail {
             ErrorKind::Busy if error.is_throttled() => "ERR",
             ErrorKind::Busy => "OOM command not allowed when used memory > 'maxmemory':",
             ErrorKind::Denied => "NOPERM",
+            // The word that go-redis repeats a command for (`shouldRetry` in its error.go), as do clients of clusters.
+            ErrorKind::DiskFull => "TRYAGAIN",
             ErrorKind::Timeout | ErrorKind::ShuttingDown | ErrorKind::Disconnected => "TRYAGAIN",
             ErrorKind::NotFound => "ERR no such key:",
             ErrorKind::Malformed

@@ -124,6 +124,11 @@ impl Inspection {
             (Err(error), _) => findings.damage(None, &error.message),
             // It may have more topics than the checkpoint.
             (Ok(journal), true) => report.topics = self.topics(&findings.read_journal(&state, journal, progress)),
+            // What is missing may be of a topic that the journal deletes.
+            (Ok(journal), false) if state.partitions.values().any(|partition| partition.refused().is_some()) => {
+                let (exam, _) = state.examine(journal, &mut |_| {}, progress);
+                findings.names.retain(|stream, _| !exam.deleted().contains(&((*stream >> 32) as u32)));
+            }
             (Ok(_), false) => {}
         }
         for (stream, partition) in &state.partitions {

@@ -6,13 +6,15 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::Result;
+use engine::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex};
 
 use super::JournalSettings;
 use super::block::{FileHead, PAGE_BYTES};
 use crate::disk::{Disk, DiskFile, failed};
+use crate::room::Room;
 
 /// Files that are ready before they are needed.
 const SPARE: usize = 2;
@@ -52,6 +54,9 @@ pub(crate) struct Files {
     handles: usize,
     state: Mutex<State>,
     changed: Condvar,
+    room: Arc<Room>,
+    /// No file is ready, and none can be made.
+    is_stuck: AtomicBool,
 }
 
 #[derive(Default)]
@@ -65,6 +70,8 @@ struct State {
     /// Nobody waits for a file any more that cannot be had now.
     is_closing: bool,
     is_stopped: bool,
+    /// Files that were ready were given up for their room: none is made before a checkpoint.
+    is_given_up: bool,
     /// Why no file could be made the last time.
     trouble: Option<engine::Error>,
 }
@@ -86,8 +93,10 @@ impl JournalFile {
 }
 
 impl Files {
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: &JournalSettings) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: &JournalSettings, room: Arc<Room>) -> Self {
         Self {
+            room,
+            is_stuck: AtomicBool::new(false),
             disk,
             dir: dir.to_path_buf(),
             file_bytes: settings.file_bytes,
@@ -132,9 +141,45 @@ impl Files {
         let (is_wanted, is_urgent) = {
             let state = self.state.lock();
             let is_wanted = state.spare.len() < SPARE && state.in_use.len() + state.spare.len() < self.files_max;
-            (is_wanted, state.spare.is_empty())
+            (is_wanted && !state.is_given_up, state.spare.is_empty())
         };
-        if is_wanted { self.prepare(self.file_bytes, is_urgent).map(|()| true) } else { Ok(false) }
+        if !is_wanted {
+            return Ok(false);
+        }
+        // What little is free is for segments and checkpoints, which make room in the journal.
+        if let Err(error) = self.room.check_spare(&self.dir, self.file_bytes) {
+            let mut state = self.state.lock();
+            state.trouble = Some(error.clone());
+            self.note_change(&state);
+            return Err(error);
+        }
+        self.prepare(self.file_bytes, is_urgent).map(|()| true)
+    }
+
+    /// Removes the files that are ready and empty, for the room that they take. None is made before a checkpoint.
+    /// Returns whether there were any.
+    pub(crate) fn give_up_spares(&self) -> bool {
+        let mut state = self.state.lock();
+        let spares = std::mem::take(&mut state.spare);
+        for spare in &spares {
+            if let Err(error) = self.disk.remove(&spare.path) {
+                tracing::warn!(path = %spare.path.display(), %error, "cannot give up a spare journal file");
+            }
+        }
+        state.is_given_up = true;
+        state.trouble.get_or_insert_with(|| Error::new(ErrorKind::DiskFull, "the journal's spare files were given up"));
+        self.note_change(&state);
+        !spares.is_empty()
+    }
+
+    /// Whether no file is ready and none can be made.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.is_stuck.load(Ordering::Relaxed)
+    }
+
+    fn note_change(&self, state: &State) {
+        self.is_stuck.store(state.spare.is_empty() && state.trouble.is_some(), Ordering::Relaxed);
+        self.changed.notify_all();
     }
 
     /// Makes a small file where there is none to begin with: whoever starts the journal waits for its zeros.
@@ -148,8 +193,7 @@ impl Files {
         let slot = self.state.lock().slots;
         let made = self.make(slot, bytes, is_urgent);
         let mut state = self.state.lock();
-        self.changed.notify_all();
-        match made {
+        let outcome = match made {
             Ok(file) => {
                 state.slots = slot + 1;
                 state.trouble = None;
@@ -163,7 +207,9 @@ impl Files {
                 state.trouble = Some(error.clone());
                 Err(error)
             }
-        }
+        };
+        self.note_change(&state);
+        outcome
     }
 
     fn make(&self, slot: u32, bytes: u64, is_urgent: bool) -> Result<JournalFile> {
@@ -198,7 +244,7 @@ impl Files {
                 state.number += 1;
                 let head = FileHead { directory, number: state.number, position, bytes: file.bytes };
                 state.in_use.push_back(InUse { file: file.clone(), head });
-                self.changed.notify_all();
+                self.note_change(&state);
                 return Some((file, head));
             }
             let is_hopeless = state.trouble.is_some() || state.in_use.len() >= self.files_max;
@@ -212,17 +258,23 @@ impl Files {
     /// Nothing before this position is needed: files that end before it may be used again.
     pub(crate) fn release(&self, position: u64) {
         let mut state = self.state.lock();
+        let is_given_up = std::mem::take(&mut state.is_given_up);
+        if is_given_up {
+            state.trouble = None;
+        }
         while state.in_use.get(1).is_some_and(|next| next.head.position + PAGE_BYTES <= position)
             && let Some(used) = state.in_use.pop_front()
         {
-            if used.head.bytes == self.file_bytes {
+            // On a disk that was full a moment ago no more are kept than are needed.
+            let is_kept = used.head.bytes == self.file_bytes && !(is_given_up && state.spare.len() >= SPARE);
+            if is_kept {
                 state.spare.push_front(used.file);
             } else if let Err(error) = self.disk.remove(&used.file.path) {
                 let path = used.file.path.display();
-                tracing::warn!(%path, %error, "cannot remove a journal file of another size");
+                tracing::warn!(%path, %error, "cannot remove a journal file that is no longer needed");
             }
         }
-        self.changed.notify_all();
+        self.note_change(&state);
     }
 
     /// Whether an append has to wait for a checkpoint, or for room on the disk.

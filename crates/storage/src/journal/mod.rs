@@ -26,11 +26,15 @@ use files::{Files, JournalFile};
 use recover::Origin;
 
 use crate::disk::Disk;
+use crate::place::Place;
+use crate::room::Room;
 
 /// When nothing came for so long, what was synced last is sealed.
 const REST: Duration = Duration::from_millis(20);
 /// Room for a few blocks.
 const FILE_BYTES_MIN: u64 = 16 * PAGE_BYTES;
+/// The part of a file that is not for records where no other file can be made: changes of the catalog go on there.
+const KEPT_PART: u64 = 2;
 /// How often a file that could not be made is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
@@ -154,6 +158,7 @@ struct Shared {
     file_bytes: u64,
     queue_bytes_max: usize,
     gate: Arc<Gate>,
+    place: Arc<Place>,
     /// Told when there is room again after somebody was refused.
     on_room: OnceLock<Box<dyn Fn() + Send + Sync>>,
     files: Files,
@@ -165,6 +170,8 @@ struct Shared {
     is_next: Condvar,
     /// All before it is synced.
     synced: AtomicU64,
+    /// Bytes of the current file that records may take where there is no other.
+    left: AtomicU64,
     /// Invariant: whoever finds it empty while holding the queue may append; what is in the queue then is told.
     broken: OnceLock<Error>,
     counts: Counts,
@@ -228,9 +235,10 @@ impl Journal {
         settings: JournalSettings,
         tail: recover::Tail,
         gate: Arc<Gate>,
+        (room, place): (Arc<Room>, Arc<Place>),
     ) -> Result<Self> {
         settings.check()?;
-        let files = Files::new(disk, dir, &settings);
+        let files = Files::new(disk, dir, &settings, room);
         files.adopt(&tail.in_use, &tail.others, tail.number)?;
         // The first file is made here, later ones ahead of their use.
         files.prepare_first()?;
@@ -240,17 +248,19 @@ impl Journal {
         file.sync(0)?;
         let previous_end = start + PAGE_BYTES;
         let writer = Writer { file, head, at: PAGE_BYTES, previous_end, turn: 0, is_sealed: true, buf: Vec::new() };
-        let origin = origin(&writer.head, &writer.file, PAGE_BYTES);
+        let (origin, left) = (origin(&writer.head, &writer.file, PAGE_BYTES), left(&writer.head, PAGE_BYTES));
         let shared = Arc::new(Shared {
             directory,
             file_bytes: settings.file_bytes,
             queue_bytes_max: settings.queue_bytes_max,
             gate,
+            place,
             on_room: OnceLock::new(),
             files,
             queue: Mutex::default(),
             has_work: Condvar::new(),
             synced: AtomicU64::new(origin.position),
+            left: AtomicU64::new(left),
             finished: Mutex::new(Finished { turn: 0, origin, is_over: false }),
             writer: Mutex::new(writer),
             is_next: Condvar::new(),
@@ -286,6 +296,10 @@ impl Journal {
         if queue.is_stopped {
             return Err(stopped());
         }
+        if entry.kind == EntryKind::Batch && self.shared.files.is_stuck() && !self.shared.has_left(entry.body.len()) {
+            drop(queue);
+            return Err(self.no_room());
+        }
         queue.bytes += entry.body.len();
         queue.entries.push_back(entry);
         let is_first = queue.entries.len() == 1;
@@ -301,15 +315,24 @@ impl Journal {
     pub fn admit(&self) -> Result<()> {
         let mut queue = self.shared.queue.lock();
         let queued = queue.bytes;
-        if queued < self.shared.queue_bytes_max {
+        let has_left = !self.shared.files.is_stuck() || self.shared.has_left(queued);
+        if queued < self.shared.queue_bytes_max && has_left {
             return Ok(());
         }
         queue.is_missed = true;
         drop(queue);
         Err(match self.shared.files.trouble() {
-            Some(trouble) => Error::busy(format!("the journal has no room for more: {}", trouble.message)),
+            Some(_) => self.no_room(),
             None => Error::busy(format!("{queued} bytes wait for the disk already; try again later")),
         })
+    }
+
+    fn no_room(&self) -> Error {
+        let trouble = self.shared.files.trouble();
+        let is_full = trouble.as_ref().is_some_and(|trouble| trouble.kind == ErrorKind::DiskFull);
+        let kind = if is_full { ErrorKind::DiskFull } else { ErrorKind::Busy };
+        let why = trouble.map_or_else(String::new, |trouble| format!(": {}", trouble.message));
+        Error::new(kind, format!("the journal has no room for more{why}"))
     }
 
     /// `tell` is called whenever half of the queue is free again after [`Journal::admit`] refused somebody.
@@ -329,9 +352,19 @@ impl Journal {
         self.shared.finished.lock().origin
     }
 
+    /// Removes files that are ready and empty, for the room that they take. Returns whether there were any.
+    pub(crate) fn give_up_spares(&self) -> bool {
+        self.shared.files.give_up_spares()
+    }
+
     /// Nothing before this position is needed any more.
     pub(crate) fn release(&self, position: u64) {
         self.shared.files.release(position);
+    }
+
+    /// Fails where the data directory is not where it was, and takes nothing more then.
+    pub(crate) fn check_place(&self) -> Result<()> {
+        self.shared.place.check().inspect_err(|error| self.shared.break_off(error))
     }
 
     /// Why nothing can be appended any more.
@@ -388,6 +421,11 @@ fn no_file() -> Error {
     Error::new(ErrorKind::ShuttingDown, "the journal has no file for what it was given last")
 }
 
+/// Bytes of a file that records may still take where no other can be made.
+fn left(head: &FileHead, at: u64) -> u64 {
+    head.bytes.saturating_sub(at + head.bytes / KEPT_PART)
+}
+
 fn origin(head: &FileHead, file: &JournalFile, at: u64) -> Origin {
     Origin { position: head.position + at, number: head.number, slot: file.slot }
 }
@@ -406,6 +444,11 @@ fn next_block(head: &FileHead, position: u64, previous_end: u64, synced: u64, ne
 }
 
 impl Shared {
+    /// Whether so many bytes and one more fit into the part of the current file that is for records.
+    fn has_left(&self, bytes: usize) -> bool {
+        (bytes as u64) < self.left.load(Ordering::Relaxed)
+    }
+
     fn run(&self, thread: usize) {
         loop {
             let written = {
@@ -501,6 +544,7 @@ impl Shared {
         written?;
         writer.at += block.block_bytes();
         writer.previous_end = block.end();
+        self.left.store(left(&writer.head, writer.at), Ordering::Relaxed);
         // It seals only what was synced when it was written.
         writer.is_sealed = entries.is_empty() && block.synced >= block.previous_end;
         self.counts.entries.fetch_add(entries.len() as u64, Ordering::Relaxed);
@@ -531,7 +575,9 @@ impl Shared {
     fn finish(&self, mut written: Written, thread: usize) {
         if written.failed.is_none() {
             let begin = std::time::Instant::now();
-            written.failed = written.file.sync(thread).inspect_err(|error| self.break_off(error)).err();
+            // What is synced where nobody finds it does not last.
+            let synced = written.file.sync(thread).and_then(|()| self.place.check());
+            written.failed = synced.inspect_err(|error| self.break_off(error)).err();
             self.counts.syncs.fetch_add(1, Ordering::Relaxed);
             self.counts.sync_nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
@@ -591,7 +637,14 @@ impl Shared {
     fn prepare_files(&self) {
         let mut trouble = None;
         loop {
-            match self.files.prepare_one() {
+            let prepared = match self.place.check() {
+                Ok(()) => self.files.prepare_one(),
+                Err(error) => {
+                    self.break_off(&error);
+                    Ok(false)
+                }
+            };
+            match prepared {
                 Ok(true) => {
                     trouble = None;
                     continue;

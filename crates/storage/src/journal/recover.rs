@@ -174,6 +174,23 @@ impl Recovery {
         }
     }
 
+    /// Removes files in which nothing is needed, for the room that they take, but one that the journal goes on in.
+    pub(crate) fn give_up_blank(&mut self, disk: &dyn Disk, file_bytes: u64) {
+        let kept = self.blank.iter().position(|slot| slot.len == file_bytes);
+        let kept = kept.map(|at| self.blank.swap_remove(at));
+        for slot in self.blank.drain(..) {
+            if let Err(error) = disk.remove(&slot.path) {
+                tracing::warn!(path = %slot.path.display(), %error, "cannot give up a spare journal file");
+            }
+        }
+        self.blank.extend(kept);
+    }
+
+    /// Makes what was read durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.files.values().try_for_each(|used| used.file.sync().map_err(failed("sync", &used.slot.path)))
+    }
+
     pub(crate) fn into_tail(mut self, end: End) -> Tail {
         let used = end.chain.iter().filter_map(|number| self.files.remove(number));
         let in_use = used.map(|used| (used.slot, used.head)).collect();

@@ -91,8 +91,8 @@ struct State {
     compacted: Compacted,
     /// Why it is not served.
     refused: Option<Error>,
-    /// Why it could not be written to a segment the last time: it takes nothing more until that works, so that it does
-    /// not fill the memory that all share.
+    /// Why it could not be written to a segment the last time: nothing more is admitted until that works, so that it
+    /// does not fill the memory that all share.
     trouble: Option<Error>,
     /// Changes that a checkpoint has to keep, and those that the last one kept.
     changes: u64,
@@ -190,6 +190,13 @@ impl DiskPartition {
 
     pub(crate) fn stream(&self) -> u64 {
         self.stream
+    }
+
+    /// Whether a checkpoint would let go of files.
+    pub(crate) fn has_garbage(&self) -> bool {
+        let segments = self.segments.lock();
+        let state = self.state.lock();
+        !state.is_deleted && state.refused.is_none() && segments.has_garbage(state.start.min(state.flushed))
     }
 
     /// Why it takes nothing more for now.
@@ -331,7 +338,7 @@ impl DiskPartition {
         (state.flushed, state.segment_bytes) = (end, segments.bytes());
         state.unflushed_bytes -= bytes;
         state.trouble = appended.as_ref().err().cloned();
-        appended.map(|()| bytes)
+        appended.inspect_err(|error| self.shared.room.note(error)).map(|()| bytes)
     }
 
     /// Lets go of what is in segments, oldest first, until so many bytes are free. Returns how many are.
@@ -380,8 +387,9 @@ impl DiskPartition {
     }
 
     /// Syncs the segments, and says what a checkpoint may rely on then; `None` where nothing has changed. All that was
-    /// committed when this is called is in it.
-    pub(crate) fn checkpoint(&self, now_ms: u64) -> Result<Option<Taken>> {
+    /// committed when this is called is in it, unless it is `partial`, and the disk has no room for that: then the
+    /// journal is still needed for the rest.
+    pub(crate) fn checkpoint(&self, now_ms: u64, is_partial: bool) -> Result<Option<Taken>> {
         let changes = {
             let state = self.state.lock();
             if state.changes == state.changes_kept || state.refused.is_some() || state.is_deleted {
@@ -390,7 +398,14 @@ impl DiskPartition {
             state.changes
         };
         let committed = self.state.lock().committed;
-        while self.state.lock().flushed < committed && self.flush(FLUSH_BYTES, now_ms)? > 0 {}
+        while self.state.lock().flushed < committed {
+            match self.flush(FLUSH_BYTES, now_ms) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if is_partial && error.kind == ErrorKind::DiskFull => break,
+                Err(error) => return Err(error),
+            }
+        }
         let _syncing = self.syncing.lock();
         let (unsynced, taken) = {
             let mut segments = self.segments.lock();
@@ -517,7 +532,12 @@ impl DiskPartition {
         self.state.lock().segment_bytes = segments.bytes();
     }
 
-    /// Nothing is taken or read any more. Its files go with the next checkpoint.
+    /// Lets go of its files: those that are open keep their bytes. Whoever reads one has it for that time.
+    pub(crate) fn close(&self) {
+        self.segments.lock().close();
+    }
+
+    /// Nothing is taken or read any more. Its files go when that is durable.
     pub(crate) fn delete(&self) {
         let mut state = self.state.lock();
         state.is_deleted = true;
@@ -572,9 +592,6 @@ impl DurableLog for DiskPartition {
     fn append(&self, batch: RecordBatch, owner: Arc<dyn Owner>) -> Result<()> {
         let mut state = self.state.lock();
         self.check(&state)?;
-        if let Some(trouble) = &state.trouble {
-            return Err(Error::busy(format!("the partition takes nothing more for now: {}", trouble.message)));
-        }
         debug_assert_eq!(batch.base_offset(), state.end, "invariant: appends are contiguous");
         let mark = batch.next_offset();
         let (kind, stream, body) = (EntryKind::Batch, self.stream, batch.bytes().clone());
@@ -666,7 +683,19 @@ impl DurableLog for DiskPartition {
     /// What is needed is in segments with what is not: compaction and retention decide what goes.
     fn forget(&self, _: Offset) {}
 
+    fn check_room(&self) -> Result<()> {
+        self.shared.room.check()?;
+        match &self.state.lock().trouble {
+            Some(trouble) => {
+                let kind = if trouble.kind == ErrorKind::DiskFull { trouble.kind } else { ErrorKind::Busy };
+                Err(Error::new(kind, format!("the partition takes nothing more for now: {}", trouble.message)))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn admit(&self) -> Result<()> {
+        self.shared.room.check()?;
         self.shared.journal.get().map_or(Ok(()), Journal::admit)
     }
 

@@ -319,6 +319,11 @@ impl Segments {
         }
     }
 
+    /// Of a partition that is deleted: no file stays open.
+    pub(crate) fn close(&mut self) {
+        self.list.iter_mut().for_each(|segment| (segment.file, segment.index) = (None, None));
+    }
+
     fn close_some(&mut self) {
         let mut open = 0;
         for segment in self.list.iter_mut().rev() {
@@ -515,6 +520,12 @@ impl Segments {
     /// What was replaced so far is in no checkpoint that is written from now on.
     pub(crate) fn retire_replaced(&mut self) {
         self.garbage.append(&mut self.replaced);
+    }
+
+    /// Whether there are files to remove once a checkpoint says that the log begins there.
+    pub(crate) fn has_garbage(&self, start: Offset) -> bool {
+        let is_over = |segment: &Segment| segment.info.end <= start && segment.info.bytes > 0;
+        !self.garbage.is_empty() || !self.replaced.is_empty() || self.list.front().is_some_and(is_over)
     }
 
     /// Removes the files of what was forgotten. What cannot be removed is tried again the next time.

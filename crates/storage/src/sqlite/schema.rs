@@ -153,7 +153,7 @@ pub(super) fn failed(doing: &str, path: &Path) -> impl Fn(rusqlite::Error) -> Er
     move |error| {
         let (kind, why) = match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => (ErrorKind::Busy, "another process locks it"),
-            Some(ErrorCode::DiskFull) => (ErrorKind::Busy, "the disk is full"),
+            Some(ErrorCode::DiskFull) => (ErrorKind::DiskFull, "the disk is full"),
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => (
                 ErrorKind::Corrupt,
                 "it is damaged. Put back a copy of it, or see what can be saved: sqlite3 queues.sqlite .recover",

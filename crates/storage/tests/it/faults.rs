@@ -11,20 +11,20 @@ use crate::power::repeatable;
 use crate::sim::{Doing, Fault, Random, SimDisk};
 use crate::workload::{Heard, Model, Work, Writer, open, small, wait_until};
 
-const DIR: &str = "/data";
+pub const DIR: &str = "/data";
 
 /// A directory with somebody at work on it, who knows what was acknowledged.
-struct Site {
-    disk: SimDisk,
-    settings: StoreSettings,
-    model: Model,
-    incarnation: u64,
-    heard: Heard,
-    work: Arc<Work>,
+pub struct Site {
+    pub disk: SimDisk,
+    pub settings: StoreSettings,
+    pub model: Model,
+    pub incarnation: u64,
+    pub heard: Heard,
+    pub work: Arc<Work>,
 }
 
 impl Site {
-    fn new(settings: StoreSettings) -> Self {
+    pub fn new(settings: StoreSettings) -> Self {
         let (disk, model, heard) = (SimDisk::new(), Model::default(), Heard::default());
         let opened = open(&disk, Path::new(DIR), settings).expect("a new directory");
         let work = Work::new(opened, &model, 1, heard.say());
@@ -32,7 +32,7 @@ impl Site {
     }
 
     /// The process ends as it is, and `next` is what the next one finds.
-    fn end(mut self, next: impl FnOnce(&SimDisk) -> SimDisk) -> (SimDisk, Model) {
+    pub fn end(mut self, next: impl FnOnce(&SimDisk) -> SimDisk) -> (SimDisk, Model) {
         self.disk.power_off_after(0);
         let disk = next(&self.disk);
         self.work.end().unwrap_or_default();
@@ -41,7 +41,7 @@ impl Site {
     }
 
     /// The same, and that it is all there.
-    fn check(self, next: impl FnOnce(&SimDisk) -> SimDisk) {
+    pub fn check(self, next: impl FnOnce(&SimDisk) -> SimDisk) {
         let (settings, incarnation) = (self.settings, self.incarnation);
         let (disk, mut model) = self.end(next);
         let (store, topics) = open(&disk, Path::new(DIR), settings).expect("it opens");
@@ -51,34 +51,34 @@ impl Site {
 }
 
 /// The power goes, or only the process.
-fn end_of_process(disk: &SimDisk, seed: u64) -> SimDisk {
+pub fn end_of_process(disk: &SimDisk, seed: u64) -> SimDisk {
     if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() }
 }
 
-fn fault(doing: Doing, path: &'static str, after: u64, times: u64, error: Io) -> Fault {
+pub fn fault(doing: Doing, path: &'static str, after: u64, times: u64, error: Io) -> Fault {
     Fault { doing, path, after, times, error }
 }
 
 /// Appends one batch if there is room.
-fn try_append(site: &Site, writer: &Arc<Writer>) -> Result<u64, Error> {
+pub fn try_append(site: &Site, writer: &Arc<Writer>) -> Result<u64, Error> {
     site.work.store.admit()?;
     writer.append_now()
 }
 
 /// Appends until it is refused, because too much waits.
-fn append_until_busy(site: &Site, writer: &Arc<Writer>) -> Error {
+pub fn append_until_busy(site: &Site, writer: &Arc<Writer>) -> Error {
     let mut refused = None;
     wait_until("an append is refused", || {
         refused = try_append(site, writer).err();
         refused.is_some()
     });
     let refused = refused.expect("an error");
-    assert_eq!(refused.kind, ErrorKind::Busy, "{refused}");
+    assert!(matches!(refused.kind, ErrorKind::Busy | ErrorKind::DiskFull), "{refused}");
     refused
 }
 
 /// Appends until one more is acknowledged.
-fn append_until_committed(site: &Site, writer: &Arc<Writer>) {
+pub fn append_until_committed(site: &Site, writer: &Arc<Writer>) {
     let mut end = None;
     wait_until("an append is taken", || {
         end = try_append(site, writer).ok();
@@ -128,7 +128,8 @@ fn a_full_disk_makes_appends_wait_and_they_go_on_when_there_is_room() {
         for _ in 0..2 {
             site.disk.set_bytes_max(Some(site.disk.bytes() + random.below(300_000)));
             let busy = append_until_busy(&site, &writer);
-            let says = ["wait", "no room", "takes nothing more for now"];
+            let says = ["no room", "the disk is full, so no records are taken"];
+            assert_eq!(busy.kind, ErrorKind::DiskFull, "{busy}");
             assert!(says.iter().any(|words| busy.message.contains(words)), "{busy}");
             assert_eq!(site.work.store.broken(), None);
             let end = writer.committed_end();

@@ -473,6 +473,11 @@ impl Disk for SimDisk {
         let is_free = world.locks.insert(path.to_owned());
         Ok(is_free.then(|| Box::new(Held { disk: self.clone(), path: path.to_owned() }) as Box<dyn Send + Sync>))
     }
+
+    fn volume(&self, _: &Path) -> io::Result<(u64, u64)> {
+        let world = self.0.lock();
+        Ok(world.bytes_max.map_or((u64::MAX, u64::MAX), |max| (max, max.saturating_sub(world.bytes))))
+    }
 }
 
 struct Held {

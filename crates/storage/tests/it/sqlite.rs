@@ -180,7 +180,7 @@ fn a_full_disk_is_waited_for_and_nothing_is_lost() {
         }
     };
     let full = database.log().admit().expect_err("there is no room");
-    assert!(full.kind == ErrorKind::Busy && full.message.contains("the disk is full"), "{full}");
+    assert!(full.kind == ErrorKind::DiskFull && full.message.contains("the disk is full"), "{full}");
     assert_eq!(database.store.broken(), None);
     let end = database.log().extent().end;
     assert_eq!(read_all(database.log(), 0, end, 100_000).expect("it is read").len() as u64, end);

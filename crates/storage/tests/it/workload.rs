@@ -64,6 +64,7 @@ pub fn small(syncs_in_flight: usize) -> StoreSettings {
         unflushed_bytes_max: 32 << 10,
         checkpoint_bytes: 192 << 10,
         checkpoint_interval: Duration::from_secs(3600),
+        reserve_bytes: 256 << 10,
         sqlite: SqliteSettings { queue_bytes_max: 64 << 10, recent_bytes_max: 32 << 10, ..SqliteSettings::default() },
         ..StoreSettings::default()
     }
@@ -635,14 +636,30 @@ impl Work {
             let at = random.below(topics.len() as u64) as usize;
             topics.swap_remove(at).0
         };
-        let name = topic.name.as_str().to_owned();
-        (self.say)(Event::Deleting(name.clone()));
-        let told = Told::new(Event::Deleted(name), &self.say);
-        self.store.delete_topic(topic.id, told.clone())?;
+        let told = self.begin_delete(&topic)?;
         if random.is_one_in(2) {
             told.wait(&self.store);
         }
         Ok(())
+    }
+
+    fn begin_delete(&self, topic: &StoredTopic) -> Result<Arc<Told>, Error> {
+        let name = topic.name.as_str().to_owned();
+        (self.say)(Event::Deleting(name.clone()));
+        let told = Told::new(Event::Deleted(name), &self.say);
+        self.store.delete_topic(topic.id, told.clone())?;
+        Ok(told)
+    }
+
+    /// Deletes a topic by its name and waits until that is durable. Returns its id.
+    pub fn delete_named(&self, name: &str) -> Result<u32, Error> {
+        let topic = {
+            let mut topics = self.topics.write();
+            let at = topics.iter().position(|(topic, _)| topic.name.as_str() == name).expect("a topic");
+            topics.swap_remove(at).0
+        };
+        self.begin_delete(&topic)?.wait(&self.store);
+        Ok(topic.id)
     }
 
     fn set_start(&self, writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {

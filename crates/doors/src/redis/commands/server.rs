@@ -60,7 +60,10 @@ fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
             continue;
         }
         match session.database_of(&door.broker, number) {
-            Ok(cache) => flushed = flushed.and(cache.flush().1),
+            Ok(cache) => match cache.admit() {
+                Ok(()) => flushed = flushed.and(cache.flush().1),
+                Err(full) => return session.fail(&full.into()),
+            },
             Err(fail) => return session.fail(&fail),
         }
     }

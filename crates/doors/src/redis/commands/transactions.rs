@@ -240,6 +240,14 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
 /// What is locked of each database.
 pub(super) type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
 
+/// Refuses all of a transaction that changes something which could not be written now.
+pub(super) fn admit(queued: &[Queued], caches: &BTreeMap<usize, Arc<Cache>>) -> Done {
+    if queued.iter().any(|queued| queued.command.is_write || queued.command.name == "FLUSHALL") {
+        caches.values().try_for_each(|cache| cache.admit())?;
+    }
+    Ok(())
+}
+
 fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Watched) -> Done<(Writer, CacheCommit)> {
     let borrowed = borrowed(queued);
     let named = named_by(queued, &borrowed, watched);
@@ -247,6 +255,7 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     for number in named.keys() {
         caches.insert(*number, session.database_of(&door.broker, *number)?);
     }
+    admit(queued, &caches)?;
     room_for(queued, &borrowed, &caches);
     let mut held: Held<'_> = named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect();
     let mut writer = session.writer();

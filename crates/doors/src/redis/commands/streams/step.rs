@@ -98,6 +98,7 @@ fn prepare(
         for number in named_by(&queued, &args, &watched).into_keys() {
             caches.insert(number, session.database_of(&door.broker, number)?);
         }
+        transactions::admit(&queued, &caches)?;
         let mut held: Held<'_> = named_by(&queued, &[], &watched)
             .iter()
             .map(|(number, named)| (*number, lock(&caches[number], named)))

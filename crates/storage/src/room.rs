@@ -1,0 +1,153 @@
+//! Room on the disk: what is kept back for the time when it is full, and why nothing more is taken meanwhile.
+//!
+//! A full disk is noticed when a write fails for want of room. From then on partitions take no records; deletions, new
+//! starts of partitions and other changes of the catalog go on, because the journal keeps room for them in the file
+//! that it writes. A file of zeros, `reserve`, holds room for a checkpoint and for the next start of a broker: it is
+//! given up when they need it, and made again when there is room.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use engine::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+
+use crate::disk::{Disk, failed};
+
+/// The part of a small disk that is kept back at most.
+const DISK_PART: u64 = 8;
+/// The name of the file that holds room.
+pub(crate) const RESERVE_NAME: &str = "reserve";
+
+pub(crate) struct Room {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    /// Bytes of the reserve, and bytes that have to be free beside it before records are taken again, and after a
+    /// journal file was made ahead of its use.
+    bytes: u64,
+    is_full: AtomicBool,
+    /// Why nothing is taken, as long as that is so.
+    why: Mutex<Option<Error>>,
+    times_full: AtomicU64,
+}
+
+impl Room {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, bytes: u64) -> Self {
+        Self {
+            disk,
+            dir: dir.to_path_buf(),
+            bytes,
+            is_full: AtomicBool::new(false),
+            why: Mutex::default(),
+            times_full: AtomicU64::new(0),
+        }
+    }
+
+    /// Refuses records while the disk is full.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_full.load(Ordering::Relaxed) { self.why().map_or(Ok(()), Err) } else { Ok(()) }
+    }
+
+    /// Why records are refused.
+    pub(crate) fn why(&self) -> Option<Error> {
+        self.why.lock().clone()
+    }
+
+    pub(crate) fn times_full(&self) -> u64 {
+        self.times_full.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of an error. One that says that the disk is full has records refused until [`Room::end`].
+    pub(crate) fn note(&self, error: &Error) {
+        if error.kind != ErrorKind::DiskFull {
+            return;
+        }
+        let mut why = self.why.lock();
+        if why.is_none() {
+            let message = format!(
+                "the disk is full, so no records are taken: {}. Free space on it, or delete topics or records; the \
+                 broker goes on by itself when {} MiB are free",
+                error.message,
+                (2 * self.bytes).div_ceil(1 << 20)
+            );
+            tracing::error!("{message}");
+            *why = Some(Error::new(ErrorKind::DiskFull, message));
+            self.times_full.fetch_add(1, Ordering::Relaxed);
+        }
+        self.is_full.store(true, Ordering::Relaxed);
+    }
+
+    /// Records are taken again.
+    pub(crate) fn end(&self) {
+        let mut why = self.why.lock();
+        if why.take().is_some() {
+            tracing::info!("the disk has room again: records are taken");
+        }
+        self.is_full.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// The bytes of the reserve on this disk, and those that are free.
+    fn look(&self) -> Result<(u64, u64)> {
+        let (bytes, free) = self.disk.volume(&self.dir).map_err(failed("look at", &self.dir))?;
+        Ok((self.bytes.min(bytes / DISK_PART), free))
+    }
+
+    /// Refuses what is made ahead of its use and would leave too little free.
+    pub(crate) fn check_spare(&self, path: &Path, bytes: u64) -> Result<()> {
+        let (reserve, free) = self.look()?;
+        if free >= bytes.saturating_add(reserve) {
+            return Ok(());
+        }
+        let message = format!("no spare file is made in {}: less than {reserve} bytes would stay free", path.display());
+        Err(Error::new(ErrorKind::DiskFull, message))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join(RESERVE_NAME)
+    }
+
+    /// Gives the reserve up. Returns whether there was one.
+    pub(crate) fn release(&self) -> bool {
+        match self.disk.remove(&self.path()) {
+            Ok(()) => true,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    tracing::warn!(%error, "cannot give up the reserve");
+                }
+                false
+            }
+        }
+    }
+
+    /// Has the reserve be there, if the disk has room for it and as much again. `false` where it has not.
+    pub(crate) fn restore(&self) -> Result<bool> {
+        if self.bytes == 0 {
+            return Ok(true);
+        }
+        let (path, (reserve, free)) = (self.path(), self.look()?);
+        match self.disk.open(&path).and_then(|file| file.size()) {
+            Ok(bytes) if bytes > 0 => return Ok(free >= reserve),
+            // A crash came between its name and its bytes.
+            Ok(_) => drop(self.release()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("open", &path)(error)),
+        }
+        if free < 2 * reserve {
+            return Ok(false);
+        }
+        // Its name is durable as well: what a power cut takes back somebody else may have.
+        let made = self.disk.create(&path).and_then(|file| {
+            file.allocate(reserve).and_then(|()| file.sync()).and_then(|()| self.disk.sync_dir(&self.dir))
+        });
+        if made.is_err() {
+            self.release();
+        }
+        made.map_err(failed("make", &path)).map(|()| true)
+    }
+}

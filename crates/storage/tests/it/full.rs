@@ -1,0 +1,132 @@
+//! A full disk: what was acknowledged stays, deleting makes room, and a restart needs no help from outside.
+
+use std::io::ErrorKind as Io;
+use std::path::Path;
+
+use engine::ErrorKind;
+
+use crate::faults::{DIR, Site, append_until_busy, append_until_committed, fault};
+use crate::power::repeatable;
+use crate::sim::{Doing, SimDisk};
+use crate::workload::{open, small, wait_until};
+
+/// Bytes of the files of a topic.
+fn topic_bytes(disk: &SimDisk, id: u32) -> u64 {
+    let dir = Path::new(DIR).join("topics").join(id.to_string());
+    disk.files().iter().filter(|(path, _)| path.starts_with(&dir)).map(|(_, bytes)| bytes).sum()
+}
+
+#[test]
+fn a_topic_that_is_deleted_on_a_full_disk_frees_its_bytes_without_a_checkpoint() {
+    repeatable(6, |seed| {
+        let site = Site::new(small(2));
+        let filler = site.work.create(1).expect("a topic")[0].clone();
+        let other = site.work.create(1).expect("a topic")[0].clone();
+        append_until_committed(&site, &other);
+        site.disk.set_bytes_max(Some(site.disk.bytes() + 100_000 + 20_000 * seed));
+        append_until_busy(&site, &filler);
+        // What has no room even when all of the topic is gone.
+        site.disk.add_fault(fault(Doing::Create, "checkpoint", 0, u64::MAX, Io::StorageFull));
+        let id = site.work.delete_named("t0").expect("it is deleted");
+        wait_until("its files are removed", || topic_bytes(&site.disk, id) == 0);
+        site.disk.clear_faults();
+        append_until_committed(&site, &other);
+        site.check(|disk| if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() });
+    });
+}
+
+#[test]
+fn a_restart_on_a_full_disk_skips_what_the_journal_deletes_later() {
+    repeatable(6, |seed| {
+        let site = Site::new(small(1));
+        let filler = site.work.create(1).expect("a topic")[0].clone();
+        append_until_committed(&site, &filler);
+        // Nothing of it comes into a segment: the journal has all of it.
+        site.disk.add_fault(fault(Doing::Write, ".log", 0, u64::MAX, Io::StorageFull));
+        append_until_busy(&site, &filler);
+        site.work.delete_named("t0").expect("it is deleted");
+        let settings = site.settings;
+        let (disk, _) = site.end(|disk| if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() });
+        disk.add_fault(fault(Doing::Write, ".log", 0, u64::MAX, Io::StorageFull));
+        let (store, topics) = open(&disk, Path::new(DIR), settings).expect("it opens on a disk that is full");
+        assert!(topics.is_empty());
+        assert_eq!(topic_bytes(&disk, 0), 0);
+        store.stop().expect("it stops");
+    });
+}
+
+#[test]
+fn a_topic_whose_files_went_before_the_next_checkpoint_is_not_missed() {
+    repeatable(10, |seed| {
+        let site = Site::new(small(2));
+        let kept = site.work.create(1).expect("a topic")[0].clone();
+        let gone = site.work.create(2).expect("a topic")[0].clone();
+        for _ in 0..30 {
+            append_until_committed(&site, &kept);
+            append_until_committed(&site, &gone);
+        }
+        site.work.store.checkpoint().expect("it names the segments of both");
+        let id = site.work.delete_named("t1").expect("it is deleted");
+        wait_until("its files are removed", || topic_bytes(&site.disk, id) == 0);
+        append_until_committed(&site, &kept);
+        site.check(|disk| if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() });
+    });
+}
+
+#[test]
+fn no_journal_file_is_made_ahead_where_less_than_the_reserve_would_stay_free() {
+    let disk = SimDisk::new();
+    let settings = small(1);
+    // Room for the first file of the journal, and for another that would leave a little less than it has to.
+    disk.set_bytes_max(Some((64 << 10) + settings.journal.file_bytes + (40 << 10)));
+    let (store, _) = open(&disk, Path::new(DIR), settings).expect("a new directory");
+    wait_until("it was tried", || store.stats().journal.is_full);
+    let journal = || disk.files().iter().filter(|(path, _)| path.extension() == Some("journal".as_ref())).count();
+    assert_eq!(journal(), 1);
+    disk.set_bytes_max(Some(disk.bytes() + settings.reserve_bytes + 2 * settings.journal.file_bytes));
+    wait_until("there is room for two", || store.stats().journal.files_spare == 2);
+    assert_eq!(journal(), 3);
+    store.stop().expect("it stops");
+}
+
+#[test]
+fn a_broker_starts_on_a_disk_that_it_has_filled_and_nothing_acknowledged_is_lost() {
+    repeatable(10, |seed| {
+        let mut site = Site::new(small(2));
+        let writer = site.work.create(2).expect("a topic")[0].clone();
+        append_until_committed(&site, &writer);
+        site.disk.set_bytes_max(Some(site.disk.bytes() + 40_000 * (seed % 10)));
+        append_until_busy(&site, &writer);
+        wait_until("it is said why", || site.work.store.full().is_some());
+        site.heard.tell(&mut site.model);
+        let (settings, incarnation) = (site.settings, site.incarnation);
+        let (disk, mut model) = site.end(|disk| if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() });
+        disk.set_bytes_max(Some(disk.bytes()));
+        let (store, topics) = open(&disk, Path::new(DIR), settings).unwrap_or_else(|error| {
+            panic!("seed {seed}: it opens on a full disk, but {error}: {:?}", disk.files());
+        });
+        model.check(&topics, incarnation).expect("it is all there");
+        store.stop().unwrap_or_default();
+    });
+}
+
+#[test]
+fn records_are_refused_as_long_as_the_disk_is_full_and_taken_again_by_themselves() {
+    repeatable(4, |seed| {
+        let site = Site::new(small(2));
+        let writer = site.work.create(1).expect("a topic")[0].clone();
+        for times in 1..=2 {
+            site.disk.set_bytes_max(Some(site.disk.bytes() + 30_000 * seed));
+            let refused = append_until_busy(&site, &writer);
+            assert_eq!(refused.kind, ErrorKind::DiskFull, "{refused}");
+            wait_until("it is said", || site.work.store.stats().is_disk_full);
+            let end = writer.committed_end();
+            crate::workload::read_all(&writer.log, 0, end, 10_000).expect("what was committed is read");
+            site.disk.set_bytes_max(None);
+            wait_until("records are taken", || site.work.store.full().is_none());
+            append_until_committed(&site, &writer);
+            assert!(site.work.store.stats().disk_full <= times);
+        }
+        site.check(SimDisk::kill);
+    });
+}

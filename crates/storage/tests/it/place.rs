@@ -1,0 +1,44 @@
+//! A data directory that is removed or replaced under a running broker.
+
+use std::path::Path;
+
+use storage::RealDisk;
+
+use crate::workload::{Heard, Model, Work, open, small, wait_until};
+
+/// The broker works in a directory with which something is done: the next append is refused and says why, and nothing
+/// is made or removed under the path any more.
+fn breaks(says: &str, change: impl FnOnce(&Path)) {
+    let above = tempfile::tempdir().expect("a directory");
+    let dir = above.path().join("data");
+    let work =
+        Work::new(open(&RealDisk, &dir, small(1)).expect("it opens"), &Model::default(), 1, Heard::default().say());
+    let writer = work.create(1).expect("a topic")[0].clone();
+    assert!(writer.wait(writer.append().expect("it is taken")), "it is acknowledged");
+    change(&dir);
+    let is_acknowledged = writer.append_now().is_ok_and(|end| writer.wait(end));
+    assert!(!is_acknowledged, "what nobody finds is not acknowledged");
+    wait_until("it is noticed", || work.store.broken().is_some());
+    let broken = work.store.broken().expect("an error");
+    assert!(broken.message.contains(says) && broken.message.contains("Restart the broker"), "{broken}");
+    let there = || std::fs::read_dir(&dir).map(|entries| entries.count()).unwrap_or_default();
+    let before = there();
+    work.store.checkpoint().expect_err("nothing is written by path");
+    work.store.stop().expect_err("it was not left as it should be");
+    assert_eq!(there(), before);
+}
+
+#[test]
+fn nothing_is_acknowledged_in_a_directory_that_was_removed() {
+    breaks("was removed or moved while the broker ran", |dir| std::fs::remove_dir_all(dir).expect("it is removed"));
+}
+
+#[test]
+fn nothing_is_acknowledged_or_touched_in_a_directory_that_was_replaced() {
+    // A look may fall between the two steps of it.
+    breaks("while the broker ran", |dir| {
+        std::fs::rename(dir, dir.with_extension("old")).expect("it is moved");
+        let (store, _) = open(&RealDisk, dir, small(1)).expect("another one starts there");
+        store.stop().expect("it stops");
+    });
+}
