@@ -62,8 +62,8 @@ pub trait DurableLog: Send + Sync {
         Ok(())
     }
 
-    /// Refuses where too much waits already, or the disk is full. Callers that may append several batches at once ask once: they can
-    /// overshoot by what they append, never by more.
+    /// Refuses where too much waits already, or the disk is full. Callers that may append several batches at once ask
+    /// once: they can overshoot by what they append, never by more.
     fn admit(&self) -> Result<()>;
 
     /// Why nothing can be appended any more.

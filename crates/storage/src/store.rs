@@ -12,7 +12,9 @@
 //! In the background one thread writes committed batches to segments. Another takes a checkpoint every now and then: it
 //! syncs the segments, replaces the file, and lets the journal use its old files again. A third one compacts topics.
 
-use std::collections::{BTreeSet, HashMap};
+mod checkpoint;
+
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,9 +26,11 @@ use bytes::Bytes;
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::{Condvar, Mutex};
 
+use checkpoint::Deletion;
+
 use crate::background::Background;
 use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
-use crate::disk::{Disk, LOCK_NAME, damaged, failed, make_dir, other_version, read_whole, replace};
+use crate::disk::{Disk, LOCK_NAME, damaged, failed, make_dir, other_version, read_whole};
 use crate::durable::DurableLog;
 use crate::journal::recover::{self, Origin, Progress, Recovery, Tail};
 use crate::journal::{Entry, EntryKind, Gate, Journal, JournalSettings, JournalStats, Owner};
@@ -34,7 +38,7 @@ use crate::partition::{CompactionSettings, CompactionStats, DiskPartition, FLUSH
 use crate::place::Place;
 use crate::room::Room;
 use crate::sqlite::{self, SqliteSettings, SqliteStats, SqliteStore};
-use crate::state::{Doomed, State};
+use crate::state::State;
 
 /// How often the background threads look whether there is something to do.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -238,8 +242,8 @@ impl Store {
         Self::open_except(disk, dir, settings, clock, &[], progress)
     }
 
-    /// The same, where these partitions are not served: what the journal has of them is put aside. On a disk that is full
-    /// it is tried once more with the room that was kept back.
+    /// The same, where these partitions are not served: what the journal has of them is put aside. On a full disk it is
+    /// tried once more with the room that was kept back.
     pub(crate) fn open_except(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -594,35 +598,6 @@ impl Store {
         self.shared.journal.get().map_or(Ok(()), Journal::check_place)
     }
 
-    /// Removes the files of topics whose deletion is durable. What cannot be removed is tried again.
-    fn remove_deleted(&self) {
-        let deleted = std::mem::take(&mut *self.shared.deleted.lock());
-        if deleted.is_empty() || self.broken().is_some() {
-            return;
-        }
-        // No checkpoint syncs directories that are being removed.
-        let _checkpoint = self.checkpoint.lock();
-        let (gone, kept) =
-            std::mem::take(&mut self.state.lock().doomed).into_iter().partition(|doomed| deleted.contains(&doomed.id));
-        self.state.lock().doomed.extend::<Vec<_>>(kept);
-        let left = self.remove_doomed(gone);
-        self.shared.deleted.lock().extend(left.iter().map(|doomed| doomed.id));
-        self.state.lock().doomed.extend(left);
-    }
-
-    /// Removes the files of deleted topics. Returns those that are left.
-    fn remove_doomed(&self, doomed: Vec<Doomed>) -> Vec<Doomed> {
-        let is_left = |doomed: &Doomed| {
-            let removed = self.shared.remove_topic(doomed.id);
-            // A file that is open keeps its bytes, whether it has a name or not.
-            doomed.partitions.iter().for_each(|partition| partition.close());
-            removed
-                .inspect_err(|error| tracing::warn!(%error, "cannot remove a deleted topic; it is tried again"))
-                .is_err()
-        };
-        doomed.into_iter().filter(is_left).collect()
-    }
-
     /// One look at whether it is time.
     fn look_whether_to_checkpoint(&self) -> Duration {
         if self.check_place().is_err() {
@@ -646,28 +621,6 @@ impl Store {
             tracing::error!(%error, "no checkpoint; the journal keeps all since the last one, and it is tried again");
         }
         LOOK_EVERY
-    }
-
-    /// Has records be taken again after the disk was full, once all that waits has found its place, and there is room.
-    fn look_for_room(&self) {
-        let last = *self.checkpoint.lock();
-        if !self.shared.room.is_full() || self.broken().is_some() || last.at.elapsed() < TRY_AGAIN {
-            return;
-        }
-        let (_, failed) = self.flush();
-        if failed > 0 || self.checkpoint().is_err() {
-            // What there is to be freed was freed.
-            return self.checkpoint.lock().at = Instant::now();
-        }
-        match self.shared.room.restore() {
-            Ok(true) => {}
-            Ok(false) => return,
-            Err(error) => return tracing::debug!(%error, "there is no room yet"),
-        }
-        self.shared.room.end();
-        if let Some(tell) = self.on_room.get() {
-            tell();
-        }
     }
 
     /// One look at what there is to compact.
@@ -783,93 +736,6 @@ impl Store {
             _ => self.all_partitions().iter().map(|(_, partition)| partition.age_tail()).sum(),
         }
     }
-
-    /// Makes all that is committed now safe without the journal.
-    pub fn checkpoint(&self) -> Result<()> {
-        let mut last = self.checkpoint.lock();
-        self.check_place()?;
-        let begin = Instant::now();
-        let taken = self.take_checkpoint(last.origin);
-        let origin = taken.as_ref().ok().copied().or(last.origin);
-        *last = LastCheckpoint { at: Instant::now(), is_failed: taken.is_err(), origin };
-        let nanos = begin.elapsed().as_nanos() as u64;
-        self.counts.checkpoint_nanos.fetch_add(nanos, Ordering::Relaxed);
-        let count = if taken.is_ok() { &self.counts.checkpoints } else { &self.counts.checkpoint_errors };
-        count.fetch_add(1, Ordering::Relaxed);
-        taken.map(drop)
-    }
-
-    /// Takes one. On a disk that is full the journal's spare files are given up for it. Where that is not enough for all
-    /// that is in no segment, one that has the journal be read from where the last one says still lets go of segments
-    /// that retention removed.
-    fn take_checkpoint(&self, last: Option<Origin>) -> Result<Origin> {
-        let journal = self.shared.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
-        let is_full = |taken: &Result<Origin>| taken.as_ref().is_err_and(|error| error.kind == ErrorKind::DiskFull);
-        let mut taken = self.write_checkpoint(journal, None);
-        if is_full(&taken) && journal.give_up_spares() {
-            taken = self.write_checkpoint(journal, None);
-        }
-        if let Err(error) = &taken {
-            self.shared.room.note(error);
-        }
-        if let Some(last) = last.filter(|_| is_full(&taken))
-            && self.all_partitions().iter().any(|(_, partition)| partition.has_garbage())
-        {
-            self.write_checkpoint(journal, Some(last))?;
-        }
-        taken
-    }
-
-    /// `only_from`: partitions that cannot be written now stay as they are, so that the journal is still needed from
-    /// there on, and the reserve is given up for the file where there is no other room.
-    fn write_checkpoint(&self, journal: &Journal, only_from: Option<Origin>) -> Result<Origin> {
-        let (origin, bytes) = (only_from.unwrap_or_else(|| journal.origin()), journal.stats().bytes);
-        let mut partitions = self.all_partitions();
-        let (mut taken, mut dirs, mut left) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-        for (stream, partition) in &partitions {
-            match partition.checkpoint((self.clock)(), only_from.is_some()) {
-                Ok(Some(mut of_one)) => {
-                    dirs.extend(std::mem::take(&mut of_one.dirs));
-                    taken.push((*stream, partition.clone(), of_one));
-                }
-                Ok(None) => {}
-                Err(_) if only_from.is_some() => drop(left.insert(*stream)),
-                Err(error) => return Err(error),
-            }
-        }
-        // What the catalog says of their segments may be from before what they forgot since.
-        partitions.retain(|(stream, _)| !left.contains(stream));
-        for dir in dirs {
-            self.shared.disk.sync_dir(&dir).map_err(failed("sync", &dir))?;
-        }
-        let (checkpoint, doomed) = {
-            let mut state = self.state.lock();
-            taken.iter().for_each(|(stream, _, taken)| state.set_info(*stream, &taken.info));
-            let catalog = state.catalog.clone();
-            (Checkpoint { directory: self.directory, origin, catalog }, std::mem::take(&mut state.doomed))
-        };
-        let path = self.shared.dir.join("checkpoint");
-        let write = || replace(&*self.shared.disk, &path, &checkpoint.encode()).map_err(failed("write", &path));
-        let is_full = |error: &Error| error.kind == ErrorKind::DiskFull;
-        let mut written = write();
-        if only_from.is_some() && written.as_ref().is_err_and(is_full) && self.shared.room.release() {
-            written = write();
-        }
-        if let Err(error) = written {
-            self.state.lock().doomed.extend(doomed);
-            return Err(error);
-        }
-        if only_from.is_none() {
-            taken.iter().for_each(|(_, partition, taken)| partition.set_kept(taken));
-            self.counts.checkpoint_at_bytes.store(bytes, Ordering::Relaxed);
-            journal.release(origin.position);
-        }
-        partitions.iter().for_each(|(_, partition)| partition.sweep());
-        let left = self.remove_doomed(doomed);
-        self.shared.deleted.lock().extend(left.iter().map(|doomed| doomed.id));
-        self.state.lock().doomed.extend(left);
-        Ok(origin)
-    }
 }
 
 /// Stands still until the journal has said what became of an entry.
@@ -905,24 +771,6 @@ impl Owner for Waits {
 
     fn failed(&self, error: &Error) {
         self.say(Err(error.clone()));
-    }
-}
-
-/// Hears that the deletion of a topic is durable, so that its files can go.
-struct Deletion {
-    id: u32,
-    shared: Arc<Shared>,
-    owner: Arc<dyn Owner>,
-}
-
-impl Owner for Deletion {
-    fn committed(&self, mark: u64) {
-        self.shared.deleted.lock().push(self.id);
-        self.owner.committed(mark);
-    }
-
-    fn failed(&self, error: &Error) {
-        self.owner.failed(error);
     }
 }
 

@@ -1,0 +1,174 @@
+//! Checkpoints, and what is removed when one is written or a deletion is durable; with what is done where the disk is
+//! full.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use engine::{Error, ErrorKind, Result};
+
+use super::{LastCheckpoint, Shared, Store, TRY_AGAIN};
+use crate::catalog::Checkpoint;
+use crate::disk::{failed, replace};
+use crate::journal::recover::Origin;
+use crate::journal::{Journal, Owner};
+use crate::state::Doomed;
+
+impl Store {
+    /// Removes the files of topics whose deletion is durable. What cannot be removed is tried again.
+    pub(super) fn remove_deleted(&self) {
+        let deleted = std::mem::take(&mut *self.shared.deleted.lock());
+        if deleted.is_empty() || self.broken().is_some() {
+            return;
+        }
+        // No checkpoint syncs directories that are being removed.
+        let _checkpoint = self.checkpoint.lock();
+        let (gone, kept) =
+            std::mem::take(&mut self.state.lock().doomed).into_iter().partition(|doomed| deleted.contains(&doomed.id));
+        self.state.lock().doomed.extend::<Vec<_>>(kept);
+        let left = self.remove_doomed(gone);
+        self.shared.deleted.lock().extend(left.iter().map(|doomed| doomed.id));
+        self.state.lock().doomed.extend(left);
+    }
+
+    /// Removes the files of deleted topics. Returns those that are left.
+    fn remove_doomed(&self, doomed: Vec<Doomed>) -> Vec<Doomed> {
+        let is_left = |doomed: &Doomed| {
+            let removed = self.shared.remove_topic(doomed.id);
+            // A file that is open keeps its bytes, whether it has a name or not.
+            doomed.partitions.iter().for_each(|partition| partition.close());
+            removed
+                .inspect_err(|error| tracing::warn!(%error, "cannot remove a deleted topic; it is tried again"))
+                .is_err()
+        };
+        doomed.into_iter().filter(is_left).collect()
+    }
+
+    /// Has records be taken again after the disk was full, once all that waits has found its place, and there is room.
+    pub(super) fn look_for_room(&self) {
+        let last = *self.checkpoint.lock();
+        if !self.shared.room.is_full() || self.broken().is_some() || last.at.elapsed() < TRY_AGAIN {
+            return;
+        }
+        let (_, failed) = self.flush();
+        if failed > 0 || self.checkpoint().is_err() {
+            // What there is to be freed was freed.
+            return self.checkpoint.lock().at = Instant::now();
+        }
+        match self.shared.room.restore() {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return tracing::debug!(%error, "there is no room yet"),
+        }
+        self.shared.room.end();
+        if let Some(tell) = self.on_room.get() {
+            tell();
+        }
+    }
+
+    /// Takes one. On a full disk the journal's spare files are given up for it. Where that is not enough for all that is
+    /// in no segment, one that has the journal be read from where the last one says still lets go of segments
+    /// that retention removed.
+    fn take_checkpoint(&self, last: Option<Origin>) -> Result<Origin> {
+        let journal = self.shared.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
+        let is_full = |taken: &Result<Origin>| taken.as_ref().is_err_and(|error| error.kind == ErrorKind::DiskFull);
+        let mut taken = self.write_checkpoint(journal, None);
+        if is_full(&taken) && journal.give_up_spares() {
+            taken = self.write_checkpoint(journal, None);
+        }
+        if let Err(error) = &taken {
+            self.shared.room.note(error);
+        }
+        if let Some(last) = last.filter(|_| is_full(&taken))
+            && self.all_partitions().iter().any(|(_, partition)| partition.has_garbage())
+        {
+            self.write_checkpoint(journal, Some(last))?;
+        }
+        taken
+    }
+
+    /// `only_from`: partitions that cannot be written now stay as they are, so that the journal is still needed from
+    /// there on, and the reserve is given up for the file where there is no other room.
+    fn write_checkpoint(&self, journal: &Journal, only_from: Option<Origin>) -> Result<Origin> {
+        let (origin, bytes) = (only_from.unwrap_or_else(|| journal.origin()), journal.stats().bytes);
+        let mut partitions = self.all_partitions();
+        let (mut taken, mut dirs, mut left) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        for (stream, partition) in &partitions {
+            match partition.checkpoint((self.clock)(), only_from.is_some()) {
+                Ok(Some(mut of_one)) => {
+                    dirs.extend(std::mem::take(&mut of_one.dirs));
+                    taken.push((*stream, partition.clone(), of_one));
+                }
+                Ok(None) => {}
+                Err(_) if only_from.is_some() => drop(left.insert(*stream)),
+                Err(error) => return Err(error),
+            }
+        }
+        // What the catalog says of their segments may be from before what they forgot since.
+        partitions.retain(|(stream, _)| !left.contains(stream));
+        for dir in dirs {
+            self.shared.disk.sync_dir(&dir).map_err(failed("sync", &dir))?;
+        }
+        let (checkpoint, doomed) = {
+            let mut state = self.state.lock();
+            taken.iter().for_each(|(stream, _, taken)| state.set_info(*stream, &taken.info));
+            let catalog = state.catalog.clone();
+            (Checkpoint { directory: self.directory, origin, catalog }, std::mem::take(&mut state.doomed))
+        };
+        let path = self.shared.dir.join("checkpoint");
+        let write = || replace(&*self.shared.disk, &path, &checkpoint.encode()).map_err(failed("write", &path));
+        let is_full = |error: &Error| error.kind == ErrorKind::DiskFull;
+        let mut written = write();
+        if only_from.is_some() && written.as_ref().is_err_and(is_full) && self.shared.room.release() {
+            written = write();
+        }
+        if let Err(error) = written {
+            self.state.lock().doomed.extend(doomed);
+            return Err(error);
+        }
+        if only_from.is_none() {
+            taken.iter().for_each(|(_, partition, taken)| partition.set_kept(taken));
+            self.counts.checkpoint_at_bytes.store(bytes, Ordering::Relaxed);
+            journal.release(origin.position);
+        }
+        partitions.iter().for_each(|(_, partition)| partition.sweep());
+        let left = self.remove_doomed(doomed);
+        self.shared.deleted.lock().extend(left.iter().map(|doomed| doomed.id));
+        self.state.lock().doomed.extend(left);
+        Ok(origin)
+    }
+
+    /// Makes all that is committed now safe without the journal.
+    pub fn checkpoint(&self) -> Result<()> {
+        let mut last = self.checkpoint.lock();
+        self.check_place()?;
+        let begin = Instant::now();
+        let taken = self.take_checkpoint(last.origin);
+        let origin = taken.as_ref().ok().copied().or(last.origin);
+        *last = LastCheckpoint { at: Instant::now(), is_failed: taken.is_err(), origin };
+        let nanos = begin.elapsed().as_nanos() as u64;
+        self.counts.checkpoint_nanos.fetch_add(nanos, Ordering::Relaxed);
+        let count = if taken.is_ok() { &self.counts.checkpoints } else { &self.counts.checkpoint_errors };
+        count.fetch_add(1, Ordering::Relaxed);
+        taken.map(drop)
+    }
+}
+
+/// Hears that the deletion of a topic is durable, so that its files can go.
+pub(super) struct Deletion {
+    pub(super) id: u32,
+    pub(super) shared: Arc<Shared>,
+    pub(super) owner: Arc<dyn Owner>,
+}
+
+impl Owner for Deletion {
+    fn committed(&self, mark: u64) {
+        self.shared.deleted.lock().push(self.id);
+        self.owner.committed(mark);
+    }
+
+    fn failed(&self, error: &Error) {
+        self.owner.failed(error);
+    }
+}
