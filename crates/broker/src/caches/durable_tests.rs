@@ -47,7 +47,7 @@ async fn after_kill(dir: &Path, journal_bytes: u64) -> (TempDir, Arc<Broker>) {
 }
 
 fn open(dir: &Path, journal_bytes: u64) -> Result<Arc<Broker>> {
-    let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
+    let mut settings = StoreSettings { segment_bytes: 1 << 20, reserve_bytes: 1 << 20, ..StoreSettings::default() };
     settings.journal.file_bytes = journal_bytes;
     let begin = Instant::now();
     loop {

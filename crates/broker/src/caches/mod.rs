@@ -16,6 +16,8 @@ mod watch;
 #[cfg(test)]
 mod durable_tests;
 #[cfg(test)]
+mod full_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
