@@ -131,9 +131,16 @@ impl Broker {
         mut each: impl FnMut(&RecordView<'_>, &RecordBatch) -> Result<()>,
     ) -> Result<()> {
         for cell in topic.partitions() {
-            let mut next = cell.extent().start;
+            let (mut next, mut bytes_max) = (cell.extent().start, BATCH_BYTES_MAX);
             loop {
-                let (_, batches) = cell.read(next, BATCH_BYTES_MAX).await?;
+                let (_, batches) = match cell.read(next, bytes_max).await {
+                    // What is before the damage is read, one batch at a time.
+                    Err(error) if error.kind == engine::ErrorKind::Corrupt && bytes_max > 1 => {
+                        bytes_max = 1;
+                        continue;
+                    }
+                    read => read?,
+                };
                 let Some(last) = batches.last() else {
                     break;
                 };

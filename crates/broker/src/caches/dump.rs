@@ -35,7 +35,7 @@ impl Broker {
             return;
         };
         // Before that the caches are not all there, and what they have is in the log alone.
-        if !self.caches().is_restored.load(Ordering::Acquire) {
+        if !self.caches().is_restored.load(Ordering::Acquire) || self.caches().refused.get().is_some() {
             return;
         }
         let durable = self.durable_caches();

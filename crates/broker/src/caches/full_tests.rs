@@ -1,4 +1,4 @@
-//! Durable caches on a disk that is full for a while.
+//! Durable caches on a disk that is full for a while, and on one that has damaged their log.
 
 use std::io::{self, IoSlice};
 use std::path::Path;
@@ -179,4 +179,43 @@ async fn a_full_disk_refuses_changes_of_durable_caches_before_they_are_made_and_
     let broker = open(&disk, dir.path()).await;
     let cache = broker.find_cache("c").expect("it is there");
     assert_eq!((value_of(&cache, b"first"), value_of(&cache, b"second")), before);
+}
+
+/// The largest file of this kind in a directory.
+fn largest(dir: &Path, kind: &str) -> Option<(u64, std::path::PathBuf)> {
+    let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let found = entries.filter_map(|path| match path.is_dir() {
+        true => largest(&path, kind),
+        false => (path.extension()? == kind).then(|| (path.metadata().map_or(0, |about| about.len()), path)),
+    });
+    found.max()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flipped_bit_in_the_log_of_durable_caches_is_refused_by_name_and_all_else_is_served() {
+    let (disk, dir) = (Narrow::default(), tempfile::TempDir::new().expect("a folder"));
+    let broker = open(&disk, dir.path()).await;
+    let durable = CacheSettings { is_durable: true, ..CacheSettings::default() };
+    let cache = broker.create_cache("orders", durable).expect("it is made");
+    for number in 0..20 {
+        let key = format!("key {number}");
+        cache.put(key.as_bytes(), &[7; 500], Ttl::Default, Condition::Always).expect("room");
+    }
+    cache.settled().lasts().await.expect("it lasts");
+    drop(cache);
+    broker.stop().expect("it stops");
+    drop(broker);
+    let (bytes, path) = largest(&dir.path().join("topics"), "log").expect("a segment");
+    let mut contents = std::fs::read(&path).expect("it is read");
+    contents[bytes as usize / 2] ^= 4;
+    std::fs::write(&path, contents).expect("it is written");
+    let broker = open(&disk, dir.path()).await;
+    for refused in [broker.find_cache("orders"), broker.cache("orders"), broker.create_cache("orders", durable)] {
+        let refused = refused.map(drop).expect_err("it is not served");
+        assert_eq!(refused.kind, ErrorKind::Corrupt, "{refused}");
+        assert!(refused.message.contains("cache 'orders' is not served"), "{refused}");
+        assert!(refused.message.contains("is damaged at byte"), "{refused}");
+    }
+    broker.create_cache("others", CacheSettings::default()).expect("one in memory is served");
+    broker.stop().expect("it stops");
 }

@@ -20,7 +20,7 @@ mod full_tests;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -80,6 +80,8 @@ pub struct Caches {
     log: OnceLock<Arc<CacheLog>>,
     /// What the log has is in the caches.
     is_restored: AtomicBool,
+    /// Why durable caches are not served, where their log is damaged, and those of them that are known by name.
+    refused: OnceLock<(Error, HashSet<CacheName>)>,
     restored_entries: AtomicU64,
 }
 
@@ -127,6 +129,7 @@ impl Caches {
             reserved: RwLock::default(),
             log: OnceLock::new(),
             is_restored: AtomicBool::new(is_restored),
+            refused: OnceLock::new(),
             restored_entries: AtomicU64::new(0),
         }
     }
@@ -155,6 +158,20 @@ impl Caches {
         *origin = given.max(*origin);
     }
 
+    /// Refuses a cache whose entries are in a log that is damaged: a new one of its name would seem to be empty.
+    fn check_served(&self, name: &str, is_durable: bool) -> Result<()> {
+        match self.refused.get() {
+            Some((error, names)) if is_durable || names.contains(name) => Err(Error {
+                message: format!(
+                    "cache '{name}' is not served: the log of durable caches is damaged. {}",
+                    error.message
+                ),
+                ..error.clone()
+            }),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Cache>> {
         self.by_name.read().values().cloned().collect()
     }
@@ -169,11 +186,14 @@ fn origin_at(now_ms: u64) -> u64 {
 impl Broker {
     /// The cache of a name. It is made if it is not there, where topics are.
     pub fn cache(&self, name: &str) -> Result<Arc<Cache>> {
-        if let Some(cache) = self.caches().by_name.read().get(name) {
-            return Ok(cache.clone());
+        match self.find_cache(name) {
+            Err(refused) if refused.kind == ErrorKind::Corrupt => Err(refused),
+            Err(_) => {
+                let reserved = self.caches().reserved.read().get(name).copied();
+                self.cache_or(name, reserved.unwrap_or_default())
+            }
+            found => found,
         }
-        let reserved = self.caches().reserved.read().get(name).copied();
-        self.cache_or(name, reserved.unwrap_or_default())
     }
 
     /// Sets how the cache of a name is made when it is first used, whichever door uses it. A door says so of the few
@@ -215,6 +235,11 @@ impl Broker {
     /// The cache of a name, if it exists.
     pub fn find_cache(&self, name: &str) -> Result<Arc<Cache>> {
         let found = self.caches().by_name.read().get(name).cloned();
+        if found.is_none() {
+            // Where not even names could be read it may have been any.
+            let is_unknown = self.caches().refused.get().is_some_and(|(_, names)| names.is_empty());
+            self.caches().check_served(name, is_unknown)?;
+        }
         found.ok_or_else(|| self.missing_cache(name))
     }
 
@@ -287,6 +312,7 @@ impl Broker {
         if !caches.is_restored.load(Ordering::Acquire) {
             return Err(Error::busy("the broker has just started and still reads its durable caches"));
         }
+        caches.check_served(name.as_str(), settings.is_durable)?;
         self.peers().admit(Created::Cache)?;
         let id = caches.next_origin();
         let durable = match settings.is_durable {

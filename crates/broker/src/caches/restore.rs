@@ -1,13 +1,14 @@
 //! Durable caches at the start: what their log has is done again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use engine::cache::CacheName;
 use engine::cache::effects::{self, Effect};
 use engine::cache::record::{CACHES_TOPIC, CacheNumber, CacheRecord, StepPart};
-use engine::{RecordBatch, RecordView, Result};
+use engine::{ErrorKind, RecordBatch, RecordView, Result};
 
 use super::log::{CacheLog, RECORD_BYTES};
 use super::{Cache, Caches, Durable};
@@ -31,7 +32,18 @@ impl Broker {
         }
         let log = self.open_cache_log(self.topic(CACHES_TOPIC)?)?;
         let mut restore = Restore::new(caches, log.topic.partitions()[0].extent().bytes);
-        self.read_records(&log.topic, |view, batch| restore.record(&log, view, batch)).await?;
+        let read = self.read_records(&log.topic, |view, batch| restore.record(&log, view, batch)).await;
+        if let Err(error) = read {
+            if error.kind != ErrorKind::Corrupt {
+                return Err(error);
+            }
+            // Nobody knows whose changes are in what cannot be read: none of these caches is what it was.
+            let names: HashSet<CacheName> = restore.by_number.values().map(|cache| cache.name.clone()).collect();
+            tracing::error!(%error, caches = ?names, "durable caches are not served, all else is");
+            caches.refused.get_or_init(|| (error, names));
+            caches.is_restored.store(true, Ordering::Release);
+            return Ok(());
+        }
         let bytes = restore.bytes;
         let entries = restore.finish();
         log.bytes.store(bytes, Ordering::Relaxed);
