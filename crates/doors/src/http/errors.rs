@@ -119,6 +119,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_full_disk_is_for_later_and_damage_is_a_fault_of_the_server() {
+        let response = Failure::from(Error::new(ErrorKind::DiskFull, "why")).into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers().get(RETRY_AFTER), Some(&HeaderValue::from(1)));
+        assert_eq!(status_of(ErrorKind::Corrupt), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+
+    #[test]
     fn whoever_may_come_back_later_is_told_when() {
         for kind in ErrorKind::ALL {
             let response = Failure::from(Error::new(kind, "why")).into_response();

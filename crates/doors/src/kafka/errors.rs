@@ -155,3 +155,14 @@ pub(super) fn to_fault(error: Error) -> Fault {
     };
     Fault::new(kind, error.message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_a_storage_error_that_clients_repeat() {
+        assert_eq!(of_produce(&Error::new(ErrorKind::DiskFull, "why")), Code::KAFKA_STORAGE_ERROR);
+        assert_eq!(Code::KAFKA_STORAGE_ERROR.0, 56);
+    }
+}

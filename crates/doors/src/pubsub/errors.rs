@@ -181,6 +181,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_full_disk_is_unavailable_and_damage_is_lost_data() {
+        assert_eq!(Failure::from(Error::new(ErrorKind::DiskFull, "why")).code, Code::Unavailable);
+        assert_eq!(Failure::from(Error::new(ErrorKind::Corrupt, "why")).code.status(), 500);
+    }
+
+    #[test]
     fn what_a_failure_repeats_is_bounded() {
         assert_eq!(Failure::invalid("x".repeat(1024)).message.len(), 1024);
         let long = Failure::not_found("\u{e4}".repeat(100_000)).message;

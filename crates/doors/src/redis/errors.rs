@@ -74,3 +74,14 @@ impl From<Error> for Fail {
         Self { is_full, ..Self::new(format!("{word} {}", error.message)) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_by_a_word_that_clients_repeat_a_command_for() {
+        let fail = Fail::from(Error::new(ErrorKind::DiskFull, "why"));
+        assert_eq!((&*fail.text, fail.is_full), (&b"TRYAGAIN why"[..], false));
+    }
+}

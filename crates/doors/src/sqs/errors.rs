@@ -185,6 +185,13 @@ mod tests {
         assert_eq!((failure.code.status, failure.code.shape, failure.code.is_sender), (500, "InternalFailure", false));
     }
 
+    /// AWS SDKs repeat 5xx, and take 4xx for their caller's fault.
+    #[test]
+    fn a_full_disk_is_a_fault_of_the_server() {
+        let failure = Failure::from(Error::new(ErrorKind::DiskFull, "no room"));
+        assert_eq!(failure.code, &UNAVAILABLE);
+    }
+
     #[test]
     fn a_missing_queue_has_a_text_for_each_protocol() {
         let failure = Failure::no_queue();
