@@ -274,19 +274,8 @@ impl Broker {
         Ok(Appended::new(published, count, commit))
     }
 
-    /// The same where nobody asks this batch when it is on the disk.
-    pub(crate) fn place_internal(
-        &self,
-        topic: &Topic,
-        partition: PartitionId,
-        batch: DraftBatch,
-        wakes: &mut Wakes,
-    ) -> Result<Published> {
-        let how = How { yields: false, ..How::of(topic, false, now_ms()) };
-        Ok(self.try_internal(topic, partition, how, batch, wakes)?.0)
-    }
-
-    /// The same of what has happened already: the caller has asked [`PartitionCell::admit`] before it did.
+    /// The same of what has happened already, where nobody asks this batch when it is on the disk: the caller has asked
+    /// [`PartitionCell::admit`] before it did.
     pub(crate) fn place_admitted(
         &self,
         topic: &Topic,

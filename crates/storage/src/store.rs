@@ -784,8 +784,9 @@ impl Drop for Store {
 }
 
 /// All that the store makes in a data directory.
-const ENTRIES: [&str; 8] = [
+const ENTRIES: [&str; 9] = [
     "thalweg.lock",
+    "reserve",
     "checkpoint",
     "checkpoint.new",
     "journal",

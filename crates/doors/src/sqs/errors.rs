@@ -152,11 +152,11 @@ impl From<Error> for Failure {
             ErrorKind::ShuttingDown | ErrorKind::Timeout | ErrorKind::Disconnected | ErrorKind::DiskFull => {
                 &UNAVAILABLE
             }
-            // Bytes on the disk that are not what was written are no fault of the request.
-            ErrorKind::Corrupt
-            | ErrorKind::NoResponders
+            ErrorKind::NoResponders
             | ErrorKind::SlowSubscriber
             | ErrorKind::Internal
+            // No client of this door sends a checksum: what does not match is a file of the broker.
+            | ErrorKind::Corrupt
             | ErrorKind::OutOfSequence
             | ErrorKind::Fenced => &INTERNAL,
         };

@@ -52,9 +52,9 @@ impl Store {
             return;
         }
         let (_, failed) = self.flush();
-        if failed > 0 || self.checkpoint().is_err() {
-            // What there is to be freed was freed.
-            return self.checkpoint.lock().at = Instant::now();
+        // Also where a partition cannot be written: what was deleted in others is freed by a checkpoint alone.
+        if self.checkpoint().is_err() || failed > 0 {
+            return;
         }
         match self.shared.room.restore() {
             Ok(true) => {}

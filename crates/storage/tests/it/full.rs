@@ -5,7 +5,7 @@ use std::path::Path;
 
 use engine::ErrorKind;
 
-use crate::faults::{DIR, Site, append_until_busy, append_until_committed, fault};
+use crate::faults::{DIR, Site, append_until_committed, append_until_full, fault};
 use crate::power::repeatable;
 use crate::sim::{Doing, SimDisk};
 use crate::workload::{open, small, wait_until};
@@ -24,7 +24,7 @@ fn a_topic_that_is_deleted_on_a_full_disk_frees_its_bytes_without_a_checkpoint()
         let other = site.work.create(1).expect("a topic")[0].clone();
         append_until_committed(&site, &other);
         site.disk.set_bytes_max(Some(site.disk.bytes() + 100_000 + 20_000 * seed));
-        append_until_busy(&site, &filler);
+        append_until_full(&site, &filler);
         // What has no room even when all of the topic is gone.
         site.disk.add_fault(fault(Doing::Create, "checkpoint", 0, u64::MAX, Io::StorageFull));
         let id = site.work.delete_named("t0").expect("it is deleted");
@@ -36,6 +36,34 @@ fn a_topic_that_is_deleted_on_a_full_disk_frees_its_bytes_without_a_checkpoint()
 }
 
 #[test]
+fn records_that_are_deleted_on_a_full_disk_free_their_bytes_and_records_are_taken_again() {
+    repeatable(8, |seed| {
+        let site = Site::new(small(2));
+        let filler = site.work.create(1).expect("a topic")[0].clone();
+        let other = site.work.create(1).expect("a topic")[0].clone();
+        append_until_committed(&site, &other);
+        while topic_bytes(&site.disk, 0) < (1 << 20) {
+            append_until_committed(&site, &filler);
+        }
+        site.disk.set_bytes_max(Some(site.disk.bytes() + 100_000 + 20_000 * seed));
+        // What waits for a segment is of the topic whose records are deleted, or of another.
+        wait_until("not even what is given up makes room", || {
+            append_until_full(&site, if seed.is_multiple_of(2) { &filler } else { &other });
+            site.disk.set_bytes_max(Some(site.disk.bytes()));
+            site.work.store.checkpoint().is_err_and(|error| error.kind == ErrorKind::DiskFull)
+        });
+        let end = filler.committed_end();
+        site.work.delete_before(&filler, end).expect("they are deleted");
+        // A few may have been committed since.
+        wait_until("their files are removed", || topic_bytes(&site.disk, 0) < (1 << 19));
+        wait_until("records are taken", || site.work.store.full().is_none());
+        append_until_committed(&site, &filler);
+        append_until_committed(&site, &other);
+        site.check(|disk| if (seed / 2).is_multiple_of(2) { disk.cut(seed) } else { disk.kill() });
+    });
+}
+
+#[test]
 fn a_restart_on_a_full_disk_skips_what_the_journal_deletes_later() {
     repeatable(6, |seed| {
         let site = Site::new(small(1));
@@ -43,7 +71,7 @@ fn a_restart_on_a_full_disk_skips_what_the_journal_deletes_later() {
         append_until_committed(&site, &filler);
         // Nothing of it comes into a segment: the journal has all of it.
         site.disk.add_fault(fault(Doing::Write, ".log", 0, u64::MAX, Io::StorageFull));
-        append_until_busy(&site, &filler);
+        append_until_full(&site, &filler);
         site.work.delete_named("t0").expect("it is deleted");
         let settings = site.settings;
         let (disk, _) = site.end(|disk| if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() });
@@ -96,7 +124,7 @@ fn a_broker_starts_on_a_disk_that_it_has_filled_and_nothing_acknowledged_is_lost
         let writer = site.work.create(2).expect("a topic")[0].clone();
         append_until_committed(&site, &writer);
         site.disk.set_bytes_max(Some(site.disk.bytes() + 40_000 * (seed % 10)));
-        append_until_busy(&site, &writer);
+        append_until_full(&site, &writer);
         wait_until("it is said why", || site.work.store.full().is_some());
         site.heard.tell(&mut site.model);
         let (settings, incarnation) = (site.settings, site.incarnation);
@@ -117,8 +145,7 @@ fn records_are_refused_as_long_as_the_disk_is_full_and_taken_again_by_themselves
         let writer = site.work.create(1).expect("a topic")[0].clone();
         for times in 1..=2 {
             site.disk.set_bytes_max(Some(site.disk.bytes() + 30_000 * seed));
-            let refused = append_until_busy(&site, &writer);
-            assert_eq!(refused.kind, ErrorKind::DiskFull, "{refused}");
+            append_until_full(&site, &writer);
             wait_until("it is said", || site.work.store.stats().is_disk_full);
             let end = writer.committed_end();
             crate::workload::read_all(&writer.log, 0, end, 10_000).expect("what was committed is read");

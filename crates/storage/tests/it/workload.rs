@@ -662,6 +662,16 @@ impl Work {
         Ok(topic.id)
     }
 
+    /// Deletes the records of a partition before an offset and waits until that is durable.
+    pub fn delete_before(&self, writer: &Arc<Writer>, start: Offset) -> Result<(), Error> {
+        let (topic, partition) = (writer.topic.clone(), writer.partition);
+        (self.say)(Event::Starting(topic.clone(), partition, start));
+        let told = Told::new(Event::Started(topic, partition, start), &self.say);
+        writer.log.set_start(start, told.clone())?;
+        told.wait(&self.store);
+        Ok(())
+    }
+
     fn set_start(&self, writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
         let (topic, partition) = (writer.topic.clone(), writer.partition);
         if random.is_one_in(2) {
