@@ -122,10 +122,11 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                 ))
             }
             Body::Control(Request::ShareFetch(request)) => {
-                let (broker, budget, login) = (self.broker.clone(), self.budget.clone(), session.login.clone());
-                Reply::Alone(once(
+                let (broker, login) = (self.broker.clone(), session.login.clone());
+                let fetching = share::fetch(broker.clone(), self.budget.clone(), caller, request);
+                Reply::Blocked(once(
                     async move {
-                        let fetched = share::fetch(&broker, &budget, &caller, request).await;
+                        let fetched = fetching.await;
                         match login.lets_pass(&broker, SHARE_FETCH) {
                             true => Answer::Shared(fetched),
                             false => Answer::Silence,

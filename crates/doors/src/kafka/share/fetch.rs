@@ -1,6 +1,7 @@
 //! ShareFetch: messages for a member of a share group, in the batches that everybody shares who reads them.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,18 +10,22 @@ use bytes::BufMut;
 use engine::queue::{Lease, QueueName};
 use engine::security::Resource;
 use engine::{RecordBatch, TopicId};
+use futures_util::FutureExt;
+use futures_util::future::Either;
 use net::service::Out;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::spawn_local;
 
 use super::super::errors::{self, Code};
 use super::super::fetch::{Batches, FetchBudget};
+use super::super::groups::GroupSettings;
 use super::super::map::{Caller, LEADER_EPOCH, NODE_ID};
 use super::super::messages::share_fetch::{
     AcknowledgementBatch, AcquiredRecords, FetchPartition, FetchTopic, ShareFetchRequest,
 };
 use super::super::write::Write;
 use super::acknowledge::{Batch, Member};
-use super::sessions::{BEGINS, Change, ENDS, Place};
+use super::sessions::{BEGINS, Change, ENDS, Key, Place};
 use super::{SHARE_FETCH, topic_id};
 
 /// Bytes that one request gets at most, beyond its first batch.
@@ -53,22 +58,54 @@ impl From<AcknowledgementBatch> for Batch {
     }
 }
 
-pub(in super::super) async fn fetch(
-    broker: &Arc<Broker>,
-    budget: &FetchBudget,
-    caller: &Caller,
-    request: ShareFetchRequest,
-) -> ShareFetched {
-    let refused = |code| ShareFetched { code, ..ShareFetched::default() };
-    try_fetch(broker, budget, caller, request).await.unwrap_or_else(refused)
+/// A fetch whose acknowledgements are done.
+struct Settled {
+    answer: ShareFetched,
+    key: Key,
+    settings: GroupSettings,
+    /// Where the member takes from then; `None` if it takes nothing.
+    takes: Option<(Vec<Place>, AcquireLimits)>,
 }
 
-async fn try_fetch(
-    broker: &Arc<Broker>,
-    budget: &FetchBudget,
-    caller: &Caller,
+/// Does what a member says of messages that it had, and takes others for it. The first part is done also if the wait for
+/// the other is given up.
+pub(in super::super) fn fetch(
+    broker: Arc<Broker>,
+    budget: FetchBudget,
+    caller: Caller,
     request: ShareFetchRequest,
-) -> Result<ShareFetched, Code> {
+) -> impl Future<Output = ShareFetched> {
+    let caller = Rc::new(caller);
+    let has_acks = request.topics.iter().flat_map(|of| &of.partitions).any(|of| !of.acknowledgement_batches.is_empty());
+    let is_settled_whatever_comes = has_acks || request.share_session_epoch == ENDS;
+    let settling = {
+        let (broker, caller) = (broker.clone(), caller.clone());
+        async move { settle(&broker, &caller, request).await }
+    };
+    let settling = match is_settled_whatever_comes {
+        true => Either::Left(spawn_local(settling).map(|settled| {
+            settled.unwrap_or_else(|error| {
+                tracing::error!(%error, "a member's acknowledgements were not done");
+                Err(Code::UNKNOWN_SERVER_ERROR)
+            })
+        })),
+        false => Either::Right(settling),
+    };
+    async move {
+        match settling.await {
+            Err(code) => ShareFetched { code, ..ShareFetched::default() },
+            Ok(Settled { mut answer, key, settings, takes }) => {
+                if let Some((places, limits)) = takes {
+                    let member = Member { broker: &broker, caller: &caller, key, settings, api: SHARE_FETCH };
+                    answer.take(&member, &budget, &places, &limits).await;
+                }
+                answer
+            }
+        }
+    }
+}
+
+async fn settle(broker: &Arc<Broker>, caller: &Caller, request: ShareFetchRequest) -> Result<Settled, Code> {
     let (group, id) = (request.group_id.as_deref(), request.member_id.as_deref());
     let member = Member::of(broker, caller, SHARE_FETCH, group, id).await?;
     let epoch = request.share_session_epoch;
@@ -95,10 +132,9 @@ async fn try_fetch(
     }
     if epoch == ENDS {
         caller.shares.sessions.end(broker, &member.key).await;
-    } else if !request.is_renew_ack {
-        answer.take(&member, budget, &places, &limits).await;
     }
-    Ok(answer)
+    let takes = (epoch != ENDS && !request.is_renew_ack).then_some((places, limits));
+    Ok(Settled { answer, key: member.key, settings: member.settings, takes })
 }
 
 /// The partitions that a request names, and what it says of messages of them.

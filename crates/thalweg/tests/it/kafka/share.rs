@@ -28,7 +28,7 @@ use kafka_protocol::messages::{
 
 use super::raw::{Raw, batch, produce, produced, text, topic};
 use super::security::{SET, log_in};
-use crate::server::{Launch, Server, until};
+use crate::server::{Launch, Server, metric, until};
 
 const ACCEPT: i8 = 1;
 const RELEASE: i8 = 2;
@@ -582,4 +582,27 @@ async fn only_committed_records_are_given_out_where_the_group_says_so() {
     publish(&mut raw, 0..1).await;
     assert_eq!(one.fetch(&[], WAIT_MS).await, [(4, 4, 1)], "nobody is given a marker");
     assert_eq!(position(&mut raw).await, (0, 4));
+}
+
+/// As of a fetch: no client waits for the answer any more, so neither the connection nor its descriptor do. What the
+/// request says of messages is done all the same, and those that its member still had go to others.
+#[tokio::test]
+async fn a_share_fetch_that_waits_ends_with_its_connection_and_keeps_what_it_acknowledged() {
+    let server = Server::start();
+    let client = server.client("tcp").await;
+    let mut raw = prepared(&server, 3).await;
+    let mut sharer = Sharer::join(&server, "one").await;
+    let got = sharer.fetch(&[], 5_000).await;
+    assert_eq!(got.iter().map(|(first, last, _)| last - first + 1).sum::<i64>(), 3, "{got:?}");
+    let open = metric(&client, "thalweg_kafka_connections").await;
+    let request = sharer.fetch_request(&[(0, 1, 1)], 300_000);
+    sharer.raw.send(1, &request).await;
+    drop(sharer);
+    let begin = std::time::Instant::now();
+    until("it is closed", async || metric(&client, "thalweg_kafka_connections").await == open - 1).await;
+    assert!(begin.elapsed() < std::time::Duration::from_secs(100), "{:?}", begin.elapsed());
+    let mut other = Sharer::join(&server, "two").await;
+    let given = other.fetch(&[], 60_000).await;
+    assert_eq!(given.iter().map(|(first, last, _)| (*first, *last)).collect::<Vec<_>>(), [(2, 2)]);
+    assert_eq!(position(&mut raw).await, (0, 2));
 }
