@@ -320,8 +320,13 @@ impl Broker {
             let topics = self.topics.read();
             let mut found: Vec<&Arc<Topic>> =
                 topics.values().filter(|topic| topic.name.as_str() > after && !topic.name.is_inbox()).collect();
-            found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
             let is_last = found.len() <= count_max;
+            if !is_last {
+                // Only those that are listed have to be in their order.
+                found.select_nth_unstable_by(count_max, |a, b| a.name.cmp(&b.name));
+                found.truncate(count_max);
+            }
+            found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
             (found.into_iter().take(count_max).cloned().collect::<Vec<_>>(), is_last)
         };
         (found.iter().map(|topic| self.status_of(topic)).collect(), is_last)

@@ -11,12 +11,13 @@ use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use broker::{Broker, Fetched, Origin, Subscribe, Wakes};
+use broker::{Broker, Fetched, Origin, Subscribe, TopicStatus, Wakes};
 use engine::partitioner::for_key;
 use engine::{
     Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Missing, Offset, PartitionId, Pattern, Record, Start,
     TopicSettings,
 };
+use tokio::sync::Semaphore;
 
 use super::codec::{
     self, AlterIn, BodyKind, DeletedOut, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut,
@@ -32,6 +33,9 @@ const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
 const FETCH_BYTES_MAX: usize = 1 << 20;
 const FETCH_RECORDS_DEFAULT: usize = 100;
 const FETCH_RECORDS_MAX: usize = 10_000;
+/// Topics up to which a page of them is found by the thread of the connection.
+const TOPICS_AT_ONCE: usize = 2048;
+static LONG_LISTS: Semaphore = Semaphore::const_new(1);
 /// What the parameters of both kinds of streams are.
 const STREAM_PARAMETERS: [&str; 5] = ["partition", "start", "timestamp_ms", "group", "overflow"];
 /// The header by which a browser goes on with its events.
@@ -253,9 +257,26 @@ fn resume(last_event_id: &str) -> Result<Start> {
 pub(super) async fn list_topics(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let count_max = query.list_count()?;
-    let (topics, is_last) = http.broker.list_topics(query.text("after").unwrap_or_default(), count_max);
+    let (topics, is_last) = page_of_topics(&http.broker, query.text("after").unwrap_or_default(), count_max).await?;
     let topics = TopicsOut { topics: topics.iter().map(TopicOut::new).collect(), is_last };
     Ok(codec::json(StatusCode::OK, &topics))
+}
+
+/// Of many topics a page is found on a thread that serves no connection, one at a time: the connections wait.
+async fn page_of_topics(broker: &Arc<Broker>, after: &str, count_max: usize) -> Result<(Vec<TopicStatus>, bool)> {
+    if broker.topic_count() <= TOPICS_AT_ONCE {
+        return Ok(broker.list_topics(after, count_max));
+    }
+    // It is never closed.
+    let turn = LONG_LISTS.acquire().await.ok();
+    let (broker, after) = (broker.clone(), after.to_owned());
+    let listed = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        broker.list_topics(&after, count_max)
+    });
+    listed
+        .await
+        .map_err(|error| Error::new(ErrorKind::ShuttingDown, format!("the topics were not listed: {error}")).into())
 }
 
 pub(super) async fn create_topic(

@@ -198,3 +198,7 @@ pub(super) fn find_coordinator(
         ..Default::default()
     }
 }
+
+#[cfg(test)]
+#[path = "topics_tests.rs"]
+mod tests;

@@ -654,3 +654,25 @@ async fn http_2_is_spoken_as_well() {
         text.extend_from_slice(&frame);
     }
 }
+
+/// A long list is made elsewhere than a short one, and is no different for it.
+#[tokio::test]
+async fn many_topics_are_listed_in_pages() {
+    let server = start().await;
+    let names: Vec<String> = (0..3_000).map(|i| format!("t{i:04}")).collect();
+    for name in names.iter().rev() {
+        server.broker.create_topic(name, engine::TopicSettings::of_broker()).await.expect("created");
+    }
+    let (mut listed, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = server.get(&format!("/v1/topics?max=700&after={after}")).await.json();
+        let topics = page["topics"].as_array().expect("topics");
+        listed.extend(topics.iter().map(|topic| topic["topic"].as_str().expect("a name").to_owned()));
+        if page["is_last"] == json!(true) {
+            break;
+        }
+        assert_eq!(topics.len(), 700);
+        after = listed.last().expect("some").clone();
+    }
+    assert_eq!(listed, names);
+}
