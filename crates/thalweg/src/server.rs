@@ -302,6 +302,7 @@ impl Server {
             allow_plain: settings.allow_plain,
             is_login_required: settings.is_login_required,
             is_durable: settings.redis_durable,
+            transaction_time_max: doors::redis::TRANSACTION_TIME_MAX,
         };
         if door.is_durable && self.broker.store().is_none() {
             return Err(io::Error::other("redis_durable needs a data directory; start with --data DIR"));

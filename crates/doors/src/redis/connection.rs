@@ -61,6 +61,8 @@ pub(super) struct Door {
     /// Databases that are made by their first use are durable.
     pub(super) is_durable: bool,
     pub(super) slices: Arc<Slices>,
+    /// How long a transaction may take.
+    pub(super) transaction_time_max: Duration,
 }
 
 /// One connection.

@@ -32,6 +32,7 @@ use clients::Clients;
 pub use codec::check_requests;
 use codec::{REQUEST_BYTES_MAX, RedisProtocol};
 use commands::work::Slices;
+pub use commands::work::TRANSACTION_TIME_MAX;
 pub use connection::answers;
 use connection::{DATABASES, Door};
 pub use names::place_of;
@@ -61,6 +62,8 @@ pub struct Settings {
     pub is_login_required: bool,
     /// Whether databases that are made by their first use are durable.
     pub is_durable: bool,
+    /// How long a transaction may take before the rest of its commands is refused.
+    pub transaction_time_max: Duration,
 }
 
 /// Serves until the drain begins. Returns the bound address, and what the service counts.
@@ -125,6 +128,7 @@ pub fn open(
         port: settings.address.port(),
         is_durable: settings.is_durable,
         slices,
+        transaction_time_max: settings.transaction_time_max,
     };
     let service = Service::new(protocol, door, service_settings);
     let telemetry = service.telemetry.clone();

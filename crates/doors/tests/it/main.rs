@@ -7,3 +7,4 @@ mod http_connections;
 mod http_edge;
 mod http_queues;
 mod http_streams;
+mod redis;

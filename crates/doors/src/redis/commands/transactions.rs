@@ -9,7 +9,7 @@ use net::service::Reply;
 
 use super::args::parse_usize;
 use super::streams::others::Guests;
-use super::work::{TRANSACTION_TIME_MAX, write_too_long};
+use super::work::TransactionTime;
 use super::{Command, Does, EACH, Named, Step, bytes_in, own};
 use crate::redis::codec::Answer;
 use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session, lock};
@@ -265,12 +265,11 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     }
     writer.array(queued.len());
     let mut last = Vec::new();
-    let began_all = Instant::now();
+    let time = TransactionTime::begin(door.transaction_time_max);
     for (queued, args) in queued.iter().zip(&borrowed) {
         let begin = writer.bytes.len();
         let began = Instant::now();
-        if began.duration_since(began_all) > TRANSACTION_TIME_MAX {
-            write_too_long(&mut writer);
+        if time.refuses(began, &mut writer) {
             continue;
         }
         let help = super::help::of(queued.command, args);

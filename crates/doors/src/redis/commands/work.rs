@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use broker::metrics::Exposition;
 use futures_util::FutureExt;
@@ -24,7 +24,7 @@ const COMMAND_MAX: u64 = 1 << 24;
 const TRANSACTION_MAX: u64 = 1 << 18;
 /// Time that a transaction may take before the rest of its commands is refused: no other client is served in the
 /// meantime by its thread.
-pub(super) const TRANSACTION_TIME_MAX: Duration = Duration::from_secs(2);
+pub const TRANSACTION_TIME_MAX: Duration = Duration::from_secs(2);
 /// Sliced commands up to this size do not wait for larger ones.
 const SHORT_MAX: u64 = 1 << 17;
 
@@ -167,10 +167,26 @@ impl Step<'_, '_> {
     }
 }
 
-/// Refuses the rest of a transaction that takes too long.
-pub(super) fn write_too_long(out: &mut Writer) {
-    let seconds = TRANSACTION_TIME_MAX.as_secs();
-    out.error(&Fail::new(format!(
-        "ERR the transaction takes more than {seconds} s: this command of it was not done. Use several transactions"
-    )));
+/// The time that a transaction has.
+pub(super) struct TransactionTime {
+    began: Instant,
+    max: Duration,
+}
+
+impl TransactionTime {
+    pub(super) fn begin(max: Duration) -> Self {
+        Self { began: Instant::now(), max }
+    }
+
+    /// Whether it is over at this moment. Then the command that were next is refused.
+    pub(super) fn refuses(&self, now: Instant, out: &mut Writer) -> bool {
+        let is_over = now.duration_since(self.began) >= self.max;
+        if is_over {
+            let ms = self.max.as_millis();
+            out.error(&Fail::new(format!(
+                "ERR the transaction takes more than {ms} ms: this command of it was not done. Use several transactions"
+            )));
+        }
+        is_over
+    }
 }

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::thread::Thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use broker::{Broker, Cache};
 use engine::{ErrorKind, Result, TopicId};
@@ -19,7 +19,7 @@ use super::transfer::{self, Sides};
 use super::{Context, Shelf, StreamKeys, failed, others};
 use crate::redis::codec::Answer;
 use crate::redis::commands::transactions::{self, Held, Queued, Watched, finish, named_by, room_for};
-use crate::redis::commands::work::{TRANSACTION_TIME_MAX, write_too_long};
+use crate::redis::commands::work::TransactionTime;
 use crate::redis::commands::{Command, Does, Named, help};
 use crate::redis::connection::{Door, Later, Session, lock};
 use crate::redis::errors::Done;
@@ -36,6 +36,8 @@ struct Step {
     own: Vec<Vec<u8>>,
     /// It is one command, and no transaction.
     is_alone: bool,
+    /// How long a transaction may take.
+    time_max: Duration,
 }
 
 /// What was done, and what has to be durable before it is answered.
@@ -113,8 +115,8 @@ fn prepare(
         // They are done later, on their own; what is counted is that they were called.
         door.count_now(session, queued.command.number_of(&args), &args, Instant::now());
     }
-    let (broker, is_resp3) = (door.broker.clone(), session.is_resp3);
-    Ok(Some(Step { broker, is_resp3, queued, watched, caches, own, is_alone }))
+    let (broker, is_resp3, time_max) = (door.broker.clone(), session.is_resp3, door.transaction_time_max);
+    Ok(Some(Step { broker, is_resp3, queued, watched, caches, own, is_alone, time_max }))
 }
 
 impl Step {
@@ -199,11 +201,10 @@ impl Step {
         if !self.is_alone {
             out.array(self.queued.len());
         }
-        let began_all = Instant::now();
+        let time = TransactionTime::begin(self.time_max);
         for ((queued, args), own) in self.queued.iter().zip(args).zip(&self.own) {
             let begin = out.bytes.len();
-            if began_all.elapsed() > TRANSACTION_TIME_MAX {
-                write_too_long(&mut out);
+            if !self.is_alone && time.refuses(Instant::now(), &mut out) {
                 continue;
             }
             let help = help::of(queued.command, args);
