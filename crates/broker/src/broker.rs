@@ -23,6 +23,7 @@ use crate::defaults::Defaults;
 use crate::doors::Doors;
 use crate::fetch::SEARCHING_THREADS;
 use crate::groups::{self, Coordinator};
+use crate::joining::Joining;
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition, Metrics};
 use crate::peers::Peers;
@@ -51,6 +52,7 @@ pub struct Broker {
     /// Who listens beyond the topics that exist now. Held by whoever creates, grows or deletes a topic or subscribes to
     /// all of one or to a pattern, so that none of them misses another. Taken before `topics`.
     pub(crate) listeners: Mutex<Listeners>,
+    pub(crate) joining: Joining,
     groups: Coordinator,
     transactions: transactions::Coordinator,
     security: Security,
@@ -118,6 +120,7 @@ impl Broker {
             journal_room,
             topics: RwLock::new(topics.into_iter().collect()),
             listeners: Mutex::default(),
+            joining: Joining::default(),
             groups: Coordinator::default(),
             transactions: transactions::Coordinator::default(),
             security,
@@ -275,6 +278,7 @@ impl Broker {
         self.expose_caches(out)?;
         self.expose_streams(out)?;
         self.expose_channels(out)?;
+        self.joining.expose(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {

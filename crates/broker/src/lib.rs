@@ -12,6 +12,7 @@ mod fetch;
 mod groups;
 mod growth;
 mod internal;
+mod joining;
 mod lanes;
 mod log;
 mod logins;

@@ -356,7 +356,7 @@ impl PartitionCell {
         }
     }
 
-    /// Adds a subscriber that begins at `start`, and says where that is and where the log ends. No
+    /// Adds a subscriber that begins at `start`, and says as which source, where that is and where the log ends. No
     /// append can come between the choice of the offset and the joining.
     pub(crate) fn join(
         &self,
@@ -364,7 +364,7 @@ impl PartitionCell {
         start: &Start,
         cell: &Arc<PartitionCell>,
         group: Option<&str>,
-    ) -> Result<Option<(Offset, Offset)>> {
+    ) -> Result<Option<(engine::SourceId, Offset, Offset)>> {
         let at_time = match start {
             Start::Time(timestamp_ms) => self.offset_for_time(*timestamp_ms)?,
             _ => 0,
@@ -388,11 +388,11 @@ impl PartitionCell {
             },
         };
         let from = wanted.clamp(log.start, end);
-        let Some(source) = subscriber.add_source(cell, wanted.min(end), wanted >= end) else {
+        let Some(source) = subscriber.add_source(cell, &state.fanout, wanted.min(end), wanted >= end) else {
             return Ok(None);
         };
         state.fanout.join(engine::fanout::Member { handle: subscriber.clone(), source }, group);
-        Ok(Some((from, end)))
+        Ok(Some((source, from, end)))
     }
 
     /// Subscribers of this partition that read all partitions of its topic, those included that are yet to come.

@@ -50,6 +50,7 @@ pub struct Origin {
 /// A partition that a subscription reads, and where it began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceStart {
+    pub source: SourceId,
     pub topic: TopicName,
     pub partition: PartitionId,
     pub start: Offset,
@@ -58,18 +59,20 @@ pub struct SourceStart {
 
 /// An open subscription. Dropping it ends it.
 pub struct Subscription {
-    broker: Arc<Broker>,
-    subscriber: Arc<Subscriber>,
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) subscriber: Arc<Subscriber>,
     pub lane: usize,
+    /// The partitions that it began with. Their sources are in this order, but not always next to each other.
     pub starts: Vec<SourceStart>,
     is_pattern: bool,
-    place: Place,
+    pub(crate) place: Place,
     /// Whether the last turn took more than one batch.
     had_company: bool,
 }
 
 impl Broker {
-    pub fn subscribe(self: &Arc<Self>, mut request: Subscribe) -> Result<Subscription> {
+    /// Opens a subscription. It waits only where a pattern means many partitions, which are joined in slices.
+    pub async fn subscribe(self: &Arc<Self>, mut request: Subscribe) -> Result<Subscription> {
         if self.metrics().subscribers.load(Ordering::Relaxed) >= SUBSCRIPTIONS_MAX {
             return Err(Error::busy(format!("this broker has {SUBSCRIPTIONS_MAX} subscriptions open")));
         }
@@ -135,7 +138,7 @@ impl Broker {
             Pattern::Topic(name) if request.is_channel => subscription.wait_for(name, &request)?,
             Pattern::Topic(name) => subscription.join_topic(&name, request.missing, &request)?,
             pattern @ (Pattern::Wildcard(_) | Pattern::Rule(_)) => {
-                subscription.join_pattern(pattern, &request.start, request.group)?;
+                return subscription.join_pattern(pattern, request.start, request.group).await;
             }
         }
         Ok(subscription)
@@ -195,23 +198,9 @@ impl Subscription {
         }
     }
 
-    fn join_pattern(&mut self, pattern: Pattern, start: &Start, group: Option<String>) -> Result<()> {
-        let broker = self.broker.clone();
-        let mut listeners = broker.listeners.lock();
-        for topic in broker.topics_matching(&pattern) {
-            for cell in topic.partitions() {
-                self.join(cell, start, group.as_deref())?;
-            }
-        }
-        let subscriber = self.subscriber.clone();
-        listeners.add_pattern(pattern, Listener { group, partition: None, subscriber })?;
-        self.place = Place::Pattern;
-        Ok(())
-    }
-
-    fn join(&mut self, cell: &Arc<PartitionCell>, start: &Start, group: Option<&str>) -> Result<()> {
-        if let Some((start, end)) = cell.join(&self.subscriber, start, cell, group)? {
-            self.starts.push(SourceStart { topic: cell.topic.clone(), partition: cell.id, start, end });
+    pub(crate) fn join(&mut self, cell: &Arc<PartitionCell>, start: &Start, group: Option<&str>) -> Result<()> {
+        if let Some((source, start, end)) = cell.join(&self.subscriber, start, cell, group)? {
+            self.starts.push(SourceStart { source, topic: cell.topic.clone(), partition: cell.id, start, end });
         }
         Ok(())
     }
@@ -298,15 +287,8 @@ impl SubscriptionHandle {
             self.broker.listeners.lock().remove(&self.place, &self.subscriber);
         }
         self.subscriber.end(Error::not_found("the subscription was closed"));
-        for cell in self.subscriber.sources() {
-            cell.leave(&self.subscriber);
-            if self.subscriber.scope.is_channel {
-                self.broker.close_channel(&cell);
-            }
-            if cell.topic.is_inbox() && cell.extent().subscribers == 0 {
-                // An inbox lives as long as its subscriber; somebody else may have removed it already.
-                self.broker.remove(cell.topic.as_str()).map(drop).unwrap_or_default();
-            }
+        if self.subscriber.begins_to_leave() {
+            self.broker.leave_all(&self.subscriber);
         }
     }
 

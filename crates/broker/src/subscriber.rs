@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use engine::limits::PARTITIONS_TOTAL_MAX;
 use engine::{
-    Delivery, Error, ErrorKind, Feed, Offer, Offset, Overflow, PartitionId, RecordBatch, SourceId, TopicName,
+    Delivery, Error, ErrorKind, Fanout, Feed, Offer, Offset, Overflow, PartitionId, RecordBatch, SourceId, TopicName,
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::joining::JOINED_AT_ONCE;
 use crate::lanes::LaneLoad;
 use crate::metrics::Metrics;
 use crate::partition::PartitionCell;
@@ -52,6 +53,8 @@ pub(crate) struct Subscriber {
     settings: Arc<Settings>,
     /// The same as in the state, readable without its lock.
     has_ended: AtomicBool,
+    /// It leaves its partitions.
+    is_leaving: AtomicBool,
 }
 
 struct State {
@@ -105,13 +108,31 @@ impl Subscriber {
             metrics: metrics.clone(),
             settings: settings.clone(),
             has_ended: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
         }
     }
 
-    /// Adds a partition, unless the subscriber reads it already.
-    pub(crate) fn add_source(&self, cell: &Arc<PartitionCell>, next: Offset, is_live: bool) -> Option<SourceId> {
+    /// Keeps publishers from handing anything over before the drain has begun.
+    pub(crate) fn hold_back(&self) {
+        self.state.lock().taker = Some(Taker::Drain);
+    }
+
+    /// Adds a partition, unless the subscriber reads it already. `fanout` is who reads the partition, as its lock has
+    /// it: of that and its own sources the shorter list is looked at.
+    pub(crate) fn add_source(
+        self: &Arc<Self>,
+        cell: &Arc<PartitionCell>,
+        fanout: &Fanout<Arc<Self>>,
+        next: Offset,
+        is_live: bool,
+    ) -> Option<SourceId> {
         let mut state = self.state.lock();
-        if state.ended.is_some() || state.sources.iter().any(|source| Arc::ptr_eq(source, cell)) {
+        let reads_already = if fanout.receivers() < state.sources.len() {
+            fanout.members().any(|member| Arc::ptr_eq(&member.handle, self))
+        } else {
+            state.sources.iter().any(|source| Arc::ptr_eq(source, cell))
+        };
+        if state.ended.is_some() || reads_already {
             return None;
         }
         // While deliveries are being handed over their sources have to keep their names.
@@ -150,8 +171,17 @@ impl Subscriber {
         self.ready.notify_one();
     }
 
-    pub(crate) fn sources(&self) -> Vec<Arc<PartitionCell>> {
-        self.state.lock().sources.clone()
+    /// How many partitions it reads.
+    pub(crate) fn source_count(&self) -> usize {
+        self.state.lock().feed.source_count()
+    }
+
+    /// Partitions that it reads, of at most so many sources from one on; `None` if it has no more sources.
+    pub(crate) fn sources(&self, from: usize, max: usize) -> Option<Vec<Arc<PartitionCell>>> {
+        let state = self.state.lock();
+        let (sources, feed) = (state.sources.get(from..).filter(|sources| !sources.is_empty())?, &state.feed);
+        let sources = sources.iter().take(max).enumerate();
+        Some(sources.filter(|(at, _)| feed.is_source((from + at) as SourceId)).map(|(_, cell)| cell.clone()).collect())
     }
 
     /// The topic and the partition that a source is.
@@ -170,6 +200,9 @@ impl Subscriber {
 
     /// The same for a publisher that knows the partition only.
     pub(crate) fn is_blocking(&self, cell: &Arc<PartitionCell>, bytes: usize) -> bool {
+        if self.overflow != Overflow::Block {
+            return false;
+        }
         let source = self.state.lock().sources.iter().position(|source| Arc::ptr_eq(source, cell));
         source.is_some_and(|source| self.blocks(source as SourceId, bytes))
     }
@@ -376,10 +409,17 @@ impl Subscriber {
     fn end_locked(&self, state: &mut State, error: Error) {
         state.ended.get_or_insert(error);
         self.has_ended.store(true, Ordering::Release);
-        for cell in &state.sources {
-            cell.note_ended_member();
+        // It leaves all of them when it is closed, which is soon enough if they are many. To a group what its member is
+        // given in the meantime were lost.
+        if state.sources.len() <= JOINED_AT_ONCE || self.scope.group.is_some() {
+            state.sources.iter().for_each(|cell| cell.note_ended_member());
         }
         self.lane.room.notify_waiters();
+    }
+
+    /// Whether the caller is the first to have it leave its partitions.
+    pub(crate) fn begins_to_leave(&self) -> bool {
+        !self.is_leaving.swap(true, Ordering::AcqRel)
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -463,6 +463,11 @@ impl Broker {
         Ok(lasts)
     }
 
+    /// How many partitions all topics have together.
+    pub(crate) fn partition_count(&self) -> usize {
+        self.topics.read().partitions
+    }
+
     /// Topics that a pattern means now.
     pub(crate) fn topics_matching(&self, pattern: &Pattern) -> Vec<Arc<Topic>> {
         let topics = self.topics.read();

@@ -124,6 +124,8 @@ pub struct Feed {
     dropped_records: u64,
     /// The behind source that reads next, so that each has its turn.
     turn: usize,
+    /// Sources that are behind.
+    behind: usize,
     /// Sources that were removed.
     removed: Vec<SourceId>,
 }
@@ -142,6 +144,7 @@ impl Feed {
             is_shared,
             dropped_records: 0,
             turn: 0,
+            behind: 0,
             removed: Vec::new(),
         }
     }
@@ -156,6 +159,7 @@ impl Feed {
     /// Adds a source that starts at `next`. A source that starts at the end of its log is live at once.
     pub fn add_source(&mut self, next: Offset, is_live: bool) -> SourceId {
         self.sources.push(Source { start: next, next, is_live, is_removed: false });
+        self.behind += usize::from(!is_live);
         (self.sources.len() - 1) as SourceId
     }
 
@@ -165,7 +169,18 @@ impl Feed {
         if !removed.is_removed {
             self.removed.push(source);
         }
+        self.behind -= usize::from(!removed.is_live);
         (removed.is_removed, removed.is_live) = (true, true);
+    }
+
+    /// Whether the partition of a source still exists.
+    pub fn is_source(&self, source: SourceId) -> bool {
+        self.sources.get(source as usize).is_some_and(|source| !source.is_removed)
+    }
+
+    /// Sources whose partitions still exist.
+    pub fn source_count(&self) -> usize {
+        self.sources.len() - self.removed.len()
     }
 
     /// The same of a log that ends here and can be read no longer: what is still unread is told as a gap.
@@ -279,12 +294,12 @@ impl Feed {
 
     /// Whether a source reads its log.
     pub fn has_behind(&self) -> bool {
-        self.sources.iter().any(|source| !source.is_live)
+        self.behind > 0
     }
 
     /// A source that has to read its log now, and from where. Only an empty queue takes history.
     pub fn behind(&mut self) -> Option<(SourceId, Offset)> {
-        if !self.queue.is_empty() {
+        if !self.queue.is_empty() || self.behind == 0 {
             return None;
         }
         let count = self.sources.len();
@@ -320,6 +335,7 @@ impl Feed {
             self.dropped_records += end - from;
         }
         let state = &mut self.sources[source as usize];
+        self.behind -= usize::from(!state.is_live);
         state.next = end;
         state.is_live = true;
     }
@@ -362,6 +378,7 @@ impl Feed {
         for source in &mut self.sources {
             source.is_live = source.is_removed;
         }
+        self.behind = self.source_count();
         self.history_batches = history_batches;
         self.batches = batches;
         self.bytes = bytes;

@@ -6,7 +6,7 @@ use broker::{Attempt, Broker, Settings, Subscribe, Subscription, Wakes};
 use engine::limits::CHANNELS_MAX;
 use engine::{Delivery, ErrorKind, Missing, Result, TopicName, TopicSettings};
 
-use crate::support::{Follow, ask, batch, metric, publish, start, within};
+use crate::support::{Follow, ask, batch, metric, publish, start, subscribe, within};
 
 fn name(text: &str) -> TopicName {
     TopicName::parse(text).expect("a name")
@@ -23,7 +23,7 @@ fn say(broker: &Broker, to: &str, bytes: usize) -> Result<Option<u32>> {
 
 fn listen(broker: &Arc<Broker>, to: &str) -> Subscription {
     let request = Subscribe { missing: Missing::Wait, is_channel: true, ..ask(to) };
-    broker.subscribe(request).expect("subscribed")
+    subscribe(&broker, request).expect("subscribed")
 }
 
 /// The next deliveries, by their topics.
@@ -41,9 +41,9 @@ async fn heard(subscription: &mut Subscription, follow: &mut Follow) -> Vec<Stri
 async fn listeners_get_what_is_published_and_nothing_is_created() {
     let broker = start(Settings { auto_create_topics: false, ..Settings::default() });
     assert_eq!(say(&broker, "news", 10).expect("taken"), None);
-    let (mut one, others) = (listen(&broker, "news"), broker.subscribe(ask("sport.*")).expect("subscribed"));
-    let mut every = broker.subscribe(ask(">")).expect("subscribed");
-    let waiting = broker.subscribe(Subscribe { missing: Missing::Wait, ..ask("news") }).expect("subscribed");
+    let (mut one, others) = (listen(&broker, "news"), subscribe(&broker, ask("sport.*")).expect("subscribed"));
+    let mut every = subscribe(&broker, ask(">")).expect("subscribed");
+    let waiting = subscribe(&broker, Subscribe { missing: Missing::Wait, ..ask("news") }).expect("subscribed");
     assert_eq!(say(&broker, "news", 10).expect("taken"), Some(2), "who waits for a topic hears no channel");
     let (mut follow, mut follow_every) = (Follow::default(), Follow::default());
     assert_eq!(heard(&mut one, &mut follow).await, ["news"]);
@@ -77,7 +77,7 @@ async fn listeners_get_what_is_published_and_nothing_is_created() {
 async fn a_slow_listener_is_told_what_it_misses() {
     let broker = start(Settings::default());
     let request = Subscribe { queue_batches: Some(1), credit: 1, ..ask(">") };
-    let mut slow = broker.subscribe(request).expect("subscribed");
+    let mut slow = subscribe(&broker, request).expect("subscribed");
     for _ in 0..200 {
         assert_eq!(say(&broker, "news", 1000).expect("taken"), Some(1));
     }
@@ -96,7 +96,7 @@ async fn a_slow_listener_is_told_what_it_misses() {
 #[tokio::test]
 async fn channels_have_a_limit() {
     let broker = start(Settings::default());
-    let all = broker.subscribe(ask("c.*")).expect("subscribed");
+    let all = subscribe(&broker, ask("c.*")).expect("subscribed");
     for i in 0..=CHANNELS_MAX {
         assert_eq!(say(&broker, &format!("c.{i}"), 10).expect("taken"), Some(1));
     }
@@ -120,7 +120,7 @@ async fn channels_have_a_limit() {
 async fn names_that_come_and_go_use_up_nothing() {
     let broker = start(Settings::default());
     let request = Subscribe { is_channel: true, ..ask("c.*") };
-    let mut all = broker.subscribe(request).expect("subscribed");
+    let mut all = subscribe(&broker, request).expect("subscribed");
     let mut out = Vec::new();
     for i in 0..3 * CHANNELS_MAX {
         let to = format!("c.{i}");

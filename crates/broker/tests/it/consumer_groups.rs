@@ -10,7 +10,7 @@ use engine::groups::{
 };
 use engine::{ErrorKind, Overflow, Pattern, Start, TopicName, TopicPartition, TopicSettings};
 
-use crate::support::{Follow, ask, metric, publish, start, within};
+use crate::support::{Follow, ask, metric, publish, start, subscribe, within};
 
 fn group() -> GroupName {
     GroupName::parse("g").expect("a name")
@@ -256,20 +256,20 @@ async fn internal_topics_are_read_only() {
         assert_eq!(broker.grow_topic(name, 100).await.map(drop).map_err(|e| e.kind), invalid);
         assert_eq!(broker.delete_topic(name).await.map_err(|e| e.kind), invalid);
     }
-    let missing = broker.subscribe(ask("_transactions"));
+    let missing = subscribe(&broker, ask("_transactions"));
     assert_eq!(missing.map(drop).map_err(|e| e.kind), Err(ErrorKind::NotFound), "it is not created");
     let mut blocking = ask(OFFSETS_TOPIC);
     blocking.overflow = Overflow::Block;
-    assert_eq!(broker.subscribe(blocking).map(drop).map_err(|e| e.kind), invalid, "nobody holds the broker up");
+    assert_eq!(subscribe(&broker, blocking).map(drop).map_err(|e| e.kind), invalid, "nobody holds the broker up");
     publish(&broker, "_mine", 0).await.expect("published");
     broker.delete_topic("_mine").await.expect("deleted");
     // A pattern does not mean it.
-    let everything = broker.subscribe(ask(">")).expect("subscribed");
+    let everything = subscribe(&broker, ask(">")).expect("subscribed");
     assert_eq!(everything.starts.iter().map(|start| start.topic.as_str()).collect::<Vec<_>>(), ["t"]);
     // Reading it is fine.
     let mut request = ask(OFFSETS_TOPIC);
     request.start = Start::Earliest;
-    let mut subscription = broker.subscribe(request).expect("subscribed");
+    let mut subscription = subscribe(&broker, request).expect("subscribed");
     let mut follow = Follow::of(&subscription);
     member.commit("t", 0, 0).await.expect("committed");
     let extents = broker.describe_topic(OFFSETS_TOPIC).expect("a topic").partitions;

@@ -8,7 +8,7 @@ use engine::{Delivery, ErrorKind, Overflow, PartitionId, SourceId, TopicName, To
 use std::sync::Mutex;
 use tokio::sync::Notify;
 
-use crate::support::{Follow, ask, metric, publish, read_to, read_to_end, start, with_direct, within};
+use crate::support::{Follow, ask, metric, publish, read_to, read_to_end, start, subscribe, with_direct, within};
 
 /// A connection whose room comes and goes.
 #[derive(Default)]
@@ -70,7 +70,7 @@ async fn publishers_and_the_drain_keep_one_order() {
         let sink = Arc::new(Sink::default());
         let mut request = with_direct(ask("t"), Door(sink.clone()));
         request.queue_batches = Some(queue);
-        let subscription = broker.subscribe(request).expect("subscribed");
+        let subscription = subscribe(&broker, request).expect("subscribed");
         let handle = subscription.handle();
         let draining = tokio::spawn(drain(subscription, sink.clone()));
         let each = 2_000u64;
@@ -118,7 +118,7 @@ async fn every_policy_accounts_for_every_offset() {
         broker.create_topic("t", settings).await.expect("created");
         let mut request = ask("t");
         (request.overflow, request.queue_batches) = (overflow, Some(8));
-        let mut subscription = broker.subscribe(request).expect("subscribed");
+        let mut subscription = subscribe(&broker, request).expect("subscribed");
         let each = 2_000u64;
         let publishing: Vec<_> = (0..3)
             .map(|partition| {
@@ -159,7 +159,7 @@ async fn publishers_that_wait_all_go_on() {
     let broker = start(settings);
     let mut request = ask("t");
     (request.overflow, request.queue_batches) = (Overflow::Block, Some(1));
-    let mut subscription = broker.subscribe(request).expect("subscribed");
+    let mut subscription = subscribe(&broker, request).expect("subscribed");
     let publishing: Vec<_> = (0..16)
         .map(|_| {
             let broker = broker.clone();
@@ -185,7 +185,7 @@ async fn the_end_comes_after_what_was_queued() {
     let broker: Arc<Broker> = start(Settings::default());
     let mut request = ask("t");
     (request.overflow, request.queue_batches) = (Overflow::Block, Some(4));
-    let mut subscription = broker.subscribe(request).expect("subscribed");
+    let mut subscription = subscribe(&broker, request).expect("subscribed");
     for _ in 0..4 {
         publish(&broker, "t", 0).await.expect("published");
     }

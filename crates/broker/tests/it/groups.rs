@@ -7,7 +7,7 @@ use broker::Settings;
 use engine::{Delivery, ErrorKind, Overflow, TopicSettings};
 use std::sync::Mutex;
 
-use crate::support::{ask, publish, start, within};
+use crate::support::{ask, publish, start, subscribe, within};
 
 /// Each record goes to exactly one member of each group, whoever publishes and whoever is slow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -24,7 +24,7 @@ async fn each_record_goes_to_one_member() {
             let mut request = ask("jobs");
             request.group = Some(format!("group-{group}"));
             (request.overflow, request.queue_batches) = (Overflow::Block, Some(4));
-            let mut subscription = broker.subscribe(request).expect("subscribed");
+            let mut subscription = subscribe(&broker, request).expect("subscribed");
             let seen = seen.clone();
             readers.push(tokio::spawn(async move {
                 let mut out = Vec::new();
@@ -74,7 +74,7 @@ async fn a_member_that_has_ended_gets_nothing_more() {
     let join = || {
         let mut request = ask("jobs");
         request.group = Some("g".to_owned());
-        broker.subscribe(request).expect("subscribed")
+        subscribe(&broker, request).expect("subscribed")
     };
     let (mut first, mut second) = (join(), join());
     for _ in 0..2 {

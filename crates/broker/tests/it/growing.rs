@@ -7,7 +7,7 @@ use broker::{Settings, Subscribe};
 use engine::limits::{PARTITIONS_MAX, PARTITIONS_TOTAL_MAX};
 use engine::{Delivery, ErrorKind, Start, TopicSettings};
 
-use crate::support::{ask, metric, publish, start, within};
+use crate::support::{ask, metric, publish, start, subscribe, within};
 
 fn of(partitions: u32) -> TopicSettings {
     TopicSettings { partitions, ..TopicSettings::default() }
@@ -30,7 +30,7 @@ async fn a_topic_grows_and_does_not_shrink() {
     assert_eq!(kind("t", 4).await, Err(ErrorKind::Invalid));
     assert_eq!(kind("t", PARTITIONS_MAX + 1).await, Err(ErrorKind::Invalid));
     assert_eq!(kind("nothing", 2).await, Err(ErrorKind::NotFound));
-    let _inbox = broker.subscribe(ask("_inbox.1")).expect("subscribed");
+    let _inbox = subscribe(&broker, ask("_inbox.1")).expect("subscribed");
     assert_eq!(kind("_inbox.1", 2).await, Err(ErrorKind::Invalid));
     for i in 0..PARTITIONS_TOTAL_MAX as u32 / PARTITIONS_MAX - 1 {
         broker.create_topic(&format!("wide-{i}"), of(PARTITIONS_MAX)).await.expect("created");
@@ -56,7 +56,7 @@ async fn who_reads_all_of_it_gets_the_new_partitions() {
         member(),
         member(),
     ];
-    let mut readers: Vec<_> = asked.into_iter().map(|ask| broker.subscribe(ask).expect("subscribed")).collect();
+    let mut readers: Vec<_> = asked.into_iter().map(|ask| subscribe(&broker, ask).expect("subscribed")).collect();
     broker.grow_topic("a.b", 3).await.expect("grown");
     for partition in 0..3 {
         for _ in 0..10 {
@@ -101,7 +101,7 @@ async fn who_comes_while_it_grows_misses_none() {
             }
         });
         together.wait();
-        let reader = broker.subscribe(ask("t")).expect("subscribed");
+        let reader = subscribe(&broker, ask("t")).expect("subscribed");
         growing.await.expect("no panic").expect("grown");
         let receivers = publish(&broker, "t", partitions - 1).await.expect("published").receivers;
         assert_eq!(receivers, 1, "partition {}", partitions - 1);

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use broker::{Broker, Settings};
+use broker::{Broker, Settings, Subscribe};
 use engine::{Start, TopicSettings};
+use futures_util::FutureExt;
 
-use crate::support::{Follow, ask, publish, read_to, start, within};
+use crate::support::{Follow, ask, metric, publish, read_to, start, subscribe, within};
 
 const PARTITIONS: u32 = 2;
 
@@ -50,7 +51,7 @@ async fn nothing_is_lost_or_repeated_at_the_seam() {
             _ => Start::Offsets(vec![(1, i)]),
         };
         request.queue_batches = [None, Some(1), Some(3)][i as usize % 3];
-        let mut subscription = broker.subscribe(request).expect("subscribed");
+        let mut subscription = subscribe(&broker, request).expect("subscribed");
         readers.push(tokio::spawn(async move {
             let mut follow = Follow::of(&subscription);
             read_to(&mut subscription, &mut follow, PARTITIONS, end).await;
@@ -74,7 +75,7 @@ async fn what_retention_takes_from_a_reader_is_told() {
     for _ in 0..4 {
         let mut request = ask("t");
         request.queue_batches = Some(2);
-        let mut subscription = broker.subscribe(request).expect("subscribed");
+        let mut subscription = subscribe(&broker, request).expect("subscribed");
         readers.push(tokio::spawn(async move {
             let mut follow = Follow::of(&subscription);
             read_to(&mut subscription, &mut follow, 1, end).await;
@@ -90,4 +91,98 @@ async fn what_retention_takes_from_a_reader_is_told() {
         missed += gone;
     }
     assert_eq!(crate::support::metric(&broker, "thalweg_dropped_records_total"), missed);
+}
+
+const MANY: usize = 3_000;
+
+/// A broker with so many topics, some of them with more partitions than are joined in a slice.
+async fn with_many_topics() -> Arc<Broker> {
+    let broker = start(Settings::default());
+    for i in 0..MANY {
+        let partitions = if i % 1000 == 0 { 150 } else { 1 };
+        let settings = TopicSettings { partitions, ..TopicSettings::default() };
+        broker.create_topic(&format!("many.{i}"), settings).await.expect("created");
+    }
+    broker
+}
+
+/// Others have their turn while a pattern joins thousands of topics, and what they create, grow and delete in the
+/// meantime is neither missed nor read twice.
+#[tokio::test]
+async fn a_pattern_joins_many_topics_in_slices_and_each_of_them_once() {
+    let broker = with_many_topics().await;
+    let request = Subscribe { start: Start::Earliest, ..ask("many.*") };
+    let joining = tokio::spawn({
+        let broker = broker.clone();
+        async move { broker.subscribe(request).await }
+    });
+    let mut turns = 0;
+    while !joining.is_finished() {
+        tokio::task::yield_now().await;
+        turns += 1;
+        if metric(&broker, "thalweg_subscriptions_joining") == 1 && turns % 4 == 0 {
+            // One that is new, and one of those that were there before, wherever the subscription is by now.
+            publish(&broker, &format!("many.new{turns}"), 0).await.expect("published");
+            publish(&broker, &format!("many.{}", turns % MANY), 0).await.expect("published");
+            let grown = broker.describe_topic("many.1").expect("there").settings.partitions + 1;
+            broker.grow_topic("many.1", grown).await.expect("grown");
+            broker.delete_topic(&format!("many.{}", MANY - turns)).await.expect("deleted");
+        }
+    }
+    assert!(turns > MANY / 64, "{turns} turns");
+    let mut subscription = within("the end", joining).await.expect("no panic").expect("subscribed");
+    let topics = broker.list_topics("", usize::MAX).0;
+    for topic in &topics {
+        for partition in 0..topic.partitions.len() as u32 {
+            let published = publish(&broker, topic.name.as_str(), partition).await.expect("published");
+            assert_eq!(published.receivers, 1, "{} {partition}", topic.name);
+        }
+    }
+    let wanted: u64 = topics.iter().flat_map(|topic| &topic.partitions).map(|partition| partition.end).sum();
+    let (mut follow, mut out) = (Follow::default(), Vec::new());
+    while follow.records < wanted {
+        within("a delivery", subscription.next(&mut out)).await.expect("it goes on");
+        out.iter().for_each(|delivery| follow.see(delivery));
+    }
+    assert_eq!(follow.missed, 0);
+    // It leaves them in slices, too.
+    drop(subscription);
+    let receivers = async || publish(&broker, "many.2", 0).await.expect("published").receivers;
+    let left = async {
+        while receivers().await + publish(&broker, "many.1", 0).await.expect("published").receivers > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("its end", left).await;
+}
+
+/// Who gives up while it waits, or is in the middle of it, leaves nothing behind, and the next has its turn.
+#[tokio::test]
+async fn subscriptions_to_many_topics_take_turns_and_may_be_given_up() {
+    let broker = with_many_topics().await;
+    let mut all: Vec<_> = (0..4).map(|_| Box::pin(broker.subscribe(ask("many.>")))).collect();
+    for subscribing in &mut all {
+        assert!(subscribing.now_or_never().is_none(), "it takes more than a turn");
+    }
+    let joining = async || metric(&broker, "thalweg_subscriptions_joining");
+    let all_begun = async {
+        while joining().await < 4 {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("all", all_begun).await;
+    // The first is in the middle of it, the second waits.
+    drop(all.drain(..2));
+    for subscribing in all {
+        let subscription = within("its turn", subscribing).await.expect("subscribed");
+        assert!(subscription.starts.len() >= MANY);
+        drop(subscription);
+    }
+    let all_over = async {
+        while joining().await + metric(&broker, "thalweg_subscribers") > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("the end", all_over).await;
+    assert_eq!(publish(&broker, "many.2", 0).await.expect("published").receivers, 0);
 }

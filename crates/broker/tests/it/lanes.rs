@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use broker::{Broker, LanePolicy, Origin, Settings, Subscription};
 use tokio::runtime::Handle;
 
-use crate::support::{Follow, ask, metric, publish, read_to};
+use crate::support::{Follow, ask, metric, publish, read_to, subscribe};
 
 const LANES: usize = 8;
 
@@ -22,7 +22,7 @@ fn lanes(policy: LanePolicy, connections: u64, each: usize) -> Vec<Vec<usize>> {
                 .map(|_| {
                     let mut request = ask("t");
                     request.origin = Origin { connection, thread: Some(connection as usize) };
-                    let subscription = broker.subscribe(request).expect("subscribed");
+                    let subscription = subscribe(&broker, request).expect("subscribed");
                     let lane = subscription.lane;
                     held.push(subscription);
                     lane
@@ -59,7 +59,7 @@ async fn every_policy_delivers() {
             .map(|connection| {
                 let mut request = ask("t");
                 request.origin = Origin { connection, thread: None };
-                broker.subscribe(request).expect("subscribed")
+                subscribe(&broker, request).expect("subscribed")
             })
             .collect();
         for _ in 0..300 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use broker::{Settings, Wakes};
 use engine::{Acks, ErrorKind, FeedLimits, Overflow, TopicSettings};
 
-use crate::support::{Follow, ask, batch, metric, publish, read_to, start, within};
+use crate::support::{Follow, ask, batch, metric, publish, read_to, start, subscribe, within};
 
 /// However many topics fill up at once, the logs together never hold more than they may, and what is
 /// deleted is given back to the byte.
@@ -88,10 +88,10 @@ async fn a_full_lane_makes_publishers_wait() {
         subscriber_queue: FeedLimits { batches_max: 100, bytes_max: 1 << 20 },
         ..Settings::default()
     });
-    let mut stuck = broker.subscribe(ask("busy")).expect("subscribed");
+    let mut stuck = subscribe(&broker, ask("busy")).expect("subscribed");
     let mut request = ask("t");
     request.overflow = Overflow::Block;
-    let mut idle = broker.subscribe(request).expect("subscribed");
+    let mut idle = subscribe(&broker, request).expect("subscribed");
     for _ in 0..10 {
         publish(&broker, "busy", 0).await.expect("published");
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use broker::{Broker, Direct, Origin, Published, Settings, Subscribe, Subscription, Wakes};
 use engine::{Acks, BatchBuilder, Delivery, DraftBatch, Error, Missing, Overflow, Pattern, Result, SourceId, Start};
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 
 /// How long anything may take on a busy machine.
@@ -51,6 +52,11 @@ pub fn ask(pattern: &str) -> Subscribe {
         origin: Origin::default(),
         direct: None,
     }
+}
+
+/// Subscribes where nothing is so large that it had to wait.
+pub fn subscribe(broker: &Arc<Broker>, request: Subscribe) -> Result<Subscription> {
+    broker.subscribe(request).now_or_never().expect("few partitions are joined at once")
 }
 
 pub fn with_direct(mut request: Subscribe, direct: impl Direct + 'static) -> Subscribe {

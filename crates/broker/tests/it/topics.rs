@@ -7,7 +7,7 @@ use std::time::Duration;
 use broker::Settings;
 use engine::{Delivery, ErrorKind, TopicSettings};
 
-use crate::support::{ask, metric, publish, start, within};
+use crate::support::{ask, metric, publish, start, subscribe, within};
 
 /// Many create one topic at once, some with other settings: all agree on one of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -49,7 +49,7 @@ async fn a_pattern_gets_new_topics_whole() {
     let (publishers, topics, each) = (4u64, 150u64, 3u64);
     let mut readers = Vec::new();
     for _ in 0..3 {
-        let mut subscription = broker.subscribe(ask("new.>")).expect("subscribed");
+        let mut subscription = subscribe(&broker, ask("new.>")).expect("subscribed");
         readers.push(tokio::spawn(async move {
             let mut next: HashMap<String, u64> = HashMap::new();
             let (mut out, mut records) = (Vec::new(), 0);
@@ -96,7 +96,7 @@ async fn churn_leaves_nothing_behind() {
             tokio::spawn(async move {
                 for round in 0..300u64 {
                     let name = format!("churn.{}", (i + round) % 3);
-                    let subscription = match broker.subscribe(ask(if round % 2 == 0 { &name } else { "churn.*" })) {
+                    let subscription = match subscribe(&broker, ask(if round % 2 == 0 { &name } else { "churn.*" })) {
                         Ok(subscription) => Some(subscription),
                         Err(error) => {
                             assert_eq!(error.kind, ErrorKind::NotFound, "{error}");
@@ -141,8 +141,8 @@ async fn an_inbox_lives_as_long_as_its_subscription() {
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::NotFound));
     let refused = broker.create_topic("_inbox.1", TopicSettings::default()).await;
     assert_eq!(refused.map(drop).map_err(|error| error.kind), Err(ErrorKind::Invalid));
-    let subscription = broker.subscribe(ask("_inbox.1")).expect("subscribed");
-    let _everything = broker.subscribe(ask(">")).expect("subscribed");
+    let subscription = subscribe(&broker, ask("_inbox.1")).expect("subscribed");
+    let _everything = subscribe(&broker, ask(">")).expect("subscribed");
     assert_eq!(publish(&broker, "_inbox.1", 0).await.expect("published").receivers, 1, "no pattern listens in");
     assert_eq!(broker.list_topics("", 10).0.len(), 0);
     drop(subscription);

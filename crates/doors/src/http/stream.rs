@@ -34,8 +34,7 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 /// An open subscription as records and gaps, one after the other.
 pub(super) struct Events {
     subscription: Subscription,
-    /// The partitions that are read, as far as they are known. Those that the subscription began with
-    /// come first, in the order of its starts.
+    /// The partitions that are read, as far as they are known, each in the place of its source.
     sources: Vec<Option<Source>>,
     /// Invariant: what was taken from the subscription stays here until it is written, also when a fetch
     /// was given up halfway.
@@ -64,11 +63,12 @@ trait Output {
 
 impl Events {
     pub fn new(subscription: Subscription) -> Self {
-        let source = |start: &SourceStart| {
+        let mut sources = Vec::with_capacity(subscription.starts.len());
+        for start in &subscription.starts {
             let topic = subscription.is_pattern().then(|| start.topic.clone());
-            Some(Source { topic, partition: start.partition, next: start.start, rest: None })
-        };
-        let sources = subscription.starts.iter().map(source).collect();
+            sources.resize_with(start.source as usize, || None);
+            sources.push(Some(Source { topic, partition: start.partition, next: start.start, rest: None }));
+        }
         Self { subscription, sources, taken: Vec::new(), written: 0 }
     }
 

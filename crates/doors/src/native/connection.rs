@@ -359,7 +359,7 @@ impl NativeHandler {
                 })?),
                 None => None,
             };
-            let subscription = broker.subscribe(request)?;
+            let subscription = broker.subscribe(request).await?;
             // A pattern may mean more partitions than fit into an answer; each delivery names its own.
             let sources = subscription.starts.iter().take(SOURCES_TOLD_MAX).map(codec::source_info).collect();
             shared.subscriptions.lock().insert(id, subscription.handle());

@@ -48,6 +48,30 @@ pub(super) struct Listener {
     mouth: Arc<Mouth>,
 }
 
+/// A subscription whose answer is not written yet.
+pub(super) struct Ready {
+    channels: Arc<Channels>,
+    broker: Arc<Broker>,
+    subscription: Subscription,
+    mouth: Arc<Mouth>,
+}
+
+impl Ready {
+    /// Begins to hear. What comes is written to the connection once its answer is.
+    pub(super) fn begin(self) {
+        let Self { channels, broker, subscription, mouth } = self;
+        channels.count(&mouth.heard, true);
+        let lane = subscription.lane;
+        let drain = channels.drain(subscription, mouth);
+        // Begun by a task of this thread, it writes nothing before the answer is written that it belongs to.
+        tokio::spawn(async move {
+            if let Err(error) = broker.run_on_lane(lane, drain).await {
+                tracing::debug!(%error, "a channel is not listened to");
+            }
+        });
+    }
+}
+
 /// Where what is heard is written.
 struct Mouth {
     client: Arc<Client>,
@@ -106,14 +130,14 @@ impl Drop for Listener {
 }
 
 impl Channels {
-    /// Begins to hear. What comes is written to the connection once its answer is.
-    pub(super) fn listen(
+    /// Has a subscription that is ready to hear. It waits only where a pattern means many topics.
+    pub(super) async fn listen(
         self: &Arc<Self>,
         broker: &Arc<Broker>,
         client: &Arc<Client>,
         origin: Origin,
         heard: Heard,
-    ) -> Result<Listener> {
+    ) -> Result<(Listener, Ready)> {
         let pattern = match &heard {
             Heard::Channel(channel) => Pattern::Topic(topic_of(channel)?),
             Heard::Pattern(glob) => {
@@ -136,19 +160,10 @@ impl Channels {
             is_channel: true,
             origin,
             direct: Some(Box::new(AtOnce(mouth.clone()))),
-        })?;
-        let listener = Listener { handle: subscription.handle(), mouth: mouth.clone() };
-        self.count(&mouth.heard, true);
-        let lane = subscription.lane;
-        let drain = self.clone().drain(subscription, mouth);
-        let broker = broker.clone();
-        // Begun by a task of this thread, it writes nothing before the answer is written that it belongs to.
-        tokio::spawn(async move {
-            if let Err(error) = broker.run_on_lane(lane, drain).await {
-                tracing::debug!(%error, "a channel is not listened to");
-            }
         });
-        Ok(listener)
+        let subscription = subscription.await?;
+        let listener = Listener { handle: subscription.handle(), mouth: mouth.clone() };
+        Ok((listener, Ready { channels: self.clone(), broker: broker.clone(), subscription, mouth }))
     }
 
     fn count(&self, heard: &Heard, is_more: bool) {

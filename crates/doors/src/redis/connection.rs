@@ -80,7 +80,8 @@ pub(super) struct Session {
     pub(super) watched: Watched,
     pub(super) replies: Replies,
     pub(super) clients: Arc<Clients>,
-    pub(super) subscribed: Subscribed,
+    /// Shared with a command that waits for topics to be joined; no other is begun before it is over.
+    pub(super) subscribed: Rc<RefCell<Subscribed>>,
     pub(super) shard_listeners: BTreeMap<Vec<u8>, ShardListener>,
     pub(super) wakes: Wakes,
     pub(super) tally: Arc<Tally>,
@@ -164,7 +165,7 @@ impl Handler<RedisProtocol> for Door {
             watched: Watched::default(),
             replies: Replies::All,
             clients: self.clients.clone(),
-            subscribed: Subscribed::default(),
+            subscribed: Rc::default(),
             shard_listeners: BTreeMap::new(),
             wakes: Wakes::default(),
             tally: self.stats.tally(peer.shard),

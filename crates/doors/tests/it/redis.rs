@@ -1,4 +1,4 @@
-//! The Redis door, with limits that no configuration sets.
+//! The Redis door, with limits that no configuration sets and over more topics than are looked at in one step.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use broker::Broker;
 use doors::redis::{Settings, TRANSACTION_TIME_MAX, open};
+use engine::TopicSettings;
 use net::tls::{Identity, IdentitySource, Tls};
 use net::{ConnectionLimits, Connections, Shards, Shutdown};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -13,7 +14,7 @@ use tokio::net::TcpStream;
 
 struct Server {
     address: SocketAddr,
-    _broker: Arc<Broker>,
+    broker: Arc<Broker>,
     _shards: Arc<Shards>,
     _shutdown: Shutdown,
 }
@@ -33,7 +34,7 @@ async fn start(transaction_time_max: Duration) -> Server {
     };
     let (connections, shutdown) = (Connections::new(ConnectionLimits::up_to(100)), Shutdown::default());
     let opened = open(&settings, broker.clone(), &shards, connections, &shutdown, &tls);
-    Server { address: opened.expect("a free port").0, _broker: broker, _shards: shards, _shutdown: shutdown }
+    Server { address: opened.expect("a free port").0, broker, _shards: shards, _shutdown: shutdown }
 }
 
 struct Redis(BufReader<TcpStream>);
@@ -102,4 +103,49 @@ async fn a_transaction_that_takes_too_long_is_refused_from_there_on() {
     let server = start(TRANSACTION_TIME_MAX).await;
     let mut redis = Redis::open(&server).await;
     assert_eq!(redis.transaction(&["SET k v", "XADD s 1-1 a 1", "EXISTS k s"]).await, "(+OK 1-1 :2)");
+}
+
+/// A pattern over thousands of topics is answered when all of them are joined, hears nothing before that, and everything
+/// after it. In the meantime others are served.
+#[tokio::test]
+async fn a_pattern_listens_to_thousands_of_topics_and_a_transaction_does_not_begin_to() {
+    const MANY: usize = 3_000;
+    let server = start(TRANSACTION_TIME_MAX).await;
+    for i in 0..MANY {
+        server.broker.create_topic(&format!("many.{i}"), TopicSettings::of_broker()).await.expect("created");
+    }
+    let (mut listener, mut other) = (Redis::open(&server).await, Redis::open(&server).await);
+    // The second pattern is joined after the first, which hears what is published in the meantime and may not tell it
+    // before it is answered.
+    listener.send("PSUBSCRIBE many.* *.1").await;
+    for i in 0..100 {
+        assert_eq!(other.call("PING").await, "+PONG");
+        let heard = other.call(&format!("PUBLISH many.{i} early")).await;
+        assert!([":0", ":1", ":2"].contains(&heard.as_str()), "{heard}");
+    }
+    assert_eq!(listener.answer().await, "(psubscribe many.* :1)");
+    assert_eq!(listener.answer().await, "(psubscribe *.1 :2)");
+    assert_eq!(other.call("PUBSUB NUMPAT").await, ":2");
+    assert_eq!(other.call("PUBLISH many.2999 late").await, ":1");
+    assert_eq!(other.call("PUBLISH new.1 late").await, ":1");
+    let mut heard = Vec::new();
+    while !heard.contains(&"(pmessage *.1 new.1 late)".to_owned()) || !heard.iter().any(|it| it.contains("2999")) {
+        heard.push(listener.answer().await);
+    }
+    heard.sort_unstable();
+    let count = heard.len();
+    heard.dedup();
+    assert_eq!(heard.len(), count, "each message is heard once: {heard:?}");
+    assert_eq!(listener.call("PUNSUBSCRIBE *.1").await, "(punsubscribe *.1 :1)");
+    let refused = other.transaction(&["PSUBSCRIBE many.*", "SUBSCRIBE many.2"]).await;
+    assert!(refused.starts_with("(-ERR PSUBSCRIBE looks at all topics") && refused.ends_with("(subscribe many.2 :1))"));
+    // Who leaves in the middle of it leaves nothing behind.
+    let mut leaver = Redis::open(&server).await;
+    leaver.send("PSUBSCRIBE many.*").await;
+    drop((leaver, listener));
+    let mut last = Redis::open(&server).await;
+    while last.call("PUBLISH many.7 nobody").await != ":0" {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(last.call("PUBSUB NUMPAT").await, ":0");
 }

@@ -10,7 +10,8 @@ use net::service::{Reply, once};
 use super::args::{is, matches, pattern};
 use super::session::{now, written};
 use super::{Command, own, wrong_part};
-use crate::redis::channels::{Heard, Listener, Subscribed};
+use crate::redis::channels::{Heard, Listener, Ready, Subscribed};
+use crate::redis::clients::About;
 use crate::redis::codec::Answer;
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail};
@@ -40,21 +41,27 @@ const SUBSCRIBED_MAX: usize = 8192;
 
 impl Session {
     pub(in crate::redis) fn is_subscribed(&self) -> bool {
-        self.subscribed.count() + self.shard_listeners.len() > 0
+        self.subscribed.borrow().count() + self.shard_listeners.len() > 0
     }
 
     pub(in crate::redis) fn unsubscribe_all(&mut self) {
-        self.subscribed = Subscribed::default();
+        self.subscribed.take();
         self.shard_listeners.clear();
         self.tell_subscribed();
     }
 
     fn tell_subscribed(&self) {
-        let (channels, patterns) = (self.subscribed.channels.len(), self.subscribed.patterns.len());
         let shard_channels = self.shard_listeners.len();
         self.tell(|about| {
-            (about.channels, about.patterns, about.shard_channels) = (channels, patterns, shard_channels)
+            self.subscribed.borrow().tell(about);
+            about.shard_channels = shard_channels;
         });
+    }
+}
+
+impl Subscribed {
+    fn tell(&self, about: &mut About) {
+        (about.channels, about.patterns) = (self.channels.len(), self.patterns.len());
     }
 }
 
@@ -107,34 +114,54 @@ fn listen(
     door: &Door,
     session: &mut Session,
     args: &[&[u8]],
-    word: &str,
+    word: &'static str,
     heard: fn(Vec<u8>) -> Heard,
     listeners: fn(&mut Subscribed) -> &mut Listeners,
 ) -> Reply<Answer, Later> {
     let mut writer = session.writer();
     let origin = Origin { connection: session.peer.id, thread: Some(session.peer.shard) };
-    for name in &args[1..] {
-        if !listeners(&mut session.subscribed).contains_key(*name) {
-            if session.subscribed.count() == SUBSCRIBED_MAX {
-                writer.error(&Fail::new(format!("ERR a connection listens to at most {SUBSCRIBED_MAX} channels")));
-                continue;
-            }
-            if let Err(fail) = pattern(name) {
-                writer.error(&fail);
-                continue;
-            }
-            match door.channels.listen(&door.broker, &session.client, origin, heard(name.to_vec())) {
-                Ok(listener) => drop(listeners(&mut session.subscribed).insert(name.to_vec(), listener)),
-                Err(error) => {
-                    writer.error(&error.into());
+    let (broker, channels) = (door.broker.clone(), door.channels.clone());
+    let (client, subscribed) = (session.client.clone(), session.subscribed.clone());
+    let names: Vec<Vec<u8>> = args[1..].iter().map(|name| name.to_vec()).collect();
+    let mut work = async move {
+        let mut ready = Vec::new();
+        for name in names {
+            let (is_new, count) = {
+                let mut subscribed = subscribed.borrow_mut();
+                (!listeners(&mut subscribed).contains_key(&name), subscribed.count())
+            };
+            if is_new {
+                if count == SUBSCRIBED_MAX {
+                    writer.error(&Fail::new(format!("ERR a connection listens to at most {SUBSCRIBED_MAX} channels")));
                     continue;
                 }
+                if let Err(fail) = pattern(&name) {
+                    writer.error(&fail);
+                    continue;
+                }
+                match channels.listen(&broker, &client, origin, heard(name.clone())).await {
+                    Ok((listener, is_ready)) => {
+                        listeners(&mut subscribed.borrow_mut()).insert(name.clone(), listener);
+                        ready.push(is_ready);
+                    }
+                    Err(error) => {
+                        writer.error(&error.into());
+                        continue;
+                    }
+                }
             }
+            write_change(&mut writer, word, Some(&name), subscribed.borrow().count());
         }
-        write_change(&mut writer, word, Some(name), session.subscribed.count());
+        subscribed.borrow().tell(&mut client.about.lock());
+        ready.into_iter().for_each(Ready::begin);
+        Answer::Written(writer.bytes)
     }
-    session.tell_subscribed();
-    now(writer)
+    .boxed_local();
+    // Only a pattern that means many topics has to wait.
+    match (&mut work).now_or_never() {
+        Some(answer) => Reply::Now(answer),
+        None => Reply::Alone(once(work)),
+    }
 }
 
 fn write_change(writer: &mut Writer, word: &str, name: Option<&[u8]>, count: usize) {
@@ -160,15 +187,16 @@ fn stop(
 ) -> Reply<Answer, Later> {
     let mut writer = session.writer();
     let names: Vec<Vec<u8>> = match args {
-        [_] => listeners(&mut session.subscribed).keys().cloned().collect(),
+        [_] => listeners(&mut session.subscribed.borrow_mut()).keys().cloned().collect(),
         args => args[1..].iter().map(|name| name.to_vec()).collect(),
     };
     if names.is_empty() {
-        write_change(&mut writer, word, None, session.subscribed.count());
+        write_change(&mut writer, word, None, session.subscribed.borrow().count());
     }
     for name in names {
-        listeners(&mut session.subscribed).remove(&name);
-        write_change(&mut writer, word, Some(&name), session.subscribed.count());
+        let mut subscribed = session.subscribed.borrow_mut();
+        listeners(&mut subscribed).remove(&name);
+        write_change(&mut writer, word, Some(&name), subscribed.count());
     }
     session.tell_subscribed();
     now(writer)

@@ -319,6 +319,12 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
     if queued.command.name == "SSUBSCRIBE" {
         return writer.error(&Fail::new("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"));
     }
+    // It waits for its turn to look at them, and a transaction waits for nothing.
+    if queued.command.name == "PSUBSCRIBE" && door.broker.joins_in_slices() {
+        return writer.error(&Fail::new(
+            "ERR PSUBSCRIBE looks at all topics, of which there are too many for a transaction: do it outside of it",
+        ));
+    }
     match run(door, session, args) {
         Reply::Now(Answer::Written(bytes)) => writer.put(&bytes),
         Reply::Now(Answer::Fixed(bytes)) => writer.put(bytes),
